@@ -1,0 +1,263 @@
+//! The name of a job: `app:module:biz:id`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The longest `app`, `module` or `biz`, in bytes.
+pub const MAX_SEGMENT_BYTES: usize = 64;
+
+/// The longest `id`, in bytes.
+pub const MAX_ID_BYTES: usize = 256;
+
+const NAMES: [&str; 4] = ["app", "module", "biz", "id"];
+
+/// The name of one job: `app:module:biz:id`, exactly four segments, case-sensitive.
+///
+/// | segment | bytes | alphabet |
+/// |---|---|---|
+/// | `app`, `module`, `biz` | 1 to 64 | ASCII letters, digits, `_`, `-`, `.` |
+/// | `id` | 1 to 256 | any UTF-8 but `:`, `*`, `{`, `}`, white space and control characters |
+///
+/// The id takes what real ids contain: UUIDs, order numbers, e-mail addresses. The first
+/// three segments are the job's [`Kind`]; they are narrower because they name Redis keys,
+/// routes and metrics.
+///
+/// ```
+/// let key: keyfall::JobKey = "app1:trans:notice:1615283234".parse()?;
+/// assert_eq!(key.kind(), "app1:trans:notice");
+/// assert_eq!(key.id(), "1615283234");
+/// # Ok::<(), keyfall::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobKey {
+    text: Arc<str>,
+    /// Where the id begins. At most `3 * (MAX_SEGMENT_BYTES + 1)`.
+    id_at: u8,
+}
+
+/// The first three segments of a job key, `app:module:biz`: what other systems call a
+/// queue or a topic.
+///
+/// Routes, limits, counts and metrics go by kind.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Kind(Arc<str>);
+
+impl JobKey {
+    /// Checks `text` against the rules above.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`], naming the segment, the rule and the offending part.
+    pub fn parse(text: &str) -> Result<Self> {
+        let segments: Vec<&str> = text.split(':').collect();
+        if segments.len() != 4 {
+            return Err(invalid(
+                text,
+                format_args!(
+                    "it has {} segment{}, and a job key has exactly four, `app:module:biz:id`",
+                    segments.len(),
+                    if segments.len() == 1 { "" } else { "s" }
+                ),
+            ));
+        }
+        for (name, segment) in NAMES.into_iter().zip(&segments) {
+            check_segment(name, segment).map_err(|fault| invalid(text, format_args!("{fault}")))?;
+        }
+        let id_at = text.len() - segments[3].len();
+        Ok(JobKey {
+            text: text.into(),
+            id_at: u8::try_from(id_at).expect("three checked segments and colons fit"),
+        })
+    }
+
+    /// The whole key.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// `app:module:biz`.
+    pub fn kind(&self) -> &str {
+        &self.text[..usize::from(self.id_at) - 1]
+    }
+
+    /// The last segment, which tells the jobs of one kind apart.
+    pub fn id(&self) -> &str {
+        &self.text[usize::from(self.id_at)..]
+    }
+
+    /// All four segments, in order.
+    pub fn segments(&self) -> [&str; 4] {
+        let mut parts = self.text.splitn(4, ':');
+        std::array::from_fn(|_| parts.next().expect("a parsed key has four segments"))
+    }
+}
+
+impl Kind {
+    /// Checks `text`, `app:module:biz`, against the rules of [`JobKey`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`], naming the segment, the rule and the offending part.
+    pub fn parse(text: &str) -> Result<Self> {
+        let segments: Vec<&str> = text.split(':').collect();
+        if segments.len() != 3 {
+            return Err(invalid(
+                text,
+                format_args!(
+                    "it has {} segments, and a kind has exactly three, `app:module:biz`",
+                    segments.len()
+                ),
+            ));
+        }
+        for (name, segment) in NAMES.into_iter().zip(&segments) {
+            check_segment(name, segment).map_err(|fault| invalid(text, format_args!("{fault}")))?;
+        }
+        Ok(Kind(text.into()))
+    }
+
+    /// The kind as text, `app:module:biz`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The key of the job of this kind with this id.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`] if the id breaks a rule of [`JobKey`].
+    pub fn key(&self, id: &str) -> Result<JobKey> {
+        JobKey::parse(&format!("{}:{id}", self.0))
+    }
+}
+
+/// Checks one segment; `name` is `app`, `module`, `biz` or `id`. The fault is a phrase that
+/// names the segment, the rule and the offending part.
+pub(crate) fn check_segment(name: &str, segment: &str) -> Result<(), String> {
+    let limit = if name == "id" {
+        MAX_ID_BYTES
+    } else {
+        MAX_SEGMENT_BYTES
+    };
+    if segment.is_empty() {
+        return Err(format!("its `{name}` is empty, and a segment has at least one character"));
+    }
+    if segment.len() > limit {
+        return Err(format!(
+            "its `{name}` has {} bytes, and the limit is {limit}",
+            segment.len()
+        ));
+    }
+    let (allowed, rule): (fn(char) -> bool, _) = if name == "id" {
+        (
+            is_id_char,
+            "an id may hold any character but `:`, `*`, `{`, `}`, white space and control characters",
+        )
+    } else {
+        (
+            is_kind_char,
+            "app, module and biz hold ASCII letters, digits, `_`, `-` and `.`",
+        )
+    };
+    match segment.char_indices().find(|&(_, c)| !allowed(c)) {
+        None => Ok(()),
+        Some((at, c)) => Err(format!(
+            "its `{name}` holds {c:?} at byte {at}, and {rule}"
+        )),
+    }
+}
+
+/// Whether `c` may stand in an app, module or biz.
+pub(crate) fn is_kind_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+}
+
+/// Whether `c` may stand in an id.
+pub(crate) fn is_id_char(c: char) -> bool {
+    !matches!(c, ':' | '*' | '{' | '}') && !c.is_whitespace() && !c.is_control()
+}
+
+fn invalid(text: &str, fault: fmt::Arguments<'_>) -> Error {
+    const SHOWN: usize = 120;
+    let shown: String = text.chars().take(SHOWN).collect();
+    let cut = if shown.len() < text.len() { "…" } else { "" };
+    Error::new(ErrorKind::InvalidKey, format!("{shown:?}{cut} is no job key: {fault}"))
+}
+
+impl FromStr for JobKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        JobKey::parse(text)
+    }
+}
+
+impl FromStr for Kind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Kind::parse(text)
+    }
+}
+
+/// What names a job in a call: a parsed [`JobKey`], or text that is checked at the call.
+pub trait IntoJobKey {
+    /// The parsed key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`] if the text breaks a rule of [`JobKey`].
+    fn into_job_key(self) -> Result<JobKey>;
+}
+
+impl IntoJobKey for JobKey {
+    fn into_job_key(self) -> Result<JobKey> {
+        Ok(self)
+    }
+}
+
+impl IntoJobKey for &JobKey {
+    fn into_job_key(self) -> Result<JobKey> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoJobKey for &str {
+    fn into_job_key(self) -> Result<JobKey> {
+        JobKey::parse(self)
+    }
+}
+
+impl IntoJobKey for &String {
+    fn into_job_key(self) -> Result<JobKey> {
+        JobKey::parse(self)
+    }
+}
+
+impl IntoJobKey for String {
+    fn into_job_key(self) -> Result<JobKey> {
+        JobKey::parse(&self)
+    }
+}
+
+impl fmt::Display for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobKey({})", self.text)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kind({})", self.0)
+    }
+}

@@ -1,0 +1,8 @@
+//! Keyfall: reminders that are Redis keys.
+#![deny(missing_docs)]
+
+mod error;
+mod key;
+
+pub use error::{Error, ErrorKind, Result};
+pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
