@@ -1,0 +1,91 @@
+-- cancel: removes pending jobs; a run in progress is told to stop and is not retried.
+--
+-- KEYS  1 due       keyfall:{app:module:biz/0}:due
+--       2 shadow    keyfall:{app:module:biz/0}:shadow
+--       3 lease     keyfall:{app:module:biz/0}:lease
+--       4 next      keyfall:{app:module:biz/0}:next
+--       5 stats     keyfall:{app:module:biz/0}:stats
+--       6 calls     keyfall:{app:module:biz/0}:calls
+--       7 lanes     keyfall:{app:module:biz/0}:lanes
+--       8… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 wake channel, 4 kind (app:module:biz), 5 marker,
+--       then for each item: id
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+--       cancelled   it will never start
+--       running     it is running and will not be retried; what was to follow it is gone
+--       absent      no such job
+-- Holds: works while Redis is full.
+
+local FIXED, HEAD = 7, 5
+local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local now = now_us()
+
+local seen, reply, known = recall(calls_key, lane, number)
+if seen == 'late' then
+  return {'late', int(now)}
+elseif seen == 'again' then
+  return {'ok', int(now), reply}
+end
+
+local ids = {}
+for i = 1, #ARGV - HEAD do
+  ids[i] = ARGV[HEAD + i]
+end
+local dues = redis.call('ZMSCORE', due_key, unpack(ids))
+local leases = redis.call('HMGET', lease_key, unpack(ids))
+local successors = redis.call('HMGET', next_key, unpack(ids))
+redis.call('HLEN', shadow_key)
+redis.call('HLEN', stats_key)
+
+local answers, removed, marked, dropped, disarmed, done = {}, {}, {}, {}, {}, {}
+local cancelled = 0
+for i, id in ipairs(ids) do
+  if leases[i] then
+    answers[i] = 'running'
+    if not done[id] then
+      local token, claims, fence, due = split_lease(leases[i])
+      marked[#marked + 1] = id
+      marked[#marked + 1] = new_lease(token, claims, fence, due, 'cancelled')
+      if successors[i] then
+        dropped[#dropped + 1] = id
+        cancelled = cancelled + 1
+      end
+    end
+  elseif dues[i] and not done[id] then
+    answers[i] = 'cancelled'
+    removed[#removed + 1] = id
+    disarmed[#disarmed + 1] = i
+    cancelled = cancelled + 1
+  else
+    answers[i] = 'absent'
+  end
+  done[id] = true
+end
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+redis.call('ZREM', due_key, '', unpack(removed))
+if #removed > 0 then
+  redis.call('HDEL', shadow_key, unpack(removed))
+end
+if #dropped > 0 then
+  redis.call('HDEL', next_key, unpack(dropped))
+end
+if #marked > 0 then
+  redis.call('HSET', lease_key, unpack(marked))
+end
+if cancelled > 0 then
+  redis.call('HINCRBY', stats_key, 'cancelled', cancelled)
+end
+reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, number, known, now, reply)
+if #KEYS > FIXED then
+  for _, i in ipairs(disarmed) do
+    disarm(KEYS[FIXED + i], marker)
+  end
+end
+for i = 1, #marked, 2 do
+  redis.pcall('PUBLISH', ARGV[3], 'cancel ' .. ARGV[4] .. ' ' .. marked[i])
+end
+return {'ok', int(now), reply}

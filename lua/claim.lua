@@ -1,0 +1,98 @@
+-- claim: moves jobs that are due to leased and hands out their records. One winner each.
+--
+-- KEYS  1 due      keyfall:{app:module:biz/0}:due
+--       2 shadow   keyfall:{app:module:biz/0}:shadow
+--       3 leased   keyfall:{app:module:biz/0}:leased
+--       4 lease    keyfall:{app:module:biz/0}:lease
+--       5 calls    keyfall:{app:module:biz/0}:calls
+--       6 lanes    keyfall:{app:module:biz/0}:lanes
+-- ARGV  1 lane, 2 number, 3 lease ms, 4 fill: how many of the oldest due jobs to take
+--       beside those named, then the ids named
+-- Reply {'ok', now µs, misses, id, lease, record, id, lease, record, …} or {'late', now µs};
+--       misses, one for each id named, separated by blanks:
+--       claimed   it is among the jobs that follow
+--       early:ms  not due for so long
+--       leased    somebody runs it
+--       absent    no such job
+--       lease is `token claims fence due flag`; the token is `lane-number`. A job whose
+--       record is missing comes with an empty one, so that its claimer can bury it.
+-- Holds: a repeated call gets the same jobs, those that it still holds, their leases counted
+--       from now. Fencing values only grow in a ledger. Works while Redis is full.
+
+local HEAD = 4
+local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local calls_key, lanes_key = KEYS[5], KEYS[6]
+local lane, number = ARGV[1], tonumber(ARGV[2])
+local token = lane .. '-' .. ARGV[2]
+local now = now_us()
+local now_ms = math.floor(now / 1000)
+local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[3]))
+
+local seen, remembered, known, last_fence = recall(calls_key, lane, number)
+if seen == 'late' then
+  return {'late', int(now)}
+elseif seen == 'again' then
+  return hand_out_again(shadow_key, leased_key, lease_key, now, token, remembered, deadline)
+end
+
+local fence = math.max(now, last_fence + 1)
+local misses, taken, scores, named = {}, {}, {}, {}
+if #ARGV > HEAD then
+  local ids = {}
+  for i = 1, #ARGV - HEAD do
+    ids[i] = ARGV[HEAD + i]
+  end
+  local dues = redis.call('ZMSCORE', due_key, unpack(ids))
+  for i, id in ipairs(ids) do
+    local due = tonumber(dues[i] or nil)
+    if due and due <= now_ms then
+      misses[i] = 'claimed'
+      if not named[id] then
+        named[id] = true
+        taken[#taken + 1] = id
+        scores[#scores + 1] = due
+      end
+    elseif due then
+      misses[i] = 'early:' .. int(due - now_ms)
+    elseif redis.call('HEXISTS', lease_key, id) == 1 then
+      misses[i] = 'leased'
+    else
+      misses[i] = 'absent'
+    end
+  end
+end
+local fill = tonumber(ARGV[4])
+if fill > 0 then
+  local oldest = redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now_ms), 'WITHSCORES',
+    'LIMIT', 0, fill + #taken)
+  for i = 1, #oldest, 2 do
+    if fill > 0 and not named[oldest[i]] then
+      fill = fill - 1
+      taken[#taken + 1] = oldest[i]
+      scores[#scores + 1] = tonumber(oldest[i + 1])
+    end
+  end
+end
+
+local leases, held, deadlines = {}, {}, {}
+for i, id in ipairs(taken) do
+  leases[i] = new_lease(token, 1, fence + i - 1, scores[i], '-')
+  held[#held + 1] = id
+  held[#held + 1] = leases[i]
+  deadlines[#deadlines + 1] = deadline
+  deadlines[#deadlines + 1] = id
+end
+local reply = hand_out(shadow_key, now, table.concat(misses, ' '), taken, leases)
+redis.call('ZCARD', leased_key)
+redis.call('HLEN', lease_key)
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing. A
+-- claim of nothing is remembered too, or its late original could claim for nobody.
+redis.call('ZREM', due_key, '', unpack(taken))
+if #taken > 0 then
+  redis.call('ZADD', leased_key, unpack(deadlines))
+  redis.call('HSET', lease_key, unpack(held))
+end
+remember(calls_key, lanes_key, lane, number, known, now, table.concat(taken, ' '), 'fence',
+  int(fence + #taken - 1))
+return reply

@@ -1,0 +1,37 @@
+-- A record is three parts: `header JSON \n accepted-ms step@ms step@ms … \n payload`. Scripts
+-- never read the header; they hand it on, or replace it by one that a caller composed.
+
+-- How many of the last steps a record keeps.
+local STEPS = 8
+
+local function new_record(header, payload, now)
+  return header .. '\n' .. int(math.floor(now / 1000)) .. '\n' .. payload
+end
+
+-- Returns header, steps, payload; a record that is no record comes back whole, as payload.
+local function split_record(record)
+  local first = string.find(record, '\n', 1, true)
+  local second = first and string.find(record, '\n', first + 1, true)
+  if not second then
+    return '', '', record
+  end
+  return string.sub(record, 1, first - 1), string.sub(record, first + 1, second - 1),
+    string.sub(record, second + 1)
+end
+
+-- The record with one more step, and with another header or payload where one is given.
+local function with_step(record, step, now, header, payload)
+  local old_header, steps, old_payload = split_record(record)
+  steps = steps .. ' ' .. step .. '@' .. int(math.floor(now / 1000))
+  local _, count = string.gsub(steps, '@', '@')
+  if count > STEPS then
+    steps = string.gsub(steps, '^(%S*) %S+', '%1', 1)
+  end
+  return (header or old_header) .. '\n' .. steps .. '\n' .. (payload or old_payload)
+end
+
+-- A successor waits beside the run that it will replace as `due record`.
+local function split_successor(successor)
+  local due, record = string.match(successor, '^(%d+) (.*)$')
+  return tonumber(due) or 0, record or successor
+end

@@ -1,0 +1,128 @@
+-- reclaim: takes over jobs whose lease has lapsed, as another attempt. A job that was
+-- cancelled or superseded meanwhile is not run again.
+--
+-- KEYS  1 due       keyfall:{app:module:biz/0}:due
+--       2 shadow    keyfall:{app:module:biz/0}:shadow
+--       3 leased    keyfall:{app:module:biz/0}:leased
+--       4 lease     keyfall:{app:module:biz/0}:lease
+--       5 next      keyfall:{app:module:biz/0}:next
+--       6 stats     keyfall:{app:module:biz/0}:stats
+--       7 calls     keyfall:{app:module:biz/0}:calls
+--       8 lanes     keyfall:{app:module:biz/0}:lanes
+--       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 lease ms, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
+--       then for each item: id
+-- Reply {'ok', now µs, misses, id, lease, record, …} or {'late', now µs}; misses, one for
+--       each item, separated by blanks:
+--       claimed    it is among the jobs that follow
+--       leased     its lease has not lapsed, or was renewed
+--       replaced   its successor took its place in due
+--       cancelled  it was cancelled while it ran, and is gone
+--       absent     nobody has it leased
+-- Holds: as claim. The record is not written: `claims` in the lease counts the attempts.
+
+local FIXED, HEAD = 8, 6
+local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local next_key, stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local token = lane .. '-' .. ARGV[2]
+local now = now_us()
+local now_ms = math.floor(now / 1000)
+local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[3]))
+
+local seen, remembered, known, last_fence = recall(calls_key, lane, number)
+if seen == 'late' then
+  return {'late', int(now)}
+elseif seen == 'again' then
+  return hand_out_again(shadow_key, leased_key, lease_key, now, token, remembered, deadline)
+end
+
+local ids = {}
+for i = 1, #ARGV - HEAD do
+  ids[i] = ARGV[HEAD + i]
+end
+local lapses = redis.call('ZMSCORE', leased_key, unpack(ids))
+local held_by = redis.call('HMGET', lease_key, unpack(ids))
+local successors = redis.call('HMGET', next_key, unpack(ids))
+local before = soonest(due_key, now)
+redis.call('HLEN', stats_key)
+
+local fence = math.max(now, last_fence + 1)
+local misses, done = {}, {}
+local taken, leases, held, deadlines = {}, {}, {}, {}
+local gone, forgotten, promoted, records, scores, armed = {}, {}, {}, {}, {}, {}
+local cancelled, replaced, earliest = 0, 0, nil
+for i, id in ipairs(ids) do
+  local lapse = tonumber(lapses[i] or nil)
+  if not lapse or done[id] then
+    misses[i] = 'absent'
+  elseif lapse > now_ms then
+    misses[i] = 'leased'
+  else
+    local _, claims, _, due, flag = split_lease(held_by[i] or '')
+    if flag == 'cancelled' or successors[i] then
+      misses[i] = flag == 'cancelled' and 'cancelled' or 'replaced'
+      cancelled = cancelled + (flag == 'cancelled' and 1 or 0)
+      replaced = replaced + (flag == 'cancelled' and 0 or 1)
+      gone[#gone + 1] = id
+      if successors[i] then
+        local next_due, record = split_successor(successors[i])
+        promoted[#promoted + 1] = id
+        records[#records + 1] = id
+        records[#records + 1] = record
+        scores[#scores + 1] = int(next_due)
+        scores[#scores + 1] = id
+        armed[i] = next_due
+        earliest = math.min(earliest or next_due, next_due)
+      else
+        forgotten[#forgotten + 1] = id
+      end
+    else
+      misses[i] = 'claimed'
+      local lease = new_lease(token, claims + 1, fence + #taken, due, '-')
+      taken[#taken + 1] = id
+      leases[#leases + 1] = lease
+      held[#held + 1] = id
+      held[#held + 1] = lease
+      deadlines[#deadlines + 1] = deadline
+      deadlines[#deadlines + 1] = id
+    end
+    done[id] = true
+  end
+end
+local reply = hand_out(shadow_key, now, table.concat(misses, ' '), taken, leases)
+redis.call('HLEN', shadow_key)
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+redis.call('ZREM', leased_key, '', unpack(gone))
+if #gone > 0 then
+  redis.call('HDEL', lease_key, unpack(gone))
+end
+if #forgotten > 0 then
+  redis.call('HDEL', shadow_key, unpack(forgotten))
+end
+if #promoted > 0 then
+  redis.call('ZADD', due_key, unpack(scores))
+  redis.call('HSET', shadow_key, unpack(records))
+  redis.call('HDEL', next_key, unpack(promoted))
+end
+if #taken > 0 then
+  redis.call('ZADD', leased_key, unpack(deadlines))
+  redis.call('HSET', lease_key, unpack(held))
+  redis.call('HINCRBY', stats_key, 'lapsed', #taken)
+end
+if cancelled > 0 then
+  redis.call('HINCRBY', stats_key, 'cancelled', cancelled)
+end
+if replaced > 0 then
+  redis.call('HINCRBY', stats_key, 'replaced', replaced)
+end
+remember(calls_key, lanes_key, lane, number, known, now, table.concat(taken, ' '), 'fence',
+  int(fence + #taken - 1))
+if #KEYS > FIXED then
+  for i, due in pairs(armed) do
+    arm(KEYS[FIXED + i], marker, due, now)
+  end
+end
+wake(ARGV[4], ARGV[5], earliest, before, now)
+return reply

@@ -1,0 +1,44 @@
+-- renew: extends leases that are still held, lapsed ones included if nobody has claimed anew.
+--
+-- KEYS  1 leased   keyfall:{app:module:biz/0}:leased
+--       2 lease    keyfall:{app:module:biz/0}:lease
+-- ARGV  1 lease ms, then for each item: id, token
+-- Reply {'ok', now µs, answers}; answers, separated by blanks:
+--       renewed    held until now + lease ms
+--       cancelled  renewed, but somebody cancelled the job: stop the run
+--       gone       there is no lease: the job was settled, or its ledger was lost
+--       foreign    somebody else holds it
+-- Holds: works while Redis is full. Takes no lane: a renewal that arrives late extends a
+--       lease that its owner already counts as shorter, or finds another token.
+
+local leased_key, lease_key = KEYS[1], KEYS[2]
+local now = now_us()
+local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[1]))
+local ids = {}
+for i = 2, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[i]
+end
+local leases = redis.call('HMGET', lease_key, unpack(ids))
+
+local answers, deadlines = {}, {}
+for i, id in ipairs(ids) do
+  if not leases[i] then
+    answers[i] = 'gone'
+  else
+    local token, _, _, _, flag = split_lease(leases[i])
+    if token ~= ARGV[2 * i + 1] then
+      answers[i] = 'foreign'
+    else
+      answers[i] = flag == 'cancelled' and 'cancelled' or 'renewed'
+      deadlines[#deadlines + 1] = deadline
+      deadlines[#deadlines + 1] = id
+    end
+  end
+end
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+redis.call('ZREM', leased_key, '')
+if #deadlines > 0 then
+  redis.call('ZADD', leased_key, unpack(deadlines))
+end
+return {'ok', int(now), table.concat(answers, ' ')}

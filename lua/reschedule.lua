@@ -1,0 +1,101 @@
+-- reschedule: gives pending jobs another due time and keeps all else. Firing now is the same
+-- transition with the time `+0`.
+--
+-- KEYS  1 due       keyfall:{app:module:biz/0}:due
+--       2 shadow    keyfall:{app:module:biz/0}:shadow
+--       3 lease     keyfall:{app:module:biz/0}:lease
+--       4 next      keyfall:{app:module:biz/0}:next
+--       5 calls     keyfall:{app:module:biz/0}:calls
+--       6 lanes     keyfall:{app:module:biz/0}:lanes
+--       7… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       then for each item: id, when ('+ms' or '@ms'), step (postponed | fired)
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+--       moved:due       pending, due at Unix ms
+--       successor:due   running: what will follow the run was moved
+--       running         running, and nothing follows: nothing was done
+--       absent          no such job
+--       …!              the trigger's name holds a foreign value: no trigger
+-- Holds: all items or none. Refused before anything is written while Redis is full.
+
+local FIXED, HEAD, WIDTH = 6, 5, 3
+local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local calls_key, lanes_key = KEYS[5], KEYS[6]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local now = now_us()
+
+local seen, reply, known = recall(calls_key, lane, number)
+if seen == 'late' then
+  return {'late', int(now)}
+elseif seen == 'again' then
+  return {'ok', int(now), reply}
+end
+
+local count = (#ARGV - HEAD) / WIDTH
+local ids = {}
+for i = 1, count do
+  ids[i] = ARGV[HEAD + (i - 1) * WIDTH + 1]
+end
+local dues = redis.call('ZMSCORE', due_key, unpack(ids))
+local leases = redis.call('HMGET', lease_key, unpack(ids))
+local successors = redis.call('HMGET', next_key, unpack(ids))
+local records = redis.call('HMGET', shadow_key, unpack(ids))
+local before = soonest(due_key, now)
+
+local state = {}
+for i, id in ipairs(ids) do
+  state[id] = {record = records[i], successor = successors[i]}
+end
+
+local answers, scores, shadows, waiting, armed = {}, {}, {}, {}, {}
+local earliest
+for i, id in ipairs(ids) do
+  local at = HEAD + (i - 1) * WIDTH
+  local due, step = due_ms(ARGV[at + 2], now), ARGV[at + 3]
+  local job = state[id]
+  if leases[i] then
+    if job.successor then
+      local _, record = split_successor(job.successor)
+      job.successor = int(due) .. ' ' .. with_step(record, step, now)
+      waiting[#waiting + 1] = id
+      waiting[#waiting + 1] = job.successor
+      answers[i] = 'successor:' .. int(due)
+    else
+      answers[i] = 'running'
+    end
+  elseif dues[i] then
+    scores[#scores + 1] = int(due)
+    scores[#scores + 1] = id
+    if job.record then
+      job.record = with_step(job.record, step, now)
+      shadows[#shadows + 1] = id
+      shadows[#shadows + 1] = job.record
+    end
+    answers[i] = 'moved:' .. int(due)
+    armed[i] = due
+    earliest = math.min(earliest or due, due)
+  else
+    answers[i] = 'absent'
+  end
+end
+
+if #scores > 0 then
+  redis.call('ZADD', due_key, unpack(scores))
+end
+if #shadows > 0 then
+  redis.call('HSET', shadow_key, unpack(shadows))
+end
+if #waiting > 0 then
+  redis.call('HSET', next_key, unpack(waiting))
+end
+if #KEYS > FIXED then
+  for i = 1, count do
+    if armed[i] and not arm(KEYS[FIXED + i], marker, armed[i], now) then
+      answers[i] = answers[i] .. '!'
+    end
+  end
+end
+reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, number, known, now, reply)
+wake(ARGV[3], ARGV[4], earliest, before, now)
+return {'ok', int(now), reply}

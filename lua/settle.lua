@@ -1,0 +1,169 @@
+-- settle: ends leases. The job is done, goes back to due, or is buried; what was scheduled
+-- while it ran takes its place.
+--
+-- KEYS  1 due       keyfall:{app:module:biz/0}:due
+--       2 shadow    keyfall:{app:module:biz/0}:shadow
+--       3 leased    keyfall:{app:module:biz/0}:leased
+--       4 lease     keyfall:{app:module:biz/0}:lease
+--       5 next      keyfall:{app:module:biz/0}:next
+--       6 dead      keyfall:{app:module:biz/0}:dead
+--       7 grave     keyfall:{app:module:biz/0}:grave
+--       8 stats     keyfall:{app:module:biz/0}:stats
+--       9 calls     keyfall:{app:module:biz/0}:calls
+--      10 lanes     keyfall:{app:module:biz/0}:lanes
+--      11… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       6 most dead letters, 7 most ms that a dead letter is kept,
+--       then for each item: id, token, verb (done | later | bury), when ('+ms' or '@ms', for
+--       later), header (for later and bury; empty keeps the old one), step (for later:
+--       failed | again | snoozed | returned)
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+--       done            gone for good
+--       later:due       pending again, due at Unix ms
+--       buried:number   a dead letter with this number
+--       replaced        not retried: its successor took its place
+--       cancelled       not retried: somebody cancelled it while it ran
+--       gone            there is no lease: settled before, or the ledger was lost
+--       foreign         somebody else holds it: nothing was done
+-- Holds: works while Redis is full. A lapsed lease that nobody has claimed still counts.
+
+local FIXED, HEAD, WIDTH = 10, 7, 6
+local due_key, shadow_key, leased_key, lease_key, next_key =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local dead_key, grave_key, stats_key, calls_key, lanes_key =
+  KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local now = now_us()
+local now_ms = math.floor(now / 1000)
+
+local seen, reply, known = recall(calls_key, lane, number)
+if seen == 'late' then
+  return {'late', int(now)}
+elseif seen == 'again' then
+  return {'ok', int(now), reply}
+end
+
+local count = (#ARGV - HEAD) / WIDTH
+local ids, written = {}, {}
+for i = 1, count do
+  ids[i] = ARGV[HEAD + (i - 1) * WIDTH + 1]
+  if ARGV[HEAD + (i - 1) * WIDTH + 3] ~= 'done' then
+    written[#written + 1] = ids[i]
+  end
+end
+local leases = redis.call('HMGET', lease_key, unpack(ids))
+local successors = redis.call('HLEN', next_key) > 0 and redis.call('HMGET', next_key, unpack(ids))
+  or {}
+local records = {}
+if #written > 0 then
+  for i, record in ipairs(redis.call('HMGET', shadow_key, unpack(written))) do
+    records[written[i]] = record or ''
+  end
+  redis.call('ZCARD', dead_key)
+  redis.call('HLEN', grave_key)
+end
+redis.call('HLEN', shadow_key)
+redis.call('HLEN', stats_key)
+local before = soonest(due_key, now)
+
+local answers, ended, erased, counts = {}, {}, {}, {}
+local promoted, shadows, scores, armed, buried = {}, {}, {}, {}, {}
+local earliest
+local settled = {}
+
+local function count_one(name)
+  counts[name] = (counts[name] or 0) + 1
+end
+
+local function pending(i, id, due, record)
+  shadows[#shadows + 1] = id
+  shadows[#shadows + 1] = record
+  scores[#scores + 1] = int(due)
+  scores[#scores + 1] = id
+  armed[i] = due
+  earliest = math.min(earliest or due, due)
+end
+
+for i, id in ipairs(ids) do
+  local at = HEAD + (i - 1) * WIDTH
+  local token, verb, when = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local header = ARGV[at + 5] ~= '' and ARGV[at + 5] or nil
+  local held, _, _, _, flag = split_lease(leases[i] or '')
+  if not leases[i] or (settled[id] and held == token) then
+    answers[i] = 'gone'
+  elseif held ~= token then
+    answers[i] = 'foreign'
+  else
+    settled[id] = true
+    ended[#ended + 1] = id
+    if verb == 'done' then
+      answers[i] = 'done'
+      count_one('done')
+    elseif verb == 'bury' then
+      answers[i] = 'buried'
+      buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, header)}
+      count_one('buried')
+    elseif flag == 'cancelled' then
+      answers[i] = 'cancelled'
+      count_one('cancelled')
+    elseif successors[i] then
+      answers[i] = 'replaced'
+      count_one('replaced')
+    else
+      local due = due_ms(when, now)
+      local step = ARGV[at + 6]
+      answers[i] = 'later:' .. int(due)
+      pending(i, id, due, with_step(records[id], step, now, header))
+      count_one(step)
+    end
+    if successors[i] then
+      local due, record = split_successor(successors[i])
+      promoted[#promoted + 1] = id
+      pending(i, id, due, record)
+    elseif string.sub(answers[i], 1, 5) ~= 'later' then
+      erased[#erased + 1] = id
+    end
+  end
+end
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+redis.call('ZREM', leased_key, '', unpack(ended))
+if #ended > 0 then
+  redis.call('HDEL', lease_key, unpack(ended))
+end
+if #erased > 0 then
+  redis.call('HDEL', shadow_key, unpack(erased))
+end
+if #promoted > 0 then
+  redis.call('HDEL', next_key, unpack(promoted))
+end
+if #shadows > 0 then
+  redis.call('ZADD', due_key, unpack(scores))
+  redis.call('HSET', shadow_key, unpack(shadows))
+end
+for name, times in pairs(counts) do
+  local total = redis.call('HINCRBY', stats_key, name, times)
+  if name == 'buried' then
+    total = total - times
+    for _, letter in ipairs(buried) do
+      total = total + 1
+      answers[letter[1]] = 'buried:' .. int(total)
+      bury(dead_key, grave_key, letter[2], total, now_ms, letter[3])
+    end
+  end
+end
+if #buried > 0 then
+  local trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms)
+  if trimmed > 0 then
+    redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
+  end
+end
+reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, number, known, now, reply)
+if #KEYS > FIXED then
+  for i, due in pairs(armed) do
+    arm(KEYS[FIXED + i], marker, due, now)
+  end
+end
+wake(ARGV[3], ARGV[4], earliest, before, now)
+return {'ok', int(now), reply}

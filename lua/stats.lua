@@ -1,0 +1,21 @@
+-- stats: how many jobs a ledger holds in each state, and its counters, at one instant.
+--
+-- KEYS  1 due      keyfall:{app:module:biz/0}:due
+--       2 leased   keyfall:{app:module:biz/0}:leased
+--       3 next     keyfall:{app:module:biz/0}:next
+--       4 dead     keyfall:{app:module:biz/0}:dead
+--       5 stats    keyfall:{app:module:biz/0}:stats
+-- ARGV  none
+-- Reply {'ok', now µs, pending, overdue, leased, successors, dead, name, value, name, value …}
+--       the names are those of the counters: accepted, done, cancelled, replaced, buried,
+--       requeued, deleted, trimmed, failed, again, snoozed, returned, lapsed
+
+local due_key, leased_key, next_key, dead_key, stats_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now = now_us()
+local reply = {'ok', int(now), redis.call('ZCARD', due_key),
+  redis.call('ZCOUNT', due_key, '-inf', int(math.floor(now / 1000))),
+  redis.call('ZCARD', leased_key), redis.call('HLEN', next_key), redis.call('ZCARD', dead_key)}
+for _, field in ipairs(redis.call('HGETALL', stats_key)) do
+  reply[#reply + 1] = field
+end
+return reply

@@ -1,0 +1,27 @@
+-- sweep: finds what no event announced. Reads only.
+--
+-- KEYS  1 due      keyfall:{app:module:biz/0}:due
+--       2 leased   keyfall:{app:module:biz/0}:leased
+-- ARGV  1 overdue ms: how long a job must have been due, 2 skip: how many overdue jobs to
+--       pass over, 3 limit: how many ids of each sort at the most
+-- Reply {'ok', now µs, overdue, lapsed, next due, next lapse}: ids separated by blanks, the
+--       oldest first; and the Unix ms at which the next job falls due and the next lease
+--       ends, empty if none does.
+-- Holds: bounded by limit, but for `skip`, which costs its logarithm only.
+
+local due_key, leased_key = KEYS[1], KEYS[2]
+local overdue_ms, skip, limit = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local now = now_us()
+local now_ms = math.floor(now / 1000)
+
+local function first_after(key)
+  local found = redis.call('ZRANGEBYSCORE', key, '(' .. int(now_ms), '+inf', 'WITHSCORES',
+    'LIMIT', 0, 1)
+  return found[2] or ''
+end
+
+local overdue = redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now_ms - overdue_ms), 'LIMIT',
+  skip, limit)
+local lapsed = redis.call('ZRANGEBYSCORE', leased_key, '-inf', int(now_ms), 'LIMIT', 0, limit)
+return {'ok', int(now), table.concat(overdue, ' '), table.concat(lapsed, ' '),
+  first_after(due_key), first_after(leased_key)}

@@ -1,0 +1,96 @@
+//! Every Redis key and channel that Keyfall uses, one function each. No name is formatted
+//! anywhere else.
+//!
+//! The keys of a ledger share the hash tag `{app:module:biz/shard}`, so they live in one
+//! slot and one script can change them together. None of them expires; trimming is done by
+//! the scripts.
+
+use std::sync::Arc;
+
+use crate::key::Kind;
+
+/// The value of every trigger, by which our own keys are told from foreign ones.
+pub(crate) const MARKER: &str = "keyfall";
+
+/// The names below one namespace, `keyfall` by default.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    namespace: Arc<str>,
+}
+
+impl Names {
+    pub(crate) fn new(namespace: &str) -> Self {
+        Names {
+            namespace: namespace.into(),
+        }
+    }
+
+    /// Hash: kind → number of shards. Known kinds; a kind stays once it was used.
+    pub(crate) fn kinds(&self) -> String {
+        format!("{}:kinds", self.namespace)
+    }
+
+    /// Hash: `schema` → version of the stored layout. Written once.
+    pub(crate) fn meta(&self) -> String {
+        format!("{}:meta", self.namespace)
+    }
+
+    /// Channel: `due ledger ms`, `kind kind`, `cancel kind id`. Channels are common to all
+    /// databases of a server, hence the number.
+    pub(crate) fn wake(&self, database: i64) -> String {
+        format!("{}:wake:{database}", self.namespace)
+    }
+
+    /// Channel on which Redis announces the keys that it expired.
+    /// See <https://redis.io/docs/latest/develop/pubsub/keyspace-notifications/>.
+    pub(crate) fn expired(database: i64) -> String {
+        format!("__keyevent@{database}__:expired")
+    }
+
+    /// The keys of one ledger.
+    pub(crate) fn ledger(&self, kind: &Kind) -> LedgerNames {
+        // One shard for each kind so far; the number is part of the name from the start.
+        let subject = format!("{kind}/0");
+        let key = |part: &str| format!("{}:{{{subject}}}:{part}", self.namespace);
+        LedgerNames {
+            due: key("due"),
+            shadow: key("shadow"),
+            leased: key("leased"),
+            lease: key("lease"),
+            next: key("next"),
+            dead: key("dead"),
+            grave: key("grave"),
+            stats: key("stats"),
+            calls: key("calls"),
+            lanes: key("lanes"),
+            subject,
+        }
+    }
+}
+
+/// The keys of one ledger, rendered once. Scripts get them in this order.
+#[derive(Debug)]
+pub(crate) struct LedgerNames {
+    /// What wake-ups call the ledger: `app:module:biz/0`.
+    pub(crate) subject: String,
+    /// Sorted set: id → due, Unix ms. Pending jobs, those waiting to be retried included.
+    pub(crate) due: String,
+    /// Hash: id → record.
+    pub(crate) shadow: String,
+    /// Sorted set: id → lease deadline, Unix ms.
+    pub(crate) leased: String,
+    /// Hash: id → `token claims fence due flag`, for those leased.
+    pub(crate) lease: String,
+    /// Hash: id → `due record`, the successors of running jobs.
+    pub(crate) next: String,
+    /// Sorted set: `id:number` → time of death, Unix ms.
+    pub(crate) dead: String,
+    /// Hash: `id:number` → record of a dead letter; id → numbers of its letters.
+    pub(crate) grave: String,
+    /// Hash: counter → value.
+    pub(crate) stats: String,
+    /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given.
+    pub(crate) calls: String,
+    /// Sorted set: lane → when it was last looked at, Unix ms, so that `calls` stays small.
+    pub(crate) lanes: String,
+}

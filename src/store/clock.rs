@@ -1,0 +1,101 @@
+//! Redis' clock, as far as this process knows it.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::time::{UnixMs, UnixUs};
+
+/// How far two clocks may drift apart, as a fraction: NTP slews by 500 ppm at the most.
+const DRIFT: f64 = 0.001;
+
+/// Where Redis' clock stands, estimated from the replies that carry its time. It only paces
+/// sleeps: what is due is decided by the scripts.
+#[derive(Debug, Default)]
+pub(crate) struct RedisClock {
+    best: Mutex<Option<Sample>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// The middle between sending a call and receiving its reply.
+    at: Instant,
+    server: UnixUs,
+    /// Half the round trip: how wrong the sample may be.
+    error: Duration,
+}
+
+impl RedisClock {
+    /// Learns from one reply. A worse sample than the one held is taken only if it
+    /// contradicts it: then the server's clock has jumped.
+    pub(crate) fn observe(&self, sent: Instant, received: Instant, server: UnixUs) {
+        let error = received.duration_since(sent) / 2;
+        let new = Sample {
+            at: sent + error,
+            server,
+            error,
+        };
+        let mut best = self.best.lock().expect("no panic while held");
+        if best.is_none_or(|old| new.is_better_than(&old) || new.contradicts(&old)) {
+            *best = Some(new);
+        }
+    }
+
+    /// The server's time now, or `None` before the first reply.
+    pub(crate) fn now(&self) -> Option<UnixUs> {
+        let best = self.best.lock().expect("no panic while held");
+        best.map(|sample| sample.server_at(Instant::now()))
+    }
+
+    /// How long until the server's clock shows `time`; zero if it does, or if it is not known.
+    pub(crate) fn until(&self, time: UnixMs) -> Duration {
+        let now = self.now().map_or(u64::MAX, |now| now.0);
+        Duration::from_micros(time.0.saturating_mul(1000).saturating_sub(now))
+    }
+}
+
+impl Sample {
+    fn server_at(&self, at: Instant) -> UnixUs {
+        self.server.plus(at.saturating_duration_since(self.at))
+    }
+
+    fn error_at(&self, at: Instant) -> Duration {
+        self.error + at.saturating_duration_since(self.at).mul_f64(DRIFT)
+    }
+
+    fn is_better_than(&self, old: &Sample) -> bool {
+        self.error <= old.error_at(self.at)
+    }
+
+    fn contradicts(&self, old: &Sample) -> bool {
+        let apart = self.server.0.abs_diff(old.server_at(self.at).0);
+        Duration::from_micros(apart) > self.error + old.error_at(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const EPOCH: u64 = 1_763_000_000_000_000;
+
+    #[test]
+    fn a_closer_sample_replaces_a_vague_one_and_not_the_other_way_round() {
+        let clock = RedisClock::default();
+        let start = Instant::now();
+        clock.observe(start, start + 100 * MS, UnixUs(EPOCH + 90_000));
+        clock.observe(start + 100 * MS, start + 102 * MS, UnixUs(EPOCH + 101_000));
+        clock.observe(start + 102 * MS, start + 202 * MS, UnixUs(EPOCH + 190_000));
+        let best = clock.best.lock().unwrap().unwrap();
+        assert_eq!(best.server, UnixUs(EPOCH + 101_000));
+    }
+
+    #[test]
+    fn a_jump_of_the_server_is_believed_even_from_a_vague_sample() {
+        let clock = RedisClock::default();
+        let start = Instant::now();
+        clock.observe(start, start + MS, UnixUs(EPOCH));
+        clock.observe(start + MS, start + 50 * MS, UnixUs(EPOCH - 3_600_000_000));
+        assert!(clock.now().unwrap() < UnixUs(EPOCH - 3_000_000_000));
+    }
+}

@@ -1,0 +1,161 @@
+//! What can go wrong between this process and Redis, and what follows from it.
+
+use std::time::Duration;
+
+use redis::{RedisError, ServerErrorKind};
+
+use crate::error::{Error, ErrorKind};
+
+/// A failed request.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    error: Error,
+    class: Class,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// No connection: nothing was sent.
+    Unreachable,
+    /// The connection broke or hung: the request may have been carried out.
+    Broken,
+    /// The server cannot serve right now, and said so.
+    Busy,
+    /// The server does not know the script.
+    NoScript,
+    /// Trying again at once changes nothing.
+    Final,
+}
+
+impl Fault {
+    pub(crate) fn unreachable(address: &str) -> Self {
+        Fault {
+            error: Error::new(
+                ErrorKind::Unavailable,
+                format!("no connection to Redis at {address} in time: is it running and reachable?"),
+            ),
+            class: Class::Unreachable,
+        }
+    }
+
+    pub(crate) fn timed_out(address: &str, after: Duration) -> Self {
+        Fault {
+            error: Error::new(
+                ErrorKind::Unavailable,
+                format!("Redis at {address} did not answer within {} ms", after.as_millis()),
+            ),
+            class: Class::Broken,
+        }
+    }
+
+    pub(crate) fn from_connecting(error: RedisError, address: &str) -> Self {
+        let mut fault = Fault::from_redis(error, address);
+        if fault.class == Class::Broken {
+            fault.class = Class::Unreachable;
+        }
+        fault
+    }
+
+    pub(crate) fn from_redis(error: RedisError, address: &str) -> Self {
+        use ServerErrorKind as Server;
+        let code = error.code().unwrap_or_default().to_owned();
+        let (class, kind, remedy) = match (error.kind(), code.as_str()) {
+            (redis::ErrorKind::Server(Server::NoScript), _) => {
+                (Class::NoScript, ErrorKind::Unavailable, "the script will be loaded again")
+            }
+            (redis::ErrorKind::Server(Server::BusyLoading), _) => (
+                Class::Busy,
+                ErrorKind::Unavailable,
+                "it is loading its data set: wait until it has finished",
+            ),
+            (_, "BUSY") => (
+                Class::Busy,
+                ErrorKind::Unavailable,
+                "a long script of somebody else is running: wait, or end it with SCRIPT KILL",
+            ),
+            (
+                redis::ErrorKind::Server(
+                    Server::TryAgain | Server::ClusterDown | Server::MasterDown,
+                ),
+                _,
+            ) => (Class::Busy, ErrorKind::Unavailable, "it will serve again by itself"),
+            (redis::ErrorKind::Server(Server::ReadOnly), _) => (
+                Class::Final,
+                ErrorKind::ReadOnly,
+                "this server is a replica: name the primary",
+            ),
+            (_, "MISCONF" | "NOREPLICAS") => (
+                Class::Final,
+                ErrorKind::ReadOnly,
+                "see the server's log for what it is missing",
+            ),
+            (_, "OOM") => (
+                Class::Final,
+                ErrorKind::Full,
+                "it is at its maxmemory: raise the limit or free memory",
+            ),
+            (redis::ErrorKind::AuthenticationFailed, _)
+            | (redis::ErrorKind::Server(Server::NoPerm), _)
+            | (_, "NOAUTH" | "WRONGPASS" | "NOPERM") => (
+                Class::Final,
+                ErrorKind::Denied,
+                "check user, password and the rights of the ACL user",
+            ),
+            (_, "WRONGTYPE") => (
+                Class::Final,
+                ErrorKind::Damaged,
+                "a key of the ledger holds something that Keyfall did not write",
+            ),
+            (redis::ErrorKind::InvalidClientConfig, _) => {
+                (Class::Final, ErrorKind::InvalidSetting, "check the URL")
+            }
+            (redis::ErrorKind::Server(_) | redis::ErrorKind::Extension, _) => (
+                Class::Final,
+                ErrorKind::Damaged,
+                "this is not an answer that Keyfall expects from Redis 6.2 or newer",
+            ),
+            _ => (
+                Class::Broken,
+                ErrorKind::Unavailable,
+                "is it running and reachable?",
+            ),
+        };
+        Fault {
+            error: Error::new(kind, format!("Redis at {address}: {error}; {remedy}")),
+            class,
+        }
+    }
+
+    /// Whether the same request, sent again soon, can be answered differently.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self.class, Class::Unreachable | Class::Broken | Class::Busy)
+    }
+
+    /// Whether the connection must not be used any more.
+    pub(crate) fn breaks_connection(&self) -> bool {
+        // A server that turned read-only has been replaced by another: ask for it anew.
+        self.class == Class::Broken || self.error.kind() == ErrorKind::ReadOnly
+    }
+
+    pub(crate) fn is_no_script(&self) -> bool {
+        self.class == Class::NoScript
+    }
+
+    /// The fault as seen by a caller whose request may have been carried out by a try
+    /// before the last one.
+    pub(crate) fn after_sending(mut self, maybe_done: bool) -> Self {
+        if maybe_done && self.error.kind() == ErrorKind::Unavailable {
+            self.error = Error::new(
+                ErrorKind::OutcomeUnknown,
+                format!("{}; the call may have been carried out, and may be repeated", self.error),
+            );
+        }
+        self
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        fault.error
+    }
+}

@@ -1,0 +1,39 @@
+//! Numbered calls: what makes it safe to repeat one.
+
+/// A sequence of calls, one at a time, each with a number that is higher than the last. A
+/// ledger answers a repeated number with its first reply and refuses a lower one.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    id: String,
+    number: u64,
+}
+
+impl Lane {
+    /// A lane that nobody else has: its id is 96 random bits.
+    pub(crate) fn new() -> Self {
+        let [a, b, c]: [u32; 3] = rand::random();
+        Lane {
+            id: format!("{a:08x}{b:08x}{c:08x}"),
+            number: 0,
+        }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Begins a call and returns its number.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    /// A lane that will give `number` next: for tests of repeats and late originals.
+    #[cfg(test)]
+    pub(crate) fn rewound(&self, number: u64) -> Self {
+        Lane {
+            id: self.id.clone(),
+            number: number - 1,
+        }
+    }
+}

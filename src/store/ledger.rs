@@ -1,0 +1,134 @@
+//! One ledger: its keys, and how its scripts are called.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use redis::Cmd;
+
+use super::reply::{Answered, Reply, unexpected};
+use super::script::Script;
+use super::{Lane, Store};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{JobKey, Kind};
+use crate::names::LedgerNames;
+
+/// The truth about one kind. What can be done to it stands in
+/// [`produce`](super::produce), [`work`](super::work) and [`inspect`](super::inspect).
+pub(crate) struct Ledger {
+    pub(super) store: Arc<Store>,
+    pub(super) names: LedgerNames,
+    pub(super) wake: String,
+    kind: Kind,
+}
+
+/// The reply to a call, and when the try that it answers was sent.
+pub(super) struct Called {
+    pub(super) reply: Reply,
+    pub(super) sent: Instant,
+}
+
+impl Ledger {
+    pub(super) fn new(store: Arc<Store>, kind: Kind) -> Arc<Self> {
+        Arc::new(Ledger {
+            names: store.names.ledger(&kind),
+            wake: store.names.wake(store.database),
+            store,
+            kind,
+        })
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// How wake-ups call this ledger.
+    pub(crate) fn subject(&self) -> &str {
+        &self.names.subject
+    }
+
+    /// The command that calls `script` on `keys`, and on the triggers of `jobs`.
+    pub(super) fn call<'a>(
+        &self,
+        script: &'static Script,
+        keys: &[&str],
+        jobs: impl ExactSizeIterator<Item = &'a JobKey>,
+    ) -> Cmd {
+        debug_assert_eq!(keys.len(), script.fixed_keys, "{}", script.name);
+        let mut cmd = Cmd::with_capacity(64, 1024);
+        cmd.arg("EVALSHA").arg(script.hash()).arg(keys.len() + jobs.len());
+        for key in keys {
+            cmd.arg(*key);
+        }
+        for job in jobs {
+            cmd.arg(job.as_str());
+        }
+        cmd
+    }
+
+    /// Sends a call until it is answered, or until `until`.
+    pub(super) async fn eval(
+        &self,
+        script: &'static Script,
+        cmd: &Cmd,
+        until: Instant,
+    ) -> Result<Called> {
+        let store = &self.store;
+        let answer = loop {
+            match store.answer(cmd, until).await {
+                Err(fault) if fault.is_no_script() => {
+                    tracing::debug!(script = script.name, "the server does not know the script");
+                    store.command(&script.load(), until).await?;
+                }
+                other => break other?,
+            }
+        };
+        let reply = Reply::parse(answer.value)?;
+        store.clock.observe(answer.sent, answer.received, reply.now);
+        Ok(Called {
+            reply,
+            sent: answer.sent,
+        })
+    }
+
+    /// As [`eval`](Self::eval), for a script that answers item by item.
+    pub(super) async fn eval_items(
+        &self,
+        script: &'static Script,
+        cmd: &Cmd,
+        items: usize,
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let mut called = self.eval(script, cmd, until).await?;
+        refuse_late(&called.reply)?;
+        let answers = called.reply.answers()?;
+        if answers.len() != items {
+            return Err(unexpected(format!("{} items of {items}", answers.len())));
+        }
+        Ok(answers)
+    }
+}
+
+/// A lane has one call at a time, so its own calls are never late: this one's reply came
+/// after a newer call, and what it did or not is what that one found.
+pub(super) fn refuse_late(reply: &Reply) -> Result<()> {
+    if reply.status == "late" {
+        return Err(Error::new(
+            ErrorKind::OutcomeUnknown,
+            "the call was overtaken by a later one of the same lane; it may be repeated",
+        ));
+    }
+    Ok(())
+}
+
+/// The arguments with which every numbered call begins.
+pub(super) fn number(cmd: &mut Cmd, lane: &mut Lane) {
+    let number = lane.next();
+    cmd.arg(lane.id()).arg(number);
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ledger({})", self.names.subject)
+    }
+}

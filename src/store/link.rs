@@ -1,0 +1,171 @@
+//! A connection for commands that is rebuilt when it breaks or hangs.
+//!
+//! The client library reconnects after a clean break only; a peer that stops answering
+//! would be waited for again and again. So a connection that timed out is dropped, and the
+//! next call opens another. Whether a call that got no answer was carried out is unknown,
+//! which is why every call of this crate may be repeated.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, Value};
+use tokio::time::{sleep, timeout_at};
+
+use super::fault::Fault;
+use crate::error::Result;
+use crate::settings::LinkSettings;
+
+/// The first pause between two tries; it doubles up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+
+/// One server, reached through one connection at a time.
+pub(crate) struct Link {
+    client: redis::Client,
+    config: AsyncConnectionConfig,
+    /// The longest that a single try may take, from sending to the reply.
+    response_timeout: Duration,
+    current: Mutex<Option<Connection>>,
+    /// Held while a connection is opened, so that one is opened and not a hundred.
+    opening: tokio::sync::Mutex<()>,
+    opened: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Connection {
+    number: u64,
+    inner: MultiplexedConnection,
+}
+
+/// What a server answered, and when.
+pub(crate) struct Answer {
+    pub(crate) value: Value,
+    pub(crate) sent: Instant,
+    pub(crate) received: Instant,
+}
+
+/// A command, or several that are sent together and answered as one array.
+pub(crate) enum Request<'a> {
+    One(&'a Cmd),
+    Many(&'a Pipeline),
+}
+
+impl Link {
+    pub(crate) fn new(client: redis::Client, settings: &LinkSettings) -> Arc<Self> {
+        Arc::new(Link {
+            client,
+            config: AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(settings.connect_timeout))
+                .set_response_timeout(Some(settings.response_timeout)),
+            response_timeout: settings.response_timeout,
+            current: Mutex::new(None),
+            opening: tokio::sync::Mutex::new(()),
+            opened: AtomicU64::new(0),
+        })
+    }
+
+    /// Where the server is; without credentials.
+    pub(crate) fn address(&self) -> String {
+        self.client.get_connection_info().addr().to_string()
+    }
+
+    pub(crate) fn client(&self) -> &redis::Client {
+        &self.client
+    }
+
+    /// How many connections were opened so far. A change tells that there was a gap.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Sends a request until it is answered or `until` has passed. Repeats it after faults of
+    /// the connection and while the server is loading or busy; an answer that repeating does
+    /// not change comes back at once, as an error.
+    pub(crate) async fn send(&self, request: Request<'_>, until: Instant) -> Result<Answer, Fault> {
+        let mut pause = FIRST_PAUSE;
+        let mut maybe_done = false;
+        loop {
+            let fault = match self.try_once(&request, until, &mut maybe_done).await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            let again = Instant::now() + pause;
+            if !fault.is_passing() || again >= until {
+                return Err(fault.after_sending(maybe_done));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    async fn try_once(
+        &self,
+        request: &Request<'_>,
+        until: Instant,
+        maybe_done: &mut bool,
+    ) -> Result<Answer, Fault> {
+        let mut connection = self.connection(until).await?;
+        let sent = Instant::now();
+        let reply = async {
+            match request {
+                Request::One(cmd) => cmd.query_async(&mut connection.inner).await,
+                Request::Many(pipeline) => pipeline.query_async(&mut connection.inner).await,
+            }
+        };
+        let limit = until.min(sent + self.response_timeout);
+        let fault = match timeout_at(limit.into(), reply).await {
+            Ok(Ok(value)) => {
+                return Ok(Answer {
+                    value,
+                    sent,
+                    received: Instant::now(),
+                });
+            }
+            Ok(Err(error)) => Fault::from_redis(error, &self.address()),
+            Err(_) => Fault::timed_out(&self.address(), limit - sent),
+        };
+        if fault.breaks_connection() {
+            *maybe_done = true;
+            self.drop_connection(connection.number);
+        }
+        Err(fault)
+    }
+
+    async fn connection(&self, until: Instant) -> Result<Connection, Fault> {
+        if let Some(connection) = self.held() {
+            return Ok(connection);
+        }
+        let open = async {
+            let _turn = self.opening.lock().await;
+            if let Some(connection) = self.held() {
+                return Ok(connection);
+            }
+            let inner = self
+                .client
+                .get_multiplexed_async_connection_with_config(&self.config)
+                .await?;
+            let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
+            let connection = Connection { number, inner };
+            *self.current.lock().expect("no panic while held") = Some(connection.clone());
+            Ok(connection)
+        };
+        match timeout_at(until.into(), open).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(Fault::from_connecting(error as RedisError, &self.address())),
+            Err(_) => Err(Fault::unreachable(&self.address())),
+        }
+    }
+
+    fn held(&self) -> Option<Connection> {
+        self.current.lock().expect("no panic while held").clone()
+    }
+
+    fn drop_connection(&self, number: u64) {
+        let mut current = self.current.lock().expect("no panic while held");
+        if current.as_ref().is_some_and(|held| held.number == number) {
+            *current = None;
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The only module that speaks Redis.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`link`] | a connection for commands, rebuilt when it breaks or hangs |
+//! | [`subscription`] | a subscription to one node, with heartbeat and reconnection |
+//! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
+//! | [`lane`] | numbered calls, which may be repeated |
+//! | [`ledger`] | one ledger: its keys, and how its scripts are called |
+//! | [`produce`], [`work`], [`inspect`] | the operations on a ledger, by who calls them |
+//! | [`server`] | what a server must be to carry Keyfall |
+
+mod clock;
+mod fault;
+mod inspect;
+mod lane;
+mod ledger;
+mod link;
+mod produce;
+mod reply;
+mod script;
+mod server;
+#[cfg(test)]
+mod tests;
+#[cfg(feature = "worker")]
+mod subscription;
+#[cfg(feature = "worker")]
+mod work;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use redis::{Cmd, Pipeline, Value};
+
+pub(crate) use clock::RedisClock;
+pub(crate) use inspect::{Found, Tally};
+pub(crate) use lane::Lane;
+pub(crate) use ledger::Ledger;
+use link::{Answer, Link, Request};
+pub(crate) use produce::{Change, Mode, Placement, When};
+pub(crate) use reply::{Answer as Word, Answered};
+#[cfg(feature = "worker")]
+pub(crate) use subscription::{Signal, Subscription};
+#[cfg(feature = "worker")]
+pub(crate) use work::{ClaimReply, Claimed, Settlement, Verb};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Kind;
+use crate::names::Names;
+use crate::settings::LinkSettings;
+
+/// One Redis, seen as a set of ledgers.
+pub(crate) struct Store {
+    link: Arc<Link>,
+    clock: Arc<RedisClock>,
+    names: Names,
+    database: i64,
+}
+
+impl Store {
+    /// A store on the server that `url` names. Opens nothing yet.
+    pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
+        let client = server::client(url)?;
+        let database = client.get_connection_info().redis_settings().db();
+        Ok(Arc::new(Store {
+            link: Link::new(client, settings),
+            clock: Arc::default(),
+            names,
+            database,
+        }))
+    }
+
+    /// The ledger of a kind.
+    pub(crate) fn ledger(self: &Arc<Self>, kind: &Kind) -> Arc<Ledger> {
+        Ledger::new(self.clone(), kind.clone())
+    }
+
+    /// Where Redis' clock stands.
+    pub(crate) fn clock(&self) -> &Arc<RedisClock> {
+        &self.clock
+    }
+
+    /// Where the server is; without credentials.
+    pub(crate) fn address(&self) -> String {
+        self.link.address()
+    }
+
+    /// How many connections were opened so far. A change tells that there was a gap.
+    pub(crate) fn connections_opened(&self) -> u64 {
+        self.link.opened()
+    }
+
+    /// The kinds that were ever used, in no order.
+    pub(crate) async fn kinds(&self, until: Instant) -> Result<Vec<Kind>> {
+        let mut cmd = redis::cmd("HKEYS");
+        cmd.arg(self.names.kinds());
+        let names: Vec<String> = from_value(self.command(&cmd, until).await?)?;
+        // A name that is no kind was put there by somebody else, and nothing can be under it.
+        Ok(names.iter().filter_map(|name| Kind::parse(name).ok()).collect())
+    }
+
+    /// Makes a kind known to all, before its first job is stored.
+    pub(crate) async fn register(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let mut add = redis::cmd("HSETNX");
+        add.arg(self.names.kinds()).arg(kind.as_str()).arg(1);
+        let new: i64 = from_value(self.command(&add, until).await?)?;
+        if new == 1 {
+            let mut tell = redis::cmd("PUBLISH");
+            tell.arg(self.names.wake(self.database))
+                .arg(format!("kind {kind}"));
+            // Only a hint: workers read the list anew whenever they have been away.
+            if let Err(error) = self.command(&tell, until).await {
+                tracing::warn!(%kind, %error, "a new kind could not be announced");
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the server for its time, which also shows that it answers at all.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn heartbeat(&self, until: Instant) -> Result<()> {
+        let answer = self.link.send(Request::One(&redis::cmd("TIME")), until).await?;
+        let (seconds, micros): (u64, u64) = from_value(answer.value)?;
+        let now = crate::time::UnixUs(seconds * 1_000_000 + micros);
+        self.clock.observe(answer.sent, answer.received, now);
+        Ok(())
+    }
+
+    async fn command(&self, cmd: &Cmd, until: Instant) -> Result<Value> {
+        Ok(self.link.send(Request::One(cmd), until).await?.value)
+    }
+
+    #[cfg(feature = "worker")]
+    async fn pipeline(&self, pipeline: &Pipeline, until: Instant) -> Result<Value> {
+        Ok(self.link.send(Request::Many(pipeline), until).await?.value)
+    }
+
+    async fn answer(&self, cmd: &Cmd, until: Instant) -> Result<Answer, fault::Fault> {
+        self.link.send(Request::One(cmd), until).await
+    }
+}
+
+fn from_value<T: redis::FromRedisValue>(value: Value) -> Result<T> {
+    redis::from_redis_value(value).map_err(|error| {
+        Error::new(ErrorKind::Damaged, "Redis answered something unexpected").because(error)
+    })
+}

@@ -1,0 +1,133 @@
+//! What producers do to a ledger.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::ledger::number;
+use super::reply::Answered;
+use super::script::{CANCEL, RESCHEDULE, SCHEDULE};
+use super::{Lane, Ledger};
+use crate::error::Result;
+use crate::key::JobKey;
+use crate::names::MARKER;
+use crate::time::UnixMs;
+
+/// When a job is due. Redis' clock turns a delay into a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    After(Duration),
+    At(UnixMs),
+}
+
+/// What `schedule` does if the job is there, or is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Create or replace.
+    Set,
+    /// Leave a job that is there as it is.
+    Absent,
+}
+
+/// One job to schedule.
+#[derive(Debug, Clone)]
+pub(crate) struct Placement {
+    pub(crate) key: JobKey,
+    pub(crate) mode: Mode,
+    pub(crate) when: When,
+    /// The header of its record, as [`crate::record::Header`] renders it.
+    pub(crate) header: String,
+    pub(crate) payload: Bytes,
+}
+
+/// One job to give another due time.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    pub(crate) key: JobKey,
+    pub(crate) when: When,
+    /// The step that the record keeps.
+    pub(crate) step: &'static str,
+}
+
+impl When {
+    /// How scripts read it: rounded up, so that nothing is early.
+    pub(super) fn to_arg(self) -> String {
+        match self {
+            When::After(delay) => format!("+{}", delay.as_nanos().div_ceil(1_000_000)),
+            When::At(due) => format!("@{due}"),
+        }
+    }
+}
+
+impl Mode {
+    fn to_arg(self) -> &'static str {
+        match self {
+            Mode::Set => "set",
+            Mode::Absent => "absent",
+        }
+    }
+}
+
+impl Ledger {
+    /// Creates or replaces jobs; `lua/schedule.lua`.
+    pub(crate) async fn schedule(
+        &self,
+        lane: &mut Lane,
+        items: &[Placement],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 7] = [
+            &n.due, &n.shadow, &n.lease, &n.next, &n.stats, &n.calls, &n.lanes,
+        ];
+        let mut cmd = self.call(&SCHEDULE, &keys, items.iter().map(|item| &item.key));
+        number(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        for item in items {
+            cmd.arg(item.key.id())
+                .arg(item.mode.to_arg())
+                .arg(item.when.to_arg())
+                .arg(&item.header)
+                .arg(&item.payload[..]);
+        }
+        self.eval_items(&SCHEDULE, &cmd, items.len(), until).await
+    }
+
+    /// Gives jobs another due time; `lua/reschedule.lua`.
+    pub(crate) async fn reschedule(
+        &self,
+        lane: &mut Lane,
+        items: &[Change],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 6] = [&n.due, &n.shadow, &n.lease, &n.next, &n.calls, &n.lanes];
+        let mut cmd = self.call(&RESCHEDULE, &keys, items.iter().map(|item| &item.key));
+        number(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        for item in items {
+            cmd.arg(item.key.id()).arg(item.when.to_arg()).arg(item.step);
+        }
+        self.eval_items(&RESCHEDULE, &cmd, items.len(), until).await
+    }
+
+    /// Cancels jobs; `lua/cancel.lua`.
+    pub(crate) async fn cancel(
+        &self,
+        lane: &mut Lane,
+        items: &[JobKey],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 7] = [
+            &n.due, &n.shadow, &n.lease, &n.next, &n.stats, &n.calls, &n.lanes,
+        ];
+        let mut cmd = self.call(&CANCEL, &keys, items.iter());
+        number(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(self.kind().as_str()).arg(MARKER);
+        for key in items {
+            cmd.arg(key.id());
+        }
+        self.eval_items(&CANCEL, &cmd, items.len(), until).await
+    }
+}

@@ -1,0 +1,171 @@
+//! What scripts answer: a closed set of words, decoded here and nowhere else.
+
+use redis::Value;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::time::{UnixMs, UnixUs};
+
+/// What a script says of one item. The words are those of the headers in `lua/`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Pending from now on.
+    Created(UnixMs),
+    /// Pending in the place of an earlier schedule.
+    Replaced(UnixMs),
+    /// It will follow the run in progress.
+    Succeeds(UnixMs),
+    /// The mode forbade it: the job is there.
+    Exists,
+    /// No such job, or nobody has it leased.
+    Absent,
+    /// Pending, with another due time.
+    Moved(UnixMs),
+    /// What will follow the run in progress was given another due time.
+    SuccessorMoved(UnixMs),
+    /// A run is in progress.
+    Running,
+    /// It will not run, or not again.
+    Cancelled,
+    /// Not retried: its successor took its place.
+    Superseded,
+    /// Ended well.
+    Done,
+    /// Pending again.
+    Later(UnixMs),
+    /// A dead letter with this number.
+    Buried(u64),
+    /// There is no lease.
+    Gone,
+    /// Somebody else holds the lease.
+    Foreign,
+    /// The lease runs on.
+    Renewed,
+    /// The job is among those handed out.
+    Claimed,
+    /// Not due for so many milliseconds.
+    Early(u64),
+    /// Somebody runs it.
+    Leased,
+}
+
+/// An [`Answer`], and whether the job has to do without a trigger because its name holds a
+/// foreign value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Answered {
+    pub(crate) answer: Answer,
+    pub(crate) unarmed: bool,
+}
+
+impl Answered {
+    /// Decodes one word of a reply, `word`, `word:number`, either with `!` behind it.
+    fn parse(text: &str) -> Result<Self> {
+        let (text, unarmed) = match text.strip_suffix('!') {
+            Some(word) => (word, true),
+            None => (text, false),
+        };
+        let (word, number) = match text.split_once(':') {
+            Some((word, number)) => (word, number.parse().ok()),
+            None => (text, None),
+        };
+        let answer = match (word, number) {
+            ("created", Some(n)) => Answer::Created(UnixMs(n)),
+            ("replaced", Some(n)) => Answer::Replaced(UnixMs(n)),
+            ("replaced", None) => Answer::Superseded,
+            ("succeeds", Some(n)) => Answer::Succeeds(UnixMs(n)),
+            ("exists", None) => Answer::Exists,
+            ("absent", None) => Answer::Absent,
+            ("moved", Some(n)) => Answer::Moved(UnixMs(n)),
+            ("successor", Some(n)) => Answer::SuccessorMoved(UnixMs(n)),
+            ("running", None) => Answer::Running,
+            ("cancelled", None) => Answer::Cancelled,
+            ("done", None) => Answer::Done,
+            ("later", Some(n)) => Answer::Later(UnixMs(n)),
+            ("buried", Some(n)) => Answer::Buried(n),
+            ("gone", None) => Answer::Gone,
+            ("foreign", None) => Answer::Foreign,
+            ("renewed", None) => Answer::Renewed,
+            ("claimed", None) => Answer::Claimed,
+            ("early", Some(n)) => Answer::Early(n),
+            ("leased", None) => Answer::Leased,
+            _ => return Err(unexpected(format!("the word {text:?}"))),
+        };
+        Ok(Answered { answer, unarmed })
+    }
+}
+
+/// The reply of a script: its time, and what follows, taken item by item.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// The server's time while the script ran.
+    pub(crate) now: UnixUs,
+    /// The first word: `ok`, `late`, or what the script's header names.
+    pub(crate) status: String,
+    rest: std::vec::IntoIter<Value>,
+}
+
+impl Reply {
+    pub(crate) fn parse(value: Value) -> Result<Self> {
+        let Value::Array(items) = value else {
+            return Err(unexpected(format!("{value:?} instead of an array")));
+        };
+        let mut reply = Reply {
+            now: UnixUs(0),
+            status: String::new(),
+            rest: items.into_iter(),
+        };
+        reply.status = reply.text()?;
+        reply.now = UnixUs(reply.number()?);
+        Ok(reply)
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>> {
+        match self.rest.next() {
+            Some(Value::BulkString(bytes)) => Ok(bytes),
+            Some(Value::Int(number)) => Ok(number.to_string().into_bytes()),
+            other => Err(unexpected(format!("{other:?} instead of a string"))),
+        }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String> {
+        String::from_utf8(self.bytes()?).map_err(|e| unexpected(format!("{e}")))
+    }
+
+    pub(crate) fn number(&mut self) -> Result<u64> {
+        let text = self.text()?;
+        text.parse()
+            .map_err(|_| unexpected(format!("{text:?} instead of a number")))
+    }
+
+    /// A point in time, or `None` where the script answered with nothing.
+    pub(crate) fn time(&mut self) -> Result<Option<UnixMs>> {
+        let text = self.text()?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        text.parse()
+            .map(|ms| Some(UnixMs(ms)))
+            .map_err(|_| unexpected(format!("{text:?} instead of a time")))
+    }
+
+    /// Words that are separated by blanks, such as ids.
+    pub(crate) fn words(&mut self) -> Result<Vec<String>> {
+        Ok(self.text()?.split_ascii_whitespace().map(Into::into).collect())
+    }
+
+    /// The answers, one for each item of the call.
+    pub(crate) fn answers(&mut self) -> Result<Vec<Answered>> {
+        let text = self.text()?;
+        text.split_ascii_whitespace().map(Answered::parse).collect()
+    }
+
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.rest.len() == 0
+    }
+}
+
+pub(crate) fn unexpected(found: String) -> Error {
+    Error::new(
+        ErrorKind::Damaged,
+        format!("a script answered {found}: is another version of Keyfall at work on this data?"),
+    )
+}

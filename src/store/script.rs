@@ -1,0 +1,64 @@
+//! The Lua scripts: one transition each, compiled in, each with the library parts it uses.
+
+use std::sync::LazyLock;
+
+/// One script. The file in `lua/` begins with a header that says what it takes and answers.
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    /// How many keys come before the triggers.
+    pub(crate) fixed_keys: usize,
+    source: &'static str,
+    hash: String,
+}
+
+impl Script {
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The command that makes the server learn this script.
+    pub(crate) fn load(&self) -> redis::Cmd {
+        let mut cmd = redis::cmd("SCRIPT");
+        cmd.arg("LOAD").arg(self.source);
+        cmd
+    }
+}
+
+macro_rules! scripts {
+    ($($name:ident = $file:literal, $keys:literal keys, [$($part:literal),*];)*) => {
+        $(
+            pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
+                let source = concat!(
+                    $(include_str!(concat!("../../lua/lib/", $part, ".lua")),)*
+                    include_str!(concat!("../../lua/", $file, ".lua")),
+                );
+                Script {
+                    name: $file,
+                    fixed_keys: $keys,
+                    source,
+                    hash: redis::Script::new(source).get_hash().to_owned(),
+                }
+            });
+        )*
+
+        /// Every script with the text of its file, for the tests that hold headers, callers
+        /// and folder together.
+        #[cfg(test)]
+        pub(crate) fn all() -> Vec<(&'static Script, &'static str)> {
+            vec![$((&*$name, include_str!(concat!("../../lua/", $file, ".lua"))),)*]
+        }
+    };
+}
+
+scripts! {
+    SCHEDULE = "schedule", 7 keys, ["clock", "calls", "record", "trigger"];
+    RESCHEDULE = "reschedule", 6 keys, ["clock", "calls", "record", "trigger"];
+    CANCEL = "cancel", 7 keys, ["clock", "calls", "lease", "trigger"];
+    CLAIM = "claim", 6 keys, ["clock", "calls", "lease"];
+    RECLAIM = "reclaim", 8 keys, ["clock", "calls", "record", "lease", "trigger"];
+    RENEW = "renew", 2 keys, ["clock", "lease"];
+    SETTLE = "settle", 10 keys, ["clock", "calls", "record", "lease", "trigger", "dead"];
+    SWEEP = "sweep", 2 keys, ["clock"];
+    GET = "get", 7 keys, ["clock"];
+    STATS = "stats", 5 keys, ["clock"];
+}

@@ -1,0 +1,289 @@
+//! What workers do to a ledger.
+
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::ledger::{Called, number, refuse_late};
+use super::produce::When;
+use super::reply::{Answered, unexpected};
+use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP};
+use super::{Lane, Ledger, from_value};
+use crate::error::Result;
+use crate::key::JobKey;
+use crate::names::MARKER;
+use crate::time::{UnixMs, UnixUs};
+
+/// A job that this process holds a lease of.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) id: String,
+    pub(crate) token: String,
+    /// The attempts begun since the record was last written, this one included.
+    pub(crate) claims: u32,
+    pub(crate) fence: u64,
+    pub(crate) due: UnixMs,
+    /// Somebody cancelled it since it was claimed.
+    pub(crate) cancelled: bool,
+    pub(crate) record: Vec<u8>,
+}
+
+/// What a claim brought.
+#[derive(Debug)]
+pub(crate) struct ClaimReply {
+    /// The server's time of the claim.
+    pub(crate) now: UnixUs,
+    /// When the try that succeeded was sent: from here this process counts its leases.
+    pub(crate) sent: Instant,
+    /// One for each id that was named; empty if the call was a repeat.
+    pub(crate) answers: Vec<Answered>,
+    pub(crate) jobs: Vec<Claimed>,
+}
+
+/// The end of one lease.
+#[derive(Debug, Clone)]
+pub(crate) struct Settlement {
+    pub(crate) key: JobKey,
+    pub(crate) token: String,
+    pub(crate) verb: Verb,
+}
+
+/// How a lease ends.
+#[derive(Debug, Clone)]
+pub(crate) enum Verb {
+    /// The job is done.
+    Done,
+    /// It is pending again. An empty header keeps the old one.
+    Later {
+        when: When,
+        header: String,
+        step: &'static str,
+    },
+    /// It becomes a dead letter.
+    Bury { header: String },
+}
+
+/// How many dead letters a ledger keeps, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeadLimits {
+    pub(crate) count: u64,
+    pub(crate) age: Duration,
+}
+
+/// What a sweep found.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    pub(crate) now: UnixUs,
+    pub(crate) overdue: Vec<String>,
+    pub(crate) lapsed: Vec<String>,
+    pub(crate) next_due: Option<UnixMs>,
+    pub(crate) next_lapse: Option<UnixMs>,
+}
+
+impl Ledger {
+    /// Claims the jobs named, as far as they are due, and up to `fill` of the oldest due
+    /// ones; `lua/claim.lua`.
+    pub(crate) async fn claim(
+        &self,
+        lane: &mut Lane,
+        ids: &[String],
+        fill: usize,
+        lease: Duration,
+        until: Instant,
+    ) -> Result<ClaimReply> {
+        let n = &self.names;
+        let keys: [&str; 6] = [&n.due, &n.shadow, &n.leased, &n.lease, &n.calls, &n.lanes];
+        let mut cmd = self.call(&CLAIM, &keys, [].into_iter());
+        number(&mut cmd, lane);
+        cmd.arg(millis(lease)).arg(fill).arg(ids);
+        claimed(self.eval(&CLAIM, &cmd, until).await?)
+    }
+
+    /// Takes over jobs whose lease has lapsed; `lua/reclaim.lua`.
+    pub(crate) async fn reclaim(
+        &self,
+        lane: &mut Lane,
+        keys: &[JobKey],
+        lease: Duration,
+        until: Instant,
+    ) -> Result<ClaimReply> {
+        let n = &self.names;
+        let fixed: [&str; 8] = [
+            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.stats, &n.calls, &n.lanes,
+        ];
+        let mut cmd = self.call(&RECLAIM, &fixed, keys.iter());
+        number(&mut cmd, lane);
+        cmd.arg(millis(lease)).arg(&self.wake).arg(&n.subject).arg(MARKER);
+        for key in keys {
+            cmd.arg(key.id());
+        }
+        claimed(self.eval(&RECLAIM, &cmd, until).await?)
+    }
+
+    /// Extends leases, given as id and token; `lua/renew.lua`. Returns the answers, and when
+    /// the try that succeeded was sent.
+    pub(crate) async fn renew(
+        &self,
+        leases: &[(String, String)],
+        lease: Duration,
+        until: Instant,
+    ) -> Result<(Vec<Answered>, Instant)> {
+        let keys: [&str; 2] = [&self.names.leased, &self.names.lease];
+        let mut cmd = self.call(&RENEW, &keys, [].into_iter());
+        cmd.arg(millis(lease));
+        for (id, token) in leases {
+            cmd.arg(id).arg(token);
+        }
+        let mut called = self.eval(&RENEW, &cmd, until).await?;
+        let answers = called.reply.answers()?;
+        if answers.len() != leases.len() {
+            return Err(unexpected(format!("{} items of {}", answers.len(), leases.len())));
+        }
+        Ok((answers, called.sent))
+    }
+
+    /// Ends leases; `lua/settle.lua`.
+    pub(crate) async fn settle(
+        &self,
+        lane: &mut Lane,
+        items: &[Settlement],
+        dead: DeadLimits,
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 10] = [
+            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats,
+            &n.calls, &n.lanes,
+        ];
+        let mut cmd = self.call(&SETTLE, &keys, items.iter().map(|item| &item.key));
+        number(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        cmd.arg(dead.count).arg(millis(dead.age));
+        for item in items {
+            cmd.arg(item.key.id()).arg(&item.token);
+            match &item.verb {
+                Verb::Done => cmd.arg("done").arg("").arg("").arg(""),
+                Verb::Later { when, header, step } => {
+                    cmd.arg("later").arg(when.to_arg()).arg(header).arg(*step)
+                }
+                Verb::Bury { header } => cmd.arg("bury").arg("").arg(header).arg(""),
+            };
+        }
+        self.eval_items(&SETTLE, &cmd, items.len(), until).await
+    }
+
+    /// Finds overdue jobs and lapsed leases; `lua/sweep.lua`.
+    pub(crate) async fn sweep(
+        &self,
+        overdue: Duration,
+        skip: usize,
+        limit: usize,
+        until: Instant,
+    ) -> Result<Sweep> {
+        let keys: [&str; 2] = [&self.names.due, &self.names.leased];
+        let mut cmd = self.call(&SWEEP, &keys, [].into_iter());
+        cmd.arg(millis(overdue)).arg(skip).arg(limit);
+        let mut reply = self.eval(&SWEEP, &cmd, until).await?.reply;
+        Ok(Sweep {
+            now: reply.now,
+            overdue: reply.words()?,
+            lapsed: reply.words()?,
+            next_due: reply.time()?,
+            next_lapse: reply.time()?,
+        })
+    }
+
+    /// Touches triggers, so that Redis expires those that are due, and reads what falls due
+    /// after `since`, the soonest first. Returns how many of the triggers are still alive,
+    /// and the jobs with their due times.
+    pub(crate) async fn touch(
+        &self,
+        triggers: &[String],
+        since: UnixMs,
+        limit: usize,
+        until: Instant,
+    ) -> Result<(u64, Vec<(String, UnixMs)>)> {
+        let mut pipeline = redis::pipe();
+        if !triggers.is_empty() {
+            pipeline.cmd("EXISTS").arg(triggers);
+        }
+        pipeline
+            .cmd("ZRANGEBYSCORE")
+            .arg(&self.names.due)
+            .arg(format!("({since}"))
+            .arg("+inf")
+            .arg("WITHSCORES")
+            .arg("LIMIT")
+            .arg(0)
+            .arg(limit);
+        let value = self.store.pipeline(&pipeline, until).await?;
+        let (alive, coming): (u64, Vec<(String, f64)>) = if triggers.is_empty() {
+            let (coming,) = from_value(value)?;
+            (0, coming)
+        } else {
+            from_value(value)?
+        };
+        let coming = coming.into_iter().map(|(id, due)| (id, UnixMs(due as u64)));
+        Ok((alive, coming.collect()))
+    }
+
+    /// Which of these jobs are still pending, and have been due since `by` at the latest.
+    pub(crate) async fn still_due(
+        &self,
+        ids: &[String],
+        by: UnixMs,
+        until: Instant,
+    ) -> Result<Vec<String>> {
+        let mut cmd = redis::cmd("ZMSCORE");
+        cmd.arg(&self.names.due).arg(ids);
+        let value: Value = self.store.command(&cmd, until).await?;
+        let dues: Vec<Option<f64>> = from_value(value)?;
+        let due = |(_, due): &(&String, Option<f64>)| due.is_some_and(|due| due <= by.0 as f64);
+        Ok(ids.iter().zip(dues).filter(due).map(|(id, _)| id.clone()).collect())
+    }
+}
+
+fn claimed(called: Called) -> Result<ClaimReply> {
+    let Called { mut reply, sent } = called;
+    refuse_late(&reply)?;
+    let answers = reply.answers()?;
+    let mut jobs = Vec::new();
+    while !reply.is_exhausted() {
+        let id = reply.text()?;
+        let lease = reply.text()?;
+        let record = reply.bytes()?;
+        jobs.push(Claimed::parse(id, &lease, record)?);
+    }
+    Ok(ClaimReply {
+        now: reply.now,
+        sent,
+        answers,
+        jobs,
+    })
+}
+
+impl Claimed {
+    /// Reads a lease, `token claims fence due flag`.
+    fn parse(id: String, lease: &str, record: Vec<u8>) -> Result<Self> {
+        let fields: Vec<&str> = lease.split(' ').collect();
+        let parsed = match fields[..] {
+            [token, claims, fence, due, flag] => (|| {
+                Some(Claimed {
+                    id,
+                    token: token.to_owned(),
+                    claims: claims.parse().ok()?,
+                    fence: fence.parse().ok()?,
+                    due: UnixMs(due.parse().ok()?),
+                    cancelled: flag == "cancelled",
+                    record,
+                })
+            })(),
+            _ => None,
+        };
+        parsed.ok_or_else(|| unexpected(format!("the lease {lease:?}")))
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

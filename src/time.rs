@@ -1,0 +1,47 @@
+//! Points in time as Redis counts them.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Milliseconds since the Unix epoch by the Redis server's clock: the unit of due times and
+/// lease deadlines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct UnixMs(pub(crate) u64);
+
+/// Microseconds since the Unix epoch by the Redis server's clock: what scripts report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct UnixUs(pub(crate) u64);
+
+impl UnixMs {
+    pub(crate) fn from_system(time: SystemTime) -> Option<Self> {
+        let since = time.duration_since(UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_millis()).ok().map(UnixMs)
+    }
+
+    pub(crate) fn to_system(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.0)
+    }
+}
+
+impl UnixUs {
+    /// The millisecond that this instant lies in.
+    pub(crate) fn floor_ms(self) -> UnixMs {
+        UnixMs(self.0 / 1000)
+    }
+
+    /// How long after `earlier` this is; zero if it is before.
+    pub(crate) fn since(self, earlier: UnixMs) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0.saturating_mul(1000)))
+    }
+
+    pub(crate) fn plus(self, elapsed: Duration) -> Self {
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        UnixUs(self.0.saturating_add(micros))
+    }
+}
+
+impl fmt::Display for UnixMs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
