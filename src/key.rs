@@ -139,7 +139,9 @@ pub(crate) fn check_segment(name: &str, segment: &str) -> Result<(), String> {
         MAX_SEGMENT_BYTES
     };
     if segment.is_empty() {
-        return Err(format!("its `{name}` is empty, and a segment has at least one character"));
+        return Err(format!(
+            "its `{name}` is empty, and a segment has at least one character"
+        ));
     }
     if segment.len() > limit {
         return Err(format!(
@@ -160,9 +162,7 @@ pub(crate) fn check_segment(name: &str, segment: &str) -> Result<(), String> {
     };
     match segment.char_indices().find(|&(_, c)| !allowed(c)) {
         None => Ok(()),
-        Some((at, c)) => Err(format!(
-            "its `{name}` holds {c:?} at byte {at}, and {rule}"
-        )),
+        Some((at, c)) => Err(format!("its `{name}` holds {c:?} at byte {at}, and {rule}")),
     }
 }
 
@@ -180,7 +180,10 @@ fn invalid(text: &str, fault: fmt::Arguments<'_>) -> Error {
     const SHOWN: usize = 120;
     let shown: String = text.chars().take(SHOWN).collect();
     let cut = if shown.len() < text.len() { "…" } else { "" };
-    Error::new(ErrorKind::InvalidKey, format!("{shown:?}{cut} is no job key: {fault}"))
+    Error::new(
+        ErrorKind::InvalidKey,
+        format!("{shown:?}{cut} is no job key: {fault}"),
+    )
 }
 
 impl FromStr for JobKey {

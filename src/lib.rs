@@ -1,6 +1,8 @@
 //! Keyfall: reminders that are Redis keys.
 #![deny(missing_docs)]
 
+#[cfg(all(feature = "embedded", unix))]
+pub mod embedded;
 mod error;
 mod key;
 

@@ -1,0 +1,117 @@
+//! Where the server's binary is, or how to install one.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The environment variable that names the server's binary.
+pub(super) const VARIABLE: &str = "KEYFALL_REDIS_BIN";
+
+const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
+
+const REMEDY: &str = "\
+Install one:
+  Debian, Ubuntu   sudo apt-get install redis-server
+  Fedora, RHEL     sudo dnf install valkey
+  Alpine           sudo apk add redis
+  Arch             sudo pacman -S valkey
+  macOS            brew install redis
+or set KEYFALL_REDIS_BIN to the path of a redis-server or valkey-server";
+
+/// The binary that the caller or the environment names, or else the first that `PATH` has.
+pub(super) fn find(named: Option<&Path>) -> Result<PathBuf> {
+    let named = match named {
+        Some(path) => Some(path.as_os_str().to_owned()),
+        None => env::var_os(VARIABLE).filter(|name| !name.is_empty()),
+    };
+    search(named, &env::var_os("PATH").unwrap_or_default())
+}
+
+fn search(named: Option<OsString>, path: &OsStr) -> Result<PathBuf> {
+    if let Some(name) = named {
+        return locate(&name, path).ok_or_else(|| {
+            missing(format_args!(
+                "the embedded Redis cannot start: `{}` is no executable file. {REMEDY}",
+                name.display()
+            ))
+        });
+    }
+    NAMES
+        .iter()
+        .find_map(|name| locate(OsStr::new(name), path))
+        .ok_or_else(|| {
+            missing(format_args!(
+                "the embedded Redis cannot start: neither redis-server nor valkey-server \
+                 is in PATH. {REMEDY}"
+            ))
+        })
+}
+
+/// A bare name is looked up in `path`, as a shell would; anything else is a file.
+///
+/// Symbolic links are kept: the server is often one, and decides by its own name what it is.
+fn locate(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    let file = Path::new(name);
+    let found = if file.components().count() > 1 || file.is_absolute() {
+        Some(file.to_owned()).filter(|file| is_executable(file))
+    } else {
+        env::split_paths(path)
+            .map(|dir| dir.join(file))
+            .find(|file| is_executable(file))
+    };
+    // The server is started in a directory of its own.
+    found.and_then(|file| std::path::absolute(file).ok())
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+fn missing(message: std::fmt::Arguments<'_>) -> Error {
+    Error::new(ErrorKind::InvalidSetting, message.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_server_the_error_says_what_to_install() {
+        let error = search(None, OsStr::new("/nonexistent")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSetting);
+        for part in [
+            "neither redis-server nor valkey-server is in PATH",
+            "sudo apt-get install redis-server",
+            "sudo dnf install valkey",
+            "brew install redis",
+            VARIABLE,
+        ] {
+            assert!(error.to_string().contains(part), "{part:?} in {error}");
+        }
+    }
+
+    #[test]
+    fn a_binary_that_is_named_must_be_there() {
+        let error = search(Some("/nonexistent/redis".into()), OsStr::new("/bin")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSetting);
+        assert!(
+            error.to_string().contains("`/nonexistent/redis`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_bare_name_is_looked_up_in_path() {
+        let found = search(Some("sh".into()), OsStr::new("/nonexistent:/bin")).unwrap();
+        assert_eq!(found, Path::new("/bin/sh"));
+    }
+
+    #[test]
+    fn a_directory_is_no_binary() {
+        assert!(search(Some("/bin".into()), OsStr::new("")).is_err());
+    }
+}
