@@ -69,6 +69,12 @@ impl Error {
         self
     }
 
+    /// The same error for another caller of the same batch; without the cause, which cannot
+    /// be copied.
+    pub(crate) fn duplicate(&self) -> Self {
+        Error::new(self.0.kind, self.0.message.clone())
+    }
+
     /// What kind of error it is.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

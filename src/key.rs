@@ -241,6 +241,13 @@ impl IntoJobKey for String {
     }
 }
 
+// The hash and order of a kind are those of its text.
+impl std::borrow::Borrow<str> for Kind {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

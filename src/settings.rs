@@ -62,3 +62,7 @@ pub(crate) const BATCH: usize = 256;
 
 /// How many calls may wait for a lane before `schedule` and its like make the caller wait.
 pub(crate) const QUEUE: usize = 4 * BATCH;
+
+/// About how many bytes one call to a script carries at the most, unless a single item is
+/// larger. Bounds what Redis and this process buffer for it.
+pub(crate) const BATCH_BYTES: usize = 1024 * 1024;

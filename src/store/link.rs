@@ -149,11 +149,11 @@ impl Link {
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
             let connection = Connection { number, inner };
             *self.current.lock().expect("no panic while held") = Some(connection.clone());
-            Ok(connection)
+            Ok::<_, RedisError>(connection)
         };
         match timeout_at(until.into(), open).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(Fault::from_connecting(error as RedisError, &self.address())),
+            Ok(Err(error)) => Err(Fault::from_connecting(error, &self.address())),
             Err(_) => Err(Fault::unreachable(&self.address())),
         }
     }

@@ -20,8 +20,6 @@ mod produce;
 mod reply;
 mod script;
 mod server;
-#[cfg(test)]
-mod tests;
 #[cfg(feature = "worker")]
 mod subscription;
 #[cfg(feature = "worker")]

@@ -1,0 +1,102 @@
+//! The settings of a client.
+
+use std::time::Duration;
+
+use super::Client;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::is_kind_char;
+use crate::settings::ClientSettings;
+
+/// Settings of a [`Client`]; made by [`Client::builder`].
+#[derive(Clone)]
+#[must_use = "call `connect`"]
+pub struct ClientBuilder {
+    url: String,
+    settings: ClientSettings,
+}
+
+impl ClientBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        ClientBuilder {
+            url: url.to_owned(),
+            settings: ClientSettings::default(),
+        }
+    }
+
+    /// The prefix of all keys that Keyfall uses beside the triggers. Clients and workers that
+    /// are to meet need the same. Defaults to `keyfall`.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.settings.namespace = namespace.to_owned();
+        self
+    }
+
+    /// The largest payload that `schedule` accepts, in bytes. Defaults to 1 MiB.
+    pub fn payload_limit(mut self, bytes: usize) -> Self {
+        self.settings.payload_limit = bytes;
+        self
+    }
+
+    /// After how long a call gives up, its repeats included. Defaults to 10 s: longer than a
+    /// restart of Redis or a fail-over, shorter than what a caller of a service waits.
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.call_timeout = timeout;
+        self
+    }
+
+    /// The longest that opening a connection may take. Defaults to 2 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.link.connect_timeout = timeout;
+        self
+    }
+
+    /// How long Redis may take to answer before the connection counts as hung and is
+    /// replaced. Defaults to 2 s.
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.link.response_timeout = timeout;
+        self
+    }
+
+    /// Connects, and checks that the server can carry Keyfall.
+    ///
+    /// # Errors
+    /// If a setting or the URL is not valid, the server does not answer, or it cannot carry
+    /// Keyfall; each with the remedy.
+    pub async fn connect(self) -> Result<Client> {
+        self.validate()?;
+        Client::open(self.url, self.settings).await
+    }
+
+    fn validate(&self) -> Result<()> {
+        let ClientSettings {
+            namespace,
+            payload_limit,
+            call_timeout,
+            link,
+        } = &self.settings;
+        if namespace.is_empty() || namespace.len() > 64 || !namespace.chars().all(is_kind_char) {
+            return Err(invalid(format!(
+                "namespace {namespace:?} must be 1 to 64 ASCII letters, digits, `_`, `-` and `.`"
+            )));
+        }
+        // Redis keeps no string above 512 MiB, and one call carries several.
+        if !(1..=256 * 1024 * 1024).contains(payload_limit) {
+            return Err(invalid(format!(
+                "payload_limit {payload_limit} must be from 1 byte to 256 MiB"
+            )));
+        }
+        for (name, timeout) in [
+            ("call_timeout", call_timeout),
+            ("connect_timeout", &link.connect_timeout),
+            ("response_timeout", &link.response_timeout),
+        ] {
+            if !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(timeout) {
+                return Err(invalid(format!("{name} {timeout:?} must be from 1 ms to 1 h")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidSetting, message)
+}

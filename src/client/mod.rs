@@ -1,0 +1,231 @@
+//! The producer's side: schedule, reschedule, cancel, look up.
+
+mod builder;
+mod outbox;
+mod schedule;
+mod stats;
+mod view;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+pub use builder::ClientBuilder;
+pub(crate) use outbox::{Operation, Outbox};
+pub use schedule::{
+    Cancelled, IfAbsent, Placed, Reschedule, Rescheduled, Schedule, ScheduleIfAbsent, Scheduled,
+};
+pub use stats::Stats;
+pub use view::{JobState, JobView};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{IntoJobKey, JobKey, Kind};
+use crate::settings::ClientSettings;
+use crate::store::{Change, Ledger, Placement, Store};
+
+/// Schedules jobs and looks after them.
+///
+/// Cheap to clone; all clones share one connection. Calls that are made at the same time
+/// travel together, and a lone call is never held back. Each call ends within
+/// [`call_timeout`](ClientBuilder::call_timeout), with an error that says
+/// [whether trying again can help](Error::is_retryable).
+///
+/// A client belongs to the tokio runtime that it was connected on.
+///
+/// ```no_run
+/// # async fn example() -> keyfall::Result<()> {
+/// use std::time::Duration;
+///
+/// let client = keyfall::Client::connect("redis://127.0.0.1:6379").await?;
+/// client
+///     .schedule("app1:trans:notice:1615283234", &serde_json::json!({ "uid": 7 }))
+///     .after(Duration::from_secs(900))
+///     .await?;
+/// client.cancel("app1:trans:notice:1615283234").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client(Arc<Shared>);
+
+struct Shared {
+    url: String,
+    settings: ClientSettings,
+    store: Arc<Store>,
+    books: Mutex<HashMap<Kind, Arc<Book>>>,
+}
+
+/// A ledger as a producer uses it: one outbox for each operation.
+struct Book {
+    ledger: Arc<Ledger>,
+    /// The number of the connection on which the kind was last made known. A server that
+    /// was restarted may have forgotten it.
+    registered: AtomicU64,
+    schedules: Outbox<Placement>,
+    changes: Outbox<Change>,
+    cancels: Outbox<JobKey>,
+}
+
+impl Client {
+    /// Connects with the default settings.
+    ///
+    /// The URL is `redis://[user:password@]host:port/database` or
+    /// `redis+unix:///path/redis.sock?db=0`.
+    ///
+    /// # Errors
+    /// If the URL is not valid, the server does not answer, or it cannot carry Keyfall; each
+    /// with the remedy.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Client::builder(url).connect().await
+    }
+
+    /// Settings other than the defaults.
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder::new(url)
+    }
+
+    async fn open(url: String, settings: ClientSettings) -> Result<Self> {
+        let names = crate::names::Names::new(&settings.namespace);
+        let store = Store::new(&url, names, &settings.link)?;
+        store.check(Instant::now() + settings.call_timeout).await?;
+        Ok(Client(Arc::new(Shared {
+            url,
+            settings,
+            store,
+            books: Mutex::default(),
+        })))
+    }
+
+    /// Schedules a job with a payload that is stored as JSON. Due now, unless
+    /// [`after`](Schedule::after) or [`at`](Schedule::at) say otherwise.
+    ///
+    /// The newest call for a key wins, in one atomic step: it creates the job, or replaces
+    /// the payload and the due time of the one that is pending. If the job is running just
+    /// then, the new one follows when the run has ended, instead of its retries.
+    pub fn schedule(
+        &self,
+        key: impl IntoJobKey,
+        payload: &(impl Serialize + ?Sized),
+    ) -> Schedule<'_> {
+        let payload = serde_json::to_vec(payload).map(Bytes::from).map_err(|e| {
+            Error::new(
+                ErrorKind::InvalidPayload,
+                format!("the payload cannot be written as JSON: {e}"),
+            )
+        });
+        Schedule::new(self, key.into_job_key(), payload)
+    }
+
+    /// Schedules a job with a payload that is stored as it is, whatever bytes it holds.
+    pub fn schedule_bytes(&self, key: impl IntoJobKey, payload: impl Into<Bytes>) -> Schedule<'_> {
+        Schedule::new(self, key.into_job_key(), Ok(payload.into()))
+    }
+
+    /// Gives a pending job another due time; its payload, attempts and headers stay. Due now,
+    /// unless [`after`](Reschedule::after) or [`at`](Reschedule::at) say otherwise.
+    pub fn reschedule(&self, key: impl IntoJobKey) -> Reschedule<'_> {
+        Reschedule::new(self, key.into_job_key())
+    }
+
+    /// Cancels a job.
+    ///
+    /// # Errors
+    /// If the key is not valid or Redis does not answer in time.
+    pub async fn cancel(&self, key: impl IntoJobKey) -> Result<Cancelled> {
+        let key = key.into_job_key()?;
+        let book = self.book(&key)?;
+        let answered = book.cancels.send(key).await?;
+        Cancelled::from_answer(answered)
+    }
+
+    /// The job under this key, whatever its state, or its latest dead letter; `None` if
+    /// there is neither.
+    ///
+    /// # Errors
+    /// If the key is not valid, Redis does not answer in time, or the record is damaged.
+    pub async fn get(&self, key: impl IntoJobKey) -> Result<Option<JobView>> {
+        let key = key.into_job_key()?;
+        let book = self.book(&key)?;
+        let found = book.ledger.get(key.id(), self.deadline()).await?;
+        JobView::from_found(key, found)
+    }
+
+    /// How many jobs of a kind, `app:module:biz`, are in each state, and the counters of its
+    /// ledger; all at one instant.
+    ///
+    /// # Errors
+    /// If the kind is not valid or Redis does not answer in time.
+    pub async fn stats(&self, kind: &str) -> Result<Stats> {
+        let kind = Kind::parse(kind)?;
+        let book = self.book_of(&kind);
+        Ok(book.ledger.tally(self.deadline()).await?.into())
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.0.settings.call_timeout
+    }
+
+    pub(crate) fn settings(&self) -> &ClientSettings {
+        &self.0.settings
+    }
+
+    /// A store of its own for a worker, which lives on another runtime.
+    #[cfg(feature = "worker")]
+    pub(crate) fn another_store(&self) -> Result<Arc<Store>> {
+        let names = crate::names::Names::new(&self.0.settings.namespace);
+        Store::new(&self.0.url, names, &self.0.settings.link)
+    }
+
+    fn book(&self, key: &JobKey) -> Result<Arc<Book>> {
+        // The lookup by text spares the allocation of a kind for every call.
+        if let Some(book) = self.books().get(key.kind()) {
+            return Ok(book.clone());
+        }
+        Ok(self.book_of(&Kind::parse(key.kind())?))
+    }
+
+    fn book_of(&self, kind: &Kind) -> Arc<Book> {
+        let book = || {
+            let ledger = self.0.store.ledger(kind);
+            let timeout = self.0.settings.call_timeout;
+            Arc::new(Book {
+                registered: AtomicU64::new(0),
+                schedules: Outbox::new(ledger.clone(), (), timeout),
+                changes: Outbox::new(ledger.clone(), (), timeout),
+                cancels: Outbox::new(ledger.clone(), (), timeout),
+                ledger,
+            })
+        };
+        let mut books = self.books();
+        books.entry(kind.clone()).or_insert_with(book).clone()
+    }
+
+    fn books(&self) -> std::sync::MutexGuard<'_, HashMap<Kind, Arc<Book>>> {
+        self.0.books.lock().expect("no panic while held")
+    }
+
+    /// Makes the kind known, once for each connection.
+    async fn register(&self, book: &Book) -> Result<()> {
+        let store = &self.0.store;
+        let connection = store.connections_opened();
+        if book.registered.load(Ordering::Acquire) != connection {
+            store.register(book.ledger.kind(), self.deadline()).await?;
+            book.registered.store(connection, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("server", &self.0.store.address())
+            .field("namespace", &self.0.settings.namespace)
+            .finish()
+    }
+}

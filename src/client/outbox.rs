@@ -1,0 +1,227 @@
+//! Calls that are made at the same time travel together.
+//!
+//! An outbox holds what waits to be sent to one ledger by one operation. Its lanes take
+//! turns: each takes whatever has gathered, sends it as one call, and hands the answers
+//! out, so that a lone call leaves at once and a crowd leaves in batches.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::JobKey;
+use crate::settings::{BATCH, BATCH_BYTES, LANES, QUEUE};
+use crate::store::{Answered, Change, Lane, Ledger, Placement};
+
+/// Something that a lane can send to a ledger in batches.
+pub(crate) trait Operation: Sized + Send + Sync + 'static {
+    /// What all calls of an outbox have in common.
+    type Terms: Clone + Send + Sync + 'static;
+
+    /// How long a lane waits for more after the first has come; zero where somebody waits.
+    const GATHER: Duration = Duration::ZERO;
+
+    /// Sends one batch, as one numbered call.
+    fn send(
+        ledger: &Ledger,
+        lane: &mut Lane,
+        terms: &Self::Terms,
+        items: &[Self],
+        until: std::time::Instant,
+    ) -> impl Future<Output = Result<Vec<Answered>>> + Send;
+
+    /// About how many bytes the item adds to a call.
+    fn bytes(&self) -> usize {
+        0
+    }
+}
+
+/// What waits to be sent.
+pub(crate) struct Outbox<Op: Operation> {
+    ledger: Arc<Ledger>,
+    terms: Op::Terms,
+    timeout: Duration,
+    entrance: Mutex<Option<mpsc::Sender<Entry<Op>>>>,
+}
+
+struct Entry<Op> {
+    item: Op,
+    until: Instant,
+    reply: oneshot::Sender<Result<Answered>>,
+}
+
+impl<Op: Operation> Outbox<Op> {
+    pub(crate) fn new(ledger: Arc<Ledger>, terms: Op::Terms, timeout: Duration) -> Self {
+        Outbox {
+            ledger,
+            terms,
+            timeout,
+            entrance: Mutex::new(None),
+        }
+    }
+
+    /// Sends one item and waits for its answer. Once begun, the call is carried out even if
+    /// the caller stops waiting.
+    pub(crate) async fn send(&self, item: Op) -> Result<Answered> {
+        let until = Instant::now() + self.timeout;
+        let (reply, answer) = oneshot::channel();
+        let entry = Entry { item, until, reply };
+        let queued = timeout_at(until, self.entrance().send(entry)).await;
+        if !matches!(queued, Ok(Ok(()))) {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "too many calls are waiting for Redis; this one was not sent",
+            ));
+        }
+        match timeout_at(until, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "Redis did not answer in time; the call may have been carried out, and may be repeated",
+            )),
+        }
+    }
+
+    /// The way in. The lanes are started with the first call, and anew if the runtime that
+    /// they ran on is gone.
+    fn entrance(&self) -> mpsc::Sender<Entry<Op>> {
+        let mut entrance = self.entrance.lock().expect("no panic while held");
+        if let Some(open) = entrance.as_ref().filter(|open| !open.is_closed()) {
+            return open.clone();
+        }
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+        for _ in 0..LANES {
+            tokio::spawn(run_lane(
+                self.ledger.clone(),
+                self.terms.clone(),
+                receiver.clone(),
+            ));
+        }
+        entrance.insert(sender).clone()
+    }
+}
+
+/// One lane: one call at a time, until the outbox is dropped.
+async fn run_lane<Op: Operation>(
+    ledger: Arc<Ledger>,
+    terms: Op::Terms,
+    waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Entry<Op>>>>,
+) {
+    let mut lane = Lane::new();
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        {
+            let mut waiting = waiting.lock().await;
+            if waiting.recv_many(&mut batch, BATCH).await == 0 {
+                return;
+            }
+            if !Op::GATHER.is_zero() && batch.len() < BATCH {
+                tokio::time::sleep(Op::GATHER).await;
+                while batch.len() < BATCH
+                    && let Ok(more) = waiting.try_recv()
+                {
+                    batch.push(more);
+                }
+            }
+        }
+        while !batch.is_empty() {
+            let rest = batch.split_off(fitting(&batch));
+            send_batch(&ledger, &terms, &mut lane, std::mem::replace(&mut batch, rest)).await;
+        }
+    }
+}
+
+/// How many entries, at least one, fit into a call.
+fn fitting<Op: Operation>(batch: &[Entry<Op>]) -> usize {
+    let mut bytes = 0;
+    let fits = batch.iter().take_while(|entry| {
+        bytes += entry.item.bytes();
+        bytes <= BATCH_BYTES
+    });
+    fits.count().max(1)
+}
+
+async fn send_batch<Op: Operation>(
+    ledger: &Ledger,
+    terms: &Op::Terms,
+    lane: &mut Lane,
+    batch: Vec<Entry<Op>>,
+) {
+    let mut items = Vec::with_capacity(batch.len());
+    let mut replies = Vec::with_capacity(batch.len());
+    let mut until = Instant::now();
+    for entry in batch {
+        // Nobody waits any more, and nothing was sent: leave it.
+        if entry.reply.is_closed() {
+            continue;
+        }
+        until = until.max(entry.until);
+        items.push(entry.item);
+        replies.push(entry.reply);
+    }
+    if items.is_empty() {
+        return;
+    }
+    match Op::send(ledger, lane, terms, &items, until.into_std()).await {
+        Ok(answers) => {
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                // The caller may have stopped waiting.
+                let _ = reply.send(Ok(answer));
+            }
+        }
+        Err(error) => {
+            for reply in replies {
+                let _ = reply.send(Err(error.duplicate()));
+            }
+        }
+    }
+}
+
+impl Operation for Placement {
+    type Terms = ();
+
+    async fn send(
+        ledger: &Ledger,
+        lane: &mut Lane,
+        (): &(),
+        items: &[Self],
+        until: std::time::Instant,
+    ) -> Result<Vec<Answered>> {
+        ledger.schedule(lane, items, until).await
+    }
+
+    fn bytes(&self) -> usize {
+        self.payload.len() + self.header.len()
+    }
+}
+
+impl Operation for Change {
+    type Terms = ();
+
+    async fn send(
+        ledger: &Ledger,
+        lane: &mut Lane,
+        (): &(),
+        items: &[Self],
+        until: std::time::Instant,
+    ) -> Result<Vec<Answered>> {
+        ledger.reschedule(lane, items, until).await
+    }
+}
+
+impl Operation for JobKey {
+    type Terms = ();
+
+    async fn send(
+        ledger: &Ledger,
+        lane: &mut Lane,
+        (): &(),
+        items: &[Self],
+        until: std::time::Instant,
+    ) -> Result<Vec<Answered>> {
+        ledger.cancel(lane, items, until).await
+    }
+}

@@ -1,0 +1,85 @@
+//! The counts of one kind.
+
+use crate::store::Tally;
+
+/// How many jobs of a kind are in each state, and what became of the others.
+///
+/// Read in one step, so the counters [balance](Stats::is_balanced):
+/// accepted + requeued = pending + leased + successors + done + cancelled + replaced + buried.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Waiting to fall due, those that wait to be retried included.
+    pub pending: u64,
+    /// Those of the pending that are due.
+    pub overdue: u64,
+    /// Running, or waiting for a worker that does not come back.
+    pub leased: u64,
+    /// Scheduled while the job of the same name was running.
+    pub successors: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Schedules that were acknowledged.
+    pub accepted: u64,
+    /// Dead letters that were made pending again.
+    pub requeued: u64,
+    /// Jobs that ended well.
+    pub done: u64,
+    /// Jobs that somebody cancelled.
+    pub cancelled: u64,
+    /// Jobs that a newer schedule took the place of.
+    pub replaced: u64,
+    /// Jobs that ended as dead letters.
+    pub buried: u64,
+    /// Dead letters that were deleted.
+    pub deleted: u64,
+    /// Dead letters that fell to the limits of number and age.
+    pub trimmed: u64,
+    /// Attempts that failed and were followed by another.
+    pub failed: u64,
+    /// Runs that asked to be repeated without having failed.
+    pub again: u64,
+    /// Runs that asked to be put off.
+    pub snoozed: u64,
+    /// Jobs that a stopping worker gave back.
+    pub returned: u64,
+    /// Leases that lapsed and were taken over.
+    pub lapsed: u64,
+}
+
+impl Stats {
+    /// Whether every job that was ever accepted is accounted for, and every dead letter.
+    pub fn is_balanced(&self) -> bool {
+        let came = self.accepted + self.requeued;
+        let present = self.pending + self.leased + self.successors;
+        let left = self.done + self.cancelled + self.replaced + self.buried;
+        came == present + left
+            && self.dead + self.requeued + self.deleted + self.trimmed == self.buried
+    }
+}
+
+impl From<Tally> for Stats {
+    fn from(tally: Tally) -> Self {
+        let counter = |name| tally.counters.get(name).copied().unwrap_or(0);
+        Stats {
+            pending: tally.pending,
+            overdue: tally.overdue,
+            leased: tally.leased,
+            successors: tally.successors,
+            dead: tally.dead,
+            accepted: counter("accepted"),
+            requeued: counter("requeued"),
+            done: counter("done"),
+            cancelled: counter("cancelled"),
+            replaced: counter("replaced"),
+            buried: counter("buried"),
+            deleted: counter("deleted"),
+            trimmed: counter("trimmed"),
+            failed: counter("failed"),
+            again: counter("again"),
+            snoozed: counter("snoozed"),
+            returned: counter("returned"),
+            lapsed: counter("lapsed"),
+        }
+    }
+}

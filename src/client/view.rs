@@ -1,0 +1,176 @@
+//! One job, looked at.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::headers::Headers;
+use crate::key::JobKey;
+use crate::record::{Record, Step};
+use crate::store::Found;
+use crate::time::UnixMs;
+
+/// What a job is waiting for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum JobState {
+    /// Its due time, for the first attempt.
+    Pending,
+    /// Its due time, for another attempt.
+    Retrying,
+    /// A worker runs it.
+    Running,
+    /// A worker ran it and has not been heard of since its lease ended: another one is about
+    /// to take over.
+    Lapsed,
+    /// Somebody who requeues or deletes it: it is a dead letter.
+    Dead,
+}
+
+/// A job as it was at one instant; from [`Client::get`](crate::Client::get).
+#[derive(Debug, Clone)]
+pub struct JobView {
+    key: JobKey,
+    state: JobState,
+    due: UnixMs,
+    attempts: u32,
+    successor_due: Option<UnixMs>,
+    cancelled: bool,
+    record: Record,
+}
+
+impl JobView {
+    pub(super) fn from_found(key: JobKey, found: Found) -> Result<Option<Self>> {
+        let (record, state, due) = match found {
+            Found::Absent => return Ok(None),
+            Found::Pending { due, record } => (record, JobState::Pending, due),
+            Found::Dead { died, record, .. } => (record, JobState::Dead, died),
+            Found::Leased {
+                now,
+                deadline,
+                lease,
+                record,
+                successor,
+            } => {
+                let state = if deadline > now.floor_ms() {
+                    JobState::Running
+                } else {
+                    JobState::Lapsed
+                };
+                let mut view = JobView::new(key, state, UnixMs(0), record)?;
+                view.read_lease(&lease, &successor)?;
+                return Ok(Some(view));
+            }
+        };
+        let mut view = JobView::new(key, state, due, record)?;
+        if view.state == JobState::Pending && view.attempts > 0 {
+            view.state = JobState::Retrying;
+        }
+        Ok(Some(view))
+    }
+
+    fn new(key: JobKey, state: JobState, due: UnixMs, record: Vec<u8>) -> Result<Self> {
+        let record = Record::parse(record)
+            .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
+        Ok(JobView {
+            key,
+            state,
+            due,
+            attempts: record.header.attempts,
+            successor_due: None,
+            cancelled: false,
+            record,
+        })
+    }
+
+    /// Takes what only the lease knows, `token claims fence due flag`, and when the
+    /// successor, `due record`, is due.
+    fn read_lease(&mut self, lease: &str, successor: &[u8]) -> Result<()> {
+        let damaged = || Error::new(ErrorKind::Damaged, format!("{}: its lease is damaged", self.key));
+        let fields: Vec<&str> = lease.split(' ').collect();
+        let [_, claims, _, due, flag] = fields[..] else {
+            return Err(damaged());
+        };
+        let claims: u32 = claims.parse().map_err(|_| damaged())?;
+        let due = due.parse().map_err(|_| damaged())?;
+        let next = successor.split(|byte| *byte == b' ').next();
+        let next = next.and_then(|due| std::str::from_utf8(due).ok()?.parse().ok());
+        self.attempts = self.attempts.saturating_add(claims);
+        self.cancelled = flag == "cancelled";
+        self.due = UnixMs(due);
+        self.successor_due = next.map(UnixMs);
+        Ok(())
+    }
+
+    /// Its name.
+    pub fn key(&self) -> &JobKey {
+        &self.key
+    }
+
+    /// What it is waiting for.
+    pub fn state(&self) -> JobState {
+        self.state
+    }
+
+    /// When it is due, or was when it was claimed; for a dead letter, when it died. By Redis'
+    /// clock.
+    pub fn due(&self) -> SystemTime {
+        self.due.to_system()
+    }
+
+    /// How many attempts were begun, the one in progress included.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// When `schedule` accepted it, by Redis' clock.
+    pub fn first_scheduled_at(&self) -> SystemTime {
+        self.record.accepted.to_system()
+    }
+
+    /// How the last attempt failed, or why it was buried.
+    pub fn last_error(&self) -> Option<&str> {
+        self.record.header.error.as_deref()
+    }
+
+    /// What happened to it since it was scheduled, the last eight things at the most, the
+    /// oldest first.
+    pub fn steps(&self) -> &[Step] {
+        &self.record.steps
+    }
+
+    /// What travels with it beside its payload.
+    pub fn headers(&self) -> &Headers {
+        &self.record.header.headers
+    }
+
+    /// Its payload, byte for byte.
+    pub fn payload(&self) -> &Bytes {
+        &self.record.payload
+    }
+
+    /// Its payload, read as JSON.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPayload`] if it is not JSON, or not of this shape.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_slice(self.payload()).map_err(|error| {
+            Error::new(
+                ErrorKind::InvalidPayload,
+                format!("the payload of {} does not decode: {error}", self.key),
+            )
+        })
+    }
+
+    /// When the job that will follow the run in progress is due, if one was scheduled.
+    pub fn successor_due(&self) -> Option<SystemTime> {
+        self.successor_due.map(UnixMs::to_system)
+    }
+
+    /// Whether it was cancelled while it runs, and so will not be retried.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled
+    }
+}

@@ -1,0 +1,100 @@
+//! What can be read from a ledger without changing it.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::Ledger;
+use super::ledger::Called;
+use super::reply::unexpected;
+use super::script::{GET, STATS};
+use crate::error::Result;
+use crate::time::{UnixMs, UnixUs};
+
+/// One job as the ledger sees it.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Absent,
+    Pending {
+        due: UnixMs,
+        record: Vec<u8>,
+    },
+    Leased {
+        now: UnixUs,
+        deadline: UnixMs,
+        /// `token claims fence due flag`.
+        lease: String,
+        record: Vec<u8>,
+        /// `due record`, or nothing.
+        successor: Vec<u8>,
+    },
+    Dead {
+        died: UnixMs,
+        number: u64,
+        record: Vec<u8>,
+    },
+}
+
+/// How many jobs a ledger holds in each state, and its counters, at one instant.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    pub(crate) pending: u64,
+    pub(crate) overdue: u64,
+    pub(crate) leased: u64,
+    pub(crate) successors: u64,
+    pub(crate) dead: u64,
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+impl Ledger {
+    /// One job; `lua/get.lua`.
+    pub(crate) async fn get(&self, id: &str, until: Instant) -> Result<Found> {
+        let n = &self.names;
+        let keys: [&str; 7] = [
+            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave,
+        ];
+        let mut cmd = self.call(&GET, &keys, [].into_iter());
+        cmd.arg(id);
+        let Called { mut reply, .. } = self.eval(&GET, &cmd, until).await?;
+        Ok(match reply.status.as_str() {
+            "absent" => Found::Absent,
+            "pending" => Found::Pending {
+                due: UnixMs(reply.number()?),
+                record: reply.bytes()?,
+            },
+            "leased" => Found::Leased {
+                now: reply.now,
+                deadline: UnixMs(reply.number()?),
+                lease: reply.text()?,
+                record: reply.bytes()?,
+                successor: reply.bytes()?,
+            },
+            "dead" => Found::Dead {
+                died: UnixMs(reply.number()?),
+                number: reply.number()?,
+                record: reply.bytes()?,
+            },
+            other => return Err(unexpected(format!("the state {other:?}"))),
+        })
+    }
+
+    /// Counts and counters; `lua/stats.lua`.
+    pub(crate) async fn tally(&self, until: Instant) -> Result<Tally> {
+        let n = &self.names;
+        let keys: [&str; 5] = [&n.due, &n.leased, &n.next, &n.dead, &n.stats];
+        let cmd = self.call(&STATS, &keys, [].into_iter());
+        let Called { mut reply, .. } = self.eval(&STATS, &cmd, until).await?;
+        let mut tally = Tally {
+            pending: reply.number()?,
+            overdue: reply.number()?,
+            leased: reply.number()?,
+            successors: reply.number()?,
+            dead: reply.number()?,
+            counters: BTreeMap::new(),
+        };
+        while !reply.is_exhausted() {
+            let name = reply.text()?;
+            tally.counters.insert(name, reply.number()?);
+        }
+        Ok(tally)
+    }
+}
