@@ -12,7 +12,8 @@ pub const MAX_SEGMENT_BYTES: usize = 64;
 /// The longest `id`, in bytes.
 pub const MAX_ID_BYTES: usize = 256;
 
-const NAMES: [&str; 4] = ["app", "module", "biz", "id"];
+/// The segments' names, in order.
+pub(crate) const NAMES: [&str; 4] = ["app", "module", "biz", "id"];
 
 /// The name of one job: `app:module:biz:id`, exactly four segments, case-sensitive.
 ///
@@ -54,6 +55,7 @@ impl JobKey {
         let segments: Vec<&str> = text.split(':').collect();
         if segments.len() != 4 {
             return Err(invalid(
+                "job key",
                 text,
                 format_args!(
                     "it has {} segment{}, and a job key has exactly four, `app:module:biz:id`",
@@ -63,7 +65,8 @@ impl JobKey {
             ));
         }
         for (name, segment) in NAMES.into_iter().zip(&segments) {
-            check_segment(name, segment).map_err(|fault| invalid(text, format_args!("{fault}")))?;
+            check_segment(name, segment)
+                .map_err(|fault| invalid("job key", text, format_args!("{fault}")))?;
         }
         let id_at = text.len() - segments[3].len();
         Ok(JobKey {
@@ -103,15 +106,18 @@ impl Kind {
         let segments: Vec<&str> = text.split(':').collect();
         if segments.len() != 3 {
             return Err(invalid(
+                "kind",
                 text,
                 format_args!(
-                    "it has {} segments, and a kind has exactly three, `app:module:biz`",
-                    segments.len()
+                    "it has {} segment{}, and a kind has exactly three, `app:module:biz`",
+                    segments.len(),
+                    if segments.len() == 1 { "" } else { "s" }
                 ),
             ));
         }
         for (name, segment) in NAMES.into_iter().zip(&segments) {
-            check_segment(name, segment).map_err(|fault| invalid(text, format_args!("{fault}")))?;
+            check_segment(name, segment)
+                .map_err(|fault| invalid("kind", text, format_args!("{fault}")))?;
         }
         Ok(Kind(text.into()))
     }
@@ -176,13 +182,14 @@ pub(crate) fn is_id_char(c: char) -> bool {
     !matches!(c, ':' | '*' | '{' | '}') && !c.is_whitespace() && !c.is_control()
 }
 
-fn invalid(text: &str, fault: fmt::Arguments<'_>) -> Error {
+/// `what` is what the text was to be.
+fn invalid(what: &str, text: &str, fault: fmt::Arguments<'_>) -> Error {
     const SHOWN: usize = 120;
     let shown: String = text.chars().take(SHOWN).collect();
     let cut = if shown.len() < text.len() { "…" } else { "" };
     Error::new(
         ErrorKind::InvalidKey,
-        format!("{shown:?}{cut} is no job key: {fault}"),
+        format!("{shown:?}{cut} is no {what}: {fault}"),
     )
 }
 
@@ -271,3 +278,6 @@ impl fmt::Debug for Kind {
         write!(f, "Kind({})", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests;

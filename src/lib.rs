@@ -7,6 +7,8 @@ mod headers;
 mod key;
 mod names;
 mod record;
+#[cfg(feature = "worker")]
+mod routing;
 mod settings;
 mod store;
 mod time;

@@ -1,0 +1,152 @@
+//! A route's pattern: the text, cut into segments.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use super::segment::{Braces, Rank, Segment, quoted};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{self, Kind};
+
+/// What a route matches job keys against; see the [module](super) for the language.
+#[derive(Clone)]
+pub(crate) struct Pattern {
+    text: Arc<str>,
+    /// Four of them.
+    segments: Arc<[Segment]>,
+}
+
+impl Pattern {
+    /// Checks the text against the language.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRoute`], naming the segment, the rule and the remedy.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let parts = split(text).map_err(|fault| invalid(text, &fault))?;
+        let mut segments = Vec::with_capacity(parts.len());
+        let mut names = HashSet::new();
+        for (index, part) in parts.into_iter().enumerate() {
+            let segment = Segment::parse(part, index).map_err(|fault| invalid(text, &fault))?;
+            if let Some(name) = segment.name()
+                && !names.insert(name.to_owned())
+            {
+                let fault = format!(
+                    "its `{}` takes the name `{name}` a second time, and a name stands once; \
+                     rename one of the two",
+                    key::NAMES[index]
+                );
+                return Err(invalid(text, &fault));
+            }
+            segments.push(segment);
+        }
+        Ok(Pattern {
+            text: text.into(),
+            segments: segments.into(),
+        })
+    }
+
+    /// The text that was parsed.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The one kind whose keys this pattern matches, if app, module and biz are literals.
+    pub(crate) fn literal_kind(&self) -> Option<Kind> {
+        use Segment::Literal;
+        match &self.segments[..] {
+            [Literal(app), Literal(module), Literal(biz), _] => {
+                Kind::parse(&format!("{app}:{module}:{biz}")).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether some key of this kind matches.
+    pub(crate) fn matches_kind(&self, kind: &str) -> bool {
+        // Some id matches: `parse` refuses a regex for which there is none.
+        let parts: Vec<&str> = kind.split(':').collect();
+        parts.len() == 3
+            && self
+                .segments
+                .iter()
+                .zip(parts)
+                .all(|(segment, part)| segment.matches(part))
+    }
+
+    /// Whether every key of a kind matches as soon as one does.
+    pub(crate) fn takes_whole_kind(&self) -> bool {
+        matches!(self.segments.last(), Some(Segment::Any { .. }))
+    }
+
+    /// The names, each with the index of the segment that it stands for.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, usize)> {
+        let names = self.segments.iter().map(Segment::name).enumerate();
+        names.filter_map(|(index, name)| Some((name?, index)))
+    }
+
+    pub(super) fn ranks(&self) -> [Rank; 4] {
+        std::array::from_fn(|index| self.segments[index].rank())
+    }
+
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// A regex that matches the keys that the pattern matches, and no other key.
+    pub(super) fn key_regex(&self) -> String {
+        // A key has three colons and so has this regex, hence a regex segment that could
+        // match a colon never does.
+        let parts: Vec<String> = self.segments.iter().map(Segment::key_regex).collect();
+        format!(r"\A{}\z", parts.join(":"))
+    }
+}
+
+/// Cuts the text at the colons that stand outside braces.
+fn split(text: &str) -> Result<[&str; 4], String> {
+    let mut parts = Vec::new();
+    let mut begin = 0;
+    let mut braces = Braces::default();
+    for (at, c) in text.char_indices() {
+        braces.read(c);
+        if c == ':' && braces.depth == 0 {
+            parts.push(&text[begin..at]);
+            begin = at + 1;
+        }
+    }
+    parts.push(&text[begin..]);
+    if braces.depth > 0
+        && let Some(segment) = key::NAMES.get(parts.len() - 1)
+    {
+        return Err(format!(
+            "its `{segment}` opens a brace that it does not close; close it, and write a brace \
+             that a regex is to match as `\\{{`"
+        ));
+    }
+    parts.try_into().map_err(|parts: Vec<&str>| {
+        format!(
+            "it has {} segment{}, and a pattern has exactly four, `app:module:biz:id`; write \
+             `*` for a segment that may be anything",
+            parts.len(),
+            if parts.len() == 1 { "" } else { "s" }
+        )
+    })
+}
+
+fn invalid(text: &str, fault: &str) -> Error {
+    Error::new(
+        ErrorKind::InvalidRoute,
+        format!("{} is no route pattern: {fault}", quoted(text)),
+    )
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pattern({})", self.text)
+    }
+}

@@ -1,0 +1,137 @@
+//! The routes, compiled: the owner of a key, and of a whole kind.
+
+use std::cmp::Reverse;
+
+use regex::{RegexSet, RegexSetBuilder};
+
+use super::overlap::may_share_text;
+use super::pattern::Pattern;
+use super::segment::{Rank, Segment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::JobKey;
+
+/// Finds the route that owns a key. It never changes.
+pub(crate) struct RouteTable {
+    /// In order of precedence.
+    routes: Vec<Route>,
+    /// The routes' regexes over whole keys, in the same order.
+    set: RegexSet,
+}
+
+struct Route {
+    pattern: Pattern,
+    priority: i32,
+    /// Its place in the list that the table was made from.
+    index: usize,
+}
+
+/// How the keys of one kind are spread over the routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Coverage {
+    /// No key of the kind has a route.
+    None,
+    /// Every key of the kind belongs to this route.
+    Whole(usize),
+    /// The id decides, at least as far as the segments' ranks tell: a regex that happens to
+    /// match every id is not recognised as such.
+    Mixed,
+}
+
+impl RouteTable {
+    /// Compiles the routes, each with its priority.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRoute`] if two of them clash.
+    pub(crate) fn new(routes: Vec<(Pattern, i32)>) -> Result<Self> {
+        let mut routes: Vec<Route> = routes
+            .into_iter()
+            .enumerate()
+            .map(|(index, (pattern, priority))| Route {
+                pattern,
+                priority,
+                index,
+            })
+            .collect();
+        routes.sort_by_key(Route::precedence);
+        for tied in routes.chunk_by(|a, b| a.precedence() == b.precedence()) {
+            for (at, later) in tied.iter().enumerate() {
+                if let Some(earlier) = tied[..at]
+                    .iter()
+                    .find(|it| clash(&it.pattern, &later.pattern))
+                {
+                    return Err(Error::new(
+                        ErrorKind::InvalidRoute,
+                        clash_message(&earlier.pattern, &later.pattern),
+                    ));
+                }
+            }
+        }
+        // Each regex was bounded when its pattern was parsed; the set grows with the routes.
+        let set = RegexSetBuilder::new(routes.iter().map(|route| route.pattern.key_regex()))
+            .size_limit(usize::MAX)
+            .build()
+            .map_err(|fault| {
+                let message = format!(
+                    "the {} routes do not compile together; register fewer of them",
+                    routes.len()
+                );
+                Error::new(ErrorKind::InvalidRoute, message).because(fault)
+            })?;
+        Ok(RouteTable { routes, set })
+    }
+
+    /// The index of the route that owns the key.
+    pub(crate) fn find(&self, key: &JobKey) -> Option<usize> {
+        let first = self.set.matches(key.as_str()).iter().next()?;
+        Some(self.routes[first].index)
+    }
+
+    /// How the keys of this kind are spread over the routes.
+    pub(crate) fn coverage(&self, kind: &str) -> Coverage {
+        let mut of_kind = self
+            .routes
+            .iter()
+            .filter(|it| it.pattern.matches_kind(kind));
+        match of_kind.next() {
+            None => Coverage::None,
+            // The others come after it, and it leaves them nothing.
+            Some(first) if first.pattern.takes_whole_kind() => Coverage::Whole(first.index),
+            Some(_) => Coverage::Mixed,
+        }
+    }
+}
+
+impl Route {
+    /// The lesser wins.
+    fn precedence(&self) -> (Reverse<i32>, [Rank; 4]) {
+        (Reverse(self.priority), self.pattern.ranks())
+    }
+}
+
+/// Whether two patterns have the same ranks and can match the same key, so that only their
+/// priorities can tell which of them owns it.
+///
+/// Exact but for regexes too complex to compare: those are taken to overlap.
+pub(crate) fn clash(a: &Pattern, b: &Pattern) -> bool {
+    use Segment::{Literal, Regex};
+    if a.ranks() != b.ranks() {
+        return false;
+    }
+    let pairs = || a.segments().iter().zip(b.segments());
+    // Two regexes are costly to compare, and literals mostly decide before it comes to that.
+    let literals_agree = pairs().all(|pair| !matches!(pair, (Literal(a), Literal(b)) if a != b));
+    literals_agree
+        && pairs().enumerate().all(|(index, pair)| match pair {
+            (Regex { source: a, .. }, Regex { source: b, .. }) => may_share_text(&[a, b], index),
+            _ => true,
+        })
+}
+
+/// What to tell the author of two routes that clash.
+pub(crate) fn clash_message(a: &Pattern, b: &Pattern) -> String {
+    format!(
+        "the routes \"{a}\" and \"{b}\" clash: both have the same rank and can match the same \
+         key, so neither comes first; make one of them more specific, with a literal or a \
+         narrower regex, or give one an explicit `.priority(n)`"
+    )
+}
