@@ -7,10 +7,10 @@
 -- Reply {'ok', now µs, overdue, lapsed, next due, next lapse}: ids separated by blanks, the
 --       oldest first; and the Unix ms at which the next job falls due and the next lease
 --       ends, empty if none does.
--- Holds: bounded by limit, but for `skip`, which costs its logarithm only.
+-- Holds: bounded by limit, whatever `skip` is.
 
 local due_key, leased_key = KEYS[1], KEYS[2]
-local overdue_ms, skip, limit = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local overdue_ms, skip, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now = now_us()
 local now_ms = math.floor(now / 1000)
 
@@ -20,8 +20,14 @@ local function first_after(key)
   return found[2] or ''
 end
 
-local overdue = redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now_ms - overdue_ms), 'LIMIT',
-  skip, limit)
+-- By rank, because the LIMIT of a range by score counts its way to `skip`.
+local overdue = {}
+local ranked = redis.call('ZRANGE', due_key, skip, skip + limit - 1, 'WITHSCORES')
+for i = 1, #ranked, 2 do
+  if tonumber(ranked[i + 1]) <= now_ms - overdue_ms then
+    overdue[#overdue + 1] = ranked[i]
+  end
+end
 local lapsed = redis.call('ZRANGEBYSCORE', leased_key, '-inf', int(now_ms), 'LIMIT', 0, limit)
 return {'ok', int(now), table.concat(overdue, ' '), table.concat(lapsed, ' '),
   first_after(due_key), first_after(leased_key)}

@@ -202,8 +202,14 @@ mod tests {
         assert_eq!(fault(b"{\"v\":2,\"x\":1}\n1\n"), RecordFault::Newer(2));
         assert!(matches!(fault(b"payload"), RecordFault::Damaged(_)));
         assert!(matches!(fault(b"{}\n1\n"), RecordFault::Damaged(_)));
-        assert!(matches!(fault(b"{\"v\":1}\nsoon\n"), RecordFault::Damaged(_)));
-        assert!(matches!(fault(b"{\"v\":1}\n1 x\n"), RecordFault::Damaged(_)));
+        assert!(matches!(
+            fault(b"{\"v\":1}\nsoon\n"),
+            RecordFault::Damaged(_)
+        ));
+        assert!(matches!(
+            fault(b"{\"v\":1}\n1 x\n"),
+            RecordFault::Damaged(_)
+        ));
     }
 
     #[test]

@@ -90,7 +90,9 @@ impl ClientBuilder {
             ("response_timeout", &link.response_timeout),
         ] {
             if !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(timeout) {
-                return Err(invalid(format!("{name} {timeout:?} must be from 1 ms to 1 h")));
+                return Err(invalid(format!(
+                    "{name} {timeout:?} must be from 1 ms to 1 h"
+                )));
             }
         }
         Ok(())

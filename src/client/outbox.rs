@@ -129,7 +129,13 @@ async fn run_lane<Op: Operation>(
         }
         while !batch.is_empty() {
             let rest = batch.split_off(fitting(&batch));
-            send_batch(&ledger, &terms, &mut lane, std::mem::replace(&mut batch, rest)).await;
+            send_batch(
+                &ledger,
+                &terms,
+                &mut lane,
+                std::mem::replace(&mut batch, rest),
+            )
+            .await;
         }
     }
 }

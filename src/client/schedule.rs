@@ -188,7 +188,9 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let Schedule { client, headers, .. } = self.0;
+            let Schedule {
+                client, headers, ..
+            } = self.0;
             let (key, payload, when) = (self.0.key?, self.0.payload?, self.0.when?);
             let until = client.deadline();
             loop {

@@ -88,7 +88,12 @@ impl JobView {
     /// Takes what only the lease knows, `token claims fence due flag`, and when the
     /// successor, `due record`, is due.
     fn read_lease(&mut self, lease: &str, successor: &[u8]) -> Result<()> {
-        let damaged = || Error::new(ErrorKind::Damaged, format!("{}: its lease is damaged", self.key));
+        let damaged = || {
+            Error::new(
+                ErrorKind::Damaged,
+                format!("{}: its lease is damaged", self.key),
+            )
+        };
         let fields: Vec<&str> = lease.split(' ').collect();
         let [_, claims, _, due, flag] = fields[..] else {
             return Err(damaged());

@@ -26,4 +26,4 @@ mod table;
 mod tests;
 
 pub(crate) use pattern::Pattern;
-pub(crate) use table::{Coverage, RouteTable, clash, clash_message};
+pub(crate) use table::{Coverage, RouteTable, clash, clash_error};

@@ -59,10 +59,7 @@ impl RouteTable {
                     .iter()
                     .find(|it| clash(&it.pattern, &later.pattern))
                 {
-                    return Err(Error::new(
-                        ErrorKind::InvalidRoute,
-                        clash_message(&earlier.pattern, &later.pattern),
-                    ));
+                    return Err(clash_error(&earlier.pattern, &later.pattern));
                 }
             }
         }
@@ -128,10 +125,13 @@ pub(crate) fn clash(a: &Pattern, b: &Pattern) -> bool {
 }
 
 /// What to tell the author of two routes that clash.
-pub(crate) fn clash_message(a: &Pattern, b: &Pattern) -> String {
-    format!(
-        "the routes \"{a}\" and \"{b}\" clash: both have the same rank and can match the same \
-         key, so neither comes first; make one of them more specific, with a literal or a \
-         narrower regex, or give one an explicit `.priority(n)`"
+pub(crate) fn clash_error(a: &Pattern, b: &Pattern) -> Error {
+    Error::new(
+        ErrorKind::InvalidRoute,
+        format!(
+            "the routes \"{a}\" and \"{b}\" clash: both have the same rank and can match the \
+             same key, so neither comes first; make one of them more specific, with a literal or \
+             a narrower regex, or give one an explicit `.priority(n)`"
+        ),
     )
 }

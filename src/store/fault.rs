@@ -32,7 +32,9 @@ impl Fault {
         Fault {
             error: Error::new(
                 ErrorKind::Unavailable,
-                format!("no connection to Redis at {address} in time: is it running and reachable?"),
+                format!(
+                    "no connection to Redis at {address} in time: is it running and reachable?"
+                ),
             ),
             class: Class::Unreachable,
         }
@@ -42,7 +44,10 @@ impl Fault {
         Fault {
             error: Error::new(
                 ErrorKind::Unavailable,
-                format!("Redis at {address} did not answer within {} ms", after.as_millis()),
+                format!(
+                    "Redis at {address} did not answer within {} ms",
+                    after.as_millis()
+                ),
             ),
             class: Class::Broken,
         }
@@ -60,9 +65,11 @@ impl Fault {
         use ServerErrorKind as Server;
         let code = error.code().unwrap_or_default().to_owned();
         let (class, kind, remedy) = match (error.kind(), code.as_str()) {
-            (redis::ErrorKind::Server(Server::NoScript), _) => {
-                (Class::NoScript, ErrorKind::Unavailable, "the script will be loaded again")
-            }
+            (redis::ErrorKind::Server(Server::NoScript), _) => (
+                Class::NoScript,
+                ErrorKind::Unavailable,
+                "the script will be loaded again",
+            ),
             (redis::ErrorKind::Server(Server::BusyLoading), _) => (
                 Class::Busy,
                 ErrorKind::Unavailable,
@@ -78,7 +85,11 @@ impl Fault {
                     Server::TryAgain | Server::ClusterDown | Server::MasterDown,
                 ),
                 _,
-            ) => (Class::Busy, ErrorKind::Unavailable, "it will serve again by itself"),
+            ) => (
+                Class::Busy,
+                ErrorKind::Unavailable,
+                "it will serve again by itself",
+            ),
             (redis::ErrorKind::Server(Server::ReadOnly), _) => (
                 Class::Final,
                 ErrorKind::ReadOnly,
@@ -147,7 +158,10 @@ impl Fault {
         if maybe_done && self.error.kind() == ErrorKind::Unavailable {
             self.error = Error::new(
                 ErrorKind::OutcomeUnknown,
-                format!("{}; the call may have been carried out, and may be repeated", self.error),
+                format!(
+                    "{}; the call may have been carried out, and may be repeated",
+                    self.error
+                ),
             );
         }
         self

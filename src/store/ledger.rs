@@ -56,7 +56,9 @@ impl Ledger {
     ) -> Cmd {
         debug_assert_eq!(keys.len(), script.fixed_keys, "{}", script.name);
         let mut cmd = Cmd::with_capacity(64, 1024);
-        cmd.arg("EVALSHA").arg(script.hash()).arg(keys.len() + jobs.len());
+        cmd.arg("EVALSHA")
+            .arg(script.hash())
+            .arg(keys.len() + jobs.len());
         for key in keys {
             cmd.arg(*key);
         }

@@ -94,7 +94,10 @@ impl Store {
         cmd.arg(self.names.kinds());
         let names: Vec<String> = from_value(self.command(&cmd, until).await?)?;
         // A name that is no kind was put there by somebody else, and nothing can be under it.
-        Ok(names.iter().filter_map(|name| Kind::parse(name).ok()).collect())
+        Ok(names
+            .iter()
+            .filter_map(|name| Kind::parse(name).ok())
+            .collect())
     }
 
     /// Makes a kind known to all, before its first job is stored.
@@ -117,7 +120,10 @@ impl Store {
     /// Asks the server for its time, which also shows that it answers at all.
     #[cfg(feature = "worker")]
     pub(crate) async fn heartbeat(&self, until: Instant) -> Result<()> {
-        let answer = self.link.send(Request::One(&redis::cmd("TIME")), until).await?;
+        let answer = self
+            .link
+            .send(Request::One(&redis::cmd("TIME")), until)
+            .await?;
         let (seconds, micros): (u64, u64) = from_value(answer.value)?;
         let now = crate::time::UnixUs(seconds * 1_000_000 + micros);
         self.clock.observe(answer.sent, answer.received, now);

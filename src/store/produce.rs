@@ -106,7 +106,9 @@ impl Ledger {
         number(&mut cmd, lane);
         cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
         for item in items {
-            cmd.arg(item.key.id()).arg(item.when.to_arg()).arg(item.step);
+            cmd.arg(item.key.id())
+                .arg(item.when.to_arg())
+                .arg(item.step);
         }
         self.eval_items(&RESCHEDULE, &cmd, items.len(), until).await
     }

@@ -149,7 +149,11 @@ impl Reply {
 
     /// Words that are separated by blanks, such as ids.
     pub(crate) fn words(&mut self) -> Result<Vec<String>> {
-        Ok(self.text()?.split_ascii_whitespace().map(Into::into).collect())
+        Ok(self
+            .text()?
+            .split_ascii_whitespace()
+            .map(Into::into)
+            .collect())
     }
 
     /// The answers, one for each item of the call.

@@ -113,7 +113,10 @@ impl Ledger {
         ];
         let mut cmd = self.call(&RECLAIM, &fixed, keys.iter());
         number(&mut cmd, lane);
-        cmd.arg(millis(lease)).arg(&self.wake).arg(&n.subject).arg(MARKER);
+        cmd.arg(millis(lease))
+            .arg(&self.wake)
+            .arg(&n.subject)
+            .arg(MARKER);
         for key in keys {
             cmd.arg(key.id());
         }
@@ -137,7 +140,11 @@ impl Ledger {
         let mut called = self.eval(&RENEW, &cmd, until).await?;
         let answers = called.reply.answers()?;
         if answers.len() != leases.len() {
-            return Err(unexpected(format!("{} items of {}", answers.len(), leases.len())));
+            return Err(unexpected(format!(
+                "{} items of {}",
+                answers.len(),
+                leases.len()
+            )));
         }
         Ok((answers, called.sent))
     }
@@ -152,8 +159,8 @@ impl Ledger {
     ) -> Result<Vec<Answered>> {
         let n = &self.names;
         let keys: [&str; 10] = [
-            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats,
-            &n.calls, &n.lanes,
+            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats, &n.calls,
+            &n.lanes,
         ];
         let mut cmd = self.call(&SETTLE, &keys, items.iter().map(|item| &item.key));
         number(&mut cmd, lane);
@@ -239,7 +246,12 @@ impl Ledger {
         let value: Value = self.store.command(&cmd, until).await?;
         let dues: Vec<Option<f64>> = from_value(value)?;
         let due = |(_, due): &(&String, Option<f64>)| due.is_some_and(|due| due <= by.0 as f64);
-        Ok(ids.iter().zip(dues).filter(due).map(|(id, _)| id.clone()).collect())
+        Ok(ids
+            .iter()
+            .zip(dues)
+            .filter(due)
+            .map(|(id, _)| id.clone())
+            .collect())
     }
 }
 

@@ -1,0 +1,217 @@
+//! What a handler can take as an argument.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::segments::Named;
+use super::{CancelSignal, Failure, IntoOutcome, Job, Outcome};
+use crate::headers::Headers;
+
+/// What can be an argument of a handler: it is made from the job and the router's state.
+///
+/// | argument | what it is |
+/// |---|---|
+/// | [`Json<T>`](Json) | the payload, decoded |
+/// | [`Payload`] | the payload, byte for byte |
+/// | [`Segments<T>`](Segments) | the named segments of the route, typed |
+/// | [`State<T>`](State) | the router's state, or a part of it |
+/// | [`Headers`] | the headers |
+/// | [`CancelSignal`] | tells the handler to stop |
+/// | [`Job`] | all of it |
+///
+/// Your own may be asynchronous, and may fail with `?`, which retries the job:
+///
+/// ```
+/// use keyfall::{FromJob, Job, Rejection};
+/// # struct Db;
+/// # impl Db {
+/// #     async fn order(&self, _: &str) -> std::io::Result<Option<Order>> { Ok(None) }
+/// # }
+/// struct Order { total: u64 }
+///
+/// impl FromJob<Db> for Order {
+///     async fn from_job(job: &Job, db: &Db) -> Result<Self, Rejection> {
+///         let id = job.segment("order").unwrap_or_default();
+///         db.order(id).await?.ok_or_else(|| Rejection::bury("there is no such order"))
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be made from a job on a router whose state is `{S}`",
+    label = "a handler cannot take this as an argument",
+    note = "take `Json<T>` for the payload, `Segments<T>` for the named segments of the route, \
+            `State<T>` for the state, or implement `FromJob` for it"
+)]
+pub trait FromJob<S>: Sized {
+    /// Makes the argument, or says how the job ends.
+    fn from_job(job: &Job, state: &S) -> impl Future<Output = Result<Self, Rejection>> + Send;
+}
+
+/// How a job ends that a handler cannot be called with.
+///
+/// Any `std::error::Error` becomes one with `?`: the job is retried, as its policy says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection(Outcome);
+
+impl Rejection {
+    /// Trying again cannot help: the job becomes a dead letter.
+    pub fn bury(reason: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Rejection(Outcome::bury(reason))
+    }
+
+    /// The job is retried as its policy says.
+    pub fn retry(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Rejection(Outcome::retry(error))
+    }
+
+    /// The job is retried after this time, if its policy has an attempt left.
+    pub fn retry_after(after: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Rejection(Outcome::retry_after(after, error))
+    }
+}
+
+impl IntoOutcome for Rejection {
+    fn into_outcome(self) -> Outcome {
+        self.0
+    }
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for Rejection {
+    fn from(error: E) -> Self {
+        Rejection::retry(error)
+    }
+}
+
+/// The payload, decoded from JSON. One that does not decode is buried, with the path of the
+/// fault.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned, S: Sync> FromJob<S> for Json<T> {
+    async fn from_job(job: &Job, _: &S) -> Result<Self, Rejection> {
+        let mut json = serde_json::Deserializer::from_slice(job.payload());
+        let fault = match serde_path_to_error::deserialize(&mut json) {
+            Ok(value) => match json.end() {
+                Ok(()) => return Ok(Json(value)),
+                Err(fault) => undecodable("", &fault),
+            },
+            Err(fault) => match fault.path().to_string().as_str() {
+                // The whole payload.
+                "." => undecodable("", fault.inner()),
+                path => undecodable(&format!(", at `{path}`"), fault.inner()),
+            },
+        };
+        Err(fault)
+    }
+}
+
+fn undecodable(place: &str, fault: &serde_json::Error) -> Rejection {
+    Rejection(Outcome::Bury {
+        reason: Failure::written(format_args!("the payload does not decode{place}: {fault}")),
+    })
+}
+
+/// The payload, byte for byte.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Payload(pub Bytes);
+
+impl<S: Sync> FromJob<S> for Payload {
+    async fn from_job(job: &Job, _: &S) -> Result<Self, Rejection> {
+        Ok(Payload(job.payload().clone()))
+    }
+}
+
+/// The named segments of the route, typed.
+///
+/// | `T` | what it takes |
+/// |---|---|
+/// | one value: a number, `String`, `char`, an enum without data, a `Uuid` … | the only named segment |
+/// | a tuple, or a `Vec` | all of them, in the order of the route |
+/// | a struct, or a `HashMap` | those it has fields for, by name; or all |
+///
+/// A segment that does not fit is named, and the job is buried.
+///
+/// ```
+/// use keyfall::{Outcome, Router, Segments};
+///
+/// async fn notify(Segments((app, order)): Segments<(String, u64)>) -> Outcome {
+///     println!("order {order} of {app}");
+///     Outcome::Done
+/// }
+///
+/// let app: Router = Router::new().route("{app}:trans:notice:{order}", notify);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Segments<T>(pub T);
+
+impl<T: DeserializeOwned, S: Sync> FromJob<S> for Segments<T> {
+    async fn from_job(job: &Job, _: &S) -> Result<Self, Rejection> {
+        T::deserialize(Named::of(job))
+            .map(Segments)
+            .map_err(Rejection::bury)
+    }
+}
+
+/// The router's state, or a part of it: see [`FromRef`]. It is cloned for each run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct State<T>(pub T);
+
+impl<T: FromRef<S>, S: Sync> FromJob<S> for State<T> {
+    async fn from_job(_: &Job, state: &S) -> Result<Self, Rejection> {
+        Ok(State(T::from_ref(state)))
+    }
+}
+
+/// A part of a router's state, which [`State`] then can extract.
+///
+/// ```
+/// use keyfall::{FromRef, State};
+/// # #[derive(Clone)] struct Db;
+/// # #[derive(Clone)] struct Mailer;
+///
+/// struct App { db: Db, mailer: Mailer }
+///
+/// impl FromRef<App> for Mailer {
+///     fn from_ref(app: &App) -> Mailer {
+///         app.mailer.clone()
+///     }
+/// }
+///
+/// async fn remind(State(mailer): State<Mailer>) { /* … */ }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no part of the router's state, `{S}`",
+    note = "take `State<{S}>`, or implement `FromRef<{S}>` for `{Self}`; `State` also needs \
+            the state to be `Clone`"
+)]
+pub trait FromRef<S> {
+    /// The part, cloned out of the whole.
+    fn from_ref(state: &S) -> Self;
+}
+
+impl<T: Clone> FromRef<T> for T {
+    fn from_ref(state: &T) -> T {
+        state.clone()
+    }
+}
+
+impl<S: Sync> FromJob<S> for Job {
+    async fn from_job(job: &Job, _: &S) -> Result<Self, Rejection> {
+        Ok(job.clone())
+    }
+}
+
+impl<S: Sync> FromJob<S> for Headers {
+    async fn from_job(job: &Job, _: &S) -> Result<Self, Rejection> {
+        Ok(job.headers().clone())
+    }
+}
+
+impl<S: Sync> FromJob<S> for CancelSignal {
+    async fn from_job(job: &Job, _: &S) -> Result<Self, Rejection> {
+        Ok(job.cancellation().clone())
+    }
+}

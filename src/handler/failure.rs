@@ -1,0 +1,201 @@
+//! Why a job did not end well, as text of bounded length.
+
+use std::error::Error as StdError;
+use std::fmt::{self, Write};
+
+/// The longest text of a [`Failure`], in bytes.
+pub const MAX_FAILURE_BYTES: usize = 4096;
+
+/// No honest chain of causes is longer; a source that returns itself has no end.
+const MAX_CAUSES: usize = 64;
+
+const CUT: char = '…';
+
+/// Why a job did not end well: the text of an error and of its causes, at most
+/// [`MAX_FAILURE_BYTES`] long.
+///
+/// Causes are joined by `: `, and one whose text its parent already contains is left out. A
+/// text that is too long ends in `…`.
+///
+/// ```
+/// use keyfall::Failure;
+///
+/// let error = std::fs::read("/no/such/file").unwrap_err();
+/// assert!(Failure::new(error).as_str().starts_with("No such file"));
+/// assert_eq!(Failure::new("the bank is closed").as_str(), "the bank is closed");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Failure(String);
+
+impl Failure {
+    /// From any error, or from text.
+    pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        let error = error.into();
+        let top: &(dyn StdError + 'static) = &*error;
+        let mut whole = Bounded::default();
+        // The parent is what the last error said by itself, whether it was shown or not.
+        let mut parent = Bounded::default();
+        for cause in std::iter::successors(Some(top), |error| (**error).source()).take(MAX_CAUSES) {
+            let own = Bounded::of(cause);
+            if !parent.text.contains(&own.text) {
+                if !whole.text.is_empty() {
+                    whole.push(": ");
+                }
+                whole.push(&own.text);
+                whole.cut |= own.cut;
+            }
+            if whole.cut {
+                break;
+            }
+            parent = own;
+        }
+        Failure(whole.finish())
+    }
+
+    /// From a text that is still to be written, so that a long part of it is not copied.
+    pub(crate) fn written(text: fmt::Arguments<'_>) -> Self {
+        let mut whole = Bounded::default();
+        // Refused when it is full, which is marked in the text.
+        let _ = whole.write_fmt(text);
+        Failure(whole.finish())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Takes what fits and then refuses, which ends the formatting: of an error of ten
+/// megabytes, four kilobytes are copied.
+#[derive(Default)]
+struct Bounded {
+    text: String,
+    cut: bool,
+}
+
+impl Bounded {
+    fn of(error: &dyn StdError) -> Self {
+        let mut bounded = Bounded::default();
+        // Refused when it is full, which `cut` says already.
+        let _ = write!(bounded, "{error}");
+        bounded
+    }
+
+    fn push(&mut self, text: &str) {
+        let room = MAX_FAILURE_BYTES - self.text.len();
+        if text.len() > room {
+            self.cut = true;
+        }
+        self.text.push_str(&text[..boundary(text, room)]);
+    }
+
+    fn finish(mut self) -> String {
+        if self.cut {
+            let room = MAX_FAILURE_BYTES - CUT.len_utf8();
+            self.text.truncate(boundary(&self.text, room));
+            self.text.push(CUT);
+        }
+        self.text
+    }
+}
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text);
+        if self.cut { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+/// The last place within the first `room` bytes at which a text can be cut.
+fn boundary(text: &str, room: usize) -> usize {
+    (0..=room.min(text.len()))
+        .rev()
+        .find(|&at| text.is_char_boundary(at))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An error that says `text`, because of `cause`.
+    #[derive(Debug)]
+    struct Fault(String, Option<Box<Fault>>);
+
+    impl fmt::Display for Fault {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(&self.0)
+        }
+    }
+
+    impl StdError for Fault {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
+    fn chain(texts: &[&str]) -> Failure {
+        let fault = texts.iter().rev().fold(None, |cause, text| {
+            Some(Box::new(Fault((*text).into(), cause)))
+        });
+        Failure::new(fault.unwrap())
+    }
+
+    #[test]
+    fn causes_are_joined_and_not_repeated() {
+        assert_eq!(chain(&["a", "b", "c"]).as_str(), "a: b: c");
+        assert_eq!(
+            chain(&["sending: refused", "refused", "port 80", ""]).as_str(),
+            "sending: refused: port 80"
+        );
+        assert_eq!(
+            Failure::new(anyhow::anyhow!("cause").context("top")).as_str(),
+            "top: cause"
+        );
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        for text in ["x".repeat(10 << 20), "é".repeat(5000), "😀".repeat(2000)] {
+            let failure = Failure::new(text);
+            let length = failure.as_str().len();
+            assert!((MAX_FAILURE_BYTES - 6..=MAX_FAILURE_BYTES).contains(&length));
+            assert!(failure.as_str().ends_with(CUT));
+        }
+        let fits = "x".repeat(MAX_FAILURE_BYTES);
+        assert_eq!(Failure::new(fits.clone()).as_str(), fits);
+        assert!(chain(&["a", &fits, "b"]).as_str().ends_with("x…"));
+        assert!(
+            Failure::written(format_args!("{fits}{fits}"))
+                .as_str()
+                .ends_with("x…")
+        );
+    }
+
+    #[test]
+    fn a_source_without_end_is_left() {
+        #[derive(Debug)]
+        struct Circle;
+
+        impl fmt::Display for Circle {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("circle")
+            }
+        }
+
+        impl StdError for Circle {
+            fn source(&self) -> Option<&(dyn StdError + 'static)> {
+                Some(self)
+            }
+        }
+
+        assert_eq!(Failure::new(Circle).as_str(), "circle");
+    }
+}

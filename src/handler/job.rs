@@ -1,0 +1,145 @@
+//! What a handler is called with.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use super::{CancelSignal, SampleJob};
+use crate::headers::Headers;
+use crate::key::{IntoJobKey, JobKey};
+
+/// The named segments of a route: name, and index into the key's segments.
+pub(crate) type Names = Arc<[(Box<str>, usize)]>;
+
+/// One run of one job. Clones share it, so cloning is cheap.
+///
+/// A handler takes it as an argument, beside or instead of extractors:
+///
+/// ```
+/// use keyfall::{Job, Outcome};
+///
+/// async fn notify(job: Job) -> Outcome {
+///     println!("{}, attempt {}, {:?} late", job.key(), job.attempt(), job.lag());
+///     Outcome::Done
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Job(Arc<JobParts>);
+
+/// What a job is made of.
+#[derive(Clone)]
+pub(crate) struct JobParts {
+    pub(crate) key: JobKey,
+    pub(crate) payload: Bytes,
+    pub(crate) due: SystemTime,
+    pub(crate) lag: Duration,
+    pub(crate) attempt: u32,
+    pub(crate) first_scheduled_at: SystemTime,
+    pub(crate) fence: u64,
+    pub(crate) headers: Headers,
+    pub(crate) names: Names,
+    pub(crate) cancellation: CancelSignal,
+}
+
+impl Job {
+    pub(crate) fn new(parts: JobParts) -> Self {
+        Job(Arc::new(parts))
+    }
+
+    /// A job for the tests of a handler or router, which need no Redis. See [`SampleJob`].
+    ///
+    /// # Panics
+    /// If `key` is no job key.
+    #[track_caller]
+    pub fn sample(key: impl IntoJobKey) -> SampleJob {
+        SampleJob::new(key)
+    }
+
+    /// Its name, `app:module:biz:id`.
+    pub fn key(&self) -> &JobKey {
+        &self.0.key
+    }
+
+    /// The payload as it was scheduled.
+    pub fn payload(&self) -> &Bytes {
+        &self.0.payload
+    }
+
+    /// When this run was due; for a retry, when the retry was.
+    pub fn due(&self) -> SystemTime {
+        self.0.due
+    }
+
+    /// How long after [`due`](Self::due) this run started, by the clock of Redis.
+    pub fn lag(&self) -> Duration {
+        self.0.lag
+    }
+
+    /// The number of this attempt; the first is 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt
+    }
+
+    /// When the job was first scheduled. Retries do not change it.
+    pub fn first_scheduled_at(&self) -> SystemTime {
+        self.0.first_scheduled_at
+    }
+
+    /// The fencing value of this run. It only grows for a key, so a store that remembers
+    /// the highest one it has seen, and refuses a lower one, is safe from a run that was
+    /// held up and goes on after its lease has ended.
+    pub fn fence(&self) -> u64 {
+        self.0.fence
+    }
+
+    /// The headers it was scheduled with.
+    pub fn headers(&self) -> &Headers {
+        &self.0.headers
+    }
+
+    /// The part of the key that the route names: `segment("order")` for a route
+    /// `app1:trans:notice:{order}`. `None` if the route has no such name.
+    pub fn segment(&self, name: &str) -> Option<&str> {
+        self.named_segments()
+            .find_map(|(known, text)| (known == name).then_some(text))
+    }
+
+    /// Tells a running handler to stop.
+    pub fn cancellation(&self) -> &CancelSignal {
+        &self.0.cancellation
+    }
+
+    /// The route's names and what they stand for, in the order of the route.
+    pub(crate) fn named_segments(&self) -> impl Iterator<Item = (&str, &str)> {
+        let segments = self.0.key.segments();
+        self.0
+            .names
+            .iter()
+            .filter_map(move |(name, at)| Some((&**name, *segments.get(*at)?)))
+    }
+
+    /// The same job with some parts changed; other clones keep theirs.
+    pub(super) fn changed(mut self, change: impl FnOnce(&mut JobParts)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    /// The same job, on a route with these names.
+    pub(crate) fn on_route(self, names: Names) -> Self {
+        self.changed(|job| job.names = names)
+    }
+}
+
+impl fmt::Debug for Job {
+    /// Without payload and headers, which may be private, and large.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("key", &self.0.key)
+            .field("attempt", &self.0.attempt)
+            .field("fence", &self.0.fence)
+            .field("payload_bytes", &self.0.payload.len())
+            .finish_non_exhaustive()
+    }
+}

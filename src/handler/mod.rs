@@ -1,0 +1,152 @@
+//! Handlers: async functions whose arguments are made from the job, and whose return value
+//! says how it ends.
+
+mod cancel;
+mod extract;
+mod failure;
+mod job;
+mod outcome;
+mod route;
+mod sample;
+mod segments;
+
+#[cfg(test)]
+mod tests;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use cancel::CancelSignal;
+pub use extract::{FromJob, FromRef, Json, Payload, Rejection, Segments, State};
+pub use failure::{Failure, MAX_FAILURE_BYTES};
+pub use job::Job;
+pub(crate) use job::Names;
+// For the worker, which makes jobs from what it claims.
+#[allow(unused_imports)]
+pub(crate) use job::JobParts;
+pub use outcome::{IntoOutcome, Outcome};
+pub(crate) use route::Endpoint;
+pub use route::Route;
+pub use sample::SampleJob;
+
+use crate::retry::RetryPolicy;
+
+/// An async function that runs a job: up to eight arguments that are [`FromJob`], made in
+/// order, and a return value that is [`IntoOutcome`]. A closure that returns a future is one
+/// too.
+///
+/// Options of its route are set on the handler itself, in any order:
+///
+/// ```
+/// use keyfall::{Handler, Outcome, RetryPolicy, Router, Segments};
+/// use std::time::Duration;
+///
+/// async fn notify(Segments(order): Segments<u64>) -> Result<(), std::io::Error> {
+///     println!("order {order} is due");
+///     Ok(())
+/// }
+///
+/// let app: Router = Router::new()
+///     .route("app1:trans:notice:{order}", notify)
+///     .route(
+///         "app2:trans:notice:{order}",
+///         notify
+///             .retry(RetryPolicy::two_hour_ladder())
+///             .timeout(Duration::from_secs(30))
+///             .concurrency(16),
+///     );
+/// ```
+///
+/// The first type parameter, `M`, only tells functions with different arguments apart; it is
+/// always inferred. `S` is the state of the router.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no handler",
+    label = "this is no handler",
+    note = "a handler is an `async fn` with at most eight arguments that are `FromJob` \
+            (such as `Json<T>`, `Segments<T>`, `State<T>`, `Job`)",
+    note = "it returns `()`, `Outcome`, or a `Result` of one of them, and its future is `Send`",
+    note = "`State<T>` needs a router whose state is `T`, or from which `T` is made by `FromRef`"
+)]
+pub trait Handler<M, S>: Clone + Send + Sync + Sized + 'static
+where
+    S: Send + Sync + 'static,
+{
+    /// Runs one job to its outcome.
+    fn call(self, job: Job, state: Arc<S>) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+    /// The handler with the options of its route. A bare handler has none.
+    fn into_route(self) -> Route<S> {
+        Route::new(self)
+    }
+
+    /// When a job that failed runs again. A job that was scheduled with a policy of its own
+    /// keeps it. Defaults to [`RetryPolicy::default`].
+    fn retry(self, policy: RetryPolicy) -> Route<S> {
+        self.into_route()
+            .with(|options| options.retry = Some(policy))
+    }
+
+    /// How long one run may take; then its [`CancelSignal`] is raised and the run has
+    /// failed. Longer than zero. Defaults to no limit: a lease is renewed for as long as
+    /// its handler runs.
+    fn timeout(self, timeout: Duration) -> Route<S> {
+        self.into_route()
+            .with(|options| options.timeout = Some(timeout))
+    }
+
+    /// How many jobs of this route one worker runs at a time, 1 or more. Defaults to as
+    /// many as the worker runs in all.
+    fn concurrency(self, jobs: usize) -> Route<S> {
+        self.into_route()
+            .with(|options| options.concurrency = Some(jobs))
+    }
+
+    /// Which of several routes gets a key that they all match: the one with the highest
+    /// priority. Defaults to 0; may be negative.
+    fn priority(self, priority: i32) -> Route<S> {
+        self.into_route()
+            .with(|options| options.priority = priority)
+    }
+}
+
+macro_rules! handler {
+    ($($arg:ident)*) => {
+        #[allow(non_snake_case, reason = "a type and the argument of that type share a name")]
+        impl<F, Fut, S, $($arg,)*> Handler<($($arg,)*), S> for F
+        where
+            F: FnOnce($($arg),*) -> Fut + Clone + Send + Sync + 'static,
+            Fut: Future<Output: IntoOutcome> + Send,
+            S: Send + Sync + 'static,
+            $($arg: FromJob<S> + Send,)*
+        {
+            fn call(
+                self,
+                job: Job,
+                state: Arc<S>,
+            ) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+                Box::pin(async move {
+                    $(
+                        let $arg = match $arg::from_job(&job, &state).await {
+                            Ok(argument) => argument,
+                            Err(rejection) => return rejection.into_outcome(),
+                        };
+                    )*
+                    // What the handler did not ask for need not outlive this line.
+                    drop((job, state));
+                    self($($arg),*).await.into_outcome()
+                })
+            }
+        }
+    };
+}
+
+handler! {}
+handler! { A }
+handler! { A B }
+handler! { A B C }
+handler! { A B C D }
+handler! { A B C D E }
+handler! { A B C D E G }
+handler! { A B C D E G H }
+handler! { A B C D E G H I }

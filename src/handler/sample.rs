@@ -1,0 +1,117 @@
+//! Jobs for tests.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::CancelSignal;
+use super::job::{Job, JobParts};
+use crate::headers::Headers;
+use crate::key::IntoJobKey;
+
+/// A job for tests, made by [`Job::sample`]: attempt 1, due and scheduled now, with an empty
+/// payload and no headers, unless told otherwise.
+///
+/// ```
+/// use keyfall::{Job, Json, Outcome, Router};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// async fn greet(Json(name): Json<String>) -> Result<(), String> {
+///     if name.is_empty() { Err("nobody to greet".into()) } else { Ok(()) }
+/// }
+///
+/// let app = Router::new().route("app1:mail:greeting:{user}", greet);
+/// let job = Job::sample("app1:mail:greeting:7").payload(&"Ada").attempt(2).build();
+/// assert_eq!(app.call(job).await, Some(Outcome::Done));
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "call `build` to get the job"]
+pub struct SampleJob(Job);
+
+impl SampleJob {
+    #[track_caller]
+    pub(super) fn new(key: impl IntoJobKey) -> Self {
+        let key = match key.into_job_key() {
+            Ok(key) => key,
+            Err(error) => panic!("{error}"),
+        };
+        let now = SystemTime::now();
+        SampleJob(Job::new(JobParts {
+            key,
+            payload: Bytes::new(),
+            due: now,
+            lag: Duration::ZERO,
+            attempt: 1,
+            first_scheduled_at: now,
+            fence: 1,
+            headers: Headers::new(),
+            names: [].into(),
+            cancellation: CancelSignal::new(),
+        }))
+    }
+
+    /// The payload, as JSON.
+    ///
+    /// # Panics
+    /// If it cannot be serialised.
+    #[track_caller]
+    pub fn payload(self, payload: &impl Serialize) -> Self {
+        match serde_json::to_vec(payload) {
+            Ok(json) => self.raw_payload(json),
+            Err(error) => panic!("the payload of the sample job cannot be serialised: {error}"),
+        }
+    }
+
+    /// The payload, byte for byte.
+    pub fn raw_payload(self, payload: impl Into<Bytes>) -> Self {
+        self.with(|job| job.payload = payload.into())
+    }
+
+    /// The number of the attempt.
+    pub fn attempt(self, attempt: u32) -> Self {
+        self.with(|job| job.attempt = attempt)
+    }
+
+    /// One more header.
+    pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with(|job| {
+            job.headers.insert(name, value);
+        })
+    }
+
+    /// When the run was due.
+    pub fn due(self, due: SystemTime) -> Self {
+        self.with(|job| job.due = due)
+    }
+
+    /// How late the run started.
+    pub fn lag(self, lag: Duration) -> Self {
+        self.with(|job| job.lag = lag)
+    }
+
+    /// When the job was first scheduled.
+    pub fn first_scheduled_at(self, at: SystemTime) -> Self {
+        self.with(|job| job.first_scheduled_at = at)
+    }
+
+    /// The fencing value.
+    pub fn fence(self, fence: u64) -> Self {
+        self.with(|job| job.fence = fence)
+    }
+
+    /// A signal that the test can raise.
+    pub fn cancellation(self, signal: CancelSignal) -> Self {
+        self.with(|job| job.cancellation = signal)
+    }
+
+    /// The job.
+    pub fn build(self) -> Job {
+        self.0
+    }
+
+    fn with(self, change: impl FnOnce(&mut JobParts)) -> Self {
+        SampleJob(self.0.changed(change))
+    }
+}

@@ -1,0 +1,194 @@
+//! The named segments of a route, as serde sees them.
+
+mod one;
+
+use serde::de::value::BorrowedStrDeserializer;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::forward_to_deserialize_any;
+
+use self::one::{Segment, SegmentError};
+use super::Job;
+
+/// All named segments of a job, in the order of the route.
+pub(super) struct Named<'a>(Vec<Segment<'a>>);
+
+impl<'a> Named<'a> {
+    pub(super) fn of(job: &'a Job) -> Self {
+        let segments = job.named_segments();
+        Named(
+            segments
+                .map(|(name, text)| Segment { name, text })
+                .collect(),
+        )
+    }
+
+    /// For a type that is one value: there must be one segment.
+    fn only(&self) -> Result<Segment<'a>, SegmentError> {
+        match *self.0 {
+            [segment] => Ok(segment),
+            _ => Err(SegmentError::custom(format_args!(
+                "the handler takes one segment, and its route names {}: \
+                 take a tuple or a struct, or name one segment in the route",
+                self.list()
+            ))),
+        }
+    }
+
+    fn list(&self) -> String {
+        let names: Vec<_> = self.0.iter().map(|one| format!("`{}`", one.name)).collect();
+        match names.len() {
+            0 => "none".into(),
+            count => format!("{count}, {}", names.join(", ")),
+        }
+    }
+}
+
+/// Methods for types that are one value: they go to the only segment.
+macro_rules! one_value {
+    ($($method:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
+            let segment = self.only()?;
+            segment.$method(visitor).map_err(|error| error.of(segment))
+        }
+    )*};
+}
+
+impl<'de> Deserializer<'de> for Named<'de> {
+    type Error = SegmentError;
+
+    one_value! {
+        deserialize_bool deserialize_char deserialize_str deserialize_string
+        deserialize_bytes deserialize_byte_buf deserialize_identifier
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
+        deserialize_f32 deserialize_f64
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
+        visitor.visit_map(Entries(self.0.into_iter(), None))
+    }
+
+    forward_to_deserialize_any! { map }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, SegmentError> {
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
+        visitor.visit_seq(Items(self.0.into_iter()))
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, SegmentError> {
+        if self.0.len() != length {
+            return Err(SegmentError::custom(format_args!(
+                "the handler takes {length} segments, and its route names {}: \
+                 let them agree",
+                self.list()
+            )));
+        }
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, SegmentError> {
+        self.deserialize_tuple(length, visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, SegmentError> {
+        let segment = self.only()?;
+        segment
+            .deserialize_enum(name, variants, visitor)
+            .map_err(|error| error.of(segment))
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, SegmentError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, SegmentError> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(
+        self,
+        visitor: V,
+    ) -> Result<V::Value, SegmentError> {
+        visitor.visit_unit()
+    }
+}
+
+/// The segments in order.
+struct Items<'a>(std::vec::IntoIter<Segment<'a>>);
+
+impl<'de> SeqAccess<'de> for Items<'de> {
+    type Error = SegmentError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, SegmentError> {
+        let read = |one: Segment<'de>| seed.deserialize(one).map_err(|error| error.of(one));
+        self.0.next().map(read).transpose()
+    }
+}
+
+/// The segments by name, and the one whose name has just been read.
+struct Entries<'a>(std::vec::IntoIter<Segment<'a>>, Option<Segment<'a>>);
+
+impl<'de> MapAccess<'de> for Entries<'de> {
+    type Error = SegmentError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, SegmentError> {
+        self.1 = self.0.next();
+        let read = |one: Segment<'de>| seed.deserialize(BorrowedStrDeserializer::new(one.name));
+        self.1.map(read).transpose()
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<T::Value, SegmentError> {
+        let one = self
+            .1
+            .take()
+            .ok_or_else(|| SegmentError::custom("a value was read before its name"))?;
+        seed.deserialize(one).map_err(|error| error.of(one))
+    }
+}

@@ -1,0 +1,285 @@
+//! When a job that did not end well runs again: a pure function of the attempt and a
+//! random number.
+
+mod check;
+mod written;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The longest ladder.
+pub(crate) const MAX_RUNGS: usize = 64;
+
+/// The longest delay of a policy: ten years of 365 days.
+pub(crate) const MAX_DELAY: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+const DEFAULT_ATTEMPTS: u32 = 10;
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+
+/// How long a job waits before each further attempt, and how many attempts it has.
+///
+/// | shape | delay after attempt *n* | attempts unless told otherwise |
+/// |---|---|---|
+/// | [`ladder`](Self::ladder) | its rung *n* | one more than it has rungs |
+/// | [`exponential`](Self::exponential) | random, from zero up to `base` · 2ⁿ⁻¹ or `cap` | 10 |
+/// | [`linear`](Self::linear) | `step` · *n*, at most `cap` | 10 |
+/// | [`fixed`](Self::fixed) | always the same | 10 |
+/// | [`none`](Self::none) | | 1 |
+///
+/// The first run of a job is attempt 1. When the last attempt has failed, the job is buried.
+/// No delay is longer than ten years.
+///
+/// # The default
+///
+/// [`RetryPolicy::default`] is the [`day_ladder`](Self::day_ladder), ten attempts:
+/// 15 s, 3 min, 10 min, 30 min, 30 min, 1 h, 2 h, 6 h, 15 h. The first rungs outlast a
+/// deployment or a lost connection without keeping anybody waiting; the last ones leave a
+/// day in which to mend what is really broken.
+///
+/// # As text
+///
+/// In JSON, TOML and the like a policy is one of these; `attempts` may always be left out.
+/// Durations are written with their units (`90s`, `1h 30m`, `2 days`), and `0` needs none.
+///
+/// ```
+/// use keyfall::RetryPolicy;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// for text in [
+///     r#"{"ladder": ["15s", "3m", "1h 30m"], "attempts": 3}"#,
+///     r#"{"exponential": {"base": "1s", "cap": "1h"}, "attempts": 20}"#,
+///     r#"{"linear": {"step": "1m", "cap": "10m"}}"#,
+///     r#"{"fixed": "30s", "attempts": 5}"#,
+///     r#""15s 3m 1h30m""#,
+///     r#""none""#,
+/// ] {
+///     serde_json::from_str::<RetryPolicy>(text)?;
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// [`FromStr`](std::str::FromStr) reads the last two forms: a ladder, one word for each
+/// rung, or `none`.
+///
+/// ```
+/// use keyfall::RetryPolicy;
+/// use std::time::Duration;
+///
+/// let policy: RetryPolicy = "0 15s 3m".parse()?;
+/// assert_eq!(policy.next(1, 0.5), Some(Duration::ZERO));
+/// assert_eq!(policy.next(3, 0.5), Some(Duration::from_secs(180)));
+/// assert_eq!(policy.next(4, 0.5), None);
+/// # Ok::<(), keyfall::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    shape: Shape,
+    attempts: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shape {
+    Ladder(Arc<[Duration]>),
+    Exponential {
+        base: Duration,
+        cap: Duration,
+    },
+    Linear {
+        step: Duration,
+        cap: Option<Duration>,
+    },
+    Fixed(Duration),
+    None,
+}
+
+impl RetryPolicy {
+    /// One rung for each retry, in order; a rung may be zero.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPolicy`] if there is no rung, if there are more than 64, or if
+    /// one is longer than ten years.
+    pub fn ladder(rungs: impl IntoIterator<Item = Duration>) -> Result<Self> {
+        // One rung too many is enough to know; the iterator may be endless.
+        let rungs: Vec<Duration> = rungs.into_iter().take(MAX_RUNGS + 1).collect();
+        RetryPolicy::checked(Shape::Ladder(rungs.into()))
+    }
+
+    /// Full jitter: a random delay between zero and a window that starts at `base`, doubles
+    /// with each attempt and stops at `cap`. It keeps jobs that failed together from coming
+    /// back together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPolicy`] if `base` is zero, if `cap` is shorter than `base`, or
+    /// if one is longer than ten years.
+    pub fn exponential(base: Duration, cap: Duration) -> Result<Self> {
+        RetryPolicy::checked(Shape::Exponential { base, cap })
+    }
+
+    /// One `step` after the first attempt, two after the second, and so on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPolicy`] if `step` is zero or longer than ten years.
+    pub fn linear(step: Duration) -> Result<Self> {
+        RetryPolicy::checked(Shape::Linear { step, cap: None })
+    }
+
+    /// Like [`linear`](Self::linear), and never longer than `cap`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPolicy`] if `step` is zero, if `cap` is shorter than `step`, or
+    /// if one is longer than ten years.
+    pub fn linear_up_to(step: Duration, cap: Duration) -> Result<Self> {
+        RetryPolicy::checked(Shape::Linear {
+            step,
+            cap: Some(cap),
+        })
+    }
+
+    /// The same delay after each attempt; it may be zero.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPolicy`] if `delay` is longer than ten years.
+    pub fn fixed(delay: Duration) -> Result<Self> {
+        RetryPolicy::checked(Shape::Fixed(delay))
+    }
+
+    /// One attempt: a job that fails is buried.
+    pub const fn none() -> Self {
+        RetryPolicy {
+            shape: Shape::None,
+            attempts: None,
+        }
+    }
+
+    /// Nine retries in about 25 hours: 15 s, 3 min, 10 min, 30 min, 30 min, 1 h, 2 h, 6 h,
+    /// 15 h. A rhythm in which payment providers repeat their notifications.
+    pub fn day_ladder() -> Self {
+        RetryPolicy::of_seconds(&[
+            15,
+            3 * MINUTE,
+            10 * MINUTE,
+            30 * MINUTE,
+            30 * MINUTE,
+            HOUR,
+            2 * HOUR,
+            6 * HOUR,
+            15 * HOUR,
+        ])
+    }
+
+    /// Two retries at once, then seven in about a day: 0, 0, 2 min, 10 min, 10 min, 1 h,
+    /// 2 h, 6 h, 15 h. For faults that are mostly gone by the time one looks.
+    pub fn eager_day_ladder() -> Self {
+        RetryPolicy::of_seconds(&[
+            0,
+            0,
+            2 * MINUTE,
+            10 * MINUTE,
+            10 * MINUTE,
+            HOUR,
+            2 * HOUR,
+            6 * HOUR,
+            15 * HOUR,
+        ])
+    }
+
+    /// Ten retries in two hours, `2n + 1` minutes after attempt `n`: 3, 5, 7, 9, 11, 13,
+    /// 15, 17, 19, 21 min.
+    pub fn two_hour_ladder() -> Self {
+        let rungs: Vec<u64> = (1..=10).map(|n| (2 * n + 1) * MINUTE).collect();
+        RetryPolicy::of_seconds(&rungs)
+    }
+
+    /// The same delays, and at most `limit` attempts, the first run included; zero counts
+    /// as one. A ladder ends with its last rung, so more attempts than it has rungs plus
+    /// one change nothing, nor does a limit change [`none`](Self::none).
+    #[must_use]
+    pub fn attempts(mut self, limit: u32) -> Self {
+        if self.shape != Shape::None {
+            self.attempts = Some(limit.max(1));
+        }
+        self
+    }
+
+    /// How many attempts a job has, the first run included.
+    pub fn max_attempts(&self) -> u32 {
+        let limit = self.attempts.unwrap_or(u32::MAX);
+        match &self.shape {
+            Shape::Ladder(rungs) => u32::try_from(rungs.len())
+                .unwrap_or(u32::MAX)
+                .saturating_add(1)
+                .min(limit),
+            Shape::None => 1,
+            Shape::Exponential { .. } | Shape::Linear { .. } | Shape::Fixed(_) => {
+                self.attempts.unwrap_or(DEFAULT_ATTEMPTS)
+            }
+        }
+    }
+
+    /// The delay after the attempt with this number, or `None` if it was the last one.
+    ///
+    /// `attempt` counts from 1. `random` is a number in `[0, 1)`; only
+    /// [`exponential`](Self::exponential) uses it, and one outside is moved to the nearer
+    /// end.
+    pub fn next(&self, attempt: u32, random: f64) -> Option<Duration> {
+        let attempt = attempt.max(1);
+        if attempt >= self.max_attempts() {
+            return None;
+        }
+        match &self.shape {
+            Shape::Ladder(rungs) => rungs.get(usize::try_from(attempt - 1).ok()?).copied(),
+            Shape::Exponential { base, cap } => {
+                let window = doubled(*base, attempt - 1).min(*cap);
+                // A number that is none at all must not panic either.
+                let random = if random.is_nan() { 0.0 } else { random };
+                Some(window.mul_f64(random.clamp(0.0, 1.0)).min(window))
+            }
+            Shape::Linear { step, cap } => {
+                Some(step.saturating_mul(attempt).min(cap.unwrap_or(MAX_DELAY)))
+            }
+            Shape::Fixed(delay) => Some(*delay),
+            Shape::None => None,
+        }
+    }
+
+    /// For the ladders of this file, which a test checks.
+    fn of_seconds(rungs: &[u64]) -> Self {
+        RetryPolicy {
+            shape: Shape::Ladder(rungs.iter().copied().map(Duration::from_secs).collect()),
+            attempts: None,
+        }
+    }
+
+    fn checked(shape: Shape) -> Result<Self> {
+        shape
+            .check()
+            .map_err(|fault| Error::new(ErrorKind::InvalidPolicy, fault))?;
+        Ok(RetryPolicy {
+            shape,
+            attempts: None,
+        })
+    }
+}
+
+impl Default for RetryPolicy {
+    /// The [`day_ladder`](Self::day_ladder).
+    fn default() -> Self {
+        RetryPolicy::day_ladder()
+    }
+}
+
+/// `base` · 2^`times`, or the longest delay if that is longer.
+fn doubled(base: Duration, times: u32) -> Duration {
+    1_u128
+        .checked_shl(times)
+        .and_then(|factor| factor.checked_mul(base.as_nanos()))
+        .and_then(|nanos| u64::try_from(nanos).ok())
+        .map_or(MAX_DELAY, Duration::from_nanos)
+        .min(MAX_DELAY)
+}
