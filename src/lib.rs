@@ -17,6 +17,8 @@ mod routing;
 mod settings;
 mod store;
 mod time;
+#[cfg(feature = "worker")]
+mod worker;
 
 #[cfg(all(feature = "embedded", unix))]
 pub mod embedded;
@@ -37,3 +39,5 @@ pub use record::Step;
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::Router;
+#[cfg(feature = "worker")]
+pub use worker::{Source, Worker};

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `keyfall` command.
+
+mod cli;
+
+fn main() -> anyhow::Result<()> {
+    cli::run()
+}

@@ -1,12 +1,13 @@
 //! Routes: which handler a job key belongs to.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
 use crate::handler::{Endpoint, Handler, Job, Names, Outcome, Route};
-use crate::key::JobKey;
+use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{self, Pattern, RouteTable};
 
@@ -150,6 +151,12 @@ impl Router {
 }
 
 impl Routes {
+    /// The kinds that routes name in full, each once.
+    pub(crate) fn literal_kinds(&self) -> BTreeSet<Kind> {
+        let patterns = self.routes.iter().map(|route| &route.pattern);
+        patterns.filter_map(Pattern::literal_kind).collect()
+    }
+
     /// The route that a key belongs to.
     pub(crate) fn find(&self, key: &JobKey) -> Option<&RouteEntry> {
         self.routes.get(self.table.find(key)?)

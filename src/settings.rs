@@ -66,3 +66,90 @@ pub(crate) const QUEUE: usize = 4 * BATCH;
 /// About how many bytes one call to a script carries at the most, unless a single item is
 /// larger. Bounds what Redis and this process buffer for it.
 pub(crate) const BATCH_BYTES: usize = 1024 * 1024;
+
+/// How a worker behaves; set through the methods of [`Worker`](crate::Worker).
+#[cfg(feature = "worker")]
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerSettings {
+    /// How many jobs run at the same time, over all routes. Defaults to 256: handlers mostly
+    /// wait for something, and a burst needs that many to keep Redis busy; a handler that
+    /// works for its time wants a limit on its route.
+    pub(crate) concurrency: usize,
+    /// How long a job may be silent before another worker takes it over. Defaults to 15 s:
+    /// longer than a restart of Redis takes, short enough for a payment notice.
+    pub(crate) lease: Duration,
+    /// How long a graceful stop waits for handlers. Defaults to 25 s: what orchestrators
+    /// allow a process (30 s), less the time to hand back the rest.
+    pub(crate) grace: Duration,
+    /// How long a run may take where its route does not say. Defaults to 5 minutes: a run
+    /// that hangs must not hold its slot for ever.
+    pub(crate) timeout: Duration,
+    /// How many dead letters each ledger keeps. Defaults to 10,000.
+    pub(crate) dead_count: u64,
+    /// For how long. Defaults to 90 days.
+    pub(crate) dead_age: Duration,
+}
+
+#[cfg(feature = "worker")]
+impl Default for WorkerSettings {
+    fn default() -> Self {
+        WorkerSettings {
+            concurrency: 256,
+            lease: Duration::from_secs(15),
+            grace: Duration::from_secs(25),
+            timeout: Duration::from_secs(300),
+            dead_count: 10_000,
+            dead_age: Duration::from_secs(90 * 24 * 3600),
+        }
+    }
+}
+
+#[cfg(feature = "worker")]
+impl WorkerSettings {
+    /// How often a lease is renewed: a third of it, so that two renewals may fail.
+    pub(crate) fn renewal(&self) -> Duration {
+        self.lease / 3
+    }
+
+    /// How long before its lease ends a run is over, by our own clock, whatever Redis says.
+    pub(crate) fn margin(&self) -> Duration {
+        self.lease / 15
+    }
+
+    /// How long a handler may go on after its cancellation signal, before it is dropped.
+    pub(crate) fn notice(&self) -> Duration {
+        (self.lease / 15).min(Duration::from_secs(1))
+    }
+}
+
+/// How long a job may be overdue before the reconciler looks for it. Well above what an
+/// event takes, well below the half second in which a lost one is to be made good.
+#[cfg(feature = "worker")]
+pub(crate) const OVERDUE: Duration = Duration::from_millis(200);
+
+/// How often the reconciler looks where nothing happens. Whatever was missed is found by
+/// then.
+#[cfg(feature = "worker")]
+pub(crate) const SWEEP_IDLE: Duration = Duration::from_secs(30);
+
+/// How long after touching a trigger the pacer hands over a job that no event announced.
+#[cfg(feature = "worker")]
+pub(crate) const UNANNOUNCED: Duration = Duration::from_millis(20);
+
+/// The longest that an actor sleeps without looking at Redis' clock again, as far as it is
+/// known here: a clock that jumps delays nothing for longer.
+#[cfg(feature = "worker")]
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1500);
+
+/// How often a worker asks Redis for its time. Shows that the connection is alive, too.
+#[cfg(feature = "worker")]
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// How long settling may gather. Nobody waits for it, and a call for each job would cost
+/// Redis more than the job.
+#[cfg(feature = "worker")]
+pub(crate) const SETTLE_GATHER: Duration = Duration::from_millis(3);
+
+/// For how long a worker repeats a claim or a settlement: until it is dropped.
+#[cfg(feature = "worker")]
+pub(crate) const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

@@ -16,7 +16,9 @@ use bytes::Bytes;
 use serde::Serialize;
 
 pub use builder::ClientBuilder;
-pub(crate) use outbox::{Operation, Outbox};
+#[cfg(feature = "worker")]
+pub(crate) use outbox::Operation;
+pub(crate) use outbox::Outbox;
 pub use schedule::{
     Cancelled, IfAbsent, Placed, Reschedule, Rescheduled, Schedule, ScheduleIfAbsent, Scheduled,
 };
@@ -178,7 +180,7 @@ impl Client {
     #[cfg(feature = "worker")]
     pub(crate) fn another_store(&self) -> Result<Arc<Store>> {
         let names = crate::names::Names::new(&self.0.settings.namespace);
-        Store::new(&self.0.url, names, &self.0.settings.link)
+        Store::insisting(&self.0.url, names, &self.0.settings.link)
     }
 
     fn book(&self, key: &JobKey) -> Result<Arc<Book>> {

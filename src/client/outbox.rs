@@ -62,6 +62,12 @@ impl<Op: Operation> Outbox<Op> {
         }
     }
 
+    /// Starts the lanes on this runtime, whoever calls [`send`](Self::send) first.
+    #[cfg(feature = "worker")]
+    pub(crate) fn open(&self) {
+        self.entrance();
+    }
+
     /// Sends one item and waits for its answer. Once begun, the call is carried out even if
     /// the caller stops waiting.
     pub(crate) async fn send(&self, item: Op) -> Result<Answered> {

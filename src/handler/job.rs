@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::{CancelSignal, SampleJob};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
+use crate::worker::Source;
 
 /// The named segments of a route: name, and index into the key's segments.
 pub(crate) type Names = Arc<[(Box<str>, usize)]>;
@@ -38,6 +39,7 @@ pub(crate) struct JobParts {
     pub(crate) attempt: u32,
     pub(crate) first_scheduled_at: SystemTime,
     pub(crate) fence: u64,
+    pub(crate) source: Source,
     pub(crate) headers: Headers,
     pub(crate) names: Names,
     pub(crate) cancellation: CancelSignal,
@@ -92,6 +94,11 @@ impl Job {
     /// held up and goes on after its lease has ended.
     pub fn fence(&self) -> u64 {
         self.0.fence
+    }
+
+    /// How it was found to be due.
+    pub fn source(&self) -> Source {
+        self.0.source
     }
 
     /// The headers it was scheduled with.

@@ -9,6 +9,7 @@ use super::CancelSignal;
 use super::job::{Job, JobParts};
 use crate::headers::Headers;
 use crate::key::IntoJobKey;
+use crate::worker::Source;
 
 /// A job for tests, made by [`Job::sample`]: attempt 1, due and scheduled now, with an empty
 /// payload and no headers, unless told otherwise.
@@ -46,6 +47,7 @@ impl SampleJob {
             attempt: 1,
             first_scheduled_at: now,
             fence: 1,
+            source: Source::Event,
             headers: Headers::new(),
             names: [].into(),
             cancellation: CancelSignal::new(),

@@ -148,6 +148,11 @@ impl Fault {
         self.class == Class::Broken || self.error.kind() == ErrorKind::ReadOnly
     }
 
+    /// Whether an operator, or time, can make the same request succeed.
+    pub(crate) fn may_be_mended(&self) -> bool {
+        self.error.is_retryable() || self.error.kind() == ErrorKind::Denied
+    }
+
     pub(crate) fn is_no_script(&self) -> bool {
         self.class == Class::NoScript
     }

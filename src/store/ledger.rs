@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::Cmd;
 
@@ -12,6 +12,9 @@ use super::{Lane, Store};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 use crate::names::LedgerNames;
+
+/// How long an insisting store waits before it asks a server again that has refused.
+const INSISTENCE: Duration = Duration::from_millis(500);
 
 /// The truth about one kind. What can be done to it stands in
 /// [`produce`](super::produce), [`work`](super::work) and [`inspect`](super::inspect).
@@ -81,6 +84,15 @@ impl Ledger {
                 Err(fault) if fault.is_no_script() => {
                     tracing::debug!(script = script.name, "the server does not know the script");
                     store.command(&script.load(), until).await?;
+                }
+                Err(fault) if store.insists && fault.may_be_mended() => {
+                    let error = Error::from(fault);
+                    tracing::warn!(script = script.name, ledger = ?self, %error, "trying again");
+                    let again = Instant::now() + INSISTENCE;
+                    if again >= until {
+                        return Err(error);
+                    }
+                    tokio::time::sleep_until(again.into()).await;
                 }
                 other => break other?,
             }

@@ -40,7 +40,7 @@ pub(crate) use reply::{Answer as Word, Answered};
 #[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
-pub(crate) use work::{ClaimReply, Claimed, Settlement, Verb};
+pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Settlement, Sweep, Verb};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
@@ -53,11 +53,25 @@ pub(crate) struct Store {
     clock: Arc<RedisClock>,
     names: Names,
     database: i64,
+    /// Whether numbered calls outlast a server that refuses for now: for a worker, which
+    /// has nobody to hand the error to.
+    insists: bool,
 }
 
 impl Store {
     /// A store on the server that `url` names. Opens nothing yet.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
+        Store::open(url, names, settings, false)
+    }
+
+    /// A store whose calls outlast whatever may pass: outages, fail-overs, a narrow ACL that
+    /// somebody mends.
+    #[cfg(feature = "worker")]
+    pub(crate) fn insisting(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
+        Store::open(url, names, settings, true)
+    }
+
+    fn open(url: &str, names: Names, settings: &LinkSettings, insists: bool) -> Result<Arc<Self>> {
         let client = server::client(url)?;
         let database = client.get_connection_info().redis_settings().db();
         Ok(Arc::new(Store {
@@ -65,6 +79,7 @@ impl Store {
             clock: Arc::default(),
             names,
             database,
+            insists,
         }))
     }
 

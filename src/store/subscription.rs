@@ -11,11 +11,8 @@ use super::Store;
 use super::fault::Fault;
 use crate::error::Error;
 use crate::names::Names;
-use crate::settings::LinkSettings;
+use crate::settings::{HEARTBEAT, LinkSettings};
 
-/// How often an idle subscription asks whether the server is still there. A wake-up is lost
-/// only with its connection, so this bounds how long a lost one goes unnoticed.
-const HEARTBEAT: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -89,6 +86,8 @@ impl Subscription {
         hear: &mut impl AsyncFnMut(Signal<'_>),
     ) -> Fault {
         let address = self.store.address();
+        // A wake-up is lost only with its connection, so this bounds how long a lost one goes
+        // unnoticed.
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         loop {
             tokio::select! {

@@ -86,7 +86,7 @@ impl Ledger {
     pub(crate) async fn claim(
         &self,
         lane: &mut Lane,
-        ids: &[String],
+        ids: &[&str],
         fill: usize,
         lease: Duration,
         until: Instant,
@@ -201,7 +201,7 @@ impl Ledger {
     }
 
     /// Touches triggers, so that Redis expires those that are due, and reads what falls due
-    /// after `since`, the soonest first. Returns how many of the triggers are still alive,
+    /// from `since` on, the soonest first. Returns how many of the triggers are still alive,
     /// and the jobs with their due times.
     pub(crate) async fn touch(
         &self,
@@ -217,7 +217,7 @@ impl Ledger {
         pipeline
             .cmd("ZRANGEBYSCORE")
             .arg(&self.names.due)
-            .arg(format!("({since}"))
+            .arg(since.0)
             .arg("+inf")
             .arg("WITHSCORES")
             .arg("LIMIT")

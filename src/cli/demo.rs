@@ -1,0 +1,291 @@
+//! `keyfall demo`: a believable mix of reminders, watched as they fall due.
+
+use std::future::IntoFuture;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use keyfall::embedded::Embedded;
+use keyfall::{
+    Cancelled, Client, Handler, Job, JobState, Json, Outcome, RetryPolicy, Router, Segments, State,
+    Stats, Worker,
+};
+use serde::{Deserialize, Serialize};
+
+/// How many notices fall due at the same instant.
+const CROWD: u32 = 300;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// How long it takes, in seconds: all delays are stretched to it
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(4..=3600))]
+    seconds: u64,
+}
+
+/// What the handlers share.
+#[derive(Clone)]
+struct Board(Arc<Shared>);
+
+struct Shared {
+    start: Instant,
+    /// How long the delays are, compared to the 40 s that they are written for.
+    stretch: f64,
+    lags: Mutex<Vec<Duration>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Notice {
+    /// How often the receiver is down before it accepts the notice.
+    refusals: u32,
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let redis = Embedded::start().await?;
+    let client = Client::connect(&redis.url()).await?;
+    let board = Board(Arc::new(Shared {
+        start: Instant::now(),
+        stretch: options.seconds as f64 / 40.0,
+        lags: Mutex::default(),
+    }));
+    println!("A private Redis runs at {}", redis.url());
+    println!(
+        "{:>8}  {:<34} {:>7} {:>9}  what happened",
+        "after", "key", "attempt", "lag"
+    );
+
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let worker = tokio::spawn(
+        Worker::new(client.clone(), routes(&board)?).run_until(async move {
+            // Dropped or sent, it means the same.
+            let _ = stopped.await;
+        }),
+    );
+    let interrupted = tokio::select! {
+        played = play(&client, &board) => played.map(|()| false)?,
+        interrupt = tokio::signal::ctrl_c() => interrupt.map(|()| true)?,
+    };
+    if interrupted {
+        println!("interrupted");
+    }
+    let _ = stop.send(());
+    worker.await.context("the worker panicked")??;
+    summary(&client, &board).await?;
+    redis.stop().await?;
+    Ok(())
+}
+
+fn routes(board: &Board) -> anyhow::Result<Router> {
+    let ladder = [1.0, 2.0, 4.0].map(|seconds| board.stretched(seconds));
+    Ok(Router::new()
+        .route("shop:order:close:{order}", close)
+        .route(
+            "shop:pay:notice:{order}",
+            notify.retry(RetryPolicy::ladder(ladder)?),
+        )
+        .route(
+            "shop:pay:refund:{order}",
+            check_refund.retry(RetryPolicy::fixed(board.stretched(3.0))?),
+        )
+        .with_state(board.clone()))
+}
+
+async fn close(job: Job, State(board): State<Board>) {
+    board.show(&job, "unpaid: closed");
+}
+
+async fn notify(job: Job, State(board): State<Board>, Json(notice): Json<Notice>) -> Outcome {
+    if job.attempt() <= notice.refusals {
+        board.show(&job, "the receiver is down: tried again by the ladder");
+        return Outcome::retry("503 from the receiver");
+    }
+    board.show(&job, "delivered");
+    Outcome::Done
+}
+
+async fn check_refund(
+    job: Job,
+    State(board): State<Board>,
+    Segments(order): Segments<String>,
+) -> Outcome {
+    if job.attempt() < 3 {
+        board.show(
+            &job,
+            &format!("refund of {order} not through yet: looked at again"),
+        );
+        return Outcome::again();
+    }
+    board.show(&job, "refund is through");
+    Outcome::Done
+}
+
+/// Schedules the mix and waits until all of it has ended.
+async fn play(client: &Client, board: &Board) -> anyhow::Result<()> {
+    let after = |seconds: f64| board.stretched(seconds);
+    for order in 1..=30_u32 {
+        let key = format!("shop:order:close:{}", 2000 + order);
+        client
+            .schedule(&key, "unpaid")
+            .after(after(f64::from(order) * 1.15))
+            .await?;
+    }
+    for (order, seconds, refusals) in [(1, 2.0, 0), (2, 4.0, 2), (3, 6.0, 1), (4, 9.0, 9)] {
+        let key = format!("shop:pay:notice:{}", 3000 + order);
+        client
+            .schedule(&key, &Notice { refusals })
+            .after(after(seconds))
+            .await?;
+    }
+    client
+        .schedule("shop:pay:refund:4001", &())
+        .after(after(12.0))
+        .await?;
+    client
+        .schedule("shop:order:close:cancelled", "")
+        .after(after(10.0))
+        .await?;
+    client
+        .schedule("shop:order:close:postponed", "")
+        .after(after(5.0))
+        .await?;
+
+    tokio::time::sleep(after(3.0)).await;
+    let answer = client.cancel("shop:order:close:cancelled").await?;
+    anyhow::ensure!(
+        answer == Cancelled::Cancelled,
+        "the cancel was answered {answer:?}"
+    );
+    board.say(
+        "shop:order:close:cancelled",
+        "paid: cancelled, it will never run",
+    );
+    client
+        .reschedule("shop:order:close:postponed")
+        .after(after(22.0))
+        .await?;
+    board.say("shop:order:close:postponed", "postponed");
+
+    let crowd_due = std::time::SystemTime::now() + after(25.0);
+    let schedules = (0..CROWD).map(|order| {
+        let key = format!("shop:pay:notice:crowd-{order:03}");
+        client
+            .schedule(&key, &Notice { refusals: 0 })
+            .at(crowd_due)
+            .into_future()
+    });
+    futures_util::future::try_join_all(schedules).await?;
+    board.say(
+        "shop:pay:notice:crowd-…",
+        &format!("{CROWD} are due at one instant"),
+    );
+
+    let end = Instant::now() + after(40.0);
+    while Instant::now() < end && pending(client).await? > 0 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+const KINDS: [&str; 3] = ["shop:order:close", "shop:pay:notice", "shop:pay:refund"];
+
+async fn pending(client: &Client) -> keyfall::Result<u64> {
+    let mut pending = 0;
+    for kind in KINDS {
+        let stats = client.stats(kind).await?;
+        pending += stats.pending + stats.leased + stats.successors;
+    }
+    Ok(pending)
+}
+
+async fn summary(client: &Client, board: &Board) -> anyhow::Result<()> {
+    let mut lags = board.0.lags.lock().expect("no panic while held").clone();
+    lags.sort_unstable();
+    let at = |share: f64| {
+        let last = lags.len().saturating_sub(1);
+        let place = (last as f64 * share).round() as usize;
+        lags.get(place).map_or(f64::NAN, |lag| millis(*lag))
+    };
+    println!();
+    println!("fired      {}", lags.len());
+    println!(
+        "lag        p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
+    let mut all = Vec::new();
+    for kind in KINDS {
+        all.push(client.stats(kind).await?);
+    }
+    let sum = |count: fn(&Stats) -> u64| all.iter().map(count).sum::<u64>();
+    println!(
+        "retried    {} after a failure, {} without",
+        sum(|s| s.failed),
+        sum(|s| s.again)
+    );
+    println!("dead       {}{}", sum(|s| s.dead), letter(client).await?);
+    println!("cancelled  {}", sum(|s| s.cancelled));
+    println!(
+        "balance    {} accepted = {} pending + {} leased + {} successors + {} done + {} cancelled \
+         + {} replaced + {} buried: {}",
+        sum(|s| s.accepted),
+        sum(|s| s.pending),
+        sum(|s| s.leased),
+        sum(|s| s.successors),
+        sum(|s| s.done),
+        sum(|s| s.cancelled),
+        sum(|s| s.replaced),
+        sum(|s| s.buried),
+        if all.iter().all(Stats::is_balanced) {
+            "balanced"
+        } else {
+            "NOT BALANCED"
+        },
+    );
+    Ok(())
+}
+
+/// The one notice that nobody would take.
+async fn letter(client: &Client) -> keyfall::Result<String> {
+    let job = client.get("shop:pay:notice:3004").await?;
+    Ok(match job {
+        Some(job) if job.state() == JobState::Dead => format!(
+            ": {} after {} attempts, {}",
+            job.key(),
+            job.attempts(),
+            job.last_error().unwrap_or("without a reason")
+        ),
+        _ => String::new(),
+    })
+}
+
+impl Board {
+    fn stretched(&self, seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds * self.0.stretch)
+    }
+
+    /// Shows a firing.
+    fn show(&self, job: &Job, what: &str) {
+        self.0
+            .lags
+            .lock()
+            .expect("no panic while held")
+            .push(job.lag());
+        println!(
+            "{:>6.2} s  {:<34} {:>7} {:>6.1} ms  {what}",
+            self.0.start.elapsed().as_secs_f64(),
+            job.key().as_str(),
+            job.attempt(),
+            millis(job.lag()),
+        );
+    }
+
+    /// Shows something that was done to a job.
+    fn say(&self, key: &str, what: &str) {
+        let after = self.0.start.elapsed().as_secs_f64();
+        println!("{after:>6.2} s  {key:<34} {:>7} {:>9}  {what}", "", "");
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}

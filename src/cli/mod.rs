@@ -1,0 +1,36 @@
+//! The command line: one module for each command.
+
+mod demo;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Reminders that are Redis keys.
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Watch reminders fall due on a private Redis that is started for it and gone after it
+    #[command(after_help = "Example:\n  keyfall demo\n  keyfall demo --seconds 10")]
+    Demo(demo::Options),
+}
+
+/// Reads the arguments and runs the command.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            EnvFilter::try_from_env("KEYFALL_LOG").unwrap_or_else(|_| EnvFilter::new("warn")),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = tokio::runtime::Runtime::new()?;
+    match cli.command {
+        Command::Demo(options) => runtime.block_on(demo::run(options)),
+    }
+}

@@ -1,0 +1,94 @@
+//! What waits to be claimed.
+//!
+//! Listener, pacer and reconciler put down what they have found; the claimer takes it up.
+//! Bounded: what does not fit stays in the ledger and is found again, oldest first.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use tokio::sync::Notify;
+
+use super::roster::Served;
+
+/// How many names of one ledger are kept. More than a claim takes, so that it is full.
+const NAMES: usize = 1024;
+
+/// How a job that is due was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// Redis announced that its trigger expired.
+    Event,
+    /// The pacer touched its trigger, and no event followed.
+    Pacer,
+    /// The reconciler found it overdue, or its lease lapsed.
+    Reconciler,
+    /// It was due when a slot became free: the oldest of its kind.
+    Backlog,
+}
+
+/// What is known of each ledger.
+#[derive(Default)]
+pub(crate) struct Desk {
+    papers: Mutex<Vec<Paper>>,
+    changed: Notify,
+}
+
+/// What is known of one ledger.
+#[derive(Default)]
+pub(crate) struct Paper {
+    /// Jobs that are due, as far as is known.
+    pub(crate) heard: VecDeque<(String, Source)>,
+    /// Jobs whose lease has lapsed, as far as is known.
+    pub(crate) lapsed: VecDeque<String>,
+    /// More jobs are due than were heard of: take the oldest.
+    pub(crate) behind: bool,
+}
+
+impl Desk {
+    /// A job is due.
+    pub(crate) fn hear(&self, served: &Served, id: String, source: Source) {
+        self.change(served, |paper| {
+            if paper.heard.len() < NAMES {
+                paper.heard.push_back((id, source));
+            } else {
+                paper.behind = true;
+            }
+        });
+    }
+
+    /// Jobs are due that nobody named.
+    pub(crate) fn fall_behind(&self, served: &Served) {
+        self.change(served, |paper| paper.behind = true);
+    }
+
+    /// Leases have lapsed.
+    pub(crate) fn lapse(&self, served: &Served, ids: Vec<String>) {
+        self.change(served, |paper| paper.lapsed = ids.into());
+    }
+
+    /// Looks at what is known of a ledger, and takes from it.
+    pub(crate) fn read<T>(&self, served: &Served, look: impl FnOnce(&mut Paper) -> T) -> T {
+        let mut papers = self.papers.lock().expect("no panic while held");
+        if papers.len() <= served.index {
+            papers.resize_with(served.index + 1, Paper::default);
+        }
+        look(&mut papers[served.index])
+    }
+
+    /// Returns when something was put down since the last call.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    fn change(&self, served: &Served, change: impl FnOnce(&mut Paper)) {
+        self.read(served, change);
+        self.changed.notify_one();
+    }
+}
+
+impl Paper {
+    pub(crate) fn is_blank(&self) -> bool {
+        self.heard.is_empty() && self.lapsed.is_empty() && !self.behind
+    }
+}

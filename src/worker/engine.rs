@@ -1,0 +1,197 @@
+//! The whole worker as one list: what starts, in which order it stops, and why.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::claimer::Claimer;
+use super::desk::Desk;
+use super::leases::Leases;
+use super::listener::Listener;
+use super::pacer::Pacer;
+use super::reconciler::Reconciler;
+use super::roster::Roster;
+use super::runner::Runner;
+use super::slots::Slots;
+use crate::error::{Error, ErrorKind, Result};
+use crate::router::Routes;
+use crate::settings::{HEARTBEAT, LinkSettings, WorkerSettings};
+use crate::store::{DeadLimits, Store};
+
+/// How long the server is given at the start before it is asked again.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a stop waits for the last jobs to be given back.
+const HAND_BACK: Duration = Duration::from_secs(2);
+
+/// What an engine is made of.
+pub(crate) struct Plan {
+    pub(crate) link: LinkSettings,
+    pub(crate) store: Arc<Store>,
+    pub(crate) routes: Routes,
+    pub(crate) settings: WorkerSettings,
+    /// Where handlers run.
+    pub(crate) handlers: Handle,
+    /// Asks for a graceful stop.
+    pub(crate) gently: CancellationToken,
+    /// Asks for a stop without grace.
+    pub(crate) at_once: CancellationToken,
+}
+
+/// Runs a worker on this thread, until it was asked to stop and has stopped.
+pub(crate) fn run(plan: Plan) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "no runtime could be started").because(error)
+        })?;
+    runtime.block_on(drive(plan))
+}
+
+async fn drive(plan: Plan) -> Result<()> {
+    let Plan {
+        link,
+        store,
+        routes,
+        settings,
+        handlers,
+        gently,
+        at_once,
+    } = plan;
+    tokio::select! {
+        checked = check(&store) => checked?,
+        () = gently.cancelled() => return Ok(()),
+    }
+
+    let routes = Arc::new(routes);
+    let limits = routes.routes.iter().map(|route| route.concurrency);
+    let slots = Arc::new(Slots::new(settings.concurrency, limits));
+    let dead = DeadLimits {
+        count: settings.dead_count,
+        age: settings.dead_age,
+    };
+    let roster = Arc::new(Roster::new(store.clone(), routes.clone(), dead));
+    let desk = Arc::new(Desk::default());
+    let leases = Leases::new(settings.clone());
+    let runner = Runner::new(
+        handlers,
+        routes.clone(),
+        slots.clone(),
+        leases.clone(),
+        settings.clone(),
+    );
+    let pacer = Pacer::new(&store, roster.clone(), desk.clone());
+    let reconciler = Reconciler::new(
+        &store,
+        roster.clone(),
+        desk.clone(),
+        pacer.clone(),
+        settings.renewal(),
+    );
+    let listener = Listener {
+        store: store.clone(),
+        roster: roster.clone(),
+        desk: desk.clone(),
+        pacer: pacer.clone(),
+        reconciler: reconciler.clone(),
+        leases: leases.clone(),
+    };
+    let mut claimer = Claimer::new(
+        roster,
+        routes,
+        desk,
+        slots.clone(),
+        runner.clone(),
+        settings.lease,
+    );
+
+    // What finds work ends with the first word: nothing more is looked for.
+    let finding = async {
+        tokio::select! {
+            () = gently.cancelled() => {}
+            () = listener.run(&link) => {}
+            () = pacer.run() => {}
+            () = reconciler.run() => {}
+            () = heartbeat(&store, &reconciler) => {}
+        }
+    };
+    let stopping = async {
+        gently.cancelled().await;
+        tracing::info!("stopping: nothing more is claimed");
+        runner.stop();
+    };
+    // The claims under way are waited for, since their jobs are ours by then, and are given
+    // back by the runner. Then the handlers have their time, and what is left is given back.
+    let working = async {
+        tokio::join!(finding, stopping, async {
+            tokio::select! {
+                () = claimer.run(&gently) => {}
+                () = at_once.cancelled() => {}
+            }
+        });
+        tokio::select! {
+            () = at_once.cancelled() => {}
+            ended = timeout(settings.grace, all_free(&slots)) => {
+                if ended.is_err() {
+                    tracing::warn!(grace = ?settings.grace, "handlers are still running; their jobs are given back");
+                }
+            }
+        }
+        leases.hand_back_all();
+        if timeout(HAND_BACK + settings.notice(), all_free(&slots))
+            .await
+            .is_err()
+        {
+            tracing::warn!("some jobs could not be given back; they will be taken over");
+        }
+    };
+    // Leases are renewed to the very end.
+    tokio::select! {
+        () = working => {}
+        () = leases.run() => {}
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Refuses a server that cannot carry Keyfall; waits for one that is away.
+async fn check(store: &Store) -> Result<()> {
+    let mut waiting = false;
+    loop {
+        match store.check(Instant::now() + PATIENCE).await {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                if !std::mem::replace(&mut waiting, true) {
+                    tracing::warn!(%error, "waiting for Redis");
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Keeps Redis' clock in view, and notices a connection that was replaced.
+async fn heartbeat(store: &Store, reconciler: &Reconciler) {
+    let mut connection = store.connections_opened();
+    loop {
+        if let Err(error) = store.heartbeat(Instant::now() + HEARTBEAT).await {
+            tracing::debug!(%error, "no heartbeat");
+        }
+        let current = store.connections_opened();
+        if std::mem::replace(&mut connection, current) != current {
+            reconciler.was_away();
+        }
+        sleep(HEARTBEAT).await;
+    }
+}
+
+async fn all_free(slots: &Slots) {
+    while !slots.all_free() {
+        slots.freed().await;
+    }
+}

@@ -1,0 +1,233 @@
+//! The leases that this worker holds: renewed while their jobs run, given up in time.
+//!
+//! A lease is counted from before its last successful claim or renewal was sent, by the
+//! monotonic clock of this process, so that it ends here before it ends in Redis.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, oneshot};
+
+use crate::error::Result;
+use crate::handler::CancelSignal;
+use crate::settings::{BATCH, WorkerSettings};
+use crate::store::{Answered, Ledger, Word};
+
+/// Why a run has to end before its handler does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The lease is over, or somebody else holds it.
+    Lost,
+    /// The worker stops: give the job back.
+    HandBack,
+}
+
+/// All leases held.
+pub(crate) struct Leases {
+    held: Mutex<HashMap<u64, Lease>>,
+    numbers: AtomicU64,
+    first: Notify,
+    settings: WorkerSettings,
+}
+
+/// One lease, by the job and the token that Redis knows it by.
+struct Lease {
+    ledger: Arc<Ledger>,
+    id: String,
+    token: String,
+    /// When the last successful claim or renewal was sent.
+    since: Instant,
+    renewing: bool,
+    signal: CancelSignal,
+    stop: Option<oneshot::Sender<Stop>>,
+}
+
+/// A lease is kept for as long as this is.
+pub(crate) struct Held {
+    leases: Arc<Leases>,
+    number: u64,
+    /// Says when the run has to end early.
+    pub(crate) stop: oneshot::Receiver<Stop>,
+}
+
+/// The answer to one call that renewed some leases.
+type Renewal = (Vec<u64>, Result<(Vec<Answered>, Instant)>);
+
+impl Leases {
+    pub(crate) fn new(settings: WorkerSettings) -> Arc<Self> {
+        Arc::new(Leases {
+            held: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            first: Notify::new(),
+            settings,
+        })
+    }
+
+    /// Keeps a lease that was claimed by a call sent at `since`.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        ledger: Arc<Ledger>,
+        id: String,
+        token: String,
+        since: Instant,
+        signal: CancelSignal,
+    ) -> Held {
+        let (stop, stopped) = oneshot::channel();
+        let lease = Lease {
+            ledger,
+            id,
+            token,
+            since,
+            renewing: false,
+            signal,
+            stop: Some(stop),
+        };
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let mut held = self.lock();
+        held.insert(number, lease);
+        if held.len() == 1 {
+            self.first.notify_one();
+        }
+        Held {
+            leases: self.clone(),
+            number,
+            stop: stopped,
+        }
+    }
+
+    /// Raises the cancellation signal of a job, if it runs here.
+    pub(crate) fn cancel(&self, kind: &str, id: &str) {
+        for lease in self.lock().values() {
+            if lease.id == id && lease.ledger.kind().as_str() == kind {
+                lease.signal.raise();
+            }
+        }
+    }
+
+    /// Ends all runs: their jobs are to be given back.
+    pub(crate) fn hand_back_all(&self) {
+        for lease in self.lock().values_mut() {
+            lease.end(Stop::HandBack);
+        }
+    }
+
+    /// Renews, warns and ends, for ever.
+    pub(crate) async fn run(&self) {
+        let tick = (self.settings.renewal() / 10).max(Duration::from_millis(10));
+        let mut renewals: FuturesUnordered<BoxFuture<'static, Renewal>> = FuturesUnordered::new();
+        loop {
+            if self.lock().is_empty() && renewals.is_empty() {
+                self.first.notified().await;
+            }
+            self.end_overdue(Instant::now());
+            renewals.extend(self.step(Instant::now()));
+            tokio::select! {
+                () = tokio::time::sleep(tick) => {}
+                Some((numbers, answer)) = renewals.next() => self.renewed(&numbers, answer),
+            }
+        }
+    }
+
+    /// Warns the runs whose lease is about to end, and ends those whose lease has.
+    fn end_overdue(&self, now: Instant) {
+        let safe = self.settings.lease - self.settings.margin();
+        for lease in self.lock().values_mut() {
+            let age = now.saturating_duration_since(lease.since);
+            if age + self.settings.notice() >= safe {
+                lease.signal.raise();
+            }
+            if age >= safe {
+                lease.end(Stop::Lost);
+            }
+        }
+    }
+
+    /// The calls that renew what is to be renewed now.
+    fn step(&self, now: Instant) -> Vec<BoxFuture<'static, Renewal>> {
+        let mut due: HashMap<String, (Arc<Ledger>, Vec<u64>, Vec<(String, String)>)> =
+            HashMap::new();
+        for (number, lease) in self.lock().iter_mut() {
+            let age = now.saturating_duration_since(lease.since);
+            if lease.renewing || age < self.settings.renewal() {
+                continue;
+            }
+            lease.renewing = true;
+            let subject = lease.ledger.subject().to_owned();
+            let (_, numbers, pairs) = due
+                .entry(subject)
+                .or_insert_with(|| (lease.ledger.clone(), Vec::new(), Vec::new()));
+            numbers.push(*number);
+            pairs.push((lease.id.clone(), lease.token.clone()));
+        }
+        let mut calls: Vec<BoxFuture<'static, Renewal>> = Vec::new();
+        for (ledger, numbers, pairs) in due.into_values() {
+            for (numbers, pairs) in numbers.chunks(BATCH).zip(pairs.chunks(BATCH)) {
+                let (ledger, numbers, pairs) = (ledger.clone(), numbers.to_vec(), pairs.to_vec());
+                let (lease, until) = (self.settings.lease, now + self.settings.renewal());
+                calls.push(Box::pin(async move {
+                    let answer = ledger.renew(&pairs, lease, until).await;
+                    (numbers, answer)
+                }));
+            }
+        }
+        calls
+    }
+
+    fn renewed(&self, numbers: &[u64], answer: Result<(Vec<Answered>, Instant)>) {
+        let mut held = self.lock();
+        let (answers, sent) = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::warn!(leases = numbers.len(), %error, "leases could not be renewed");
+                for number in numbers {
+                    if let Some(lease) = held.get_mut(number) {
+                        lease.renewing = false;
+                    }
+                }
+                return;
+            }
+        };
+        for (number, answered) in numbers.iter().zip(answers) {
+            // Settled in the meantime, as a rule: then whatever was answered is right.
+            let Some(lease) = held.get_mut(number) else {
+                continue;
+            };
+            lease.renewing = false;
+            match answered.answer {
+                Word::Renewed => lease.since = sent,
+                Word::Cancelled => {
+                    lease.since = sent;
+                    lease.signal.raise();
+                }
+                _ => lease.end(Stop::Lost),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Lease>> {
+        self.held.lock().expect("no panic while held")
+    }
+}
+
+impl Lease {
+    fn end(&mut self, why: Stop) {
+        if let Some(stop) = self.stop.take() {
+            // The run may have ended by itself.
+            let _ = stop.send(why);
+        }
+        if why == Stop::Lost {
+            self.signal.raise();
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.leases.lock().remove(&self.number);
+    }
+}

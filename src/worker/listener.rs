@@ -1,0 +1,119 @@
+//! Turns what Redis announces into job keys.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::desk::{Desk, Source};
+use super::leases::Leases;
+use super::pacer::Pacer;
+use super::reconciler::Reconciler;
+use super::roster::Roster;
+use crate::error::{Error, ErrorKind};
+use crate::key::Kind;
+use crate::settings::LinkSettings;
+use crate::store::{Signal, Store, Subscription};
+use crate::time::UnixMs;
+
+/// How long the questions may take that are asked whenever the connection is new.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Hears events and wake-ups, and passes each on to whom it concerns.
+pub(crate) struct Listener {
+    pub(crate) store: Arc<Store>,
+    pub(crate) roster: Arc<Roster>,
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) pacer: Arc<Pacer>,
+    pub(crate) reconciler: Arc<Reconciler>,
+    pub(crate) leases: Arc<Leases>,
+}
+
+impl Listener {
+    /// Listens, for ever.
+    pub(crate) async fn run(&self, settings: &LinkSettings) {
+        let subscription = Subscription::new(self.store.clone(), settings);
+        let mut silent = false;
+        subscription
+            .run(async |signal| match signal {
+                Signal::Up => {
+                    if std::mem::take(&mut silent) {
+                        tracing::info!("events are heard again");
+                    }
+                    self.up().await;
+                }
+                Signal::Gap(error) => {
+                    if !std::mem::replace(&mut silent, true) {
+                        tracing::warn!(%error, "events are not heard; the reconciler goes on");
+                    }
+                }
+                Signal::Expired(name) => self.expired(name),
+                Signal::Wake(message) => self.woken(message),
+            })
+            .await;
+    }
+
+    /// Events flow. Whatever happened before may have gone unheard.
+    async fn up(&self) {
+        self.reconciler.was_away();
+        let until = Instant::now() + PATIENCE;
+        if let Err(error) = self.store.announce_expired(until).await {
+            let known = matches!(error.kind(), ErrorKind::Denied | ErrorKind::Damaged);
+            tracing::warn!(
+                %error,
+                "whether Redis announces expired keys is not known{}: jobs may start some 20 ms late",
+                if known { "; set `notify-keyspace-events Ex` in its configuration" } else { "" }
+            );
+        }
+        self.refresh(until).await;
+    }
+
+    async fn refresh(&self, until: Instant) {
+        match self.roster.refresh(until).await {
+            Ok(new) => {
+                for served in new {
+                    tracing::info!(kind = %served.ledger.kind(), "serving a kind");
+                    self.reconciler.expect(&served, None);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the list of kinds could not be read"),
+        }
+    }
+
+    /// A key expired; most likely not one of ours.
+    fn expired(&self, name: &[u8]) {
+        if let Some((served, id)) = self.roster.recognise(name) {
+            self.desk.hear(&served, id.to_owned(), Source::Event);
+            self.reconciler.expect(&served, None);
+        }
+    }
+
+    /// `due ledger ms`, `kind kind`, or `cancel kind id`.
+    fn woken(&self, message: &[u8]) {
+        let understood = std::str::from_utf8(message).ok().and_then(|message| {
+            let mut words = message.split(' ');
+            match (words.next()?, words.next()?, words.next()) {
+                ("due", subject, Some(ms)) => {
+                    let (kind, _shard) = subject.split_once('/')?;
+                    let due = UnixMs(ms.parse().ok()?);
+                    if let Some(served) = self.roster.by_kind(kind) {
+                        self.pacer.wake(&served, due);
+                        self.reconciler.expect(&served, Some(due));
+                    }
+                }
+                ("kind", kind, None) => {
+                    if let Some(served) = self.roster.add(&Kind::parse(kind).ok()?) {
+                        tracing::info!(%kind, "serving a new kind");
+                        self.reconciler.expect(&served, None);
+                        self.pacer.wake(&served, UnixMs(u64::MAX));
+                    }
+                }
+                ("cancel", kind, Some(id)) => self.leases.cancel(kind, id),
+                _ => return None,
+            }
+            Some(())
+        });
+        if understood.is_none() {
+            let error = Error::new(ErrorKind::Damaged, String::from_utf8_lossy(message));
+            tracing::debug!(%error, "a wake-up that this version does not know");
+        }
+    }
+}

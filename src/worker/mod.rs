@@ -1,0 +1,250 @@
+//! Runs jobs: hears what is due, claims it, calls its handler, settles.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`listener`] | hears `expired` events and wake-ups |
+//! | [`pacer`] | touches triggers at their due instant |
+//! | [`reconciler`] | finds what no event announced |
+//! | [`desk`] | holds what they found, for the claimer |
+//! | [`claimer`] | claims as much as there are free [`slots`] |
+//! | [`runner`] | calls the handler, and [`settle`]s |
+//! | [`leases`] | renews the leases of what runs |
+//! | [`roster`] | knows which kinds are served |
+//! | [`engine`] | starts and stops all of them, on a thread of their own |
+
+mod claimer;
+mod desk;
+mod engine;
+mod leases;
+mod listener;
+mod pacer;
+mod reconciler;
+mod roster;
+mod runner;
+mod settle;
+mod slots;
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+pub use desk::Source;
+
+use crate::client::Client;
+use crate::error::{Error, ErrorKind, Result};
+use crate::router::Router;
+use crate::settings::WorkerSettings;
+
+/// Runs the jobs of a router's kinds.
+///
+/// Handlers run on the tokio runtime that [`run`](Worker::run) or
+/// [`run_until`](Worker::run_until) is called on. Everything else, the renewal of leases
+/// above all, runs on a thread of its own, so that a handler that blocks its thread costs
+/// no lease.
+///
+/// ```no_run
+/// use keyfall::{Client, Job, Router, Worker};
+///
+/// async fn notify(job: Job) {
+///     println!("{} is due", job.key());
+/// }
+///
+/// # async fn example() -> keyfall::Result<()> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let app = Router::new().route("app1:trans:notice:{order}", notify);
+/// Worker::new(client, app).run().await
+/// # }
+/// ```
+#[must_use = "call `run` or `run_until`"]
+pub struct Worker {
+    client: Client,
+    router: Router,
+    settings: WorkerSettings,
+}
+
+/// Stops the engine when the future that waits for it is dropped.
+struct StopOnDrop {
+    gently: CancellationToken,
+    at_once: CancellationToken,
+}
+
+impl Worker {
+    /// A worker with the default settings.
+    pub fn new(client: Client, router: Router) -> Self {
+        Worker {
+            client,
+            router,
+            settings: WorkerSettings::default(),
+        }
+    }
+
+    /// How many jobs run at the same time, over all routes. Defaults to 256: handlers mostly
+    /// wait for something. One that computes wants a limit on its route.
+    pub fn concurrency(mut self, jobs: usize) -> Self {
+        self.settings.concurrency = jobs;
+        self
+    }
+
+    /// For how long a job is claimed; renewed three times in that time while it runs. When
+    /// a worker dies, its jobs are run again after this time. Defaults to 15 s; at least 1 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// How long a graceful stop waits for handlers to finish. Then their cancellation signal
+    /// is raised, and a moment later their jobs are given back, to be run by others, without
+    /// the attempt being counted. Defaults to 25 s.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.settings.grace = grace;
+        self
+    }
+
+    /// How long a run may take where its route does not say. Defaults to 5 minutes.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    /// How many dead letters each kind keeps, and for how long. The oldest go first, and are
+    /// counted. Defaults to 10,000 for 90 days.
+    pub fn dead_letters(mut self, count: u64, age: Duration) -> Self {
+        self.settings.dead_count = count;
+        self.settings.dead_age = age;
+        self
+    }
+
+    /// Runs until the process is asked to stop, by SIGTERM or Ctrl-C, and then stops
+    /// gracefully. A second signal stops hard: what still runs is given back at once.
+    ///
+    /// # Errors
+    /// As [`run_until`](Worker::run_until).
+    pub async fn run(self) -> Result<()> {
+        let mut signals = Signals::new()?;
+        let (gently, at_once) = (CancellationToken::new(), CancellationToken::new());
+        let run = self.run_with(gently.clone(), at_once.clone());
+        tokio::pin!(run);
+        loop {
+            tokio::select! {
+                ended = &mut run => return ended,
+                () = signals.next() => {
+                    if gently.is_cancelled() {
+                        at_once.cancel();
+                    }
+                    gently.cancel();
+                }
+            }
+        }
+    }
+
+    /// Runs until `shutdown` is ready, and then stops gracefully: nothing more is claimed,
+    /// handlers may finish within the [grace period](Worker::grace), and the rest is given
+    /// back. Dropping the future stops hard.
+    ///
+    /// A Redis that goes away while the worker runs does not end it.
+    ///
+    /// # Errors
+    /// If a setting is out of range, or the server cannot carry Keyfall; each with the
+    /// remedy. Nothing is claimed then.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<()> {
+        let (gently, at_once) = (CancellationToken::new(), CancellationToken::new());
+        let run = self.run_with(gently.clone(), at_once);
+        tokio::pin!(run);
+        tokio::select! {
+            ended = &mut run => ended,
+            () = shutdown => {
+                gently.cancel();
+                run.await
+            }
+        }
+    }
+
+    async fn run_with(self, gently: CancellationToken, at_once: CancellationToken) -> Result<()> {
+        self.validate()?;
+        let plan = engine::Plan {
+            link: self.client.settings().link.clone(),
+            store: self.client.another_store()?,
+            routes: self.router.finish()?,
+            settings: self.settings,
+            handlers: Handle::current(),
+            gently: gently.clone(),
+            at_once: at_once.clone(),
+        };
+        let _stop = StopOnDrop { gently, at_once };
+        let (ended, end) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("keyfall".into())
+            .spawn(move || {
+                // Nobody waits any more if the future was dropped.
+                let _ = ended.send(engine::run(plan));
+            })
+            .map_err(|error| {
+                Error::new(ErrorKind::Unavailable, "no thread could be started").because(error)
+            })?;
+        end.await.unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Damaged,
+                "the engine of the worker panicked; this is a fault of Keyfall",
+            ))
+        })
+    }
+
+    fn validate(&self) -> Result<()> {
+        let settings = &self.settings;
+        let fault = if settings.concurrency == 0 {
+            "concurrency is 0, so no job could run: write 1 or more".to_owned()
+        } else if !(Duration::from_secs(1)..=Duration::from_secs(24 * 3600))
+            .contains(&settings.lease)
+        {
+            format!("lease {:?} must be from 1 s to 1 day", settings.lease)
+        } else if settings.timeout.is_zero() {
+            "timeout is zero, so no run could end in time: make it longer".to_owned()
+        } else if settings.dead_count == 0 || settings.dead_age.is_zero() {
+            "dead_letters keeps none, so jobs would disappear: keep at least one".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(
+            ErrorKind::InvalidSetting,
+            format!("worker: {fault}"),
+        ))
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.gently.cancel();
+        self.at_once.cancel();
+    }
+}
+
+/// The signals by which a process is asked to stop.
+struct Signals {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        Ok(Signals {
+            #[cfg(unix)]
+            terminate: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+                .map_err(|error| {
+                    Error::new(ErrorKind::Unavailable, "SIGTERM cannot be caught").because(error)
+                })?,
+        })
+    }
+
+    async fn next(&mut self) {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = self.terminate.recv() => {}
+        }
+        #[cfg(not(unix))]
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}

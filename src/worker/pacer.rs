@@ -1,0 +1,305 @@
+//! Touches each trigger at its due instant, so that Redis expires it there and then.
+//!
+//! Left alone, Redis finds expired keys by sampling, seconds late and worse the more keys
+//! have a TTL. Whoever reads a key that is past its time makes Redis expire it at once.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::sync::Notify;
+
+use super::desk::{Desk, Source};
+use super::roster::{Roster, Served};
+use crate::settings::{LONGEST_SLEEP, UNANNOUNCED};
+use crate::store::{RedisClock, Store};
+use crate::time::{UnixMs, UnixUs};
+
+/// How many jobs are read ahead, and touched in one call, while there are few; it grows to
+/// [`MOST`] while the reads come back full.
+const LEAST: usize = 32;
+const MOST: usize = 1024;
+
+/// A trigger that is still alive after its touch is touched again so much later. Redis
+/// expires a key only once its clock is past the time, and the clocks differ by a little.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// How long the pacer leaves a ledger alone after a fault.
+const AFTER_FAULT: Duration = Duration::from_millis(100);
+
+/// How long a touch may take. A pacer that hangs is no loss: the reconciler finds the jobs.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Paces all ledgers of this worker.
+pub(crate) struct Pacer {
+    clock: Arc<RedisClock>,
+    roster: Arc<Roster>,
+    desk: Arc<Desk>,
+    wakes: Mutex<HashMap<usize, UnixMs>>,
+    woken: Notify,
+}
+
+/// Where the pacer stands in one ledger.
+struct Track {
+    served: Arc<Served>,
+    /// Everything due before this was touched, or left to the reconciler.
+    touched: UnixMs,
+    /// What was touched of those that are due exactly then.
+    touched_then: HashSet<String>,
+    /// What comes next, the soonest first.
+    coming: VecDeque<(String, UnixMs)>,
+    /// Touched, and not known to have expired.
+    alive: Vec<(String, UnixMs)>,
+    touch_again: Option<UnixUs>,
+    /// Touched a while ago: which of them are still due?
+    checks: VecDeque<(UnixUs, Vec<String>)>,
+    /// When to read what comes next, even if nothing is due.
+    read_at: Option<UnixUs>,
+    limit: usize,
+}
+
+impl Pacer {
+    pub(crate) fn new(store: &Store, roster: Arc<Roster>, desk: Arc<Desk>) -> Arc<Self> {
+        Arc::new(Pacer {
+            clock: store.clock().clone(),
+            roster,
+            desk,
+            wakes: Mutex::default(),
+            woken: Notify::new(),
+        })
+    }
+
+    /// A job of this ledger is due sooner than the pacer knows.
+    pub(crate) fn wake(&self, served: &Served, due: UnixMs) {
+        let mut wakes = self.wakes.lock().expect("no panic while held");
+        let soonest = wakes.entry(served.index).or_insert(due);
+        *soonest = due.min(*soonest);
+        self.woken.notify_one();
+    }
+
+    /// Paces, for ever.
+    pub(crate) async fn run(&self) {
+        let mut tracks: Vec<Track> = Vec::new();
+        loop {
+            let Some(now) = self.clock.now() else {
+                // Nothing was heard from Redis yet.
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            };
+            self.meet(&mut tracks, now);
+            let ready = tracks.iter_mut().filter(|track| track.next_action() <= now);
+            join_all(ready.map(|track| self.step(track, now))).await;
+            let next = tracks.iter().map(Track::next_action).min();
+            let wait = self
+                .clock
+                .now()
+                .zip(next)
+                .map_or(LONGEST_SLEEP, |(now, next)| {
+                    Duration::from_micros(next.0.saturating_sub(now.0)).min(LONGEST_SLEEP)
+                });
+            tokio::select! {
+                () = tokio::time::sleep(wait), if !wait.is_zero() => {}
+                () = self.woken.notified(), if !wait.is_zero() => {}
+                else => {}
+            }
+        }
+    }
+
+    /// Takes in new ledgers and wake-ups.
+    fn meet(&self, tracks: &mut Vec<Track>, now: UnixUs) {
+        for served in self.roster.all().into_iter().skip(tracks.len()) {
+            tracks.push(Track::new(served, now.floor_ms()));
+        }
+        let wakes = std::mem::take(&mut *self.wakes.lock().expect("no panic while held"));
+        for (index, due) in wakes {
+            let Some(track) = tracks.get_mut(index) else {
+                continue;
+            };
+            if due <= now.floor_ms() {
+                // Due already: it has no trigger to wait for.
+                self.desk.fall_behind(&track.served);
+            } else {
+                let sooner = track.coming.front().is_none_or(|(_, next)| due < *next);
+                track.read_at = track.read_at.or(sooner.then_some(now));
+            }
+        }
+        for track in tracks {
+            // The server's clock was set back: what was touched lies ahead again.
+            if track.touched > now.floor_ms() {
+                track.start_from(now);
+            }
+        }
+    }
+
+    /// Touches what is due in one ledger, reads what comes next, and hands over what no
+    /// event announced.
+    async fn step(&self, track: &mut Track, now: UnixUs) {
+        let is_time = |at: Option<UnixUs>| at.is_some_and(|at| at <= now);
+        if is_time(track.touch_again) || is_time(track.read_at) || track.has_due(now) {
+            self.touch(track, now).await;
+        }
+        while track.checks.front().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, ids)) = track.checks.pop_front() {
+                self.check(track, &ids, now).await;
+            }
+        }
+    }
+
+    async fn touch(&self, track: &mut Track, now: UnixUs) {
+        let mut batch = std::mem::take(&mut track.alive);
+        let first_touch = batch.len();
+        while track.has_due(now)
+            && let Some(next) = track.coming.pop_front()
+        {
+            batch.push(next);
+        }
+        let keys = |(id, _): &(String, UnixMs)| track.served.key(id);
+        let triggers: Vec<String> = batch
+            .iter()
+            .filter_map(keys)
+            .map(|key| key.to_string())
+            .collect();
+        track.note_touched(&batch[first_touch..]);
+        let (since, limit) = (track.touched, track.limit + track.touched_then.len());
+        let until = Instant::now() + PATIENCE;
+        let answer = track
+            .served
+            .ledger
+            .touch(&triggers, since, limit, until)
+            .await;
+        let (alive, coming) = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::warn!(ledger = ?track.served, %error, "triggers could not be touched");
+                track.alive = batch;
+                track.read_at = Some(now.plus(AFTER_FAULT));
+                return;
+            }
+        };
+        track.read_at = None;
+        track.see_coming(coming, limit, now);
+        let touched: Vec<String> = batch[first_touch..]
+            .iter()
+            .map(|(id, _)| id.clone())
+            .collect();
+        if !touched.is_empty() {
+            track.checks.push_back((now.plus(UNANNOUNCED), touched));
+        }
+        // Nobody says which of them are alive, so all are touched again, for as long as an
+        // event may be expected at all.
+        batch.retain(|(_, due)| now.since(*due) < UNANNOUNCED);
+        track.touch_again = None;
+        if alive > 0 && !batch.is_empty() {
+            track.alive = batch;
+            track.touch_again = Some(now.plus(AGAIN));
+        }
+        if track.is_flooded(now) {
+            // More is due than can be touched in time. Touching on would starve the rest:
+            // whoever has a free slot takes the oldest, event or not.
+            self.desk.fall_behind(&track.served);
+            track.start_from(now);
+        }
+    }
+
+    /// Hands over those that are still due some time after their touch: their trigger was
+    /// not there, or has no TTL, or its event was lost.
+    async fn check(&self, track: &Track, ids: &[String], now: UnixUs) {
+        let until = Instant::now() + PATIENCE;
+        let still = track
+            .served
+            .ledger
+            .still_due(ids, now.floor_ms(), until)
+            .await;
+        match still {
+            Ok(still) => {
+                for id in still {
+                    self.desk.hear(&track.served, id, Source::Pacer);
+                }
+            }
+            // The reconciler will find them.
+            Err(error) => {
+                tracing::warn!(ledger = ?track.served, %error, "touched jobs could not be checked");
+            }
+        }
+    }
+}
+
+impl Track {
+    fn new(served: Arc<Served>, touched: UnixMs) -> Self {
+        Track {
+            served,
+            touched,
+            touched_then: HashSet::new(),
+            coming: VecDeque::new(),
+            alive: Vec::new(),
+            touch_again: None,
+            checks: VecDeque::new(),
+            read_at: Some(UnixUs(0)),
+            limit: LEAST,
+        }
+    }
+
+    /// When there is something to do; far away if nothing is known.
+    fn next_action(&self) -> UnixUs {
+        let due = self.coming.front().map(|(_, due)| expires_at(*due));
+        let check = self.checks.front().map(|(at, _)| *at);
+        let next = [due, check, self.touch_again, self.read_at]
+            .into_iter()
+            .flatten()
+            .min();
+        next.unwrap_or(UnixUs(u64::MAX))
+    }
+
+    fn has_due(&self, now: UnixUs) -> bool {
+        self.coming
+            .front()
+            .is_some_and(|(_, due)| expires_at(*due) <= now)
+    }
+
+    /// What is due before now is left to others; read anew what comes.
+    fn start_from(&mut self, now: UnixUs) {
+        self.touched = now.floor_ms();
+        self.touched_then.clear();
+        self.coming.clear();
+        self.read_at = Some(now);
+    }
+
+    /// The batch is in order of its due times.
+    fn note_touched(&mut self, batch: &[(String, UnixMs)]) {
+        for (id, due) in batch {
+            if *due > self.touched {
+                self.touched = *due;
+                self.touched_then.clear();
+            }
+            self.touched_then.insert(id.clone());
+        }
+    }
+
+    fn see_coming(&mut self, mut coming: Vec<(String, UnixMs)>, limit: usize, now: UnixUs) {
+        let full = coming.len() == limit;
+        let all_due = coming
+            .last()
+            .is_some_and(|(_, due)| expires_at(*due) <= now);
+        self.limit = match (full, all_due) {
+            (true, true) => (self.limit * 4).min(MOST),
+            _ => LEAST,
+        };
+        coming.retain(|(id, due)| *due > self.touched || !self.touched_then.contains(id));
+        self.coming = coming.into();
+    }
+
+    /// Whether as many jobs as can be touched at once are due.
+    fn is_flooded(&self, now: UnixUs) -> bool {
+        self.coming.len() >= MOST
+            && self
+                .coming
+                .back()
+                .is_some_and(|(_, due)| expires_at(*due) <= now)
+    }
+}
+
+/// Redis expires a key only when its clock is past the time.
+fn expires_at(due: UnixMs) -> UnixUs {
+    UnixUs(due.0.saturating_add(1).saturating_mul(1000))
+}

@@ -1,0 +1,212 @@
+//! Finds what no event announced: jobs that are overdue, and leases that ran out.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::sync::Notify;
+
+use super::desk::{Desk, Source};
+use super::pacer::Pacer;
+use super::roster::{Roster, Served};
+use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_IDLE};
+use crate::store::{RedisClock, Store, Sweep};
+use crate::time::UnixMs;
+
+/// The longest pause between two sweeps of a ledger whose overdue jobs nobody takes.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long a sweep may take; then it is tried again.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Sweeps all ledgers of this worker, each when there may be something to find.
+pub(crate) struct Reconciler {
+    clock: Arc<RedisClock>,
+    roster: Arc<Roster>,
+    desk: Arc<Desk>,
+    pacer: Arc<Pacer>,
+    /// How long lapsed leases are left alone after Redis was away, so that their owners can
+    /// revive them.
+    renewal: Duration,
+    asked: Mutex<Asked>,
+    told: Notify,
+}
+
+struct Asked {
+    /// Ledgers to sweep no later than then.
+    by_index: HashMap<usize, Instant>,
+    /// Sweep all, whatever is due by now: events were lost.
+    all: bool,
+    /// Until then lapsed leases are left alone.
+    hold: Instant,
+}
+
+/// Where the reconciler stands in one ledger.
+struct Track {
+    served: Arc<Served>,
+    sweep_at: Instant,
+    /// How long after a sweep that found the same as the one before.
+    pause: Duration,
+    last_found: usize,
+    /// The next sweep takes everything that is due, not only what is overdue.
+    at_once: bool,
+}
+
+impl Reconciler {
+    pub(crate) fn new(
+        store: &Store,
+        roster: Arc<Roster>,
+        desk: Arc<Desk>,
+        pacer: Arc<Pacer>,
+        renewal: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Reconciler {
+            clock: store.clock().clone(),
+            roster,
+            desk,
+            pacer,
+            renewal,
+            asked: Mutex::new(Asked {
+                by_index: HashMap::new(),
+                all: true,
+                hold: Instant::now() + renewal,
+            }),
+            told: Notify::new(),
+        })
+    }
+
+    /// Something happened in this ledger, or will at `due`: see afterwards whether anything
+    /// was left behind.
+    pub(crate) fn expect(&self, served: &Served, due: Option<UnixMs>) {
+        let ahead = due.map_or(Duration::ZERO, |due| self.clock.until(due));
+        let at = Instant::now() + ahead + OVERDUE;
+        let mut asked = self.lock();
+        let earliest = asked.by_index.entry(served.index).or_insert(at);
+        if at < *earliest {
+            *earliest = at;
+        }
+        drop(asked);
+        self.told.notify_one();
+    }
+
+    /// Redis, or a connection to it, was away: events were lost, and leases were not renewed.
+    pub(crate) fn was_away(&self) {
+        let mut asked = self.lock();
+        asked.all = true;
+        asked.hold = Instant::now() + self.renewal;
+        drop(asked);
+        self.told.notify_one();
+    }
+
+    /// Sweeps, for ever.
+    pub(crate) async fn run(&self) {
+        let mut tracks: Vec<Track> = Vec::new();
+        loop {
+            self.meet(&mut tracks);
+            let now = Instant::now();
+            let ready = tracks.iter_mut().filter(|track| track.sweep_at <= now);
+            join_all(ready.map(|track| self.step(track))).await;
+            let next = tracks.iter().map(|track| track.sweep_at).min();
+            let wait = next.map_or(LONGEST_SLEEP, |next| {
+                next.saturating_duration_since(Instant::now())
+                    .min(LONGEST_SLEEP)
+            });
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.told.notified() => {}
+            }
+        }
+    }
+
+    /// Takes in new ledgers and what was asked for.
+    fn meet(&self, tracks: &mut Vec<Track>) {
+        let now = Instant::now();
+        for served in self.roster.all().into_iter().skip(tracks.len()) {
+            tracks.push(Track {
+                served,
+                sweep_at: now,
+                pause: OVERDUE,
+                last_found: 0,
+                at_once: true,
+            });
+        }
+        let mut asked = self.lock();
+        let all = std::mem::take(&mut asked.all);
+        for track in tracks.iter_mut().filter(|_| all) {
+            track.sweep_at = now;
+            track.at_once = true;
+        }
+        for (index, at) in asked.by_index.drain() {
+            if let Some(track) = tracks.get_mut(index) {
+                track.sweep_at = track.sweep_at.min(at);
+            }
+        }
+    }
+
+    /// Sweeps one ledger, puts what it finds on the desk, and sets the time of the next.
+    async fn step(&self, track: &mut Track) {
+        let overdue = if track.at_once {
+            Duration::ZERO
+        } else {
+            OVERDUE
+        };
+        let until = Instant::now() + PATIENCE;
+        let sweep = track.served.ledger.sweep(overdue, 0, BATCH, until).await;
+        match sweep {
+            Ok(found) => {
+                track.at_once = false;
+                self.found(track, found);
+            }
+            Err(error) => {
+                tracing::warn!(ledger = ?track.served, %error, "the ledger could not be swept");
+                track.sweep_at = Instant::now() + OVERDUE;
+            }
+        }
+    }
+
+    fn found(&self, track: &mut Track, found: Sweep) {
+        let now = Instant::now();
+        let hold = self.lock().hold;
+        let mut next = now + SWEEP_IDLE;
+        if let Some(due) = found.next_due {
+            next = next.min(now + self.clock.until(due) + OVERDUE);
+            self.pacer.wake(&track.served, due);
+        }
+        if let Some(lapse) = found.next_lapse {
+            next = next.min(now + self.clock.until(lapse) + OVERDUE);
+        }
+        let lapsed = found.lapsed.len();
+        if lapsed > 0 && now < hold {
+            next = next.min(hold);
+        } else if lapsed > 0 {
+            tracing::info!(ledger = ?track.served, lapsed, "leases have lapsed");
+            self.desk.lapse(&track.served, found.lapsed);
+        }
+        if found.overdue.len() < BATCH {
+            for id in &found.overdue {
+                self.desk
+                    .hear(&track.served, id.clone(), Source::Reconciler);
+            }
+        } else {
+            self.desk.fall_behind(&track.served);
+        }
+        // What was found should be gone soon. If it stays, nobody can take it now: its route
+        // is saturated, or there is none.
+        let stuck = found.overdue.len() + lapsed;
+        if stuck > 0 {
+            track.pause = if stuck == track.last_found {
+                (track.pause * 2).min(LONGEST_PAUSE)
+            } else {
+                OVERDUE
+            };
+            next = next.min(now + track.pause);
+        }
+        track.last_found = stuck;
+        track.sweep_at = next;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Asked> {
+        self.asked.lock().expect("no panic while held")
+    }
+}

@@ -1,0 +1,121 @@
+//! The kinds that this worker serves.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, RwLock};
+use std::time::Instant;
+
+use crate::client::Outbox;
+use crate::error::Result;
+use crate::key::{JobKey, Kind};
+use crate::router::Routes;
+use crate::routing::Coverage;
+use crate::settings::FOREVER;
+use crate::store::{DeadLimits, Ledger, Settlement, Store};
+
+/// A kind that some route of this worker matches.
+pub(crate) struct Served {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) coverage: Coverage,
+    /// Its place in the roster; stays the same.
+    pub(crate) index: usize,
+    pub(crate) settles: Outbox<Settlement>,
+}
+
+/// The kinds that this worker serves: those that its routes name, and of those that exist
+/// the ones that its wildcards match. It only grows.
+pub(crate) struct Roster {
+    store: Arc<Store>,
+    routes: Arc<Routes>,
+    dead: DeadLimits,
+    known: RwLock<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    list: Vec<Arc<Served>>,
+    by_kind: HashMap<Kind, Arc<Served>>,
+}
+
+impl Roster {
+    pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, dead: DeadLimits) -> Self {
+        let roster = Roster {
+            store,
+            routes: routes.clone(),
+            dead,
+            known: RwLock::default(),
+        };
+        for kind in routes.literal_kinds() {
+            roster.add(&kind);
+        }
+        roster
+    }
+
+    /// Reads the list of kinds anew and serves those that are routed. Returns what is new.
+    pub(crate) async fn refresh(&self, until: Instant) -> Result<Vec<Arc<Served>>> {
+        let kinds = self.store.kinds(until).await?;
+        Ok(kinds.iter().filter_map(|kind| self.add(kind)).collect())
+    }
+
+    /// Serves a kind if a route matches it. Returns it if it is new.
+    pub(crate) fn add(&self, kind: &Kind) -> Option<Arc<Served>> {
+        let coverage = self.routes.table.coverage(kind.as_str());
+        if coverage == Coverage::None {
+            return None;
+        }
+        let mut known = self.known.write().expect("no panic while held");
+        if known.by_kind.contains_key(kind) {
+            return None;
+        }
+        let ledger = self.store.ledger(kind);
+        // Opened here, so that its lanes run on the engine's thread and not on the handlers'.
+        let settles = Outbox::new(ledger.clone(), self.dead, FOREVER);
+        settles.open();
+        let served = Arc::new(Served {
+            ledger,
+            coverage,
+            index: known.list.len(),
+            settles,
+        });
+        known.list.push(served.clone());
+        known.by_kind.insert(kind.clone(), served.clone());
+        Some(served)
+    }
+
+    /// All kinds served, in the order in which they came.
+    pub(crate) fn all(&self) -> Vec<Arc<Served>> {
+        self.known.read().expect("no panic while held").list.clone()
+    }
+
+    pub(crate) fn by_kind(&self, kind: &str) -> Option<Arc<Served>> {
+        let known = self.known.read().expect("no panic while held");
+        known.by_kind.get(kind).cloned()
+    }
+
+    /// Recognises the name of a job that may be ours. Foreign names, which may come by the
+    /// million, cost a scan for colons and one look-up, and no allocation.
+    pub(crate) fn recognise<'a>(&self, name: &'a [u8]) -> Option<(Arc<Served>, &'a str)> {
+        let mut colons = name.iter().enumerate().filter(|(_, byte)| **byte == b':');
+        let third = colons.nth(2)?.0;
+        if colons.next().is_some() {
+            return None;
+        }
+        let kind = std::str::from_utf8(&name[..third]).ok()?;
+        let served = self.by_kind(kind)?;
+        let id = std::str::from_utf8(&name[third + 1..]).ok()?;
+        (!id.is_empty()).then_some((served, id))
+    }
+}
+
+impl Served {
+    /// The key of a job of this kind. Ids that cannot be ours are nobody's.
+    pub(crate) fn key(&self, id: &str) -> Option<JobKey> {
+        self.ledger.kind().key(id).ok()
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ledger.fmt(f)
+    }
+}

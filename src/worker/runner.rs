@@ -1,0 +1,296 @@
+//! Runs one job: from the claim to the settlement.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+use tracing::Instrument;
+
+use super::desk::Source;
+use super::leases::{Held, Leases, Stop};
+use super::roster::Served;
+use super::settle::Ending;
+use super::slots::Slots;
+use crate::handler::{CancelSignal, Failure, Job, JobParts, Outcome};
+use crate::headers::Headers;
+use crate::key::JobKey;
+use crate::record::{Header, Record, RecordFault};
+use crate::retry::RetryPolicy;
+use crate::router::{RouteEntry, Routes};
+use crate::settings::WorkerSettings;
+use crate::store::{Claimed, Settlement, Verb, When, Word};
+use crate::time::{UnixMs, UnixUs};
+
+/// For how long a record of a newer version is left to those who know it.
+const NOT_FOR_US: Duration = Duration::from_secs(30);
+
+/// Runs what was claimed, on the runtime of the worker's owner.
+pub(crate) struct Runner {
+    handle: Handle,
+    routes: Arc<Routes>,
+    slots: Arc<Slots>,
+    leases: Arc<Leases>,
+    settings: WorkerSettings,
+    default_policy: RetryPolicy,
+    stopping: AtomicBool,
+}
+
+/// When a claim was made, by both clocks.
+#[derive(Clone, Copy)]
+pub(crate) struct ClaimedAt {
+    /// When the call was sent.
+    pub(crate) sent: Instant,
+    /// When its reply was read.
+    pub(crate) received: Instant,
+    /// The server's time of the claim.
+    pub(crate) server: UnixUs,
+}
+
+/// One job between its claim and its settlement.
+struct Run {
+    runner: Arc<Runner>,
+    served: Arc<Served>,
+    key: JobKey,
+    token: String,
+    due: UnixMs,
+    claims: u32,
+    fence: u64,
+    source: Source,
+    signal: CancelSignal,
+    held: Held,
+    _slot: Slot,
+}
+
+/// A slot that was reserved; given back when this is dropped.
+struct Slot {
+    slots: Arc<Slots>,
+    route: usize,
+}
+
+impl Runner {
+    pub(crate) fn new(
+        handle: Handle,
+        routes: Arc<Routes>,
+        slots: Arc<Slots>,
+        leases: Arc<Leases>,
+        settings: WorkerSettings,
+    ) -> Arc<Self> {
+        Arc::new(Runner {
+            handle,
+            routes,
+            slots,
+            leases,
+            settings,
+            default_policy: RetryPolicy::default(),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// From now on, whatever is claimed goes back at once.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Starts a job for which a slot of `route` was reserved.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        served: &Arc<Served>,
+        claimed: Claimed,
+        route: usize,
+        source: Source,
+        at: ClaimedAt,
+    ) {
+        let slot = Slot {
+            slots: self.slots.clone(),
+            route,
+        };
+        let Some(key) = served.key(&claimed.id) else {
+            // Only a hand could have put it there. It stays leased, out of the way, and is
+            // reported again whenever the lease lapses.
+            tracing::error!(ledger = ?served, id = claimed.id, "the ledger holds an id that no job key can have");
+            return;
+        };
+        let signal = CancelSignal::new();
+        if claimed.cancelled {
+            signal.raise();
+        }
+        let held = self.leases.hold(
+            served.ledger.clone(),
+            claimed.id,
+            claimed.token.clone(),
+            at.sent,
+            signal.clone(),
+        );
+        let run = Run {
+            runner: self.clone(),
+            served: served.clone(),
+            key,
+            token: claimed.token,
+            due: claimed.due,
+            claims: claimed.claims,
+            fence: claimed.fence,
+            source,
+            signal,
+            held,
+            _slot: slot,
+        };
+        self.handle.spawn(run.run(claimed.record, route, at));
+    }
+}
+
+impl Run {
+    async fn run(mut self, record: Vec<u8>, route: usize, at: ClaimedAt) {
+        let verb = match Record::parse(record) {
+            Ok(record) => self.attempt(record, route, at).await,
+            Err(RecordFault::Newer(version)) => {
+                tracing::warn!(key = %self.key, version, "a newer version wrote this job; it is left to others");
+                Some(Verb::Later {
+                    when: When::After(NOT_FOR_US),
+                    header: String::new(),
+                    step: "returned",
+                })
+            }
+            Err(fault) => {
+                tracing::error!(key = %self.key, %fault, "the job is buried");
+                let mut header = Header::new(Headers::new());
+                header.attempts = self.claims;
+                header.error = Some(fault.to_string());
+                Some(Verb::Bury {
+                    header: header.to_line(),
+                })
+            }
+        };
+        if let Some(verb) = verb {
+            self.settle(verb).await;
+        }
+    }
+
+    /// Runs the handler. `None` if the lease was lost, and nothing is left to settle.
+    async fn attempt(&mut self, record: Record, route: usize, at: ClaimedAt) -> Option<Verb> {
+        let runner = self.runner.clone();
+        let route = &runner.routes.routes[route];
+        let attempt = record.header.attempts.saturating_add(self.claims);
+        let policy = route.retry.as_ref().unwrap_or(&runner.default_policy);
+        let ending = Ending {
+            header: &record.header,
+            attempt,
+            policy,
+        };
+        if runner.stopping.load(Ordering::Acquire) {
+            return Some(ending.give_back(self.due));
+        }
+        // The attempts before this one took their workers' lives, or their leases.
+        if self.claims > 1 && attempt > policy.max_attempts() {
+            return Some(ending.bury(format!(
+                "its lease lapsed in attempt {}, which was its last: did it end its worker?",
+                attempt - 1
+            )));
+        }
+        let lag = at.server.plus(at.received.elapsed()).since(self.due);
+        let span = tracing::info_span!("run", key = %self.key, attempt);
+        let job = Job::new(JobParts {
+            key: self.key.clone(),
+            payload: record.payload.clone(),
+            due: self.due.to_system(),
+            lag,
+            attempt,
+            first_scheduled_at: record.accepted.to_system(),
+            fence: self.fence,
+            source: self.source,
+            headers: record.header.headers.clone(),
+            names: route.names.clone(),
+            cancellation: self.signal.clone(),
+        });
+        tracing::debug!(parent: &span, source = ?self.source, ?lag, "started");
+        let outcome = self.call(route, job).instrument(span.clone()).await;
+        let verb = match outcome {
+            Ok(outcome) => {
+                tracing::debug!(parent: &span, ?outcome, "ended");
+                ending.verb(outcome, rand::random())
+            }
+            Err(Stop::HandBack) => {
+                tracing::info!(parent: &span, "given back, because the worker stops");
+                ending.give_back(self.due)
+            }
+            Err(Stop::Lost) => {
+                tracing::warn!(parent: &span, "the lease was lost; the run was ended");
+                return None;
+            }
+        };
+        Some(verb)
+    }
+
+    /// Calls the handler; a panic is a failed attempt, and so is a run that takes too long.
+    async fn call(&mut self, route: &RouteEntry, job: Job) -> Result<Outcome, Stop> {
+        let limit = route.timeout.unwrap_or(self.runner.settings.timeout);
+        let notice = self.runner.settings.notice();
+        let call = AssertUnwindSafe(async { route.handler.call(job).await })
+            .catch_unwind()
+            .map(|ended| ended.unwrap_or_else(|panic| Outcome::retry(describe(&*panic))));
+        let mut call = std::pin::pin!(call);
+        let why = tokio::select! {
+            biased;
+            outcome = &mut call => return Ok(outcome),
+            stop = &mut self.held.stop => Some(stop.unwrap_or(Stop::Lost)),
+            () = sleep(limit) => None,
+        };
+        self.signal.raise();
+        if why == Some(Stop::Lost) {
+            return Err(Stop::Lost);
+        }
+        // Asked to stop, a handler may still say how it ended.
+        match (timeout(notice, call).await, why) {
+            (Ok(outcome), _) => Ok(outcome),
+            (Err(_), Some(stop)) => Err(stop),
+            (Err(_), None) => Ok(Outcome::Retry {
+                after: None,
+                error: Failure::written(format_args!("it took longer than {limit:?}")),
+            }),
+        }
+    }
+
+    async fn settle(&self, verb: Verb) {
+        let settlement = Settlement {
+            key: self.key.clone(),
+            token: self.token.clone(),
+            verb,
+        };
+        let buried = matches!(settlement.verb, Verb::Bury { .. });
+        match self.served.settles.send(settlement).await {
+            Ok(answered) => match answered.answer {
+                Word::Gone | Word::Foreign => {
+                    tracing::warn!(key = %self.key, answer = ?answered.answer, "too late to settle");
+                }
+                answer if buried => tracing::warn!(key = %self.key, ?answer, "a dead letter"),
+                answer => tracing::debug!(key = %self.key, ?answer, "settled"),
+            },
+            Err(error) => tracing::error!(
+                key = %self.key,
+                %error,
+                "the end of this run could not be told to Redis; it will be run again"
+            ),
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.release(self.route, 1);
+    }
+}
+
+fn describe(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    match text {
+        Some(text) => format!("the handler panicked: {text}"),
+        None => "the handler panicked".into(),
+    }
+}

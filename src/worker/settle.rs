@@ -1,0 +1,175 @@
+//! How outcomes become settlements, and settlements travel.
+
+use std::time::{Duration, Instant};
+
+use crate::client::Operation;
+use crate::error::Result;
+use crate::handler::Outcome;
+use crate::record::Header;
+use crate::retry::RetryPolicy;
+use crate::settings::SETTLE_GATHER;
+use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb, When};
+use crate::time::UnixMs;
+
+impl Operation for Settlement {
+    type Terms = DeadLimits;
+
+    const GATHER: Duration = SETTLE_GATHER;
+
+    async fn send(
+        ledger: &Ledger,
+        lane: &mut Lane,
+        dead: &DeadLimits,
+        items: &[Self],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        ledger.settle(lane, items, *dead, until).await
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.verb {
+            Verb::Done => 0,
+            Verb::Later { header, .. } | Verb::Bury { header } => header.len(),
+        }
+    }
+}
+
+/// What the ledger is to do after an attempt.
+pub(crate) struct Ending<'a> {
+    /// The header as it was claimed.
+    pub(crate) header: &'a Header,
+    /// The number of the attempt.
+    pub(crate) attempt: u32,
+    pub(crate) policy: &'a RetryPolicy,
+}
+
+impl Ending<'_> {
+    /// The settlement that an outcome asks for. `random` is from 0 up to 1, for the jitter.
+    pub(crate) fn verb(&self, outcome: Outcome, random: f64) -> Verb {
+        let next = self.policy.next(self.attempt, random);
+        match (outcome, next) {
+            (Outcome::Done, _) => Verb::Done,
+            (Outcome::Retry { after, error }, Some(delay)) => self.later(
+                after.unwrap_or(delay),
+                Some(error.as_str().into()),
+                "failed",
+            ),
+            (Outcome::Retry { error, .. }, None) => self.bury(error.as_str().into()),
+            (Outcome::Again { after }, Some(delay)) => {
+                self.later(after.unwrap_or(delay), None, "again")
+            }
+            (Outcome::Again { .. }, None) => self.bury(format!(
+                "it asked to be run again, and attempt {} was its last",
+                self.attempt
+            )),
+            (Outcome::Snooze { after }, _) => Verb::Later {
+                when: When::After(after),
+                header: self.uncounted(),
+                step: "snoozed",
+            },
+            (Outcome::Bury { reason }, _) => self.bury(reason.as_str().into()),
+        }
+    }
+
+    /// The job goes back as it came, and this attempt does not count.
+    pub(crate) fn give_back(&self, due: UnixMs) -> Verb {
+        Verb::Later {
+            when: When::At(due),
+            header: self.uncounted(),
+            step: "returned",
+        }
+    }
+
+    /// The job becomes a dead letter for this reason.
+    pub(crate) fn bury(&self, reason: String) -> Verb {
+        Verb::Bury {
+            header: self.counted(Some(reason)),
+        }
+    }
+
+    fn later(&self, delay: Duration, error: Option<String>, step: &'static str) -> Verb {
+        Verb::Later {
+            when: When::After(delay),
+            header: self.counted(error),
+            step,
+        }
+    }
+
+    fn counted(&self, error: Option<String>) -> String {
+        let mut header = self.header.clone();
+        header.attempts = self.attempt;
+        header.error = error;
+        header.to_line()
+    }
+
+    /// The header without this attempt, but with those that lapsed before it.
+    fn uncounted(&self) -> String {
+        let mut header = self.header.clone();
+        header.attempts = self.attempt.saturating_sub(1);
+        header.to_line()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headers::Headers;
+
+    fn verb(outcome: Outcome, attempt: u32) -> Verb {
+        let policy = RetryPolicy::ladder([Duration::from_secs(1), Duration::from_secs(5)]).unwrap();
+        let header = Header::new(Headers::new());
+        let ending = Ending {
+            header: &header,
+            attempt,
+            policy: &policy,
+        };
+        ending.verb(outcome, 0.5)
+    }
+
+    fn later(verb: Verb) -> (When, String, &'static str) {
+        match verb {
+            Verb::Later { when, header, step } => (when, header, step),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_failure_climbs_the_ladder_and_is_buried_at_its_end() {
+        let (when, header, step) = later(verb(Outcome::retry("no"), 2));
+        assert_eq!(when, When::After(Duration::from_secs(5)));
+        assert_eq!(header, r#"{"v":1,"attempts":2,"error":"no"}"#);
+        assert_eq!(step, "failed");
+        let Verb::Bury { header } = verb(Outcome::retry("no"), 3) else {
+            panic!("attempt 3 of 3 is the last");
+        };
+        assert_eq!(header, r#"{"v":1,"attempts":3,"error":"no"}"#);
+    }
+
+    #[test]
+    fn again_counts_and_records_no_failure() {
+        let (when, header, step) = later(verb(Outcome::again(), 1));
+        assert_eq!(when, When::After(Duration::from_secs(1)));
+        assert_eq!(header, r#"{"v":1,"attempts":1}"#);
+        assert_eq!(step, "again");
+        assert!(matches!(verb(Outcome::again(), 3), Verb::Bury { .. }));
+    }
+
+    #[test]
+    fn a_snooze_does_not_count_and_never_ends() {
+        let outcome = || Outcome::snooze(Duration::from_secs(9));
+        assert_eq!(later(verb(outcome(), 1)).1, r#"{"v":1}"#);
+        let (when, header, _) = later(verb(outcome(), 300));
+        assert_eq!(when, When::After(Duration::from_secs(9)));
+        assert_eq!(header, r#"{"v":1,"attempts":299}"#);
+    }
+
+    #[test]
+    fn a_time_that_was_asked_for_does_not_outlast_the_policy() {
+        let outcome = || Outcome::retry_after(Duration::from_secs(7), "no");
+        assert_eq!(
+            later(verb(outcome(), 1)).0,
+            When::After(Duration::from_secs(7))
+        );
+        assert!(matches!(verb(outcome(), 3), Verb::Bury { .. }));
+    }
+}
