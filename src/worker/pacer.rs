@@ -18,7 +18,7 @@ use crate::time::{UnixMs, UnixUs};
 
 /// How many jobs are read ahead, and touched in one call, while there are few; it grows to
 /// [`MOST`] while the reads come back full.
-const LEAST: usize = 32;
+const LEAST: usize = 64;
 const MOST: usize = 1024;
 
 /// A trigger that is still alive after its touch is touched again so much later. Redis
@@ -282,7 +282,7 @@ impl Track {
             .last()
             .is_some_and(|(_, due)| expires_at(*due) <= now);
         self.limit = match (full, all_due) {
-            (true, true) => (self.limit * 4).min(MOST),
+            (true, true) => (self.limit * 8).min(MOST),
             _ => LEAST,
         };
         coming.retain(|(id, due)| *due > self.touched || !self.touched_then.contains(id));
