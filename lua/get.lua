@@ -11,7 +11,7 @@
 -- Reply one of
 --       {'pending', now µs, due, record}
 --       {'leased', now µs, deadline, lease, record, successor}   successor: `due record` or ''
---       {'dead', now µs, died, number, record}
+--       {'dead', now µs, died, record}
 --       {'absent', now µs}
 --       times in Unix ms
 
@@ -31,9 +31,8 @@ if due then
 end
 local numbers = redis.call('HGET', grave_key, id)
 if numbers then
-  local number = string.match(numbers, '(%d+)$')
-  local name = id .. ':' .. number
-  return {'dead', now, redis.call('ZSCORE', dead_key, name) or '0', number,
+  local name = id .. ':' .. string.match(numbers, '(%d+)$')
+  return {'dead', now, redis.call('ZSCORE', dead_key, name) or '0',
     redis.call('HGET', grave_key, name) or ''}
 end
 return {'absent', now}

@@ -43,6 +43,7 @@ impl Names {
 
     /// Channel on which Redis announces the keys that it expired.
     /// See <https://redis.io/docs/latest/develop/pubsub/keyspace-notifications/>.
+    #[cfg(feature = "worker")]
     pub(crate) fn expired(database: i64) -> String {
         format!("__keyevent@{database}__:expired")
     }

@@ -63,7 +63,7 @@ impl ClientBuilder {
     /// Keyfall; each with the remedy.
     pub async fn connect(self) -> Result<Client> {
         self.validate()?;
-        Client::open(self.url, self.settings).await
+        Client::open(&self.url, self.settings).await
     }
 
     fn validate(&self) -> Result<()> {

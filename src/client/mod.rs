@@ -56,7 +56,6 @@ use crate::store::{Change, Ledger, Placement, Store};
 pub struct Client(Arc<Shared>);
 
 struct Shared {
-    url: String,
     settings: ClientSettings,
     store: Arc<Store>,
     books: Mutex<HashMap<Kind, Arc<Book>>>,
@@ -91,12 +90,11 @@ impl Client {
         ClientBuilder::new(url)
     }
 
-    async fn open(url: String, settings: ClientSettings) -> Result<Self> {
+    async fn open(url: &str, settings: ClientSettings) -> Result<Self> {
         let names = crate::names::Names::new(&settings.namespace);
-        let store = Store::new(&url, names, &settings.link)?;
+        let store = Store::new(url, names, &settings.link)?;
         store.check(Instant::now() + settings.call_timeout).await?;
         Ok(Client(Arc::new(Shared {
-            url,
             settings,
             store,
             books: Mutex::default(),
@@ -178,9 +176,8 @@ impl Client {
 
     /// A store of its own for a worker, which lives on another runtime.
     #[cfg(feature = "worker")]
-    pub(crate) fn another_store(&self) -> Result<Arc<Store>> {
-        let names = crate::names::Names::new(&self.0.settings.namespace);
-        Store::insisting(&self.0.url, names, &self.0.settings.link)
+    pub(crate) fn store_for_worker(&self) -> Arc<Store> {
+        self.0.store.insisting(&self.0.settings.link)
     }
 
     fn book(&self, key: &JobKey) -> Result<Arc<Book>> {

@@ -46,7 +46,7 @@ impl JobView {
         let (record, state, due) = match found {
             Found::Absent => return Ok(None),
             Found::Pending { due, record } => (record, JobState::Pending, due),
-            Found::Dead { died, record, .. } => (record, JobState::Dead, died),
+            Found::Dead { died, record } => (record, JobState::Dead, died),
             Found::Leased {
                 now,
                 deadline,

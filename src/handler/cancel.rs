@@ -50,9 +50,4 @@ impl CancelSignal {
     pub async fn raised(&self) {
         self.0.cancelled().await;
     }
-
-    /// A signal that is raised with this one, and not the other way round.
-    pub(crate) fn child(&self) -> Self {
-        CancelSignal(self.0.child_token())
-    }
 }

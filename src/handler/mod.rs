@@ -88,8 +88,7 @@ where
     }
 
     /// How long one run may take; then its [`CancelSignal`] is raised and the run has
-    /// failed. Longer than zero. Defaults to no limit: a lease is renewed for as long as
-    /// its handler runs.
+    /// failed. Longer than zero. Defaults to the [worker's](crate::Worker::timeout).
     fn timeout(self, timeout: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.timeout = Some(timeout))

@@ -91,7 +91,7 @@ impl RouteOptions {
     pub(crate) fn check(&self, pattern: &str) -> Result<()> {
         let fault = if self.timeout == Some(Duration::ZERO) {
             "`timeout` is zero, so no run could end in time: make it longer, \
-             or leave it out for no limit"
+             or leave it out for the worker's default"
         } else if self.concurrency == Some(0) {
             "`concurrency` is 0, so no job could run: write 1 or more, \
              or leave it out for no limit of its own"

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::time::{UnixMs, UnixUs};
+use crate::time::UnixUs;
 
 /// How far two clocks may drift apart, as a fraction: NTP slews by 500 ppm at the most.
 const DRIFT: f64 = 0.001;
@@ -41,13 +41,15 @@ impl RedisClock {
     }
 
     /// The server's time now, or `None` before the first reply.
+    #[cfg(feature = "worker")]
     pub(crate) fn now(&self) -> Option<UnixUs> {
         let best = self.best.lock().expect("no panic while held");
         best.map(|sample| sample.server_at(Instant::now()))
     }
 
     /// How long until the server's clock shows `time`; zero if it does, or if it is not known.
-    pub(crate) fn until(&self, time: UnixMs) -> Duration {
+    #[cfg(feature = "worker")]
+    pub(crate) fn until(&self, time: crate::time::UnixMs) -> Duration {
         let now = self.now().map_or(u64::MAX, |now| now.0);
         Duration::from_micros(time.0.saturating_mul(1000).saturating_sub(now))
     }

@@ -29,7 +29,6 @@ pub(crate) enum Found {
     },
     Dead {
         died: UnixMs,
-        number: u64,
         record: Vec<u8>,
     },
 }
@@ -70,7 +69,6 @@ impl Ledger {
             },
             "dead" => Found::Dead {
                 died: UnixMs(reply.number()?),
-                number: reply.number()?,
                 record: reply.bytes()?,
             },
             other => return Err(unexpected(format!("the state {other:?}"))),

@@ -28,6 +28,7 @@ pub(crate) struct Ledger {
 /// The reply to a call, and when the try that it answers was sent.
 pub(super) struct Called {
     pub(super) reply: Reply,
+    #[cfg(feature = "worker")]
     pub(super) sent: Instant,
 }
 
@@ -46,6 +47,7 @@ impl Ledger {
     }
 
     /// How wake-ups call this ledger.
+    #[cfg(feature = "worker")]
     pub(crate) fn subject(&self) -> &str {
         &self.names.subject
     }
@@ -101,6 +103,7 @@ impl Ledger {
         store.clock.observe(answer.sent, answer.received, reply.now);
         Ok(Called {
             reply,
+            #[cfg(feature = "worker")]
             sent: answer.sent,
         })
     }

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "worker")]
+use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
 use tokio::time::{sleep, timeout_at};
 
 use super::fault::Fault;
@@ -49,6 +51,7 @@ pub(crate) struct Answer {
 /// A command, or several that are sent together and answered as one array.
 pub(crate) enum Request<'a> {
     One(&'a Cmd),
+    #[cfg(feature = "worker")]
     Many(&'a Pipeline),
 }
 
@@ -71,6 +74,7 @@ impl Link {
         self.client.get_connection_info().addr().to_string()
     }
 
+    #[cfg(feature = "worker")]
     pub(crate) fn client(&self) -> &redis::Client {
         &self.client
     }
@@ -111,6 +115,7 @@ impl Link {
         let reply = async {
             match request {
                 Request::One(cmd) => cmd.query_async(&mut connection.inner).await,
+                #[cfg(feature = "worker")]
                 Request::Many(pipeline) => pipeline.query_async(&mut connection.inner).await,
             }
         };

@@ -28,7 +28,9 @@ mod work;
 use std::sync::Arc;
 use std::time::Instant;
 
-use redis::{Cmd, Pipeline, Value};
+#[cfg(feature = "worker")]
+use redis::Pipeline;
+use redis::{Cmd, Value};
 
 pub(crate) use clock::RedisClock;
 pub(crate) use inspect::{Found, Tally};
@@ -61,17 +63,6 @@ pub(crate) struct Store {
 impl Store {
     /// A store on the server that `url` names. Opens nothing yet.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
-        Store::open(url, names, settings, false)
-    }
-
-    /// A store whose calls outlast whatever may pass: outages, fail-overs, a narrow ACL that
-    /// somebody mends.
-    #[cfg(feature = "worker")]
-    pub(crate) fn insisting(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
-        Store::open(url, names, settings, true)
-    }
-
-    fn open(url: &str, names: Names, settings: &LinkSettings, insists: bool) -> Result<Arc<Self>> {
         let client = server::client(url)?;
         let database = client.get_connection_info().redis_settings().db();
         Ok(Arc::new(Store {
@@ -79,8 +70,21 @@ impl Store {
             clock: Arc::default(),
             names,
             database,
-            insists,
+            insists: false,
         }))
+    }
+
+    /// A store on the same server, with a connection of its own, whose calls outlast whatever
+    /// may pass: outages, fail-overs, a narrow ACL that somebody mends.
+    #[cfg(feature = "worker")]
+    pub(crate) fn insisting(&self, settings: &LinkSettings) -> Arc<Self> {
+        Arc::new(Store {
+            link: Link::new(self.link.client().clone(), settings),
+            clock: Arc::default(),
+            names: self.names.clone(),
+            database: self.database,
+            insists: true,
+        })
     }
 
     /// The ledger of a kind.
@@ -89,6 +93,7 @@ impl Store {
     }
 
     /// Where Redis' clock stands.
+    #[cfg(feature = "worker")]
     pub(crate) fn clock(&self) -> &Arc<RedisClock> {
         &self.clock
     }
@@ -104,6 +109,7 @@ impl Store {
     }
 
     /// The kinds that were ever used, in no order.
+    #[cfg(feature = "worker")]
     pub(crate) async fn kinds(&self, until: Instant) -> Result<Vec<Kind>> {
         let mut cmd = redis::cmd("HKEYS");
         cmd.arg(self.names.kinds());

@@ -137,6 +137,7 @@ impl Reply {
     }
 
     /// A point in time, or `None` where the script answered with nothing.
+    #[cfg(feature = "worker")]
     pub(crate) fn time(&mut self) -> Result<Option<UnixMs>> {
         let text = self.text()?;
         if text.is_empty() {
@@ -148,6 +149,7 @@ impl Reply {
     }
 
     /// Words that are separated by blanks, such as ids.
+    #[cfg(feature = "worker")]
     pub(crate) fn words(&mut self) -> Result<Vec<String>> {
         Ok(self
             .text()?

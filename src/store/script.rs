@@ -25,8 +25,9 @@ impl Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal, $keys:literal keys, [$($part:literal),*];)*) => {
+    ($($(#[$gate:meta])* $name:ident = $file:literal, $keys:literal keys, [$($part:literal),*];)*) => {
         $(
+            $(#[$gate])*
             pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
                 let source = concat!(
                     $(include_str!(concat!("../../lua/lib/", $part, ".lua")),)*
@@ -43,9 +44,9 @@ macro_rules! scripts {
 
         /// Every script with the text of its file, for the tests that hold headers, callers
         /// and folder together.
-        #[cfg(test)]
+        #[cfg(all(test, feature = "worker"))]
         pub(crate) fn all() -> Vec<(&'static Script, &'static str)> {
-            vec![$((&*$name, include_str!(concat!("../../lua/", $file, ".lua"))),)*]
+            vec![$($(#[$gate])* (&*$name, include_str!(concat!("../../lua/", $file, ".lua"))),)*]
         }
     };
 }
@@ -54,10 +55,15 @@ scripts! {
     SCHEDULE = "schedule", 7 keys, ["clock", "calls", "record", "trigger"];
     RESCHEDULE = "reschedule", 6 keys, ["clock", "calls", "record", "trigger"];
     CANCEL = "cancel", 7 keys, ["clock", "calls", "lease", "trigger"];
+    #[cfg(feature = "worker")]
     CLAIM = "claim", 6 keys, ["clock", "calls", "lease"];
+    #[cfg(feature = "worker")]
     RECLAIM = "reclaim", 8 keys, ["clock", "calls", "record", "lease", "trigger"];
+    #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
+    #[cfg(feature = "worker")]
     SETTLE = "settle", 10 keys, ["clock", "calls", "record", "lease", "trigger", "dead"];
+    #[cfg(feature = "worker")]
     SWEEP = "sweep", 2 keys, ["clock"];
     GET = "get", 7 keys, ["clock"];
     STATS = "stats", 5 keys, ["clock"];

@@ -73,7 +73,6 @@ pub(crate) struct DeadLimits {
 /// What a sweep found.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    pub(crate) now: UnixUs,
     pub(crate) overdue: Vec<String>,
     pub(crate) lapsed: Vec<String>,
     pub(crate) next_due: Option<UnixMs>,
@@ -192,7 +191,6 @@ impl Ledger {
         cmd.arg(millis(overdue)).arg(skip).arg(limit);
         let mut reply = self.eval(&SWEEP, &cmd, until).await?.reply;
         Ok(Sweep {
-            now: reply.now,
             overdue: reply.words()?,
             lapsed: reply.words()?,
             next_due: reply.time()?,

@@ -128,9 +128,15 @@ async fn drive(plan: Plan) -> Result<()> {
     // back by the runner. Then the handlers have their time, and what is left is given back.
     let working = async {
         tokio::join!(finding, stopping, async {
+            let too_long = async {
+                gently.cancelled().await;
+                sleep(HAND_BACK).await;
+            };
             tokio::select! {
                 () = claimer.run(&gently) => {}
                 () = at_once.cancelled() => {}
+                // Redis is away; what it may have claimed for us will lapse.
+                () = too_long => {}
             }
         });
         tokio::select! {

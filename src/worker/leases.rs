@@ -55,6 +55,14 @@ pub(crate) struct Held {
     pub(crate) stop: oneshot::Receiver<Stop>,
 }
 
+/// The leases of one ledger that are to be renewed.
+struct Stale {
+    ledger: Arc<Ledger>,
+    numbers: Vec<u64>,
+    /// Id and token of each.
+    pairs: Vec<(String, String)>,
+}
+
 /// The answer to one call that renewed some leases.
 type Renewal = (Vec<u64>, Result<(Vec<Answered>, Instant)>);
 
@@ -149,8 +157,7 @@ impl Leases {
 
     /// The calls that renew what is to be renewed now.
     fn step(&self, now: Instant) -> Vec<BoxFuture<'static, Renewal>> {
-        let mut due: HashMap<String, (Arc<Ledger>, Vec<u64>, Vec<(String, String)>)> =
-            HashMap::new();
+        let mut due: HashMap<String, Stale> = HashMap::new();
         for (number, lease) in self.lock().iter_mut() {
             let age = now.saturating_duration_since(lease.since);
             if lease.renewing || age < self.settings.renewal() {
@@ -158,16 +165,20 @@ impl Leases {
             }
             lease.renewing = true;
             let subject = lease.ledger.subject().to_owned();
-            let (_, numbers, pairs) = due
-                .entry(subject)
-                .or_insert_with(|| (lease.ledger.clone(), Vec::new(), Vec::new()));
-            numbers.push(*number);
-            pairs.push((lease.id.clone(), lease.token.clone()));
+            let stale = due.entry(subject).or_insert_with(|| Stale {
+                ledger: lease.ledger.clone(),
+                numbers: Vec::new(),
+                pairs: Vec::new(),
+            });
+            stale.numbers.push(*number);
+            stale.pairs.push((lease.id.clone(), lease.token.clone()));
         }
         let mut calls: Vec<BoxFuture<'static, Renewal>> = Vec::new();
-        for (ledger, numbers, pairs) in due.into_values() {
-            for (numbers, pairs) in numbers.chunks(BATCH).zip(pairs.chunks(BATCH)) {
-                let (ledger, numbers, pairs) = (ledger.clone(), numbers.to_vec(), pairs.to_vec());
+        for stale in due.into_values() {
+            let batches = stale.numbers.chunks(BATCH).zip(stale.pairs.chunks(BATCH));
+            for (numbers, pairs) in batches {
+                let ledger = stale.ledger.clone();
+                let (numbers, pairs) = (numbers.to_vec(), pairs.to_vec());
                 let (lease, until) = (self.settings.lease, now + self.settings.renewal());
                 calls.push(Box::pin(async move {
                     let answer = ledger.renew(&pairs, lease, until).await;

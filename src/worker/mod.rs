@@ -166,7 +166,7 @@ impl Worker {
         self.validate()?;
         let plan = engine::Plan {
             link: self.client.settings().link.clone(),
-            store: self.client.another_store()?,
+            store: self.client.store_for_worker(),
             routes: self.router.finish()?,
             settings: self.settings,
             handlers: Handle::current(),
