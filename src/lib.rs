@@ -1,4 +1,64 @@
-//! Keyfall: reminders that are Redis keys.
+//! Reminders that are Redis keys.
+//!
+//! A service names a reminder as it names any Redis key, `app:module:biz:id`, and says when it
+//! is due. The handler that the name belongs to then runs: within milliseconds, and at least
+//! once.
+//!
+//! ```no_run
+//! use keyfall::{Client, Job, Router, Worker};
+//! use std::time::Duration;
+//!
+//! async fn notify(job: Job) {
+//!     println!("{} is due, {:?} late", job.key(), job.lag());
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> keyfall::Result<()> {
+//! let client = Client::connect("redis://127.0.0.1:6379").await?;
+//! client.schedule("app1:trans:notice:42", "order 42").after(Duration::from_secs(900)).await?;
+//!
+//! let app = Router::new().route("app1:trans:notice:{order}", notify);
+//! Worker::new(client, app).run().await
+//! # }
+//! ```
+//!
+//! # Types to know
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Client`] | schedules, reschedules, cancels, looks up |
+//! | [`JobKey`] | the name of a job, parsed once |
+//! | [`Router`] | which handler runs which names |
+//! | [`Job`] | what a handler is called with; extractors such as [`Json`] take it apart |
+//! | [`Outcome`] | how a run ends: done, retry, again, snooze, bury |
+//! | [`Worker`] | runs the jobs of a router |
+//!
+//! # What is promised
+//!
+//! A job that `schedule` acknowledged runs at least once, or is cancelled, or ends as a dead
+//! letter with its reason, for as long as Redis keeps its data. A job whose cancel was
+//! acknowledged does not start. One worker at a time runs a job; should an old run outlive its
+//! lease all the same, it can no longer change what becomes of the job, and its
+//! [fencing value](Job::fence) is lower than that of the next. Every call may be repeated.
+//! `docs/design.md` in the repository says why and how, and `docs/states.md` what each call does
+//! in each state.
+//!
+//! # Features
+//!
+//! | feature | brings | default |
+//! |---|---|---|
+//! | `worker` | [`Router`], handlers, [`Worker`] | yes |
+//! | `embedded` | [`embedded`]: a private Redis for demos and tests | |
+//! | `cli` | the `keyfall` command | |
+//!
+//! A service that only schedules depends on this crate with `default-features = false`.
+//!
+//! # Where things are
+//!
+//! Each module uses only those before it: `error`, `key`, `time`, `headers`, `retry`, `record`,
+//! `settings` and `names` know nothing of Redis; `store` is the only one that speaks it, through
+//! the scripts in `lua/`; `client` is the producer's side; `routing`, `handler` and `router` find
+//! and call handlers; `worker` ties them together.
 #![deny(missing_docs)]
 
 mod client;
@@ -41,3 +101,8 @@ pub use retry::RetryPolicy;
 pub use router::Router;
 #[cfg(feature = "worker")]
 pub use worker::{Source, Worker};
+
+/// The examples of the README are compiled with the documentation tests.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
