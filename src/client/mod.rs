@@ -93,7 +93,9 @@ impl Client {
     async fn open(url: &str, settings: ClientSettings) -> Result<Self> {
         let names = crate::names::Names::new(&settings.namespace);
         let store = Store::new(url, names, &settings.link)?;
-        store.check(Instant::now() + settings.call_timeout).await?;
+        // A server that is not there is a mistake at start-up more often than an outage.
+        let patience = settings.call_timeout.min(settings.link.connect_timeout);
+        store.check(Instant::now() + patience).await?;
         Ok(Client(Arc::new(Shared {
             settings,
             store,

@@ -54,6 +54,16 @@ impl Fault {
     }
 
     pub(crate) fn from_connecting(error: RedisError, address: &str) -> Self {
+        if error.kind() == redis::ErrorKind::Parse {
+            return Fault {
+                error: Error::new(
+                    ErrorKind::Incompatible,
+                    format!("what answers at {address} does not speak as Redis does: check host and port"),
+                )
+                .because(error),
+                class: Class::Final,
+            };
+        }
         let mut fault = Fault::from_redis(error, address);
         if fault.class == Class::Broken {
             fault.class = Class::Unreachable;
