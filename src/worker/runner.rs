@@ -139,16 +139,31 @@ impl Runner {
             held,
             _slot: slot,
         };
-        self.handle.spawn(run.run(claimed.record, route, at));
+        let record = Record::parse(claimed.record);
+        let before = record.as_ref().map_or(0, |record| record.header.attempts);
+        let attempt = before.saturating_add(run.claims);
+        // At the highest level, so that even a lone error says which job it is about.
+        let span = tracing::error_span!("run", key = %run.key, attempt);
+        self.handle
+            .spawn(run.run(record, attempt, route, at).instrument(span));
     }
 }
 
 impl Run {
-    async fn run(mut self, record: Vec<u8>, route: usize, at: ClaimedAt) {
-        let verb = match Record::parse(record) {
-            Ok(record) => self.attempt(record, route, at).await,
+    async fn run(
+        mut self,
+        record: Result<Record, RecordFault>,
+        attempt: u32,
+        route: usize,
+        at: ClaimedAt,
+    ) {
+        let verb = match record {
+            Ok(record) => self.attempt(&record, attempt, route, at).await,
             Err(RecordFault::Newer(version)) => {
-                tracing::warn!(key = %self.key, version, "a newer version wrote this job; it is left to others");
+                tracing::warn!(
+                    version,
+                    "a newer version wrote this job; it is left to others"
+                );
                 Some(Verb::Later {
                     when: When::After(NOT_FOR_US),
                     header: String::new(),
@@ -156,9 +171,9 @@ impl Run {
                 })
             }
             Err(fault) => {
-                tracing::error!(key = %self.key, %fault, "the job is buried");
+                tracing::error!(%fault, "the job is buried");
                 let mut header = Header::new(Headers::new());
-                header.attempts = self.claims;
+                header.attempts = attempt;
                 header.error = Some(fault.to_string());
                 Some(Verb::Bury {
                     header: header.to_line(),
@@ -171,10 +186,15 @@ impl Run {
     }
 
     /// Runs the handler. `None` if the lease was lost, and nothing is left to settle.
-    async fn attempt(&mut self, record: Record, route: usize, at: ClaimedAt) -> Option<Verb> {
+    async fn attempt(
+        &mut self,
+        record: &Record,
+        attempt: u32,
+        route: usize,
+        at: ClaimedAt,
+    ) -> Option<Verb> {
         let runner = self.runner.clone();
         let route = &runner.routes.routes[route];
-        let attempt = record.header.attempts.saturating_add(self.claims);
         let policy = route.retry.as_ref().unwrap_or(&runner.default_policy);
         let ending = Ending {
             header: &record.header,
@@ -191,13 +211,30 @@ impl Run {
                 attempt - 1
             )));
         }
-        let lag = at.server.plus(at.received.elapsed()).since(self.due);
-        let span = tracing::info_span!("run", key = %self.key, attempt);
-        let job = Job::new(JobParts {
+        let job = self.job(record, attempt, route, at);
+        tracing::debug!(source = ?self.source, lag = ?job.lag(), "started");
+        match self.call(route, job).await {
+            Ok(outcome) => {
+                tracing::debug!(?outcome, "ended");
+                Some(ending.verb(outcome, rand::random()))
+            }
+            Err(Stop::HandBack) => {
+                tracing::info!("given back, because the worker stops");
+                Some(ending.give_back(self.due))
+            }
+            Err(Stop::Lost) => {
+                tracing::warn!("the lease was lost; the run was ended");
+                None
+            }
+        }
+    }
+
+    fn job(&self, record: &Record, attempt: u32, route: &RouteEntry, at: ClaimedAt) -> Job {
+        Job::new(JobParts {
             key: self.key.clone(),
             payload: record.payload.clone(),
             due: self.due.to_system(),
-            lag,
+            lag: at.server.plus(at.received.elapsed()).since(self.due),
             attempt,
             first_scheduled_at: record.accepted.to_system(),
             fence: self.fence,
@@ -205,24 +242,7 @@ impl Run {
             headers: record.header.headers.clone(),
             names: route.names.clone(),
             cancellation: self.signal.clone(),
-        });
-        tracing::debug!(parent: &span, source = ?self.source, ?lag, "started");
-        let outcome = self.call(route, job).instrument(span.clone()).await;
-        let verb = match outcome {
-            Ok(outcome) => {
-                tracing::debug!(parent: &span, ?outcome, "ended");
-                ending.verb(outcome, rand::random())
-            }
-            Err(Stop::HandBack) => {
-                tracing::info!(parent: &span, "given back, because the worker stops");
-                ending.give_back(self.due)
-            }
-            Err(Stop::Lost) => {
-                tracing::warn!(parent: &span, "the lease was lost; the run was ended");
-                return None;
-            }
-        };
-        Some(verb)
+        })
     }
 
     /// Calls the handler; a panic is a failed attempt, and so is a run that takes too long.
@@ -264,13 +284,12 @@ impl Run {
         match self.served.settles.send(settlement).await {
             Ok(answered) => match answered.answer {
                 Word::Gone | Word::Foreign => {
-                    tracing::warn!(key = %self.key, answer = ?answered.answer, "too late to settle");
+                    tracing::warn!(answer = ?answered.answer, "too late to settle");
                 }
-                answer if buried => tracing::warn!(key = %self.key, ?answer, "a dead letter"),
-                answer => tracing::debug!(key = %self.key, ?answer, "settled"),
+                answer if buried => tracing::warn!(?answer, "a dead letter"),
+                answer => tracing::debug!(?answer, "settled"),
             },
             Err(error) => tracing::error!(
-                key = %self.key,
                 %error,
                 "the end of this run could not be told to Redis; it will be run again"
             ),
