@@ -22,6 +22,10 @@ end
 -- The record with one more step, and with another header or payload where one is given.
 local function with_step(record, step, now, header, payload)
   local old_header, steps, old_payload = split_record(record)
+  if steps == '' then
+    -- A record that is damaged or missing, about to be buried: it began now, for all we know.
+    steps = int(math.floor(now / 1000))
+  end
   steps = steps .. ' ' .. step .. '@' .. int(math.floor(now / 1000))
   local _, count = string.gsub(steps, '@', '@')
   if count > STEPS then
