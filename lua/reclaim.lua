@@ -79,7 +79,8 @@ for i, id in ipairs(ids) do
       end
     else
       misses[i] = 'claimed'
-      local lease = new_lease(token, claims + 1, fence + #taken, due, '-')
+      -- A lease that does not parse knows no due time.
+      local lease = new_lease(token, claims + 1, fence + #taken, due > 0 and due or lapse, '-')
       taken[#taken + 1] = id
       leases[#leases + 1] = lease
       held[#held + 1] = id

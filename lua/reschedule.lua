@@ -64,6 +64,10 @@ for i, id in ipairs(ids) do
       answers[i] = 'running'
     end
   elseif dues[i] then
+    if ARGV[at + 2] == '+0' then
+      -- Now means at once: a job that is overdue keeps its place.
+      due = math.min(due, tonumber(dues[i]))
+    end
     scores[#scores + 1] = int(due)
     scores[#scores + 1] = id
     if job.record then

@@ -22,7 +22,7 @@
 --       later:due       pending again, due at Unix ms
 --       buried:number   a dead letter with this number
 --       replaced        not retried: its successor took its place
---       cancelled       not retried: somebody cancelled it while it ran
+--       cancelled       not retried, nor a dead letter: somebody cancelled it while it ran
 --       gone            there is no lease: settled before, or the ledger was lost
 --       foreign         somebody else holds it: nothing was done
 -- Holds: works while Redis is full. A lapsed lease that nobody has claimed still counts.
@@ -99,13 +99,13 @@ for i, id in ipairs(ids) do
     if verb == 'done' then
       answers[i] = 'done'
       count_one('done')
+    elseif flag == 'cancelled' then
+      answers[i] = 'cancelled'
+      count_one('cancelled')
     elseif verb == 'bury' then
       answers[i] = 'buried'
       buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, header)}
       count_one('buried')
-    elseif flag == 'cancelled' then
-      answers[i] = 'cancelled'
-      count_one('cancelled')
     elseif successors[i] then
       answers[i] = 'replaced'
       count_one('replaced')
@@ -153,7 +153,8 @@ for name, times in pairs(counts) do
   end
 end
 if #buried > 0 then
-  local trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms)
+  local trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms,
+    #buried)
   if trimmed > 0 then
     redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
   end

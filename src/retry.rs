@@ -11,12 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::settings::MAX_DELAY;
 
 /// The longest ladder.
 pub(crate) const MAX_RUNGS: usize = 64;
-
-/// The longest delay of a policy: ten years of 365 days.
-pub(crate) const MAX_DELAY: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 const DEFAULT_ATTEMPTS: u32 = 10;
 

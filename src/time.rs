@@ -13,9 +13,12 @@ pub(crate) struct UnixMs(pub(crate) u64);
 pub(crate) struct UnixUs(pub(crate) u64);
 
 impl UnixMs {
+    /// Rounded up, so that what is due then is not early.
     pub(crate) fn from_system(time: SystemTime) -> Option<Self> {
         let since = time.duration_since(UNIX_EPOCH).ok()?;
-        u64::try_from(since.as_millis()).ok().map(UnixMs)
+        u64::try_from(since.as_nanos().div_ceil(1_000_000))
+            .ok()
+            .map(UnixMs)
     }
 
     pub(crate) fn to_system(self) -> SystemTime {

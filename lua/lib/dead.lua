@@ -34,10 +34,10 @@ local function unbury(dead_key, grave_key, name)
   end
 end
 
--- Keeps the letters within their limits of count and age, a few at a time. Returns how many
--- were dropped.
-local function trim(dead_key, grave_key, most, most_ms, now_ms)
-  local AT_ONCE = 16
+-- Keeps the letters within their limits of count and age, a few more at a time than the
+-- `new` ones that came. Returns how many were dropped.
+local function trim(dead_key, grave_key, most, most_ms, now_ms, new)
+  local AT_ONCE = 16 + new
   local old = redis.call('ZRANGEBYSCORE', dead_key, '-inf', int(now_ms - most_ms), 'LIMIT', 0,
     AT_ONCE)
   for _, name in ipairs(old) do

@@ -1,17 +1,23 @@
 -- Triggers are hints: nothing here may fail the call, hence `pcall` throughout. A name is
 -- written only where it is free or carries our marker; a foreign value is left alone.
 
+-- What the name holds, as far as it takes to tell our marker from a foreign value, which may
+-- be large.
+local function held(trigger, marker)
+  return redis.pcall('GETRANGE', trigger, 0, #marker)
+end
+
 -- Makes the trigger expire at `due`. Returns false if the job has to do without one.
 local function arm(trigger, marker, due, now)
   local ahead = due * 1000 > now
   if ahead then
     local set = redis.pcall('SET', trigger, marker, 'NX', 'PXAT', int(due))
-    if type(set) == 'table' and set.ok then
-      return true
+    if type(set) == 'table' then
+      return set.ok ~= nil
     end
   end
-  local held = redis.pcall('GET', trigger)
-  if held == marker then
+  local value = held(trigger, marker)
+  if value == marker then
     if ahead then
       redis.pcall('PEXPIREAT', trigger, int(due))
     else
@@ -19,11 +25,11 @@ local function arm(trigger, marker, due, now)
     end
     return true
   end
-  return held == false
+  return value == '' and not ahead
 end
 
 local function disarm(trigger, marker)
-  if redis.pcall('GET', trigger) == marker then
+  if held(trigger, marker) == marker then
     redis.pcall('DEL', trigger)
   end
 end

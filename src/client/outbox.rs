@@ -68,8 +68,8 @@ impl<Op: Operation> Outbox<Op> {
         self.entrance();
     }
 
-    /// Sends one item and waits for its answer. Once begun, the call is carried out even if
-    /// the caller stops waiting.
+    /// Sends one item and waits for its answer. A caller that stops waiting takes back what
+    /// was not sent yet, and nothing else.
     pub(crate) async fn send(&self, item: Op) -> Result<Answered> {
         let until = Instant::now() + self.timeout;
         let (reply, answer) = oneshot::channel();

@@ -47,8 +47,8 @@ pub struct Scheduled {
     pub placed: Placed,
     /// When it is due, by Redis' clock.
     pub due: SystemTime,
-    /// `false` if a foreign value holds the job's name in Redis. It is left alone, and the
-    /// job runs without a trigger: some 20 ms late.
+    /// `false` if the job runs without a trigger, some 20 ms late: a foreign value holds its
+    /// name in Redis, which is left alone, or the ACL of this user does not cover the name.
     pub armed: bool,
 }
 
@@ -159,11 +159,15 @@ impl<'a> Schedule<'a> {
         let book = self.client.book(&key)?;
         self.client.register(&book).await?;
         let answered = book.schedules.send(placement).await?;
+        // If the connection is another one by now, the server may have forgotten the kind.
+        if let Err(error) = self.client.register(&book).await {
+            tracing::warn!(%key, %error, "the kind of this job could not be made known again");
+        }
         if answered.unarmed {
             tracing::warn!(
                 %key,
-                "a foreign value holds the name of this job; it is left alone, and the job runs \
-                 without a trigger"
+                "the job runs without a trigger: its name holds a foreign value, which is left \
+                 alone, or this user may not write it"
             );
         }
         Ok((key, answered))

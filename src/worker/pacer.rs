@@ -119,9 +119,10 @@ impl Pacer {
             if due <= now.floor_ms() {
                 // Due already: it has no trigger to wait for.
                 self.desk.fall_behind(&track.served);
-            } else {
-                let sooner = track.coming.front().is_none_or(|(_, next)| due < *next);
-                track.read_at = track.read_at.or(sooner.then_some(now));
+            }
+            // A call may have scheduled others beside the one that it names.
+            if track.coming.front().is_none_or(|(_, next)| due < *next) {
+                track.read_at = Some(now);
             }
         }
         for track in tracks {

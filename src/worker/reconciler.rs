@@ -171,7 +171,9 @@ impl Reconciler {
         let mut next = now + SWEEP_IDLE;
         if let Some(due) = found.next_due {
             next = next.min(now + self.clock.until(due) + OVERDUE);
-            self.pacer.wake(&track.served, due);
+            if !self.clock.until(due).is_zero() {
+                self.pacer.wake(&track.served, due);
+            }
         }
         if let Some(lapse) = found.next_lapse {
             next = next.min(now + self.clock.until(lapse) + OVERDUE);

@@ -201,7 +201,8 @@ impl Run {
             attempt,
             policy,
         };
-        if runner.stopping.load(Ordering::Acquire) {
+        // Cancelled before it began, which the settlement will notice.
+        if self.signal.is_raised() || runner.stopping.load(Ordering::Acquire) {
             return Some(ending.give_back(self.due));
         }
         // The attempts before this one took their workers' lives, or their leases.

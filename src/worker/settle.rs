@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::handler::Outcome;
 use crate::record::Header;
 use crate::retry::RetryPolicy;
-use crate::settings::SETTLE_GATHER;
+use crate::settings::{MAX_DELAY, SETTLE_GATHER};
 use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb, When};
 use crate::time::UnixMs;
 
@@ -63,7 +63,7 @@ impl Ending<'_> {
                 self.attempt
             )),
             (Outcome::Snooze { after }, _) => Verb::Later {
-                when: When::After(after),
+                when: When::After(after.min(MAX_DELAY)),
                 header: self.uncounted(),
                 step: "snoozed",
             },
@@ -89,7 +89,7 @@ impl Ending<'_> {
 
     fn later(&self, delay: Duration, error: Option<String>, step: &'static str) -> Verb {
         Verb::Later {
-            when: When::After(delay),
+            when: When::After(delay.min(MAX_DELAY)),
             header: self.counted(error),
             step,
         }
