@@ -57,6 +57,11 @@ impl Site {
         }
     }
 
+    /// Connects the curtain's back anew, when Redis was away.
+    pub(crate) async fn reconnect(&mut self) {
+        self.redis = connect(&self.url).await;
+    }
+
     /// The kind that most tests use, `app:it:job`.
     pub(crate) fn kind(&self) -> String {
         format!("{}:it:job", self.app)

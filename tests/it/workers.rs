@@ -178,7 +178,8 @@ async fn dropping_a_worker_stops_it_hard() {
     worker.drop_it().await;
     job.cancellation().raised().await;
     // Given back, or taken over if that did not come through.
-    let next = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let router = Router::new().route(&site.pattern(), log.done());
+    let next = Running::start(site.worker(router).lease(SECOND));
     assert!(job.fence() < runs.next().await.fence());
     let stats = site.all_ended().await;
     assert_eq!((stats.done, stats.returned + stats.lapsed), (1, 1));
@@ -219,7 +220,8 @@ async fn the_job_of_a_worker_that_is_gone_is_taken_over_as_another_attempt() {
     site.client.schedule(&key, "").await.unwrap();
     let first = runs.next().await;
     assert_eq!(first.attempt(), 1);
-    let next = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let router = Router::new().route(&site.pattern(), log.done());
+    let next = Running::start(site.worker(router).lease(SECOND));
     worker.die();
     let second = runs.next().await;
     assert_eq!((second.attempt(), second.source()), (2, Source::Reconciler));
@@ -244,7 +246,7 @@ async fn a_job_that_outlives_all_its_workers_ends_as_a_dead_letter() {
         assert_eq!(runs.next().await.attempt(), attempt);
         worker.die();
     }
-    let worker = site.serve(router);
+    let worker = Running::start(site.worker(router).lease(SECOND));
     let dead = site.reaches(&key, JobState::Dead).await;
     let reason = dead.last_error().unwrap();
     assert!(reason.contains("its lease lapsed in attempt 2"), "{reason}");
@@ -270,7 +272,8 @@ async fn a_lapsed_job_that_was_cancelled_or_superseded_is_not_taken_over() {
     site.client.cancel(&cancelled).await.unwrap();
     site.client.schedule(&superseded, "second").await.unwrap();
     site.reaches(&superseded, JobState::Lapsed).await;
-    let next = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let router = Router::new().route(&site.pattern(), log.done());
+    let next = Running::start(site.worker(router).lease(SECOND));
     let job = runs.next().await;
     assert_eq!(job.key().id(), "superseded");
     assert_eq!((&job.payload()[..], job.attempt()), (&b"\"second\""[..], 1));
