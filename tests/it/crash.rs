@@ -13,7 +13,7 @@ use keyfall::{Client, ErrorKind, Job, Router, Source};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::runs::{Gate, PATIENCE, Runs, eventually, ids, recorder};
-use crate::site::{HOUR, Running, Site, ms, shared_redis};
+use crate::site::{HOUR, Site, ms, shared_redis};
 
 /// The example `worker` as a process of its own.
 struct Process {
@@ -524,7 +524,6 @@ async fn a_redis_that_is_full_refuses_new_jobs_and_runs_those_it_has() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "crash-full").await;
     let (log, mut runs) = recorder();
-    let worker = Running::start(site.worker(Router::new().route(&site.pattern(), log.done())));
     for key in site.keys(20) {
         site.client.schedule(key, "").after(ms(800)).await.unwrap();
     }
@@ -539,6 +538,9 @@ async fn a_redis_that_is_full_refuses_new_jobs_and_runs_those_it_has() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.is_retryable());
     site.client.cancel(&cancelled).await.unwrap();
+    // A worker can even start.
+    let late = Site::at(&server.url(), "crash-full").await;
+    let worker = late.serve(Router::new().route(&site.pattern(), log.done()));
     runs.take(20).await;
     let stats = site.all_ended().await;
     assert_eq!((stats.accepted, stats.done, stats.cancelled), (21, 20, 1));
