@@ -110,7 +110,9 @@ for i, id in ipairs(ids) do
       answers[i] = 'replaced'
       count_one('replaced')
     else
-      local due = due_ms(when, now)
+      -- One that goes back as it came stays as overdue as it is.
+      local due = string.sub(when, 1, 1) == '@' and tonumber(string.sub(when, 2))
+        or due_ms(when, now)
       local step = ARGV[at + 6]
       answers[i] = 'later:' .. int(due)
       pending(i, id, due, with_step(records[id], step, now, header))

@@ -49,8 +49,7 @@ impl Store {
     /// Refuses a server that cannot carry Keyfall: too old, a replica, one that would evict
     /// the ledger, or one that holds another schema.
     pub(crate) async fn check(&self, until: Instant) -> Result<()> {
-        let mut cmd = redis::cmd("INFO");
-        let text: String = from_value(self.command(&cmd, until).await?)?;
+        let text: String = from_value(self.command(&redis::cmd("INFO"), until).await?)?;
         let info: HashMap<&str, &str> = text
             .lines()
             .filter_map(|line| line.split_once(':'))
@@ -75,12 +74,7 @@ impl Store {
                 ),
             ));
         }
-        cmd = redis::cmd("HSETNX");
-        cmd.arg(self.names.meta()).arg("schema").arg(SCHEMA);
-        self.command(&cmd, until).await?;
-        cmd = redis::cmd("HGET");
-        cmd.arg(self.names.meta()).arg("schema");
-        let schema: String = from_value(self.command(&cmd, until).await?)?;
+        let schema = self.schema(until).await?;
         if schema != SCHEMA.to_string() {
             return Err(Error::new(
                 ErrorKind::Incompatible,
@@ -92,6 +86,21 @@ impl Store {
             ));
         }
         Ok(())
+    }
+
+    /// The schema of what is stored; ours, if nothing is. Written only then, so that a worker
+    /// can start, and empty it, while Redis is full.
+    async fn schema(&self, until: Instant) -> Result<String> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.names.meta()).arg("schema");
+        let known: Option<String> = from_value(self.command(&get, until).await?)?;
+        if let Some(schema) = known {
+            return Ok(schema);
+        }
+        let mut set = redis::cmd("HSETNX");
+        set.arg(self.names.meta()).arg("schema").arg(SCHEMA);
+        self.command(&set, until).await?;
+        from_value(self.command(&get, until).await?)
     }
 
     fn check_version(&self, info: &HashMap<&str, &str>) -> Result<()> {

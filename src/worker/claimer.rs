@@ -227,18 +227,23 @@ impl Claimer {
             received: Instant::now(),
             server: reply.now,
         };
-        for (wanted, answered) in named.iter().zip(&reply.answers) {
-            if let Word::Early(ms) = answered.answer {
-                self.wait_for(served, wanted, ms);
+        let mut answers = reply.answers.iter();
+        let mut open: HashMap<String, Wanted> = HashMap::with_capacity(named.len());
+        for wanted in named {
+            let answer = answers.next().map(|answered| answered.answer);
+            if open.contains_key(&wanted.id) {
+                // Named twice, by two who had found it; it needs one slot.
+                self.slots.release(wanted.route, 1);
+                continue;
             }
+            if let Some(Word::Early(ms)) = answer {
+                self.wait_for(served, &wanted, ms);
+            }
+            open.insert(wanted.id.clone(), wanted);
         }
-        let mut named: HashMap<String, Wanted> = named
-            .into_iter()
-            .map(|wanted| (wanted.id.clone(), wanted))
-            .collect();
         let mut filled = 0;
         for job in reply.jobs {
-            let (route, source) = match named.remove(&job.id) {
+            let (route, source) = match open.remove(&job.id) {
                 Some(wanted) => (wanted.route, wanted.source),
                 None => {
                     filled += 1;
@@ -247,7 +252,7 @@ impl Claimer {
             };
             self.runner.start(served, job, route, source, at);
         }
-        for wanted in named.into_values() {
+        for wanted in open.into_values() {
             self.slots.release(wanted.route, 1);
         }
         self.slots.release(fill_route, fill - filled);

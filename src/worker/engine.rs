@@ -170,7 +170,13 @@ async fn check(store: &Store) -> Result<()> {
     loop {
         match store.check(Instant::now() + PATIENCE).await {
             Ok(()) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
+            // The second, if it went away in the middle of a question.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+                ) =>
+            {
                 if !std::mem::replace(&mut waiting, true) {
                     tracing::warn!(%error, "waiting for Redis");
                 }

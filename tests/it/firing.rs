@@ -1,0 +1,446 @@
+//! A job runs when it is due: once, never early, on whatever path it was found.
+
+use std::collections::HashSet;
+use std::future::IntoFuture;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::try_join_all;
+use keyfall::{Handler, Headers, Job, Json, Placed, Router, Segments, Source, State};
+use redis::{ExistenceCheck, SetExpiry, SetOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::runs::{Gate, eventually, ids, recorder};
+use crate::site::{HOUR, Running, Site, command, ms, redis_time};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Order {
+    uid: u64,
+    items: Vec<String>,
+}
+
+#[tokio::test]
+async fn a_job_runs_with_its_payload_its_segments_its_state_and_its_headers() {
+    type Seen = Arc<Mutex<Vec<(Order, String, u64, String)>>>;
+    async fn handler(
+        Json(order): Json<Order>,
+        Segments((what, number)): Segments<(String, u64)>,
+        State(seen): State<Seen>,
+        headers: Headers,
+    ) {
+        let tenant = headers.get("tenant").unwrap_or_default().to_owned();
+        seen.lock().unwrap().push((order, what, number, tenant));
+    }
+
+    let site = Site::new("fire-whole").await;
+    let seen = Seen::default();
+    let worker = site.serve(
+        Router::new()
+            .route(&format!("{}:it:{{what}}:{{number}}", site.app), handler)
+            .with_state(seen.clone()),
+    );
+    let order = Order {
+        uid: 7,
+        items: vec!["tea".into(), "Töpfe".into()],
+    };
+    let scheduled = site
+        .client
+        .schedule(site.key(1_615_283_234), &order)
+        .header("tenant", "acme")
+        .after(ms(100))
+        .await
+        .unwrap();
+    assert_eq!((scheduled.placed, scheduled.armed), (Placed::Created, true));
+    let stats = site.all_ended().await;
+    assert_eq!((stats.accepted, stats.done), (1, 1));
+    let expected = (order, "job".into(), 1_615_283_234, "acme".into());
+    assert_eq!(*seen.lock().unwrap(), [expected]);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn jobs_are_announced_by_events_and_none_runs_before_its_time() {
+    let site = Site::new("fire-event").await;
+    let (log, mut runs) = recorder();
+    let started: Arc<Mutex<Vec<u128>>> = Arc::default();
+    let (clock, times) = (site.redis(), started.clone());
+    let worker = site.serve(Router::new().route(&site.pattern(), async move |job: Job| {
+        let now = redis_time(&mut clock.clone()).await;
+        times.lock().unwrap().push(now);
+        log.note(&job);
+    }));
+    for (number, key) in site.keys(20).enumerate() {
+        let delay = ms(100 + 60 * number as u64);
+        site.client.schedule(key, "").after(delay).await.unwrap();
+    }
+    let jobs = runs.take(20).await;
+    for (job, started) in jobs.iter().zip(started.lock().unwrap().iter()) {
+        let due = job.due().duration_since(UNIX_EPOCH).unwrap().as_micros();
+        assert!(due <= *started, "{job:?} was due at {due}, ran {started}");
+    }
+    // On a machine that is busy for 20 ms, the pacer overtakes the event.
+    let by_event = jobs.iter().filter(|job| job.source() == Source::Event);
+    assert!(by_event.count() > 0, "no event was heard");
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_was_due_in_the_past_or_is_due_now_runs_at_once() {
+    let site = Site::new("fire-past").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let yesterday = SystemTime::now() - 24 * HOUR;
+    let client = &site.client;
+    let before = SystemTime::now() - Duration::from_secs(1);
+    let past = client.schedule(site.key("past"), "").at(yesterday);
+    assert!(
+        past.await.unwrap().due >= before,
+        "the past is taken for now"
+    );
+    let epoch = client.schedule(site.key("epoch"), "").at(UNIX_EPOCH);
+    epoch.await.unwrap();
+    let zero = client.schedule(site.key("zero"), "").after(Duration::ZERO);
+    zero.await.unwrap();
+    client.schedule(site.key("bare"), "").await.unwrap();
+    let jobs = runs.take(4).await;
+    assert_eq!(ids(&jobs), ["bare", "epoch", "past", "zero"]);
+    site.all_ended().await;
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_whose_trigger_was_deleted_is_run_by_the_pacer() {
+    let site = Site::new("fire-deleted").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    for (number, key) in site.keys(10).enumerate() {
+        let delay = ms(400 + 60 * number as u64);
+        site.client.schedule(&key, "").after(delay).await.unwrap();
+        let deleted: u32 = site.command(&["DEL", &key]).await;
+        assert_eq!(deleted, 1, "the trigger of {key}");
+    }
+    let sources: Vec<Source> = runs.take(10).await.iter().map(Job::source).collect();
+    assert!(!sources.contains(&Source::Event), "{sources:?}");
+    // On a machine that is busy for 200 ms, the reconciler overtakes the pacer.
+    assert!(sources.contains(&Source::Pacer), "{sources:?}");
+    site.all_ended().await;
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_starts_late_finds_what_fell_due_before() {
+    let site = Site::new("fire-late").await;
+    let (log, mut runs) = recorder();
+    let keys: Vec<String> = site.keys(5).collect();
+    for key in &keys {
+        site.client.schedule(key, "").after(ms(50)).await.unwrap();
+    }
+    eventually("all expired", async || {
+        let mut exists = vec!["EXISTS"];
+        exists.extend(keys.iter().map(String::as_str));
+        let alive: u32 = site.command(&exists).await;
+        (alive == 0).then_some(())
+    })
+    .await;
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    for job in runs.take(5).await {
+        let source = job.source();
+        assert!(
+            matches!(source, Source::Reconciler | Source::Backlog),
+            "{source:?}"
+        );
+    }
+    site.all_ended().await;
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_trigger_that_fires_too_early_neither_starts_the_job_early_nor_twice() {
+    let site = Site::new("fire-spurious").await;
+    let (log, mut runs) = recorder();
+    let mut redis = site.redis();
+    let worker = site.serve(Router::new().route(&site.pattern(), {
+        let clock = site.redis();
+        async move |job: Job| {
+            let now = redis_time(&mut clock.clone()).await;
+            let due = job.due().duration_since(UNIX_EPOCH).unwrap().as_micros();
+            assert!(due <= now, "too early by {} µs", due - now);
+            log.note(&job);
+        }
+    }));
+    let [soon, shortened, later] = ["soon", "shortened", "later"].map(|id| site.key(id));
+    for (key, delay) in [
+        (&soon, ms(500)),
+        (&shortened, ms(500)),
+        (&later, 2 * ms(2000)),
+    ] {
+        site.client.schedule(key, "").after(delay).await.unwrap();
+    }
+    let () = command(&mut redis, &["PEXPIRE", &shortened, "20"]).await;
+    for _ in 0..10 {
+        for key in [&soon, &later] {
+            let () = command(&mut redis, &["PUBLISH", "__keyevent@0__:expired", key]).await;
+        }
+    }
+    assert_eq!(ids(&runs.take(2).await), ["shortened", "soon"]);
+    assert_eq!(runs.next().await.key().id(), "later");
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.failed, stats.buried), (3, 0, 0));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_name_that_is_heard_many_times_takes_one_slot_and_gives_it_back() {
+    let site = Site::new("fire-noise").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let router = Router::new().route(&site.pattern(), log.behind(&gate));
+    let worker = Running::start(site.worker(router).concurrency(4));
+    let noisy = site.key("noisy");
+    site.client.schedule(&noisy, "").after(HOUR).await.unwrap();
+    let mut noise = redis::pipe();
+    for _ in 0..200 {
+        noise
+            .cmd("PUBLISH")
+            .arg("__keyevent@0__:expired")
+            .arg(&noisy);
+    }
+    eventually("heard", async || {
+        let heard: Vec<u32> = noise.query_async(&mut site.redis()).await.unwrap();
+        (heard.iter().sum::<u32>() >= 200).then_some(())
+    })
+    .await;
+    for key in site.keys(4) {
+        site.client.schedule(key, "").await.unwrap();
+    }
+    // All four at the same time, so all slots are there.
+    runs.take(4).await;
+    gate.open();
+    site.client.cancel(&noisy).await.unwrap();
+    site.all_ended().await;
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn keys_of_others_that_expire_in_the_same_database_do_nothing() {
+    let site = Site::new("fire-foreign").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    // The worker is up.
+    site.client.schedule(site.key("first"), "").await.unwrap();
+    runs.next().await;
+
+    let app = &site.app;
+    let foreign: Vec<Vec<u8>> = vec![
+        site.key("no-such-job").into(),
+        format!("{app}:it:other:1").into(),
+        format!("{app}:it:job").into(),
+        format!("{app}:it:job:").into(),
+        format!("{app}:it:job:a:b").into(),
+        format!("{app}:it:job:a b").into(),
+        format!("{app}:::").into(),
+        b":::".to_vec(),
+        [site.kind().as_bytes(), b":\xff\xfe\0"].concat(),
+        b"\x00\xff:\x80:\xc3:\x28".to_vec(),
+    ];
+    for name in &foreign {
+        let options = SetOptions::default()
+            .conditional_set(ExistenceCheck::NX)
+            .with_expiration(SetExpiry::PX(20));
+        let mut set = redis::cmd("SET");
+        set.arg(name).arg("theirs").arg(options);
+        let () = set.query_async(&mut site.redis()).await.unwrap();
+    }
+    for name in &foreign {
+        eventually("expired", async || {
+            let alive: bool = command(&mut site.redis(), &[&b"EXISTS"[..], name]).await;
+            (!alive).then_some(())
+        })
+        .await;
+    }
+    // Whatever they did is done once a job behind them has run.
+    site.client.schedule(site.key("last"), "").await.unwrap();
+    assert_eq!(runs.next().await.key().id(), "last");
+    let stats = site.all_ended().await;
+    assert_eq!((stats.accepted, stats.done, stats.dead), (2, 2, 0));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_foreign_value_under_the_name_of_a_job_is_left_alone_and_the_job_runs() {
+    let site = Site::new("fire-taken").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let [text, list] = ["text", "list"].map(|id| site.key(id));
+    let () = site.command(&["SET", &text, "theirs"]).await;
+    let () = site.command(&["RPUSH", &list, "theirs"]).await;
+    for (key, delay) in [(&text, 100), (&list, 100), (&text, 150), (&list, 0)] {
+        let scheduled = site.client.schedule(key, "").after(ms(delay)).await;
+        assert!(!scheduled.unwrap().armed, "{key}");
+    }
+    let mut jobs = runs.take(2).await;
+    site.all_ended().await;
+    worker.stop().await;
+    jobs.extend(runs.rest());
+    // One of the schedules may have met its predecessor running.
+    assert_eq!(ids(&jobs)[0], "list");
+    assert_eq!(ids(&jobs)[jobs.len() - 1], "text");
+    assert!(jobs.iter().all(|job| job.source() != Source::Event));
+    let value: String = site.command(&["GET", &text]).await;
+    assert_eq!(value, "theirs");
+    let values: Vec<String> = site.command(&["LRANGE", &list, "0", "-1"]).await;
+    assert_eq!(values, ["theirs"]);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_wildcard_route_hears_of_kinds_that_come_after_its_worker() {
+    let site = Site::new("fire-wild").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&format!("{}:*:*:{{id}}", site.app), log.done()));
+    for kind in ["it:job", "it:other", "another:one"] {
+        let key = format!("{}:{kind}:1", site.app);
+        site.client.schedule(&key, "").after(ms(50)).await.unwrap();
+        assert_eq!(runs.next().await.key().as_str(), key);
+    }
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn each_database_of_a_server_is_a_world_of_its_own() {
+    let zero = Site::new("fire-database").await;
+    let three = Site::at(&format!("{}?db=3", zero.url), "fire-database").await;
+    let (log, mut runs) = recorder();
+    let worker = three.serve(Router::new().route(&three.pattern(), log.done()));
+    zero.client.schedule(zero.key("zero"), "").await.unwrap();
+    for (number, key) in three.keys(10).enumerate() {
+        let delay = ms(100 + 60 * number as u64);
+        three.client.schedule(key, "").after(delay).await.unwrap();
+    }
+    let jobs = runs.take(10).await;
+    assert!(jobs.iter().any(|job| job.source() == Source::Event));
+    three.all_ended().await;
+    worker.stop().await;
+    runs.assert_no_more();
+    assert_eq!(zero.stats().await.pending, 1, "nobody serves database 0");
+    three.assert_balanced().await;
+    zero.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_jobs_at_one_instant_all_run_once() {
+    let site = Site::new("fire-crowd").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let due = SystemTime::now() + ms(1000);
+    let calls = site
+        .keys(2000)
+        .map(|key| site.client.schedule(key, "").at(due).into_future());
+    try_join_all(calls).await.unwrap();
+    let jobs = runs.take(2000).await;
+    let different: HashSet<&str> = jobs.iter().map(|job| job.key().id()).collect();
+    assert_eq!(different.len(), 2000);
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (2000, 0));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn of_two_routes_that_share_a_kind_a_saturated_one_does_not_hold_up_the_other() {
+    let site = Site::new("fire-split").await;
+    let ((slow, mut slow_runs), (quick, mut quick_runs)) = (recorder(), recorder());
+    let gate = Gate::closed();
+    let kind = site.kind();
+    let worker = site.serve(
+        Router::new()
+            .route(
+                &format!("{kind}:{{id:slow-[0-9]+}}"),
+                slow.behind(&gate).concurrency(1),
+            )
+            .route(&format!("{kind}:{{id}}"), quick.done()),
+    );
+    // More of the slow ones than one look at the ledger shows, and all of them older.
+    let slow_keys: Vec<String> = (0..400).map(|n| format!("{kind}:slow-{n}")).collect();
+    let calls = slow_keys
+        .iter()
+        .map(|key| site.client.schedule(key, "").into_future());
+    try_join_all(calls).await.unwrap();
+    slow_runs.next().await;
+    for delay in [0, 200] {
+        let calls = (0..40).map(|n| {
+            let key = format!("{kind}:quick-{delay}-{n}");
+            site.client.schedule(key, "").after(ms(delay)).into_future()
+        });
+        try_join_all(calls).await.unwrap();
+    }
+    assert_eq!(quick_runs.take(80).await.len(), 80);
+    slow_runs.assert_no_more();
+    eventually("one slow job runs, 399 wait in Redis", async || {
+        let stats = site.stats().await;
+        (stats.leased == 1 && stats.pending == 399).then_some(())
+    })
+    .await;
+    gate.open();
+    slow_runs.take(399).await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (480, 0));
+    worker.stop().await;
+    quick_runs.assert_no_more();
+    slow_runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_saturated_kind_does_not_hold_up_another_one() {
+    let site = Site::new("fire-saturated").await;
+    let ((slow, mut slow_runs), (quick, mut quick_runs)) = (recorder(), recorder());
+    let gate = Gate::closed();
+    let worker = Running::start(
+        site.worker(
+            Router::new()
+                .route(&site.pattern(), slow.behind(&gate).concurrency(2))
+                .route(&format!("{}:it:quick:{{id}}", site.app), quick.done()),
+        )
+        .concurrency(8),
+    );
+    let calls = site
+        .keys(500)
+        .map(|key| site.client.schedule(key, "").into_future());
+    try_join_all(calls).await.unwrap();
+    slow_runs.take(2).await;
+    for n in 0..20_u64 {
+        let key = format!("{}:it:quick:{n}", site.app);
+        let delay = ms(20 * n);
+        site.client.schedule(key, "").after(delay).await.unwrap();
+    }
+    quick_runs.take(20).await;
+    let stats = site.stats().await;
+    assert_eq!((stats.leased, stats.pending), (2, 498));
+    slow_runs.assert_no_more();
+    gate.open();
+    slow_runs.take(498).await;
+    site.all_ended().await;
+    worker.stop().await;
+    slow_runs.assert_no_more();
+    quick_runs.assert_no_more();
+    site.assert_balanced().await;
+}

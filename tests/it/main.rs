@@ -1,0 +1,25 @@
+//! Keyfall against a real Redis, through its public face.
+//!
+//! | module | what it proves |
+//! |---|---|
+//! | [`firing`] | a job runs when it is due: once, never early, on whatever path it was found |
+//! | [`outcomes`] | what becomes of a job after its handler has said how the run ended |
+//! | [`producing`] | what schedule, reschedule, cancel and get do in each state of a job |
+//! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
+//! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
+//! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
+//!
+//! All tests but those that ill-treat Redis share one private server, and run in parallel
+//! on it: each owns an app segment, and nothing is ever flushed. They wait for what
+//! happens, never for a time to pass, and none of them measures how fast it was: on a busy
+//! machine everything is late, and has to be right all the same.
+#![cfg(unix)]
+
+mod crash;
+mod demo;
+mod firing;
+mod outcomes;
+mod producing;
+mod runs;
+mod site;
+mod workers;

@@ -1,0 +1,206 @@
+//! What a test works with: an app segment of its own on a Redis, a client, and workers.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use keyfall::embedded::Embedded;
+use keyfall::{Client, JobState, JobView, Result, Router, Stats, Worker};
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, ToRedisArgs};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::runs::eventually;
+
+/// Where the Redis is that all tests share. It ends with the process.
+pub(crate) fn shared_redis() -> &'static str {
+    static URL: OnceLock<String> = OnceLock::new();
+    URL.get_or_init(|| {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let server = Embedded::start().await.unwrap();
+                tell.send(server.url()).unwrap();
+                // The guard of the server ends it when this process is gone.
+                std::future::pending::<()>().await;
+            });
+        });
+        told.recv().expect("the shared Redis starts")
+    })
+}
+
+/// An app of its own, and what goes with it.
+pub(crate) struct Site {
+    pub(crate) app: String,
+    pub(crate) url: String,
+    pub(crate) client: Client,
+    redis: MultiplexedConnection,
+}
+
+impl Site {
+    /// On the shared Redis; no other test has the same `app`.
+    pub(crate) async fn new(app: &str) -> Self {
+        Site::at(shared_redis(), app).await
+    }
+
+    /// On a Redis of one's own.
+    pub(crate) async fn at(url: &str, app: &str) -> Self {
+        Site {
+            app: app.to_owned(),
+            url: url.to_owned(),
+            client: Client::connect(url).await.unwrap(),
+            redis: connect(url).await,
+        }
+    }
+
+    /// Connects the curtain's back anew, when Redis was away.
+    pub(crate) async fn reconnect(&mut self) {
+        self.redis = connect(&self.url).await;
+    }
+
+    /// The kind that most tests use, `app:it:job`.
+    pub(crate) fn kind(&self) -> String {
+        format!("{}:it:job", self.app)
+    }
+
+    /// The pattern of its route.
+    pub(crate) fn pattern(&self) -> String {
+        format!("{}:{{id}}", self.kind())
+    }
+
+    /// A job of that kind.
+    pub(crate) fn key(&self, id: impl std::fmt::Display) -> String {
+        format!("{}:{id}", self.kind())
+    }
+
+    pub(crate) fn keys(&self, count: usize) -> impl Iterator<Item = String> {
+        (0..count).map(|number| self.key(format_args!("{number:05}")))
+    }
+
+    /// Redis, to look behind the curtain, or to do what Keyfall would not.
+    pub(crate) fn redis(&self) -> MultiplexedConnection {
+        self.redis.clone()
+    }
+
+    /// One command.
+    pub(crate) async fn command<T: FromRedisValue>(&self, args: &[impl ToRedisArgs]) -> T {
+        command(&mut self.redis(), args).await
+    }
+
+    /// A worker with the client of this site and the default settings.
+    pub(crate) fn worker(&self, router: Router) -> Worker {
+        Worker::new(self.client.clone(), router)
+    }
+
+    /// Starts a worker with the default settings.
+    pub(crate) fn serve(&self, router: Router) -> Running {
+        Running::start(self.worker(router))
+    }
+
+    pub(crate) async fn stats(&self) -> Stats {
+        self.client.stats(&self.kind()).await.unwrap()
+    }
+
+    /// The job that is there.
+    pub(crate) async fn view(&self, key: &str) -> JobView {
+        let view = self.client.get(key).await.unwrap();
+        view.unwrap_or_else(|| panic!("there is no {key}"))
+    }
+
+    /// Waits until the job is in this state.
+    pub(crate) async fn reaches(&self, key: &str, state: JobState) -> JobView {
+        eventually(&format!("{state:?}"), async || {
+            let view = self.client.get(key).await.unwrap()?;
+            (view.state() == state).then_some(view)
+        })
+        .await
+    }
+
+    /// Waits until no job of the kind is pending or runs.
+    pub(crate) async fn all_ended(&self) -> Stats {
+        eventually("all ended", async || {
+            let stats = self.stats().await;
+            (stats.pending + stats.leased + stats.successors == 0).then_some(stats)
+        })
+        .await
+    }
+
+    /// Every kind of this app balances. The last line of every test.
+    pub(crate) async fn assert_balanced(&self) {
+        let kinds: Vec<String> = self.command(&["HKEYS", "keyfall:kinds"]).await;
+        let prefix = format!("{}:", self.app);
+        for kind in kinds.iter().filter(|kind| kind.starts_with(&prefix)) {
+            let stats = self.client.stats(kind).await.unwrap();
+            assert!(stats.is_balanced(), "{kind}: {stats:?}");
+        }
+    }
+}
+
+/// A worker that runs.
+pub(crate) struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<()>>,
+}
+
+impl Running {
+    pub(crate) fn start(worker: Worker) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let run = worker.run_until(async {
+            // Told or dropped, it means the same.
+            let _ = stopped.await;
+        });
+        Running {
+            stop,
+            task: tokio::spawn(run),
+        }
+    }
+
+    /// Stops it gracefully.
+    pub(crate) async fn stop(self) {
+        self.told_to_stop().await.unwrap().unwrap();
+    }
+
+    /// Tells it to stop, and does not wait.
+    pub(crate) fn told_to_stop(self) -> JoinHandle<Result<()>> {
+        let _ = self.stop.send(());
+        self.task
+    }
+
+    /// Drops it, which stops it hard.
+    pub(crate) async fn drop_it(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+pub(crate) async fn command<T: FromRedisValue>(
+    redis: &mut MultiplexedConnection,
+    args: &[impl ToRedisArgs],
+) -> T {
+    redis::Cmd::new()
+        .arg(args)
+        .query_async(redis)
+        .await
+        .unwrap()
+}
+
+/// Redis' clock, in microseconds.
+pub(crate) async fn redis_time(redis: &mut MultiplexedConnection) -> u128 {
+    let (seconds, micros): (u128, u128) = command(redis, &["TIME"]).await;
+    seconds * 1_000_000 + micros
+}
+
+pub(crate) const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);

@@ -1,0 +1,320 @@
+//! Several workers, graceful and hard stops, leases and their take-over.
+
+use std::collections::HashSet;
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use keyfall::{Client, Handler, Job, JobState, Outcome, RetryPolicy, Router, Source, Worker};
+use tokio::runtime::Runtime;
+
+use crate::runs::{Gate, PATIENCE, eventually, recorder};
+use crate::site::{HOUR, Running, Site, ms};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A worker with a runtime of its own, which dies without a word: nothing is handed back,
+/// and no lease is renewed.
+struct Mortal(Runtime);
+
+impl Mortal {
+    fn start(url: &str, router: Router, lease: Duration) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let url = url.to_owned();
+        runtime.spawn(async move {
+            let client = Client::connect(&url).await.unwrap();
+            Worker::new(client, router).lease(lease).run().await
+        });
+        Mortal(runtime)
+    }
+
+    /// Takes the runtime away from under its handlers.
+    fn die(self) {
+        self.0.shutdown_background();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_workers_share_the_work_and_run_each_job_once() {
+    let here = Site::new("work-two").await;
+    let there = Site::new("work-two").await;
+    let ((log_here, mut runs_here), (log_there, mut runs_there)) = (recorder(), recorder());
+    let start = |site: &Site, log: &crate::runs::Recorder| {
+        let router = Router::new().route(&site.pattern(), log.done());
+        Running::start(site.worker(router).concurrency(32))
+    };
+    let workers = [start(&here, &log_here), start(&there, &log_there)];
+    // Over some time, and then a crowd.
+    for crowd in 0..6_u64 {
+        let calls = (0..500).map(|n| {
+            let key = here.key(format_args!("{crowd}-{n}"));
+            let delay = ms(300 + if crowd < 4 { n } else { 700 });
+            here.client.schedule(key, "").after(delay).into_future()
+        });
+        try_join_all(calls).await.unwrap();
+    }
+    let stats = eventually("all done", async || {
+        let stats = here.stats().await;
+        (stats.done == 3000).then_some(stats)
+    })
+    .await;
+    assert_eq!((stats.lapsed, stats.failed), (0, 0));
+    for worker in workers {
+        worker.stop().await;
+    }
+    let (ran_here, ran_there) = (runs_here.rest(), runs_there.rest());
+    assert!(!ran_here.is_empty() && !ran_there.is_empty());
+    let all = || ran_here.iter().chain(&ran_there);
+    let different: HashSet<&str> = all().map(|job| job.key().id()).collect();
+    assert_eq!((different.len(), all().count()), (3000, 3000));
+    here.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_graceful_stop_lets_a_handler_finish_and_settles_its_job() {
+    let site = Site::new("work-finish").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.behind(&gate)));
+    site.client.schedule(site.key("runs"), "").await.unwrap();
+    let job = runs.next().await;
+    let stopping = worker.told_to_stop();
+    // From now on nothing is begun.
+    site.client.schedule(site.key("waits"), "").await.unwrap();
+    tokio::task::yield_now().await;
+    assert!(!stopping.is_finished());
+    assert!(!job.cancellation().is_raised());
+    gate.open();
+    stopping.await.unwrap().unwrap();
+    let stats = site.stats().await;
+    assert_eq!(stats.leased, 0);
+    assert_eq!(stats.done + stats.pending, 2, "{stats:?}");
+    assert!(!job.cancellation().is_raised());
+    site.client.cancel(site.key("waits")).await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_handler_that_outlasts_the_grace_is_told_to_stop_and_its_job_is_handed_back() {
+    let site = Site::new("work-grace").await;
+    let (log, mut runs) = recorder();
+    let router = Router::new().route(&site.pattern(), log.stuck().retry(RetryPolicy::none()));
+    let worker = Running::start(site.worker(router.clone()).grace(ms(100)).lease(3 * SECOND));
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    let job = runs.next().await;
+    worker.stop().await;
+    assert!(job.cancellation().is_raised());
+    let view = site.view(&key).await;
+    assert_eq!((view.state(), view.attempts()), (JobState::Pending, 0));
+    assert_eq!(view.steps()[0].what, "returned");
+
+    // It did not count, so it is there for the next worker, as attempt 1 of 1.
+    let next = Running::start(
+        site.worker(Router::new().route(&site.pattern(), log.done().retry(RetryPolicy::none()))),
+    );
+    let again = runs.next().await;
+    assert_eq!(again.attempt(), 1);
+    assert!(job.fence() < again.fence());
+    assert_eq!(job.due(), again.due(), "it is still as late as it was");
+    let stats = site.all_ended().await;
+    assert_eq!((stats.returned, stats.done, stats.lapsed), (1, 1, 0));
+    next.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_handler_that_ends_when_it_is_told_to_says_how_it_ended() {
+    let site = Site::new("work-notice").await;
+    let (log, mut runs) = recorder();
+    let handler = log.until_stopped(|| Outcome::Done);
+    let router = Router::new().route(&site.pattern(), handler);
+    let worker = Running::start(site.worker(router).grace(ms(50)));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    runs.next().await;
+    worker.stop().await;
+    let stats = site.stats().await;
+    assert_eq!((stats.done, stats.returned), (1, 0));
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn when_one_worker_stops_another_one_goes_on() {
+    let site = Site::new("work-relay").await;
+    let (log, mut runs) = recorder();
+    let router = Router::new().route(&site.pattern(), log.done());
+    let mut worker = site.serve(router.clone());
+    for (number, key) in site.keys(60).enumerate() {
+        let delay = ms(20 * number as u64);
+        site.client.schedule(key, "").after(delay).await.unwrap();
+    }
+    for _ in 0..3 {
+        runs.take(10).await;
+        let next = site.serve(router.clone());
+        worker.stop().await;
+        worker = next;
+    }
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (60, 0));
+    worker.stop().await;
+    assert_eq!(runs.rest().len(), 30);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn dropping_a_worker_stops_it_hard() {
+    let site = Site::new("work-drop").await;
+    let (log, mut runs) = recorder();
+    let router = Router::new().route(&site.pattern(), log.stuck());
+    let worker = Running::start(site.worker(router).lease(2 * SECOND));
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    let job = runs.next().await;
+    worker.drop_it().await;
+    job.cancellation().raised().await;
+    // Given back, or taken over if that did not come through.
+    let router = Router::new().route(&site.pattern(), log.done());
+    let next = Running::start(site.worker(router).lease(SECOND));
+    assert!(job.fence() < runs.next().await.fence());
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.returned + stats.lapsed), (1, 1));
+    next.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_blocks_its_thread_for_longer_than_its_lease_keeps_it() {
+    let site = Site::new("work-block").await;
+    let (log, mut runs) = recorder();
+    let handler = async move |job: Job| {
+        log.note(&job);
+        std::thread::sleep(ms(2500));
+    };
+    let router = Router::new().route(&site.pattern(), handler);
+    let worker = Running::start(site.worker(router.clone()).lease(SECOND));
+    // One who would take it over.
+    let rival = Running::start(site.worker(router).lease(SECOND));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    assert_eq!(runs.next().await.attempt(), 1);
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (1, 0));
+    worker.stop().await;
+    rival.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn the_job_of_a_worker_that_is_gone_is_taken_over_as_another_attempt() {
+    let site = Site::new("work-gone").await;
+    let (log, mut runs) = recorder();
+    let stuck = Router::new().route(&site.pattern(), log.stuck());
+    let worker = Mortal::start(&site.url, stuck, SECOND);
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    let first = runs.next().await;
+    assert_eq!(first.attempt(), 1);
+    let router = Router::new().route(&site.pattern(), log.done());
+    let next = Running::start(site.worker(router).lease(SECOND));
+    worker.die();
+    let second = runs.next().await;
+    assert_eq!((second.attempt(), second.source()), (2, Source::Reconciler));
+    assert!(first.fence() < second.fence());
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (1, 1));
+    next.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_outlives_all_its_workers_ends_as_a_dead_letter() {
+    let site = Site::new("work-killer").await;
+    let (log, mut runs) = recorder();
+    let policy = RetryPolicy::fixed(HOUR).unwrap().attempts(2);
+    let router = Router::new().route(&site.pattern(), log.stuck().retry(policy));
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    for attempt in 1..=2 {
+        let worker = Mortal::start(&site.url, router.clone(), SECOND);
+        assert_eq!(runs.next().await.attempt(), attempt);
+        worker.die();
+    }
+    let worker = Running::start(site.worker(router).lease(SECOND));
+    let dead = site.reaches(&key, JobState::Dead).await;
+    let reason = dead.last_error().unwrap();
+    assert!(reason.contains("its lease lapsed in attempt 2"), "{reason}");
+    let stats = site.all_ended().await;
+    assert_eq!((stats.dead, stats.lapsed), (1, 2));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_lapsed_job_that_was_cancelled_or_superseded_is_not_taken_over() {
+    let site = Site::new("work-lapsed").await;
+    let (log, mut runs) = recorder();
+    let stuck = Router::new().route(&site.pattern(), log.stuck());
+    let worker = Mortal::start(&site.url, stuck, SECOND);
+    let (cancelled, superseded) = (site.key("cancelled"), site.key("superseded"));
+    for key in [&cancelled, &superseded] {
+        site.client.schedule(key, "first").await.unwrap();
+    }
+    runs.take(2).await;
+    worker.die();
+    site.client.cancel(&cancelled).await.unwrap();
+    site.client.schedule(&superseded, "second").await.unwrap();
+    site.reaches(&superseded, JobState::Lapsed).await;
+    let router = Router::new().route(&site.pattern(), log.done());
+    let next = Running::start(site.worker(router).lease(SECOND));
+    let job = runs.next().await;
+    assert_eq!(job.key().id(), "superseded");
+    assert_eq!((&job.payload()[..], job.attempt()), (&b"\"second\""[..], 1));
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.cancelled, stats.replaced), (1, 1, 1));
+    next.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_run_whose_lease_somebody_else_holds_is_ended_and_settles_nothing() {
+    let site = Site::new("work-fenced").await;
+    let ((log, mut runs), (other_log, mut other_runs)) = (recorder(), recorder());
+    let gate = Gate::closed();
+    let worker = Running::start(
+        site.worker(Router::new().route(&site.pattern(), log.stuck()))
+            .lease(6 * SECOND),
+    );
+    site.client.schedule(site.key(1), "").await.unwrap();
+    let first = runs.next().await;
+    // As if its renewals had not come through.
+    let leased = format!("keyfall:{{{}/0}}:leased", site.kind());
+    let added: u32 = site.command(&["ZADD", &leased, "XX", "CH", "1", "1"]).await;
+    assert_eq!(added, 1);
+    let rival = Running::start(
+        site.worker(Router::new().route(&site.pattern(), other_log.behind(&gate)))
+            .lease(SECOND),
+    );
+    let second = other_runs.next().await;
+    assert_eq!(second.attempt(), 2);
+    let raised = first.cancellation().raised();
+    tokio::time::timeout(PATIENCE, raised).await.unwrap();
+    worker.stop().await;
+    let stats = site.stats().await;
+    assert_eq!((stats.leased, stats.returned, stats.lapsed), (1, 0, 1));
+    gate.open();
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (1, 1));
+    rival.stop().await;
+    runs.assert_no_more();
+    other_runs.assert_no_more();
+    site.assert_balanced().await;
+}
