@@ -48,9 +48,9 @@ impl Default for ClientSettings {
     }
 }
 
-/// The longest delay and the farthest due time: 10 years of 365 days. Far beyond any reminder, and near
+/// The longest delay and the farthest due time: 10 years, with their leap days. Far beyond any reminder, and near
 /// enough that a unit mistaken for another (µs for ms) is caught.
-pub(crate) const MAX_DELAY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+pub(crate) const MAX_DELAY: Duration = Duration::from_secs(3653 * 24 * 3600);
 
 /// How many batches of one operation on one ledger a client keeps in flight. Measured: one
 /// leaves Redis idle between batches, more than four gain nothing.
