@@ -14,6 +14,7 @@
 --       {'dead', now µs, died, number, record}
 --       {'absent', now µs}
 --       times in Unix ms
+-- Holds: a dead letter is shown only where nothing of its name is pending or leased.
 
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local next_key, dead_key, grave_key = KEYS[5], KEYS[6], KEYS[7]

@@ -100,7 +100,7 @@ for i, id in ipairs(ids) do
       answers[i] = 'done'
       count_one('done')
     elseif verb == 'bury' then
-      answers[i] = 'buried'
+      answers[i] = 'buried:'
       buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, header)}
       count_one('buried')
     elseif flag == 'cancelled' then
@@ -153,7 +153,8 @@ for name, times in pairs(counts) do
   end
 end
 if #buried > 0 then
-  local trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms)
+  local trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms,
+    #buried)
   if trimmed > 0 then
     redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
   end

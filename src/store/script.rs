@@ -43,7 +43,7 @@ macro_rules! scripts {
 
         /// Every script with the text of its file, for the tests that hold headers, callers
         /// and folder together.
-        #[cfg(test)]
+        #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
         pub(crate) fn all() -> Vec<(&'static Script, &'static str)> {
             vec![$((&*$name, include_str!(concat!("../../lua/", $file, ".lua"))),)*]
         }
