@@ -15,8 +15,8 @@ mod settle;
 // What several scripts have in common.
 mod damaged;
 mod dead;
-mod full;
 mod headers;
 mod lanes;
+mod refused;
 mod triggers;
 mod wake;

@@ -1,4 +1,5 @@
-//! A server at its memory limit: new work is refused, work that is there goes on.
+//! A server that refuses: at its memory limit new work, while work that is there goes on; as a
+//! replica all work; and what an ACL forbids.
 
 use std::time::Duration;
 
@@ -175,5 +176,37 @@ async fn a_server_that_is_full_and_has_forgotten_the_scripts_learns_them() {
         .unwrap();
     assert!(sweep.overdue.is_empty());
     let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_replica_and_an_acl_say_who_must_mend_it() {
+    let server = Embedded::start().await.unwrap();
+    let bench = Bench::on(&server).await;
+    bench.bring("job", Pending).await;
+    let stored = bench.snapshot().await;
+
+    let rights = [
+        "ACL", "SETUSER", "meek", "on", ">secret", "~*", "&*", "+@all", "-hincrby",
+    ];
+    let _: String = bench.ask(&rights).await;
+    let url = format!("{}?user=meek&pass=secret", server.url());
+    let meek = Bench::of(&url, bench.ledger.kind().clone()).await;
+    let _: String = bench.ask(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    for (who, kind) in [(&bench, ErrorKind::ReadOnly), (&meek, ErrorKind::Denied)] {
+        let items = [bench.placement("job", after(HOUR))];
+        let mut lane = Lane::new();
+        let error = who
+            .ledger
+            .schedule(&mut lane, &items, soon())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        if kind == ErrorKind::ReadOnly {
+            let _: String = bench.ask(&["REPLICAOF", "NO", "ONE"]).await;
+        }
+    }
+    assert_eq!(bench.snapshot().await, stored);
+    meek.balanced().await;
     bench.balanced().await;
 }
