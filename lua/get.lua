@@ -11,9 +11,10 @@
 -- Reply one of
 --       {'pending', now µs, due, record}
 --       {'leased', now µs, deadline, lease, record, successor}   successor: `due record` or ''
---       {'dead', now µs, died, record}
+--       {'dead', now µs, died, number, record}
 --       {'absent', now µs}
 --       times in Unix ms
+-- Holds: a dead letter is shown only where nothing of its name is pending or leased.
 
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local next_key, dead_key, grave_key = KEYS[5], KEYS[6], KEYS[7]
@@ -31,8 +32,9 @@ if due then
 end
 local numbers = redis.call('HGET', grave_key, id)
 if numbers then
-  local name = id .. ':' .. string.match(numbers, '(%d+)$')
-  return {'dead', now, redis.call('ZSCORE', dead_key, name) or '0',
+  local number = string.match(numbers, '(%d+)$')
+  local name = id .. ':' .. number
+  return {'dead', now, redis.call('ZSCORE', dead_key, name) or '0', number,
     redis.call('HGET', grave_key, name) or ''}
 end
 return {'absent', now}

@@ -54,7 +54,9 @@ local gone, forgotten, promoted, records, scores, armed = {}, {}, {}, {}, {}, {}
 local cancelled, replaced, earliest = 0, 0, nil
 for i, id in ipairs(ids) do
   local lapse = tonumber(lapses[i] or nil)
-  if not lapse or done[id] then
+  if done[id] then
+    misses[i] = done[id]
+  elseif not lapse then
     misses[i] = 'absent'
   elseif lapse > now_ms then
     misses[i] = 'leased'
@@ -88,8 +90,8 @@ for i, id in ipairs(ids) do
       deadlines[#deadlines + 1] = deadline
       deadlines[#deadlines + 1] = id
     end
-    done[id] = true
   end
+  done[id] = misses[i]
 end
 local reply = hand_out(shadow_key, now, table.concat(misses, ' '), taken, leases)
 redis.call('HLEN', shadow_key)

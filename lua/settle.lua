@@ -103,7 +103,7 @@ for i, id in ipairs(ids) do
       answers[i] = 'cancelled'
       count_one('cancelled')
     elseif verb == 'bury' then
-      answers[i] = 'buried'
+      answers[i] = 'buried:'
       buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, header)}
       count_one('buried')
     elseif successors[i] then

@@ -1,4 +1,4 @@
--- stats: how many jobs a ledger holds in each state, and its counters, at one instant.
+-- stats: how many jobs a ledger holds in each state, and its counters. Reads only.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 leased   keyfall:{app:module:biz/0}:leased
@@ -9,6 +9,7 @@
 -- Reply {'ok', now µs, pending, overdue, leased, successors, dead, name, value, name, value …}
 --       the names are those of the counters: accepted, done, cancelled, replaced, buried,
 --       requeued, deleted, trimmed, failed, again, snoozed, returned, lapsed
+-- Holds: all numbers are of one instant, so they balance.
 
 local due_key, leased_key, next_key, dead_key, stats_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now = now_us()

@@ -34,16 +34,16 @@ local function unbury(dead_key, grave_key, name)
   end
 end
 
--- Keeps the letters within their limits of count and age, a few more at a time than the
--- `new` ones that came. Returns how many were dropped.
-local function trim(dead_key, grave_key, most, most_ms, now_ms, new)
-  local AT_ONCE = 16 + new
+-- Keeps the letters within their limits of count and age, a few more at a time than have just
+-- come, so that they never grow beyond. Returns how many were dropped.
+local function trim(dead_key, grave_key, most, most_ms, now_ms, came)
+  local at_once = came + 16
   local old = redis.call('ZRANGEBYSCORE', dead_key, '-inf', int(now_ms - most_ms), 'LIMIT', 0,
-    AT_ONCE)
+    at_once)
   for _, name in ipairs(old) do
     unbury(dead_key, grave_key, name)
   end
-  local over = math.min(redis.call('ZCARD', dead_key) - most, AT_ONCE)
+  local over = math.min(redis.call('ZCARD', dead_key) - most, at_once)
   local oldest = over > 0 and redis.call('ZRANGE', dead_key, 0, over - 1) or {}
   for _, name in ipairs(oldest) do
     unbury(dead_key, grave_key, name)

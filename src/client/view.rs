@@ -37,6 +37,7 @@ pub struct JobView {
     due: UnixMs,
     attempts: u32,
     successor_due: Option<UnixMs>,
+    letter: Option<u64>,
     cancelled: bool,
     record: Record,
 }
@@ -46,7 +47,15 @@ impl JobView {
         let (record, state, due) = match found {
             Found::Absent => return Ok(None),
             Found::Pending { due, record } => (record, JobState::Pending, due),
-            Found::Dead { died, record } => (record, JobState::Dead, died),
+            Found::Dead {
+                died,
+                number,
+                record,
+            } => {
+                let mut view = JobView::new(key, JobState::Dead, died, record)?;
+                view.letter = Some(number);
+                return Ok(Some(view));
+            }
             Found::Leased {
                 now,
                 deadline,
@@ -80,6 +89,7 @@ impl JobView {
             due,
             attempts: record.header.attempts,
             successor_due: None,
+            letter: None,
             cancelled: false,
             record,
         })
@@ -167,6 +177,11 @@ impl JobView {
                 format!("the payload of {} does not decode: {error}", self.key),
             )
         })
+    }
+
+    /// The number of the dead letter. The same name can have several; this is the latest.
+    pub fn letter(&self) -> Option<u64> {
+        self.letter
     }
 
     /// When the job that will follow the run in progress is due, if one was scheduled.

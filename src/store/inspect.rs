@@ -29,6 +29,7 @@ pub(crate) enum Found {
     },
     Dead {
         died: UnixMs,
+        number: u64,
         record: Vec<u8>,
     },
 }
@@ -69,6 +70,7 @@ impl Ledger {
             },
             "dead" => Found::Dead {
                 died: UnixMs(reply.number()?),
+                number: reply.number()?,
                 record: reply.bytes()?,
             },
             other => return Err(unexpected(format!("the state {other:?}"))),

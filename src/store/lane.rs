@@ -29,7 +29,7 @@ impl Lane {
     }
 
     /// A lane that will give `number` next: for tests of repeats and late originals.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn rewound(&self, number: u64) -> Self {
         Lane {
             id: self.id.clone(),

@@ -25,6 +25,9 @@ mod subscription;
 #[cfg(feature = "worker")]
 mod work;
 
+#[cfg(all(test, feature = "embedded", feature = "worker", unix))]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Instant;
 

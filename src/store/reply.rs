@@ -58,7 +58,7 @@ pub(crate) struct Answered {
 
 impl Answered {
     /// Decodes one word of a reply, `word`, `word:number`, either with `!` behind it.
-    fn parse(text: &str) -> Result<Self> {
+    pub(super) fn parse(text: &str) -> Result<Self> {
         let (text, unarmed) = match text.strip_suffix('!') {
             Some(word) => (word, true),
             None => (text, false),

@@ -44,7 +44,7 @@ macro_rules! scripts {
 
         /// Every script with the text of its file, for the tests that hold headers, callers
         /// and folder together.
-        #[cfg(all(test, feature = "worker"))]
+        #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
         pub(crate) fn all() -> Vec<(&'static Script, &'static str)> {
             vec![$($(#[$gate])* (&*$name, include_str!(concat!("../../lua/", $file, ".lua"))),)*]
         }

@@ -1,0 +1,120 @@
+//! `cancel.lua`: what is pending goes, what runs is not retried.
+
+use super::support::{Bench, HOUR, State, after, later, same_when_repeated, soon, word, words};
+use crate::store::{Lane, Verb};
+
+use State::*;
+
+#[tokio::test]
+async fn it_removes_what_is_pending_and_marks_what_runs() {
+    let bench = Bench::new().await;
+    let jobs = bench.every_state().await;
+    let deadline = bench.deadline("Leased").await;
+    let keys: Vec<_> = jobs.iter().map(|(id, _)| bench.key(id)).collect();
+    let mut lane = Lane::new();
+    let answers = bench.ledger.cancel(&mut lane, &keys, soon()).await.unwrap();
+    let table = [
+        (Absent, "absent", Absent),
+        (Pending, "cancelled", Absent),
+        (Due, "cancelled", Absent),
+        (Retrying, "cancelled", Absent),
+        (Leased, "running", CancelledRun),
+        (LeasedNext, "running", CancelledRun),
+        (CancelledRun, "running", CancelledRun),
+        (CancelledRunNext, "running", CancelledRun),
+        (Lapsed, "running", LapsedCancelled),
+        (LapsedNext, "running", LapsedCancelled),
+        (LapsedCancelled, "running", LapsedCancelled),
+        (LapsedCancelledNext, "running", LapsedCancelled),
+        (Dead, "absent", Dead),
+    ];
+    bench.hold_against(table, &answers).await;
+    assert_eq!(
+        bench.deadline("Leased").await,
+        deadline,
+        "the lease runs on"
+    );
+    // Three that were pending, and four successors.
+    assert_eq!(bench.counted("cancelled").await, 3 + 4);
+    let stats = bench.balanced().await;
+    assert_eq!((stats.pending, stats.leased, stats.successors), (0, 8, 0));
+}
+
+#[tokio::test]
+async fn the_lease_of_a_cancelled_run_keeps_all_but_the_flag() {
+    let bench = Bench::new().await;
+    bench.bring("running", Leased).await;
+    let lease = bench.lease("running").await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(word(bench.cancel("running").await), "running");
+        let marked = bench.lease("running").await.unwrap();
+        assert_eq!(marked.strip_suffix("cancelled"), lease.strip_suffix('-'));
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_run_is_not_retried_and_what_is_scheduled_after_it_runs() {
+    let bench = Bench::new().await;
+    let retry = || later(after(HOUR), "failed");
+    let token = bench.bring("gone", CancelledRun).await;
+    assert_eq!(
+        word(bench.settle("gone", &token, retry()).await),
+        "cancelled"
+    );
+    assert_eq!(bench.state("gone").await, Absent);
+    let token = bench.bring("followed", CancelledRunNext).await;
+    assert_eq!(
+        word(bench.settle("followed", &token, retry()).await),
+        "cancelled"
+    );
+    assert_eq!(bench.state("followed").await, Pending);
+    let token = bench.bring("done", CancelledRun).await;
+    assert_eq!(word(bench.settle("done", &token, Verb::Done).await), "done");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_repeat_gets_the_first_answer_and_a_late_original_is_refused() {
+    let bench = Bench::new().await;
+    bench.bring("pending", Pending).await;
+    bench.bring("running", LeasedNext).await;
+    let keys = [
+        bench.key("pending"),
+        bench.key("running"),
+        bench.key("missing"),
+    ];
+    same_when_repeated(&bench, async |lane| {
+        bench.ledger.cancel(lane, &keys, soon()).await
+    })
+    .await;
+    // A newer job of the same name is not what the first call meant.
+    let mut lane = Lane::new();
+    bench.ledger.cancel(&mut lane, &keys, soon()).await.unwrap();
+    bench.schedule("pending", after(HOUR)).await;
+    let mut again = lane.rewound(1);
+    let repeat = bench
+        .ledger
+        .cancel(&mut again, &keys, soon())
+        .await
+        .unwrap();
+    assert_eq!(words(&repeat), ["absent", "running", "absent"]);
+    assert_eq!(bench.state("pending").await, Pending);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn one_id_twice_in_a_batch_counts_as_two_calls_in_order() {
+    let bench = Bench::new().await;
+    bench.bring("pending", Pending).await;
+    bench.bring("running", LeasedNext).await;
+    let keys = ["pending", "pending", "running", "running"].map(|id| bench.key(id));
+    let mut lane = Lane::new();
+    let answers = bench.ledger.cancel(&mut lane, &keys, soon()).await.unwrap();
+    assert_eq!(
+        words(&answers),
+        ["cancelled", "absent", "running", "running"]
+    );
+    assert_eq!(bench.counted("cancelled").await, 2);
+    bench.balanced().await;
+}

@@ -1,0 +1,173 @@
+//! A key of the ledger that holds something else: the call says so, and writes nothing.
+
+use std::time::Duration;
+
+use super::support::{Bench, HOUR, KEPT, State, after, bury, soon, word, words};
+use crate::ErrorKind;
+use crate::error::{Error, Result};
+use crate::store::{Answered, Found, Lane, Verb};
+
+use State::*;
+
+/// A ledger in which every script has something to do with every key that it takes.
+struct Scene {
+    bench: Bench,
+    /// The token of the job that runs.
+    token: String,
+}
+
+impl Scene {
+    async fn set() -> Self {
+        let bench = Bench::new().await;
+        for state in [Pending, Due, Lapsed, LapsedNext, Dead] {
+            bench.bring(&state.id(), state).await;
+        }
+        let token = bench.bring("LeasedNext", LeasedNext).await;
+        Scene { bench, token }
+    }
+
+    /// Calls a script so that it uses all of its keys. What it found is told as words.
+    async fn call(&self, script: &str) -> Result<Vec<&'static str>> {
+        let (bench, ledger) = (&self.bench, &self.bench.ledger);
+        let lane = &mut Lane::new();
+        let said = |answers: Vec<Answered>| words(&answers);
+        match script {
+            "schedule" => {
+                let ids = ["Pending", "LeasedNext", "Absent"];
+                let items = ids.map(|id| bench.placement(id, after(HOUR)));
+                ledger.schedule(lane, &items, soon()).await.map(said)
+            }
+            "reschedule" => {
+                let ids = ["Pending", "LeasedNext"];
+                let items = ids.map(|id| bench.change(id, after(HOUR), "postponed"));
+                ledger.reschedule(lane, &items, soon()).await.map(said)
+            }
+            "cancel" => {
+                let items = ["Pending", "LeasedNext"].map(|id| bench.key(id));
+                ledger.cancel(lane, &items, soon()).await.map(said)
+            }
+            "claim" => {
+                let reply = bench.try_claim(lane, &["Due"], 5, HOUR).await;
+                reply.map(|reply| words(&reply.answers))
+            }
+            "reclaim" => {
+                let reply = bench.try_reclaim(lane, &["Lapsed", "LapsedNext"]).await;
+                reply.map(|reply| words(&reply.answers))
+            }
+            "renew" => {
+                let leases = [("LeasedNext".to_owned(), self.token.clone())];
+                ledger
+                    .renew(&leases, HOUR, soon())
+                    .await
+                    .map(|(answers, _)| words(&answers))
+            }
+            "settle" => {
+                let items = [bench.settlement("LeasedNext", &self.token, bury())];
+                ledger.settle(lane, &items, KEPT, soon()).await.map(said)
+            }
+            "sweep" => {
+                let sweep = ledger.sweep(Duration::ZERO, 0, 9, soon()).await;
+                sweep.map(|_| vec!["swept"])
+            }
+            "get" => {
+                let mut found = Vec::new();
+                for id in ["Pending", "LeasedNext", "Dead"] {
+                    found.push(match ledger.get(id, soon()).await? {
+                        Found::Absent => "absent",
+                        Found::Pending { .. } => "pending",
+                        Found::Leased { .. } => "leased",
+                        Found::Dead { .. } => "dead",
+                    });
+                }
+                Ok(found)
+            }
+            "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
+            other => panic!("{other} is new"),
+        }
+    }
+}
+
+/// Puts a string in the place of a key while `call` runs.
+async fn with_damaged<T>(bench: &Bench, key: &str, call: impl AsyncFnOnce() -> T) -> T {
+    let aside = format!("{key}:aside");
+    let exists = bench.ask::<u64>(&["EXISTS", key]).await == 1;
+    if exists {
+        let _: String = bench.ask(&["RENAME", key, &aside]).await;
+    }
+    let _: String = bench.ask(&["SET", key, "not ours"]).await;
+    let result = call().await;
+    let left: String = bench.ask(&["GET", key]).await;
+    assert_eq!(left, "not ours", "{key} was written");
+    let _: u64 = bench.ask(&["DEL", key]).await;
+    if exists {
+        let _: String = bench.ask(&["RENAME", &aside, key]).await;
+    }
+    result
+}
+
+#[tokio::test]
+async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
+    let scene = Scene::set().await;
+    let bench = &scene.bench;
+    let trigger = bench.key("Pending");
+    for (script, _) in crate::store::script::all() {
+        for key in bench.keys_of(script) {
+            // It is a hint; see below.
+            if key == bench.names().lanes {
+                continue;
+            }
+            let stored = bench.snapshot().await;
+            let error: Error = with_damaged(bench, key, async || scene.call(script.name).await)
+                .await
+                .expect_err(&format!("{} took {key}", script.name));
+            assert_eq!(
+                error.kind(),
+                ErrorKind::Damaged,
+                "{}, {key}: {error}",
+                script.name
+            );
+            assert_eq!(bench.snapshot().await, stored, "{}, {key}", script.name);
+            let triggers: u64 = bench.ask(&["EXISTS", trigger.as_str()]).await;
+            assert_eq!(triggers, 1, "{}, {key}", script.name);
+        }
+    }
+    // Undamaged, they do what they were asked for.
+    for (script, found) in [
+        ("get", &["pending", "leased", "dead"][..]),
+        ("sweep", &["swept"]),
+        ("stats", &["counted"]),
+        ("claim", &["claimed"]),
+        ("reclaim", &["claimed", "replaced"]),
+        ("renew", &["renewed"]),
+        ("reschedule", &["moved", "successor"]),
+        ("schedule", &["replaced", "succeeds", "created"]),
+        ("settle", &["buried"]),
+        ("cancel", &["cancelled", "cancelled"]),
+    ] {
+        assert_eq!(scene.call(script).await.unwrap(), found, "{script}");
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn lanes_are_a_hint_and_may_be_anything() {
+    for (script, _) in crate::store::script::all() {
+        let scene = Scene::set().await;
+        let bench = &scene.bench;
+        let lanes = bench.names().lanes.clone();
+        let found = with_damaged(bench, &lanes, async || scene.call(script.name).await).await;
+        assert!(found.is_ok(), "{}: {found:?}", script.name);
+        bench.balanced().await;
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_that_buries_nothing_needs_no_graveyard() {
+    let bench = Bench::new().await;
+    let job = bench.run("job", HOUR).await;
+    let grave = bench.names().grave.clone();
+    let settle = async || bench.settle("job", &job.token, Verb::Done).await;
+    let answer = with_damaged(&bench, &grave, settle).await;
+    assert_eq!(word(answer), "done");
+    bench.balanced().await;
+}

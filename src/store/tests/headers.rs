@@ -1,0 +1,311 @@
+//! The headers of the scripts, held against their callers, their names and their words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use regex::Regex;
+
+use super::support::{
+    Bench, HOUR, KEPT, State, after, bury, key_called, keys_in_header, soon, word,
+};
+use crate::embedded::Embedded;
+use crate::key::Kind;
+use crate::names::{MARKER, Names};
+use crate::store::reply::Answered;
+use crate::store::script::{self, Script};
+
+/// The parts of a header, in order.
+const PARTS: [&str; 4] = ["KEYS", "ARGV", "Reply", "Holds"];
+
+/// The comment with which a script begins.
+fn header(text: &str) -> String {
+    let lines = text.lines().take_while(|line| line.starts_with("--"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// One part of a header, its name and indentation taken off.
+fn part(text: &str, name: &str) -> String {
+    let of_part = |line: &&str| {
+        line.starts_with(&format!("-- {name}")) || line.starts_with("--  ") || line.len() == 2
+    };
+    let header = header(text);
+    let lines = header
+        .lines()
+        .skip_while(|line| !line.starts_with(&format!("-- {name}")));
+    let lines = lines
+        .take_while(of_part)
+        .map(|line| line.get(9..).unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The words that a header gives as answers for one item, such as `created:due`.
+fn words_in(text: &str) -> BTreeSet<String> {
+    let line = Regex::new(r"(?m)^([a-z]+(?::[a-z]+)?(?: [a-z]+(?::[a-z]+)?)*) {2,}\S").unwrap();
+    let reply = part(text, "Reply");
+    let listed = line.captures_iter(&reply).map(|found| found[1].to_owned());
+    let words = listed.flat_map(|words| words.split(' ').map(Into::into).collect::<Vec<_>>());
+    words.collect()
+}
+
+/// The names of the files in a folder below `lua`, without their endings.
+fn files(folder: &str) -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let files = fs::read_dir(path)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let scripts = files.filter(|path| path.extension().is_some_and(|ending| ending == "lua"));
+    scripts
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().into())
+        .collect()
+}
+
+#[test]
+fn every_file_is_compiled_in() {
+    let named: BTreeSet<String> = script::all()
+        .iter()
+        .map(|(one, _)| one.name.into())
+        .collect();
+    assert_eq!(named, files("lua"));
+    let source = include_str!("../script.rs");
+    for name in files("lua/lib") {
+        assert!(
+            source.contains(&format!("\"{name}\"")),
+            "{name} is used by no script"
+        );
+    }
+}
+
+#[test]
+fn every_header_has_the_same_parts() {
+    let begin = Regex::new(r"(?m)^-- ([A-Z]\w+)(?: |:)").unwrap();
+    for (script, text) in script::all() {
+        let header = header(text);
+        let purpose = header.lines().next().unwrap();
+        assert!(
+            purpose.starts_with(&format!("-- {}: ", script.name)),
+            "{purpose}"
+        );
+        let parts = begin.captures_iter(&header);
+        let parts: Vec<&str> = parts.map(|found| found.extract::<1>().1[0]).collect();
+        assert_eq!(parts, PARTS, "{}", script.name);
+        for name in PARTS {
+            assert!(
+                !part(text, name).trim().is_empty(),
+                "{}: {name}",
+                script.name
+            );
+        }
+        assert!(
+            header.lines().all(|line| line.chars().count() <= 100),
+            "{}",
+            script.name
+        );
+    }
+}
+
+#[test]
+fn headers_list_the_keys_that_scripts_take() {
+    let kind = Kind::parse("app:module:biz").unwrap();
+    let names = Names::new("keyfall").ledger(&kind);
+    let body = Regex::new(r"local FIXED\b.* = (\d+)").unwrap();
+    for (script, text) in script::all() {
+        let keys = keys_in_header(text);
+        let (triggers, fixed): (Vec<_>, Vec<_>) =
+            keys.into_iter().partition(|(_, name, _)| name == "trigger");
+        assert_eq!(fixed.len(), script.fixed_keys, "{}", script.name);
+        for (at, (number, name, rendered)) in (1..).zip(&fixed) {
+            assert_eq!(*number, at.to_string(), "{}", script.name);
+            assert_eq!(rendered, key_called(&names, name), "{}", script.name);
+        }
+        // The body counts its triggers from the same number.
+        let begin = text
+            .contains("FIXED")
+            .then(|| body.captures(text).unwrap()[1].parse::<usize>().unwrap());
+        assert_eq!(begin.is_some(), !triggers.is_empty(), "{}", script.name);
+        for (number, _, rendered) in triggers {
+            assert_eq!(number, format!("{}…", script.fixed_keys + 1));
+            assert_eq!(rendered, "app:module:biz:id");
+            assert_eq!(begin, Some(script.fixed_keys), "{}", script.name);
+        }
+    }
+}
+
+/// What callers send, told by a server that logs every command.
+struct Sent {
+    keys: Vec<String>,
+    args: Vec<String>,
+}
+
+async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
+    let ledger = &bench.ledger;
+    bench.bring("pending", State::Pending).await;
+    bench.reschedule("pending", after(Duration::ZERO)).await;
+    let job = bench.claim(&["pending"], 0).await.jobs.remove(0);
+    bench.renew(&[("pending", &job.token)]).await;
+    bench.cancel("pending").await;
+    bench.reclaim(&["pending"]).await;
+    let items = [bench.settlement("pending", &job.token, bury())];
+    let lane = &mut crate::store::Lane::new();
+    ledger.settle(lane, &items, KEPT, soon()).await.unwrap();
+    ledger.sweep(HOUR, 0, 10, soon()).await.unwrap();
+    ledger.get("pending", soon()).await.unwrap();
+    ledger.tally(soon()).await.unwrap();
+
+    type Entry = (u64, u64, u64, Vec<String>, String, String);
+    let log: Vec<Entry> = bench.ask(&["SLOWLOG", "GET", "1000"]).await;
+    let find = |script: &Script| {
+        let is_call = |cmd: &Vec<String>| cmd[0] == "EVALSHA" && cmd[1] == script.hash();
+        let mut calls = log.iter().map(|entry| &entry.3).filter(|cmd| is_call(cmd));
+        let cmd = calls
+            .next()
+            .unwrap_or_else(|| panic!("nobody calls {}", script.name));
+        let behind = 3 + cmd[2].parse::<usize>().unwrap();
+        Sent {
+            keys: cmd[3..behind].to_vec(),
+            args: cmd[behind..].to_vec(),
+        }
+    };
+    script::all()
+        .iter()
+        .map(|(script, _)| (script.name, find(script)))
+        .collect()
+}
+
+#[tokio::test]
+async fn callers_pass_what_headers_list() {
+    let options = Embedded::options().args(["--slowlog-log-slower-than", "0"]);
+    let server = options
+        .args(["--slowlog-max-len", "1000"])
+        .start()
+        .await
+        .unwrap();
+    let bench = Bench::on(&server).await;
+    let sent = what_callers_send(&bench).await;
+    let numbered = Regex::new(r"(\d) ([a-z ]+)").unwrap();
+    let is_number = Regex::new(r"^\d+$").unwrap();
+    let body = Regex::new(r"local .*HEAD.* = .*").unwrap();
+    let is_lane = Regex::new(r"^[0-9a-f]{24}$").unwrap();
+    for (script, text) in script::all() {
+        let Sent { keys, args } = &sent[script.name];
+        let mut listed: Vec<String> = bench.keys_of(script).into_iter().map(Into::into).collect();
+        if keys_in_header(text)
+            .iter()
+            .any(|(_, name, _)| name == "trigger")
+        {
+            listed.push(bench.key("pending").to_string());
+        }
+        assert_eq!(*keys, listed, "{}", script.name);
+
+        let argv = part(text, "ARGV");
+        let fixed = argv.split("then ").next().unwrap();
+        let mut last = 0;
+        for found in numbered.captures_iter(fixed) {
+            let at: usize = found[1].parse().unwrap();
+            assert_eq!(at, last + 1, "{}: {argv}", script.name);
+            last = at;
+            let arg = args[at - 1].as_str();
+            let fits = match found[2].trim() {
+                "lane" => is_lane.is_match(arg),
+                "wake channel" => arg == bench.ledger.wake,
+                "subject" => arg == bench.ledger.subject(),
+                "kind" => arg == bench.ledger.kind().as_str(),
+                "marker" => arg == MARKER,
+                "id" => arg == "pending",
+                _ => is_number.is_match(arg),
+            };
+            assert!(fits, "{}: {} is {arg:?}", script.name, &found[2]);
+        }
+        // Where items follow, the body counts them from the same number.
+        if let Some(head) = body.find(text) {
+            let names: Vec<&str> = head.as_str()[6..].split(" = ").collect();
+            let at = names[0]
+                .split(", ")
+                .position(|name| name == "HEAD")
+                .unwrap();
+            let value = names[1].split(", ").nth(at).unwrap();
+            assert_eq!(value.parse(), Ok(last), "{}", script.name);
+        }
+    }
+    bench.balanced().await;
+}
+
+#[test]
+fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
+    let mut listed = BTreeSet::new();
+    for (script, text) in script::all() {
+        for entry in words_in(text) {
+            let (bare, number) = match entry.split_once(':') {
+                Some((bare, _)) => (bare.to_owned(), true),
+                None => (entry.clone(), false),
+            };
+            let reply = if number {
+                format!("{bare}:7")
+            } else {
+                bare.clone()
+            };
+            let read = Answered::parse(&reply)
+                .unwrap_or_else(|error| panic!("{}: {entry}: {error}", script.name));
+            assert_eq!((word(read.answer), read.unarmed), (bare.as_str(), false));
+            assert!(Answered::parse(&format!("{reply}!")).unwrap().unarmed);
+            // With a number that it has not, or without the one that it has, it is no word,
+            // save for the one that has two meanings.
+            let other = if number {
+                bare.clone()
+            } else {
+                format!("{bare}:7")
+            };
+            assert_eq!(
+                Answered::parse(&other).is_ok(),
+                bare == "replaced",
+                "{other}"
+            );
+            listed.insert((bare, number));
+        }
+    }
+    let source = include_str!("../reply.rs");
+    let arm = Regex::new(r#"\("(\w+)", (Some\(n\)|None)\) => Answer::"#).unwrap();
+    let decoded = arm
+        .captures_iter(source)
+        .map(|found| (found[1].into(), &found[2] != "None"));
+    assert_eq!(decoded.collect::<BTreeSet<(String, bool)>>(), listed);
+}
+
+#[test]
+fn scripts_answer_with_the_words_of_their_headers() {
+    let answer = Regex::new(r"(?m)^ *(?:answers|misses)\[[^=]*\] = (.*)$").unwrap();
+    let literal = Regex::new(r"'([a-z]+:?)'").unwrap();
+    // What is only compared with is no answer.
+    let compared = Regex::new(r"[=~]= '\w+'").unwrap();
+    for (script, text) in script::all() {
+        let mut said = BTreeSet::new();
+        for found in answer.captures_iter(text) {
+            let value = compared.replace_all(&found[1], "");
+            said.extend(literal.captures_iter(&value).map(|word| word[1].to_owned()));
+        }
+        let with_colon = |word: &String| match word.split_once(':') {
+            Some((bare, _)) => format!("{bare}:"),
+            None => word.clone(),
+        };
+        let listed: BTreeSet<String> = words_in(text).iter().map(with_colon).collect();
+        assert_eq!(said, listed, "{}", script.name);
+    }
+}
+
+#[test]
+fn what_is_no_word_is_refused() {
+    for text in [
+        "",
+        "!",
+        "created",
+        "created:",
+        "created:x",
+        "done:1",
+        "Done",
+        "done!!",
+        "created:-1",
+    ] {
+        assert!(Answered::parse(text).is_err(), "{text:?}");
+    }
+}

@@ -1,0 +1,22 @@
+//! What each script answers and stores, in every state of a job, against a real server.
+
+mod support;
+
+// One file for each script.
+mod cancel;
+mod claim;
+mod reads;
+mod reclaim;
+mod renew;
+mod reschedule;
+mod schedule;
+mod settle;
+
+// What several scripts have in common.
+mod damaged;
+mod dead;
+mod headers;
+mod lanes;
+mod refused;
+mod triggers;
+mod wake;

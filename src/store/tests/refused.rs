@@ -1,0 +1,212 @@
+//! A server that refuses: at its memory limit new work, while work that is there goes on; as a
+//! replica all work; and what an ACL forbids.
+
+use std::time::Duration;
+
+use super::support::{Bench, HOUR, KEPT, State, after, bury, later, soon, word, words};
+use crate::ErrorKind;
+use crate::embedded::Embedded;
+use crate::store::{Lane, Mode, Placement, Verb};
+
+use State::*;
+
+/// A server of one's own, with jobs in every state, that takes no more.
+async fn full() -> (Embedded, Bench, Vec<(String, String)>) {
+    let server = Embedded::start().await.unwrap();
+    let bench = Bench::on(&server).await;
+    let jobs = bench.every_state().await;
+    let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    (server, bench, jobs)
+}
+
+#[tokio::test]
+async fn schedule_is_refused_and_writes_nothing() {
+    let (_server, bench, jobs) = full().await;
+    let stored = bench.snapshot().await;
+    let absent = |id| Placement {
+        mode: Mode::Absent,
+        ..bench.placement(id, after(HOUR))
+    };
+    let mut calls: Vec<Vec<Placement>> = Vec::new();
+    for (id, _) in &jobs {
+        calls.push(vec![bench.placement(id, after(HOUR))]);
+        calls.push(vec![absent(id)]);
+    }
+    calls.push(calls.concat());
+    let mut lane = Lane::new();
+    for items in calls {
+        let error = bench
+            .ledger
+            .schedule(&mut lane, &items, soon())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert_eq!(bench.snapshot().await, stored);
+        let triggers: u64 = bench.ask(&["EXISTS", bench.key("Absent").as_str()]).await;
+        assert_eq!(triggers, 0);
+    }
+    // With room again the same lane goes on.
+    let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let items = [bench.placement("new", after(HOUR))];
+    let answers = bench
+        .ledger
+        .schedule(&mut lane, &items, soon())
+        .await
+        .unwrap();
+    assert_eq!(words(&answers), ["created"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn reschedule_is_refused_and_writes_nothing() {
+    let (_server, bench, jobs) = full().await;
+    let stored = bench.snapshot().await;
+    for (id, _) in &jobs {
+        let items = [bench.change(id, after(HOUR), "postponed")];
+        let mut lane = Lane::new();
+        let error = bench
+            .ledger
+            .reschedule(&mut lane, &items, soon())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert_eq!(bench.snapshot().await, stored);
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn cancel_works() {
+    let (_server, bench, _) = full().await;
+    for (state, answer) in [
+        (Absent, "absent"),
+        (Pending, "cancelled"),
+        (Leased, "running"),
+        (LeasedNext, "running"),
+    ] {
+        assert_eq!(word(bench.cancel(&state.id()).await), answer);
+    }
+    assert_eq!(bench.state("LeasedNext").await, CancelledRun);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn claim_and_reclaim_work() {
+    let (_server, bench, _) = full().await;
+    let lane = Lane::new();
+    for answers in [&["absent", "claimed"][..], &[]] {
+        let claim = bench
+            .try_claim(&mut lane.rewound(1), &["Absent", "Due"], 5, HOUR)
+            .await;
+        let claim = claim.unwrap();
+        assert_eq!(
+            (words(&claim.answers), claim.jobs.len()),
+            (answers.to_vec(), 1)
+        );
+    }
+    // A claim of nothing is remembered here too.
+    assert!(bench.claim(&[], 5).await.jobs.is_empty());
+    let reply = bench
+        .reclaim(&["Lapsed", "LapsedNext", "LapsedCancelled", "Leased"])
+        .await;
+    assert_eq!(
+        words(&reply.answers),
+        ["claimed", "replaced", "cancelled", "leased"]
+    );
+    assert_eq!(bench.state("LapsedNext").await, Pending);
+    assert!(bench.reclaim(&["Absent"]).await.jobs.is_empty());
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn renew_works() {
+    let (_server, bench, jobs) = full().await;
+    for (state, (id, token)) in State::ALL.iter().zip(&jobs) {
+        let answer = match state {
+            Leased | LeasedNext | Lapsed | LapsedNext => "renewed",
+            CancelledRun | CancelledRunNext | LapsedCancelled | LapsedCancelledNext => "cancelled",
+            _ => "gone",
+        };
+        assert_eq!(words(&bench.renew(&[(id, token)]).await), [answer]);
+    }
+    assert_eq!(bench.state("Lapsed").await, Leased);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn settle_works() {
+    for verb in [Verb::Done, later(after(HOUR), "failed"), bury()] {
+        let (_server, bench, jobs) = full().await;
+        for (id, token) in &jobs {
+            bench.settle(id, token, verb.clone()).await;
+        }
+        let stats = bench.balanced().await;
+        assert_eq!((stats.leased, stats.successors), (0, 0));
+        let trigger: u64 = bench
+            .ask(&["EXISTS", bench.key("LeasedNext").as_str()])
+            .await;
+        assert_eq!(trigger, 1, "what is pending again has its trigger");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_full_and_has_forgotten_the_scripts_learns_them() {
+    let (_server, bench, _) = full().await;
+    let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
+    let due = bench.claim(&["Due"], 0).await.jobs.remove(0);
+    let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
+    assert_eq!(
+        words(&bench.renew(&[("Due", &due.token)]).await),
+        ["renewed"]
+    );
+    let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
+    let items = [bench.settlement("Due", &due.token, Verb::Done)];
+    let mut lane = Lane::new();
+    let settled = bench
+        .ledger
+        .settle(&mut lane, &items, KEPT, soon())
+        .await
+        .unwrap();
+    assert_eq!(words(&settled), ["done"]);
+    let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
+    let sweep = bench
+        .ledger
+        .sweep(Duration::ZERO, 0, 10, soon())
+        .await
+        .unwrap();
+    assert!(sweep.overdue.is_empty());
+    let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_replica_and_an_acl_say_who_must_mend_it() {
+    let server = Embedded::start().await.unwrap();
+    let bench = Bench::on(&server).await;
+    bench.bring("job", Pending).await;
+    let stored = bench.snapshot().await;
+
+    let rights = [
+        "ACL", "SETUSER", "meek", "on", ">secret", "~*", "&*", "+@all", "-hincrby",
+    ];
+    let _: String = bench.ask(&rights).await;
+    let url = format!("{}?user=meek&pass=secret", server.url());
+    let meek = Bench::of(&url, bench.ledger.kind().clone()).await;
+    let _: String = bench.ask(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    for (who, kind) in [(&bench, ErrorKind::ReadOnly), (&meek, ErrorKind::Denied)] {
+        let items = [bench.placement("job", after(HOUR))];
+        let mut lane = Lane::new();
+        let error = who
+            .ledger
+            .schedule(&mut lane, &items, soon())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        if kind == ErrorKind::ReadOnly {
+            let _: String = bench.ask(&["REPLICAOF", "NO", "ONE"]).await;
+        }
+    }
+    assert_eq!(bench.snapshot().await, stored);
+    meek.balanced().await;
+    bench.balanced().await;
+}

@@ -1,0 +1,81 @@
+//! `renew.lua`: a lease runs on as long as its token holds.
+
+use super::support::{Bench, HOUR, NEVER, State, words};
+use crate::store::Answered;
+
+use State::*;
+
+async fn renew_all(bench: &Bench, jobs: &[(String, String)]) -> Vec<Answered> {
+    let leases = jobs.iter().map(|(id, token)| (id.as_str(), token.as_str()));
+    bench.renew(&leases.collect::<Vec<_>>()).await
+}
+
+#[tokio::test]
+async fn it_revives_what_nobody_else_has_claimed() {
+    let bench = Bench::new().await;
+    let jobs = bench.every_state().await;
+    let answers = renew_all(&bench, &jobs).await;
+    let table = [
+        (Absent, "gone", Absent),
+        (Pending, "gone", Pending),
+        (Due, "gone", Due),
+        // Its token was its own once.
+        (Retrying, "gone", Retrying),
+        (Leased, "renewed", Leased),
+        (LeasedNext, "renewed", LeasedNext),
+        (CancelledRun, "cancelled", CancelledRun),
+        (CancelledRunNext, "cancelled", CancelledRunNext),
+        (Lapsed, "renewed", Leased),
+        (LapsedNext, "renewed", LeasedNext),
+        (LapsedCancelled, "cancelled", CancelledRun),
+        (LapsedCancelledNext, "cancelled", CancelledRunNext),
+        (Dead, "gone", Dead),
+    ];
+    bench.hold_against(table, &answers).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_foreign_token_renews_nothing() {
+    let bench = Bench::new().await;
+    let mut jobs = bench.every_state().await;
+    for (_, token) in &mut jobs {
+        *token = NEVER.into();
+    }
+    let stored = bench.snapshot().await;
+    let answers = renew_all(&bench, &jobs).await;
+    let table = State::ALL.map(|state| match state {
+        Absent | Pending | Due | Retrying | Dead => (state, "gone", state),
+        held => (held, "foreign", held),
+    });
+    bench.hold_against(table, &answers).await;
+    assert_eq!(bench.snapshot().await, stored);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn it_writes_the_deadline_and_nothing_else() {
+    let bench = Bench::new().await;
+    let job = bench.lapse("job").await;
+    let mut stored = bench.snapshot().await;
+    let before = bench.now().await;
+    let leases = [
+        ("job", job.token.as_str()),
+        ("job", &job.token),
+        ("missing", NEVER),
+    ];
+    assert_eq!(
+        words(&bench.renew(&leases).await),
+        ["renewed", "renewed", "gone"]
+    );
+    let until = bench.now().await;
+    let hour = u64::try_from(HOUR.as_millis()).unwrap();
+    let deadline = bench.deadline("job").await;
+    assert!((before + hour..=until + 1 + hour).contains(&deadline));
+    let mut left = bench.snapshot().await;
+    for all in [&mut stored, &mut left] {
+        all.retain(|name, _| !name.contains(":leased "));
+    }
+    assert_eq!(left, stored);
+    bench.balanced().await;
+}

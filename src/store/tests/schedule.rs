@@ -1,0 +1,287 @@
+//! `schedule.lua`: create, replace, succeed.
+
+use std::time::Duration;
+
+use super::support::{
+    Bench, HEADER, HOUR, LATER, State, after, at, bury, due_of, later, same_when_repeated, soon,
+    word, words,
+};
+use crate::key::MAX_ID_BYTES;
+use crate::store::script::SCHEDULE;
+use crate::store::{Lane, Mode, Placement};
+use crate::time::UnixMs;
+
+use State::*;
+
+/// One placement for each state, in the order of [`State::ALL`].
+async fn in_every_state(bench: &Bench, mode: Mode) -> Vec<Placement> {
+    let jobs = bench.every_state().await;
+    let placements = jobs.iter().map(|(id, _)| Placement {
+        mode,
+        ..bench.carrying(id, after(HOUR), b"newer")
+    });
+    placements.collect()
+}
+
+#[tokio::test]
+async fn set_creates_replaces_or_succeeds() {
+    let bench = Bench::new().await;
+    let items = in_every_state(&bench, Mode::Set).await;
+    let before = bench.now().await;
+    let answers = bench.place(&items).await;
+    let table = [
+        (Absent, "created", Pending),
+        (Pending, "replaced", Pending),
+        (Due, "replaced", Pending),
+        (Retrying, "replaced", Pending),
+        (Leased, "succeeds", LeasedNext),
+        (LeasedNext, "succeeds", LeasedNext),
+        (CancelledRun, "succeeds", CancelledRunNext),
+        (CancelledRunNext, "succeeds", CancelledRunNext),
+        (Lapsed, "succeeds", LapsedNext),
+        (LapsedNext, "succeeds", LapsedNext),
+        (LapsedCancelled, "succeeds", LapsedCancelledNext),
+        (LapsedCancelledNext, "succeeds", LapsedCancelledNext),
+        (Dead, "created", Pending),
+    ];
+    bench.hold_against(table, &answers).await;
+    for (state, answered) in State::ALL.into_iter().zip(&answers) {
+        let due = due_of(answered.answer);
+        assert!(due >= before + 3_600_000, "{state:?}: early");
+        let (stored, record) = match bench.due(&state.id()).await {
+            Some(stored) => (stored, bench.record(&state.id()).await),
+            None => bench.successor(&state.id()).await,
+        };
+        assert_eq!(stored, due, "{state:?}");
+        assert_eq!(&record.payload[..], b"newer", "{state:?}");
+        assert!(record.accepted >= UnixMs(before) && record.steps.is_empty());
+    }
+    // Those pending, and the successors: the runs are replaced only if they are retried.
+    assert_eq!(bench.counted("replaced").await, 3 + 4);
+    let stats = bench.balanced().await;
+    assert_eq!((stats.pending, stats.leased, stats.successors), (5, 8, 8));
+    assert_eq!(stats.dead, 1, "a dead letter stays beside the new job");
+}
+
+#[tokio::test]
+async fn absent_leaves_what_is_there_as_it_is() {
+    let bench = Bench::new().await;
+    let items = in_every_state(&bench, Mode::Absent).await;
+    let before = bench.snapshot().await;
+    let answers = bench.place(&items).await;
+    let table = State::ALL.map(|state| match state {
+        Absent | Dead => (state, "created", Pending),
+        there => (there, "exists", there),
+    });
+    bench.hold_against(table, &answers).await;
+    let mut after = bench.snapshot().await;
+    after.retain(|name, value| before.get(name) != Some(value));
+    let changed: Vec<_> = after
+        .keys()
+        .filter(|name| name.contains("shadow"))
+        .collect();
+    assert_eq!(changed.len(), 2, "{changed:?}");
+    bench.balanced().await;
+}
+
+/// No operation of this crate asks for it yet, so the call is made by hand.
+#[tokio::test]
+async fn present_creates_nothing() {
+    let bench = Bench::new().await;
+    let mut args = vec!["wake", "subject", "keyfall"];
+    let jobs = bench.every_state().await;
+    for (id, _) in &jobs {
+        args.extend([id, "present", "+3600000", HEADER, "newer"]);
+    }
+    let answers = bench.by_hand(&SCHEDULE, &mut Lane::new(), &args).await;
+    let table = State::ALL.map(|state| match state {
+        Absent | Dead => (state, "absent", state),
+        Pending | Due | Retrying => (state, "replaced", Pending),
+        Leased | LeasedNext => (state, "succeeds", LeasedNext),
+        CancelledRun | CancelledRunNext => (state, "succeeds", CancelledRunNext),
+        Lapsed | LapsedNext => (state, "succeeds", LapsedNext),
+        LapsedCancelled | LapsedCancelledNext => (state, "succeeds", LapsedCancelledNext),
+    });
+    bench.hold_against(table, &answers).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_repeat_gets_the_first_answer_and_a_late_original_is_refused() {
+    let bench = Bench::new().await;
+    let running = bench.bring("running", Leased).await;
+    let items = [
+        bench.placement("new", after(HOUR)),
+        bench.placement("running", after(HOUR)),
+    ];
+    same_when_repeated(&bench, async |lane| {
+        bench.ledger.schedule(lane, &items, soon()).await
+    })
+    .await;
+    assert_eq!(bench.counted("accepted").await, 3);
+    // Not even when the jobs have gone on meanwhile.
+    let mut lane = Lane::new();
+    bench
+        .ledger
+        .schedule(&mut lane, &items, soon())
+        .await
+        .unwrap();
+    bench.cancel("new").await;
+    bench
+        .settle("running", &running, later(after(HOUR), "failed"))
+        .await;
+    bench.cancel("running").await;
+    let mut again = lane.rewound(1);
+    let repeat = bench
+        .ledger
+        .schedule(&mut again, &items, soon())
+        .await
+        .unwrap();
+    assert_eq!(words(&repeat), ["replaced", "succeeds"]);
+    assert_eq!(bench.state("new").await, Absent);
+    assert_eq!(bench.state("running").await, Absent);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn one_id_twice_in_a_batch_counts_as_two_calls_in_order() {
+    let bench = Bench::new().await;
+    bench.bring("running", Leased).await;
+    let absent = |id| Placement {
+        mode: Mode::Absent,
+        ..bench.placement(id, after(HOUR))
+    };
+    let items = [
+        bench.carrying("new", after(HOUR), b"first"),
+        bench.carrying("new", after(LATER), b"second"),
+        absent("new"),
+        bench.carrying("running", after(HOUR), b"first"),
+        bench.carrying("running", after(LATER), b"second"),
+        absent("free"),
+        absent("free"),
+    ];
+    let answers = bench.place(&items).await;
+    assert_eq!(
+        words(&answers),
+        [
+            "created", "replaced", "exists", "succeeds", "succeeds", "created", "exists"
+        ]
+    );
+    assert_eq!(bench.due("new").await, Some(due_of(answers[1].answer)));
+    assert_eq!(&bench.record("new").await.payload[..], b"second");
+    let (due, record) = bench.successor("running").await;
+    assert_eq!(
+        (due, &record.payload[..]),
+        (due_of(answers[4].answer), &b"second"[..])
+    );
+    assert_eq!(bench.counted("replaced").await, 2);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_full_batch_is_scheduled_claimed_and_settled() {
+    let bench = Bench::new().await;
+    let ids: Vec<String> = (0..256).map(|i| format!("job-{i}")).collect();
+    let soonest = bench.now().await - 1000;
+    let placement = |(i, id): (u64, &String)| bench.placement(id, at(soonest + i));
+    let items: Vec<Placement> = (0..).zip(&ids).map(placement).collect();
+    assert_eq!(words(&bench.place(&items).await), ["created"; 256]);
+    let named: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let claimed = bench.claim(&named, 0).await;
+    assert_eq!(words(&claimed.answers), ["claimed"; 256]);
+    let settle = |job: &crate::store::Claimed| {
+        bench.settlement(&job.id, &job.token, later(after(Duration::ZERO), "again"))
+    };
+    let settlements: Vec<_> = claimed.jobs.iter().map(settle).collect();
+    assert_eq!(words(&bench.settle_all(&settlements).await), ["later"; 256]);
+    let keys: Vec<_> = items.iter().map(|item| item.key.clone()).collect();
+    let mut lane = Lane::new();
+    let cancelled = bench.ledger.cancel(&mut lane, &keys, soon()).await.unwrap();
+    assert_eq!(words(&cancelled), ["cancelled"; 256]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_payload_comes_back_byte_for_byte() {
+    let bench = Bench::new().await;
+    let all: Vec<u8> = (0..=255).collect();
+    let payloads: [&[u8]; 7] = [
+        b"",
+        b"\n",
+        b"\n\n1 2@3\n",
+        b"\0",
+        b"\xff\xfe",
+        b"%1 %d %s %% @ @ @ @ @ @ @ @ @ @",
+        &all,
+    ];
+    for (i, payload) in payloads.into_iter().enumerate() {
+        let id = format!("bytes-{i}");
+        bench
+            .place(&[bench.carrying(&id, after(HOUR), payload)])
+            .await;
+        bench.reschedule(&id, after(Duration::ZERO)).await;
+        // As a successor it is stored in another way.
+        let first = bench.claim(&[&id], 0).await.jobs.remove(0);
+        bench
+            .place(&[bench.carrying(&id, after(HOUR), payload)])
+            .await;
+        bench.reschedule(&id, after(Duration::ZERO)).await;
+        let again = later(after(Duration::ZERO), "again");
+        assert_eq!(
+            word(bench.settle(&id, &first.token, again).await),
+            "replaced"
+        );
+        for job in [first, bench.claim(&[&id], 0).await.jobs.remove(0)] {
+            let record = crate::record::Record::parse(job.record).unwrap();
+            assert_eq!(&record.payload[..], payload, "{i}");
+        }
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn ids_at_their_limits_are_told_apart() {
+    let bench = Bench::new().await;
+    let longest = "x".repeat(MAX_ID_BYTES);
+    let longer = format!("{}y", "x".repeat(MAX_ID_BYTES - 1));
+    // The second bytes of `à` and of `…` are blanks or controls in some locales.
+    let ids = [
+        "0", "-", "ok", "à…", "fence", "1@2!%d", "\\\"'", &longest, &longer,
+    ];
+    let place = |id: &&str| bench.placement(id, after(Duration::ZERO));
+    bench
+        .place(&ids.iter().map(place).collect::<Vec<_>>())
+        .await;
+    let sweep = bench
+        .ledger
+        .sweep(Duration::ZERO, 0, 100, soon())
+        .await
+        .unwrap();
+    assert_eq!(sweep.overdue.len(), ids.len());
+    let lane = Lane::new();
+    for _ in 0..2 {
+        let claim = bench.try_claim(&mut lane.rewound(1), &ids, 0, HOUR).await;
+        assert_eq!(super::support::ids(&claim.unwrap()), ids);
+    }
+    for id in ids {
+        let settled = bench.settle(id, &format!("{}-1", lane.id()), bury()).await;
+        assert_eq!(word(settled), "buried");
+        assert_eq!(bench.state(id).await, Dead);
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn the_past_means_now_and_a_delay_is_rounded_up() {
+    let bench = Bench::new().await;
+    let before = bench.now().await;
+    let past = due_of(bench.schedule("past", at(5)).await);
+    let now = due_of(bench.schedule("now", after(Duration::ZERO)).await);
+    let soon = due_of(bench.schedule("soon", after(Duration::from_nanos(1))).await);
+    let until = bench.now().await;
+    assert!(before <= past && past <= now && now <= until);
+    assert!(now < soon && soon <= until + 2);
+    let named = due_of(bench.schedule("named", at(until + 90_000)).await);
+    assert_eq!(named, until + 90_000);
+    bench.balanced().await;
+}

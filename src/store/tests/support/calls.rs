@@ -1,0 +1,235 @@
+//! Calls in short: each takes a lane of its own, as one client of many.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{Bench, soon};
+use crate::error::Result;
+use crate::store::work::DeadLimits;
+use crate::store::{
+    Answered, Change, ClaimReply, Claimed, Lane, Mode, Placement, Settlement, Verb, When, Word,
+};
+use crate::time::UnixMs;
+
+/// A plain header, as clients write it.
+pub(in crate::store::tests) const HEADER: &str = r#"{"v":1}"#;
+
+/// Far enough away not to come about during a test.
+pub(in crate::store::tests) const HOUR: Duration = Duration::from_secs(3600);
+pub(in crate::store::tests) const LATER: Duration = Duration::from_secs(7200);
+/// A lease that has lapsed by the time that one has looked twice.
+pub(in crate::store::tests) const MOMENT: Duration = Duration::from_millis(1);
+
+/// Dead letters are kept.
+pub(in crate::store::tests) const KEPT: DeadLimits = DeadLimits {
+    count: 1000,
+    age: HOUR,
+};
+
+/// A token that nobody was given.
+pub(in crate::store::tests) const NEVER: &str = "ffffffffffffffffffffffff-1";
+
+pub(in crate::store::tests) fn after(delay: Duration) -> When {
+    When::After(delay)
+}
+
+pub(in crate::store::tests) fn at(ms: u64) -> When {
+    When::At(UnixMs(ms))
+}
+
+pub(in crate::store::tests) fn later(when: When, step: &'static str) -> Verb {
+    let header = String::new();
+    Verb::Later { when, header, step }
+}
+
+pub(in crate::store::tests) fn bury() -> Verb {
+    Verb::Bury {
+        header: r#"{"v":1,"error":"no"}"#.into(),
+    }
+}
+
+/// The word of an answer, as the scripts write it.
+pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
+    match answer {
+        Word::Created(_) => "created",
+        Word::Replaced(_) | Word::Superseded => "replaced",
+        Word::Succeeds(_) => "succeeds",
+        Word::Exists => "exists",
+        Word::Absent => "absent",
+        Word::Moved(_) => "moved",
+        Word::SuccessorMoved(_) => "successor",
+        Word::Running => "running",
+        Word::Cancelled => "cancelled",
+        Word::Done => "done",
+        Word::Later(_) => "later",
+        Word::Buried(_) => "buried",
+        Word::Gone => "gone",
+        Word::Foreign => "foreign",
+        Word::Renewed => "renewed",
+        Word::Claimed => "claimed",
+        Word::Early(_) => "early",
+        Word::Leased => "leased",
+    }
+}
+
+pub(in crate::store::tests) fn words(answers: &[Answered]) -> Vec<&'static str> {
+    answers
+        .iter()
+        .map(|answered| word(answered.answer))
+        .collect()
+}
+
+/// The due time that an answer names.
+pub(in crate::store::tests) fn due_of(answer: Word) -> u64 {
+    match answer {
+        Word::Created(due)
+        | Word::Replaced(due)
+        | Word::Succeeds(due)
+        | Word::Moved(due)
+        | Word::SuccessorMoved(due)
+        | Word::Later(due) => due.0,
+        other => panic!("{other:?} names no due time"),
+    }
+}
+
+/// The jobs that a claim handed out.
+pub(in crate::store::tests) fn ids(reply: &ClaimReply) -> Vec<&str> {
+    reply.jobs.iter().map(|job| job.id.as_str()).collect()
+}
+
+impl Bench {
+    pub(in crate::store::tests) fn placement(&self, id: &str, when: When) -> Placement {
+        self.carrying(id, when, id.as_bytes())
+    }
+
+    pub(in crate::store::tests) fn carrying(
+        &self,
+        id: &str,
+        when: When,
+        payload: &[u8],
+    ) -> Placement {
+        Placement {
+            key: self.key(id),
+            mode: Mode::Set,
+            when,
+            header: HEADER.into(),
+            payload: Bytes::copy_from_slice(payload),
+        }
+    }
+
+    pub(in crate::store::tests) fn change(
+        &self,
+        id: &str,
+        when: When,
+        step: &'static str,
+    ) -> Change {
+        let key = self.key(id);
+        Change { key, when, step }
+    }
+
+    pub(in crate::store::tests) fn settlement(
+        &self,
+        id: &str,
+        token: &str,
+        verb: Verb,
+    ) -> Settlement {
+        Settlement {
+            key: self.key(id),
+            token: token.into(),
+            verb,
+        }
+    }
+
+    pub(in crate::store::tests) async fn place(&self, items: &[Placement]) -> Vec<Answered> {
+        self.ledger
+            .schedule(&mut Lane::new(), items, soon())
+            .await
+            .unwrap()
+    }
+
+    pub(in crate::store::tests) async fn schedule(&self, id: &str, when: When) -> Word {
+        self.place(&[self.placement(id, when)]).await[0].answer
+    }
+
+    pub(in crate::store::tests) async fn reschedule(&self, id: &str, when: When) -> Word {
+        let items = [self.change(id, when, "postponed")];
+        self.ledger
+            .reschedule(&mut Lane::new(), &items, soon())
+            .await
+            .unwrap()[0]
+            .answer
+    }
+
+    pub(in crate::store::tests) async fn cancel(&self, id: &str) -> Word {
+        let items = [self.key(id)];
+        self.ledger
+            .cancel(&mut Lane::new(), &items, soon())
+            .await
+            .unwrap()[0]
+            .answer
+    }
+
+    pub(in crate::store::tests) async fn try_claim(
+        &self,
+        lane: &mut Lane,
+        ids: &[&str],
+        fill: usize,
+        lease: Duration,
+    ) -> Result<ClaimReply> {
+        self.ledger.claim(lane, ids, fill, lease, soon()).await
+    }
+
+    pub(in crate::store::tests) async fn claim(&self, ids: &[&str], fill: usize) -> ClaimReply {
+        self.try_claim(&mut Lane::new(), ids, fill, HOUR)
+            .await
+            .unwrap()
+    }
+
+    /// Schedules a job that is due, and claims it.
+    pub(in crate::store::tests) async fn run(&self, id: &str, lease: Duration) -> Claimed {
+        self.schedule(id, after(Duration::ZERO)).await;
+        self.try_claim(&mut Lane::new(), &[id], 0, lease)
+            .await
+            .unwrap()
+            .jobs
+            .remove(0)
+    }
+
+    /// As [`run`](Self::run), and waits until the lease has lapsed.
+    pub(in crate::store::tests) async fn lapse(&self, id: &str) -> Claimed {
+        let job = self.run(id, MOMENT).await;
+        self.past(self.deadline(id).await).await;
+        job
+    }
+
+    pub(in crate::store::tests) async fn try_reclaim(
+        &self,
+        lane: &mut Lane,
+        ids: &[&str],
+    ) -> Result<ClaimReply> {
+        let keys: Vec<_> = ids.iter().map(|id| self.key(id)).collect();
+        self.ledger.reclaim(lane, &keys, HOUR, soon()).await
+    }
+
+    pub(in crate::store::tests) async fn reclaim(&self, ids: &[&str]) -> ClaimReply {
+        self.try_reclaim(&mut Lane::new(), ids).await.unwrap()
+    }
+
+    pub(in crate::store::tests) async fn renew(&self, leases: &[(&str, &str)]) -> Vec<Answered> {
+        let own = |(id, token): &(&str, &str)| ((*id).into(), (*token).into());
+        let leases: Vec<(String, String)> = leases.iter().map(own).collect();
+        self.ledger.renew(&leases, HOUR, soon()).await.unwrap().0
+    }
+
+    pub(in crate::store::tests) async fn settle_all(&self, items: &[Settlement]) -> Vec<Answered> {
+        self.ledger
+            .settle(&mut Lane::new(), items, KEPT, soon())
+            .await
+            .unwrap()
+    }
+
+    pub(in crate::store::tests) async fn settle(&self, id: &str, token: &str, verb: Verb) -> Word {
+        self.settle_all(&[self.settlement(id, token, verb)]).await[0].answer
+    }
+}

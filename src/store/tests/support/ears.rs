@@ -1,0 +1,50 @@
+//! A listener on the wake channel, beside the crate's own.
+
+use futures_util::StreamExt;
+use redis::Client;
+use redis::aio::PubSubStream;
+use tokio::time::timeout;
+
+use super::{Bench, PATIENCE};
+
+/// Hears what is said of one ledger.
+pub(in crate::store::tests) struct Ears {
+    channel: String,
+    kind: String,
+    stream: PubSubStream,
+}
+
+impl Ears {
+    pub(in crate::store::tests) async fn of(bench: &Bench) -> Self {
+        let client = Client::open(bench.url.as_str()).unwrap();
+        let mut pubsub = client.get_async_pubsub().await.unwrap();
+        pubsub.subscribe(&bench.ledger.wake).await.unwrap();
+        Ears {
+            channel: bench.ledger.wake.clone(),
+            kind: bench.ledger.kind().to_string(),
+            stream: pubsub.into_on_message(),
+        }
+    }
+
+    /// What was said since the last time, and nothing that is said from now on: a last word
+    /// of our own tells that there is no more.
+    pub(in crate::store::tests) async fn heard(&mut self, bench: &Bench) -> Vec<String> {
+        let last = format!("end of {}", self.kind);
+        let _: u64 = bench.ask(&["PUBLISH", &self.channel, &last]).await;
+        let mut heard = Vec::new();
+        loop {
+            let message = timeout(PATIENCE, self.stream.next())
+                .await
+                .unwrap()
+                .unwrap();
+            let text: String = message.get_payload().unwrap();
+            if text == last {
+                return heard;
+            }
+            // Others talk here too.
+            if text.contains(&self.kind) {
+                heard.push(text);
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What the tests share: one server, a ledger of its own for each test, and ways to look at
+//! what is stored that do not go through the scripts.
+
+mod by_hand;
+mod calls;
+mod ears;
+mod repeat;
+mod state;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, FromRedisValue};
+use tokio::time::sleep;
+
+pub(super) use self::by_hand::{key_called, keys_in_header};
+pub(super) use self::calls::{
+    HEADER, HOUR, KEPT, LATER, MOMENT, NEVER, after, at, bury, due_of, ids, later, word, words,
+};
+pub(super) use self::ears::Ears;
+pub(super) use self::repeat::same_when_repeated;
+pub(super) use self::state::State;
+use crate::Stats;
+use crate::embedded::Embedded;
+use crate::key::{JobKey, Kind};
+use crate::names::{LedgerNames, Names};
+use crate::settings::LinkSettings;
+use crate::store::{Ledger, Store};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The server of all tests. It starts with the first of them, on a thread of its own because
+/// each test has a runtime of its own, and its guard ends it with this process.
+static SERVER: LazyLock<Embedded> = LazyLock::new(|| {
+    let start = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(Embedded::start()).unwrap()
+    };
+    thread::spawn(start).join().expect("a Redis for the tests")
+});
+
+/// A ledger that no other test uses.
+pub(super) struct Bench {
+    pub(super) ledger: Arc<Ledger>,
+    url: String,
+    raw: MultiplexedConnection,
+    balanced: Cell<bool>,
+}
+
+/// All that a ledger holds: `key field` → value.
+pub(super) type Snapshot = BTreeMap<String, String>;
+
+impl Bench {
+    pub(super) async fn new() -> Self {
+        Bench::on(&SERVER).await
+    }
+
+    /// On a server that this test may bend.
+    pub(super) async fn on(server: &Embedded) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let app = NEXT.fetch_add(1, Ordering::Relaxed);
+        let kind = Kind::parse(&format!("test{app}:orders:expire")).unwrap();
+        Bench::of(&server.url(), kind).await
+    }
+
+    /// The ledger of a kind, as whoever the URL says.
+    pub(super) async fn of(url: &str, kind: Kind) -> Self {
+        let raw = Client::open(url).unwrap();
+        // A server that shares two cores with others may be slow to answer, and is not gone.
+        let settings = LinkSettings {
+            connect_timeout: PATIENCE,
+            response_timeout: PATIENCE,
+        };
+        let store = Store::new(url, Names::new("keyfall"), &settings).unwrap();
+        Bench {
+            ledger: store.ledger(&kind),
+            url: url.to_owned(),
+            raw: raw.get_multiplexed_async_connection().await.unwrap(),
+            balanced: Cell::new(false),
+        }
+    }
+
+    pub(super) fn names(&self) -> &LedgerNames {
+        &self.ledger.names
+    }
+
+    pub(super) fn key(&self, id: &str) -> JobKey {
+        self.ledger.kind().key(id).unwrap()
+    }
+
+    /// Sends a command past the store.
+    pub(super) async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut cmd = redis::cmd(words[0]);
+        cmd.arg(&words[1..]);
+        let answer = cmd.query_async(&mut self.raw.clone()).await;
+        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// The server's clock, Unix ms.
+    pub(super) async fn now(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.ask(&["TIME"]).await;
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Waits until the server's clock is past `ms`.
+    pub(super) async fn past(&self, ms: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.now().await <= ms {
+            assert!(Instant::now() < deadline, "the clock never came to {ms}");
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// All that the ledger holds, so that two of them tell what a call changed.
+    pub(super) async fn snapshot(&self) -> Snapshot {
+        let n = self.names();
+        let mut all = Snapshot::new();
+        for key in [
+            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats, &n.calls,
+            &n.lanes,
+        ] {
+            let read: &[&str] = match self.ask::<String>(&["TYPE", key]).await.as_str() {
+                "none" => continue,
+                "zset" => &["ZRANGE", key, "0", "-1", "WITHSCORES"],
+                "hash" => &["HGETALL", key],
+                "string" => {
+                    all.insert(key.clone(), self.ask(&["GET", key]).await);
+                    continue;
+                }
+                other => panic!("{key} is a {other}"),
+            };
+            let pairs: Vec<(Vec<u8>, Vec<u8>)> = self.ask(read).await;
+            for (field, value) in pairs {
+                let name = format!("{key} {}", field.escape_ascii());
+                all.insert(name, value.escape_ascii().to_string());
+            }
+        }
+        all
+    }
+
+    /// One counter of the ledger.
+    pub(super) async fn counted(&self, counter: &str) -> u64 {
+        let found: Option<u64> = self.ask(&["HGET", &self.names().stats, counter]).await;
+        found.unwrap_or(0)
+    }
+
+    /// Every test ends with this: no job has disappeared, none was counted twice.
+    pub(super) async fn balanced(&self) -> Stats {
+        let stats = Stats::from(self.ledger.tally(soon()).await.unwrap());
+        assert!(stats.is_balanced(), "{stats:#?}");
+        let n = self.names();
+        let shadows: u64 = self.ask(&["HLEN", &n.shadow]).await;
+        let leases: u64 = self.ask(&["HLEN", &n.lease]).await;
+        assert_eq!(shadows, stats.pending + stats.leased, "records");
+        assert_eq!(leases, stats.leased, "leases");
+        self.balanced.set(true);
+        stats
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        assert!(
+            self.balanced.get() || thread::panicking(),
+            "a test ended without looking whether its ledger balances"
+        );
+    }
+}
+
+/// Until when a call may take.
+pub(super) fn soon() -> Instant {
+    Instant::now() + PATIENCE
+}

@@ -1,0 +1,203 @@
+//! What is said on the wake channel, and what is not.
+
+use std::time::Duration;
+
+use super::support::{Bench, Ears, HOUR, State, after, at, due_of, later, soon, word};
+use crate::embedded::Embedded;
+use crate::store::{Lane, Verb};
+
+use State::*;
+
+const NOTHING: [String; 0] = [];
+
+/// The wake-up for a job that is due then.
+fn due(bench: &Bench, ms: u64) -> [String; 1] {
+    [format!("due {} {ms}", bench.ledger.subject())]
+}
+
+#[tokio::test]
+async fn a_schedule_wakes_when_it_is_due_or_sooner_than_all_before() {
+    let bench = Bench::new().await;
+    let mut ears = Ears::of(&bench).await;
+    let now = bench.now().await;
+    for (id, delay, wakes) in [
+        ("first", 3_600_000, true),
+        ("later", 3_700_000, false),
+        ("sooner", 3_500_000, true),
+        ("as-soon", 3_500_000, false),
+        ("soonest", 3_400_000, true),
+        // Replaced: put off, then brought forward again.
+        ("soonest", 3_600_000, false),
+        ("soonest", 3_400_000, true),
+    ] {
+        let then = due_of(bench.schedule(id, at(now + delay)).await);
+        let heard = ears.heard(&bench).await;
+        let expected = due(&bench, then);
+        assert_eq!(
+            heard,
+            if wakes { &expected[..] } else { &NOTHING },
+            "{id} {delay}"
+        );
+    }
+    // What is due wakes every time.
+    for _ in 0..2 {
+        let then = due_of(bench.schedule("now", after(Duration::ZERO)).await);
+        assert_eq!(ears.heard(&bench).await, due(&bench, then));
+    }
+    // What is due already does not count as sooner.
+    let then = due_of(bench.schedule("next", at(now + 3_300_000)).await);
+    assert_eq!(ears.heard(&bench).await, due(&bench, then));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_batch_wakes_once_for_its_earliest() {
+    let bench = Bench::new().await;
+    let mut ears = Ears::of(&bench).await;
+    let now = bench.now().await;
+    let items = [("a", 80_000), ("b", 70_000), ("c", 90_000)];
+    let items = items.map(|(id, delay)| bench.placement(id, at(now + delay)));
+    bench.place(&items).await;
+    assert_eq!(ears.heard(&bench).await, due(&bench, now + 70_000));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_reschedule_wakes_when_it_brings_something_forward() {
+    let bench = Bench::new().await;
+    let now = bench.now().await;
+    bench.schedule("first", at(now + 3_600_000)).await;
+    bench.schedule("second", at(now + 3_700_000)).await;
+    let mut ears = Ears::of(&bench).await;
+    for (id, delay, wakes) in [
+        ("first", 3_650_000, false),
+        ("second", 3_640_000, true),
+        ("missing", 0, false),
+        ("second", 0, true),
+    ] {
+        let when = if delay == 0 {
+            after(Duration::ZERO)
+        } else {
+            at(now + delay)
+        };
+        bench.reschedule(id, when).await;
+        let heard = ears.heard(&bench).await;
+        match bench.due(id).await {
+            Some(then) if wakes => assert_eq!(heard, due(&bench, then)),
+            _ => assert_eq!(heard, NOTHING, "{id} {delay}"),
+        }
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_settlement_wakes_for_what_it_makes_pending() {
+    let bench = Bench::new().await;
+    let now = bench.now().await;
+    bench.schedule("other", at(now + 3_600_000)).await;
+    let mut tokens = Vec::new();
+    for id in ["done", "late", "soon", "now", "followed"] {
+        tokens.push(bench.run(id, HOUR).await.token);
+    }
+    let mut ears = Ears::of(&bench).await;
+    bench.schedule("followed", at(now + 3_400_000)).await;
+    bench.reschedule("followed", at(now + 3_300_000)).await;
+    assert_eq!(
+        ears.heard(&bench).await,
+        NOTHING,
+        "a successor waits for its run"
+    );
+
+    bench.settle("done", &tokens[0], Verb::Done).await;
+    bench
+        .settle("late", &tokens[1], later(at(now + 3_700_000), "failed"))
+        .await;
+    assert_eq!(ears.heard(&bench).await, NOTHING);
+    bench
+        .settle("soon", &tokens[2], later(at(now + 3_500_000), "failed"))
+        .await;
+    assert_eq!(ears.heard(&bench).await, due(&bench, now + 3_500_000));
+    let then = due_of(
+        bench
+            .settle("now", &tokens[3], later(at(1), "failed"))
+            .await,
+    );
+    assert_eq!(ears.heard(&bench).await, due(&bench, then));
+    bench.settle("followed", &tokens[4], Verb::Done).await;
+    assert_eq!(ears.heard(&bench).await, due(&bench, now + 3_300_000));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_successor_that_reclaim_lets_in_wakes_too() {
+    let bench = Bench::new().await;
+    bench.bring("lapsed", Lapsed).await;
+    bench.bring("followed", LapsedNext).await;
+    let mut ears = Ears::of(&bench).await;
+    bench.reclaim(&["lapsed"]).await;
+    assert_eq!(ears.heard(&bench).await, NOTHING);
+    bench.reclaim(&["followed"]).await;
+    let then = bench.due("followed").await.unwrap();
+    assert_eq!(ears.heard(&bench).await, due(&bench, then));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_cancel_is_told_to_those_who_run_the_job() {
+    let bench = Bench::new().await;
+    bench.bring("pending", Pending).await;
+    bench.bring("running", Leased).await;
+    bench.bring("lapsed", Lapsed).await;
+    let mut ears = Ears::of(&bench).await;
+    let keys = ["missing", "pending", "running", "lapsed", "running"].map(|id| bench.key(id));
+    bench
+        .ledger
+        .cancel(&mut Lane::new(), &keys, soon())
+        .await
+        .unwrap();
+    let told = ["running", "lapsed"].map(|id| format!("cancel {} {id}", bench.ledger.kind()));
+    assert_eq!(ears.heard(&bench).await, told);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_repeat_is_silent() {
+    let bench = Bench::new().await;
+    let mut ears = Ears::of(&bench).await;
+    let lane = Lane::new();
+    let items = [bench.placement("job", after(Duration::ZERO))];
+    for told in [1, 0] {
+        bench
+            .ledger
+            .schedule(&mut lane.rewound(1), &items, soon())
+            .await
+            .unwrap();
+        assert_eq!(ears.heard(&bench).await.len(), told);
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn whoever_may_not_publish_can_do_all_else() {
+    let server = Embedded::start().await.unwrap();
+    let admin = Bench::on(&server).await;
+    let rights = [
+        "ACL",
+        "SETUSER",
+        "mute",
+        "on",
+        ">secret",
+        "~*",
+        "+@all",
+        "resetchannels",
+    ];
+    let _: String = admin.ask(&rights).await;
+    let url = format!("{}?user=mute&pass=secret", server.url());
+    let bench = Bench::of(&url, admin.ledger.kind().clone()).await;
+    let mut ears = Ears::of(&admin).await;
+    bench.every_state().await;
+    assert_eq!(word(bench.cancel("Leased").await), "running");
+    assert_eq!(ears.heard(&admin).await, NOTHING);
+    bench.balanced().await;
+    admin.balanced().await;
+}
