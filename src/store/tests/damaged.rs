@@ -171,3 +171,22 @@ async fn a_settlement_that_buries_nothing_needs_no_graveyard() {
     assert_eq!(word(answer), "done");
     bench.balanced().await;
 }
+
+#[tokio::test]
+async fn what_hands_out_no_record_looks_at_the_records_all_the_same() {
+    let scene = Scene::set().await;
+    let (bench, ledger) = (&scene.bench, &scene.bench.ledger);
+    let shadow = bench.names().shadow.clone();
+    let stored = bench.snapshot().await;
+    let items = [bench.settlement("LeasedNext", &scene.token, Verb::Done)];
+    let mut lane = Lane::new();
+    let settle = async || ledger.settle(&mut lane, &items, KEPT, soon()).await;
+    let settled = with_damaged(bench, &shadow, settle).await.unwrap_err();
+    let reclaim = async || bench.try_reclaim(&mut Lane::new(), &["LapsedNext"]).await;
+    let reclaimed = with_damaged(bench, &shadow, reclaim).await.unwrap_err();
+    for error in [settled, reclaimed] {
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    }
+    assert_eq!(bench.snapshot().await, stored);
+    bench.balanced().await;
+}

@@ -107,8 +107,13 @@ impl Bench {
 
     /// The server's clock, Unix ms.
     pub(super) async fn now(&self) -> u64 {
+        self.now_us().await / 1000
+    }
+
+    /// The server's clock, Unix µs.
+    pub(super) async fn now_us(&self) -> u64 {
         let (seconds, micros): (u64, u64) = self.ask(&["TIME"]).await;
-        seconds * 1000 + micros / 1000
+        seconds * 1_000_000 + micros
     }
 
     /// Waits until the server's clock is past `ms`.
