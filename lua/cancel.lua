@@ -64,9 +64,14 @@ for i, id in ipairs(ids) do
   done[id] = true
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
-redis.call('ZREM', due_key, '', unpack(removed))
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
+-- the counters, since a counter that somebody broke is all that can still fail.
+redis.call('ZREM', due_key, '')
+if cancelled > 0 then
+  redis.call('HINCRBY', stats_key, 'cancelled', cancelled)
+end
 if #removed > 0 then
+  redis.call('ZREM', due_key, unpack(removed))
   redis.call('HDEL', shadow_key, unpack(removed))
 end
 if #dropped > 0 then
@@ -74,9 +79,6 @@ if #dropped > 0 then
 end
 if #marked > 0 then
   redis.call('HSET', lease_key, unpack(marked))
-end
-if cancelled > 0 then
-  redis.call('HINCRBY', stats_key, 'cancelled', cancelled)
 end
 reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)

@@ -96,9 +96,16 @@ end
 local reply = hand_out(shadow_key, now, table.concat(misses, ' '), taken, leases)
 redis.call('HLEN', shadow_key)
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
-redis.call('ZREM', leased_key, '', unpack(gone))
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
+-- the counters, since a counter that somebody broke is all that can still fail.
+redis.call('ZREM', leased_key, '')
+for name, times in pairs({lapsed = #taken, cancelled = cancelled, replaced = replaced}) do
+  if times > 0 then
+    redis.call('HINCRBY', stats_key, name, times)
+  end
+end
 if #gone > 0 then
+  redis.call('ZREM', leased_key, unpack(gone))
   redis.call('HDEL', lease_key, unpack(gone))
 end
 if #forgotten > 0 then
@@ -112,13 +119,6 @@ end
 if #taken > 0 then
   redis.call('ZADD', leased_key, unpack(deadlines))
   redis.call('HSET', lease_key, unpack(held))
-  redis.call('HINCRBY', stats_key, 'lapsed', #taken)
-end
-if cancelled > 0 then
-  redis.call('HINCRBY', stats_key, 'cancelled', cancelled)
-end
-if replaced > 0 then
-  redis.call('HINCRBY', stats_key, 'replaced', replaced)
 end
 remember(calls_key, lanes_key, lane, number, known, now, table.concat(taken, ' '), 'fence',
   int(fence + #taken - 1))

@@ -128,9 +128,14 @@ for i, id in ipairs(ids) do
   end
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
-redis.call('ZREM', leased_key, '', unpack(ended))
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
+-- the counters, since a counter that somebody broke is all that can still fail.
+redis.call('ZREM', leased_key, '')
+for name, times in pairs(counts) do
+  counts[name] = redis.call('HINCRBY', stats_key, name, times)
+end
 if #ended > 0 then
+  redis.call('ZREM', leased_key, unpack(ended))
   redis.call('HDEL', lease_key, unpack(ended))
 end
 if #erased > 0 then
@@ -143,16 +148,11 @@ if #shadows > 0 then
   redis.call('ZADD', due_key, unpack(scores))
   redis.call('HSET', shadow_key, unpack(shadows))
 end
-for name, times in pairs(counts) do
-  local total = redis.call('HINCRBY', stats_key, name, times)
-  if name == 'buried' then
-    total = total - times
-    for _, letter in ipairs(buried) do
-      total = total + 1
-      answers[letter[1]] = 'buried:' .. int(total)
-      bury(dead_key, grave_key, letter[2], total, now_ms, letter[3])
-    end
-  end
+for place, letter in ipairs(buried) do
+  local i, id, record = unpack(letter)
+  local letter_number = counts.buried - #buried + place
+  answers[i] = 'buried:' .. int(letter_number)
+  bury(dead_key, grave_key, id, letter_number, now_ms, record)
 end
 if #buried > 0 then
   local trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms,
