@@ -162,6 +162,36 @@ async fn lanes_are_a_hint_and_may_be_anything() {
 }
 
 #[tokio::test]
+async fn a_counter_that_is_no_number_stops_the_call_before_it_writes() {
+    let scene = Scene::set().await;
+    let bench = &scene.bench;
+    for (script, counter) in [
+        ("schedule", "accepted"),
+        ("cancel", "cancelled"),
+        ("reclaim", "lapsed"),
+        ("settle", "buried"),
+    ] {
+        let stats = bench.names().stats.clone();
+        let counters: Vec<String> = bench.ask(&["HGETALL", &stats]).await;
+        let _: u64 = bench.ask(&["HSET", &stats, counter, "many"]).await;
+        let stored = beside_counters(bench).await;
+        let error = scene.call(script).await.expect_err(script);
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{script}: {error}");
+        assert_eq!(beside_counters(bench).await, stored, "{script}");
+        // A call can have several counters, and may have come to others first.
+        let _: u64 = bench.ask(&["HDEL", &stats, counter, "replaced"]).await;
+        let fields: Vec<&str> = counters.iter().map(String::as_str).collect();
+        let _: u64 = bench.ask(&[&["HSET", &stats], &fields[..]].concat()).await;
+    }
+    bench.balanced().await;
+}
+
+async fn beside_counters(bench: &Bench) -> Vec<(String, String)> {
+    let all = bench.snapshot().await.into_iter();
+    all.filter(|(name, _)| !name.contains(":stats ")).collect()
+}
+
+#[tokio::test]
 async fn a_settlement_that_buries_nothing_needs_no_graveyard() {
     let bench = Bench::new().await;
     let job = bench.run("job", HOUR).await;
