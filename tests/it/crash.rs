@@ -410,6 +410,54 @@ async fn a_run_that_ends_while_redis_is_away_is_settled_later_and_not_repeated()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_waits_for_redis_can_be_stopped() {
+    let mut server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-stop").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let running = format!("{}:it:running:1", site.app);
+    let router = Router::new().route(&site.pattern(), log.done()).route(
+        &format!("{}:it:running:{{id}}", site.app),
+        log.behind(&gate),
+    );
+    let worker = site.worker(router.clone()).grace(ms(200));
+    let worker = Running::start(worker.lease(Duration::from_secs(2)));
+    site.client.schedule(&running, "").await.unwrap();
+    runs.next().await;
+    // Heard of too early, and claimed when it is due: by then Redis is away.
+    let claimed = site.key("claimed");
+    site.client
+        .schedule(&claimed, "")
+        .after(ms(600))
+        .await
+        .unwrap();
+    let () = site
+        .command(&["PUBLISH", "__keyevent@0__:expired", &claimed])
+        .await;
+    tokio::time::sleep(ms(200)).await;
+    server.kill_server().await.unwrap();
+    tokio::time::sleep(ms(600)).await;
+    // This one ends, and cannot be settled.
+    gate.open();
+    let stopped = tokio::time::timeout(PATIENCE, worker.stop());
+    stopped.await.expect("it stops without Redis");
+
+    server.restart().await.unwrap();
+    site.reconnect().await;
+    let next = Running::start(site.worker(router).lease(Duration::from_secs(2)));
+    let jobs = runs.take(2).await;
+    assert_eq!(ids(&jobs), ["1", "claimed"]);
+    for job in jobs {
+        let expected = if job.key().as_str() == running { 2 } else { 1 };
+        assert_eq!(job.attempt(), expected, "{job:?}");
+    }
+    site.all_ended().await;
+    next.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_killed_all_the_time_lose_nothing_and_repeat_nothing() {
     let server = durable_redis().await;
     let mut site = Site::at(&server.url(), "crash-cut").await;
