@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -124,25 +125,30 @@ async fn drive(plan: Plan) -> Result<()> {
         tracing::info!("stopping: nothing more is claimed");
         runner.stop();
     };
+    // The end of everybody's patience: the grace is over, or nobody grants any.
+    let too_late = async {
+        gently.cancelled().await;
+        tokio::select! {
+            () = at_once.cancelled() => {}
+            () = sleep(settings.grace) => {}
+        }
+    }
+    .shared();
     // The claims under way are waited for, since their jobs are ours by then, and are given
     // back by the runner. Then the handlers have their time, and what is left is given back.
     let working = async {
         tokio::join!(finding, stopping, async {
-            let too_long = async {
-                gently.cancelled().await;
-                sleep(HAND_BACK).await;
-            };
             tokio::select! {
                 () = claimer.run(&gently) => {}
-                () = at_once.cancelled() => {}
-                // Redis is away; what it may have claimed for us will lapse.
-                () = too_long => {}
+                // While Redis is away, claims have no end.
+                () = too_late.clone() => {}
             }
         });
         tokio::select! {
-            () = at_once.cancelled() => {}
-            ended = timeout(settings.grace, all_free(&slots)) => {
-                if ended.is_err() {
+            biased;
+            () = all_free(&slots) => {}
+            () = too_late.clone() => {
+                if !at_once.is_cancelled() {
                     tracing::warn!(grace = ?settings.grace, "handlers are still running; their jobs are given back");
                 }
             }

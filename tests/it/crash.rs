@@ -13,7 +13,7 @@ use keyfall::{Client, ErrorKind, Job, Router, Source};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::runs::{Gate, PATIENCE, Runs, eventually, ids, recorder};
-use crate::site::{HOUR, Site, ms, shared_redis};
+use crate::site::{HOUR, Running, Site, ms, shared_redis};
 
 /// The example `worker` as a process of its own.
 struct Process {
@@ -122,6 +122,15 @@ async fn a_worker_process_that_is_killed_loses_no_job_and_its_jobs_are_run_again
     assert_eq!(finished.count(), 4);
     assert_eq!(lines.last().unwrap(), "stopped");
     site.assert_balanced().await;
+}
+
+/// Opens a gate when a handler ends, in whatever way.
+struct OpenOnDrop(Gate);
+
+impl Drop for OpenOnDrop {
+    fn drop(&mut self) {
+        self.0.open();
+    }
 }
 
 /// A Redis that has every write on disk before it answers.
@@ -330,6 +339,121 @@ async fn a_redis_that_hangs_for_a_while_loses_no_job() {
         assert!(seen.contains_key(id), "{key} was acknowledged and lost");
     }
     assert_eq!((stats.failed, stats.dead), (0, 0));
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_lease_cannot_be_renewed_is_ended_and_the_job_is_run_again() {
+    let server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-renew").await;
+    let (log, mut runs) = recorder();
+    let ended = Gate::closed();
+    let handler = {
+        let ended = ended.clone();
+        async move |job: Job| {
+            log.note(&job);
+            if job.attempt() == 1 {
+                let _at_its_end = OpenOnDrop(ended.clone());
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let router = Router::new().route(&site.pattern(), handler);
+    let worker = Running::start(site.worker(router).lease(Duration::from_secs(2)));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    let first = runs.next().await;
+    let pid = Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    // By the worker's own clock: Redis tells nobody anything now.
+    ended.passed().await;
+    assert!(first.cancellation().is_raised(), "it was told before");
+    kill_process(pid, Signal::CONT).unwrap();
+    let second = runs.next().await;
+    assert_eq!(second.attempt(), 2);
+    assert!(first.fence() < second.fence());
+    site.reconnect().await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (1, 1));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_ends_while_redis_is_away_is_settled_later_and_not_repeated() {
+    let mut server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-settle").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let ended = Gate::closed();
+    let handler = {
+        let (gate, ended) = (gate.clone(), ended.clone());
+        async move |job: Job| {
+            log.note(&job);
+            gate.passed().await;
+            ended.open();
+        }
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    runs.next().await;
+    server.kill_server().await.unwrap();
+    gate.open();
+    ended.passed().await;
+    server.restart().await.unwrap();
+    site.reconnect().await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed, stats.failed), (1, 0, 0));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_waits_for_redis_can_be_stopped() {
+    let mut server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-stop").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let running = format!("{}:it:running:1", site.app);
+    let router = Router::new().route(&site.pattern(), log.done()).route(
+        &format!("{}:it:running:{{id}}", site.app),
+        log.behind(&gate),
+    );
+    let worker = site.worker(router.clone()).grace(ms(200));
+    let worker = Running::start(worker.lease(Duration::from_secs(2)));
+    site.client.schedule(&running, "").await.unwrap();
+    runs.next().await;
+    // Heard of too early, and claimed when it is due: by then Redis is away.
+    let claimed = site.key("claimed");
+    site.client
+        .schedule(&claimed, "")
+        .after(ms(600))
+        .await
+        .unwrap();
+    let () = site
+        .command(&["PUBLISH", "__keyevent@0__:expired", &claimed])
+        .await;
+    tokio::time::sleep(ms(200)).await;
+    server.kill_server().await.unwrap();
+    tokio::time::sleep(ms(600)).await;
+    // This one ends, and cannot be settled.
+    gate.open();
+    let stopped = tokio::time::timeout(PATIENCE, worker.stop());
+    stopped.await.expect("it stops without Redis");
+
+    server.restart().await.unwrap();
+    site.reconnect().await;
+    let next = Running::start(site.worker(router).lease(Duration::from_secs(2)));
+    let jobs = runs.take(2).await;
+    assert_eq!(ids(&jobs), ["1", "claimed"]);
+    for job in jobs {
+        let expected = if job.key().as_str() == running { 2 } else { 1 };
+        assert_eq!(job.attempt(), expected, "{job:?}");
+    }
+    site.all_ended().await;
+    next.stop().await;
+    runs.assert_no_more();
     site.assert_balanced().await;
 }
 
