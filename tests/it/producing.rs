@@ -136,7 +136,6 @@ async fn if_absent_answers_with_whatever_job_is_there() {
 async fn a_job_is_rescheduled_forwards_and_back() {
     let site = Site::new("pro-move").await;
     let (log, mut runs) = recorder();
-    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     let key = site.key(1);
     let client = &site.client;
     assert_eq!(
@@ -149,6 +148,7 @@ async fn a_job_is_rescheduled_forwards_and_back() {
         panic!("it is pending")
     };
     assert_about(due, 2 * HOUR);
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     // One that is due when the first one would have been runs; the one moved does not.
     client
         .schedule(site.key("probe"), "")
@@ -181,7 +181,6 @@ async fn a_job_is_rescheduled_forwards_and_back() {
 async fn a_pending_job_that_is_cancelled_never_runs() {
     let site = Site::new("pro-cancel").await;
     let (log, mut runs) = recorder();
-    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     let client = &site.client;
     let key = site.key("cancelled");
     assert_eq!(client.cancel(&key).await.unwrap(), Cancelled::Absent);
@@ -196,6 +195,7 @@ async fn a_pending_job_that_is_cancelled_never_runs() {
     assert!(client.get(&key).await.unwrap().is_none());
     let exists: bool = site.command(&["EXISTS", &key]).await;
     assert!(!exists, "its trigger is gone too");
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     assert_eq!(runs.next().await.key().id(), "probe");
     let stats = site.all_ended().await;
     assert_eq!((stats.cancelled, stats.done), (1, 1));

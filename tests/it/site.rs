@@ -10,7 +10,7 @@ use redis::{FromRedisValue, ToRedisArgs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::runs::eventually;
+use crate::runs::{PATIENCE, eventually};
 
 /// Where the Redis is that all tests share. It ends with the process.
 pub(crate) fn shared_redis() -> &'static str {
@@ -178,8 +178,13 @@ impl Running {
 }
 
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
+    // The default gives up after half a second, which a busy machine may need.
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
     let client = redis::Client::open(url).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    connection.await.unwrap()
 }
 
 pub(crate) async fn command<T: FromRedisValue>(

@@ -291,11 +291,11 @@ async fn a_run_whose_lease_somebody_else_holds_is_ended_and_settles_nothing() {
     let gate = Gate::closed();
     let worker = Running::start(
         site.worker(Router::new().route(&site.pattern(), log.stuck()))
-            .lease(6 * SECOND),
+            .lease(18 * SECOND),
     );
     site.client.schedule(site.key(1), "").await.unwrap();
     let first = runs.next().await;
-    // As if its renewals had not come through.
+    // As if its renewals had not come through. The next one tells it that it has lost.
     let leased = format!("keyfall:{{{}/0}}:leased", site.kind());
     let added: u32 = site.command(&["ZADD", &leased, "XX", "CH", "1", "1"]).await;
     assert_eq!(added, 1);
