@@ -141,7 +141,7 @@ impl Client {
     pub async fn cancel(&self, key: impl IntoJobKey) -> Result<Cancelled> {
         let key = key.into_job_key()?;
         let book = self.book(&key)?;
-        let answered = book.cancels.send(key).await?;
+        let answered = book.cancels.send(key, self.deadline()).await?;
         Cancelled::from_answer(answered)
     }
 
@@ -193,12 +193,11 @@ impl Client {
     fn book_of(&self, kind: &Kind) -> Arc<Book> {
         let book = || {
             let ledger = self.0.store.ledger(kind);
-            let timeout = self.0.settings.call_timeout;
             Arc::new(Book {
                 registered: AtomicU64::new(0),
-                schedules: Outbox::new(ledger.clone(), (), timeout),
-                changes: Outbox::new(ledger.clone(), (), timeout),
-                cancels: Outbox::new(ledger.clone(), (), timeout),
+                schedules: Outbox::new(ledger.clone(), ()),
+                changes: Outbox::new(ledger.clone(), ()),
+                cancels: Outbox::new(ledger.clone(), ()),
                 ledger,
             })
         };
@@ -211,11 +210,11 @@ impl Client {
     }
 
     /// Makes the kind known, once for each connection.
-    async fn register(&self, book: &Book) -> Result<()> {
+    async fn register(&self, book: &Book, until: Instant) -> Result<()> {
         let store = &self.0.store;
         let connection = store.connections_opened();
         if book.registered.load(Ordering::Acquire) != connection {
-            store.register(book.ledger.kind(), self.deadline()).await?;
+            store.register(book.ledger.kind(), until).await?;
             book.registered.store(connection, Ordering::Release);
         }
         Ok(())

@@ -42,7 +42,6 @@ pub(crate) trait Operation: Sized + Send + Sync + 'static {
 pub(crate) struct Outbox<Op: Operation> {
     ledger: Arc<Ledger>,
     terms: Op::Terms,
-    timeout: Duration,
     entrance: Mutex<Option<mpsc::Sender<Entry<Op>>>>,
 }
 
@@ -53,11 +52,10 @@ struct Entry<Op> {
 }
 
 impl<Op: Operation> Outbox<Op> {
-    pub(crate) fn new(ledger: Arc<Ledger>, terms: Op::Terms, timeout: Duration) -> Self {
+    pub(crate) fn new(ledger: Arc<Ledger>, terms: Op::Terms) -> Self {
         Outbox {
             ledger,
             terms,
-            timeout,
             entrance: Mutex::new(None),
         }
     }
@@ -68,10 +66,10 @@ impl<Op: Operation> Outbox<Op> {
         self.entrance();
     }
 
-    /// Sends one item and waits for its answer. A caller that stops waiting takes back what
-    /// was not sent yet, and nothing else.
-    pub(crate) async fn send(&self, item: Op) -> Result<Answered> {
-        let until = Instant::now() + self.timeout;
+    /// Sends one item and waits for its answer until then. A caller that stops waiting takes
+    /// back what was not sent yet, and nothing else.
+    pub(crate) async fn send(&self, item: Op, until: std::time::Instant) -> Result<Answered> {
+        let until = Instant::from(until);
         let (reply, answer) = oneshot::channel();
         let entry = Entry { item, until, reply };
         let queued = timeout_at(until, self.entrance().send(entry)).await;

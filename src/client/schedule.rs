@@ -2,7 +2,7 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
@@ -135,7 +135,7 @@ impl<'a> Schedule<'a> {
         ScheduleIfAbsent(self)
     }
 
-    async fn send(self, mode: Mode) -> Result<(JobKey, Answered)> {
+    async fn send(self, mode: Mode, until: Instant) -> Result<(JobKey, Answered)> {
         let key = self.key?;
         let payload = self.payload?;
         let limit = self.client.settings().payload_limit;
@@ -157,10 +157,10 @@ impl<'a> Schedule<'a> {
             payload,
         };
         let book = self.client.book(&key)?;
-        self.client.register(&book).await?;
-        let answered = book.schedules.send(placement).await?;
+        self.client.register(&book, until).await?;
+        let answered = book.schedules.send(placement, until).await?;
         // If the connection is another one by now, the server may have forgotten the kind.
-        if let Err(error) = self.client.register(&book).await {
+        if let Err(error) = self.client.register(&book, until).await {
             tracing::warn!(%key, %error, "the kind of this job could not be made known again");
         }
         if answered.unarmed {
@@ -180,7 +180,8 @@ impl<'a> IntoFuture for Schedule<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let (_, answered) = self.send(Mode::Set).await?;
+            let until = self.client.deadline();
+            let (_, answered) = self.send(Mode::Set, until).await?;
             Scheduled::from_answer(answered)
         })
     }
@@ -205,7 +206,7 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
                     when: Ok(when),
                     headers: headers.clone(),
                 };
-                let (_, answered) = call.send(Mode::Absent).await?;
+                let (_, answered) = call.send(Mode::Absent, until).await?;
                 if answered.answer != Word::Exists {
                     return Scheduled::from_answer(answered).map(IfAbsent::Scheduled);
                 }
@@ -214,7 +215,7 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
                         return Ok(IfAbsent::Present(Box::new(job)));
                     }
                     // It ended between the two calls, so the place is free after all.
-                    _ if std::time::Instant::now() < until => {}
+                    _ if Instant::now() < until => {}
                     _ => {
                         return Err(Error::new(
                             ErrorKind::Unavailable,
@@ -261,7 +262,7 @@ impl<'a> IntoFuture for Reschedule<'a> {
                 step: "postponed",
             };
             let book = self.client.book(&change.key)?;
-            let answered = book.changes.send(change).await?;
+            let answered = book.changes.send(change, self.client.deadline()).await?;
             Ok(match answered.answer {
                 Word::Moved(due) => Rescheduled::Moved(due.to_system()),
                 Word::SuccessorMoved(due) => Rescheduled::SuccessorMoved(due.to_system()),

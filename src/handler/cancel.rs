@@ -6,7 +6,8 @@ use tokio_util::sync::CancellationToken;
 ///
 /// It is raised
 /// - when the job is cancelled while it runs,
-/// - when its lease is about to be lost, because renewing it failed for too long,
+/// - when its lease is about to be lost, because renewing it failed for too long; should it be
+///   renewed after all, a handler that goes on may,
 /// - when the timeout of its route passes,
 /// - at the end of the grace period of a graceful stop.
 ///

@@ -10,7 +10,6 @@ use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
 use crate::routing::Coverage;
-use crate::settings::FOREVER;
 use crate::store::{DeadLimits, Ledger, Settlement, Store};
 
 /// A kind that some route of this worker matches.
@@ -69,7 +68,7 @@ impl Roster {
         }
         let ledger = self.store.ledger(kind);
         // Opened here, so that its lanes run on the engine's thread and not on the handlers'.
-        let settles = Outbox::new(ledger.clone(), self.dead, FOREVER);
+        let settles = Outbox::new(ledger.clone(), self.dead);
         settles.open();
         let served = Arc::new(Served {
             ledger,

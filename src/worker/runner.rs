@@ -22,7 +22,7 @@ use crate::key::JobKey;
 use crate::record::{Header, Record, RecordFault};
 use crate::retry::RetryPolicy;
 use crate::router::{RouteEntry, Routes};
-use crate::settings::WorkerSettings;
+use crate::settings::{FOREVER, WorkerSettings};
 use crate::store::{Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
 
@@ -282,7 +282,12 @@ impl Run {
             verb,
         };
         let buried = matches!(settlement.verb, Verb::Bury { .. });
-        match self.served.settles.send(settlement).await {
+        match self
+            .served
+            .settles
+            .send(settlement, Instant::now() + FOREVER)
+            .await
+        {
             Ok(answered) => match answered.answer {
                 Word::Gone | Word::Foreign => {
                     tracing::warn!(answer = ?answered.answer, "too late to settle");
