@@ -63,13 +63,15 @@ struct Run {
     source: Source,
     signal: CancelSignal,
     held: Held,
-    _slot: Slot,
+    slot: Slot,
 }
 
 /// A slot that was reserved; given back when this is dropped.
 struct Slot {
     slots: Arc<Slots>,
     route: usize,
+    /// It was given back before its job is settled.
+    early: bool,
 }
 
 impl Runner {
@@ -108,6 +110,7 @@ impl Runner {
         let slot = Slot {
             slots: self.slots.clone(),
             route,
+            early: false,
         };
         let Some(key) = served.key(&claimed.id) else {
             // Only a hand could have put it there. It stays leased, out of the way, and is
@@ -137,7 +140,7 @@ impl Runner {
             source,
             signal,
             held,
-            _slot: slot,
+            slot,
         };
         let record = Record::parse(claimed.record);
         let before = record.as_ref().map_or(0, |record| record.header.attempts);
@@ -181,6 +184,7 @@ impl Run {
             }
         };
         if let Some(verb) = verb {
+            self.slot.early = self.slot.slots.release_unsettled(self.slot.route);
             self.settle(verb).await;
         }
     }
@@ -305,7 +309,11 @@ impl Run {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.release(self.route, 1);
+        if self.early {
+            self.slots.settled();
+        } else {
+            self.slots.release(self.route, 1);
+        }
     }
 }
 

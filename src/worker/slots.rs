@@ -16,6 +16,8 @@ struct Free {
     all: usize,
     routes: Vec<usize>,
     total: usize,
+    /// Jobs whose handler has ended and whose settlement has not, and that hold no slot.
+    unsettled: usize,
     /// How often slots were given back. A change tells that waiting was worth it.
     releases: u64,
 }
@@ -28,6 +30,7 @@ impl Slots {
                 all,
                 routes: routes.map(|limit| limit.unwrap_or(all)).collect(),
                 total: all,
+                unsettled: 0,
                 releases: 0,
             }),
             freed: Notify::new(),
@@ -49,6 +52,26 @@ impl Slots {
         taken
     }
 
+    /// Gives a slot back while its job is still to be settled, so that the next one need not
+    /// wait for that. Returns `false`, and does nothing, if as many jobs as there are slots
+    /// are to be settled already: Redis must be away, and memory is bounded.
+    pub(crate) fn release_unsettled(&self, route: usize) -> bool {
+        let mut free = self.lock();
+        if free.unsettled == free.total {
+            return false;
+        }
+        free.unsettled += 1;
+        drop(free);
+        self.release(route, 1);
+        true
+    }
+
+    /// A job that gave its slot back before is settled.
+    pub(crate) fn settled(&self) {
+        self.lock().unsettled -= 1;
+        self.freed.notify_one();
+    }
+
     /// Gives slots of this route back.
     pub(crate) fn release(&self, route: usize, count: usize) {
         if count == 0 {
@@ -62,10 +85,10 @@ impl Slots {
         self.freed.notify_one();
     }
 
-    /// Whether no slot is taken.
+    /// Whether no slot is taken, and nothing is to be settled.
     pub(crate) fn all_free(&self) -> bool {
         let free = self.lock();
-        free.all == free.total
+        free.all == free.total && free.unsettled == 0
     }
 
     pub(crate) fn releases(&self) -> u64 {
@@ -95,6 +118,22 @@ mod tests {
         slots.release(0, 3);
         assert_eq!((slots.free(0), slots.free(1)), (3, 3));
         slots.release(1, 7);
+        assert!(slots.all_free());
+    }
+
+    #[test]
+    fn as_many_jobs_as_there_are_slots_may_wait_to_be_settled_without_one() {
+        let slots = Slots::new(2, [None].into_iter());
+        for _ in 0..2 {
+            assert_eq!(slots.reserve(0, 1), 1);
+            assert!(slots.release_unsettled(0));
+        }
+        assert_eq!(slots.reserve(0, 1), 1);
+        assert!(!slots.release_unsettled(0));
+        slots.release(0, 1);
+        assert!(!slots.all_free());
+        slots.settled();
+        slots.settled();
         assert!(slots.all_free());
     }
 }
