@@ -11,7 +11,7 @@
 -- Reply {'ok', now µs, misses, id, lease, record, id, lease, record, …} or {'late', now µs};
 --       misses, one for each id named, separated by blanks:
 --       claimed   it is among the jobs that follow
---       early:ms  not due for so long
+--       early:ms  not due for so long; early:0 if the reply was full before it
 --       leased    somebody runs it
 --       absent    no such job
 --       lease is `token claims fence due flag`; the token is `lane-number`. A job whose
@@ -36,7 +36,7 @@ elseif seen == 'again' then
 end
 
 local fence = math.max(now, last_fence + 1)
-local misses, taken, scores, named = {}, {}, {}, {}
+local misses, taken, scores, named, place = {}, {}, {}, {}, {}
 if #ARGV > HEAD then
   local ids = {}
   for i = 1, #ARGV - HEAD do
@@ -51,6 +51,7 @@ if #ARGV > HEAD then
         named[id] = true
         taken[#taken + 1] = id
         scores[#scores + 1] = due
+        place[#taken] = i
       end
     elseif due then
       misses[i] = 'early:' .. int(due - now_ms)
@@ -74,6 +75,14 @@ if fill > 0 then
   end
 end
 
+local records = read_records(shadow_key, taken, REPLY_BYTES)
+for i = #taken, #records + 1, -1 do
+  if place[i] then
+    misses[place[i]] = 'early:0'
+  end
+  taken[i] = nil
+end
+
 local leases, held, deadlines = {}, {}, {}
 for i, id in ipairs(taken) do
   leases[i] = new_lease(token, 1, fence + i - 1, scores[i], '-')
@@ -82,7 +91,7 @@ for i, id in ipairs(taken) do
   deadlines[#deadlines + 1] = deadline
   deadlines[#deadlines + 1] = id
 end
-local reply = hand_out(shadow_key, now, table.concat(misses, ' '), taken, leases)
+local reply = hand_out(now, table.concat(misses, ' '), taken, leases, records)
 redis.call('ZCARD', leased_key)
 redis.call('HLEN', lease_key)
 

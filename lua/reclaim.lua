@@ -15,7 +15,7 @@
 -- Reply {'ok', now µs, misses, id, lease, record, …} or {'late', now µs}; misses, one for
 --       each item, separated by blanks:
 --       claimed    it is among the jobs that follow
---       leased     its lease has not lapsed, or was renewed
+--       leased     its lease has not lapsed, or was renewed; or the reply was full before it
 --       replaced   its successor took its place in due
 --       cancelled  it was cancelled while it ran, and is gone
 --       absent     nobody has it leased
@@ -49,8 +49,8 @@ redis.call('HLEN', stats_key)
 
 local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
-local taken, leases, held, deadlines = {}, {}, {}, {}
-local gone, forgotten, promoted, records, scores, armed = {}, {}, {}, {}, {}, {}
+local taken, place, carried = {}, {}, {}
+local gone, forgotten, promoted, shadows, scores, armed = {}, {}, {}, {}, {}, {}
 local cancelled, replaced, earliest = 0, 0, nil
 for i, id in ipairs(ids) do
   local lapse = tonumber(lapses[i] or nil)
@@ -70,8 +70,8 @@ for i, id in ipairs(ids) do
       if successors[i] then
         local next_due, record = split_successor(successors[i])
         promoted[#promoted + 1] = id
-        records[#records + 1] = id
-        records[#records + 1] = record
+        shadows[#shadows + 1] = id
+        shadows[#shadows + 1] = record
         scores[#scores + 1] = int(next_due)
         scores[#scores + 1] = id
         armed[i] = next_due
@@ -81,19 +81,28 @@ for i, id in ipairs(ids) do
       end
     else
       misses[i] = 'claimed'
-      -- A lease that does not parse knows no due time.
-      local lease = new_lease(token, claims + 1, fence + #taken, due > 0 and due or lapse, '-')
       taken[#taken + 1] = id
-      leases[#leases + 1] = lease
-      held[#held + 1] = id
-      held[#held + 1] = lease
-      deadlines[#deadlines + 1] = deadline
-      deadlines[#deadlines + 1] = id
+      place[#taken] = i
+      -- A lease that does not parse knows no due time.
+      carried[#taken] = {claims = claims + 1, due = due > 0 and due or lapse}
     end
   end
   done[id] = misses[i]
 end
-local reply = hand_out(shadow_key, now, table.concat(misses, ' '), taken, leases)
+local records = read_records(shadow_key, taken, REPLY_BYTES)
+for i = #taken, #records + 1, -1 do
+  misses[place[i]] = 'leased'
+  taken[i] = nil
+end
+local leases, held, deadlines = {}, {}, {}
+for i, id in ipairs(taken) do
+  leases[i] = new_lease(token, carried[i].claims, fence + i - 1, carried[i].due, '-')
+  held[#held + 1] = id
+  held[#held + 1] = leases[i]
+  deadlines[#deadlines + 1] = deadline
+  deadlines[#deadlines + 1] = id
+end
+local reply = hand_out(now, table.concat(misses, ' '), taken, leases, records)
 redis.call('HLEN', shadow_key)
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
@@ -113,7 +122,7 @@ if #forgotten > 0 then
 end
 if #promoted > 0 then
   redis.call('ZADD', due_key, unpack(scores))
-  redis.call('HSET', shadow_key, unpack(records))
+  redis.call('HSET', shadow_key, unpack(shadows))
   redis.call('HDEL', next_key, unpack(promoted))
 end
 if #taken > 0 then

@@ -17,7 +17,8 @@
 --       then for each item: id, token, verb (done | later | bury), when ('+ms' or '@ms', for
 --       later), header (for later and bury; empty keeps the old one), step (for later:
 --       failed | again | snoozed | returned)
--- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+-- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is how many old dead
+--       letters fell to the limits; answers, separated by blanks:
 --       done            gone for good
 --       later:due       pending again, due at Unix ms
 --       buried:number   a dead letter with this number
@@ -40,7 +41,7 @@ local seen, reply, known = recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', int(now)}
 elseif seen == 'again' then
-  return {'ok', int(now), reply}
+  return {'ok', int(now), reply, '0'}
 end
 
 local count = (#ARGV - HEAD) / WIDTH
@@ -154,8 +155,9 @@ for place, letter in ipairs(buried) do
   answers[i] = 'buried:' .. int(letter_number)
   bury(dead_key, grave_key, id, letter_number, now_ms, record)
 end
+local trimmed = 0
 if #buried > 0 then
-  local trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms,
+  trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms,
     #buried)
   if trimmed > 0 then
     redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
@@ -169,4 +171,4 @@ if #KEYS > FIXED then
   end
 end
 wake(ARGV[3], ARGV[4], earliest, before, now)
-return {'ok', int(now), reply}
+return {'ok', int(now), reply, int(trimmed)}

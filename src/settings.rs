@@ -132,6 +132,11 @@ pub(crate) const OVERDUE: Duration = Duration::from_millis(200);
 #[cfg(feature = "worker")]
 pub(crate) const SWEEP_IDLE: Duration = Duration::from_secs(30);
 
+/// How often the reconciler looks while neither events nor wake-ups are heard: then it is all
+/// that finds new jobs.
+#[cfg(feature = "worker")]
+pub(crate) const SWEEP_DEAF: Duration = Duration::from_millis(500);
+
 /// How long after touching a trigger the pacer hands over a job that no event announced.
 #[cfg(feature = "worker")]
 pub(crate) const UNANNOUNCED: Duration = Duration::from_millis(20);

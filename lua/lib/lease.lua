@@ -10,14 +10,37 @@ local function split_lease(lease)
   return token or '', tonumber(claims) or 1, tonumber(fence) or 0, tonumber(due) or 0, flag or '-'
 end
 
+-- How many bytes of records a claim hands out, about: what a connection carries in a moment.
+local REPLY_BYTES = 4 * 1024 * 1024
+
+-- How many records are read at once, and so how far the limit can be exceeded.
+local RECORDS = 16
+
+-- The records of these ids, '' for a missing one; only of the first ones where all would be
+-- more than `most` bytes.
+local function read_records(shadow_key, ids, most)
+  local records, bytes = {}, 0
+  for first = 1, #ids, RECORDS do
+    if bytes > most then
+      break
+    end
+    local last = math.min(first + RECORDS - 1, #ids)
+    local read = redis.call('HMGET', shadow_key, unpack(ids, first, last))
+    for i = 1, last - first + 1 do
+      records[#records + 1] = read[i] or ''
+      bytes = bytes + #records[#records]
+    end
+  end
+  return records
+end
+
 -- The reply of a claim: the jobs, each as id, lease, record.
-local function hand_out(shadow_key, now, misses, ids, leases)
+local function hand_out(now, misses, ids, leases, records)
   local reply = {'ok', int(now), misses}
-  local records = #ids > 0 and redis.call('HMGET', shadow_key, unpack(ids)) or {}
   for i, id in ipairs(ids) do
     reply[#reply + 1] = id
     reply[#reply + 1] = leases[i]
-    reply[#reply + 1] = records[i] or ''
+    reply[#reply + 1] = records[i]
   end
   return reply
 end
@@ -35,7 +58,7 @@ local function hand_out_again(shadow_key, leased_key, lease_key, now, token, rem
       deadlines[#deadlines + 1] = id
     end
   end
-  local reply = hand_out(shadow_key, now, '', ids, leases)
+  local reply = hand_out(now, '', ids, leases, read_records(shadow_key, ids, math.huge))
   redis.call('ZREM', leased_key, '')
   if #deadlines > 0 then
     redis.call('ZADD', leased_key, unpack(deadlines))

@@ -54,15 +54,16 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     );
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let worker = tokio::spawn(
-        Worker::new(client.clone(), routes(&board)?).run_until(async move {
+    let mut worker = tokio::spawn(Worker::new(client.clone(), routes(&board)?).run_until(
+        async move {
             // Dropped or sent, it means the same.
             let _ = stopped.await;
-        }),
-    );
+        },
+    ));
     let interrupted = tokio::select! {
         played = play(&client, &board) => played.map(|()| false)?,
         interrupt = tokio::signal::ctrl_c() => interrupt.map(|()| true)?,
+        ended = &mut worker => return Ok(ended.context("the worker panicked")??),
     };
     if interrupted {
         println!("interrupted");

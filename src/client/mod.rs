@@ -209,6 +209,21 @@ impl Client {
         self.0.books.lock().expect("no panic while held")
     }
 
+    /// If the connection is another one since the kind was made known, the server may have
+    /// been restarted, and have forgotten it. Nobody waits for that.
+    fn register_again(&self, book: &Arc<Book>) {
+        if book.registered.load(Ordering::Acquire) == self.0.store.connections_opened() {
+            return;
+        }
+        let (client, book) = (self.clone(), book.clone());
+        tokio::spawn(async move {
+            let until = client.deadline();
+            if let Err(error) = client.register(&book, until).await {
+                tracing::warn!(kind = %book.ledger.kind(), %error, "a kind could not be made known");
+            }
+        });
+    }
+
     /// Makes the kind known, once for each connection.
     async fn register(&self, book: &Book, until: Instant) -> Result<()> {
         let store = &self.0.store;

@@ -115,7 +115,7 @@ async fn run_lane<Op: Operation>(
     waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Entry<Op>>>>,
 ) {
     let mut lane = Lane::new();
-    let mut batch = Vec::with_capacity(BATCH);
+    let mut batch = Vec::new();
     loop {
         {
             let mut waiting = waiting.lock().await;

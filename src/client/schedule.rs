@@ -159,10 +159,7 @@ impl<'a> Schedule<'a> {
         let book = self.client.book(&key)?;
         self.client.register(&book, until).await?;
         let answered = book.schedules.send(placement, until).await?;
-        // If the connection is another one by now, the server may have forgotten the kind.
-        if let Err(error) = self.client.register(&book, until).await {
-            tracing::warn!(%key, %error, "the kind of this job could not be made known again");
-        }
+        self.client.register_again(&book);
         if answered.unarmed {
             tracing::warn!(
                 %key,

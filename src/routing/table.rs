@@ -83,6 +83,15 @@ impl RouteTable {
         Some(self.routes[first].index)
     }
 
+    /// The routes that can match a key of this kind.
+    pub(crate) fn of_kind(&self, kind: &str) -> Vec<usize> {
+        let matching = self
+            .routes
+            .iter()
+            .filter(|it| it.pattern.matches_kind(kind));
+        matching.map(|it| it.index).collect()
+    }
+
     /// How the keys of this kind are spread over the routes.
     pub(crate) fn coverage(&self, kind: &str) -> Coverage {
         let mut of_kind = self

@@ -21,6 +21,8 @@ enum Class {
     Broken,
     /// The server cannot serve right now, and said so.
     Busy,
+    /// The server is no longer the primary: its successor has to be found.
+    Demoted,
     /// The server does not know the script.
     NoScript,
     /// Trying again at once changes nothing.
@@ -37,6 +39,19 @@ impl Fault {
                 ),
             ),
             class: Class::Unreachable,
+        }
+    }
+
+    #[cfg(feature = "worker")]
+    pub(crate) fn closed(address: &str) -> Self {
+        Fault {
+            error: Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "Redis at {address} closed the connection: is it restarting, or was the subscriber too slow?"
+                ),
+            ),
+            class: Class::Broken,
         }
     }
 
@@ -102,7 +117,7 @@ impl Fault {
                 "it will serve again by itself",
             ),
             (redis::ErrorKind::Server(Server::ReadOnly), _) | (_, "READONLY") => (
-                Class::Final,
+                Class::Demoted,
                 ErrorKind::ReadOnly,
                 "this server is a replica: name the primary",
             ),
@@ -155,13 +170,14 @@ impl Fault {
 
     /// Whether the connection must not be used any more.
     pub(crate) fn breaks_connection(&self) -> bool {
-        // A server that turned read-only has been replaced by another: ask for it anew.
-        self.class == Class::Broken || self.error.kind() == ErrorKind::ReadOnly
+        matches!(self.class, Class::Broken | Class::Demoted)
     }
 
     /// Whether an operator, or time, can make the same request succeed.
     pub(crate) fn may_be_mended(&self) -> bool {
-        self.error.is_retryable() || self.error.kind() == ErrorKind::Denied
+        self.error.is_retryable()
+            || self.error.kind() == ErrorKind::Denied
+            || self.class == Class::NoScript
     }
 
     pub(crate) fn is_no_script(&self) -> bool {

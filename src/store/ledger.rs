@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use redis::Cmd;
 
-use super::reply::{Answered, Reply, unexpected};
+use super::reply::{Answered, Reply};
 use super::script::Script;
 use super::{Lane, Store};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
 use crate::names::LedgerNames;
 
@@ -81,24 +81,37 @@ impl Ledger {
         until: Instant,
     ) -> Result<Called> {
         let store = &self.store;
+        let mut loaded = false;
+        let mut waiting = false;
         let answer = loop {
-            match store.answer(cmd, until).await {
-                Err(fault) if fault.is_no_script() => {
+            let fault = match store.answer(cmd, until).await {
+                Ok(answer) => break answer,
+                Err(fault) if fault.is_no_script() && !loaded => {
                     tracing::debug!(script = script.name, "the server does not know the script");
-                    store.command(&script.load(), until).await?;
-                }
-                Err(fault) if store.insists && fault.may_be_mended() => {
-                    let error = Error::from(fault);
-                    tracing::warn!(script = script.name, ledger = ?self, %error, "trying again");
-                    let again = Instant::now() + INSISTENCE;
-                    if again >= until {
-                        return Err(error);
+                    match store.answer(&script.load(), until).await {
+                        Ok(_) => {
+                            loaded = true;
+                            continue;
+                        }
+                        Err(fault) => fault,
                     }
-                    tokio::time::sleep_until(again.into()).await;
                 }
-                other => break other?,
+                Err(fault) => fault,
+            };
+            loaded = false;
+            let again = Instant::now() + INSISTENCE;
+            if !store.insists || !fault.may_be_mended() || again >= until {
+                return Err(fault.into());
             }
+            if !std::mem::replace(&mut waiting, true) {
+                let error = Error::from(fault);
+                tracing::warn!(script = script.name, ledger = ?self, %error, "tried until it works");
+            }
+            tokio::time::sleep_until(again.into()).await;
         };
+        if waiting {
+            tracing::info!(script = script.name, ledger = ?self, "it works again");
+        }
         let reply = Reply::parse(answer.value)?;
         store.clock.observe(answer.sent, answer.received, reply.now);
         Ok(Called {
@@ -117,25 +130,8 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let mut called = self.eval(script, cmd, until).await?;
-        refuse_late(&called.reply)?;
-        let answers = called.reply.answers()?;
-        if answers.len() != items {
-            return Err(unexpected(format!("{} items of {items}", answers.len())));
-        }
-        Ok(answers)
+        called.reply.item_answers(items)
     }
-}
-
-/// A lane has one call at a time, so its own calls are never late: this one's reply came
-/// after a newer call, and what it did or not is what that one found.
-pub(super) fn refuse_late(reply: &Reply) -> Result<()> {
-    if reply.status == "late" {
-        return Err(Error::new(
-            ErrorKind::OutcomeUnknown,
-            "the call was overtaken by a later one of the same lane; it may be repeated",
-        ));
-    }
-    Ok(())
 }
 
 /// The arguments with which every numbered call begins.

@@ -128,15 +128,14 @@ impl Store {
     pub(crate) async fn register(&self, kind: &Kind, until: Instant) -> Result<()> {
         let mut add = redis::cmd("HSETNX");
         add.arg(self.names.kinds()).arg(kind.as_str()).arg(1);
-        let new: i64 = from_value(self.command(&add, until).await?)?;
-        if new == 1 {
-            let mut tell = redis::cmd("PUBLISH");
-            tell.arg(self.names.wake(self.database))
-                .arg(format!("kind {kind}"));
-            // Only a hint: workers read the list anew whenever they have been away.
-            if let Err(error) = self.command(&tell, until).await {
-                tracing::warn!(%kind, %error, "a new kind could not be announced");
-            }
+        self.command(&add, until).await?;
+        // Always, since whoever added it may not have come to say so. Only a hint: workers
+        // read the list anew, too.
+        let mut tell = redis::cmd("PUBLISH");
+        tell.arg(self.names.wake(self.database))
+            .arg(format!("kind {kind}"));
+        if let Err(error) = self.command(&tell, until).await {
+            tracing::warn!(%kind, %error, "a kind could not be announced");
         }
         Ok(())
     }

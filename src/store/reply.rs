@@ -106,7 +106,7 @@ pub(crate) struct Reply {
 impl Reply {
     pub(crate) fn parse(value: Value) -> Result<Self> {
         let Value::Array(items) = value else {
-            return Err(unexpected(format!("{value:?} instead of an array")));
+            return Err(unexpected("something else than an array".into()));
         };
         let mut reply = Reply {
             now: UnixUs(0),
@@ -122,12 +122,16 @@ impl Reply {
         match self.rest.next() {
             Some(Value::BulkString(bytes)) => Ok(bytes),
             Some(Value::Int(number)) => Ok(number.to_string().into_bytes()),
-            other => Err(unexpected(format!("{other:?} instead of a string"))),
+            Some(_) => Err(unexpected("something else than a string".into())),
+            None => Err(unexpected("too little".into())),
         }
     }
 
+    /// Text. What is not UTF-8 was not written by Keyfall; it must not spoil the rest.
     pub(crate) fn text(&mut self) -> Result<String> {
-        String::from_utf8(self.bytes()?).map_err(|e| unexpected(format!("{e}")))
+        let bytes = self.bytes()?;
+        Ok(String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
     pub(crate) fn number(&mut self) -> Result<u64> {
@@ -162,6 +166,28 @@ impl Reply {
     pub(crate) fn answers(&mut self) -> Result<Vec<Answered>> {
         let text = self.text()?;
         text.split_ascii_whitespace().map(Answered::parse).collect()
+    }
+
+    /// As [`answers`](Self::answers), of a numbered call with so many items.
+    pub(crate) fn item_answers(&mut self, items: usize) -> Result<Vec<Answered>> {
+        self.refuse_late()?;
+        let answers = self.answers()?;
+        if answers.len() != items {
+            return Err(unexpected(format!("{} items of {items}", answers.len())));
+        }
+        Ok(answers)
+    }
+
+    /// A lane has one call at a time, so its own calls are never late: this one's reply came
+    /// after a newer call, and what it did or not is what that one found.
+    pub(crate) fn refuse_late(&self) -> Result<()> {
+        if self.status == "late" {
+            return Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "the call was overtaken by a later one of the same lane; it may be repeated",
+            ));
+        }
+        Ok(())
     }
 
     pub(crate) fn is_exhausted(&self) -> bool {

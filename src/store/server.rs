@@ -121,8 +121,7 @@ impl Store {
     }
 
     /// Makes Redis announce expired keys: merges the flags that are missing into those that
-    /// are set. Returns whether it announces them now, with the flags; an error means that
-    /// neither could be found out.
+    /// are set. An error means that it may not announce them.
     #[cfg(feature = "worker")]
     pub(crate) async fn announce_expired(&self, until: Instant) -> Result<()> {
         const NAME: &str = "notify-keyspace-events";

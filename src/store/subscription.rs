@@ -94,7 +94,7 @@ impl Subscription {
                 biased;
                 message = stream.next() => {
                     let Some(message) = message else {
-                        return Fault::unreachable(&address);
+                        return Fault::closed(&address);
                     };
                     let payload = message.get_payload_bytes();
                     if message.get_channel_name() == self.expired {

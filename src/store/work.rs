@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::ledger::{Called, number, refuse_late};
+use super::ledger::{Called, number};
 use super::produce::When;
 use super::reply::{Answered, unexpected};
 use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP};
@@ -46,6 +46,8 @@ pub(crate) struct Settlement {
     pub(crate) key: JobKey,
     pub(crate) token: String,
     pub(crate) verb: Verb,
+    /// About how large its record is, which the script has to read unless the job is done.
+    pub(crate) payload_bytes: usize,
 }
 
 /// How a lease ends.
@@ -175,20 +177,30 @@ impl Ledger {
                 Verb::Bury { header } => cmd.arg("bury").arg("").arg(header).arg(""),
             };
         }
-        self.eval_items(&SETTLE, &cmd, items.len(), until).await
+        let mut reply = self.eval(&SETTLE, &cmd, until).await?.reply;
+        let answers = reply.item_answers(items.len())?;
+        let trimmed = reply.number()?;
+        if trimmed > 0 {
+            tracing::warn!(ledger = ?self, trimmed, "old dead letters fell to their limits");
+        }
+        Ok(answers)
     }
 
-    /// Finds overdue jobs and lapsed leases; `lua/sweep.lua`.
+    /// Finds overdue jobs and lapsed leases, but for so many of the oldest of each;
+    /// `lua/sweep.lua`.
     pub(crate) async fn sweep(
         &self,
         overdue: Duration,
-        skip: usize,
+        (skip_due, skip_lapsed): (usize, usize),
         limit: usize,
         until: Instant,
     ) -> Result<Sweep> {
         let keys: [&str; 2] = [&self.names.due, &self.names.leased];
         let mut cmd = self.call(&SWEEP, &keys, [].into_iter());
-        cmd.arg(millis(overdue)).arg(skip).arg(limit);
+        cmd.arg(millis(overdue))
+            .arg(limit)
+            .arg(skip_due)
+            .arg(skip_lapsed);
         let mut reply = self.eval(&SWEEP, &cmd, until).await?.reply;
         Ok(Sweep {
             overdue: reply.words()?,
@@ -255,14 +267,18 @@ impl Ledger {
 
 fn claimed(called: Called) -> Result<ClaimReply> {
     let Called { mut reply, sent } = called;
-    refuse_late(&reply)?;
+    reply.refuse_late()?;
     let answers = reply.answers()?;
     let mut jobs = Vec::new();
     while !reply.is_exhausted() {
         let id = reply.text()?;
         let lease = reply.text()?;
         let record = reply.bytes()?;
-        jobs.push(Claimed::parse(id, &lease, record)?);
+        match Claimed::parse(id, &lease, record) {
+            Some(job) => jobs.push(job),
+            // Written by hand. The others are as claimed as if it were not there.
+            None => tracing::error!(lease, "a lease that does not parse"),
+        }
     }
     Ok(ClaimReply {
         now: reply.now,
@@ -274,23 +290,20 @@ fn claimed(called: Called) -> Result<ClaimReply> {
 
 impl Claimed {
     /// Reads a lease, `token claims fence due flag`.
-    fn parse(id: String, lease: &str, record: Vec<u8>) -> Result<Self> {
+    fn parse(id: String, lease: &str, record: Vec<u8>) -> Option<Self> {
         let fields: Vec<&str> = lease.split(' ').collect();
-        let parsed = match fields[..] {
-            [token, claims, fence, due, flag] => (|| {
-                Some(Claimed {
-                    id,
-                    token: token.to_owned(),
-                    claims: claims.parse().ok()?,
-                    fence: fence.parse().ok()?,
-                    due: UnixMs(due.parse().ok()?),
-                    cancelled: flag == "cancelled",
-                    record,
-                })
-            })(),
-            _ => None,
+        let [token, claims, fence, due, flag] = fields[..] else {
+            return None;
         };
-        parsed.ok_or_else(|| unexpected(format!("the lease {lease:?}")))
+        Some(Claimed {
+            id,
+            token: token.to_owned(),
+            claims: claims.parse().ok()?,
+            fence: fence.parse().ok()?,
+            due: UnixMs(due.parse().ok()?),
+            cancelled: flag == "cancelled",
+            record,
+        })
     }
 }
 

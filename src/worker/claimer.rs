@@ -9,14 +9,14 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
-use super::desk::{Desk, Paper, Source};
+use super::desk::{Desk, Source};
+use super::pick::{self, Errand, Search, Wanted};
 use super::roster::{Roster, Served};
 use super::runner::{ClaimedAt, Runner};
-use super::slots::Slots;
+use super::slots::{Slot, Slots};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::router::Routes;
-use crate::routing::Coverage;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP};
 use crate::store::{ClaimReply, Lane, Sweep, Word};
 
@@ -43,49 +43,23 @@ struct Counter {
     /// Lanes without a call.
     idle: Vec<Lane>,
     in_flight: usize,
-    looking: bool,
-    /// For a kind whose routes go by id: how many due jobs the search has passed over.
-    passed: usize,
-    /// Whether the search met jobs whose route had no free slot.
-    starved: bool,
-    /// How many slots had been given back when the search began. A further search makes
-    /// sense only after that has changed.
-    releases: Option<u64>,
+    search: Search,
 }
 
-/// A call to a ledger, and what is reserved for its answer.
-struct Order {
-    served: Arc<Served>,
-    lane: Lane,
-    kind: OrderKind,
-}
-
-enum OrderKind {
-    /// Claim these, and so many of the oldest beside, which all belong to one route.
-    Due {
+/// The answer to an errand, with what was reserved for it.
+enum Landing {
+    Claim {
         named: Vec<Wanted>,
-        fill: usize,
-        fill_route: usize,
+        fill: Vec<Slot>,
+        said: u64,
+        reply: Result<ClaimReply>,
     },
-    /// Take these over.
-    Lapsed(Vec<(JobKey, usize)>),
-    /// Look which jobs are due, but for so many of the oldest.
-    Look { skip: usize },
+    Look {
+        found: Result<Sweep>,
+    },
 }
 
-/// A job to claim, with a slot reserved on its route.
-struct Wanted {
-    id: String,
-    source: Source,
-    route: usize,
-}
-
-enum Answer {
-    Claim(Result<ClaimReply>),
-    Look(Result<Sweep>),
-}
-
-type Flight = BoxFuture<'static, (Order, Answer)>;
+type Flight = BoxFuture<'static, (Arc<Served>, Lane, Landing)>;
 
 impl Claimer {
     pub(crate) fn new(
@@ -117,11 +91,13 @@ impl Claimer {
                 () = stop.cancelled() => break,
                 () = self.desk.changed() => {}
                 () = self.slots.freed() => {}
-                Some((order, answer)) = flights.next() => self.land(order, answer),
+                Some((served, lane, landing)) = flights.next() => {
+                    self.land(&served, lane, landing);
+                }
             }
         }
-        while let Some((order, answer)) = flights.next().await {
-            self.land(order, answer);
+        while let Some((served, lane, landing)) = flights.next().await {
+            self.land(&served, lane, landing);
         }
     }
 
@@ -129,135 +105,116 @@ impl Claimer {
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.roster.all();
         self.counters.resize_with(ledgers.len(), Counter::default);
-        let waiting = ledgers
-            .iter()
-            .filter(|served| !self.desk.read(served, |paper| paper.is_blank()))
-            .count();
+        // Where slots are short, each ledger that waits for one gets its share.
+        let waits = |served: &&Arc<Served>| {
+            let has_room = served
+                .routes
+                .iter()
+                .any(|route| self.slots.free(*route) > 0);
+            has_room && !self.desk.with(served, |paper| paper.is_blank())
+        };
+        let waiting = ledgers.iter().filter(waits).count();
         self.turn = self.turn.wrapping_add(1);
         for place in 0..ledgers.len() {
             let served = &ledgers[(place + self.turn) % ledgers.len()];
-            while let Some(order) = self.order(served, waiting) {
-                self.counters[served.index].in_flight += 1;
-                flights.push(order.send(self.lease));
+            let counter = &mut self.counters[served.index];
+            while counter.in_flight < CLAIMS && !counter.search.is_under_way() {
+                let pick = |paper: &mut _| {
+                    pick::next(
+                        paper,
+                        &mut counter.search,
+                        served,
+                        &self.slots,
+                        &self.routes,
+                        waiting,
+                    )
+                };
+                let Some(errand) = self.desk.with(served, pick) else {
+                    break;
+                };
+                counter.in_flight += 1;
+                let lane = counter.idle.pop().unwrap_or_else(Lane::new);
+                flights.push(send(served.clone(), lane, errand, self.lease));
             }
         }
-    }
-
-    /// The next call to a ledger, if there is reason and room for one.
-    fn order(&mut self, served: &Arc<Served>, waiting: usize) -> Option<Order> {
-        let counter = &mut self.counters[served.index];
-        if counter.in_flight >= CLAIMS || counter.looking {
-            return None;
-        }
-        let (slots, routes) = (&self.slots, &self.routes);
-        let kind = self.desk.read(served, |paper| {
-            if paper.is_blank() {
-                return None;
-            }
-            if let Some(lapsed) = take_lapsed(paper, served, slots, routes) {
-                return Some(OrderKind::Lapsed(lapsed));
-            }
-            match served.coverage {
-                Coverage::Whole(route) => take_whole(paper, route, slots, waiting),
-                Coverage::Mixed => take_mixed(paper, served, counter, slots, routes),
-                Coverage::None => None,
-            }
-        })?;
-        counter.looking = matches!(kind, OrderKind::Look { .. });
-        Some(Order {
-            served: served.clone(),
-            lane: counter.idle.pop().unwrap_or_else(Lane::new),
-            kind,
-        })
     }
 
     /// Takes in the answer to a call.
-    fn land(&mut self, order: Order, answer: Answer) {
-        let Order { served, lane, kind } = order;
+    fn land(&mut self, served: &Arc<Served>, lane: Lane, landing: Landing) {
         let counter = &mut self.counters[served.index];
         counter.in_flight -= 1;
         counter.idle.push(lane);
-        match (kind, answer) {
-            (OrderKind::Look { .. }, Answer::Look(found)) => {
-                counter.looking = false;
-                self.found(&served, found);
-            }
-            (
-                OrderKind::Due {
-                    named,
-                    fill,
-                    fill_route,
-                },
-                Answer::Claim(reply),
-            ) => {
-                self.claimed(&served, named, (fill_route, fill), reply);
-            }
-            (OrderKind::Lapsed(keys), Answer::Claim(reply)) => {
-                let wanted = keys.into_iter().map(|(key, route)| Wanted {
-                    id: key.id().to_owned(),
-                    source: Source::Reconciler,
-                    route,
-                });
-                self.claimed(&served, wanted.collect(), (0, 0), reply);
-            }
-            _ => unreachable!("a claim is answered as a claim, a look as a look"),
+        match landing {
+            Landing::Claim {
+                named,
+                fill,
+                said,
+                reply,
+            } => match reply {
+                Ok(reply) => self.claimed(served, named, fill, said, reply),
+                Err(error) => {
+                    tracing::error!(ledger = ?served, %error, "jobs could not be claimed");
+                    self.give_up(served);
+                }
+            },
+            Landing::Look { found } => match found {
+                Ok(found) => self.desk.with(served, |paper| {
+                    let counter = &mut self.counters[served.index];
+                    let overdue = found.overdue;
+                    counter
+                        .search
+                        .found(paper, overdue, served, &self.slots, &self.routes);
+                }),
+                Err(error) => {
+                    tracing::warn!(ledger = ?served, %error, "due jobs could not be looked up");
+                    counter.search = Search::default();
+                    self.give_up(served);
+                }
+            },
         }
+    }
+
+    /// After a fault nothing is tried at once: the reconciler brings it back.
+    fn give_up(&self, served: &Served) {
+        self.desk.with(served, |paper| paper.behind = false);
     }
 
     fn claimed(
         &self,
         served: &Arc<Served>,
         named: Vec<Wanted>,
-        (fill_route, fill): (usize, usize),
-        reply: Result<ClaimReply>,
+        mut fill: Vec<Slot>,
+        said: u64,
+        reply: ClaimReply,
     ) {
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(error) => {
-                tracing::error!(ledger = ?served, %error, "jobs could not be claimed");
-                for wanted in named {
-                    self.slots.release(wanted.route, 1);
-                }
-                self.slots.release(fill_route, fill);
-                return;
-            }
-        };
         let at = ClaimedAt {
             sent: reply.sent,
             received: Instant::now(),
             server: reply.now,
         };
         let mut answers = reply.answers.iter();
+        // A job may have been named twice, by two who had found it. It needs one slot.
         let mut open: HashMap<String, Wanted> = HashMap::with_capacity(named.len());
         for wanted in named {
-            let answer = answers.next().map(|answered| answered.answer);
-            if open.contains_key(&wanted.id) {
-                // Named twice, by two who had found it; it needs one slot.
-                self.slots.release(wanted.route, 1);
-                continue;
-            }
-            if let Some(Word::Early(ms)) = answer {
+            if let Some(Word::Early(ms)) = answers.next().map(|answered| answered.answer) {
                 self.wait_for(served, &wanted, ms);
             }
-            open.insert(wanted.id.clone(), wanted);
+            open.entry(wanted.id.clone()).or_insert(wanted);
         }
-        let mut filled = 0;
+        let wanted_more = !fill.is_empty();
         for job in reply.jobs {
-            let (route, source) = match open.remove(&job.id) {
-                Some(wanted) => (wanted.route, wanted.source),
-                None => {
-                    filled += 1;
-                    (fill_route, Source::Backlog)
-                }
+            let (slot, source) = match open.remove(&job.id) {
+                Some(wanted) => (Some(wanted.slot), wanted.source),
+                None => (fill.pop(), Source::Backlog),
             };
-            self.runner.start(served, job, route, source, at);
+            match slot {
+                Some(slot) => self.runner.start(served, job, slot, source, at),
+                // Its lease will lapse, and it is found again.
+                None => tracing::error!(ledger = ?served, id = job.id, "claimed unasked"),
+            }
         }
-        for wanted in open.into_values() {
-            self.slots.release(wanted.route, 1);
-        }
-        self.slots.release(fill_route, fill - filled);
-        if fill > 0 && filled < fill {
-            self.desk.read(served, |paper| paper.behind = false);
+        if wanted_more && !fill.is_empty() {
+            self.desk.with(served, |paper| paper.caught_up(said));
         }
     }
 
@@ -275,165 +232,41 @@ impl Claimer {
             desk.hear(&served, id, source);
         });
     }
+}
 
-    /// Takes in which jobs of a mixed kind are due.
-    fn found(&mut self, served: &Arc<Served>, found: Result<Sweep>) {
-        let found = match found {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(ledger = ?served, %error, "due jobs could not be looked up");
-                return;
+fn send(served: Arc<Served>, mut lane: Lane, errand: Errand, lease: Duration) -> Flight {
+    Box::pin(async move {
+        let ledger = &served.ledger;
+        let until = Instant::now() + FOREVER;
+        let landing = match errand {
+            Errand::Due { named, fill, said } => {
+                let ids: Vec<&str> = named.iter().map(|wanted| wanted.id.as_str()).collect();
+                let reply = ledger
+                    .claim(&mut lane, &ids, fill.len(), lease, until)
+                    .await;
+                Landing::Claim {
+                    named,
+                    fill,
+                    said,
+                    reply,
+                }
+            }
+            Errand::Lapsed { named, said } => {
+                let keys: Vec<JobKey> = named.iter().filter_map(|w| served.key(&w.id)).collect();
+                let reply = ledger.reclaim(&mut lane, &keys, lease, until).await;
+                Landing::Claim {
+                    named,
+                    fill: Vec::new(),
+                    said,
+                    reply,
+                }
+            }
+            Errand::Look { skip } => {
+                let until = Instant::now() + LONGEST_SLEEP;
+                let found = ledger.sweep(Duration::ZERO, (skip, 0), BATCH, until).await;
+                Landing::Look { found }
             }
         };
-        let counter = &mut self.counters[served.index];
-        let looked_at_all = found.overdue.len() < BATCH;
-        self.desk.read(served, |paper| {
-            for id in found.overdue {
-                let key = served.key(&id);
-                match key.and_then(|key| self.routes.table.find(&key)) {
-                    Some(route) if self.slots.free(route) > 0 => {
-                        paper.heard.push_back((id, Source::Backlog));
-                    }
-                    Some(_) => {
-                        counter.passed += 1;
-                        counter.starved = true;
-                    }
-                    None => counter.passed += 1,
-                }
-            }
-            if looked_at_all {
-                counter.passed = 0;
-                paper.behind = counter.starved;
-            }
-        });
-        if looked_at_all && !counter.starved {
-            counter.releases = None;
-        }
-    }
-}
-
-impl Order {
-    fn send(mut self, lease: Duration) -> Flight {
-        Box::pin(async move {
-            let ledger = &self.served.ledger;
-            let until = Instant::now() + FOREVER;
-            let answer = match &self.kind {
-                OrderKind::Due { named, fill, .. } => {
-                    let ids: Vec<&str> = named.iter().map(|wanted| wanted.id.as_str()).collect();
-                    Answer::Claim(
-                        ledger
-                            .claim(&mut self.lane, &ids, *fill, lease, until)
-                            .await,
-                    )
-                }
-                OrderKind::Lapsed(keys) => {
-                    let keys: Vec<JobKey> = keys.iter().map(|(key, _)| key.clone()).collect();
-                    Answer::Claim(ledger.reclaim(&mut self.lane, &keys, lease, until).await)
-                }
-                OrderKind::Look { skip } => {
-                    let until = Instant::now() + LONGEST_SLEEP;
-                    Answer::Look(ledger.sweep(Duration::ZERO, *skip, BATCH, until).await)
-                }
-            };
-            (self, answer)
-        })
-    }
-}
-
-/// Lapsed jobs, as many as their routes have slots for.
-fn take_lapsed(
-    paper: &mut Paper,
-    served: &Served,
-    slots: &Slots,
-    routes: &Routes,
-) -> Option<Vec<(JobKey, usize)>> {
-    let mut taken = Vec::new();
-    // Those left over are found again by the next sweep.
-    for id in paper.lapsed.drain(..) {
-        let Some(key) = served.key(&id) else { continue };
-        let Some(route) = routes.table.find(&key) else {
-            continue;
-        };
-        if taken.len() < BATCH && slots.reserve(route, 1) == 1 {
-            taken.push((key, route));
-        }
-    }
-    (!taken.is_empty()).then_some(taken)
-}
-
-/// Due jobs of a kind that belongs to one route: those heard of, or the oldest.
-fn take_whole(paper: &mut Paper, route: usize, slots: &Slots, waiting: usize) -> Option<OrderKind> {
-    let wanted = if paper.behind {
-        BATCH
-    } else {
-        paper.heard.len().min(BATCH)
-    };
-    // Where slots are short, each ledger that waits gets its share.
-    let share = slots.free(route).div_ceil(waiting.max(1));
-    let count = slots.reserve(route, wanted.min(share));
-    if count == 0 {
-        // A name heard now is only a wake-up: a slot that becomes free takes the oldest.
-        paper.behind = true;
-        paper.heard.clear();
-        return None;
-    }
-    if paper.behind {
-        paper.heard.clear();
-        return Some(OrderKind::Due {
-            named: Vec::new(),
-            fill: count,
-            fill_route: route,
-        });
-    }
-    let named = paper
-        .heard
-        .drain(..count)
-        .map(|(id, source)| Wanted { id, source, route });
-    Some(OrderKind::Due {
-        named: named.collect(),
-        fill: 0,
-        fill_route: route,
-    })
-}
-
-/// Due jobs of a kind whose routes go by id: those heard of whose route has a slot, or a
-/// look at what is due.
-fn take_mixed(
-    paper: &mut Paper,
-    served: &Served,
-    counter: &mut Counter,
-    slots: &Slots,
-    routes: &Routes,
-) -> Option<OrderKind> {
-    let mut named = Vec::new();
-    while named.len() < BATCH
-        && let Some((id, source)) = paper.heard.pop_front()
-    {
-        let route = served.key(&id).and_then(|key| routes.table.find(&key));
-        // An id without a route stays in the ledger for a worker that has one.
-        let Some(route) = route else { continue };
-        if slots.reserve(route, 1) == 1 {
-            named.push(Wanted { id, source, route });
-        } else {
-            paper.behind = true;
-            counter.starved = true;
-        }
-    }
-    if !named.is_empty() {
-        return Some(OrderKind::Due {
-            named,
-            fill: 0,
-            fill_route: 0,
-        });
-    }
-    if !paper.behind || (counter.passed == 0 && counter.releases == Some(slots.releases())) {
-        return None;
-    }
-    if counter.passed == 0 {
-        counter.releases = Some(slots.releases());
-        counter.starved = false;
-    }
-    Some(OrderKind::Look {
-        skip: counter.passed,
+        (served, lane, landing)
     })
 }

@@ -43,6 +43,8 @@ pub(crate) struct Paper {
     pub(crate) lapsed: VecDeque<String>,
     /// More jobs are due than were heard of: take the oldest.
     pub(crate) behind: bool,
+    /// How often `behind` was said. Who has looked since it was last said may unsay it.
+    pub(crate) said: u64,
 }
 
 impl Desk {
@@ -52,14 +54,14 @@ impl Desk {
             if paper.heard.len() < NAMES {
                 paper.heard.push_back((id, source));
             } else {
-                paper.behind = true;
+                paper.fall_behind();
             }
         });
     }
 
     /// Jobs are due that nobody named.
     pub(crate) fn fall_behind(&self, served: &Served) {
-        self.change(served, |paper| paper.behind = true);
+        self.change(served, Paper::fall_behind);
     }
 
     /// Leases have lapsed.
@@ -67,13 +69,13 @@ impl Desk {
         self.change(served, |paper| paper.lapsed = ids.into());
     }
 
-    /// Looks at what is known of a ledger, and takes from it.
-    pub(crate) fn read<T>(&self, served: &Served, look: impl FnOnce(&mut Paper) -> T) -> T {
+    /// Looks at what is known of a ledger, takes from it, or corrects it.
+    pub(crate) fn with<T>(&self, served: &Served, act: impl FnOnce(&mut Paper) -> T) -> T {
         let mut papers = self.papers.lock().expect("no panic while held");
         if papers.len() <= served.index {
             papers.resize_with(served.index + 1, Paper::default);
         }
-        look(&mut papers[served.index])
+        act(&mut papers[served.index])
     }
 
     /// Returns when something was put down since the last call.
@@ -82,7 +84,7 @@ impl Desk {
     }
 
     fn change(&self, served: &Served, change: impl FnOnce(&mut Paper)) {
-        self.read(served, change);
+        self.with(served, change);
         self.changed.notify_one();
     }
 }
@@ -90,5 +92,17 @@ impl Desk {
 impl Paper {
     pub(crate) fn is_blank(&self) -> bool {
         self.heard.is_empty() && self.lapsed.is_empty() && !self.behind
+    }
+
+    fn fall_behind(&mut self) {
+        self.behind = true;
+        self.said += 1;
+    }
+
+    /// A look at the ledger, begun when `said` was that, found nothing more that is due.
+    pub(crate) fn caught_up(&mut self, said: u64) {
+        if self.said == said {
+            self.behind = false;
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::runner::Runner;
 use super::slots::Slots;
 use crate::error::{Error, ErrorKind, Result};
 use crate::router::Routes;
-use crate::settings::{HEARTBEAT, LinkSettings, WorkerSettings};
+use crate::settings::{HEARTBEAT, LinkSettings, SWEEP_IDLE, WorkerSettings};
 use crate::store::{DeadLimits, Store};
 
 /// How long the server is given at the start before it is asked again.
@@ -70,7 +70,7 @@ async fn drive(plan: Plan) -> Result<()> {
 
     let routes = Arc::new(routes);
     let limits = routes.routes.iter().map(|route| route.concurrency);
-    let slots = Arc::new(Slots::new(settings.concurrency, limits));
+    let slots = Slots::new(settings.concurrency, limits);
     let dead = DeadLimits {
         count: settings.dead_count,
         age: settings.dead_age,
@@ -78,17 +78,12 @@ async fn drive(plan: Plan) -> Result<()> {
     let roster = Arc::new(Roster::new(store.clone(), routes.clone(), dead));
     let desk = Arc::new(Desk::default());
     let leases = Leases::new(settings.clone());
-    let runner = Runner::new(
-        handlers,
-        routes.clone(),
-        slots.clone(),
-        leases.clone(),
-        settings.clone(),
-    );
+    let runner = Runner::new(handlers, routes.clone(), leases.clone(), settings.clone());
     let pacer = Pacer::new(&store, roster.clone(), desk.clone());
     let reconciler = Reconciler::new(
-        &store,
+        store.clone(),
         roster.clone(),
+        routes.clone(),
         desk.clone(),
         pacer.clone(),
         settings.renewal(),
@@ -117,7 +112,7 @@ async fn drive(plan: Plan) -> Result<()> {
             () = listener.run(&link) => {}
             () = pacer.run() => {}
             () = reconciler.run() => {}
-            () = heartbeat(&store, &reconciler) => {}
+            () = heartbeat(&store, &listener) => {}
         }
     };
     let stopping = async {
@@ -193,16 +188,17 @@ async fn check(store: &Store) -> Result<()> {
     }
 }
 
-/// Keeps Redis' clock in view, and notices a connection that was replaced.
-async fn heartbeat(store: &Store, reconciler: &Reconciler) {
-    let mut connection = store.connections_opened();
+/// Keeps Redis' clock in view, notices a connection that hangs, and, now and then, a kind
+/// whose announcement was lost.
+async fn heartbeat(store: &Store, listener: &Listener) {
+    let mut refreshed = Instant::now();
     loop {
         if let Err(error) = store.heartbeat(Instant::now() + HEARTBEAT).await {
             tracing::debug!(%error, "no heartbeat");
         }
-        let current = store.connections_opened();
-        if std::mem::replace(&mut connection, current) != current {
-            reconciler.was_away();
+        if refreshed.elapsed() > SWEEP_IDLE {
+            refreshed = Instant::now();
+            listener.refresh().await;
         }
         sleep(HEARTBEAT).await;
     }

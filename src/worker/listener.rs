@@ -41,6 +41,7 @@ impl Listener {
                     self.up().await;
                 }
                 Signal::Gap(error) => {
+                    self.reconciler.hears_nothing();
                     if !std::mem::replace(&mut silent, true) {
                         tracing::warn!(%error, "events are not heard; the reconciler goes on");
                     }
@@ -53,7 +54,7 @@ impl Listener {
 
     /// Events flow. Whatever happened before may have gone unheard.
     async fn up(&self) {
-        self.reconciler.was_away();
+        self.reconciler.hears();
         let until = Instant::now() + PATIENCE;
         if let Err(error) = self.store.announce_expired(until).await {
             let known = matches!(error.kind(), ErrorKind::Denied | ErrorKind::Damaged);
@@ -63,11 +64,12 @@ impl Listener {
                 if known { "; set `notify-keyspace-events Ex` in its configuration" } else { "" }
             );
         }
-        self.refresh(until).await;
+        self.refresh().await;
     }
 
-    async fn refresh(&self, until: Instant) {
-        match self.roster.refresh(until).await {
+    /// Reads the list of kinds anew.
+    pub(crate) async fn refresh(&self) {
+        match self.roster.refresh(Instant::now() + PATIENCE).await {
             Ok(new) => {
                 for served in new {
                     tracing::info!(kind = %served.ledger.kind(), "serving a kind");

@@ -6,7 +6,7 @@
 //! | [`pacer`] | touches triggers at their due instant |
 //! | [`reconciler`] | finds what no event announced |
 //! | [`desk`] | holds what they found, for the claimer |
-//! | [`claimer`] | claims as much as there are free [`slots`] |
+//! | [`claimer`] | claims as much as there are free [`slots`]; [`pick`] says what |
 //! | [`runner`] | calls the handler, and [`settle`]s |
 //! | [`leases`] | renews the leases of what runs |
 //! | [`roster`] | knows which kinds are served |
@@ -18,6 +18,7 @@ mod engine;
 mod leases;
 mod listener;
 mod pacer;
+mod pick;
 mod reconciler;
 mod roster;
 mod runner;
@@ -221,30 +222,47 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// The signals by which a process is asked to stop.
+/// The signals by which a process is asked to stop. Registered once, so that none is missed
+/// between two waits.
 struct Signals {
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
 }
 
 impl Signals {
+    #[cfg(unix)]
     fn new() -> Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let catch = |kind| {
+            signal(kind).map_err(|error| {
+                Error::new(ErrorKind::Unavailable, "signals cannot be caught").because(error)
+            })
+        };
         Ok(Signals {
-            #[cfg(unix)]
-            terminate: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-                .map_err(|error| {
-                    Error::new(ErrorKind::Unavailable, "SIGTERM cannot be caught").because(error)
-                })?,
+            interrupt: catch(SignalKind::interrupt())?,
+            terminate: catch(SignalKind::terminate())?,
         })
     }
 
+    #[cfg(unix)]
     async fn next(&mut self) {
-        #[cfg(unix)]
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
+            _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
-        #[cfg(not(unix))]
-        let _ = tokio::signal::ctrl_c().await;
+    }
+
+    #[cfg(not(unix))]
+    fn new() -> Result<Self> {
+        Ok(Signals {})
+    }
+
+    #[cfg(not(unix))]
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }

@@ -84,7 +84,7 @@ impl Pacer {
         loop {
             let Some(now) = self.clock.now() else {
                 // Nothing was heard from Redis yet.
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(AFTER_FAULT).await;
                 continue;
             };
             self.meet(&mut tracks, now);
@@ -108,7 +108,7 @@ impl Pacer {
 
     /// Takes in new ledgers and wake-ups.
     fn meet(&self, tracks: &mut Vec<Track>, now: UnixUs) {
-        for served in self.roster.all().into_iter().skip(tracks.len()) {
+        for served in self.roster.all().iter().skip(tracks.len()).cloned() {
             tracks.push(Track::new(served, now.floor_ms()));
         }
         let wakes = std::mem::take(&mut *self.wakes.lock().expect("no panic while held"));
@@ -129,6 +129,9 @@ impl Pacer {
             // The server's clock was set back: what was touched lies ahead again.
             if track.touched > now.floor_ms() {
                 track.start_from(now);
+                track.alive.clear();
+                track.touch_again = None;
+                track.checks.clear();
             }
         }
     }
@@ -149,7 +152,8 @@ impl Pacer {
 
     async fn touch(&self, track: &mut Track, now: UnixUs) {
         let mut batch = std::mem::take(&mut track.alive);
-        let first_touch = batch.len();
+        let touched_before = batch.len();
+        track.touch_again = None;
         while track.has_due(now)
             && let Some(next) = track.coming.pop_front()
         {
@@ -161,7 +165,7 @@ impl Pacer {
             .filter_map(keys)
             .map(|key| key.to_string())
             .collect();
-        track.note_touched(&batch[first_touch..]);
+        track.note_touched(&batch[touched_before..]);
         let (since, limit) = (track.touched, track.limit + track.touched_then.len());
         let until = Instant::now() + PATIENCE;
         let answer = track
@@ -173,14 +177,16 @@ impl Pacer {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::warn!(ledger = ?track.served, %error, "triggers could not be touched");
-                track.alive = batch;
+                // Whether they were touched or not, they are looked after once more.
+                let ids = batch.into_iter().map(|(id, _)| id).collect();
+                track.checks.push_back((now.plus(UNANNOUNCED), ids));
                 track.read_at = Some(now.plus(AFTER_FAULT));
                 return;
             }
         };
         track.read_at = None;
         track.see_coming(coming, limit, now);
-        let touched: Vec<String> = batch[first_touch..]
+        let touched: Vec<String> = batch[touched_before..]
             .iter()
             .map(|(id, _)| id.clone())
             .collect();
@@ -190,7 +196,6 @@ impl Pacer {
         // Nobody says which of them are alive, so all are touched again, for as long as an
         // event may be expected at all.
         batch.retain(|(_, due)| now.since(*due) < UNANNOUNCED);
-        track.touch_again = None;
         if alive > 0 && !batch.is_empty() {
             track.alive = batch;
             track.touch_again = Some(now.plus(AGAIN));

@@ -1,6 +1,7 @@
 //! Finds what no event announced: jobs that are overdue, and leases that ran out.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use tokio::sync::Notify;
 use super::desk::{Desk, Source};
 use super::pacer::Pacer;
 use super::roster::{Roster, Served};
-use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_IDLE};
+use crate::router::Routes;
+use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
 use crate::store::{RedisClock, Store, Sweep};
 use crate::time::UnixMs;
 
@@ -22,10 +24,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sweeps all ledgers of this worker, each when there may be something to find.
 pub(crate) struct Reconciler {
+    store: Arc<Store>,
     clock: Arc<RedisClock>,
     roster: Arc<Roster>,
+    routes: Arc<Routes>,
     desk: Arc<Desk>,
     pacer: Arc<Pacer>,
+    /// The connection that was last seen. Another one means that Redis was away.
+    connection: AtomicU64,
+    /// No event and no wake-up is heard.
+    deaf: AtomicBool,
     /// How long lapsed leases are left alone after Redis was away, so that their owners can
     /// revive them.
     renewal: Duration,
@@ -48,22 +56,30 @@ struct Track {
     sweep_at: Instant,
     /// How long after a sweep that found the same as the one before.
     pause: Duration,
-    last_found: usize,
+    /// The oldest that was found last time.
+    last_found: Option<String>,
+    /// How many lapsed leases are left to workers that have a route for them.
+    skip_lapsed: usize,
     /// The next sweep takes everything that is due, not only what is overdue.
     at_once: bool,
 }
 
 impl Reconciler {
     pub(crate) fn new(
-        store: &Store,
+        store: Arc<Store>,
         roster: Arc<Roster>,
+        routes: Arc<Routes>,
         desk: Arc<Desk>,
         pacer: Arc<Pacer>,
         renewal: Duration,
     ) -> Arc<Self> {
         Arc::new(Reconciler {
             clock: store.clock().clone(),
+            connection: AtomicU64::new(store.connections_opened()),
+            deaf: AtomicBool::new(true),
+            store,
             roster,
+            routes,
             desk,
             pacer,
             renewal,
@@ -90,13 +106,33 @@ impl Reconciler {
         self.told.notify_one();
     }
 
-    /// Redis, or a connection to it, was away: events were lost, and leases were not renewed.
-    pub(crate) fn was_away(&self) {
-        let mut asked = self.lock();
-        asked.all = true;
-        asked.hold = Instant::now() + self.renewal;
-        drop(asked);
+    /// Events are heard again, or for the first time: some were lost before.
+    pub(crate) fn hears(&self) {
+        self.deaf.store(false, Ordering::Relaxed);
+        self.lock().all = true;
         self.told.notify_one();
+    }
+
+    /// Neither events nor wake-ups are heard from now on.
+    pub(crate) fn hears_nothing(&self) {
+        self.deaf.store(true, Ordering::Relaxed);
+        self.lock().all = true;
+        self.told.notify_one();
+    }
+
+    /// Notices that Redis was away. Then leases could not be renewed, and all that have
+    /// lapsed are left alone for a while, so that their owners can revive them.
+    fn notice_absence(&self) {
+        let opened = self.store.connections_opened();
+        if self.connection.swap(opened, Ordering::Relaxed) != opened {
+            let now = Instant::now();
+            let mut asked = self.lock();
+            asked.all = true;
+            // A pause that is not over yet began when the leases had lapsed no earlier.
+            if asked.hold <= now {
+                asked.hold = now + self.renewal;
+            }
+        }
     }
 
     /// Sweeps, for ever.
@@ -122,12 +158,13 @@ impl Reconciler {
     /// Takes in new ledgers and what was asked for.
     fn meet(&self, tracks: &mut Vec<Track>) {
         let now = Instant::now();
-        for served in self.roster.all().into_iter().skip(tracks.len()) {
+        for served in self.roster.all().iter().skip(tracks.len()).cloned() {
             tracks.push(Track {
                 served,
                 sweep_at: now,
                 pause: OVERDUE,
-                last_found: 0,
+                last_found: None,
+                skip_lapsed: 0,
                 at_once: true,
             });
         }
@@ -152,7 +189,10 @@ impl Reconciler {
             OVERDUE
         };
         let until = Instant::now() + PATIENCE;
-        let sweep = track.served.ledger.sweep(overdue, 0, BATCH, until).await;
+        let skip = (0, track.skip_lapsed);
+        let sweep = track.served.ledger.sweep(overdue, skip, BATCH, until).await;
+        // Before its findings are used, and whoever else may have met the new connection.
+        self.notice_absence();
         match sweep {
             Ok(found) => {
                 track.at_once = false;
@@ -168,7 +208,12 @@ impl Reconciler {
     fn found(&self, track: &mut Track, found: Sweep) {
         let now = Instant::now();
         let hold = self.lock().hold;
-        let mut next = now + SWEEP_IDLE;
+        let idle = if self.deaf.load(Ordering::Relaxed) {
+            SWEEP_DEAF
+        } else {
+            SWEEP_IDLE
+        };
+        let mut next = now + idle;
         if let Some(due) = found.next_due {
             next = next.min(now + self.clock.until(due) + OVERDUE);
             if !self.clock.until(due).is_zero() {
@@ -179,6 +224,23 @@ impl Reconciler {
             next = next.min(now + self.clock.until(lapse) + OVERDUE);
         }
         let lapsed = found.lapsed.len();
+        // What was found should be gone soon. If it stays, nobody can take it now: its route
+        // is saturated, or there is none.
+        let oldest = found.lapsed.first().or(found.overdue.first()).cloned();
+        if oldest.is_some() {
+            track.pause = if oldest == track.last_found {
+                (track.pause * 2).min(LONGEST_PAUSE)
+            } else {
+                OVERDUE
+            };
+            next = next.min(now + track.pause);
+        }
+        track.last_found = oldest;
+        track.skip_lapsed = if lapsed == BATCH {
+            track.skip_lapsed + self.without_route(&track.served, &found.lapsed)
+        } else {
+            0
+        };
         if lapsed > 0 && now < hold {
             next = next.min(hold);
         } else if lapsed > 0 {
@@ -193,19 +255,15 @@ impl Reconciler {
         } else {
             self.desk.fall_behind(&track.served);
         }
-        // What was found should be gone soon. If it stays, nobody can take it now: its route
-        // is saturated, or there is none.
-        let stuck = found.overdue.len() + lapsed;
-        if stuck > 0 {
-            track.pause = if stuck == track.last_found {
-                (track.pause * 2).min(LONGEST_PAUSE)
-            } else {
-                OVERDUE
-            };
-            next = next.min(now + track.pause);
-        }
-        track.last_found = stuck;
         track.sweep_at = next;
+    }
+
+    fn without_route(&self, served: &Served, ids: &[String]) -> usize {
+        let has_route = |id: &&String| {
+            let key = served.key(id);
+            key.and_then(|key| self.routes.table.find(&key)).is_some()
+        };
+        ids.len() - ids.iter().filter(has_route).count()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Asked> {

@@ -16,6 +16,8 @@ use crate::store::{DeadLimits, Ledger, Settlement, Store};
 pub(crate) struct Served {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) coverage: Coverage,
+    /// The routes that match it.
+    pub(crate) routes: Vec<usize>,
     /// Its place in the roster; stays the same.
     pub(crate) index: usize,
     pub(crate) settles: Outbox<Settlement>,
@@ -32,7 +34,7 @@ pub(crate) struct Roster {
 
 #[derive(Default)]
 struct Known {
-    list: Vec<Arc<Served>>,
+    list: Arc<[Arc<Served>]>,
     by_kind: HashMap<Kind, Arc<Served>>,
 }
 
@@ -73,16 +75,17 @@ impl Roster {
         let served = Arc::new(Served {
             ledger,
             coverage,
+            routes: self.routes.table.of_kind(kind.as_str()),
             index: known.list.len(),
             settles,
         });
-        known.list.push(served.clone());
+        known.list = known.list.iter().cloned().chain([served.clone()]).collect();
         known.by_kind.insert(kind.clone(), served.clone());
         Some(served)
     }
 
     /// All kinds served, in the order in which they came.
-    pub(crate) fn all(&self) -> Vec<Arc<Served>> {
+    pub(crate) fn all(&self) -> Arc<[Arc<Served>]> {
         self.known.read().expect("no panic while held").list.clone()
     }
 

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::Instrument;
 
 use super::desk::Source;
 use super::leases::{Held, Leases, Stop};
 use super::roster::Served;
 use super::settle::Ending;
-use super::slots::Slots;
+use super::slots::Slot;
 use crate::handler::{CancelSignal, Failure, Job, JobParts, Outcome};
 use crate::headers::Headers;
 use crate::key::JobKey;
@@ -33,7 +33,6 @@ const NOT_FOR_US: Duration = Duration::from_secs(30);
 pub(crate) struct Runner {
     handle: Handle,
     routes: Arc<Routes>,
-    slots: Arc<Slots>,
     leases: Arc<Leases>,
     settings: WorkerSettings,
     default_policy: RetryPolicy,
@@ -64,28 +63,19 @@ struct Run {
     signal: CancelSignal,
     held: Held,
     slot: Slot,
-}
-
-/// A slot that was reserved; given back when this is dropped.
-struct Slot {
-    slots: Arc<Slots>,
-    route: usize,
-    /// It was given back before its job is settled.
-    early: bool,
+    payload_bytes: usize,
 }
 
 impl Runner {
     pub(crate) fn new(
         handle: Handle,
         routes: Arc<Routes>,
-        slots: Arc<Slots>,
         leases: Arc<Leases>,
         settings: WorkerSettings,
     ) -> Arc<Self> {
         Arc::new(Runner {
             handle,
             routes,
-            slots,
             leases,
             settings,
             default_policy: RetryPolicy::default(),
@@ -98,23 +88,17 @@ impl Runner {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Starts a job for which a slot of `route` was reserved.
+    /// Starts a job, on the route of its slot.
     pub(crate) fn start(
         self: &Arc<Self>,
         served: &Arc<Served>,
         claimed: Claimed,
-        route: usize,
+        slot: Slot,
         source: Source,
         at: ClaimedAt,
     ) {
-        let slot = Slot {
-            slots: self.slots.clone(),
-            route,
-            early: false,
-        };
         let Some(key) = served.key(&claimed.id) else {
-            // Only a hand could have put it there. It stays leased, out of the way, and is
-            // reported again whenever the lease lapses.
+            // Only a hand could have put it there. It stays leased, out of the way.
             tracing::error!(ledger = ?served, id = claimed.id, "the ledger holds an id that no job key can have");
             return;
         };
@@ -141,6 +125,7 @@ impl Runner {
             signal,
             held,
             slot,
+            payload_bytes: claimed.record.len(),
         };
         let record = Record::parse(claimed.record);
         let before = record.as_ref().map_or(0, |record| record.header.attempts);
@@ -148,20 +133,14 @@ impl Runner {
         // At the highest level, so that even a lone error says which job it is about.
         let span = tracing::error_span!("run", key = %run.key, attempt);
         self.handle
-            .spawn(run.run(record, attempt, route, at).instrument(span));
+            .spawn(run.run(record, attempt, at).instrument(span));
     }
 }
 
 impl Run {
-    async fn run(
-        mut self,
-        record: Result<Record, RecordFault>,
-        attempt: u32,
-        route: usize,
-        at: ClaimedAt,
-    ) {
+    async fn run(mut self, record: Result<Record, RecordFault>, attempt: u32, at: ClaimedAt) {
         let verb = match record {
-            Ok(record) => self.attempt(&record, attempt, route, at).await,
+            Ok(record) => self.attempt(&record, attempt, at).await,
             Err(RecordFault::Newer(version)) => {
                 tracing::warn!(
                     version,
@@ -184,21 +163,15 @@ impl Run {
             }
         };
         if let Some(verb) = verb {
-            self.slot.early = self.slot.slots.release_unsettled(self.slot.route);
+            self.slot.handler_ended();
             self.settle(verb).await;
         }
     }
 
     /// Runs the handler. `None` if the lease was lost, and nothing is left to settle.
-    async fn attempt(
-        &mut self,
-        record: &Record,
-        attempt: u32,
-        route: usize,
-        at: ClaimedAt,
-    ) -> Option<Verb> {
+    async fn attempt(&mut self, record: &Record, attempt: u32, at: ClaimedAt) -> Option<Verb> {
         let runner = self.runner.clone();
-        let route = &runner.routes.routes[route];
+        let route = &runner.routes.routes[self.slot.route()];
         let policy = route.retry.as_ref().unwrap_or(&runner.default_policy);
         let ending = Ending {
             header: &record.header,
@@ -211,9 +184,13 @@ impl Run {
         }
         // The attempts before this one took their workers' lives, or their leases.
         if self.claims > 1 && attempt > policy.max_attempts() {
-            return Some(ending.bury(format!(
+            let begun = Ending {
+                attempt: attempt - 1,
+                ..ending
+            };
+            return Some(begun.bury(format!(
                 "its lease lapsed in attempt {}, which was its last: did it end its worker?",
-                attempt - 1
+                begun.attempt
             )));
         }
         let job = self.job(record, attempt, route, at);
@@ -269,13 +246,23 @@ impl Run {
             return Err(Stop::Lost);
         }
         // Asked to stop, a handler may still say how it ended.
-        match (timeout(notice, call).await, why) {
-            (Ok(outcome), _) => Ok(outcome),
-            (Err(_), Some(stop)) => Err(stop),
-            (Err(_), None) => Ok(Outcome::Retry {
-                after: None,
-                error: Failure::written(format_args!("it took longer than {limit:?}")),
-            }),
+        let lost = async {
+            match why {
+                None => (&mut self.held.stop).await.unwrap_or(Stop::Lost),
+                Some(_) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = call => Ok(outcome),
+            stop = lost => Err(stop),
+            () = sleep(notice) => match why {
+                Some(stop) => Err(stop),
+                None => Ok(Outcome::Retry {
+                    after: None,
+                    error: Failure::written(format_args!("it took longer than {limit:?}")),
+                }),
+            }
         }
     }
 
@@ -284,8 +271,8 @@ impl Run {
             key: self.key.clone(),
             token: self.token.clone(),
             verb,
+            payload_bytes: self.payload_bytes,
         };
-        let buried = matches!(settlement.verb, Verb::Bury { .. });
         match self
             .served
             .settles
@@ -296,23 +283,13 @@ impl Run {
                 Word::Gone | Word::Foreign => {
                     tracing::warn!(answer = ?answered.answer, "too late to settle");
                 }
-                answer if buried => tracing::warn!(?answer, "a dead letter"),
+                answer @ Word::Buried(_) => tracing::warn!(?answer, "a dead letter"),
                 answer => tracing::debug!(?answer, "settled"),
             },
             Err(error) => tracing::error!(
                 %error,
                 "the end of this run could not be told to Redis; it will be run again"
             ),
-        }
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        if self.early {
-            self.slots.settled();
-        } else {
-            self.slots.release(self.route, 1);
         }
     }
 }

@@ -29,7 +29,7 @@ impl Operation for Settlement {
     fn bytes(&self) -> usize {
         match &self.verb {
             Verb::Done => 0,
-            Verb::Later { header, .. } | Verb::Bury { header } => header.len(),
+            Verb::Later { header, .. } | Verb::Bury { header } => header.len() + self.payload_bytes,
         }
     }
 }

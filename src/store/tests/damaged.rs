@@ -66,7 +66,7 @@ impl Scene {
                 ledger.settle(lane, &items, KEPT, soon()).await.map(said)
             }
             "sweep" => {
-                let sweep = ledger.sweep(Duration::ZERO, 0, 9, soon()).await;
+                let sweep = ledger.sweep(Duration::ZERO, (0, 0), 9, soon()).await;
                 sweep.map(|_| vec!["swept"])
             }
             "get" => {

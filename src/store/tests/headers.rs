@@ -149,7 +149,7 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let items = [bench.settlement("pending", &job.token, bury())];
     let lane = &mut crate::store::Lane::new();
     ledger.settle(lane, &items, KEPT, soon()).await.unwrap();
-    ledger.sweep(HOUR, 0, 10, soon()).await.unwrap();
+    ledger.sweep(HOUR, (0, 0), 10, soon()).await.unwrap();
     ledger.get("pending", soon()).await.unwrap();
     ledger.tally(soon()).await.unwrap();
 

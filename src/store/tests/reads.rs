@@ -97,7 +97,7 @@ async fn a_sweep_finds_what_is_overdue_what_has_lapsed_and_what_comes_next() {
     let bench = Bench::new().await;
     let empty = bench
         .ledger
-        .sweep(Duration::ZERO, 0, 100, soon())
+        .sweep(Duration::ZERO, (0, 0), 100, soon())
         .await
         .unwrap();
     assert!(empty.overdue.is_empty() && empty.lapsed.is_empty());
@@ -107,7 +107,7 @@ async fn a_sweep_finds_what_is_overdue_what_has_lapsed_and_what_comes_next() {
     let stored = bench.snapshot().await;
     let sweep = bench
         .ledger
-        .sweep(Duration::ZERO, 0, 100, soon())
+        .sweep(Duration::ZERO, (0, 0), 100, soon())
         .await
         .unwrap();
     assert_eq!(sweep.overdue, ["Due"]);
@@ -157,7 +157,7 @@ async fn a_sweep_is_bounded_and_goes_by_age() {
     ] {
         let sweep = bench
             .ledger
-            .sweep(overdue, skip, limit, soon())
+            .sweep(overdue, (skip, 0), limit, soon())
             .await
             .unwrap();
         assert_eq!(sweep.overdue, found, "{overdue:?}, {skip}, {limit}");

@@ -171,7 +171,7 @@ async fn a_server_that_is_full_and_has_forgotten_the_scripts_learns_them() {
     let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
     let sweep = bench
         .ledger
-        .sweep(Duration::ZERO, 0, 10, soon())
+        .sweep(Duration::ZERO, (0, 0), 10, soon())
         .await
         .unwrap();
     assert!(sweep.overdue.is_empty());

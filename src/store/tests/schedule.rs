@@ -254,7 +254,7 @@ async fn ids_at_their_limits_are_told_apart() {
         .await;
     let sweep = bench
         .ledger
-        .sweep(Duration::ZERO, 0, 100, soon())
+        .sweep(Duration::ZERO, (0, 0), 100, soon())
         .await
         .unwrap();
     assert_eq!(sweep.overdue.len(), ids.len());

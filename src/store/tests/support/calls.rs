@@ -138,6 +138,7 @@ impl Bench {
             key: self.key(id),
             token: token.into(),
             verb,
+            payload_bytes: 0,
         }
     }
 

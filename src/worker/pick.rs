@@ -1,0 +1,257 @@
+//! What the claimer does next for one ledger: which jobs to claim, with a slot for each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::desk::{Paper, Source};
+use super::roster::Served;
+use super::slots::{Slot, Slots};
+use crate::router::Routes;
+use crate::routing::Coverage;
+use crate::settings::BATCH;
+
+/// A call to make.
+pub(crate) enum Errand {
+    /// Claim these, and as many of the oldest due beside as there are slots in `fill`.
+    Due {
+        named: Vec<Wanted>,
+        fill: Vec<Slot>,
+        said: u64,
+    },
+    /// Take these over.
+    Lapsed { named: Vec<Wanted>, said: u64 },
+    /// Look which jobs are due, but for so many of the oldest.
+    Look { skip: usize },
+}
+
+/// A job to claim, and its slot.
+pub(crate) struct Wanted {
+    pub(crate) id: String,
+    pub(crate) source: Source,
+    pub(crate) slot: Slot,
+}
+
+/// Looking through the due jobs of a kind whose routes go by id, page by page, for those
+/// whose route has a free slot.
+#[derive(Default)]
+pub(crate) struct Search {
+    under_way: bool,
+    /// The pages that were read so far do not end it.
+    open: bool,
+    /// How many due jobs were passed over: their route has no slot, or they have no route.
+    passed: usize,
+    /// The routes of those that had no slot. When one of them has, it is worth searching
+    /// again.
+    starved: Vec<usize>,
+    /// Such routes as this search has met.
+    met: Vec<usize>,
+    /// It goes to the end, and not only as far as a starved route has slots.
+    whole: bool,
+    /// What [`Paper::said`] was when the last whole search began.
+    said: Option<u64>,
+}
+
+/// The next errand, if there is reason and room for one.
+pub(crate) fn next(
+    paper: &mut Paper,
+    search: &mut Search,
+    served: &Served,
+    slots: &Arc<Slots>,
+    routes: &Routes,
+    waiting: usize,
+) -> Option<Errand> {
+    if paper.is_blank() {
+        return None;
+    }
+    lapsed(paper, served, slots, routes).or_else(|| match served.coverage {
+        Coverage::Whole(route) => whole(paper, route, slots, waiting),
+        Coverage::Mixed => mixed(paper, search, served, slots, routes),
+        Coverage::None => None,
+    })
+}
+
+/// Lapsed jobs, as many as their routes have slots for. The rest waits for the next slot.
+fn lapsed(
+    paper: &mut Paper,
+    served: &Served,
+    slots: &Arc<Slots>,
+    routes: &Routes,
+) -> Option<Errand> {
+    let mut named = Vec::new();
+    for id in std::mem::take(&mut paper.lapsed) {
+        // Without a route here, it is left to a worker that has one.
+        let Some(route) = route_of(&id, served, routes) else {
+            continue;
+        };
+        match slots.reserve(route, 1).pop() {
+            Some(slot) if named.len() < BATCH => named.push(Wanted {
+                id,
+                source: Source::Reconciler,
+                slot,
+            }),
+            _ => paper.lapsed.push_back(id),
+        }
+    }
+    (!named.is_empty()).then_some(Errand::Lapsed {
+        named,
+        said: paper.said,
+    })
+}
+
+/// Due jobs of a kind that belongs to one route: those heard of, or the oldest.
+fn whole(paper: &mut Paper, route: usize, slots: &Arc<Slots>, waiting: usize) -> Option<Errand> {
+    let wanted = if paper.behind {
+        BATCH
+    } else {
+        paper.heard.len().min(BATCH)
+    };
+    let share = slots.free(route).div_ceil(waiting.max(1));
+    let reserved = slots.reserve(route, wanted.min(share));
+    if wanted > 0 && reserved.is_empty() {
+        // A name heard now is only a wake-up: a slot that becomes free takes the oldest.
+        paper.behind = true;
+    }
+    if paper.behind {
+        paper.heard.clear();
+    }
+    if reserved.is_empty() {
+        return None;
+    }
+    let said = paper.said;
+    if paper.behind {
+        return Some(Errand::Due {
+            named: Vec::new(),
+            fill: reserved,
+            said,
+        });
+    }
+    let heard = paper.heard.drain(..reserved.len());
+    let named = heard
+        .zip(reserved)
+        .map(|((id, source), slot)| Wanted { id, source, slot });
+    Some(Errand::Due {
+        named: named.collect(),
+        fill: Vec::new(),
+        said,
+    })
+}
+
+/// Due jobs of a kind whose routes go by id: those heard of whose route has a slot, or a
+/// look at what is due.
+fn mixed(
+    paper: &mut Paper,
+    search: &mut Search,
+    served: &Served,
+    slots: &Arc<Slots>,
+    routes: &Routes,
+) -> Option<Errand> {
+    let mut named = Vec::new();
+    while named.len() < BATCH
+        && let Some((id, source)) = paper.heard.pop_front()
+    {
+        // An id without a route stays in the ledger for a worker that has one.
+        let Some(route) = route_of(&id, served, routes) else {
+            continue;
+        };
+        match slots.reserve(route, 1).pop() {
+            Some(slot) => named.push(Wanted { id, source, slot }),
+            None => {
+                paper.behind = true;
+                note(&mut search.starved, route);
+            }
+        }
+    }
+    if !named.is_empty() {
+        return Some(Errand::Due {
+            named,
+            fill: Vec::new(),
+            said: paper.said,
+        });
+    }
+    let skip = search.next_page(paper, slots)?;
+    Some(Errand::Look { skip })
+}
+
+fn note(routes: &mut Vec<usize>, route: usize) {
+    if !routes.contains(&route) {
+        routes.push(route);
+    }
+}
+
+fn route_of(id: &str, served: &Served, routes: &Routes) -> Option<usize> {
+    routes.table.find(&served.key(id)?)
+}
+
+impl Search {
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way
+    }
+
+    fn has_room(&self, slots: &Slots) -> bool {
+        self.starved.iter().any(|route| slots.free(*route) > 0)
+    }
+
+    /// Where to read on, if that makes sense now.
+    fn next_page(&mut self, paper: &Paper, slots: &Slots) -> Option<usize> {
+        if !paper.behind {
+            return None;
+        }
+        if self.said != Some(paper.said) {
+            // Somebody has found more than is known here: search anew, to the end.
+            *self = Search {
+                whole: true,
+                said: Some(paper.said),
+                ..Search::default()
+            };
+        } else if !self.open {
+            if !self.has_room(slots) {
+                return None;
+            }
+            self.passed = 0;
+            self.met.clear();
+            self.whole = false;
+        }
+        self.open = true;
+        self.under_way = true;
+        Some(self.passed)
+    }
+
+    /// Takes in a page of due jobs.
+    pub(crate) fn found(
+        &mut self,
+        paper: &mut Paper,
+        due: Vec<String>,
+        served: &Served,
+        slots: &Slots,
+        routes: &Routes,
+    ) {
+        self.under_way = false;
+        let is_last = due.len() < BATCH;
+        let mut taken: HashMap<usize, usize> = HashMap::new();
+        for id in due {
+            let Some(route) = route_of(&id, served, routes) else {
+                self.passed += 1;
+                continue;
+            };
+            let taken = taken.entry(route).or_default();
+            if *taken < slots.free(route) {
+                *taken += 1;
+                paper.heard.push_back((id, Source::Backlog));
+            } else {
+                self.passed += 1;
+                note(&mut self.met, route);
+            }
+        }
+        if is_last {
+            self.open = false;
+            self.starved = std::mem::take(&mut self.met);
+            if self.starved.is_empty()
+                && let Some(said) = self.said
+            {
+                paper.caught_up(said);
+            }
+        } else if !self.whole && !self.has_room(slots) {
+            self.open = false;
+        }
+    }
+}
