@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::desk::{Paper, Source};
 use super::roster::Served;
@@ -47,9 +48,13 @@ pub(crate) struct Search {
     met: Vec<usize>,
     /// It goes to the end, and not only as far as a starved route has slots.
     whole: bool,
-    /// What [`Paper::said`] was when the last whole search began.
-    said: Option<u64>,
+    /// When the last whole search began, and what [`Paper::said`] was then.
+    began: Option<(Instant, u64)>,
 }
+
+/// How often the due jobs of a kind are searched to the end at the most, while there are more
+/// than slots. In between, a route that has a slot again gets its oldest.
+const WHOLE_SEARCH: Duration = Duration::from_secs(1);
 
 /// The next errand, if there is reason and room for one.
 pub(crate) fn next(
@@ -168,6 +173,9 @@ fn mixed(
             said: paper.said,
         });
     }
+    if !served.routes.iter().any(|route| slots.free(*route) > 0) {
+        return None;
+    }
     let skip = search.next_page(paper, slots)?;
     Some(Errand::Look { skip })
 }
@@ -196,11 +204,15 @@ impl Search {
         if !paper.behind {
             return None;
         }
-        if self.said != Some(paper.said) {
+        let now = Instant::now();
+        let is_news = self
+            .began
+            .is_none_or(|(at, said)| said != paper.said && now.duration_since(at) >= WHOLE_SEARCH);
+        if is_news {
             // Somebody has found more than is known here: search anew, to the end.
             *self = Search {
                 whole: true,
-                said: Some(paper.said),
+                began: Some((now, paper.said)),
                 ..Search::default()
             };
         } else if !self.open {
@@ -246,7 +258,7 @@ impl Search {
             self.open = false;
             self.starved = std::mem::take(&mut self.met);
             if self.starved.is_empty()
-                && let Some(said) = self.said
+                && let Some((_, said)) = self.began
             {
                 paper.caught_up(said);
             }
