@@ -7,6 +7,7 @@
 //! | [`producing`] | what schedule, reschedule, cancel and get do in each state of a job |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
 //! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
+//! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
 //! All tests but those that ill-treat Redis share one private server, and run in parallel
@@ -16,6 +17,7 @@
 #![cfg(unix)]
 
 mod crash;
+mod crowding;
 mod demo;
 mod firing;
 mod outcomes;

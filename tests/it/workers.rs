@@ -11,14 +11,14 @@ use tokio::runtime::Runtime;
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// A worker with a runtime of its own, which dies without a word: nothing is handed back,
 /// and no lease is renewed.
-struct Mortal(Runtime);
+pub(crate) struct Mortal(Runtime);
 
 impl Mortal {
-    fn start(url: &str, router: Router, lease: Duration) -> Self {
+    pub(crate) fn start(url: &str, router: Router, lease: Duration) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -33,7 +33,7 @@ impl Mortal {
     }
 
     /// Takes the runtime away from under its handlers.
-    fn die(self) {
+    pub(crate) fn die(self) {
         self.0.shutdown_background();
     }
 }
