@@ -74,7 +74,7 @@ impl Sample {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "worker"))]
 mod tests {
     use super::*;
 
