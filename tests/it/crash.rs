@@ -124,6 +124,39 @@ async fn a_worker_process_that_is_killed_loses_no_job_and_its_jobs_are_run_again
     site.assert_balanced().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_stops_a_worker_without_waiting_for_its_handlers() {
+    let site = Site::new("crash-twice").await;
+    let kind = format!("{}:work:sleep", site.app);
+    let hour = 3_600_000_u64;
+    let key = format!("{kind}:long");
+    site.client.schedule(&key, &hour).await.unwrap();
+    let mut process = Process::start(&site.app);
+    assert_eq!(process.line(), format!("working for {}", site.app));
+    assert_eq!(process.line(), format!("started {key} 1"));
+    let pid = Pid::from_child(&process.child);
+    kill_process(pid, Signal::TERM).unwrap();
+    // The first one lets the handler go on, and nothing more is begun.
+    let late = format!("{kind}:late");
+    site.client
+        .schedule(&late, &0)
+        .after(ms(300))
+        .await
+        .unwrap();
+    eventually("the late job is due, and nobody takes it", async || {
+        let stats = site.client.stats(&kind).await.unwrap();
+        (stats.overdue == 1 && stats.leased == 1).then_some(())
+    })
+    .await;
+    assert_eq!(process.child.try_wait().unwrap(), None);
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(process.child.wait().unwrap().success());
+    assert_eq!(process.line(), "stopped");
+    let stats = site.client.stats(&kind).await.unwrap();
+    assert_eq!((stats.pending, stats.leased, stats.done), (2, 0, 0));
+    site.assert_balanced().await;
+}
+
 /// Opens a gate when a handler ends, in whatever way.
 struct OpenOnDrop(Gate);
 
