@@ -586,7 +586,7 @@ async fn notification_flags_that_somebody_took_away_are_merged_back_at_a_reconne
 async fn a_user_who_may_not_configure_redis_still_gets_every_job_run() {
     let server = Embedded::start().await.unwrap();
     let admin = Site::at(&server.url(), "crash-acl").await;
-    let rule = "on >word ~crash-acl:* ~keyfall:* &keyfall:* &__keyevent@0__:expired +@all -@admin";
+    let rule = "on >word ~crash-acl:* ~keyfall:* resetchannels &keyfall:* &__keyevent@0__:expired +@all -@admin";
     let mut args = vec!["ACL", "SETUSER", "worker"];
     args.extend(rule.split(' '));
     let () = admin.command(&args).await;
