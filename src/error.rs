@@ -98,13 +98,14 @@ impl fmt::Display for Error {
     }
 }
 
+/// The sentence, then the kind: what a `main` that returns an error prints.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.0.kind)
-            .field("message", &self.0.message)
-            .field("source", &self.0.source)
-            .finish()
+        write!(f, "{} ({:?})", self.0.message, self.0.kind)?;
+        match &self.0.source {
+            Some(source) => write!(f, ", because {source}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -36,8 +36,8 @@
 //! # What is promised
 //!
 //! A job that `schedule` acknowledged runs at least once, or is cancelled, or ends as a dead
-//! letter with its reason, for as long as Redis keeps its data. A job whose cancel was
-//! acknowledged does not start. One worker at a time runs a job; should an old run outlive its
+//! letter with its reason, for as long as Redis keeps its data. A job whose cancel was answered
+//! [`Cancelled`](Cancelled::Cancelled) does not start. One worker at a time runs a job; should an old run outlive its
 //! lease all the same, it can no longer change what becomes of the job, and its
 //! [fencing value](Job::fence) is lower than that of the next. Every call may be repeated.
 //! `docs/design.md` in the repository says why and how, and `docs/states.md` what each call does

@@ -15,9 +15,13 @@ use serde::{Deserialize, Serialize};
 /// How many notices fall due at the same instant.
 const CROWD: u32 = 300;
 
+/// How often a notice is tried again.
+const RUNGS: u32 = 3;
+
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// How long it takes, in seconds: all delays are stretched to it
+    /// How long it takes at the most, in seconds, from 4 to 3600: all delays, those between
+    /// retries included, are stretched to it
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(4..=3600))]
     seconds: u64,
 }
@@ -49,6 +53,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         lags: Mutex::default(),
     }));
     println!("A private Redis runs at {}", redis.url());
+    println!("This takes about {} s", options.seconds);
     println!(
         "{:>8}  {:<34} {:>7} {:>9}  what happened",
         "after", "key", "attempt", "lag"
@@ -78,6 +83,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
 
 fn routes(board: &Board) -> anyhow::Result<Router> {
     let ladder = [1.0, 2.0, 4.0].map(|seconds| board.stretched(seconds));
+    debug_assert_eq!(ladder.len(), RUNGS as usize);
     Ok(Router::new()
         .route("shop:order:close:{order}", close)
         .route(
@@ -96,6 +102,13 @@ async fn close(job: Job, State(board): State<Board>) {
 }
 
 async fn notify(job: Job, State(board): State<Board>, Json(notice): Json<Notice>) -> Outcome {
+    if job.attempt() > RUNGS {
+        board.show(
+            &job,
+            "the receiver is down, at the end of the ladder: a dead letter",
+        );
+        return Outcome::retry("503 from the receiver");
+    }
     if job.attempt() <= notice.refusals {
         board.show(&job, "the receiver is down: tried again by the ladder");
         return Outcome::retry("503 from the receiver");
