@@ -21,10 +21,7 @@ pub use cancel::CancelSignal;
 pub use extract::{FromJob, FromRef, Json, Payload, Rejection, Segments, State};
 pub use failure::{Failure, MAX_FAILURE_BYTES};
 pub use job::Job;
-pub(crate) use job::Names;
-// For the worker, which makes jobs from what it claims.
-#[allow(unused_imports)]
-pub(crate) use job::JobParts;
+pub(crate) use job::{JobParts, Names};
 pub use outcome::{IntoOutcome, Outcome};
 pub(crate) use route::Endpoint;
 pub use route::Route;
