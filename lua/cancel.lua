@@ -22,11 +22,9 @@ local stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local now = now_us()
 
-local seen, reply, known = recall(calls_key, lane, number)
-if seen == 'late' then
-  return {'late', int(now)}
-elseif seen == 'again' then
-  return {'ok', int(now), reply}
+local past, known = past_reply(calls_key, lane, number, now)
+if past then
+  return past
 end
 
 local ids = {}
@@ -80,7 +78,7 @@ end
 if #marked > 0 then
   redis.call('HSET', lease_key, unpack(marked))
 end
-reply = table.concat(answers, ' ')
+local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)
 if #KEYS > FIXED then
   for _, i in ipairs(disarmed) do

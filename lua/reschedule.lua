@@ -24,11 +24,9 @@ local calls_key, lanes_key = KEYS[5], KEYS[6]
 local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local now = now_us()
 
-local seen, reply, known = recall(calls_key, lane, number)
-if seen == 'late' then
-  return {'late', int(now)}
-elseif seen == 'again' then
-  return {'ok', int(now), reply}
+local past, known = past_reply(calls_key, lane, number, now)
+if past then
+  return past
 end
 
 local count = (#ARGV - HEAD) / WIDTH
@@ -99,7 +97,7 @@ if #KEYS > FIXED then
     end
   end
 end
-reply = table.concat(answers, ' ')
+local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)
 wake(ARGV[3], ARGV[4], earliest, before, now)
 return {'ok', int(now), reply}

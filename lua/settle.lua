@@ -37,11 +37,10 @@ local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local now = now_us()
 local now_ms = math.floor(now / 1000)
 
-local seen, reply, known = recall(calls_key, lane, number)
-if seen == 'late' then
-  return {'late', int(now)}
-elseif seen == 'again' then
-  return {'ok', int(now), reply, '0'}
+local past, known = past_reply(calls_key, lane, number, now)
+if past then
+  past[4] = '0'
+  return past
 end
 
 local count = (#ARGV - HEAD) / WIDTH
@@ -163,7 +162,7 @@ if #buried > 0 then
     redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
   end
 end
-reply = table.concat(answers, ' ')
+local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)
 if #KEYS > FIXED then
   for i, due in pairs(armed) do

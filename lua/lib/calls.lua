@@ -23,8 +23,20 @@ local function recall(calls, lane, number)
   return 'late', nil, true, fence
 end
 
--- Writes the reply, and whatever further fields are given. A lane met for the first time makes room for itself: a few lanes
--- that have been silent for long are forgotten.
+-- The reply to a call that is no news: the one remembered, or a refusal. Nothing for a new
+-- call; and whether its lane is known.
+local function past_reply(calls, lane, number, now)
+  local seen, reply, known = recall(calls, lane, number)
+  if seen == 'late' then
+    return {'late', int(now)}
+  elseif seen == 'again' then
+    return {'ok', int(now), reply}
+  end
+  return nil, known
+end
+
+-- Writes the reply, and whatever further fields are given. A lane met for the first time
+-- makes room for itself: a few lanes that have been silent for long are forgotten.
 local function remember(calls, lanes, lane, number, known, now, reply, ...)
   local at = math.floor(now / 1000)
   redis.call('HSET', calls, lane, int(number) .. ' ' .. int(at) .. ' ' .. reply, ...)
