@@ -52,7 +52,8 @@ pub(crate) struct Record {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Step {
-    /// What: `postponed`, `fired`, `failed`, `again`, `snoozed`, `returned` or `buried`.
+    /// What: `postponed`, `fired`, `updated`, `failed`, `again`, `snoozed`, `returned`, `buried`
+    /// or `requeued`.
     pub what: String,
     /// When, by Redis' clock.
     pub at: SystemTime,
@@ -77,6 +78,15 @@ impl Header {
             error: None,
             headers,
             other: Map::new(),
+        }
+    }
+
+    /// The same header for a job that begins anew: no attempts, and no error of the last.
+    pub(crate) fn untried(&self) -> Self {
+        Header {
+            attempts: 0,
+            error: None,
+            ..self.clone()
         }
     }
 

@@ -7,7 +7,7 @@
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
 //! | [`lane`] | numbered calls, which may be repeated |
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
-//! | [`produce`], [`work`], [`inspect`] | the operations on a ledger, by who calls them |
+//! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
 //! | [`server`] | what a server must be to carry Keyfall |
 
 mod clock;
@@ -15,6 +15,7 @@ mod fault;
 mod inspect;
 mod lane;
 mod ledger;
+mod letters;
 mod link;
 mod produce;
 mod reply;
@@ -39,6 +40,7 @@ pub(crate) use clock::RedisClock;
 pub(crate) use inspect::{Found, Tally};
 pub(crate) use lane::Lane;
 pub(crate) use ledger::Ledger;
+pub(crate) use letters::{Discard, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use produce::{Change, Mode, Placement, When};
 pub(crate) use reply::{Answer as Word, Answered};

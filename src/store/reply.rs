@@ -16,7 +16,7 @@ pub(crate) enum Answer {
     Succeeds(UnixMs),
     /// The mode forbade it: the job is there.
     Exists,
-    /// No such job, or nobody has it leased.
+    /// No such job or letter, or nobody has it leased.
     Absent,
     /// Pending, with another due time.
     Moved(UnixMs),
@@ -34,6 +34,12 @@ pub(crate) enum Answer {
     Later(UnixMs),
     /// A dead letter with this number.
     Buried(u64),
+    /// A dead letter is pending again.
+    Requeued(UnixMs),
+    /// A job of the name is there, so the letter stays one.
+    Present,
+    /// A dead letter is gone.
+    Deleted,
     /// There is no lease.
     Gone,
     /// Somebody else holds the lease.
@@ -81,6 +87,9 @@ impl Answered {
             ("done", None) => Answer::Done,
             ("later", Some(n)) => Answer::Later(UnixMs(n)),
             ("buried", Some(n)) => Answer::Buried(n),
+            ("requeued", Some(n)) => Answer::Requeued(UnixMs(n)),
+            ("present", None) => Answer::Present,
+            ("deleted", None) => Answer::Deleted,
             ("gone", None) => Answer::Gone,
             ("foreign", None) => Answer::Foreign,
             ("renewed", None) => Answer::Renewed,

@@ -65,6 +65,9 @@ scripts! {
     SETTLE = "settle", 10 keys, ["clock", "calls", "record", "lease", "trigger", "dead"];
     #[cfg(feature = "worker")]
     SWEEP = "sweep", 2 keys, ["clock"];
+    REQUEUE = "requeue", 8 keys, ["clock", "calls", "record", "trigger", "dead"];
+    DISCARD = "discard", 5 keys, ["clock", "calls", "dead"];
+    LETTERS = "letters", 2 keys, ["clock"];
     GET = "get", 7 keys, ["clock"];
     STATS = "stats", 5 keys, ["clock"];
 }

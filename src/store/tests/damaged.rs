@@ -22,6 +22,7 @@ impl Scene {
         for state in [Pending, Due, Lapsed, LapsedNext, Dead] {
             bench.bring(&state.id(), state).await;
         }
+        bench.bring("Second", Dead).await;
         let token = bench.bring("LeasedNext", LeasedNext).await;
         Scene { bench, token }
     }
@@ -64,6 +65,18 @@ impl Scene {
             "settle" => {
                 let items = [bench.settlement("LeasedNext", &self.token, bury())];
                 ledger.settle(lane, &items, KEPT, soon()).await.map(said)
+            }
+            "requeue" => {
+                let items = [bench.revival("Dead", 1, after(HOUR))];
+                ledger.requeue(lane, &items, soon()).await.map(said)
+            }
+            "discard" => {
+                let items = [bench.discard("Second", 2)];
+                ledger.discard(lane, &items, soon()).await.map(said)
+            }
+            "letters" => {
+                let letters = ledger.letters("Dead", None, 9, soon()).await?;
+                Ok(letters.iter().map(|_| "letter").collect())
             }
             "sweep" => {
                 let sweep = ledger.sweep(Duration::ZERO, (0, 0), 9, soon()).await;
@@ -134,6 +147,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
     // Undamaged, they do what they were asked for.
     for (script, found) in [
         ("get", &["pending", "leased", "dead"][..]),
+        ("letters", &["letter"]),
         ("sweep", &["swept"]),
         ("stats", &["counted"]),
         ("claim", &["claimed"]),
@@ -143,6 +157,8 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("schedule", &["replaced", "succeeds", "created"]),
         ("settle", &["buried"]),
         ("cancel", &["cancelled", "cancelled"]),
+        ("requeue", &["requeued"]),
+        ("discard", &["deleted"]),
     ] {
         assert_eq!(scene.call(script).await.unwrap(), found, "{script}");
     }
@@ -170,6 +186,8 @@ async fn a_counter_that_is_no_number_stops_the_call_before_it_writes() {
         ("cancel", "cancelled"),
         ("reclaim", "lapsed"),
         ("settle", "buried"),
+        ("requeue", "requeued"),
+        ("discard", "deleted"),
     ] {
         let stats = bench.names().stats.clone();
         let counters: Vec<String> = bench.ask(&["HGETALL", &stats]).await;

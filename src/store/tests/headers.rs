@@ -149,6 +149,12 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let items = [bench.settlement("pending", &job.token, bury())];
     let lane = &mut crate::store::Lane::new();
     ledger.settle(lane, &items, KEPT, soon()).await.unwrap();
+    let items = [bench.revival("pending", 1, after(HOUR))];
+    ledger.requeue(lane, &items, soon()).await.unwrap();
+    let items = [bench.discard("pending", 1)];
+    ledger.discard(lane, &items, soon()).await.unwrap();
+    let letters = ledger.letters("pending", None, 16, soon()).await;
+    letters.unwrap();
     ledger.sweep(HOUR, (0, 0), 10, soon()).await.unwrap();
     ledger.get("pending", soon()).await.unwrap();
     ledger.tally(soon()).await.unwrap();

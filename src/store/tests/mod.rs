@@ -5,9 +5,12 @@ mod support;
 // One file for each script.
 mod cancel;
 mod claim;
+mod discard;
+mod letters;
 mod reads;
 mod reclaim;
 mod renew;
+mod requeue;
 mod reschedule;
 mod schedule;
 mod settle;

@@ -76,6 +76,29 @@ async fn reschedule_is_refused_and_writes_nothing() {
 }
 
 #[tokio::test]
+async fn requeue_is_refused_and_writes_nothing() {
+    let (_server, bench, _) = full().await;
+    let stored = bench.snapshot().await;
+    let items = [bench.revival("Dead", 1, after(HOUR))];
+    let mut lane = Lane::new();
+    let error = bench.ledger.requeue(&mut lane, &items, soon()).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(bench.snapshot().await, stored);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn discard_works() {
+    let (_server, bench, _) = full().await;
+    let items = [bench.discard("Dead", 1), bench.discard("Absent", 1)];
+    let mut lane = Lane::new();
+    let answers = bench.ledger.discard(&mut lane, &items, soon()).await;
+    assert_eq!(words(&answers.unwrap()), ["deleted", "absent"]);
+    assert_eq!(bench.state("Dead").await, Absent);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn cancel_works() {
     let (_server, bench, _) = full().await;
     for (state, answer) in [

@@ -6,7 +6,7 @@ use super::support::{
     Bench, HEADER, HOUR, LATER, MOMENT, NEVER, State, after, at, due_of, later, soon, word, words,
 };
 use crate::names::MARKER;
-use crate::store::script::{CANCEL, RECLAIM, RESCHEDULE, SCHEDULE, SETTLE};
+use crate::store::script::{CANCEL, RECLAIM, REQUEUE, RESCHEDULE, SCHEDULE, SETTLE};
 use crate::store::{Answered, Lane, Verb};
 
 use State::*;
@@ -233,6 +233,14 @@ async fn the_scripts_work_without() {
     assert_eq!(call(&RECLAIM, &reclaim).await, ["replaced"]);
     assert_eq!(
         (bench.state("lapsed").await, bench.trigger("lapsed").await),
+        (Pending, None)
+    );
+
+    let letter = bench.die("dead").await.to_string();
+    let requeue = [&head[..], &["dead", &letter, "+3600000", HEADER]].concat();
+    assert_eq!(call(&REQUEUE, &requeue).await, ["requeued"]);
+    assert_eq!(
+        (bench.state("dead").await, bench.trigger("dead").await),
         (Pending, None)
     );
 

@@ -8,7 +8,8 @@ use super::{Bench, soon};
 use crate::error::Result;
 use crate::store::work::DeadLimits;
 use crate::store::{
-    Answered, Change, ClaimReply, Claimed, Lane, Mode, Placement, Settlement, Verb, When, Word,
+    Answered, Change, ClaimReply, Claimed, Discard, Lane, Mode, Placement, Revival, Settlement,
+    Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -64,6 +65,9 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Done => "done",
         Word::Later(_) => "later",
         Word::Buried(_) => "buried",
+        Word::Requeued(_) => "requeued",
+        Word::Present => "present",
+        Word::Deleted => "deleted",
         Word::Gone => "gone",
         Word::Foreign => "foreign",
         Word::Renewed => "renewed",
@@ -88,6 +92,7 @@ pub(in crate::store::tests) fn due_of(answer: Word) -> u64 {
         | Word::Succeeds(due)
         | Word::Moved(due)
         | Word::SuccessorMoved(due)
+        | Word::Requeued(due)
         | Word::Later(due) => due.0,
         other => panic!("{other:?} names no due time"),
     }
@@ -139,6 +144,30 @@ impl Bench {
             token: token.into(),
             verb,
             payload_bytes: 0,
+        }
+    }
+
+    pub(in crate::store::tests) fn revival(&self, id: &str, letter: u64, when: When) -> Revival {
+        Revival {
+            key: self.key(id),
+            letter,
+            when,
+            header: HEADER.into(),
+            record_bytes: 0,
+        }
+    }
+
+    pub(in crate::store::tests) fn discard(&self, id: &str, letter: u64) -> Discard {
+        let key = self.key(id);
+        Discard { key, letter }
+    }
+
+    /// Schedules a job and lets it die. Returns the number of its letter.
+    pub(in crate::store::tests) async fn die(&self, id: &str) -> u64 {
+        let job = self.run(id, HOUR).await;
+        match self.settle(id, &job.token, bury()).await {
+            Word::Buried(number) => number,
+            other => panic!("{other:?}"),
         }
     }
 

@@ -1,0 +1,56 @@
+-- discard: deletes dead letters for good.
+--
+-- KEYS  1 dead    keyfall:{app:module:biz/0}:dead
+--       2 grave   keyfall:{app:module:biz/0}:grave
+--       3 stats   keyfall:{app:module:biz/0}:stats
+--       4 calls   keyfall:{app:module:biz/0}:calls
+--       5 lanes   keyfall:{app:module:biz/0}:lanes
+-- ARGV  1 lane, 2 number, then for each item: id, number of the letter
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+--       deleted   the letter is gone
+--       absent    no such letter
+-- Holds: works while Redis is full. A job of the same name, pending or running, is not touched.
+
+local HEAD, WIDTH = 2, 2
+local dead_key, grave_key, stats_key, calls_key, lanes_key =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lane, number = ARGV[1], tonumber(ARGV[2])
+local now = now_us()
+
+local past, known = past_reply(calls_key, lane, number, now)
+if past then
+  return past
+end
+
+local names = {}
+for i = 1, (#ARGV - HEAD) / WIDTH do
+  local at = HEAD + (i - 1) * WIDTH
+  names[i] = ARGV[at + 1] .. ':' .. ARGV[at + 2]
+end
+local deaths = redis.call('ZMSCORE', dead_key, unpack(names))
+redis.call('HLEN', grave_key)
+redis.call('HLEN', stats_key)
+
+local answers, gone, done = {}, {}, {}
+for i, name in ipairs(names) do
+  if deaths[i] and not done[name] then
+    answers[i] = 'deleted'
+    gone[#gone + 1] = name
+  else
+    answers[i] = 'absent'
+  end
+  done[name] = true
+end
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
+-- the counters, since a counter that somebody broke is all that can still fail.
+redis.call('ZREM', dead_key, '')
+if #gone > 0 then
+  redis.call('HINCRBY', stats_key, 'deleted', #gone)
+end
+for _, name in ipairs(gone) do
+  unbury(dead_key, grave_key, name)
+end
+local reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, number, known, now, reply)
+return {'ok', int(now), reply}

@@ -1,0 +1,40 @@
+-- letters: the dead letters of one job. Reads only.
+--
+-- KEYS  1 dead    keyfall:{app:module:biz/0}:dead
+--       2 grave   keyfall:{app:module:biz/0}:grave
+-- ARGV  1 id, 2 limit: how many of its last letters at the most,
+--       then the numbers of those to read instead, if any
+-- Reply {'ok', now µs, number, died, record, number, died, record, …}
+--       the newest first, or in the order of the numbers; died in Unix ms
+-- Holds: bounded by limit, and by some 4 MiB of records. The last sixteen letters of an id are
+--       found by the id, older ones by their number.
+
+local HEAD = 2
+local REPLY_BYTES = 4 * 1024 * 1024
+local dead_key, grave_key = KEYS[1], KEYS[2]
+local id, limit = ARGV[1], tonumber(ARGV[2])
+
+local numbers = {}
+for i = HEAD + 1, #ARGV do
+  numbers[#numbers + 1] = ARGV[i]
+end
+if #numbers == 0 then
+  for number in string.gmatch(redis.call('HGET', grave_key, id) or '', '%d+') do
+    table.insert(numbers, 1, number)
+  end
+end
+
+local reply, bytes = {'ok', int(now_us())}, 0
+for i = 1, math.min(#numbers, limit) do
+  local name = id .. ':' .. numbers[i]
+  local died, record = redis.call('ZSCORE', dead_key, name), redis.call('HGET', grave_key, name)
+  if bytes > REPLY_BYTES then
+    break
+  elseif died and record then
+    reply[#reply + 1] = numbers[i]
+    reply[#reply + 1] = died
+    reply[#reply + 1] = record
+    bytes = bytes + #record
+  end
+end
+return reply

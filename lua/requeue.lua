@@ -1,0 +1,93 @@
+-- requeue: makes dead letters pending again, as jobs that have not been tried yet.
+--
+-- KEYS  1 due       keyfall:{app:module:biz/0}:due
+--       2 shadow    keyfall:{app:module:biz/0}:shadow
+--       3 lease     keyfall:{app:module:biz/0}:lease
+--       4 dead      keyfall:{app:module:biz/0}:dead
+--       5 grave     keyfall:{app:module:biz/0}:grave
+--       6 stats     keyfall:{app:module:biz/0}:stats
+--       7 calls     keyfall:{app:module:biz/0}:calls
+--       8 lanes     keyfall:{app:module:biz/0}:lanes
+--       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       then for each item: id, number of the letter, when ('+ms' or '@ms'), header
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+--       requeued:due   pending from now on, due at Unix ms; the letter is gone
+--       present        a job of this name is pending or runs: the letter stays
+--       absent         no such letter
+--       …!             the trigger's name holds a foreign value: no trigger
+-- Holds: a letter never changes, so the header may be composed from one that was read
+--       before. All items or none. Refused before anything is written while Redis is full.
+
+local FIXED, HEAD, WIDTH = 8, 5, 4
+local due_key, shadow_key, lease_key, dead_key, grave_key =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local stats_key, calls_key, lanes_key = KEYS[6], KEYS[7], KEYS[8]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local now = now_us()
+
+local past, known = past_reply(calls_key, lane, number, now)
+if past then
+  return past
+end
+
+local count = (#ARGV - HEAD) / WIDTH
+local ids, names = {}, {}
+for i = 1, count do
+  local at = HEAD + (i - 1) * WIDTH
+  ids[i] = ARGV[at + 1]
+  names[i] = ARGV[at + 1] .. ':' .. ARGV[at + 2]
+end
+local dues = redis.call('ZMSCORE', due_key, unpack(ids))
+local leases = redis.call('HMGET', lease_key, unpack(ids))
+local deaths = redis.call('ZMSCORE', dead_key, unpack(names))
+local records = redis.call('HMGET', grave_key, unpack(names))
+local before = soonest(due_key, now)
+redis.call('HLEN', shadow_key)
+redis.call('HLEN', stats_key)
+
+local answers, raised, shadows, scores, armed = {}, {}, {}, {}, {}
+local present, gone = {}, {}
+local earliest
+for i, id in ipairs(ids) do
+  local at = HEAD + (i - 1) * WIDTH
+  if not deaths[i] or not records[i] or gone[names[i]] then
+    answers[i] = 'absent'
+  elseif dues[i] or leases[i] or present[id] then
+    answers[i] = 'present'
+  else
+    local due = due_ms(ARGV[at + 3], now)
+    present[id] = true
+    gone[names[i]] = true
+    raised[#raised + 1] = names[i]
+    shadows[#shadows + 1] = id
+    shadows[#shadows + 1] = with_step(records[i], 'requeued', now, ARGV[at + 4])
+    scores[#scores + 1] = int(due)
+    scores[#scores + 1] = id
+    answers[i] = 'requeued:' .. int(due)
+    armed[i] = due
+    earliest = math.min(earliest or due, due)
+  end
+end
+
+-- The first write is one that a full Redis refuses, and one that can still fail for its
+-- type without harm; whatever follows was checked above.
+if #raised > 0 then
+  redis.call('HINCRBY', stats_key, 'requeued', #raised)
+  redis.call('HSET', shadow_key, unpack(shadows))
+  redis.call('ZADD', due_key, unpack(scores))
+end
+for _, name in ipairs(raised) do
+  unbury(dead_key, grave_key, name)
+end
+if #KEYS > FIXED then
+  for i, due in pairs(armed) do
+    if not arm(KEYS[FIXED + i], marker, due, now) then
+      answers[i] = answers[i] .. '!'
+    end
+  end
+end
+local reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, number, known, now, reply)
+wake(ARGV[3], ARGV[4], earliest, before, now)
+return {'ok', int(now), reply}

@@ -1,0 +1,122 @@
+//! What is done to dead letters: read, requeue, delete.
+
+use std::time::Instant;
+
+use super::ledger::number;
+use super::produce::When;
+use super::reply::Answered;
+use super::script::{DISCARD, LETTERS, REQUEUE};
+use super::{Lane, Ledger};
+use crate::error::Result;
+use crate::key::JobKey;
+use crate::names::MARKER;
+use crate::record::{Record, RecordFault};
+use crate::time::UnixMs;
+
+/// A dead letter, as it is stored. It never changes: it is there, or it is gone.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    pub(crate) number: u64,
+    pub(crate) died: UnixMs,
+    pub(crate) record: Vec<u8>,
+}
+
+/// One letter to make pending again.
+#[derive(Debug, Clone)]
+pub(crate) struct Revival {
+    pub(crate) key: JobKey,
+    pub(crate) letter: u64,
+    pub(crate) when: When,
+    /// The header of its record, the attempts taken back.
+    pub(crate) header: String,
+    /// How large its record is, which the script has to read.
+    pub(crate) record_bytes: usize,
+}
+
+/// One letter to delete.
+#[derive(Debug, Clone)]
+pub(crate) struct Discard {
+    pub(crate) key: JobKey,
+    pub(crate) letter: u64,
+}
+
+impl Revival {
+    /// What requeues a letter: scripts do not read headers, and a letter does not change, so
+    /// its new header is composed here.
+    pub(crate) fn of(key: JobKey, letter: &Letter, when: When) -> Result<Self, RecordFault> {
+        let record = Record::parse(letter.record.clone())?;
+        Ok(Revival {
+            key,
+            letter: letter.number,
+            when,
+            header: record.header.untried().to_line(),
+            record_bytes: letter.record.len(),
+        })
+    }
+}
+
+impl Ledger {
+    /// Makes dead letters pending again; `lua/requeue.lua`.
+    pub(crate) async fn requeue(
+        &self,
+        lane: &mut Lane,
+        items: &[Revival],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 8] = [
+            &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.lanes,
+        ];
+        let mut cmd = self.call(&REQUEUE, &keys, items.iter().map(|item| &item.key));
+        number(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        for item in items {
+            cmd.arg(item.key.id())
+                .arg(item.letter)
+                .arg(item.when.to_arg())
+                .arg(&item.header);
+        }
+        self.eval_items(&REQUEUE, &cmd, items.len(), until).await
+    }
+
+    /// Deletes dead letters; `lua/discard.lua`.
+    pub(crate) async fn discard(
+        &self,
+        lane: &mut Lane,
+        items: &[Discard],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 5] = [&n.dead, &n.grave, &n.stats, &n.calls, &n.lanes];
+        let mut cmd = self.call(&DISCARD, &keys, [].into_iter());
+        number(&mut cmd, lane);
+        for item in items {
+            cmd.arg(item.key.id()).arg(item.letter);
+        }
+        self.eval_items(&DISCARD, &cmd, items.len(), until).await
+    }
+
+    /// The last letters of one job, the newest first, up to `limit` and some 4 MiB; or the one
+    /// with this number; `lua/letters.lua`.
+    pub(crate) async fn letters(
+        &self,
+        id: &str,
+        number: Option<u64>,
+        limit: usize,
+        until: Instant,
+    ) -> Result<Vec<Letter>> {
+        let keys: [&str; 2] = [&self.names.dead, &self.names.grave];
+        let mut cmd = self.call(&LETTERS, &keys, [].into_iter());
+        cmd.arg(id).arg(limit).arg(number);
+        let mut reply = self.eval(&LETTERS, &cmd, until).await?.reply;
+        let mut letters = Vec::new();
+        while !reply.is_exhausted() {
+            letters.push(Letter {
+                number: reply.number()?,
+                died: UnixMs(reply.number()?),
+                record: reply.bytes()?,
+            });
+        }
+        Ok(letters)
+    }
+}
