@@ -25,16 +25,18 @@ if #numbers == 0 then
 end
 
 local reply, bytes = {'ok', int(now_us())}, 0
-for i = 1, math.min(#numbers, limit) do
-  local name = id .. ':' .. numbers[i]
-  local died, record = redis.call('ZSCORE', dead_key, name), redis.call('HGET', grave_key, name)
-  if bytes > REPLY_BYTES then
+for _, number in ipairs(numbers) do
+  if limit == 0 or bytes > REPLY_BYTES then
     break
-  elseif died and record then
-    reply[#reply + 1] = numbers[i]
+  end
+  local name = id .. ':' .. number
+  local died, record = redis.call('ZSCORE', dead_key, name), redis.call('HGET', grave_key, name)
+  if died and record then
+    reply[#reply + 1] = number
     reply[#reply + 1] = died
     reply[#reply + 1] = record
     bytes = bytes + #record
+    limit = limit - 1
   end
 end
 return reply

@@ -35,6 +35,8 @@ pub enum ErrorKind {
     InvalidSetting,
     /// The payload cannot be serialised, or is larger than the limit.
     InvalidPayload,
+    /// A job has too many headers, or too large ones.
+    InvalidHeaders,
     /// Redis cannot be reached, is loading, or is busy. Nothing was done.
     Unavailable,
     /// The call was sent and no answer came back: it may have been carried out.

@@ -4,8 +4,18 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::JobKey;
+
+/// How many headers a job may have.
+pub const MAX_HEADERS: usize = 64;
+
+/// How many bytes the headers of a job may have, names and values together.
+pub const MAX_HEADERS_BYTES: usize = 8 * 1024;
+
 /// Texts by name that travel with a job beside its payload, such as a trace id or a tenant.
-/// Whoever schedules the job sets them, and its handler reads them.
+/// Whoever schedules the job sets them, and its handler reads them. Up to [`MAX_HEADERS`], with
+/// [`MAX_HEADERS_BYTES`] in all: they are read and written with each attempt.
 ///
 /// Names are case-sensitive and in order. Written, headers are a map of strings.
 ///
@@ -57,6 +67,34 @@ impl Headers {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// # Errors
+    /// [`ErrorKind::InvalidHeaders`], naming the job, the rule and the remedy.
+    pub(crate) fn check(&self, key: &JobKey) -> Result<()> {
+        let bytes: usize = self
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        let fault = if self.0.contains_key("") {
+            "one of its headers has no name: give it one".to_owned()
+        } else if self.len() > MAX_HEADERS {
+            format!(
+                "it has {} headers, and the limit is {MAX_HEADERS}: put the rest into the payload",
+                self.len()
+            )
+        } else if bytes > MAX_HEADERS_BYTES {
+            format!(
+                "its headers have {bytes} bytes, and the limit is {MAX_HEADERS_BYTES}: put what \
+                 is large into the payload"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(
+            ErrorKind::InvalidHeaders,
+            format!("{key}: {fault}"),
+        ))
     }
 }
 

@@ -84,8 +84,9 @@ mod worker;
 pub mod embedded;
 
 pub use client::{
-    Cancelled, Client, ClientBuilder, IfAbsent, JobState, JobView, Placed, Reschedule, Rescheduled,
-    Schedule, ScheduleIfAbsent, Scheduled, Stats,
+    Cancelled, Client, ClientBuilder, DeleteDeadLetter, IfAbsent, IfPresent, JobState, JobView,
+    NewJob, Placed, Requeue, Requeued, Reschedule, Rescheduled, Schedule, ScheduleIfAbsent,
+    ScheduleIfPresent, Scheduled, Stats, Updated,
 };
 pub use error::{Error, ErrorKind, Result};
 #[cfg(feature = "worker")]
@@ -93,7 +94,7 @@ pub use handler::{
     CancelSignal, Failure, FromJob, FromRef, Handler, IntoOutcome, Job, Json, MAX_FAILURE_BYTES,
     Outcome, Payload, Rejection, Route, SampleJob, Segments, State,
 };
-pub use headers::Headers;
+pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
 pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 pub use record::Step;
 pub use retry::RetryPolicy;

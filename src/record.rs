@@ -3,14 +3,19 @@
 //! The header is open: fields that this version does not know are kept. The payload is
 //! handed on as it came, byte for byte. Scripts append the steps.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
+use crate::key::JobKey;
+use crate::retry::RetryPolicy;
+use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
 
 /// The version of the format that this crate writes. A record of a newer one is left to
@@ -32,9 +37,23 @@ pub(crate) struct Header {
     pub(crate) error: Option<String>,
     #[serde(default, skip_serializing_if = "Headers::is_empty")]
     pub(crate) headers: Headers,
+    #[serde(flatten)]
+    pub(crate) terms: Terms,
     /// What a newer version wrote.
     #[serde(flatten)]
     other: Map<String, Value>,
+}
+
+/// What a job was given for itself, instead of what its route says.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retry: Option<RetryPolicy>,
+    /// How many attempts it has, whichever policy it goes by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_attempts: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
 }
 
 /// A record, taken apart.
@@ -70,15 +89,75 @@ pub(crate) enum RecordFault {
     Newer(u32),
 }
 
+impl Terms {
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`], naming the option, the rule and the remedy.
+    pub(crate) fn new(
+        key: &JobKey,
+        retry: Option<RetryPolicy>,
+        timeout: Option<Duration>,
+        max_attempts: Option<u32>,
+    ) -> Result<Self> {
+        let invalid = |fault| {
+            Err(Error::new(
+                ErrorKind::InvalidSetting,
+                format!("{key}: {fault}"),
+            ))
+        };
+        if max_attempts == Some(0) {
+            return invalid(
+                "`attempts` is 0, and the first run counts as one: write 1 or more".to_owned(),
+            );
+        }
+        if let Some(limit) = timeout
+            && !(Duration::from_millis(1)..=MAX_DELAY).contains(&limit)
+        {
+            return invalid(format!(
+                "`timeout` is {limit:?}, and it is from 1 ms to 10 years: is the unit right?"
+            ));
+        }
+        let rounded_up = |limit: Duration| limit.as_nanos().div_ceil(1_000_000);
+        Ok(Terms {
+            retry,
+            max_attempts,
+            timeout_ms: timeout.and_then(|limit| u64::try_from(rounded_up(limit)).ok()),
+        })
+    }
+
+    /// The policy that the job goes by, on a route that has this one.
+    #[cfg(feature = "worker")]
+    pub(crate) fn policy<'a>(&'a self, of_route: &'a RetryPolicy) -> Cow<'a, RetryPolicy> {
+        let policy = self.retry.as_ref().unwrap_or(of_route);
+        match self.max_attempts {
+            None => Cow::Borrowed(policy),
+            Some(limit) => Cow::Owned(policy.clone().attempts(limit)),
+        }
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout_ms.map(Duration::from_millis)
+    }
+}
+
 impl Header {
-    pub(crate) fn new(headers: Headers) -> Self {
+    pub(crate) fn new(headers: Headers, terms: Terms) -> Self {
         Header {
             v: VERSION,
             attempts: 0,
             error: None,
             headers,
+            terms,
             other: Map::new(),
         }
+    }
+
+    /// Whether it says nothing.
+    fn is_plain(&self) -> bool {
+        self.attempts == 0
+            && self.error.is_none()
+            && self.headers.is_empty()
+            && self.terms == Terms::default()
+            && self.other.is_empty()
     }
 
     /// The same header for a job that begins anew: no attempts, and no error of the last.
@@ -91,20 +170,17 @@ impl Header {
     }
 
     /// One line of JSON.
-    pub(crate) fn to_line(&self) -> String {
-        if self.attempts == 0
-            && self.error.is_none()
-            && self.headers.is_empty()
-            && self.other.is_empty()
-        {
+    pub(crate) fn to_line(&self) -> Cow<'static, str> {
+        if self.is_plain() {
             return PLAIN.into();
         }
-        serde_json::to_string(self).expect("a map of strings and numbers is JSON")
+        let line = serde_json::to_string(self);
+        line.expect("a map of strings and numbers is JSON").into()
     }
 
     fn parse(line: &[u8]) -> Result<Self, RecordFault> {
         if line == PLAIN.as_bytes() {
-            return Ok(Header::new(Headers::new()));
+            return Ok(Header::default());
         }
         #[derive(Deserialize)]
         struct Version {
@@ -116,6 +192,12 @@ impl Header {
             return Err(RecordFault::Newer(v));
         }
         serde_json::from_slice(line).map_err(damaged)
+    }
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        Header::new(Headers::new(), Terms::default())
     }
 }
 
@@ -184,7 +266,7 @@ mod tests {
     #[test]
     fn a_plain_record_is_taken_apart_without_touching_the_payload() {
         let record = Record::parse(&b"{\"v\":1}\n1763712345678\na\nb\0\xff"[..]).unwrap();
-        assert_eq!(record.header, Header::new(Headers::new()));
+        assert_eq!(record.header, Header::default());
         assert_eq!(record.accepted, UnixMs(1_763_712_345_678));
         assert_eq!(&record.payload[..], b"a\nb\0\xff");
         assert!(record.steps.is_empty());
@@ -200,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_plain_header_is_what_the_serialiser_writes() {
-        let header = Header::new(Headers::new());
+        let header = Header::default();
         assert_eq!(serde_json::to_string(&header).unwrap(), PLAIN);
         assert_eq!(header.to_line(), PLAIN);
     }

@@ -1,6 +1,11 @@
-//! The producer's side: schedule, reschedule, cancel, look up.
+//! The producer's side: schedule, change, cancel, look up.
 
 mod builder;
+mod change;
+mod due;
+mod letters;
+mod many;
+mod new_job;
 mod outbox;
 mod schedule;
 mod stats;
@@ -8,6 +13,7 @@ mod view;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -16,11 +22,15 @@ use bytes::Bytes;
 use serde::Serialize;
 
 pub use builder::ClientBuilder;
+pub use change::{Cancelled, Reschedule, Rescheduled, Updated};
+pub use letters::{DeleteDeadLetter, Requeue, Requeued};
+use many::Lanes;
+pub use new_job::NewJob;
 #[cfg(feature = "worker")]
 pub(crate) use outbox::Operation;
 pub(crate) use outbox::Outbox;
 pub use schedule::{
-    Cancelled, IfAbsent, Placed, Reschedule, Rescheduled, Schedule, ScheduleIfAbsent, Scheduled,
+    IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
 pub use stats::Stats;
 pub use view::{JobState, JobView};
@@ -28,7 +38,7 @@ pub use view::{JobState, JobView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::ClientSettings;
-use crate::store::{Change, Ledger, Placement, Store};
+use crate::store::{Change, Discard, Ledger, Placement, Revival, Store, Update, Word};
 
 /// Schedules jobs and looks after them.
 ///
@@ -67,10 +77,17 @@ struct Book {
     /// The number of the connection on which the kind was last made known. A server that
     /// was restarted may have forgotten it.
     registered: AtomicU64,
+    /// For the calls that bring batches of their own.
+    lanes: Lanes,
     schedules: Outbox<Placement>,
     changes: Outbox<Change>,
+    updates: Outbox<Update>,
     cancels: Outbox<JobKey>,
+    requeues: Outbox<Revival>,
+    discards: Outbox<Discard>,
 }
+
+type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 impl Client {
     /// Connects with the default settings.
@@ -114,35 +131,12 @@ impl Client {
         key: impl IntoJobKey,
         payload: &(impl Serialize + ?Sized),
     ) -> Schedule<'_> {
-        let payload = serde_json::to_vec(payload).map(Bytes::from).map_err(|e| {
-            Error::new(
-                ErrorKind::InvalidPayload,
-                format!("the payload cannot be written as JSON: {e}"),
-            )
-        });
-        Schedule::new(self, key.into_job_key(), payload)
+        Schedule::new(self, NewJob::new(key, payload))
     }
 
     /// Schedules a job with a payload that is stored as it is, whatever bytes it holds.
     pub fn schedule_bytes(&self, key: impl IntoJobKey, payload: impl Into<Bytes>) -> Schedule<'_> {
-        Schedule::new(self, key.into_job_key(), Ok(payload.into()))
-    }
-
-    /// Gives a pending job another due time; its payload, attempts and headers stay. Due now,
-    /// unless [`after`](Reschedule::after) or [`at`](Reschedule::at) say otherwise.
-    pub fn reschedule(&self, key: impl IntoJobKey) -> Reschedule<'_> {
-        Reschedule::new(self, key.into_job_key())
-    }
-
-    /// Cancels a job.
-    ///
-    /// # Errors
-    /// If the key is not valid or Redis does not answer in time.
-    pub async fn cancel(&self, key: impl IntoJobKey) -> Result<Cancelled> {
-        let key = key.into_job_key()?;
-        let book = self.book(&key)?;
-        let answered = book.cancels.send(key, self.deadline()).await?;
-        Cancelled::from_answer(answered)
+        Schedule::new(self, NewJob::from_bytes(key, payload))
     }
 
     /// The job under this key, whatever its state, or its latest dead letter; `None` if
@@ -195,9 +189,13 @@ impl Client {
             let ledger = self.0.store.ledger(kind);
             Arc::new(Book {
                 registered: AtomicU64::new(0),
+                lanes: Lanes::new(),
                 schedules: Outbox::new(ledger.clone(), ()),
                 changes: Outbox::new(ledger.clone(), ()),
+                updates: Outbox::new(ledger.clone(), ()),
                 cancels: Outbox::new(ledger.clone(), ()),
+                requeues: Outbox::new(ledger.clone(), ()),
+                discards: Outbox::new(ledger.clone(), ()),
                 ledger,
             })
         };
@@ -243,4 +241,11 @@ impl fmt::Debug for Client {
             .field("namespace", &self.0.settings.namespace)
             .finish()
     }
+}
+
+fn out_of_place(answer: Word) -> Error {
+    Error::new(
+        ErrorKind::Damaged,
+        format!("a script answered {answer:?} to a call that has no such answer"),
+    )
 }

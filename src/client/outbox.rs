@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::settings::{BATCH, BATCH_BYTES, LANES, QUEUE};
-use crate::store::{Answered, Change, Lane, Ledger, Placement};
+use crate::store::{Answered, Change, Discard, Lane, Ledger, Placement, Revival, Update};
 
 /// Something that a lane can send to a ledger in batches.
 pub(crate) trait Operation: Sized + Send + Sync + 'static {
@@ -190,48 +190,36 @@ async fn send_batch<Op: Operation>(
     }
 }
 
-impl Operation for Placement {
-    type Terms = ();
+/// The operations of producers, each by the method of [`Ledger`] that sends it, and by how
+/// many bytes an item adds.
+macro_rules! operations {
+    ($($item:ident by $method:ident, $bytes:expr;)*) => {$(
+        impl Operation for $item {
+            type Terms = ();
 
-    async fn send(
-        ledger: &Ledger,
-        lane: &mut Lane,
-        (): &(),
-        items: &[Self],
-        until: std::time::Instant,
-    ) -> Result<Vec<Answered>> {
-        ledger.schedule(lane, items, until).await
-    }
+            async fn send(
+                ledger: &Ledger,
+                lane: &mut Lane,
+                (): &(),
+                items: &[Self],
+                until: std::time::Instant,
+            ) -> Result<Vec<Answered>> {
+                ledger.$method(lane, items, until).await
+            }
 
-    fn bytes(&self) -> usize {
-        self.payload.len() + self.header.len()
-    }
+            fn bytes(&self) -> usize {
+                let bytes: fn(&Self) -> usize = $bytes;
+                bytes(self)
+            }
+        }
+    )*};
 }
 
-impl Operation for Change {
-    type Terms = ();
-
-    async fn send(
-        ledger: &Ledger,
-        lane: &mut Lane,
-        (): &(),
-        items: &[Self],
-        until: std::time::Instant,
-    ) -> Result<Vec<Answered>> {
-        ledger.reschedule(lane, items, until).await
-    }
-}
-
-impl Operation for JobKey {
-    type Terms = ();
-
-    async fn send(
-        ledger: &Ledger,
-        lane: &mut Lane,
-        (): &(),
-        items: &[Self],
-        until: std::time::Instant,
-    ) -> Result<Vec<Answered>> {
-        ledger.cancel(lane, items, until).await
-    }
+operations! {
+    Placement by schedule, |item| item.payload.len() + item.header.len();
+    Change by reschedule, |_| 0;
+    Update by update, |item| item.payload.len();
+    JobKey by cancel, |_| 0;
+    Revival by requeue, |item| item.record_bytes + item.header.len();
+    Discard by discard, |_| 0;
 }

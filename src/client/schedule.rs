@@ -1,43 +1,27 @@
-//! The calls that set a due time, as builders that are awaited.
+//! The call that schedules a job, as a builder that is awaited.
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
-use std::time::{Duration, Instant, SystemTime};
+use std::future::IntoFuture;
+use std::time::{Instant, SystemTime};
 
-use bytes::Bytes;
-
-use super::{Client, JobView};
+use super::new_job::job_options;
+use super::{Client, JobState, JobView, NewJob, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
-use crate::headers::Headers;
-use crate::key::JobKey;
-use crate::record::Header;
-use crate::settings::MAX_DELAY;
-use crate::store::{Answered, Change, Mode, Placement, When, Word};
-use crate::time::UnixMs;
-
-type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+use crate::store::{Answered, Mode, Placement, Word};
 
 /// A call to [`Client::schedule`]; sent when it is awaited.
 #[must_use = "nothing is scheduled until it is awaited"]
 pub struct Schedule<'a> {
     client: &'a Client,
-    key: Result<JobKey>,
-    payload: Result<Bytes>,
-    when: Result<When>,
-    headers: Headers,
+    job: NewJob,
 }
 
 /// A call to [`Schedule::if_absent`]; sent when it is awaited.
 #[must_use = "nothing is scheduled until it is awaited"]
 pub struct ScheduleIfAbsent<'a>(Schedule<'a>);
 
-/// A call to [`Client::reschedule`]; sent when it is awaited.
-#[must_use = "nothing is rescheduled until it is awaited"]
-pub struct Reschedule<'a> {
-    client: &'a Client,
-    key: Result<JobKey>,
-    when: Result<When>,
-}
+/// A call to [`Schedule::if_present`]; sent when it is awaited.
+#[must_use = "nothing is scheduled until it is awaited"]
+pub struct ScheduleIfPresent<'a>(Schedule<'a>);
 
 /// Where `schedule` put a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,93 +57,52 @@ pub enum IfAbsent {
     Present(Box<JobView>),
 }
 
-/// What became of a [`Client::reschedule`].
+/// What [`Schedule::if_present`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Rescheduled {
-    /// The job is pending and due at this time.
-    Moved(SystemTime),
-    /// The job is running; what will follow the run is due at this time.
-    SuccessorMoved(SystemTime),
-    /// The job is running, and nothing was changed.
-    Running,
-    /// There is no such job.
-    Absent,
-}
-
-/// What became of a [`Client::cancel`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Cancelled {
-    /// The job is gone and will never start.
-    Cancelled,
-    /// The job is running. Its handler's cancellation signal is raised, it will not be
-    /// retried, and what was to follow it is gone.
-    Running,
-    /// There was no such job.
+pub enum IfPresent {
+    /// A job: this one took its place, or follows its run.
+    Scheduled(Scheduled),
+    /// None: nothing was done.
     Absent,
 }
 
 impl<'a> Schedule<'a> {
-    pub(super) fn new(client: &'a Client, key: Result<JobKey>, payload: Result<Bytes>) -> Self {
-        Schedule {
-            client,
-            key,
-            payload,
-            when: Ok(When::After(Duration::ZERO)),
-            headers: Headers::new(),
-        }
+    pub(super) fn new(client: &'a Client, job: NewJob) -> Self {
+        Schedule { client, job }
     }
 
-    /// Due so long after Redis receives the call. Zero means now; 10 years is the limit.
-    pub fn after(mut self, delay: Duration) -> Self {
-        self.when = after(delay);
-        self
-    }
-
-    /// Due at this time by Redis' clock. The past means now; 10 years ahead is the limit.
-    pub fn at(mut self, due: SystemTime) -> Self {
-        self.when = at(due);
-        self
-    }
-
-    /// A text that travels with the job beside its payload, for its handler to read.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.headers.insert(name, value);
-        self
-    }
+    job_options!(.job);
 
     /// Only if there is no such job; otherwise answers with the job that is there, whatever
     /// its state. Dead letters do not count as a job.
-    pub fn if_absent(self) -> ScheduleIfAbsent<'a> {
+    pub fn if_absent(mut self) -> ScheduleIfAbsent<'a> {
+        self.job.mode = Mode::Absent;
         ScheduleIfAbsent(self)
     }
 
-    async fn send(self, mode: Mode, until: Instant) -> Result<(JobKey, Answered)> {
-        let key = self.key?;
-        let payload = self.payload?;
+    /// Only if there is such a job, pending or running, which this one takes the place of or
+    /// follows. Dead letters do not count as a job.
+    pub fn if_present(mut self) -> ScheduleIfPresent<'a> {
+        self.job.mode = Mode::Present;
+        ScheduleIfPresent(self)
+    }
+
+    async fn send(self) -> Result<Answered> {
+        let until = self.client.deadline();
         let limit = self.client.settings().payload_limit;
-        if payload.len() > limit {
-            return Err(Error::new(
-                ErrorKind::InvalidPayload,
-                format!(
-                    "the payload of {key} has {} bytes, and the limit is {limit}: store it \
-                     elsewhere and schedule a reference to it, or raise `payload_limit`",
-                    payload.len()
-                ),
-            ));
-        }
-        let placement = Placement {
-            key: key.clone(),
-            mode,
-            when: self.when?,
-            header: Header::new(self.headers).to_line(),
-            payload,
-        };
-        let book = self.client.book(&key)?;
-        self.client.register(&book, until).await?;
+        self.client
+            .place(self.job.into_placement(limit)?, until)
+            .await
+    }
+}
+
+impl Client {
+    async fn place(&self, placement: Placement, until: Instant) -> Result<Answered> {
+        let key = placement.key.clone();
+        let book = self.book(&key)?;
+        self.register(&book, until).await?;
         let answered = book.schedules.send(placement, until).await?;
-        self.client.register_again(&book);
+        self.register_again(&book);
         if answered.unarmed {
             tracing::warn!(
                 %key,
@@ -167,7 +110,7 @@ impl<'a> Schedule<'a> {
                  alone, or this user may not write it"
             );
         }
-        Ok((key, answered))
+        Ok(answered)
     }
 }
 
@@ -176,11 +119,7 @@ impl<'a> IntoFuture for Schedule<'a> {
     type IntoFuture = Pending<'a, Scheduled>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let until = self.client.deadline();
-            let (_, answered) = self.send(Mode::Set, until).await?;
-            Scheduled::from_answer(answered)
-        })
+        Box::pin(async move { Scheduled::from_answer(self.send().await?) })
     }
 }
 
@@ -190,25 +129,17 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let Schedule {
-                client, headers, ..
-            } = self.0;
-            let (key, payload, when) = (self.0.key?, self.0.payload?, self.0.when?);
+            let Schedule { client, job } = self.0;
+            let placement = job.into_placement(client.settings().payload_limit)?;
+            let key = placement.key.clone();
             let until = client.deadline();
             loop {
-                let call = Schedule {
-                    client,
-                    key: Ok(key.clone()),
-                    payload: Ok(payload.clone()),
-                    when: Ok(when),
-                    headers: headers.clone(),
-                };
-                let (_, answered) = call.send(Mode::Absent, until).await?;
+                let answered = client.place(placement.clone(), until).await?;
                 if answered.answer != Word::Exists {
                     return Scheduled::from_answer(answered).map(IfAbsent::Scheduled);
                 }
                 match client.get(&key).await? {
-                    Some(job) if job.state() != super::JobState::Dead => {
+                    Some(job) if job.state() != JobState::Dead => {
                         return Ok(IfAbsent::Present(Box::new(job)));
                     }
                     // It ended between the two calls, so the place is free after all.
@@ -225,54 +156,23 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
     }
 }
 
-impl<'a> Reschedule<'a> {
-    pub(super) fn new(client: &'a Client, key: Result<JobKey>) -> Self {
-        Reschedule {
-            client,
-            key,
-            when: Ok(When::After(Duration::ZERO)),
-        }
-    }
-
-    /// Due so long after Redis receives the call. Zero means now; 10 years is the limit.
-    pub fn after(mut self, delay: Duration) -> Self {
-        self.when = after(delay);
-        self
-    }
-
-    /// Due at this time by Redis' clock. The past means now; 10 years ahead is the limit.
-    pub fn at(mut self, due: SystemTime) -> Self {
-        self.when = at(due);
-        self
-    }
-}
-
-impl<'a> IntoFuture for Reschedule<'a> {
-    type Output = Result<Rescheduled>;
-    type IntoFuture = Pending<'a, Rescheduled>;
+impl<'a> IntoFuture for ScheduleIfPresent<'a> {
+    type Output = Result<IfPresent>;
+    type IntoFuture = Pending<'a, IfPresent>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let change = Change {
-                key: self.key?,
-                when: self.when?,
-                step: "postponed",
-            };
-            let book = self.client.book(&change.key)?;
-            let answered = book.changes.send(change, self.client.deadline()).await?;
-            Ok(match answered.answer {
-                Word::Moved(due) => Rescheduled::Moved(due.to_system()),
-                Word::SuccessorMoved(due) => Rescheduled::SuccessorMoved(due.to_system()),
-                Word::Running => Rescheduled::Running,
-                Word::Absent => Rescheduled::Absent,
-                other => return Err(out_of_place(other)),
-            })
+            let answered = self.0.send().await?;
+            if answered.answer == Word::Absent {
+                return Ok(IfPresent::Absent);
+            }
+            Scheduled::from_answer(answered).map(IfPresent::Scheduled)
         })
     }
 }
 
 impl Scheduled {
-    fn from_answer(answered: Answered) -> Result<Self> {
+    pub(super) fn from_answer(answered: Answered) -> Result<Self> {
         let (placed, due) = match answered.answer {
             Word::Created(due) => (Placed::Created, due),
             Word::Replaced(due) => (Placed::Replaced, due),
@@ -285,50 +185,4 @@ impl Scheduled {
             armed: !answered.unarmed,
         })
     }
-}
-
-impl Cancelled {
-    pub(super) fn from_answer(answered: Answered) -> Result<Self> {
-        match answered.answer {
-            Word::Cancelled => Ok(Cancelled::Cancelled),
-            Word::Running => Ok(Cancelled::Running),
-            Word::Absent => Ok(Cancelled::Absent),
-            other => Err(out_of_place(other)),
-        }
-    }
-}
-
-fn out_of_place(answer: Word) -> Error {
-    Error::new(
-        ErrorKind::Damaged,
-        format!("a script answered {answer:?} to a call that has no such answer"),
-    )
-}
-
-fn after(delay: Duration) -> Result<When> {
-    if delay > MAX_DELAY {
-        return Err(too_far(format!("the delay {delay:?} is")));
-    }
-    Ok(When::After(delay))
-}
-
-fn at(due: SystemTime) -> Result<When> {
-    // This process's clock is only good enough to catch a unit mistaken for another.
-    let now = SystemTime::now();
-    if due.duration_since(now).is_ok_and(|ahead| ahead > MAX_DELAY) {
-        return Err(too_far("the due time is".into()));
-    }
-    UnixMs::from_system(due).map(When::At).ok_or_else(|| {
-        Error::new(
-            ErrorKind::InvalidTime,
-            "the due time lies before 1970: give a time since the Unix epoch",
-        )
-    })
-}
-
-fn too_far(what: String) -> Error {
-    Error::new(
-        ErrorKind::InvalidTime,
-        format!("{what} more than 10 years ahead, which is the limit: is the unit right?"),
-    )
 }

@@ -1,6 +1,7 @@
 //! One job, looked at.
 
-use std::time::SystemTime;
+use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -9,7 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::JobKey;
 use crate::record::{Record, Step};
-use crate::store::Found;
+use crate::retry::RetryPolicy;
+use crate::store::{Found, Letter};
 use crate::time::UnixMs;
 
 /// What a job is waiting for.
@@ -30,7 +32,7 @@ pub enum JobState {
 }
 
 /// A job as it was at one instant; from [`Client::get`](crate::Client::get).
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct JobView {
     key: JobKey,
     state: JobState,
@@ -52,9 +54,12 @@ impl JobView {
                 number,
                 record,
             } => {
-                let mut view = JobView::new(key, JobState::Dead, died, record)?;
-                view.letter = Some(number);
-                return Ok(Some(view));
+                let letter = Letter {
+                    number,
+                    died,
+                    record,
+                };
+                return JobView::of_letter(key, letter).map(Some);
             }
             Found::Leased {
                 now,
@@ -78,6 +83,12 @@ impl JobView {
             view.state = JobState::Retrying;
         }
         Ok(Some(view))
+    }
+
+    pub(super) fn of_letter(key: JobKey, letter: Letter) -> Result<Self> {
+        let mut view = JobView::new(key, JobState::Dead, letter.died, letter.record)?;
+        view.letter = Some(letter.number);
+        Ok(view)
     }
 
     fn new(key: JobKey, state: JobState, due: UnixMs, record: Vec<u8>) -> Result<Self> {
@@ -179,7 +190,24 @@ impl JobView {
         })
     }
 
-    /// The number of the dead letter. The same name can have several; this is the latest.
+    /// The retry policy that it was given for itself, instead of that of its route.
+    pub fn retry(&self) -> Option<&RetryPolicy> {
+        self.record.header.terms.retry.as_ref()
+    }
+
+    /// How many attempts it was given for itself, the first run included, instead of those of
+    /// its policy.
+    pub fn max_attempts(&self) -> Option<u32> {
+        self.record.header.terms.max_attempts
+    }
+
+    /// How long a run of it may take, instead of what its route says.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.record.header.terms.timeout()
+    }
+
+    /// The number of the dead letter, if it is one. The same name can have several;
+    /// [`Client::get`](crate::Client::get) shows the latest.
     pub fn letter(&self) -> Option<u64> {
         self.letter
     }
@@ -192,5 +220,46 @@ impl JobView {
     /// Whether it was cancelled while it runs, and so will not be retried.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled
+    }
+}
+
+impl fmt::Debug for JobView {
+    /// Without payload and headers, which may be private, and large.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut view = f.debug_struct("JobView");
+        view.field("key", &format_args!("{}", self.key))
+            .field("state", &self.state)
+            .field("due", &format_args!("{}", Utc(self.due)))
+            .field("attempts", &self.attempts);
+        if let Some(number) = self.letter {
+            view.field("letter", &number);
+        }
+        if let Some(error) = self.last_error() {
+            view.field("last_error", &error);
+        }
+        if let Some(due) = self.successor_due {
+            view.field("successor_due", &format_args!("{}", Utc(due)));
+        }
+        if self.cancelled {
+            view.field("cancelled", &true);
+        }
+        let steps = self.steps().iter().map(|step| step.what.as_str());
+        view.field("steps", &steps.collect::<Vec<_>>())
+            .field("payload_bytes", &self.payload().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A time as people write it, `2025-11-21T08:05:45.678Z`.
+struct Utc(UnixMs);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let written = i64::try_from(self.0.0).ok();
+        match written.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
+            Some(time) => time.fmt(f),
+            // Beyond the years that a calendar has.
+            None => write!(f, "{} ms", self.0),
+        }
     }
 }

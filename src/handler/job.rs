@@ -37,6 +37,7 @@ pub(crate) struct JobParts {
     pub(crate) due: SystemTime,
     pub(crate) lag: Duration,
     pub(crate) attempt: u32,
+    pub(crate) max_attempts: u32,
     pub(crate) first_scheduled_at: SystemTime,
     pub(crate) fence: u64,
     pub(crate) source: Source,
@@ -82,6 +83,12 @@ impl Job {
     /// The number of this attempt; the first is 1.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
+    }
+
+    /// How many attempts the job has, by its own policy or that of its route. If the one with
+    /// this number fails, the job becomes a dead letter.
+    pub fn max_attempts(&self) -> u32 {
+        self.0.max_attempts
     }
 
     /// When the job was first scheduled. Retries do not change it.

@@ -9,9 +9,10 @@ use super::CancelSignal;
 use super::job::{Job, JobParts};
 use crate::headers::Headers;
 use crate::key::IntoJobKey;
+use crate::retry::RetryPolicy;
 use crate::worker::Source;
 
-/// A job for tests, made by [`Job::sample`]: attempt 1, due and scheduled now, with an empty
+/// A job for tests, made by [`Job::sample`]: attempt 1 of 10, due and scheduled now, with an empty
 /// payload and no headers, unless told otherwise.
 ///
 /// ```
@@ -45,6 +46,7 @@ impl SampleJob {
             due: now,
             lag: Duration::ZERO,
             attempt: 1,
+            max_attempts: RetryPolicy::default().max_attempts(),
             first_scheduled_at: now,
             fence: 1,
             source: Source::Event,
@@ -74,6 +76,11 @@ impl SampleJob {
     /// The number of the attempt.
     pub fn attempt(self, attempt: u32) -> Self {
         self.with(|job| job.attempt = attempt)
+    }
+
+    /// How many attempts the job has.
+    pub fn max_attempts(self, limit: u32) -> Self {
+        self.with(|job| job.max_attempts = limit)
     }
 
     /// One more header.

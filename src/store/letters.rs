@@ -1,5 +1,6 @@
 //! What is done to dead letters: read, requeue, delete.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use super::ledger::number;
@@ -28,7 +29,7 @@ pub(crate) struct Revival {
     pub(crate) letter: u64,
     pub(crate) when: When,
     /// The header of its record, the attempts taken back.
-    pub(crate) header: String,
+    pub(crate) header: Cow<'static, str>,
     /// How large its record is, which the script has to read.
     pub(crate) record_bytes: usize,
 }
@@ -74,7 +75,7 @@ impl Ledger {
             cmd.arg(item.key.id())
                 .arg(item.letter)
                 .arg(item.when.to_arg())
-                .arg(&item.header);
+                .arg(&*item.header);
         }
         self.eval_items(&REQUEUE, &cmd, items.len(), until).await
     }

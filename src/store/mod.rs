@@ -42,7 +42,7 @@ pub(crate) use lane::Lane;
 pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Letter, Revival};
 use link::{Answer, Link, Request};
-pub(crate) use produce::{Change, Mode, Placement, When};
+pub(crate) use produce::{Change, Mode, Placement, Update, When};
 pub(crate) use reply::{Answer as Word, Answered};
 #[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};

@@ -1,12 +1,13 @@
 //! What producers do to a ledger.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::ledger::number;
 use super::reply::Answered;
-use super::script::{CANCEL, RESCHEDULE, SCHEDULE};
+use super::script::{CANCEL, RESCHEDULE, SCHEDULE, UPDATE};
 use super::{Lane, Ledger};
 use crate::error::Result;
 use crate::key::JobKey;
@@ -27,6 +28,8 @@ pub(crate) enum Mode {
     Set,
     /// Leave a job that is there as it is.
     Absent,
+    /// Create none.
+    Present,
 }
 
 /// One job to schedule.
@@ -36,7 +39,14 @@ pub(crate) struct Placement {
     pub(crate) mode: Mode,
     pub(crate) when: When,
     /// The header of its record, as [`crate::record::Header`] renders it.
-    pub(crate) header: String,
+    pub(crate) header: Cow<'static, str>,
+    pub(crate) payload: Bytes,
+}
+
+/// One job to give another payload.
+#[derive(Debug, Clone)]
+pub(crate) struct Update {
+    pub(crate) key: JobKey,
     pub(crate) payload: Bytes,
 }
 
@@ -64,6 +74,7 @@ impl Mode {
         match self {
             Mode::Set => "set",
             Mode::Absent => "absent",
+            Mode::Present => "present",
         }
     }
 }
@@ -87,7 +98,7 @@ impl Ledger {
             cmd.arg(item.key.id())
                 .arg(item.mode.to_arg())
                 .arg(item.when.to_arg())
-                .arg(&item.header)
+                .arg(&*item.header)
                 .arg(&item.payload[..]);
         }
         self.eval_items(&SCHEDULE, &cmd, items.len(), until).await
@@ -111,6 +122,23 @@ impl Ledger {
                 .arg(item.step);
         }
         self.eval_items(&RESCHEDULE, &cmd, items.len(), until).await
+    }
+
+    /// Gives jobs another payload; `lua/update.lua`.
+    pub(crate) async fn update(
+        &self,
+        lane: &mut Lane,
+        items: &[Update],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 6] = [&n.due, &n.shadow, &n.lease, &n.next, &n.calls, &n.lanes];
+        let mut cmd = self.call(&UPDATE, &keys, [].into_iter());
+        number(&mut cmd, lane);
+        for item in items {
+            cmd.arg(item.key.id()).arg(&item.payload[..]);
+        }
+        self.eval_items(&UPDATE, &cmd, items.len(), until).await
     }
 
     /// Cancels jobs; `lua/cancel.lua`.

@@ -20,7 +20,9 @@ pub(crate) enum Answer {
     Absent,
     /// Pending, with another due time.
     Moved(UnixMs),
-    /// What will follow the run in progress was given another due time.
+    /// Pending, with another payload.
+    Updated(UnixMs),
+    /// What will follow the run in progress was changed, and is due then.
     SuccessorMoved(UnixMs),
     /// A run is in progress.
     Running,
@@ -81,6 +83,7 @@ impl Answered {
             ("exists", None) => Answer::Exists,
             ("absent", None) => Answer::Absent,
             ("moved", Some(n)) => Answer::Moved(UnixMs(n)),
+            ("updated", Some(n)) => Answer::Updated(UnixMs(n)),
             ("successor", Some(n)) => Answer::SuccessorMoved(UnixMs(n)),
             ("running", None) => Answer::Running,
             ("cancelled", None) => Answer::Cancelled,

@@ -54,6 +54,7 @@ macro_rules! scripts {
 scripts! {
     SCHEDULE = "schedule", 7 keys, ["clock", "calls", "record", "trigger"];
     RESCHEDULE = "reschedule", 6 keys, ["clock", "calls", "record", "trigger"];
+    UPDATE = "update", 6 keys, ["clock", "calls", "record"];
     CANCEL = "cancel", 7 keys, ["clock", "calls", "lease", "trigger"];
     #[cfg(feature = "worker")]
     CLAIM = "claim", 6 keys, ["clock", "calls", "lease"];

@@ -17,7 +17,6 @@ use super::roster::Served;
 use super::settle::Ending;
 use super::slots::Slot;
 use crate::handler::{CancelSignal, Failure, Job, JobParts, Outcome};
-use crate::headers::Headers;
 use crate::key::JobKey;
 use crate::record::{Header, Record, RecordFault};
 use crate::retry::RetryPolicy;
@@ -154,11 +153,11 @@ impl Run {
             }
             Err(fault) => {
                 tracing::error!(%fault, "the job is buried");
-                let mut header = Header::new(Headers::new());
+                let mut header = Header::default();
                 header.attempts = attempt;
                 header.error = Some(fault.to_string());
                 Some(Verb::Bury {
-                    header: header.to_line(),
+                    header: header.to_line().into_owned(),
                 })
             }
         };
@@ -172,7 +171,8 @@ impl Run {
     async fn attempt(&mut self, record: &Record, attempt: u32, at: ClaimedAt) -> Option<Verb> {
         let runner = self.runner.clone();
         let route = &runner.routes.routes[self.slot.route()];
-        let policy = route.retry.as_ref().unwrap_or(&runner.default_policy);
+        let terms = &record.header.terms;
+        let policy = &*terms.policy(route.retry.as_ref().unwrap_or(&runner.default_policy));
         let ending = Ending {
             header: &record.header,
             attempt,
@@ -193,9 +193,11 @@ impl Run {
                 begun.attempt
             )));
         }
-        let job = self.job(record, attempt, route, at);
+        let limit = terms.timeout().or(route.timeout);
+        let limit = limit.unwrap_or(runner.settings.timeout);
+        let job = self.job(record, attempt, policy.max_attempts(), route, at);
         tracing::debug!(source = ?self.source, lag = ?job.lag(), "started");
-        match self.call(route, job).await {
+        match self.call(route, limit, job).await {
             Ok(outcome) => {
                 tracing::debug!(?outcome, "ended");
                 Some(ending.verb(outcome, rand::random()))
@@ -211,13 +213,21 @@ impl Run {
         }
     }
 
-    fn job(&self, record: &Record, attempt: u32, route: &RouteEntry, at: ClaimedAt) -> Job {
+    fn job(
+        &self,
+        record: &Record,
+        attempt: u32,
+        max_attempts: u32,
+        route: &RouteEntry,
+        at: ClaimedAt,
+    ) -> Job {
         Job::new(JobParts {
             key: self.key.clone(),
             payload: record.payload.clone(),
             due: self.due.to_system(),
             lag: at.server.plus(at.received.elapsed()).since(self.due),
             attempt,
+            max_attempts,
             first_scheduled_at: record.accepted.to_system(),
             fence: self.fence,
             source: self.source,
@@ -228,8 +238,12 @@ impl Run {
     }
 
     /// Calls the handler; a panic is a failed attempt, and so is a run that takes too long.
-    async fn call(&mut self, route: &RouteEntry, job: Job) -> Result<Outcome, Stop> {
-        let limit = route.timeout.unwrap_or(self.runner.settings.timeout);
+    async fn call(
+        &mut self,
+        route: &RouteEntry,
+        limit: Duration,
+        job: Job,
+    ) -> Result<Outcome, Stop> {
         let notice = self.runner.settings.notice();
         let call = AssertUnwindSafe(async { route.handler.call(job).await })
             .catch_unwind()

@@ -99,25 +99,24 @@ impl Ending<'_> {
         let mut header = self.header.clone();
         header.attempts = self.attempt;
         header.error = error;
-        header.to_line()
+        header.to_line().into_owned()
     }
 
     /// The header without this attempt, but with those that lapsed before it.
     fn uncounted(&self) -> String {
         let mut header = self.header.clone();
         header.attempts = self.attempt.saturating_sub(1);
-        header.to_line()
+        header.to_line().into_owned()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::headers::Headers;
 
     fn verb(outcome: Outcome, attempt: u32) -> Verb {
         let policy = RetryPolicy::ladder([Duration::from_secs(1), Duration::from_secs(5)]).unwrap();
-        let header = Header::new(Headers::new());
+        let header = Header::default();
         let ending = Ending {
             header: &header,
             attempt,

@@ -43,6 +43,10 @@ impl Scene {
                 let items = ids.map(|id| bench.change(id, after(HOUR), "postponed"));
                 ledger.reschedule(lane, &items, soon()).await.map(said)
             }
+            "update" => {
+                let items = ["Pending", "LeasedNext"].map(|id| bench.update(id, b"new"));
+                ledger.update(lane, &items, soon()).await.map(said)
+            }
             "cancel" => {
                 let items = ["Pending", "LeasedNext"].map(|id| bench.key(id));
                 ledger.cancel(lane, &items, soon()).await.map(said)
@@ -154,6 +158,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("reclaim", &["claimed", "replaced"]),
         ("renew", &["renewed"]),
         ("reschedule", &["moved", "successor"]),
+        ("update", &["updated", "successor"]),
         ("schedule", &["replaced", "succeeds", "created"]),
         ("settle", &["buried"]),
         ("cancel", &["cancelled", "cancelled"]),

@@ -142,12 +142,14 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let ledger = &bench.ledger;
     bench.bring("pending", State::Pending).await;
     bench.reschedule("pending", after(Duration::ZERO)).await;
+    let items = [bench.update("pending", b"other")];
+    let lane = &mut crate::store::Lane::new();
+    ledger.update(lane, &items, soon()).await.unwrap();
     let job = bench.claim(&["pending"], 0).await.jobs.remove(0);
     bench.renew(&[("pending", &job.token)]).await;
     bench.cancel("pending").await;
     bench.reclaim(&["pending"]).await;
     let items = [bench.settlement("pending", &job.token, bury())];
-    let lane = &mut crate::store::Lane::new();
     ledger.settle(lane, &items, KEPT, soon()).await.unwrap();
     let items = [bench.revival("pending", 1, after(HOUR))];
     ledger.requeue(lane, &items, soon()).await.unwrap();

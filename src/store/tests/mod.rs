@@ -14,6 +14,7 @@ mod requeue;
 mod reschedule;
 mod schedule;
 mod settle;
+mod update;
 
 // What several scripts have in common.
 mod damaged;

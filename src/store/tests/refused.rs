@@ -76,6 +76,20 @@ async fn reschedule_is_refused_and_writes_nothing() {
 }
 
 #[tokio::test]
+async fn update_is_refused_and_writes_nothing() {
+    let (_server, bench, jobs) = full().await;
+    let stored = bench.snapshot().await;
+    for (id, _) in &jobs {
+        let items = [bench.update(id, b"new")];
+        let mut lane = Lane::new();
+        let error = bench.ledger.update(&mut lane, &items, soon()).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(bench.snapshot().await, stored);
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn requeue_is_refused_and_writes_nothing() {
     let (_server, bench, _) = full().await;
     let stored = bench.snapshot().await;

@@ -72,10 +72,7 @@ async fn it_keeps_all_but_the_header_that_the_caller_composed() {
     let stored = bench.ledger.letters("job", None, 1, soon()).await.unwrap();
     let died = crate::record::Record::parse(stored[0].record.clone()).unwrap();
     let revival = Revival::of(bench.key("job"), &stored[0], after(HOUR)).unwrap();
-    assert_eq!(
-        (revival.letter, revival.header.as_str()),
-        (letter, r#"{"v":1}"#)
-    );
+    assert_eq!((revival.letter, &*revival.header), (letter, r#"{"v":1}"#));
     let mut ears = Ears::of(&bench).await;
     let answers = requeue(&bench, &[revival]).await;
 

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::store::work::DeadLimits;
 use crate::store::{
     Answered, Change, ClaimReply, Claimed, Discard, Lane, Mode, Placement, Revival, Settlement,
-    Verb, When, Word,
+    Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -59,6 +59,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Exists => "exists",
         Word::Absent => "absent",
         Word::Moved(_) => "moved",
+        Word::Updated(_) => "updated",
         Word::SuccessorMoved(_) => "successor",
         Word::Running => "running",
         Word::Cancelled => "cancelled",
@@ -91,6 +92,7 @@ pub(in crate::store::tests) fn due_of(answer: Word) -> u64 {
         | Word::Replaced(due)
         | Word::Succeeds(due)
         | Word::Moved(due)
+        | Word::Updated(due)
         | Word::SuccessorMoved(due)
         | Word::Requeued(due)
         | Word::Later(due) => due.0,
@@ -145,6 +147,11 @@ impl Bench {
             verb,
             payload_bytes: 0,
         }
+    }
+
+    pub(in crate::store::tests) fn update(&self, id: &str, payload: &[u8]) -> Update {
+        let (key, payload) = (self.key(id), Bytes::copy_from_slice(payload));
+        Update { key, payload }
     }
 
     pub(in crate::store::tests) fn revival(&self, id: &str, letter: u64, when: When) -> Revival {

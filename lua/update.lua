@@ -1,0 +1,71 @@
+-- update: gives jobs another payload and keeps all else.
+--
+-- KEYS  1 due      keyfall:{app:module:biz/0}:due
+--       2 shadow   keyfall:{app:module:biz/0}:shadow
+--       3 lease    keyfall:{app:module:biz/0}:lease
+--       4 next     keyfall:{app:module:biz/0}:next
+--       5 calls    keyfall:{app:module:biz/0}:calls
+--       6 lanes    keyfall:{app:module:biz/0}:lanes
+-- ARGV  1 lane, 2 number, then for each item: id, payload
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+--       updated:due     pending, due at Unix ms
+--       successor:due   running: what will follow the run was changed
+--       running         running, and nothing follows: the run keeps the payload that it was
+--                       given, and whatever starts after it gets the new one
+--       absent          no such job
+-- Holds: all items or none. Refused before anything is written while Redis is full.
+
+local HEAD, WIDTH = 2, 2
+local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local calls_key, lanes_key = KEYS[5], KEYS[6]
+local lane, number = ARGV[1], tonumber(ARGV[2])
+local now = now_us()
+
+local past, known = past_reply(calls_key, lane, number, now)
+if past then
+  return past
+end
+
+local ids = {}
+for i = 1, (#ARGV - HEAD) / WIDTH do
+  ids[i] = ARGV[HEAD + (i - 1) * WIDTH + 1]
+end
+local dues = redis.call('ZMSCORE', due_key, unpack(ids))
+local leases = redis.call('HMGET', lease_key, unpack(ids))
+local successors = redis.call('HMGET', next_key, unpack(ids))
+local records = redis.call('HMGET', shadow_key, unpack(ids))
+
+local state = {}
+for i, id in ipairs(ids) do
+  -- A record that is missing stays damaged, and its job will be buried with this payload.
+  state[id] = {record = records[i] or '', successor = successors[i]}
+end
+
+local answers, shadows, waiting = {}, {}, {}
+for i, id in ipairs(ids) do
+  local payload, job = ARGV[HEAD + (i - 1) * WIDTH + 2], state[id]
+  if leases[i] and job.successor then
+    local due, record = split_successor(job.successor)
+    job.successor = int(due) .. ' ' .. with_step(record, 'updated', now, nil, payload)
+    waiting[#waiting + 1] = id
+    waiting[#waiting + 1] = job.successor
+    answers[i] = 'successor:' .. int(due)
+  elseif leases[i] or dues[i] then
+    job.record = with_step(job.record, 'updated', now, nil, payload)
+    shadows[#shadows + 1] = id
+    shadows[#shadows + 1] = job.record
+    answers[i] = leases[i] and 'running' or 'updated:' .. int(tonumber(dues[i]))
+  else
+    answers[i] = 'absent'
+  end
+end
+
+if #shadows > 0 then
+  redis.call('HSET', shadow_key, unpack(shadows))
+end
+if #waiting > 0 then
+  redis.call('HSET', next_key, unpack(waiting))
+end
+local reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, number, known, now, reply)
+return {'ok', int(now), reply}

@@ -1,0 +1,184 @@
+//! The calls on the dead letters of one job.
+
+use std::future::IntoFuture;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::due::{NOW, after, at};
+use super::{Book, Client, JobView, Pending, out_of_place};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{IntoJobKey, JobKey};
+use crate::store::{Discard, Letter, Revival, When, Word};
+
+/// How many letters are found by the name of their job; `lua/lib/dead.lua` keeps so many.
+const FOUND_BY_NAME: usize = 16;
+
+/// A call to [`Client::requeue`]; sent when it is awaited.
+#[must_use = "nothing is requeued until it is awaited"]
+pub struct Requeue<'a> {
+    client: &'a Client,
+    key: Result<JobKey>,
+    letter: Option<u64>,
+    when: Result<When>,
+}
+
+/// A call to [`Client::delete_dead_letter`]; sent when it is awaited.
+#[must_use = "nothing is deleted until it is awaited"]
+pub struct DeleteDeadLetter<'a> {
+    client: &'a Client,
+    key: Result<JobKey>,
+    letter: Option<u64>,
+}
+
+/// What became of a [`Client::requeue`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Requeued {
+    /// The dead letter is a job again, pending and due at this time.
+    Requeued(SystemTime),
+    /// A job of this name is pending or running, so the dead letter was left as it is.
+    Present,
+    /// There is no such dead letter.
+    Absent,
+}
+
+impl Client {
+    /// The dead letters of one job, the latest first: the last sixteen, or fewer if their
+    /// payloads are large. Each says its [number](JobView::letter).
+    ///
+    /// # Errors
+    /// If the key is not valid, Redis does not answer in time, or a record is damaged.
+    pub async fn dead_letters(&self, key: impl IntoJobKey) -> Result<Vec<JobView>> {
+        let key = key.into_job_key()?;
+        let book = self.book(&key)?;
+        let until = self.deadline();
+        let letters = book
+            .ledger
+            .letters(key.id(), None, FOUND_BY_NAME, until)
+            .await?;
+        letters
+            .into_iter()
+            .map(|letter| JobView::of_letter(key.clone(), letter))
+            .collect()
+    }
+
+    /// Makes the latest dead letter of a job pending again, with all its attempts ahead;
+    /// payload, headers, policy, story and the time of its first schedule stay. Due now,
+    /// unless [`after`](Requeue::after) or [`at`](Requeue::at) say otherwise.
+    pub fn requeue(&self, key: impl IntoJobKey) -> Requeue<'_> {
+        Requeue {
+            client: self,
+            key: key.into_job_key(),
+            letter: None,
+            when: Ok(NOW),
+        }
+    }
+
+    /// Deletes the latest dead letter of a job for good. Answers whether there was one. A job
+    /// of the same name, pending or running, is not touched.
+    pub fn delete_dead_letter(&self, key: impl IntoJobKey) -> DeleteDeadLetter<'_> {
+        DeleteDeadLetter {
+            client: self,
+            key: key.into_job_key(),
+            letter: None,
+        }
+    }
+}
+
+impl Requeue<'_> {
+    /// The dead letter with this [number](JobView::letter), instead of the latest.
+    pub fn letter(mut self, number: u64) -> Self {
+        self.letter = Some(number);
+        self
+    }
+
+    /// Due so long after Redis receives the call. Zero means now; 10 years is the limit.
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.when = after(delay);
+        self
+    }
+
+    /// Due at this time by Redis' clock. The past means now; 10 years ahead is the limit.
+    pub fn at(mut self, due: SystemTime) -> Self {
+        self.when = at(due);
+        self
+    }
+}
+
+impl DeleteDeadLetter<'_> {
+    /// The dead letter with this [number](JobView::letter), instead of the latest.
+    pub fn letter(mut self, number: u64) -> Self {
+        self.letter = Some(number);
+        self
+    }
+}
+
+impl<'a> IntoFuture for Requeue<'a> {
+    type Output = Result<Requeued>;
+    type IntoFuture = Pending<'a, Requeued>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (key, when) = (self.key?, self.when?);
+            let book = self.client.book(&key)?;
+            let until = self.client.deadline();
+            loop {
+                let Some(letter) = find(&book, &key, self.letter, until).await? else {
+                    return Ok(Requeued::Absent);
+                };
+                let revival = Revival::of(key.clone(), &letter, when)
+                    .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
+                let answered = book.requeues.send(revival, until).await?;
+                match answered.answer {
+                    Word::Requeued(due) => return Ok(Requeued::Requeued(due.to_system())),
+                    Word::Present => return Ok(Requeued::Present),
+                    // Somebody else took it; the one before it is the latest now.
+                    Word::Absent if self.letter.is_none() => {}
+                    Word::Absent => return Ok(Requeued::Absent),
+                    other => return Err(out_of_place(other)),
+                }
+            }
+        })
+    }
+}
+
+impl<'a> IntoFuture for DeleteDeadLetter<'a> {
+    type Output = Result<bool>;
+    type IntoFuture = Pending<'a, bool>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let key = self.key?;
+            let book = self.client.book(&key)?;
+            let until = self.client.deadline();
+            loop {
+                let letter = match self.letter {
+                    Some(number) => number,
+                    None => match find(&book, &key, None, until).await? {
+                        Some(letter) => letter.number,
+                        None => return Ok(false),
+                    },
+                };
+                let key = key.clone();
+                let answered = book.discards.send(Discard { key, letter }, until).await?;
+                match answered.answer {
+                    Word::Deleted => return Ok(true),
+                    // Somebody else took it; the one before it is the latest now.
+                    Word::Absent if self.letter.is_none() => {}
+                    Word::Absent => return Ok(false),
+                    other => return Err(out_of_place(other)),
+                }
+            }
+        })
+    }
+}
+
+/// The letter with this number, or the latest.
+async fn find(
+    book: &Book,
+    key: &JobKey,
+    number: Option<u64>,
+    until: Instant,
+) -> Result<Option<Letter>> {
+    let letters = book.ledger.letters(key.id(), number, 1, until).await?;
+    Ok(letters.into_iter().next())
+}

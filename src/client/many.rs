@@ -1,0 +1,237 @@
+//! Many jobs in one call.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use tokio::sync::Mutex;
+
+use super::{Book, Client, NewJob, Scheduled};
+use crate::error::{Error, ErrorKind, Result};
+use crate::settings::{BATCH, BATCH_BYTES, LANES};
+use crate::store::{Answered, Lane, Placement, Word};
+
+/// The lanes of one ledger for the calls that bring their own batches.
+pub(super) struct Lanes {
+    lanes: [Mutex<Lane>; LANES],
+    next: AtomicUsize,
+}
+
+/// Jobs of one ledger that travel in one call.
+#[derive(Default)]
+struct Batch {
+    items: Vec<Placement>,
+    /// Where in the caller's list each of them stands.
+    places: Vec<usize>,
+    bytes: usize,
+}
+
+/// Batches of one ledger that are sent one after the other.
+struct Convoy {
+    book: Arc<Book>,
+    batches: Vec<Batch>,
+}
+
+type Answers = Vec<Result<Option<Scheduled>>>;
+
+impl Client {
+    /// Schedules many jobs, of whatever kinds, and answers one by one, in their order: where
+    /// [`schedule`](Self::schedule) put the job, or `None` if there was a job and it was to be
+    /// scheduled [if absent](NewJob::if_absent), or none and it was to be
+    /// [if present](NewJob::if_present).
+    ///
+    /// What is not valid is refused before anything is sent, and spoils nothing else. The rest
+    /// travels in batches of some hundred jobs, several at a time; a batch that fails fails for
+    /// each of its jobs. The same key twice counts as two calls in order; a call in which it
+    /// occurs sends the jobs of that kind batch by batch, and so more slowly.
+    ///
+    /// The call may take as long as it makes progress. When a batch has had no answer for
+    /// [`call_timeout`](super::ClientBuilder::call_timeout), what was not sent is not sent.
+    ///
+    /// ```no_run
+    /// # async fn example(client: keyfall::Client) {
+    /// use keyfall::NewJob;
+    /// use std::time::Duration;
+    ///
+    /// let jobs = (1..=10_000).map(|order| {
+    ///     NewJob::new(format!("app1:order:expire:{order}"), &order).after(Duration::from_secs(1800))
+    /// });
+    /// for answer in client.schedule_many(jobs).await {
+    ///     if let Err(error) = answer {
+    ///         eprintln!("{error}");
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn schedule_many(
+        &self,
+        jobs: impl IntoIterator<Item = NewJob>,
+    ) -> impl Future<Output = Vec<Result<Option<Scheduled>>>> + Send {
+        let (answers, convoys) = self.sort(jobs);
+        self.send_all(answers, convoys)
+    }
+
+    /// Sorts jobs into batches, ledger by ledger. Those that are not valid have their answer.
+    fn sort(&self, jobs: impl IntoIterator<Item = NewJob>) -> (Answers, Vec<Convoy>) {
+        let limit = self.settings().payload_limit;
+        let jobs = jobs.into_iter();
+        let mut answers: Answers = Vec::with_capacity(jobs.size_hint().0);
+        let mut ledgers: Vec<Convoy> = Vec::new();
+        let mut by_kind: HashMap<String, usize> = HashMap::new();
+        for job in jobs {
+            let placed = job.into_placement(limit);
+            let placed = placed.and_then(|item| Ok((self.book(&item.key)?, item)));
+            let (book, item) = match placed {
+                Ok(valid) => valid,
+                Err(error) => {
+                    answers.push(Err(error));
+                    continue;
+                }
+            };
+            let at = match by_kind.get(item.key.kind()) {
+                Some(at) => *at,
+                None => {
+                    by_kind.insert(item.key.kind().to_owned(), ledgers.len());
+                    ledgers.push(Convoy {
+                        book,
+                        batches: Vec::new(),
+                    });
+                    ledgers.len() - 1
+                }
+            };
+            ledgers[at].add(item, answers.len());
+            // Until the batch is answered.
+            answers.push(Ok(None));
+        }
+        let convoys = ledgers.into_iter().flat_map(Convoy::split).collect();
+        (answers, convoys)
+    }
+
+    async fn send_all(&self, mut answers: Answers, convoys: Vec<Convoy>) -> Answers {
+        let gave_up = &OnceLock::new();
+        let mut sent = stream::iter(convoys)
+            .map(|convoy| self.send_convoy(convoy, gave_up))
+            .buffer_unordered(LANES);
+        while let Some(batches) = sent.next().await {
+            for (places, answered) in batches {
+                match answered {
+                    Ok(answered) => {
+                        for (place, answered) in places.into_iter().zip(answered) {
+                            answers[place] = read(answered);
+                        }
+                    }
+                    Err(error) => {
+                        for place in places {
+                            answers[place] = Err(error.duplicate());
+                        }
+                    }
+                }
+            }
+        }
+        answers
+    }
+
+    async fn send_convoy(
+        &self,
+        convoy: Convoy,
+        gave_up: &OnceLock<Error>,
+    ) -> Vec<(Vec<usize>, Result<Vec<Answered>>)> {
+        let Convoy { book, batches } = convoy;
+        let mut lane = book.lanes.take().await;
+        let mut sent = Vec::with_capacity(batches.len());
+        for Batch { items, places, .. } in batches {
+            if let Some(error) = gave_up.get() {
+                sent.push((places, Err(error.duplicate())));
+                continue;
+            }
+            let answered = self.send_batch(&book, &mut lane, &items).await;
+            if let Err(error) = &answered
+                && matches!(
+                    error.kind(),
+                    ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+                )
+            {
+                let why = format!("not sent, since a batch before it failed: {error}");
+                // Several may fail at the same time; one reason is enough.
+                let _ = gave_up.set(Error::new(ErrorKind::Unavailable, why));
+            }
+            sent.push((places, answered));
+        }
+        sent
+    }
+
+    async fn send_batch(
+        &self,
+        book: &Arc<Book>,
+        lane: &mut Lane,
+        items: &[Placement],
+    ) -> Result<Vec<Answered>> {
+        let until = self.deadline();
+        self.register(book, until).await?;
+        let answered = book.ledger.schedule(lane, items, until).await?;
+        self.register_again(book);
+        let unarmed = answered.iter().filter(|answer| answer.unarmed).count();
+        if unarmed > 0 {
+            tracing::warn!(
+                kind = %book.ledger.kind(),
+                unarmed,
+                "jobs run without triggers: their names hold foreign values, which are left \
+                 alone, or this user may not write them"
+            );
+        }
+        Ok(answered)
+    }
+}
+
+impl Lanes {
+    pub(super) fn new() -> Self {
+        Lanes {
+            lanes: std::array::from_fn(|_| Mutex::new(Lane::new())),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whichever lane is next, as soon as its call has ended. A caller that stops waiting
+    /// leaves the lane as it is: what it sent is overtaken by the next call.
+    async fn take(&self) -> tokio::sync::MutexGuard<'_, Lane> {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        self.lanes[next % LANES].lock().await
+    }
+}
+
+impl Convoy {
+    fn add(&mut self, item: Placement, place: usize) {
+        let bytes = item.payload.len() + item.header.len();
+        let full = |batch: &Batch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
+        if self.batches.last().is_none_or(full) {
+            self.batches.push(Batch::default());
+        }
+        let batch = self.batches.last_mut().expect("just made");
+        batch.bytes += bytes;
+        batch.items.push(item);
+        batch.places.push(place);
+    }
+
+    /// Batches that have no key in common may overtake each other; the others stay in line.
+    fn split(self) -> Vec<Convoy> {
+        let mut ids = HashSet::new();
+        let mut items = self.batches.iter().flat_map(|batch| &batch.items);
+        if items.any(|item| !ids.insert(item.key.id())) {
+            return vec![self];
+        }
+        let alone = |batch| Convoy {
+            book: self.book.clone(),
+            batches: vec![batch],
+        };
+        self.batches.into_iter().map(alone).collect()
+    }
+}
+
+fn read(answered: Answered) -> Result<Option<Scheduled>> {
+    match answered.answer {
+        Word::Exists | Word::Absent => Ok(None),
+        _ => Scheduled::from_answer(answered).map(Some),
+    }
+}
