@@ -4,7 +4,14 @@
 //! |---|---|
 //! | [`firing`] | a job runs when it is due: once, never early, on whatever path it was found |
 //! | [`outcomes`] | what becomes of a job after its handler has said how the run ended |
-//! | [`producing`] | what schedule, reschedule, cancel and get do in each state of a job |
+//! | [`scheduling`] | what schedule does, with its conditions, and what get shows |
+//! | [`bulk`] | many jobs in one call |
+//! | [`terms`] | policy, attempts, timeout and headers of one job |
+//! | [`changing`] | reschedule, fire_now and update_payload in each state of a job |
+//! | [`cancelling`] | cancel, before, at and after the start of a run |
+//! | [`successors`] | what is scheduled while a job of the same name runs |
+//! | [`letters`] | dead letters: looked at, requeued, deleted |
+//! | [`limits`] | what is refused, with the rule and the remedy |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
 //! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
@@ -16,12 +23,19 @@
 //! machine everything is late, and has to be right all the same.
 #![cfg(unix)]
 
+mod bulk;
+mod cancelling;
+mod changing;
 mod crash;
 mod crowding;
 mod demo;
 mod firing;
+mod letters;
+mod limits;
 mod outcomes;
-mod producing;
 mod runs;
+mod scheduling;
 mod site;
+mod successors;
+mod terms;
 mod workers;

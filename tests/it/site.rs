@@ -1,10 +1,10 @@
 //! What a test works with: an app segment of its own on a Redis, a client, and workers.
 
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use keyfall::embedded::Embedded;
-use keyfall::{Client, JobState, JobView, Result, Router, Stats, Worker};
+use keyfall::{Client, JobState, JobView, Result, RetryPolicy, Router, Stats, Worker};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
 use tokio::sync::oneshot;
@@ -209,3 +209,23 @@ pub(crate) const fn ms(count: u64) -> Duration {
 }
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+/// The time lies about so far ahead; a minute more or less is the same.
+#[track_caller]
+pub(crate) fn assert_about(due: SystemTime, ahead: Duration) {
+    let expected = SystemTime::now() + ahead;
+    let apart = due
+        .duration_since(expected)
+        .unwrap_or_else(|e| e.duration());
+    assert!(apart < Duration::from_secs(60), "{apart:?} apart");
+}
+
+/// What happened to a job.
+pub(crate) fn steps(view: &JobView) -> Vec<&str> {
+    view.steps().iter().map(|step| step.what.as_str()).collect()
+}
+
+/// A retry that does not come about during a test.
+pub(crate) fn fails_slowly() -> RetryPolicy {
+    RetryPolicy::fixed(HOUR).unwrap()
+}

@@ -1,0 +1,98 @@
+//! What is scheduled while a job of the same name runs.
+
+use std::time::Duration;
+
+use keyfall::{JobState, Outcome, Placed, Router};
+
+use crate::runs::{Gate, recorder};
+use crate::site::Site;
+
+#[tokio::test]
+async fn what_is_scheduled_while_the_job_runs_follows_it_instead_of_its_retries() {
+    let site = Site::new("pro-next").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let handler = {
+        let gate = gate.clone();
+        async move |job: keyfall::Job| {
+            log.note(&job);
+            match &job.payload()[..] {
+                b"\"first\"" => {
+                    gate.passed().await;
+                    Outcome::retry_after(Duration::ZERO, "to be superseded")
+                }
+                _ => Outcome::Done,
+            }
+        }
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    let key = site.key(1);
+    site.client.schedule(&key, "first").await.unwrap();
+    let first = runs.next().await;
+    for payload in ["second", "third"] {
+        let next = site.client.schedule(&key, payload).await.unwrap();
+        assert_eq!(next.placed, Placed::Succeeds);
+    }
+    let view = site.view(&key).await;
+    assert_eq!(view.state(), JobState::Running);
+    assert_eq!(
+        view.json::<String>().unwrap(),
+        "first",
+        "the run keeps what it was given"
+    );
+    assert!(view.successor_due().is_some());
+    assert_eq!(site.stats().await.successors, 1);
+    runs.assert_no_more();
+    gate.open();
+    let third = runs.next().await;
+    assert_eq!(
+        (&third.payload()[..], third.attempt()),
+        (&b"\"third\""[..], 1)
+    );
+    assert!(first.fence() < third.fence());
+    let stats = site.all_ended().await;
+    // The second by the third, the first by its successor.
+    assert_eq!((stats.replaced, stats.failed, stats.done), (2, 0, 1));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_run_that_dies_or_ends_well_makes_way_for_its_successor() {
+    let site = Site::new("pro-way").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let handler = {
+        let gate = gate.clone();
+        async move |job: keyfall::Job| {
+            log.note(&job);
+            gate.passed().await;
+            match &job.payload()[..] {
+                b"\"dies\"" => Outcome::bury("it had to"),
+                _ => Outcome::Done,
+            }
+        }
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    for payload in ["dies", "ends well"] {
+        site.client
+            .schedule(site.key(payload.len()), payload)
+            .await
+            .unwrap();
+        runs.next().await;
+        site.client
+            .schedule(site.key(payload.len()), "next")
+            .await
+            .unwrap();
+    }
+    gate.open();
+    for job in runs.take(2).await {
+        assert_eq!(&job.payload()[..], b"\"next\"");
+    }
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.dead, stats.replaced), (3, 1, 0));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
