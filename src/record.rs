@@ -288,6 +288,26 @@ mod tests {
     }
 
     #[test]
+    fn terms_are_written_as_people_read_them_and_come_back() {
+        let retry = RetryPolicy::ladder([15, 180].map(Duration::from_secs)).unwrap();
+        let key: JobKey = "a:b:c:d".parse().unwrap();
+        let timeout = Some(Duration::from_micros(1_500_001));
+        let terms = Terms::new(&key, Some(retry), timeout, Some(2)).unwrap();
+        let header = Header::new(Headers::new(), terms);
+        let line = r#"{"v":1,"retry":{"ladder":["15s","3m"]},"max_attempts":2,"timeout_ms":1501}"#;
+        assert_eq!(header.to_line(), line);
+        assert_eq!(Header::parse(line.as_bytes()).unwrap(), header);
+    }
+
+    #[test]
+    fn a_job_that_begins_anew_keeps_all_but_attempts_and_error() {
+        let kept = r#""headers":{"a":"1"},"max_attempts":2,"tenant":7}"#;
+        let line = format!(r#"{{"v":1,"attempts":3,"error":"no",{kept}"#);
+        let untried = Header::parse(line.as_bytes()).unwrap().untried();
+        assert_eq!(untried.to_line(), format!(r#"{{"v":1,{kept}"#));
+    }
+
+    #[test]
     fn faults_are_told_apart() {
         let fault = |bytes: &'static [u8]| Record::parse(bytes).unwrap_err();
         assert_eq!(fault(b""), RecordFault::Missing);

@@ -1,22 +1,31 @@
 //! Many jobs in one call.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use tokio::sync::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout_at;
 
 use super::{Book, Client, NewJob, Scheduled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
 use crate::store::{Answered, Lane, Placement, Word};
 
-/// The lanes of one ledger for the calls that bring their own batches.
+/// The lanes of one ledger for the calls that bring batches of their own.
 pub(super) struct Lanes {
-    lanes: [Mutex<Lane>; LANES],
-    next: AtomicUsize,
+    free: Mutex<Vec<Lane>>,
+    turns: Semaphore,
+}
+
+/// A lane that one caller has for itself. One that stops waiting leaves it as it is: what was
+/// sent is overtaken by the next call.
+struct Turn<'a> {
+    lane: Option<Lane>,
+    lanes: &'a Lanes,
+    _permit: SemaphorePermit<'a>,
 }
 
 /// Jobs of one ledger that travel in one call.
@@ -139,37 +148,43 @@ impl Client {
         gave_up: &OnceLock<Error>,
     ) -> Vec<(Vec<usize>, Result<Vec<Answered>>)> {
         let Convoy { book, batches } = convoy;
-        let mut lane = book.lanes.take().await;
+        let mut turn = None;
         let mut sent = Vec::with_capacity(batches.len());
         for Batch { items, places, .. } in batches {
-            if let Some(error) = gave_up.get() {
-                sent.push((places, Err(error.duplicate())));
-                continue;
-            }
-            let answered = self.send_batch(&book, &mut lane, &items).await;
+            let answered = match gave_up.get() {
+                Some(error) => Err(error.duplicate()),
+                None => self.send_batch(&book, &mut turn, &items).await,
+            };
             if let Err(error) = &answered
                 && matches!(
                     error.kind(),
                     ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
                 )
             {
-                let why = format!("not sent, since a batch before it failed: {error}");
-                // Several may fail at the same time; one reason is enough.
-                let _ = gave_up.set(Error::new(ErrorKind::Unavailable, why));
+                // Several may fail at the same time; the first reason is enough.
+                gave_up.get_or_init(|| {
+                    let why = format!("not sent, since a batch before it failed: {error}");
+                    Error::new(ErrorKind::Unavailable, why)
+                });
             }
             sent.push((places, answered));
         }
         sent
     }
 
-    async fn send_batch(
+    async fn send_batch<'a>(
         &self,
-        book: &Arc<Book>,
-        lane: &mut Lane,
+        book: &'a Arc<Book>,
+        turn: &mut Option<Turn<'a>>,
         items: &[Placement],
     ) -> Result<Vec<Answered>> {
         let until = self.deadline();
         self.register(book, until).await?;
+        let turn = match turn {
+            Some(turn) => turn,
+            None => turn.insert(book.lanes.take(until).await?),
+        };
+        let lane = turn.lane.as_mut().expect("until it is dropped");
         let answered = book.ledger.schedule(lane, items, until).await?;
         self.register_again(book);
         let unarmed = answered.iter().filter(|answer| answer.unarmed).count();
@@ -188,16 +203,31 @@ impl Client {
 impl Lanes {
     pub(super) fn new() -> Self {
         Lanes {
-            lanes: std::array::from_fn(|_| Mutex::new(Lane::new())),
-            next: AtomicUsize::new(0),
+            free: Mutex::default(),
+            turns: Semaphore::new(LANES),
         }
     }
 
-    /// Whichever lane is next, as soon as its call has ended. A caller that stops waiting
-    /// leaves the lane as it is: what it sent is overtaken by the next call.
-    async fn take(&self) -> tokio::sync::MutexGuard<'_, Lane> {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lanes[next % LANES].lock().await
+    async fn take(&self, until: Instant) -> Result<Turn<'_>> {
+        let Ok(Ok(permit)) = timeout_at(until.into(), self.turns.acquire()).await else {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "too many calls are waiting for Redis; these jobs were not sent",
+            ));
+        };
+        let lane = self.free.lock().expect("no panic while held").pop();
+        Ok(Turn {
+            lane: Some(lane.unwrap_or_else(Lane::new)),
+            lanes: self,
+            _permit: permit,
+        })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut free = self.lanes.free.lock().expect("no panic while held");
+        free.extend(self.lane.take());
     }
 }
 

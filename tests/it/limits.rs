@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use keyfall::{Cancelled, Client, ClientBuilder, Error, ErrorKind, Router, Worker};
+use keyfall::{Cancelled, Client, ClientBuilder, Error, ErrorKind, NewJob, Router, Worker};
 
 use crate::runs::recorder;
 use crate::site::{HOUR, Site, ms, shared_redis};
@@ -47,7 +47,17 @@ async fn what_breaks_a_limit_is_refused_with_the_rule() {
         ErrorKind::InvalidPayload,
         &["1048577 bytes"],
     );
+    assert_refused(
+        small.update_payload_bytes(&key, vec![0; 11]).await,
+        ErrorKind::InvalidPayload,
+        &["11 bytes", "the limit is 10", &key],
+    );
     let unwritable = std::collections::HashMap::from([((1, 2), 3)]);
+    assert_refused(
+        site.client.update_payload(&key, &unwritable).await,
+        ErrorKind::InvalidPayload,
+        &["cannot be written as JSON"],
+    );
     assert_refused(
         site.client.schedule(&key, &unwritable).await,
         ErrorKind::InvalidPayload,
@@ -84,6 +94,11 @@ async fn what_breaks_a_limit_is_refused_with_the_rule() {
         ErrorKind::InvalidTime,
         &["10 years"],
     );
+    assert_refused(
+        site.client.requeue(&key).after(Duration::MAX).await,
+        ErrorKind::InvalidTime,
+        &["10 years"],
+    );
     // What was refused changed nothing.
     let view = site.view(&key).await;
     assert_eq!((&view.payload()[..], view.steps().len()), (&b"\"\""[..], 0));
@@ -113,6 +128,14 @@ async fn what_is_no_job_key_is_refused_by_every_call() {
         assert_refused(client.reschedule(key).await, kind, rule);
         assert_refused(client.cancel(key).await, kind, rule);
         assert_refused(client.get(key).await, kind, rule);
+        assert_refused(client.schedule(key, "").if_present().await, kind, rule);
+        assert_refused(client.fire_now(key).await, kind, rule);
+        assert_refused(client.update_payload(key, "").await, kind, rule);
+        assert_refused(client.requeue(key).await, kind, rule);
+        assert_refused(client.delete_dead_letter(key).await, kind, rule);
+        assert_refused(client.dead_letters(key).await, kind, rule);
+        let mut many = client.schedule_many([NewJob::new(key, "")]).await;
+        assert_refused(many.remove(0), kind, rule);
     }
     assert_refused(
         client.stats("a:b").await,
