@@ -51,7 +51,7 @@ local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
 local gone, forgotten, promoted, shadows, scores, armed = {}, {}, {}, {}, {}, {}
-local cancelled, replaced, earliest = 0, 0, nil
+local cancelled, replaced, news = 0, 0, {}
 for i, id in ipairs(ids) do
   local lapse = tonumber(lapses[i] or nil)
   if done[id] then
@@ -75,7 +75,7 @@ for i, id in ipairs(ids) do
         scores[#scores + 1] = int(next_due)
         scores[#scores + 1] = id
         armed[i] = next_due
-        earliest = math.min(earliest or next_due, next_due)
+        note(news, id, next_due, now)
       else
         forgotten[#forgotten + 1] = id
       end
@@ -136,5 +136,5 @@ if #KEYS > FIXED then
     arm(KEYS[FIXED + i], marker, due, now)
   end
 end
-wake(ARGV[4], ARGV[5], earliest, before, now)
+wake(ARGV[4], ARGV[5], news, before)
 return reply

@@ -48,7 +48,7 @@ redis.call('HLEN', stats_key)
 
 local answers, raised, shadows, scores, armed = {}, {}, {}, {}, {}
 local present, gone = {}, {}
-local earliest
+local news = {}
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   if not deaths[i] or not records[i] or gone[names[i]] then
@@ -66,7 +66,7 @@ for i, id in ipairs(ids) do
     scores[#scores + 1] = id
     answers[i] = 'requeued:' .. int(due)
     armed[i] = due
-    earliest = math.min(earliest or due, due)
+    note(news, id, due, now)
   end
 end
 
@@ -89,5 +89,5 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)
-wake(ARGV[3], ARGV[4], earliest, before, now)
+wake(ARGV[3], ARGV[4], news, before)
 return {'ok', int(now), reply}

@@ -46,7 +46,7 @@ for i, id in ipairs(ids) do
 end
 
 local answers, scores, shadows, waiting, armed = {}, {}, {}, {}, {}
-local earliest
+local news = {}
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   local due, step = due_ms(ARGV[at + 2], now), ARGV[at + 3]
@@ -75,7 +75,7 @@ for i, id in ipairs(ids) do
     end
     answers[i] = 'moved:' .. int(due)
     armed[i] = due
-    earliest = math.min(earliest or due, due)
+    note(news, id, due, now)
   else
     answers[i] = 'absent'
   end
@@ -99,5 +99,5 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)
-wake(ARGV[3], ARGV[4], earliest, before, now)
+wake(ARGV[3], ARGV[4], news, before)
 return {'ok', int(now), reply}

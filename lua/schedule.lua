@@ -47,7 +47,7 @@ for i, id in ipairs(ids) do
 end
 
 local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
-local accepted, replaced, earliest = 0, 0, nil
+local accepted, replaced, news = 0, 0, {}
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   local mode, when, header, payload = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
@@ -80,7 +80,7 @@ for i, id in ipairs(ids) do
       scores[#scores + 1] = int(due)
       scores[#scores + 1] = id
       armed[i] = due
-      earliest = math.min(earliest or due, due)
+      note(news, id, due, now)
     end
   end
 end
@@ -109,5 +109,5 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)
-wake(ARGV[3], ARGV[4], earliest, before, now)
+wake(ARGV[3], ARGV[4], news, before)
 return {'ok', int(now), reply}

@@ -68,7 +68,7 @@ local before = soonest(due_key, now)
 
 local answers, ended, erased, counts = {}, {}, {}, {}
 local promoted, shadows, scores, armed, buried = {}, {}, {}, {}, {}
-local earliest
+local news = {}
 local settled = {}
 
 local function count_one(name)
@@ -81,7 +81,7 @@ local function pending(i, id, due, record)
   scores[#scores + 1] = int(due)
   scores[#scores + 1] = id
   armed[i] = due
-  earliest = math.min(earliest or due, due)
+  note(news, id, due, now)
 end
 
 for i, id in ipairs(ids) do
@@ -169,5 +169,5 @@ if #KEYS > FIXED then
     arm(KEYS[FIXED + i], marker, due, now)
   end
 end
-wake(ARGV[3], ARGV[4], earliest, before, now)
+wake(ARGV[3], ARGV[4], news, before)
 return {'ok', int(now), reply, int(trimmed)}

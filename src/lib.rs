@@ -66,6 +66,8 @@ mod error;
 #[cfg(feature = "worker")]
 mod handler;
 mod headers;
+#[cfg(feature = "worker")]
+mod instance;
 mod key;
 mod names;
 mod record;
@@ -88,6 +90,8 @@ pub use client::{
     NewJob, Placed, Requeue, Requeued, Reschedule, Rescheduled, Schedule, ScheduleIfAbsent,
     ScheduleIfPresent, Scheduled, Stats, Updated,
 };
+#[cfg(feature = "worker")]
+pub use client::{Instance, Unrouted};
 pub use error::{Error, ErrorKind, Result};
 #[cfg(feature = "worker")]
 pub use handler::{
@@ -101,7 +105,7 @@ pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::Router;
 #[cfg(feature = "worker")]
-pub use worker::{Source, Worker};
+pub use worker::{Notice, Source, Worker};
 
 /// The examples of the README are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "worker"))]

@@ -35,8 +35,23 @@ impl Names {
         format!("{}:meta", self.namespace)
     }
 
-    /// Channel: `due ledger ms`, `kind kind`, `cancel kind id`. Channels are common to all
-    /// databases of a server, hence the number.
+    /// Hash: instance → `beat-ms room description`. Instances that live, and some that do not
+    /// any more.
+    #[cfg(feature = "worker")]
+    pub(crate) fn instances(&self) -> String {
+        format!("{}:instances", self.namespace)
+    }
+
+    /// Channel on which an instance hears that its own beats arrive, and so that its
+    /// subscription lives.
+    #[cfg(feature = "worker")]
+    pub(crate) fn pulse(&self, database: i64, instance: &str) -> String {
+        format!("{}:pulse:{database}:{instance}", self.namespace)
+    }
+
+    /// Channel: `due ledger ms`, `now ledger id…`, `late ledger id…`, `flood ledger`,
+    /// `kind kind`, `cancel kind id`, `instances`. Channels are common to all databases of a
+    /// server, hence the number.
     pub(crate) fn wake(&self, database: i64) -> String {
         format!("{}:wake:{database}", self.namespace)
     }

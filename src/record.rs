@@ -178,6 +178,12 @@ impl Header {
         line.expect("a map of strings and numbers is JSON").into()
     }
 
+    /// What a header, as one line, says of how the job failed or why it was buried.
+    #[cfg(feature = "worker")]
+    pub(crate) fn reason(line: &str) -> Option<String> {
+        Header::parse(line.as_bytes()).ok()?.error
+    }
+
     fn parse(line: &[u8]) -> Result<Self, RecordFault> {
         if line == PLAIN.as_bytes() {
             return Ok(Header::default());

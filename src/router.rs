@@ -60,6 +60,8 @@ pub(crate) struct Routes {
     pub(crate) table: RouteTable,
     /// In the order of the table.
     pub(crate) routes: Vec<RouteEntry>,
+    /// Which of them, the last, takes what no other matches.
+    pub(crate) fallback: Option<usize>,
 }
 
 /// One route of a finished router.
@@ -70,6 +72,7 @@ pub(crate) struct RouteEntry {
     pub(crate) timeout: Option<Duration>,
     pub(crate) concurrency: Option<usize>,
     pub(crate) names: Names,
+    pub(crate) priority: i32,
 }
 
 impl<S: Send + Sync + 'static> Router<S> {
@@ -146,11 +149,17 @@ impl Router {
         Ok(Routes {
             table: RouteTable::new(table.collect())?,
             routes: self.routes.into_iter().map(RouteEntry::new).collect(),
+            fallback: None,
         })
     }
 }
 
 impl Routes {
+    /// How many of the routes are in the table: all but the fallback.
+    pub(crate) fn of_table(&self) -> usize {
+        self.fallback.unwrap_or(self.routes.len())
+    }
+
     /// The kinds that routes name in full, each once.
     pub(crate) fn literal_kinds(&self) -> BTreeSet<Kind> {
         let patterns = self.routes.iter().map(|route| &route.pattern);
@@ -174,6 +183,7 @@ impl RouteEntry {
             retry: route.options.retry.clone(),
             timeout: route.options.timeout,
             concurrency: route.options.concurrency,
+            priority: route.options.priority,
             handler: route.into_endpoint(),
         }
     }

@@ -88,6 +88,9 @@ pub(crate) struct WorkerSettings {
     pub(crate) dead_count: u64,
     /// For how long. Defaults to 90 days.
     pub(crate) dead_age: Duration,
+    /// How long jobs are overdue that no live instance has a route for, before they are buried.
+    /// Defaults to never: whoever forgot the route should find the jobs.
+    pub(crate) bury_unrouted: Option<Duration>,
 }
 
 #[cfg(feature = "worker")]
@@ -100,6 +103,7 @@ impl Default for WorkerSettings {
             timeout: Duration::from_secs(300),
             dead_count: 10_000,
             dead_age: Duration::from_secs(90 * 24 * 3600),
+            bury_unrouted: None,
         }
     }
 }
@@ -132,6 +136,11 @@ pub(crate) const OVERDUE: Duration = Duration::from_millis(200);
 #[cfg(feature = "worker")]
 pub(crate) const SWEEP_IDLE: Duration = Duration::from_secs(30);
 
+/// How often an instance looks for jobs that nobody has a route for, and for kinds whose
+/// announcement was lost.
+#[cfg(feature = "worker")]
+pub(crate) const LOOKOUT: Duration = Duration::from_secs(20);
+
 /// How often the reconciler looks while neither events nor wake-ups are heard: then it is all
 /// that finds new jobs.
 #[cfg(feature = "worker")]
@@ -146,9 +155,20 @@ pub(crate) const UNANNOUNCED: Duration = Duration::from_millis(20);
 #[cfg(feature = "worker")]
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1500);
 
-/// How often a worker asks Redis for its time. Shows that the connection is alive, too.
+/// How often an instance says that it lives, and learns which others do. Shows that both of
+/// its connections are alive, too.
 #[cfg(feature = "worker")]
-pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
+pub(crate) const BEAT: Duration = Duration::from_millis(800);
+
+/// After which silence an instance counts as gone. With [`BEAT`] it bounds how long a ledger
+/// is without a pacer: one beat to notice that something is late, and this.
+#[cfg(feature = "worker")]
+pub(crate) const SILENCE: Duration = Duration::from_millis(1250);
+
+/// How long a subscription may be silent before it is asked whether it lives. Longer than
+/// [`BEAT`], since it hears its own instance's beats.
+#[cfg(feature = "worker")]
+pub(crate) const SUBSCRIPTION_SILENCE: Duration = Duration::from_secs(2);
 
 /// How long settling may gather. Nobody waits for it, and a call for each job would cost
 /// Redis more than the job.

@@ -21,6 +21,12 @@ impl UnixMs {
             .map(UnixMs)
     }
 
+    #[cfg(feature = "worker")]
+    pub(crate) fn plus(self, elapsed: Duration) -> Self {
+        let ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        UnixMs(self.0.saturating_add(ms))
+    }
+
     pub(crate) fn to_system(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_millis(self.0)
     }

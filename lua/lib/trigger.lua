@@ -41,9 +41,22 @@ local function soonest(due, now)
   return next_one[2] and tonumber(next_one[2])
 end
 
--- Wakes the pacers if a job that was just written is due already, or sooner than all before.
-local function wake(channel, subject, earliest, before, now)
-  if earliest and (earliest * 1000 <= now or not before or earliest < before) then
-    redis.pcall('PUBLISH', channel, 'due ' .. subject .. ' ' .. int(earliest))
+-- Notes that a job was made pending: the soonest due time that is still ahead, and the jobs
+-- that are due already, which no trigger will announce.
+local function note(news, id, due, now)
+  if due * 1000 <= now then
+    news[#news + 1] = id
+  elseif not news.soonest or due < news.soonest then
+    news.soonest = due
+  end
+end
+
+-- Tells the workers which jobs are due, and the pacer that one is due sooner than all before.
+local function wake(channel, subject, news, before)
+  if #news > 0 then
+    redis.pcall('PUBLISH', channel, 'now ' .. subject .. ' ' .. table.concat(news, ' '))
+  end
+  if news.soonest and (not before or news.soonest < before) then
+    redis.pcall('PUBLISH', channel, 'due ' .. subject .. ' ' .. int(news.soonest))
   end
 end

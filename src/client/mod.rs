@@ -3,6 +3,8 @@
 mod builder;
 mod change;
 mod due;
+#[cfg(feature = "worker")]
+mod instances;
 mod letters;
 mod many;
 mod new_job;
@@ -23,6 +25,8 @@ use serde::Serialize;
 
 pub use builder::ClientBuilder;
 pub use change::{Cancelled, Reschedule, Rescheduled, Updated};
+#[cfg(feature = "worker")]
+pub use instances::{Instance, Unrouted};
 pub use letters::{DeleteDeadLetter, Requeue, Requeued};
 use many::Lanes;
 pub use new_job::NewJob;

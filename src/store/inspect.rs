@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::Ledger;
-use super::ledger::Called;
+use super::call::Called;
 use super::reply::unexpected;
 use super::script::{GET, STATS};
 use crate::error::Result;

@@ -8,12 +8,17 @@ pub(crate) struct Lane {
     number: u64,
 }
 
+/// A name that nobody else has: 96 random bits.
+pub(crate) fn unique_id() -> String {
+    let [a, b, c]: [u32; 3] = rand::random();
+    format!("{a:08x}{b:08x}{c:08x}")
+}
+
 impl Lane {
-    /// A lane that nobody else has: its id is 96 random bits.
+    /// A lane that nobody else has.
     pub(crate) fn new() -> Self {
-        let [a, b, c]: [u32; 3] = rand::random();
         Lane {
-            id: format!("{a:08x}{b:08x}{c:08x}"),
+            id: unique_id(),
             number: 0,
         }
     }

@@ -2,19 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redis::Cmd;
 
-use super::reply::{Answered, Reply};
+use super::call::Called;
+use super::reply::Answered;
 use super::script::Script;
 use super::{Lane, Store};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::names::LedgerNames;
-
-/// How long an insisting store waits before it asks a server again that has refused.
-const INSISTENCE: Duration = Duration::from_millis(500);
 
 /// The truth about one kind. What can be done to it stands in
 /// [`produce`](super::produce), [`work`](super::work) and [`inspect`](super::inspect).
@@ -23,13 +21,6 @@ pub(crate) struct Ledger {
     pub(super) names: LedgerNames,
     pub(super) wake: String,
     kind: Kind,
-}
-
-/// The reply to a call, and when the try that it answers was sent.
-pub(super) struct Called {
-    pub(super) reply: Reply,
-    #[cfg(feature = "worker")]
-    pub(super) sent: Instant,
 }
 
 impl Ledger {
@@ -60,10 +51,7 @@ impl Ledger {
         jobs: impl ExactSizeIterator<Item = &'a JobKey>,
     ) -> Cmd {
         debug_assert_eq!(keys.len(), script.fixed_keys, "{}", script.name);
-        let mut cmd = Cmd::with_capacity(64, 1024);
-        cmd.arg("EVALSHA")
-            .arg(script.hash())
-            .arg(keys.len() + jobs.len());
+        let mut cmd = script.call(keys.len() + jobs.len());
         for key in keys {
             cmd.arg(*key);
         }
@@ -80,45 +68,9 @@ impl Ledger {
         cmd: &Cmd,
         until: Instant,
     ) -> Result<Called> {
-        let store = &self.store;
-        let mut loaded = false;
-        let mut waiting = false;
-        let answer = loop {
-            let fault = match store.answer(cmd, until).await {
-                Ok(answer) => break answer,
-                Err(fault) if fault.is_no_script() && !loaded => {
-                    tracing::debug!(script = script.name, "the server does not know the script");
-                    match store.answer(&script.load(), until).await {
-                        Ok(_) => {
-                            loaded = true;
-                            continue;
-                        }
-                        Err(fault) => fault,
-                    }
-                }
-                Err(fault) => fault,
-            };
-            loaded = false;
-            let again = Instant::now() + INSISTENCE;
-            if !store.insists || !fault.may_be_mended() || again >= until {
-                return Err(fault.into());
-            }
-            if !std::mem::replace(&mut waiting, true) {
-                let error = Error::from(fault);
-                tracing::warn!(script = script.name, ledger = ?self, %error, "tried until it works");
-            }
-            tokio::time::sleep_until(again.into()).await;
-        };
-        if waiting {
-            tracing::info!(script = script.name, ledger = ?self, "it works again");
-        }
-        let reply = Reply::parse(answer.value)?;
-        store.clock.observe(answer.sent, answer.received, reply.now);
-        Ok(Called {
-            reply,
-            #[cfg(feature = "worker")]
-            sent: answer.sent,
-        })
+        self.store
+            .eval(script, cmd, &self.names.subject, until)
+            .await
     }
 
     /// As [`eval`](Self::eval), for a script that answers item by item.

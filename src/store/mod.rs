@@ -5,14 +5,18 @@
 //! | [`link`] | a connection for commands, rebuilt when it breaks or hangs |
 //! | [`subscription`] | a subscription to one node, with heartbeat and reconnection |
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
-//! | [`lane`] | numbered calls, which may be repeated |
+//! | [`call`], [`lane`] | calls of scripts; numbered ones, which may be repeated |
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
+//! | [`instances`] | which instances live |
 //! | [`server`] | what a server must be to carry Keyfall |
 
+mod call;
 mod clock;
 mod fault;
 mod inspect;
+#[cfg(feature = "worker")]
+mod instances;
 mod lane;
 mod ledger;
 mod letters;
@@ -38,7 +42,11 @@ use redis::{Cmd, Value};
 
 pub(crate) use clock::RedisClock;
 pub(crate) use inspect::{Found, Tally};
+#[cfg(feature = "worker")]
+pub(crate) use instances::{Beat, Seen};
 pub(crate) use lane::Lane;
+#[cfg(feature = "worker")]
+pub(crate) use lane::unique_id;
 pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Letter, Revival};
 use link::{Answer, Link, Request};
@@ -133,26 +141,17 @@ impl Store {
         self.command(&add, until).await?;
         // Always, since whoever added it may not have come to say so. Only a hint: workers
         // read the list anew, too.
-        let mut tell = redis::cmd("PUBLISH");
-        tell.arg(self.names.wake(self.database))
-            .arg(format!("kind {kind}"));
-        if let Err(error) = self.command(&tell, until).await {
+        if let Err(error) = self.tell(&format!("kind {kind}"), until).await {
             tracing::warn!(%kind, %error, "a kind could not be announced");
         }
         Ok(())
     }
 
-    /// Asks the server for its time, which also shows that it answers at all.
-    #[cfg(feature = "worker")]
-    pub(crate) async fn heartbeat(&self, until: Instant) -> Result<()> {
-        let answer = self
-            .link
-            .send(Request::One(&redis::cmd("TIME")), until)
-            .await?;
-        let (seconds, micros): (u64, u64) = from_value(answer.value)?;
-        let now = crate::time::UnixUs(seconds * 1_000_000 + micros);
-        self.clock.observe(answer.sent, answer.received, now);
-        Ok(())
+    /// Says something on the wake channel. A hint: nothing depends on its being heard.
+    pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
+        let mut cmd = redis::cmd("PUBLISH");
+        cmd.arg(self.names.wake(self.database)).arg(message);
+        self.command(&cmd, until).await.map(drop)
     }
 
     async fn command(&self, cmd: &Cmd, until: Instant) -> Result<Value> {

@@ -12,8 +12,16 @@ pub(crate) struct Script {
 }
 
 impl Script {
+    #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn hash(&self) -> &str {
         &self.hash
+    }
+
+    /// The command that calls it, but for its keys, of which there are so many, and arguments.
+    pub(crate) fn call(&self, keys: usize) -> redis::Cmd {
+        let mut cmd = redis::Cmd::with_capacity(64, 1024);
+        cmd.arg("EVALSHA").arg(&self.hash).arg(keys);
+        cmd
     }
 
     /// The command that makes the server learn this script.
@@ -69,6 +77,8 @@ scripts! {
     REQUEUE = "requeue", 8 keys, ["clock", "calls", "record", "trigger", "dead"];
     DISCARD = "discard", 5 keys, ["clock", "calls", "dead"];
     LETTERS = "letters", 2 keys, ["clock"];
+    #[cfg(feature = "worker")]
+    BEAT = "beat", 1 keys, ["clock"];
     GET = "get", 7 keys, ["clock"];
     STATS = "stats", 5 keys, ["clock"];
 }

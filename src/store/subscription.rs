@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use redis::aio::{PubSubSink, PubSubStream};
-use tokio::time::{Instant, interval_at, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::Store;
 use super::fault::Fault;
 use crate::error::Error;
 use crate::names::Names;
-use crate::settings::{HEARTBEAT, LinkSettings};
+use crate::settings::{LinkSettings, SUBSCRIPTION_SILENCE};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
@@ -33,14 +33,17 @@ pub(crate) struct Subscription {
     store: Arc<Store>,
     expired: String,
     wake: String,
+    pulse: String,
     patience: Duration,
 }
 
 impl Subscription {
-    pub(crate) fn new(store: Arc<Store>, settings: &LinkSettings) -> Self {
+    /// The subscription of an instance, which hears its own beats.
+    pub(crate) fn new(store: Arc<Store>, instance: &str, settings: &LinkSettings) -> Self {
         Subscription {
             expired: Names::expired(store.database),
             wake: store.names.wake(store.database),
+            pulse: store.names.pulse(store.database, instance),
             store,
             patience: settings.connect_timeout.max(settings.response_timeout),
         }
@@ -70,7 +73,8 @@ impl Subscription {
         let subscribe = async {
             let pubsub = self.store.link.client().get_async_pubsub().await?;
             let (mut sink, stream) = pubsub.split();
-            sink.subscribe(&[&self.expired, &self.wake]).await?;
+            sink.subscribe(&[&self.expired, &self.wake, &self.pulse])
+                .await?;
             Ok((sink, stream))
         };
         match timeout(self.patience, subscribe).await {
@@ -86,30 +90,24 @@ impl Subscription {
         hear: &mut impl AsyncFnMut(Signal<'_>),
     ) -> Fault {
         let address = self.store.address();
-        // A wake-up is lost only with its connection, so this bounds how long a lost one goes
-        // unnoticed.
-        let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         loop {
-            tokio::select! {
-                biased;
-                message = stream.next() => {
-                    let Some(message) = message else {
-                        return Fault::closed(&address);
-                    };
-                    let payload = message.get_payload_bytes();
-                    if message.get_channel_name() == self.expired {
-                        hear(Signal::Expired(payload)).await;
-                    } else {
-                        hear(Signal::Wake(payload)).await;
-                    }
+            let Ok(message) = timeout(SUBSCRIPTION_SILENCE, stream.next()).await else {
+                // Not even a beat of our own: is anybody there? A wake-up is lost only with its
+                // connection, so this bounds how long a lost one goes unnoticed.
+                match timeout(self.patience, sink.ping::<redis::Value>()).await {
+                    Ok(Ok(_)) => continue,
+                    Ok(Err(error)) => return Fault::from_redis(error, &address),
+                    Err(_) => return Fault::timed_out(&address, self.patience),
                 }
-                _ = heartbeat.tick() => {
-                    match timeout(self.patience, sink.ping::<redis::Value>()).await {
-                        Ok(Ok(_)) => {}
-                        Ok(Err(error)) => return Fault::from_redis(error, &address),
-                        Err(_) => return Fault::timed_out(&address, self.patience),
-                    }
-                }
+            };
+            let Some(message) = message else {
+                return Fault::closed(&address);
+            };
+            let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
+            if channel == self.expired {
+                hear(Signal::Expired(payload)).await;
+            } else if channel == self.wake {
+                hear(Signal::Wake(payload)).await;
             }
         }
     }

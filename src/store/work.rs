@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::ledger::{Called, number};
+use super::call::Called;
+use super::ledger::number;
 use super::produce::When;
 use super::reply::{Answered, unexpected};
 use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP};
@@ -150,14 +151,15 @@ impl Ledger {
         Ok((answers, called.sent))
     }
 
-    /// Ends leases; `lua/settle.lua`.
+    /// Ends leases; `lua/settle.lua`. Returns the answers, and how many old dead letters fell
+    /// to their limits.
     pub(crate) async fn settle(
         &self,
         lane: &mut Lane,
         items: &[Settlement],
         dead: DeadLimits,
         until: Instant,
-    ) -> Result<Vec<Answered>> {
+    ) -> Result<(Vec<Answered>, u64)> {
         let n = &self.names;
         let keys: [&str; 10] = [
             &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats, &n.calls,
@@ -179,11 +181,7 @@ impl Ledger {
         }
         let mut reply = self.eval(&SETTLE, &cmd, until).await?.reply;
         let answers = reply.item_answers(items.len())?;
-        let trimmed = reply.number()?;
-        if trimmed > 0 {
-            tracing::warn!(ledger = ?self, trimmed, "old dead letters fell to their limits");
-        }
-        Ok(answers)
+        Ok((answers, reply.number()?))
     }
 
     /// Finds overdue jobs and lapsed leases, but for so many of the oldest of each;

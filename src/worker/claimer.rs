@@ -10,7 +10,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::{Desk, Source};
-use super::pick::{self, Errand, Search, Wanted};
+use super::instances::Instances;
+use super::pick::{self, Errand, Means, Search, Wanted};
 use super::roster::{Roster, Served};
 use super::runner::{ClaimedAt, Runner};
 use super::slots::{Slot, Slots};
@@ -28,6 +29,7 @@ const CLAIMS: usize = 2;
 pub(crate) struct Claimer {
     roster: Arc<Roster>,
     routes: Arc<Routes>,
+    instances: Arc<Instances>,
     desk: Arc<Desk>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
@@ -65,6 +67,7 @@ impl Claimer {
     pub(crate) fn new(
         roster: Arc<Roster>,
         routes: Arc<Routes>,
+        instances: Arc<Instances>,
         desk: Arc<Desk>,
         slots: Arc<Slots>,
         runner: Arc<Runner>,
@@ -73,6 +76,7 @@ impl Claimer {
         Claimer {
             roster,
             routes,
+            instances,
             desk,
             slots,
             runner,
@@ -104,6 +108,11 @@ impl Claimer {
     /// Sends whatever calls make sense now.
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.roster.all();
+        let means = Means {
+            slots: &self.slots,
+            routes: &self.routes,
+            instances: &self.instances,
+        };
         self.counters.resize_with(ledgers.len(), Counter::default);
         // Where slots are short, each ledger that waits for one gets its share.
         let waits = |served: &&Arc<Served>| {
@@ -119,16 +128,8 @@ impl Claimer {
             let served = &ledgers[(place + self.turn) % ledgers.len()];
             let counter = &mut self.counters[served.index];
             while counter.in_flight < CLAIMS && !counter.search.is_under_way() {
-                let pick = |paper: &mut _| {
-                    pick::next(
-                        paper,
-                        &mut counter.search,
-                        served,
-                        &self.slots,
-                        &self.routes,
-                        waiting,
-                    )
-                };
+                let search = &mut counter.search;
+                let pick = |paper: &mut _| pick::next(paper, search, served, means, waiting);
                 let Some(errand) = self.desk.with(served, pick) else {
                     break;
                 };
@@ -159,11 +160,13 @@ impl Claimer {
             },
             Landing::Look { found } => match found {
                 Ok(found) => self.desk.with(served, |paper| {
-                    let counter = &mut self.counters[served.index];
-                    let overdue = found.overdue;
-                    counter
-                        .search
-                        .found(paper, overdue, served, &self.slots, &self.routes);
+                    let search = &mut self.counters[served.index].search;
+                    let means = Means {
+                        slots: &self.slots,
+                        routes: &self.routes,
+                        instances: &self.instances,
+                    };
+                    search.found(paper, found.overdue, served, means);
                 }),
                 Err(error) => {
                     tracing::warn!(ledger = ?served, %error, "due jobs could not be looked up");

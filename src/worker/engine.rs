@@ -5,21 +5,28 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::claimer::Claimer;
 use super::desk::Desk;
+use super::heart::Heart;
+use super::instances::Instances;
 use super::leases::Leases;
 use super::listener::Listener;
+use super::lookout::Lookout;
+use super::notice::Notices;
 use super::pacer::Pacer;
 use super::reconciler::Reconciler;
 use super::roster::Roster;
 use super::runner::Runner;
+use super::settle::Terms;
 use super::slots::Slots;
 use crate::error::{Error, ErrorKind, Result};
+use crate::instance::Description;
 use crate::router::Routes;
-use crate::settings::{HEARTBEAT, LinkSettings, SWEEP_IDLE, WorkerSettings};
+use crate::settings::{LOOKOUT, LinkSettings, WorkerSettings};
 use crate::store::{DeadLimits, Store};
 
 /// How long the server is given at the start before it is asked again.
@@ -34,6 +41,7 @@ pub(crate) struct Plan {
     pub(crate) store: Arc<Store>,
     pub(crate) routes: Routes,
     pub(crate) settings: WorkerSettings,
+    pub(crate) notices: Notices,
     /// Where handlers run.
     pub(crate) handlers: Handle,
     /// Asks for a graceful stop.
@@ -59,6 +67,7 @@ async fn drive(plan: Plan) -> Result<()> {
         store,
         routes,
         settings,
+        notices,
         handlers,
         gently,
         at_once,
@@ -75,11 +84,28 @@ async fn drive(plan: Plan) -> Result<()> {
         count: settings.dead_count,
         age: settings.dead_age,
     };
-    let roster = Arc::new(Roster::new(store.clone(), routes.clone(), dead));
+    let terms = Terms {
+        dead,
+        notices: notices.clone(),
+    };
+    let description = Description::of(&routes);
+    let instances = Arc::new(Instances::new(&description)?);
+    let roster = Arc::new(Roster::new(store.clone(), routes.clone(), terms));
     let desk = Arc::new(Desk::default());
     let leases = Leases::new(settings.clone());
-    let runner = Runner::new(handlers, routes.clone(), leases.clone(), settings.clone());
-    let pacer = Pacer::new(&store, roster.clone(), desk.clone());
+    let runner = Runner::new(
+        handlers,
+        routes.clone(),
+        leases.clone(),
+        settings.clone(),
+        notices.clone(),
+    );
+    let pacer = Pacer::new(
+        store.clone(),
+        roster.clone(),
+        instances.clone(),
+        desk.clone(),
+    );
     let reconciler = Reconciler::new(
         store.clone(),
         roster.clone(),
@@ -88,9 +114,31 @@ async fn drive(plan: Plan) -> Result<()> {
         pacer.clone(),
         settings.renewal(),
     );
+    let lookout = Arc::new(Lookout {
+        store: store.clone(),
+        instances: instances.clone(),
+        notices,
+        dead,
+        bury_after: settings.bury_unrouted,
+        asked: Notify::new(),
+    });
+    let heart = Arc::new(Heart {
+        store: store.clone(),
+        instances: instances.clone(),
+        description: description.to_line(),
+        slots: slots.clone(),
+        routes: routes.routes.len(),
+        pacer: pacer.clone(),
+        reconciler: reconciler.clone(),
+        lookout: lookout.clone(),
+        asked: Notify::new(),
+    });
     let listener = Listener {
         store: store.clone(),
         roster: roster.clone(),
+        instances: instances.clone(),
+        lookout: lookout.clone(),
+        heart: heart.clone(),
         desk: desk.clone(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
@@ -99,6 +147,7 @@ async fn drive(plan: Plan) -> Result<()> {
     let mut claimer = Claimer::new(
         roster,
         routes,
+        instances,
         desk,
         slots.clone(),
         runner.clone(),
@@ -112,13 +161,16 @@ async fn drive(plan: Plan) -> Result<()> {
             () = listener.run(&link) => {}
             () = pacer.run() => {}
             () = reconciler.run() => {}
-            () = heartbeat(&store, &listener) => {}
+            () = heart.run() => {}
+            () = refresh(&listener) => {}
+            () = lookout.run() => {}
         }
     };
     let stopping = async {
         gently.cancelled().await;
         tracing::info!("stopping: nothing more is claimed");
         runner.stop();
+        heart.stop().await;
     };
     // The end of everybody's patience: the grace is over, or nobody grants any.
     let too_late = async {
@@ -188,19 +240,11 @@ async fn check(store: &Store) -> Result<()> {
     }
 }
 
-/// Keeps Redis' clock in view, notices a connection that hangs, and, now and then, a kind
-/// whose announcement was lost.
-async fn heartbeat(store: &Store, listener: &Listener) {
-    let mut refreshed = Instant::now();
+/// Notices, now and then, a kind whose announcement was lost.
+async fn refresh(listener: &Listener) {
     loop {
-        if let Err(error) = store.heartbeat(Instant::now() + HEARTBEAT).await {
-            tracing::debug!(%error, "no heartbeat");
-        }
-        if refreshed.elapsed() > SWEEP_IDLE {
-            refreshed = Instant::now();
-            listener.refresh().await;
-        }
-        sleep(HEARTBEAT).await;
+        sleep(LOOKOUT).await;
+        listener.refresh().await;
     }
 }
 

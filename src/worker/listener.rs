@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::desk::{Desk, Source};
+use super::heart::Heart;
+use super::instances::Instances;
 use super::leases::Leases;
+use super::lookout::Lookout;
 use super::pacer::Pacer;
 use super::reconciler::Reconciler;
-use super::roster::Roster;
+use super::roster::{Roster, Served};
 use crate::error::{Error, ErrorKind};
 use crate::key::Kind;
 use crate::settings::LinkSettings;
@@ -21,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Listener {
     pub(crate) store: Arc<Store>,
     pub(crate) roster: Arc<Roster>,
+    pub(crate) instances: Arc<Instances>,
+    pub(crate) heart: Arc<Heart>,
+    pub(crate) lookout: Arc<Lookout>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
@@ -30,7 +36,7 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listens, for ever.
     pub(crate) async fn run(&self, settings: &LinkSettings) {
-        let subscription = Subscription::new(self.store.clone(), settings);
+        let subscription = Subscription::new(self.store.clone(), self.instances.id(), settings);
         let mut silent = false;
         subscription
             .run(async |signal| match signal {
@@ -83,32 +89,68 @@ impl Listener {
     /// A key expired; most likely not one of ours.
     fn expired(&self, name: &[u8]) {
         if let Some((served, id)) = self.roster.recognise(name) {
-            self.desk.hear(&served, id.to_owned(), Source::Event);
+            self.announced(&served, id);
             self.reconciler.expect(&served, None);
         }
     }
 
-    /// `due ledger ms`, `kind kind`, or `cancel kind id`.
+    /// A job is due. All instances hear it, and one claims.
+    fn announced(&self, served: &Served, id: &str) {
+        if self.instances.rank(served, id).claims() {
+            self.desk.hear(served, id.to_owned(), Source::Event);
+        }
+    }
+
+    /// A message on the wake channel; [`Names::wake`](crate::names::Names::wake) lists them.
     fn woken(&self, message: &[u8]) {
         let understood = std::str::from_utf8(message).ok().and_then(|message| {
-            let mut words = message.split(' ');
-            match (words.next()?, words.next()?, words.next()) {
-                ("due", subject, Some(ms)) => {
-                    let (kind, _shard) = subject.split_once('/')?;
+            let (word, rest) = message.split_once(' ').unwrap_or((message, ""));
+            match word {
+                "due" => {
+                    let (served, ms) = self.served(rest)?;
                     let due = UnixMs(ms.parse().ok()?);
-                    if let Some(served) = self.roster.by_kind(kind) {
+                    if let Some(served) = served {
                         self.pacer.wake(&served, due);
                         self.reconciler.expect(&served, Some(due));
                     }
                 }
-                ("kind", kind, None) => {
-                    if let Some(served) = self.roster.add(&Kind::parse(kind).ok()?) {
-                        tracing::info!(%kind, "serving a new kind");
+                "now" => {
+                    let (served, ids) = self.served(rest)?;
+                    if let Some(served) = served {
+                        ids.split(' ').for_each(|id| self.announced(&served, id));
+                        self.pacer.look_after(&served, ids.split(' '));
                         self.reconciler.expect(&served, None);
-                        self.pacer.wake(&served, UnixMs(u64::MAX));
                     }
                 }
-                ("cancel", kind, Some(id)) => self.leases.cancel(kind, id),
+                "late" => {
+                    let (served, ids) = self.served(rest)?;
+                    if let Some(served) = served {
+                        let ids = ids.split(' ');
+                        let mine = ids.filter(|id| self.instances.rank(&served, id).stands_in());
+                        for id in mine {
+                            self.desk.hear(&served, id.to_owned(), Source::Pacer);
+                        }
+                    }
+                }
+                "flood" => {
+                    if let (Some(served), _) = self.served(rest)? {
+                        self.desk.fall_behind(&served);
+                    }
+                }
+                "kind" => {
+                    if let Some(served) = self.roster.add(&Kind::parse(rest).ok()?) {
+                        tracing::info!(kind = rest, "serving a new kind");
+                        self.reconciler.expect(&served, None);
+                        self.pacer.look();
+                    } else {
+                        self.lookout.look();
+                    }
+                }
+                "cancel" => {
+                    let (kind, id) = rest.split_once(' ')?;
+                    self.leases.cancel(kind, id);
+                }
+                "instances" => self.heart.look(),
                 _ => return None,
             }
             Some(())
@@ -117,5 +159,12 @@ impl Listener {
             let error = Error::new(ErrorKind::Damaged, String::from_utf8_lossy(message));
             tracing::debug!(%error, "a wake-up that this version does not know");
         }
+    }
+
+    /// The ledger that a message begins with, if it is served here, and the rest of it.
+    fn served<'a>(&self, message: &'a str) -> Option<(Option<Arc<Served>>, &'a str)> {
+        let (subject, rest) = message.split_once(' ').unwrap_or((message, ""));
+        let (kind, _shard) = subject.split_once('/')?;
+        Some((self.roster.by_kind(kind), rest))
     }
 }

@@ -9,14 +9,21 @@
 //! | [`claimer`] | claims as much as there are free [`slots`]; [`pick`] says what |
 //! | [`runner`] | calls the handler, and [`settle`]s |
 //! | [`leases`] | renews the leases of what runs |
+//! | [`lookout`] | looks for jobs that nobody has a route for; [`notice`] tells |
 //! | [`roster`] | knows which kinds are served |
+//! | [`heart`] | says that this instance lives, and asks who else does |
+//! | [`instances`] | knows which of them is to take a job, or to pace a ledger |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 
 mod claimer;
 mod desk;
 mod engine;
+mod heart;
+mod instances;
 mod leases;
 mod listener;
+mod lookout;
+mod notice;
 mod pacer;
 mod pick;
 mod reconciler;
@@ -33,6 +40,8 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use desk::Source;
+pub use notice::Notice;
+use notice::Notices;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
@@ -64,7 +73,11 @@ pub struct Worker {
     client: Client,
     router: Router,
     settings: WorkerSettings,
+    notices: Notices,
 }
+
+/// While workers are replaced by others, nobody may have a route for a moment.
+const SHORTEST_UNROUTED: Duration = Duration::from_secs(1);
 
 /// Stops the engine when the future that waits for it is dropped.
 struct StopOnDrop {
@@ -79,6 +92,7 @@ impl Worker {
             client,
             router,
             settings: WorkerSettings::default(),
+            notices: Notices::default(),
         }
     }
 
@@ -115,6 +129,21 @@ impl Worker {
     pub fn dead_letters(mut self, count: u64, age: Duration) -> Self {
         self.settings.dead_count = count;
         self.settings.dead_age = age;
+        self
+    }
+
+    /// Buries jobs that have been overdue for so long, and that no live instance has a route
+    /// for. Without it they wait until an instance has one. See [`Client::unrouted`].
+    pub fn bury_unrouted_after(mut self, age: Duration) -> Self {
+        self.settings.bury_unrouted = Some(age);
+        self
+    }
+
+    /// Calls `hook` with whatever the owner of the worker should know, to count it or to raise
+    /// an alarm. It runs on the thread of the worker's engine, and must not block. All of it is
+    /// logged, too.
+    pub fn on_notice(mut self, hook: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
+        self.notices = Notices::to(hook);
         self
     }
 
@@ -170,6 +199,7 @@ impl Worker {
             store: self.client.store_for_worker(),
             routes: self.router.finish()?,
             settings: self.settings,
+            notices: self.notices,
             handlers: Handle::current(),
             gently: gently.clone(),
             at_once: at_once.clone(),
@@ -205,6 +235,14 @@ impl Worker {
             "timeout is zero, so no run could end in time: make it longer".to_owned()
         } else if settings.dead_count == 0 || settings.dead_age.is_zero() {
             "dead_letters keeps none, so jobs would disappear: keep at least one".to_owned()
+        } else if settings
+            .bury_unrouted
+            .is_some_and(|age| age < SHORTEST_UNROUTED)
+        {
+            format!(
+                "bury_unrouted_after must be {SHORTEST_UNROUTED:?} or more, so that a deployment \
+                 buries nothing"
+            )
         } else {
             return Ok(());
         };

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::desk::{Desk, Source};
+use super::instances::Instances;
 use super::roster::{Roster, Served};
 use crate::settings::{LONGEST_SLEEP, UNANNOUNCED};
 use crate::store::{RedisClock, Store};
@@ -31,18 +32,35 @@ const AFTER_FAULT: Duration = Duration::from_millis(100);
 /// How long a touch may take. A pacer that hangs is no loss: the reconciler finds the jobs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Paces all ledgers of this worker.
+/// How many jobs that are due already wait to be looked after. The rest is left to those who
+/// have heard of it.
+const NAMES: usize = 4096;
+
+/// Paces the ledgers that fall to this instance.
 pub(crate) struct Pacer {
+    store: Arc<Store>,
     clock: Arc<RedisClock>,
     roster: Arc<Roster>,
+    instances: Arc<Instances>,
     desk: Arc<Desk>,
-    wakes: Mutex<HashMap<usize, UnixMs>>,
+    wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
+}
+
+/// What the pacer was told of one ledger.
+#[derive(Default)]
+struct Wake {
+    /// A job is due then, and maybe sooner than all that are known.
+    due: Option<UnixMs>,
+    /// Jobs that are due already, and that were announced.
+    announced: Vec<String>,
 }
 
 /// Where the pacer stands in one ledger.
 struct Track {
     served: Arc<Served>,
+    /// The ledger falls to this instance.
+    mine: bool,
     /// Everything due before this was touched, or left to the reconciler.
     touched: UnixMs,
     /// What was touched of those that are due exactly then.
@@ -60,21 +78,49 @@ struct Track {
 }
 
 impl Pacer {
-    pub(crate) fn new(store: &Store, roster: Arc<Roster>, desk: Arc<Desk>) -> Arc<Self> {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        roster: Arc<Roster>,
+        instances: Arc<Instances>,
+        desk: Arc<Desk>,
+    ) -> Arc<Self> {
         Arc::new(Pacer {
             clock: store.clock().clone(),
+            store,
             roster,
+            instances,
             desk,
             wakes: Mutex::default(),
             woken: Notify::new(),
         })
     }
 
-    /// A job of this ledger is due sooner than the pacer knows.
+    /// A job of this ledger is due then, maybe sooner than the pacer knows.
     pub(crate) fn wake(&self, served: &Served, due: UnixMs) {
+        self.tell(served, |wake| {
+            wake.due = Some(wake.due.map_or(due, |known| known.min(due)));
+        });
+    }
+
+    /// These jobs were due when they were stored, and were announced to all: see that somebody
+    /// takes them.
+    pub(crate) fn look_after<'a>(&self, served: &Served, ids: impl Iterator<Item = &'a str>) {
+        if self.instances.paces(served) {
+            self.tell(served, |wake| {
+                let room = NAMES.saturating_sub(wake.announced.len());
+                wake.announced.extend(ids.take(room).map(Into::into));
+            });
+        }
+    }
+
+    /// Which ledgers fall to this instance may have changed.
+    pub(crate) fn look(&self) {
+        self.woken.notify_one();
+    }
+
+    fn tell(&self, served: &Served, tell: impl FnOnce(&mut Wake)) {
         let mut wakes = self.wakes.lock().expect("no panic while held");
-        let soonest = wakes.entry(served.index).or_insert(due);
-        *soonest = due.min(*soonest);
+        tell(wakes.entry(served.index).or_default());
         self.woken.notify_one();
     }
 
@@ -106,32 +152,38 @@ impl Pacer {
         }
     }
 
-    /// Takes in new ledgers and wake-ups.
+    /// Takes in new ledgers, those that fall to this instance or no longer do, and wake-ups.
     fn meet(&self, tracks: &mut Vec<Track>, now: UnixUs) {
         for served in self.roster.all().iter().skip(tracks.len()).cloned() {
-            tracks.push(Track::new(served, now.floor_ms()));
+            tracks.push(Track::new(served));
+        }
+        for track in tracks.iter_mut() {
+            let mine = self.instances.paces(&track.served);
+            // The server's clock may have been set back: what was touched lies ahead again.
+            if mine && (!track.mine || track.touched > now.floor_ms()) {
+                track.start_from(now);
+                track.checks.clear();
+            } else if track.mine && !mine {
+                track.rest();
+            }
+            track.mine = mine;
         }
         let wakes = std::mem::take(&mut *self.wakes.lock().expect("no panic while held"));
-        for (index, due) in wakes {
-            let Some(track) = tracks.get_mut(index) else {
+        for (index, wake) in wakes {
+            let Some(track) = tracks.get_mut(index).filter(|track| track.mine) else {
                 continue;
             };
-            if due <= now.floor_ms() {
-                // Due already: it has no trigger to wait for.
-                self.desk.fall_behind(&track.served);
+            if !wake.announced.is_empty() {
+                let check = (now.plus(UNANNOUNCED), wake.announced);
+                track.checks.push_back(check);
             }
             // A call may have scheduled others beside the one that it names.
-            if track.coming.front().is_none_or(|(_, next)| due < *next) {
+            let next = track.coming.front().map(|(_, due)| *due);
+            if wake
+                .due
+                .is_some_and(|due| next.is_none_or(|next| due < next))
+            {
                 track.read_at = Some(now);
-            }
-        }
-        for track in tracks {
-            // The server's clock was set back: what was touched lies ahead again.
-            if track.touched > now.floor_ms() {
-                track.start_from(now);
-                track.alive.clear();
-                track.touch_again = None;
-                track.checks.clear();
             }
         }
     }
@@ -203,13 +255,29 @@ impl Pacer {
         if track.is_flooded(now) {
             // More is due than can be touched in time. Touching on would starve the rest:
             // whoever has a free slot takes the oldest, event or not.
-            self.desk.fall_behind(&track.served);
+            self.flood(&track.served).await;
             track.start_from(now);
         }
     }
 
-    /// Hands over those that are still due some time after their touch: their trigger was
-    /// not there, or has no TTL, or its event was lost.
+    /// Everybody takes the oldest that are due, as many as they have room for.
+    async fn flood(&self, served: &Served) {
+        self.desk.fall_behind(served);
+        if !self.instances.is_alone() {
+            self.tell_all(&format!("flood {}", served.ledger.subject()))
+                .await;
+        }
+    }
+
+    async fn tell_all(&self, message: &str) {
+        if let Err(error) = self.store.tell(message, Instant::now() + PATIENCE).await {
+            tracing::debug!(%error, "the other instances could not be told");
+        }
+    }
+
+    /// Hands over those that are still due some time after they were touched or announced:
+    /// their trigger was not there, or has no TTL, or its event was lost; or whoever was to
+    /// claim them is gone or has no room.
     async fn check(&self, track: &Track, ids: &[String], now: UnixUs) {
         let until = Instant::now() + PATIENCE;
         let still = track
@@ -218,11 +286,7 @@ impl Pacer {
             .still_due(ids, now.floor_ms(), until)
             .await;
         match still {
-            Ok(still) => {
-                for id in still {
-                    self.desk.hear(&track.served, id, Source::Pacer);
-                }
-            }
+            Ok(still) => self.hand_over(&track.served, still).await,
             // The reconciler will find them.
             Err(error) => {
                 tracing::warn!(ledger = ?track.served, %error, "touched jobs could not be checked");
@@ -231,17 +295,37 @@ impl Pacer {
     }
 }
 
+impl Pacer {
+    /// Gives each job to the second in its rank: the first has had its time.
+    async fn hand_over(&self, served: &Served, ids: Vec<String>) {
+        let mut late = format!("late {}", served.ledger.subject());
+        let told = late.len();
+        for id in ids {
+            if self.instances.rank(served, &id).stands_in() {
+                self.desk.hear(served, id, Source::Pacer);
+            } else {
+                late.push(' ');
+                late.push_str(&id);
+            }
+        }
+        if late.len() > told {
+            self.tell_all(&late).await;
+        }
+    }
+}
+
 impl Track {
-    fn new(served: Arc<Served>, touched: UnixMs) -> Self {
+    fn new(served: Arc<Served>) -> Self {
         Track {
             served,
-            touched,
+            mine: false,
+            touched: UnixMs(0),
             touched_then: HashSet::new(),
             coming: VecDeque::new(),
             alive: Vec::new(),
             touch_again: None,
             checks: VecDeque::new(),
-            read_at: Some(UnixUs(0)),
+            read_at: None,
             limit: LEAST,
         }
     }
@@ -265,10 +349,18 @@ impl Track {
 
     /// What is due before now is left to others; read anew what comes.
     fn start_from(&mut self, now: UnixUs) {
+        self.rest();
         self.touched = now.floor_ms();
+        self.read_at = Some(now);
+    }
+
+    /// Another instance paces from now on. What was touched here is still looked after.
+    fn rest(&mut self) {
         self.touched_then.clear();
         self.coming.clear();
-        self.read_at = Some(now);
+        self.alive.clear();
+        self.touch_again = None;
+        self.read_at = None;
     }
 
     /// The batch is in order of its due times.

@@ -5,11 +5,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::desk::{Paper, Source};
+use super::instances::Instances;
 use super::roster::Served;
 use super::slots::{Slot, Slots};
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::BATCH;
+
+/// What jobs are picked by.
+#[derive(Clone, Copy)]
+pub(crate) struct Means<'a> {
+    pub(crate) slots: &'a Arc<Slots>,
+    pub(crate) routes: &'a Routes,
+    pub(crate) instances: &'a Instances,
+}
 
 /// A call to make.
 pub(crate) enum Errand {
@@ -61,34 +70,28 @@ pub(crate) fn next(
     paper: &mut Paper,
     search: &mut Search,
     served: &Served,
-    slots: &Arc<Slots>,
-    routes: &Routes,
+    means: Means<'_>,
     waiting: usize,
 ) -> Option<Errand> {
     if paper.is_blank() {
         return None;
     }
-    lapsed(paper, served, slots, routes).or_else(|| match served.coverage {
-        Coverage::Whole(route) => whole(paper, route, slots, waiting),
-        Coverage::Mixed => mixed(paper, search, served, slots, routes),
+    lapsed(paper, served, means).or_else(|| match served.coverage {
+        Coverage::Whole(route) => whole(paper, route, means.slots, waiting),
+        Coverage::Mixed => mixed(paper, search, served, means),
         Coverage::None => None,
     })
 }
 
 /// Lapsed jobs, as many as their routes have slots for. The rest waits for the next slot.
-fn lapsed(
-    paper: &mut Paper,
-    served: &Served,
-    slots: &Arc<Slots>,
-    routes: &Routes,
-) -> Option<Errand> {
+fn lapsed(paper: &mut Paper, served: &Served, means: Means<'_>) -> Option<Errand> {
     let mut named = Vec::new();
     for id in std::mem::take(&mut paper.lapsed) {
         // Without a route here, it is left to a worker that has one.
-        let Some(route) = route_of(&id, served, routes) else {
+        let Some(route) = means.route_of(&id, served) else {
             continue;
         };
-        match slots.reserve(route, 1).pop() {
+        match means.slots.reserve(route, 1).pop() {
             Some(slot) if named.len() < BATCH => named.push(Wanted {
                 id,
                 source: Source::Reconciler,
@@ -147,18 +150,17 @@ fn mixed(
     paper: &mut Paper,
     search: &mut Search,
     served: &Served,
-    slots: &Arc<Slots>,
-    routes: &Routes,
+    means: Means<'_>,
 ) -> Option<Errand> {
     let mut named = Vec::new();
     while named.len() < BATCH
         && let Some((id, source)) = paper.heard.pop_front()
     {
         // An id without a route stays in the ledger for a worker that has one.
-        let Some(route) = route_of(&id, served, routes) else {
+        let Some(route) = means.route_of(&id, served) else {
             continue;
         };
-        match slots.reserve(route, 1).pop() {
+        match means.slots.reserve(route, 1).pop() {
             Some(slot) => named.push(Wanted { id, source, slot }),
             None => {
                 paper.behind = true;
@@ -173,10 +175,14 @@ fn mixed(
             said: paper.said,
         });
     }
-    if !served.routes.iter().any(|route| slots.free(*route) > 0) {
+    if !served
+        .routes
+        .iter()
+        .any(|route| means.slots.free(*route) > 0)
+    {
         return None;
     }
-    let skip = search.next_page(paper, slots)?;
+    let skip = search.next_page(paper, means.slots)?;
     Some(Errand::Look { skip })
 }
 
@@ -186,8 +192,17 @@ fn note(routes: &mut Vec<usize>, route: usize) {
     }
 }
 
-fn route_of(id: &str, served: &Served, routes: &Routes) -> Option<usize> {
-    routes.table.find(&served.key(id)?)
+impl Means<'_> {
+    /// The route of this instance that takes a job; its fallback only if no instance has
+    /// another one.
+    fn route_of(self, id: &str, served: &Served) -> Option<usize> {
+        let key = served.key(id)?;
+        let by_fallback = || {
+            let fallback = self.routes.fallback?;
+            (!self.instances.route(&key)).then_some(fallback)
+        };
+        self.routes.table.find(&key).or_else(by_fallback)
+    }
 }
 
 impl Search {
@@ -234,19 +249,18 @@ impl Search {
         paper: &mut Paper,
         due: Vec<String>,
         served: &Served,
-        slots: &Slots,
-        routes: &Routes,
+        means: Means<'_>,
     ) {
         self.under_way = false;
         let is_last = due.len() < BATCH;
         let mut taken: HashMap<usize, usize> = HashMap::new();
         for id in due {
-            let Some(route) = route_of(&id, served, routes) else {
+            let Some(route) = means.route_of(&id, served) else {
                 self.passed += 1;
                 continue;
             };
             let taken = taken.entry(route).or_default();
-            if *taken < slots.free(route) {
+            if *taken < means.slots.free(route) {
                 *taken += 1;
                 paper.heard.push_back((id, Source::Backlog));
             } else {
@@ -262,7 +276,7 @@ impl Search {
             {
                 paper.caught_up(said);
             }
-        } else if !self.whole && !self.has_room(slots) {
+        } else if !self.whole && !self.has_room(means.slots) {
             self.open = false;
         }
     }

@@ -16,6 +16,13 @@ use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
 use crate::store::{RedisClock, Store, Sweep};
 use crate::time::UnixMs;
 
+/// Instances that have heard of the same jobs sweep at different times, up to so much later, or
+/// each would claim what the first one finds.
+const SPREAD: Duration = Duration::from_millis(80);
+
+/// The shortest pause between two sweeps of a ledger while jobs fall due in it.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+
 /// The longest pause between two sweeps of a ledger whose overdue jobs nobody takes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -96,7 +103,7 @@ impl Reconciler {
     /// was left behind.
     pub(crate) fn expect(&self, served: &Served, due: Option<UnixMs>) {
         let ahead = due.map_or(Duration::ZERO, |due| self.clock.until(due));
-        let at = Instant::now() + ahead + OVERDUE;
+        let at = Instant::now() + ahead + OVERDUE + spread();
         let mut asked = self.lock();
         let earliest = asked.by_index.entry(served.index).or_insert(at);
         if at < *earliest {
@@ -109,13 +116,23 @@ impl Reconciler {
     /// Events are heard again, or for the first time: some were lost before.
     pub(crate) fn hears(&self) {
         self.deaf.store(false, Ordering::Relaxed);
-        self.lock().all = true;
-        self.told.notify_one();
+        self.sweep_all();
     }
 
     /// Neither events nor wake-ups are heard from now on.
     pub(crate) fn hears_nothing(&self) {
         self.deaf.store(true, Ordering::Relaxed);
+        self.sweep_all();
+    }
+
+    /// Whether neither events nor wake-ups are heard.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.deaf.load(Ordering::Relaxed)
+    }
+
+    /// Look at once for whatever is due: what was announced may not have been heard, or not
+    /// been claimed.
+    pub(crate) fn sweep_all(&self) {
         self.lock().all = true;
         self.told.notify_one();
     }
@@ -208,20 +225,21 @@ impl Reconciler {
     fn found(&self, track: &mut Track, found: Sweep) {
         let now = Instant::now();
         let hold = self.lock().hold;
-        let idle = if self.deaf.load(Ordering::Relaxed) {
+        let idle = if self.is_deaf() {
             SWEEP_DEAF
         } else {
             SWEEP_IDLE
         };
         let mut next = now + idle;
         if let Some(due) = found.next_due {
-            next = next.min(now + self.clock.until(due) + OVERDUE);
+            let overdue = self.clock.until(due.plus(OVERDUE)).max(SHORTEST_PAUSE);
+            next = next.min(now + overdue + spread());
             if !self.clock.until(due).is_zero() {
                 self.pacer.wake(&track.served, due);
             }
         }
         if let Some(lapse) = found.next_lapse {
-            next = next.min(now + self.clock.until(lapse) + OVERDUE);
+            next = next.min(now + self.clock.until(lapse) + OVERDUE + spread());
         }
         let lapsed = found.lapsed.len();
         // What was found should be gone soon. If it stays, nobody can take it now: its route
@@ -269,4 +287,8 @@ impl Reconciler {
     fn lock(&self) -> std::sync::MutexGuard<'_, Asked> {
         self.asked.lock().expect("no panic while held")
     }
+}
+
+fn spread() -> Duration {
+    rand::random_range(Duration::ZERO..SPREAD)
 }

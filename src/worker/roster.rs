@@ -5,18 +5,19 @@ use std::fmt;
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
+use super::settle::Terms;
 use crate::client::Outbox;
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
 use crate::routing::Coverage;
-use crate::store::{DeadLimits, Ledger, Settlement, Store};
+use crate::store::{Ledger, Settlement, Store};
 
 /// A kind that some route of this worker matches.
 pub(crate) struct Served {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) coverage: Coverage,
-    /// The routes that match it.
+    /// The routes that match it, a fallback included.
     pub(crate) routes: Vec<usize>,
     /// Its place in the roster; stays the same.
     pub(crate) index: usize,
@@ -28,7 +29,7 @@ pub(crate) struct Served {
 pub(crate) struct Roster {
     store: Arc<Store>,
     routes: Arc<Routes>,
-    dead: DeadLimits,
+    terms: Terms,
     known: RwLock<Known>,
 }
 
@@ -39,11 +40,11 @@ struct Known {
 }
 
 impl Roster {
-    pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, dead: DeadLimits) -> Self {
+    pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, terms: Terms) -> Self {
         let roster = Roster {
             store,
             routes: routes.clone(),
-            dead,
+            terms,
             known: RwLock::default(),
         };
         for kind in routes.literal_kinds() {
@@ -60,7 +61,15 @@ impl Roster {
 
     /// Serves a kind if a route matches it. Returns it if it is new.
     pub(crate) fn add(&self, kind: &Kind) -> Option<Arc<Served>> {
-        let coverage = self.routes.table.coverage(kind.as_str());
+        let mut coverage = self.routes.table.coverage(kind.as_str());
+        let mut routes = self.routes.table.of_kind(kind.as_str());
+        if !matches!(coverage, Coverage::Whole(_))
+            && let Some(fallback) = self.routes.fallback
+        {
+            // Which jobs are left to it depends on who else lives.
+            coverage = Coverage::Mixed;
+            routes.push(fallback);
+        }
         if coverage == Coverage::None {
             return None;
         }
@@ -70,12 +79,12 @@ impl Roster {
         }
         let ledger = self.store.ledger(kind);
         // Opened here, so that its lanes run on the engine's thread and not on the handlers'.
-        let settles = Outbox::new(ledger.clone(), self.dead);
+        let settles = Outbox::new(ledger.clone(), self.terms.clone());
         settles.open();
         let served = Arc::new(Served {
             ledger,
             coverage,
-            routes: self.routes.table.of_kind(kind.as_str()),
+            routes,
             index: known.list.len(),
             settles,
         });

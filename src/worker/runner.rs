@@ -13,6 +13,7 @@ use tracing::Instrument;
 
 use super::desk::Source;
 use super::leases::{Held, Leases, Stop};
+use super::notice::{Notice, Notices};
 use super::roster::Served;
 use super::settle::Ending;
 use super::slots::Slot;
@@ -35,6 +36,7 @@ pub(crate) struct Runner {
     leases: Arc<Leases>,
     settings: WorkerSettings,
     default_policy: RetryPolicy,
+    notices: Notices,
     stopping: AtomicBool,
 }
 
@@ -71,6 +73,7 @@ impl Runner {
         routes: Arc<Routes>,
         leases: Arc<Leases>,
         settings: WorkerSettings,
+        notices: Notices,
     ) -> Arc<Self> {
         Arc::new(Runner {
             handle,
@@ -78,6 +81,7 @@ impl Runner {
             leases,
             settings,
             default_policy: RetryPolicy::default(),
+            notices,
             stopping: AtomicBool::new(false),
         })
     }
@@ -281,6 +285,10 @@ impl Run {
     }
 
     async fn settle(&self, verb: Verb) {
+        let reason = match &verb {
+            Verb::Bury { header } => Header::reason(header),
+            _ => None,
+        };
         let settlement = Settlement {
             key: self.key.clone(),
             token: self.token.clone(),
@@ -297,7 +305,11 @@ impl Run {
                 Word::Gone | Word::Foreign => {
                     tracing::warn!(answer = ?answered.answer, "too late to settle");
                 }
-                answer @ Word::Buried(_) => tracing::warn!(?answer, "a dead letter"),
+                Word::Buried(letter) => self.runner.notices.tell(&Notice::Buried {
+                    key: self.key.clone(),
+                    letter,
+                    reason: reason.unwrap_or_default(),
+                }),
                 answer => tracing::debug!(?answer, "settled"),
             },
             Err(error) => tracing::error!(

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::notice::Notices;
 use crate::client::Operation;
 use crate::error::Result;
 use crate::handler::Outcome;
@@ -11,19 +12,28 @@ use crate::settings::{MAX_DELAY, SETTLE_GATHER};
 use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb, When};
 use crate::time::UnixMs;
 
+/// What all settlements of a worker have in common.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) dead: DeadLimits,
+    pub(crate) notices: Notices,
+}
+
 impl Operation for Settlement {
-    type Terms = DeadLimits;
+    type Terms = Terms;
 
     const GATHER: Duration = SETTLE_GATHER;
 
     async fn send(
         ledger: &Ledger,
         lane: &mut Lane,
-        dead: &DeadLimits,
+        terms: &Terms,
         items: &[Self],
         until: Instant,
     ) -> Result<Vec<Answered>> {
-        ledger.settle(lane, items, *dead, until).await
+        let (answers, trimmed) = ledger.settle(lane, items, terms.dead, until).await?;
+        terms.notices.trimmed(ledger.kind(), trimmed);
+        Ok(answers)
     }
 
     fn bytes(&self) -> usize {

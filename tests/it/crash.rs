@@ -2,9 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::IntoFuture;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -12,69 +9,9 @@ use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, Job, Router, Source};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::process::Process;
 use crate::runs::{Gate, PATIENCE, Runs, eventually, ids, recorder};
-use crate::site::{HOUR, Running, Site, ms, shared_redis};
-
-/// The example `worker` as a process of its own.
-struct Process {
-    child: Child,
-    lines: mpsc::Receiver<String>,
-}
-
-impl Process {
-    fn start(app: &str) -> Self {
-        let mut path = std::env::current_exe().unwrap();
-        path.pop();
-        path.pop();
-        path.push("examples/worker");
-        assert!(
-            path.exists(),
-            "{} is not built: run `cargo build --example worker`, or all tests",
-            path.display()
-        );
-        let mut child = Command::new(path)
-            .arg(app)
-            .env("KEYFALL_REDIS_URL", shared_redis())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (tell, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                // A test that has seen enough is gone.
-                let _ = tell.send(line);
-            }
-        });
-        Process { child, lines }
-    }
-
-    /// What it prints next.
-    fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a further line")
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Stops it gracefully, and returns what it had still to say.
-    fn stop(mut self) -> Vec<String> {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM).unwrap();
-        assert!(self.child.wait().unwrap().success());
-        self.lines.iter().collect()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It has ended if the test went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::site::{HOUR, Running, Site, ms};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_process_that_is_killed_loses_no_job_and_its_jobs_are_run_again() {
@@ -84,7 +21,7 @@ async fn a_worker_process_that_is_killed_loses_no_job_and_its_jobs_are_run_again
         let key = format!("{kind}:{id}");
         site.client.schedule(&key, &payload).await.unwrap();
     };
-    let mut first = Process::start(&site.app);
+    let mut first = Process::start(&site);
     assert_eq!(first.line(), format!("working for {}", site.app));
     for id in ["quick-1", "quick-2"] {
         schedule(id, 0).await;
@@ -104,7 +41,7 @@ async fn a_worker_process_that_is_killed_loses_no_job_and_its_jobs_are_run_again
     for id in ["waits-1", "waits-2"] {
         schedule(id, 0).await;
     }
-    let second = Process::start(&site.app);
+    let second = Process::start(&site);
     let stats = eventually("all done", async || {
         let stats = site.client.stats(&kind).await.unwrap();
         (stats.done == 6).then_some(stats)
@@ -131,7 +68,7 @@ async fn a_second_signal_stops_a_worker_without_waiting_for_its_handlers() {
     let hour = 3_600_000_u64;
     let key = format!("{kind}:long");
     site.client.schedule(&key, &hour).await.unwrap();
-    let mut process = Process::start(&site.app);
+    let mut process = Process::start(&site);
     assert_eq!(process.line(), format!("working for {}", site.app));
     assert_eq!(process.line(), format!("started {key} 1"));
     let pid = Pid::from_child(&process.child);

@@ -13,6 +13,7 @@
 //! | [`letters`] | dead letters: looked at, requeued, deleted |
 //! | [`limits`] | what is refused, with the rule and the remedy |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
+//! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
@@ -30,9 +31,11 @@ mod crash;
 mod crowding;
 mod demo;
 mod firing;
+mod instances;
 mod letters;
 mod limits;
 mod outcomes;
+mod process;
 mod runs;
 mod scheduling;
 mod site;

@@ -19,6 +19,7 @@ async fn die(bench: &Bench, ids: &[&str], limits: DeadLimits) -> Vec<Answered> {
         .settle(&mut lane, &items, limits, soon())
         .await
         .unwrap()
+        .0
 }
 
 /// The letters that are kept, the oldest first; each has a record.

@@ -204,7 +204,7 @@ async fn a_server_that_is_full_and_has_forgotten_the_scripts_learns_them() {
         .settle(&mut lane, &items, KEPT, soon())
         .await
         .unwrap();
-    assert_eq!(words(&settled), ["done"]);
+    assert_eq!(words(&settled.0), ["done"]);
     let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
     let sweep = bench
         .ledger

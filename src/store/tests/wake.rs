@@ -10,7 +10,12 @@ use State::*;
 
 const NOTHING: [String; 0] = [];
 
-/// The wake-up for a job that is due then.
+/// The wake-up for a job that is due already.
+fn now_due(bench: &Bench, id: &str) -> [String; 1] {
+    [format!("now {} {id}", bench.ledger.subject())]
+}
+
+/// The wake-up for a job that will be due then.
 fn due(bench: &Bench, ms: u64) -> [String; 1] {
     [format!("due {} {ms}", bench.ledger.subject())]
 }
@@ -41,8 +46,8 @@ async fn a_schedule_wakes_when_it_is_due_or_sooner_than_all_before() {
     }
     // What is due wakes every time.
     for _ in 0..2 {
-        let then = due_of(bench.schedule("now", after(Duration::ZERO)).await);
-        assert_eq!(ears.heard(&bench).await, due(&bench, then));
+        bench.schedule("now", after(Duration::ZERO)).await;
+        assert_eq!(ears.heard(&bench).await, now_due(&bench, "now"));
     }
     // What is due already does not count as sooner.
     let then = due_of(bench.schedule("next", at(now + 3_300_000)).await);
@@ -51,7 +56,7 @@ async fn a_schedule_wakes_when_it_is_due_or_sooner_than_all_before() {
 }
 
 #[tokio::test]
-async fn a_batch_wakes_once_for_its_earliest() {
+async fn a_batch_wakes_once_for_what_is_due_and_once_for_the_soonest_after_it() {
     let bench = Bench::new().await;
     let mut ears = Ears::of(&bench).await;
     let now = bench.now().await;
@@ -59,6 +64,12 @@ async fn a_batch_wakes_once_for_its_earliest() {
     let items = items.map(|(id, delay)| bench.placement(id, at(now + delay)));
     bench.place(&items).await;
     assert_eq!(ears.heard(&bench).await, due(&bench, now + 70_000));
+    let items =
+        [("d", 1), ("e", now + 60_000), ("f", 2)].map(|(id, due)| bench.placement(id, at(due)));
+    bench.place(&items).await;
+    let [due] = due(&bench, now + 60_000);
+    let [now_due] = now_due(&bench, "d f");
+    assert_eq!(ears.heard(&bench).await, [now_due, due]);
     bench.balanced().await;
 }
 
@@ -83,6 +94,7 @@ async fn a_reschedule_wakes_when_it_brings_something_forward() {
         bench.reschedule(id, when).await;
         let heard = ears.heard(&bench).await;
         match bench.due(id).await {
+            Some(_) if wakes && delay == 0 => assert_eq!(heard, now_due(&bench, id)),
             Some(then) if wakes => assert_eq!(heard, due(&bench, then)),
             _ => assert_eq!(heard, NOTHING, "{id} {delay}"),
         }
@@ -117,12 +129,10 @@ async fn a_settlement_wakes_for_what_it_makes_pending() {
         .settle("soon", &tokens[2], later(at(now + 3_500_000), "failed"))
         .await;
     assert_eq!(ears.heard(&bench).await, due(&bench, now + 3_500_000));
-    let then = due_of(
-        bench
-            .settle("now", &tokens[3], later(at(1), "failed"))
-            .await,
-    );
-    assert_eq!(ears.heard(&bench).await, due(&bench, then));
+    bench
+        .settle("now", &tokens[3], later(at(1), "failed"))
+        .await;
+    assert_eq!(ears.heard(&bench).await, now_due(&bench, "now"));
     bench.settle("followed", &tokens[4], Verb::Done).await;
     assert_eq!(ears.heard(&bench).await, due(&bench, now + 3_300_000));
     bench.balanced().await;

@@ -8,8 +8,8 @@ use super::{Bench, soon};
 use crate::error::Result;
 use crate::store::work::DeadLimits;
 use crate::store::{
-    Answered, Change, ClaimReply, Claimed, Discard, Lane, Mode, Placement, Revival, Settlement,
-    Update, Verb, When, Word,
+    Answered, Beat, Change, ClaimReply, Claimed, Discard, Lane, Mode, Placement, Revival, Seen,
+    Settlement, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -106,6 +106,17 @@ pub(in crate::store::tests) fn ids(reply: &ClaimReply) -> Vec<&str> {
 }
 
 impl Bench {
+    /// A beat of an instance, and whom it sees.
+    pub(in crate::store::tests) async fn beat(&self, id: &str, room: &str) -> Vec<Seen> {
+        let beat = Beat {
+            id,
+            room,
+            description: "{}",
+            silence: HOUR,
+        };
+        self.ledger.store.beat(&beat, soon()).await.unwrap()
+    }
+
     pub(in crate::store::tests) fn placement(&self, id: &str, when: When) -> Placement {
         self.carrying(id, when, id.as_bytes())
     }
@@ -264,6 +275,7 @@ impl Bench {
             .settle(&mut Lane::new(), items, KEPT, soon())
             .await
             .unwrap()
+            .0
     }
 
     pub(in crate::store::tests) async fn settle(&self, id: &str, token: &str, verb: Verb) -> Word {

@@ -7,10 +7,11 @@ use tokio::time::timeout;
 
 use super::{Bench, PATIENCE};
 
-/// Hears what is said of one ledger.
+/// Hears what is said of one ledger, or all that is said.
 pub(in crate::store::tests) struct Ears {
     channel: String,
     kind: String,
+    all: bool,
     stream: PubSubStream,
 }
 
@@ -22,8 +23,15 @@ impl Ears {
         Ears {
             channel: bench.ledger.wake.clone(),
             kind: bench.ledger.kind().to_string(),
+            all: false,
             stream: pubsub.into_on_message(),
         }
+    }
+
+    /// Hears all that is said, on a server that no other test uses.
+    pub(in crate::store::tests) async fn of_all(bench: &Bench) -> Self {
+        let ears = Ears::of(bench).await;
+        Ears { all: true, ..ears }
     }
 
     /// What was said since the last time, and nothing that is said from now on: a last word
@@ -42,7 +50,7 @@ impl Ears {
                 return heard;
             }
             // Others talk here too.
-            if text.contains(&self.kind) {
+            if self.all || text.contains(&self.kind) {
                 heard.push(text);
             }
         }

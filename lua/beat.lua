@@ -1,0 +1,53 @@
+-- beat: an instance says that it lives, and learns which others do.
+--
+-- KEYS  1 instances   keyfall:instances
+-- ARGV  1 id, 2 silence ms: after which an instance counts as gone, 3 room: of its routes, in
+--       order, `1` if it can run another job, else `0`; behind `h` if it hears events, else
+--       `d`, 4 description: one line of JSON, 5 pulse channel, 6 wake channel
+-- Reply {'ok', now µs, id, age ms, room, id, age ms, room, …}: the instances that live, this
+--       one included.
+-- Holds: works while Redis is full. Whoever has been gone for long is forgotten, a few at a
+--       time.
+
+local instances_key = KEYS[1]
+local id, silence = ARGV[1], tonumber(ARGV[2])
+local now = now_us()
+local now_ms = math.floor(now / 1000)
+
+-- For how much longer than `silence` an instance that is gone is remembered: it may only have
+-- been stopped for a while.
+local MEMORY = 20
+
+-- How many of them are forgotten at once.
+local FORGOTTEN = 64
+
+-- How far apart this clock and the one that an instance was last seen by can be.
+local function age_of(beat)
+  return math.abs(now_ms - beat)
+end
+
+local forgotten, is_new = {}, true
+local reply = {'ok', int(now), id, '0', ARGV[3]}
+local all = redis.call('HGETALL', instances_key)
+for i = 1, #all, 2 do
+  local beat, room = string.match(all[i + 1], '^(%d+) (%S+) ')
+  local age = beat and age_of(tonumber(beat)) or math.huge
+  if all[i] == id then
+    is_new = age > silence
+  elseif age <= silence then
+    reply[#reply + 1] = all[i]
+    reply[#reply + 1] = int(age)
+    reply[#reply + 1] = room
+  elseif age > silence * MEMORY and #forgotten < FORGOTTEN then
+    forgotten[#forgotten + 1] = all[i]
+  end
+end
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+redis.call('HDEL', instances_key, '', unpack(forgotten))
+redis.call('HSET', instances_key, id, int(now_ms) .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
+redis.pcall('PUBLISH', ARGV[5], 'beat')
+if is_new then
+  redis.pcall('PUBLISH', ARGV[6], 'instances')
+end
+return reply

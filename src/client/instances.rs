@@ -1,0 +1,130 @@
+//! Who runs jobs, and which jobs nobody runs.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use super::Client;
+use crate::error::Result;
+use crate::instance::{Description, Takes};
+use crate::key::Kind;
+use crate::routing::Coverage;
+use crate::settings::{BATCH, OVERDUE, SILENCE};
+use crate::store::Seen;
+use crate::time::UnixMs;
+
+/// A running [`Worker`](crate::Worker), as it describes itself to the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Instance {
+    /// Its name, unique for ever: 24 hexadecimal digits.
+    pub id: String,
+    /// The host that it runs on.
+    pub host: String,
+    /// Its process there. One process can have several instances.
+    pub pid: u32,
+    /// The version of Keyfall that it runs.
+    pub version: String,
+    /// When it started, by the clock of its host.
+    pub started: SystemTime,
+    /// How long ago it last said that it lives.
+    pub seen: Duration,
+    /// The patterns of its routes.
+    pub routes: Vec<String>,
+    /// Those of its routes that could run no further job just then.
+    pub saturated: Vec<String>,
+    /// Whether it takes jobs that no instance has a route for.
+    pub has_fallback: bool,
+    /// Whether it hears events. One that does not finds its jobs by sweeping.
+    pub hears_events: bool,
+}
+
+/// Jobs that no live instance has a route for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unrouted {
+    /// Their kind.
+    pub kind: Kind,
+    /// How many of them wait. Where some jobs of the kind have a route and others have none,
+    /// only those among the oldest 256 that are overdue.
+    pub jobs: u64,
+}
+
+impl Client {
+    /// The instances that live, in the order in which they started.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn instances(&self) -> Result<Vec<Instance>> {
+        let live = self.0.store.instances(SILENCE, self.deadline()).await?;
+        let view = |(seen, text): (Seen, String)| {
+            // What does not parse was written by a version that is not known here.
+            let description: Description = serde_json::from_str(&text).ok()?;
+            Some(Instance::new(seen, description))
+        };
+        let mut instances: Vec<Instance> = live.into_iter().filter_map(view).collect();
+        instances.sort_by_key(|one| (one.started, one.id.clone()));
+        Ok(instances)
+    }
+
+    /// The kinds that have jobs for which no live instance has a route. They stay pending
+    /// until one has. A fallback does not count as a route.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn unrouted(&self) -> Result<Vec<Unrouted>> {
+        let until = self.deadline();
+        let live = self.0.store.instances(SILENCE, until).await?;
+        // Instances of one deployment say the same.
+        let texts: HashMap<&str, ()> = live.iter().map(|(_, text)| (text.as_str(), ())).collect();
+        let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
+        let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
+        let mut unrouted = Vec::new();
+        let mut kinds = self.0.store.kinds(until).await?;
+        kinds.sort();
+        for kind in kinds {
+            let ledger = self.0.store.ledger(&kind);
+            let coverage = |one: &Takes| one.coverage(kind.as_str());
+            let jobs = if takes.iter().all(|one| coverage(one) == Coverage::None) {
+                ledger.tally(until).await?.pending
+            } else if takes
+                .iter()
+                .any(|one| matches!(coverage(one), Coverage::Whole(_)))
+            {
+                continue;
+            } else {
+                let sweep = ledger.sweep(OVERDUE, (0, 0), BATCH, until).await?;
+                let keys = sweep.overdue.iter().filter_map(|id| kind.key(id).ok());
+                let unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
+                keys.filter(unrouted).count() as u64
+            };
+            if jobs > 0 {
+                unrouted.push(Unrouted { kind, jobs });
+            }
+        }
+        Ok(unrouted)
+    }
+}
+
+impl Instance {
+    fn new(seen: Seen, description: Description) -> Self {
+        let routes: Vec<String> = description
+            .routes
+            .into_iter()
+            .map(|(text, _)| text)
+            .collect();
+        let room = seen.room.bytes();
+        let saturated = routes.iter().zip(room).filter(|(_, room)| *room == b'0');
+        Instance {
+            id: seen.id,
+            host: description.host,
+            pid: description.pid,
+            version: description.version,
+            started: UnixMs(description.started).to_system(),
+            seen: seen.age,
+            saturated: saturated.map(|(route, _)| route.clone()).collect(),
+            routes,
+            has_fallback: description.fallback,
+            hears_events: seen.room.ends_with('h'),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What an instance says of itself, so that the others know which jobs it takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::key::JobKey;
+use crate::router::Routes;
+use crate::routing::{Coverage, Pattern, RouteTable};
+
+/// The description that an instance publishes: one line of JSON. Stays the same while the
+/// instance lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Description {
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    /// The version of this crate.
+    pub(crate) version: String,
+    /// When it started, Unix ms by its own clock.
+    pub(crate) started: u64,
+    /// The patterns of its routes, each with its priority.
+    pub(crate) routes: Vec<(String, i32)>,
+    /// Whether it also takes jobs that no instance has a route for. Such a route is the last
+    /// one in what it says of its room.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) fallback: bool,
+}
+
+/// Which jobs an instance takes, by its description.
+pub(crate) struct Takes {
+    table: RouteTable,
+    /// The place of its fallback among its routes.
+    pub(crate) fallback: Option<usize>,
+}
+
+impl Description {
+    pub(crate) fn of(routes: &Routes) -> Self {
+        let started = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap_or_default();
+        let of_table = routes.routes.iter().take(routes.of_table());
+        Description {
+            host: gethostname::gethostname().to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            started: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
+            routes: of_table
+                .map(|route| (route.pattern.as_str().to_owned(), route.priority))
+                .collect(),
+            fallback: routes.fallback.is_some(),
+        }
+    }
+
+    /// One line of JSON.
+    pub(crate) fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers are JSON")
+    }
+
+    /// # Errors
+    /// If a pattern is one that this version does not know.
+    pub(crate) fn takes(&self) -> Result<Takes> {
+        let pattern = |(text, priority): &(String, i32)| Ok((Pattern::parse(text)?, *priority));
+        let routes = self
+            .routes
+            .iter()
+            .map(pattern)
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Takes {
+            fallback: self.fallback.then_some(routes.len()),
+            table: RouteTable::new(routes)?,
+        })
+    }
+}
+
+impl Takes {
+    /// Which of its routes takes this job, its fallback aside.
+    pub(crate) fn route_of(&self, key: &JobKey) -> Option<usize> {
+        self.table.find(key)
+    }
+
+    /// Which jobs of a kind it takes, its fallback aside.
+    pub(crate) fn coverage(&self, kind: &str) -> Coverage {
+        self.table.coverage(kind)
+    }
+}

@@ -1,0 +1,134 @@
+//! Says that this instance lives, and learns which others do.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::instances::Instances;
+use super::lookout::Lookout;
+use super::pacer::Pacer;
+use super::reconciler::Reconciler;
+use super::slots::Slots;
+use crate::error::Result;
+use crate::instance::{Description, Takes};
+use crate::settings::{BEAT, SILENCE};
+use crate::store::{Beat, Seen, Store};
+
+/// The shortest time between two beats, whoever asks for one.
+const AT_LEAST: Duration = Duration::from_millis(50);
+
+/// How long a beat may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Beats for one instance.
+pub(crate) struct Heart {
+    pub(crate) store: Arc<Store>,
+    pub(crate) instances: Arc<Instances>,
+    pub(crate) description: String,
+    pub(crate) slots: Arc<Slots>,
+    /// How many routes the instance has.
+    pub(crate) routes: usize,
+    pub(crate) pacer: Arc<Pacer>,
+    pub(crate) reconciler: Arc<Reconciler>,
+    pub(crate) lookout: Arc<Lookout>,
+    /// Asks for a beat before its time.
+    pub(crate) asked: Notify,
+}
+
+impl Heart {
+    /// Somebody came or went: look who lives.
+    pub(crate) fn look(&self) {
+        self.asked.notify_one();
+    }
+
+    /// Beats, for ever.
+    pub(crate) async fn run(&self) {
+        loop {
+            let began = Instant::now();
+            let next = self.beat().await.unwrap_or_else(|error| {
+                tracing::debug!(%error, "no beat");
+                BEAT
+            });
+            sleep(AT_LEAST).await;
+            tokio::select! {
+                () = sleep((began + next).saturating_duration_since(Instant::now())) => {}
+                () = self.asked.notified() => {}
+            }
+        }
+    }
+
+    /// Tells the others that this instance is gone.
+    pub(crate) async fn stop(&self) {
+        let until = Instant::now() + PATIENCE;
+        if let Err(error) = self.store.leave(self.instances.id(), until).await {
+            tracing::debug!(%error, "the other instances could not be told of the stop");
+        }
+    }
+
+    /// One beat. Returns when the next is due.
+    async fn beat(&self) -> Result<Duration> {
+        let until = Instant::now() + PATIENCE;
+        let beat = Beat {
+            id: self.instances.id(),
+            room: &self.room(),
+            description: &self.description,
+            silence: SILENCE,
+        };
+        let seen = self.store.beat(&beat, until).await?;
+        let takes = self.takes(&seen, until).await?;
+        let change = self.instances.meet(&seen, &takes);
+        if change.came || change.went {
+            tracing::debug!(instances = seen.len(), "instances came or went");
+            self.pacer.look();
+        }
+        if change.went {
+            // What it was about to claim, or to pace, is looked for at once.
+            self.reconciler.sweep_all();
+            self.lookout.look();
+        }
+        // Whoever is late is looked at again when it would count as gone.
+        let others = seen.iter().filter(|one| one.id != beat.id);
+        let late = others.filter(|one| one.age > BEAT);
+        let gone = late.map(|one| SILENCE.saturating_sub(one.age));
+        Ok(gone.fold(BEAT, Duration::min))
+    }
+
+    /// What each instance takes. A description that this version cannot read belongs to one
+    /// that is not ranked: it claims for itself.
+    async fn takes(&self, seen: &[Seen], until: Instant) -> Result<HashMap<String, Arc<Takes>>> {
+        let (mut takes, mut unknown) = (HashMap::new(), Vec::new());
+        for one in seen {
+            match self.instances.known(&one.id) {
+                Some(known) => {
+                    takes.insert(one.id.clone(), known);
+                }
+                None => unknown.push(one.id.as_str()),
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(takes);
+        }
+        let descriptions = self.store.descriptions(&unknown, until).await?;
+        for (id, text) in unknown.into_iter().zip(descriptions) {
+            let Some(text) = text else { continue };
+            let description = serde_json::from_str::<Description>(&text);
+            match description.map(|description| description.takes()) {
+                Ok(Ok(one)) => {
+                    takes.insert(id.to_owned(), Arc::new(one));
+                }
+                _ => tracing::debug!(id, text, "an instance that this version cannot read"),
+            }
+        }
+        Ok(takes)
+    }
+
+    fn room(&self) -> String {
+        let routes = (0..self.routes).map(|route| self.slots.free(route) > 0);
+        let mut room: String = routes.map(|free| if free { '1' } else { '0' }).collect();
+        room.push(if self.reconciler.is_deaf() { 'd' } else { 'h' });
+        room
+    }
+}

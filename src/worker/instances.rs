@@ -1,0 +1,300 @@
+//! Which instances live, and which of them is to take a job or to pace a ledger.
+//!
+//! Every instance hears of every job. That one of them claims it, and not all, is agreed
+//! without a word: each ranks all that live by a hash of instance and job (rendezvous
+//! hashing, <https://en.wikipedia.org/wiki/Rendezvous_hashing>), and claims what it comes
+//! first for. Where they disagree, because one has just come or gone, two ask or none does,
+//! and the ledger still gives the job to one: the ranking only spares work.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, RwLock};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::roster::Served;
+use crate::instance::{Description, Takes};
+use crate::key::JobKey;
+use crate::routing::Coverage;
+use crate::store::{Seen, unique_id};
+
+/// This instance and its peers.
+pub(crate) struct Instances {
+    id: String,
+    /// This instance, for as long as it knows of no other.
+    me: Arc<Peer>,
+    view: RwLock<Arc<View>>,
+}
+
+/// Who is to claim a job that was heard of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rank {
+    /// This instance, at once, and nobody else.
+    Only,
+    /// This one, at once.
+    First,
+    /// This one, if the first has not done so after a while.
+    Second,
+    /// Another one.
+    Other,
+}
+
+/// An instance as the others know it.
+pub(crate) struct Peer {
+    id: String,
+    seed: u64,
+    takes: Arc<Takes>,
+    /// Of its routes, in order: whether it can run another job.
+    room: Vec<bool>,
+    hears: bool,
+}
+
+/// The instances that lived at one time.
+struct View {
+    peers: Vec<Arc<Peer>>,
+    /// By the place of the kind in the roster. Filled as they are asked for.
+    standings: Mutex<HashMap<usize, Arc<Standing>>>,
+}
+
+/// How the instances stand to one kind.
+struct Standing {
+    /// Whether this instance paces its ledger.
+    paces: bool,
+    /// Those that take its jobs, unless the id decides.
+    contenders: Option<Vec<Contender>>,
+}
+
+#[derive(Clone)]
+struct Contender {
+    is_me: bool,
+    /// It hears events and can run another job.
+    ready: bool,
+    /// Of instance and kind.
+    seed: u64,
+}
+
+impl Rank {
+    /// Whether this instance claims a job as soon as it hears of it.
+    pub(crate) fn claims(self) -> bool {
+        matches!(self, Rank::Only | Rank::First)
+    }
+
+    /// Whether this instance claims a job that the first in rank should have claimed by now.
+    pub(crate) fn stands_in(self) -> bool {
+        matches!(self, Rank::Only | Rank::Second)
+    }
+}
+
+/// What changed between two views.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) came: bool,
+    pub(crate) went: bool,
+}
+
+impl Instances {
+    pub(crate) fn new(description: &Description) -> crate::error::Result<Self> {
+        let id = unique_id();
+        let takes = Arc::new(description.takes()?);
+        let me = Arc::new(Peer::new(id.clone(), takes, ""));
+        Ok(Instances {
+            id,
+            view: RwLock::new(Arc::new(View::of(vec![me.clone()]))),
+            me,
+        })
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether no other instance is known.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.view().peers.len() == 1
+    }
+
+    /// What the instances with these ids take, as far as it is known.
+    pub(crate) fn known(&self, id: &str) -> Option<Arc<Takes>> {
+        let view = self.view();
+        let peer = view.peers.iter().find(|peer| peer.id == id)?;
+        Some(peer.takes.clone())
+    }
+
+    /// Takes in who lives. `takes` says what each takes; who is not in it is not ranked.
+    pub(crate) fn meet(&self, seen: &[Seen], takes: &HashMap<String, Arc<Takes>>) -> Change {
+        let peers: Vec<Arc<Peer>> = seen
+            .iter()
+            .filter_map(|one| {
+                let takes = match takes.get(&one.id) {
+                    Some(takes) => takes.clone(),
+                    None if one.id == self.id => self.me.takes.clone(),
+                    None => return None,
+                };
+                Some(Arc::new(Peer::new(one.id.clone(), takes, &one.room)))
+            })
+            .collect();
+        let old = self.view();
+        let lacks = |peers: &[Arc<Peer>], id: &str| peers.iter().all(|peer| peer.id != id);
+        let change = Change {
+            came: peers.iter().any(|peer| lacks(&old.peers, &peer.id)),
+            went: old.peers.iter().any(|peer| lacks(&peers, &peer.id)),
+        };
+        *self.view.write().expect("no panic while held") = Arc::new(View::of(peers));
+        change
+    }
+
+    /// Who is to claim the job of this kind with this id.
+    pub(crate) fn rank(&self, served: &Served, id: &str) -> Rank {
+        let view = self.view();
+        if view.peers.len() == 1 {
+            return Rank::Only;
+        }
+        let standing = view.standing(served, &self.id);
+        match &standing.contenders {
+            Some(contenders) => rank(contenders.iter(), id),
+            None => match served.key(id) {
+                Some(key) => rank(view.contenders_for(&key, &self.id).iter(), id),
+                None => Rank::Other,
+            },
+        }
+    }
+
+    /// Whether this instance paces the ledger.
+    pub(crate) fn paces(&self, served: &Served) -> bool {
+        self.view().standing(served, &self.id).paces
+    }
+
+    /// Whether an instance has a route for this job, fallbacks aside.
+    pub(crate) fn route(&self, key: &JobKey) -> bool {
+        let peers = &self.view().peers;
+        peers.iter().any(|peer| peer.takes.route_of(key).is_some())
+    }
+
+    /// Whether an instance has a route for jobs of this kind, fallbacks aside.
+    pub(crate) fn route_kind(&self, kind: &str) -> bool {
+        let peers = &self.view().peers;
+        peers
+            .iter()
+            .any(|peer| peer.takes.coverage(kind) != Coverage::None)
+    }
+
+    /// Whether it falls to this instance to report about a kind that nobody has a route for.
+    pub(crate) fn reports(&self, kind: &str) -> bool {
+        let view = self.view();
+        let hash = |peer: &&Arc<Peer>| xxh3_64_with_seed(kind.as_bytes(), peer.seed);
+        let chosen = view.peers.iter().max_by_key(hash);
+        chosen.is_some_and(|peer| peer.id == self.id)
+    }
+
+    fn view(&self) -> Arc<View> {
+        self.view.read().expect("no panic while held").clone()
+    }
+}
+
+impl Peer {
+    /// `room` as it is published: `1` or `0` for each route, `h` or `d` for hearing or deaf.
+    fn new(id: String, takes: Arc<Takes>, room: &str) -> Self {
+        Peer {
+            seed: xxh3_64_with_seed(id.as_bytes(), 0),
+            room: room.bytes().map(|byte| byte == b'1').collect(),
+            hears: room.ends_with('h'),
+            id,
+            takes,
+        }
+    }
+
+    fn contender(&self, kind: &str, route: usize, me: &str) -> Contender {
+        let has_room = self.room.get(route).copied().unwrap_or(false);
+        Contender {
+            is_me: self.id == me,
+            ready: self.hears && has_room,
+            seed: xxh3_64_with_seed(kind.as_bytes(), self.seed),
+        }
+    }
+}
+
+impl View {
+    fn of(peers: Vec<Arc<Peer>>) -> Self {
+        View {
+            peers,
+            standings: Mutex::default(),
+        }
+    }
+
+    fn standing(&self, served: &Served, me: &str) -> Arc<Standing> {
+        let mut standings = self.standings.lock().expect("no panic while held");
+        let standing = standings
+            .entry(served.index)
+            .or_insert_with(|| Arc::new(self.stand(served.ledger.kind().as_str(), me)));
+        standing.clone()
+    }
+
+    fn stand(&self, kind: &str, me: &str) -> Standing {
+        let coverages: Vec<(&Peer, Coverage)> = self
+            .peers
+            .iter()
+            .map(|peer| (&**peer, peer.takes.coverage(kind)))
+            .collect();
+        let routed = coverages
+            .iter()
+            .any(|(_, coverage)| *coverage != Coverage::None);
+        let contender = |(peer, coverage): &(&Peer, Coverage)| match coverage {
+            Coverage::Whole(route) => Some(peer.contender(kind, *route, me)),
+            Coverage::Mixed => Some(peer.contender(kind, usize::MAX, me)),
+            Coverage::None if routed => None,
+            Coverage::None => Some(peer.contender(kind, peer.takes.fallback?, me)),
+        };
+        let contenders: Vec<Contender> = coverages.iter().filter_map(contender).collect();
+        let paces = |peer: &&(&Peer, Coverage)| contender(peer).is_some();
+        let pacer = coverages.iter().filter(paces).max_by_key(|(peer, _)| {
+            let seed = peer.contender(kind, usize::MAX, me).seed;
+            (peer.hears, xxh3_64_with_seed(b"pacer", seed))
+        });
+        let by_id = coverages
+            .iter()
+            .any(|(_, coverage)| *coverage == Coverage::Mixed);
+        Standing {
+            paces: pacer.is_some_and(|(peer, _)| peer.id == me),
+            contenders: (!by_id).then_some(contenders),
+        }
+    }
+
+    /// Those that take one job: who has a route for it; if nobody has, who has a fallback.
+    fn contenders_for(&self, key: &JobKey, me: &str) -> Vec<Contender> {
+        let by_route = |peer: &Arc<Peer>| {
+            let route = peer.takes.route_of(key)?;
+            Some(peer.contender(key.kind(), route, me))
+        };
+        let by_fallback = |peer: &Arc<Peer>| {
+            let route = peer.takes.fallback?;
+            Some(peer.contender(key.kind(), route, me))
+        };
+        let routed: Vec<Contender> = self.peers.iter().filter_map(by_route).collect();
+        if routed.is_empty() {
+            return self.peers.iter().filter_map(by_fallback).collect();
+        }
+        routed
+    }
+}
+
+/// The highest hash comes first; who cannot run a job now comes behind all who can.
+fn rank<'a>(contenders: impl Iterator<Item = &'a Contender>, id: &str) -> Rank {
+    let mut best: [Option<((bool, u64), bool)>; 2] = [None, None];
+    for contender in contenders {
+        let hash = xxh3_64_with_seed(id.as_bytes(), contender.seed);
+        let this = Some(((contender.ready, hash), contender.is_me));
+        if this > best[0] {
+            best = [this, best[0]];
+        } else if this > best[1] {
+            best[1] = this;
+        }
+    }
+    match best {
+        [Some((_, true)), None] => Rank::Only,
+        [Some((_, true)), _] => Rank::First,
+        [_, Some((_, true))] => Rank::Second,
+        _ => Rank::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

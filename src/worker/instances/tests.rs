@@ -1,0 +1,185 @@
+//! Who comes first: one of all that live, the same one in everybody's eyes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::key::Kind;
+use crate::names::Names;
+use crate::router::Router;
+use crate::settings::LinkSettings;
+use crate::store::{DeadLimits, Store};
+use crate::worker::notice::Notices;
+use crate::worker::roster::Roster;
+use crate::worker::settle::Terms;
+
+const KIND: &str = "app1:trans:notice";
+
+async fn done() {}
+
+/// Instances that all know of each other.
+struct Fleet {
+    all: Vec<Instances>,
+    takes: HashMap<String, Arc<Takes>>,
+    served: Arc<Served>,
+}
+
+impl Fleet {
+    fn new(patterns: &[&str]) -> Self {
+        let all: Vec<(Instances, Description)> = patterns
+            .iter()
+            .map(|pattern| {
+                let router: Router = Router::new().route(pattern, done);
+                let description = Description::of(&router.finish().unwrap());
+                (Instances::new(&description).unwrap(), description)
+            })
+            .collect();
+        let takes = all
+            .iter()
+            .map(|(one, description)| (one.id.clone(), Arc::new(description.takes().unwrap())))
+            .collect();
+        let store = Store::new(
+            "redis://127.0.0.1:1",
+            Names::new("keyfall"),
+            &LinkSettings::default(),
+        );
+        let router: Router = Router::new().route("app1:trans:notice:*", done);
+        let terms = Terms {
+            dead: DeadLimits {
+                count: 1,
+                age: Duration::from_secs(1),
+            },
+            notices: Notices::default(),
+        };
+        let routes = Arc::new(router.finish().unwrap());
+        let roster = Roster::new(store.unwrap(), routes, terms);
+        assert!(roster.add(&Kind::parse(KIND).unwrap()).is_none());
+        let fleet = Fleet {
+            all: all.into_iter().map(|(one, _)| one).collect(),
+            takes,
+            served: roster.by_kind(KIND).unwrap(),
+        };
+        fleet.see(|_| "1h".into());
+        fleet
+    }
+
+    /// Everybody sees everybody with this room, but for those that have none.
+    fn see(&self, room: impl Fn(usize) -> String) {
+        let seen: Vec<Seen> = self
+            .all
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| !room(*number).is_empty())
+            .map(|(number, one)| Seen {
+                id: one.id.clone(),
+                age: Duration::ZERO,
+                room: room(number),
+            })
+            .collect();
+        for one in &self.all {
+            one.meet(&seen, &self.takes);
+        }
+    }
+
+    /// How each ranks itself for a job.
+    fn ranks(&self, id: &str) -> Vec<Rank> {
+        self.all
+            .iter()
+            .map(|one| one.rank(&self.served, id))
+            .collect()
+    }
+
+    /// For how many of a thousand jobs each instance comes first, and second.
+    fn shares(&self) -> (Vec<usize>, Vec<usize>) {
+        let mut shares = (vec![0; self.all.len()], vec![0; self.all.len()]);
+        for job in 0..1000 {
+            for (number, rank) in self.ranks(&format!("{job:06}")).into_iter().enumerate() {
+                match rank {
+                    Rank::Only | Rank::First => shares.0[number] += 1,
+                    Rank::Second => shares.1[number] += 1,
+                    Rank::Other => {}
+                }
+            }
+        }
+        shares
+    }
+
+    fn pacers(&self) -> Vec<usize> {
+        let paces = |number: &usize| self.all[*number].paces(&self.served);
+        (0..self.all.len()).filter(paces).collect()
+    }
+}
+
+#[tokio::test]
+async fn one_comes_first_one_second_and_all_get_their_share() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 4]);
+    let (first, second) = fleet.shares();
+    assert_eq!(first.iter().sum::<usize>(), 1000);
+    assert_eq!(second.iter().sum::<usize>(), 1000);
+    for share in first.into_iter().chain(second) {
+        assert!((150..350).contains(&share), "{share} of 1000 among four");
+    }
+    assert_eq!(fleet.pacers().len(), 1);
+}
+
+#[tokio::test]
+async fn who_goes_leaves_its_jobs_to_others_who_keep_theirs() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    let jobs: Vec<String> = (0..300).map(|job| job.to_string()).collect();
+    let before: Vec<Vec<Rank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
+    fleet.see(|number| {
+        if number == 0 {
+            String::new()
+        } else {
+            "1h".into()
+        }
+    });
+    for (id, before) in jobs.iter().zip(before) {
+        let after = fleet.ranks(id);
+        for number in 1..3 {
+            if before[number].claims() {
+                assert!(after[number].claims(), "{id}");
+            }
+            // The second takes the place of the first.
+            if before[0].claims() && before[number] == Rank::Second {
+                assert!(after[number].claims(), "{id}");
+            }
+        }
+    }
+    assert!(matches!(fleet.pacers()[..], [1 | 2]));
+}
+
+#[tokio::test]
+async fn who_is_saturated_or_deaf_comes_behind_all_others() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    fleet.see(|number| ["0h", "1d", "1h"][number].into());
+    let (first, _) = fleet.shares();
+    assert_eq!(first, [0, 0, 1000]);
+    // Where nobody has room, the jobs are shared all the same.
+    fleet.see(|_| "0h".into());
+    let (first, _) = fleet.shares();
+    assert!(first.iter().all(|share| *share > 200), "{first:?}");
+    // The deaf pace only where nobody hears.
+    fleet.see(|number| ["1d", "1h", "1d"][number].into());
+    assert_eq!(fleet.pacers(), [1]);
+    fleet.see(|_| "1d".into());
+    assert_eq!(fleet.pacers().len(), 1);
+}
+
+#[tokio::test]
+async fn only_those_that_have_a_route_are_ranked() {
+    let fleet = Fleet::new(&["app1:trans:notice:*", "app1:trans:other:*", "app1:*:*:*"]);
+    let (first, second) = fleet.shares();
+    assert_eq!((first[1], second[1]), (0, 0));
+    assert_eq!(first[0] + first[2], 1000);
+    // Where the id decides, it decides for each job.
+    let fleet = Fleet::new(&[
+        r"app1:trans:notice:{id:\d+}",
+        "app1:trans:notice:{id:[a-z]+}",
+    ]);
+    assert_eq!(fleet.ranks("42"), [Rank::Only, Rank::Other]);
+    assert_eq!(fleet.ranks("forty"), [Rank::Other, Rank::Only]);
+    assert_eq!(fleet.ranks("4ty"), [Rank::Other, Rank::Other]);
+    assert_eq!(fleet.pacers().len(), 1);
+}

@@ -1,0 +1,314 @@
+//! Many workers: who claims, who paces, and what nobody has a route for.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use keyfall::embedded::Embedded;
+use keyfall::{JobState, Notice, Router, Worker};
+use tokio::sync::mpsc;
+
+use crate::process::Process;
+use crate::runs::{Gate, eventually, recorder};
+use crate::site::{Running, Site, ms};
+
+/// Waits until so many instances live and hear events.
+async fn so_many_live(site: &Site, count: usize) {
+    eventually("so many instances", async || {
+        let live = site.client.instances().await.unwrap();
+        let hear = live.iter().filter(|one| one.hears_events).count();
+        (live.len() == count && hear == count).then_some(())
+    })
+    .await;
+}
+
+/// What the server is asked from now on, one command a line.
+async fn monitor(url: &str) -> mpsc::UnboundedReceiver<String> {
+    let client = redis::Client::open(url).unwrap();
+    let monitor = client.get_async_monitor().await.unwrap();
+    let (tell, told) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut lines = monitor.into_on_message::<String>();
+        while let Some(line) = lines.next().await {
+            if tell.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    told
+}
+
+/// How many jobs were named in the claims among these commands.
+fn named_in_claims(lines: &mut mpsc::UnboundedReceiver<String>) -> usize {
+    let mut named = 0;
+    while let Ok(line) = lines.try_recv() {
+        let words: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
+        let is_claim = words.first() == Some(&"EVALSHA")
+            && words.get(2) == Some(&"6")
+            && words[5].ends_with(":leased");
+        if is_claim {
+            named += words.len() - 13;
+        }
+    }
+    named
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_instances_that_hear_of_a_job_one_asks_for_it() {
+    const JOBS: usize = 300;
+    const WORKERS: usize = 5;
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-share").await;
+    let (recorder, mut runs) = recorder();
+    let done: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let start = |number: usize| {
+        let (recorder, done) = (recorder.clone(), done.clone());
+        site.serve(
+            Router::new().route(&site.pattern(), async move |job: keyfall::Job| {
+                done.lock().unwrap().push(number);
+                recorder.note(&job);
+            }),
+        )
+    };
+    let workers: Vec<Running> = (0..WORKERS).map(start).collect();
+    so_many_live(&site, WORKERS).await;
+    let mut commands = monitor(&site.url).await;
+    for (number, key) in site.keys(JOBS).enumerate() {
+        let delay = ms(1000 + 5 * number as u64);
+        site.client.schedule(&key, &()).after(delay).await.unwrap();
+    }
+    let ran: HashSet<String> = runs
+        .take(JOBS)
+        .await
+        .iter()
+        .map(|job| job.key().to_string())
+        .collect();
+    assert_eq!(ran.len(), JOBS);
+    site.all_ended().await;
+    // All that hear of a job asking for it would make it five times as many.
+    let named = named_in_claims(&mut commands);
+    assert!(named < 2 * JOBS, "{named} claims for {JOBS} jobs");
+    let done = std::mem::take(&mut *done.lock().unwrap());
+    let each = (0..WORKERS).map(|number| done.iter().filter(|it| **it == number).count());
+    assert!(
+        each.clone().all(|share| share > 10),
+        "{:?}",
+        each.collect::<Vec<_>>()
+    );
+    for worker in workers {
+        worker.stop().await;
+    }
+    assert!(site.client.instances().await.unwrap().is_empty());
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_are_due_when_they_are_scheduled_are_shared_too() {
+    const JOBS: usize = 200;
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-now").await;
+    let (recorder, mut runs) = recorder();
+    let start = |_| site.serve(Router::new().route(&site.pattern(), recorder.done()));
+    let workers: Vec<Running> = (0..4).map(start).collect();
+    so_many_live(&site, 4).await;
+    let mut commands = monitor(&site.url).await;
+    for key in site.keys(JOBS) {
+        site.client.schedule(&key, &()).await.unwrap();
+    }
+    let ran = runs.take(JOBS).await;
+    assert_eq!(ran.len(), JOBS);
+    let stats = site.all_ended().await;
+    assert_eq!(stats.done, JOBS as u64);
+    let named = named_in_claims(&mut commands);
+    assert!(named < 2 * JOBS, "{named} claims for {JOBS} jobs");
+    for worker in workers {
+        worker.stop().await;
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_is_killed_leaves_its_share_and_its_pacing_to_the_others() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-kill").await;
+    let kind = format!("{}:work:sleep", site.app);
+    let mut processes: Vec<Process> = (0..3).map(|_| Process::start(&site)).collect();
+    so_many_live(&site, 3).await;
+    let mut scheduled = 0;
+    while processes.len() > 1 {
+        processes.pop().unwrap().kill();
+        let mut commands = monitor(&site.url).await;
+        // A third or half of them would have been claimed by the one that is gone.
+        let began = Instant::now();
+        for number in 0..100 {
+            let key = format!("{kind}:{scheduled}-{number}");
+            let delay = ms(10 * number);
+            site.client.schedule(&key, &0).after(delay).await.unwrap();
+        }
+        scheduled += 100;
+        eventually("all done", async || {
+            let stats = site.client.stats(&kind).await.unwrap();
+            (stats.done == scheduled).then_some(())
+        })
+        .await;
+        // Far less than it would take if somebody had to wait for a lease.
+        assert!(
+            began.elapsed() < Duration::from_secs(8),
+            "{:?}",
+            began.elapsed()
+        );
+        // Whoever paced before, somebody does now.
+        let key = format!("{kind}:paced-{scheduled}");
+        site.client
+            .schedule(&key, &0)
+            .after(ms(2500))
+            .await
+            .unwrap();
+        scheduled += 1;
+        eventually("touched", async || {
+            let line = commands.recv().await.unwrap();
+            (line.contains("\"EXISTS\"") && line.contains(&key)).then_some(())
+        })
+        .await;
+    }
+    so_many_live(&site, 1).await;
+    let stats = eventually("all done", async || {
+        let stats = site.client.stats(&kind).await.unwrap();
+        (stats.done == scheduled).then_some(stats)
+    })
+    .await;
+    assert_eq!(stats.lapsed, 0);
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_without_room_leaves_its_share_to_one_that_has_some() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-room").await;
+    let (busy, mut busy_runs) = recorder();
+    let gate = Gate::closed();
+    let router = Router::new().route(&site.pattern(), busy.behind(&gate));
+    let saturated = Running::start(site.worker(router).concurrency(1));
+    site.client.schedule(site.key("holds"), &()).await.unwrap();
+    busy_runs.next().await;
+    let (free, mut runs) = recorder();
+    let idle = site.serve(Router::new().route(&site.pattern(), free.done()));
+    so_many_live(&site, 2).await;
+    for (number, key) in site.keys(60).enumerate() {
+        let delay = ms(10 * number as u64);
+        site.client.schedule(&key, &()).after(delay).await.unwrap();
+    }
+    assert_eq!(runs.take(60).await.len(), 60);
+    let live = eventually("said so", async || {
+        let live = site.client.instances().await.unwrap();
+        (!live[0].saturated.is_empty()).then_some(live)
+    })
+    .await;
+    assert_eq!(live[0].saturated, [site.pattern()]);
+    assert!(live[1].saturated.is_empty());
+    gate.open();
+    saturated.stop().await;
+    idle.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_that_no_instance_routes_waits_and_is_reported_until_one_does() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-routes").await;
+    let (recorder, mut runs) = recorder();
+    let kind = |biz: &str| format!("{}:it:{biz}", site.app);
+    let route = |biz: &str| Router::new().route(&format!("{}:*", kind(biz)), recorder.done());
+    let (tell, mut notices) = mpsc::unbounded_channel();
+    let hook = move |notice: &Notice| drop(tell.send(notice.clone()));
+    let first = Running::start(site.worker(route("first")).on_notice(hook));
+    let second = site.serve(route("second"));
+    so_many_live(&site, 2).await;
+    for biz in ["first", "second", "third"] {
+        let key = format!("{}:1", kind(biz));
+        site.client.schedule(&key, &()).await.unwrap();
+    }
+    let ran: HashSet<String> = runs
+        .take(2)
+        .await
+        .iter()
+        .map(|job| job.key().to_string())
+        .collect();
+    assert_eq!(
+        ran,
+        ["first", "second"]
+            .map(|biz| format!("{}:1", kind(biz)))
+            .into()
+    );
+    let unrouted = site.client.unrouted().await.unwrap();
+    let [third] = &unrouted[..] else {
+        panic!("{unrouted:?}")
+    };
+    assert_eq!((third.kind.as_str(), third.jobs), (&*kind("third"), 1));
+    let key = format!("{}:1", kind("third"));
+    assert_eq!(site.view(&key).await.state(), JobState::Pending);
+    // One of the two tells it; should it be the other one, that one stops and it falls to us.
+    second.stop().await;
+    let told = notices.recv().await.unwrap();
+    assert_eq!(
+        told,
+        Notice::Unrouted {
+            kind: third.kind.clone(),
+            jobs: 1
+        }
+    );
+
+    let late = site.serve(route("third"));
+    assert_eq!(runs.next().await.key().as_str(), key);
+    assert!(site.client.unrouted().await.unwrap().is_empty());
+    first.stop().await;
+    late.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_without_a_route_are_buried_at_an_age_where_one_is_set() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-age").await;
+    let (recorder, _runs) = recorder();
+    let by_id = format!(r"{}:{{id:\d+}}", site.kind());
+    let refused = Worker::new(site.client.clone(), Router::new())
+        .bury_unrouted_after(ms(10))
+        .run()
+        .await;
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("bury_unrouted_after")
+    );
+    let router = Router::new().route(&by_id, recorder.stuck());
+    let worker = site.worker(router).concurrency(1);
+    let worker = Running::start(worker.bury_unrouted_after(Duration::from_secs(1)));
+    let other = format!("{}:it:other:1", site.app);
+    site.client.schedule(&other, &"kept").await.unwrap();
+    let later = format!("{}:it:other:2", site.app);
+    site.client
+        .schedule(&later, &())
+        .after(crate::site::HOUR)
+        .await
+        .unwrap();
+    // Of these the id decides; one runs, one has a route without a free slot, one has none.
+    for id in ["1", "2", "none"] {
+        site.client.schedule(site.key(id), &()).await.unwrap();
+    }
+    for key in [&other, &site.key("none")] {
+        let letter = site.reaches(key, JobState::Dead).await;
+        assert!(
+            letter.last_error().unwrap().contains("no live instance"),
+            "{letter:?}"
+        );
+    }
+    assert_eq!(site.view(&other).await.json::<String>().unwrap(), "kept");
+    assert_eq!(site.view(&later).await.state(), JobState::Pending);
+    let stats = site.stats().await;
+    assert_eq!((stats.pending, stats.leased), (1, 1));
+    worker.drop_it().await;
+    site.assert_balanced().await;
+}
