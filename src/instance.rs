@@ -37,13 +37,14 @@ impl Description {
         let started = std::time::SystemTime::UNIX_EPOCH
             .elapsed()
             .unwrap_or_default();
-        let of_table = routes.routes.iter().take(routes.of_table());
         Description {
             host: gethostname::gethostname().to_string_lossy().into_owned(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
             started: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
-            routes: of_table
+            routes: routes
+                .of_table()
+                .iter()
                 .map(|route| (route.pattern.as_str().to_owned(), route.priority))
                 .collect(),
             fallback: routes.fallback.is_some(),

@@ -95,8 +95,8 @@ pub use client::{Instance, Unrouted};
 pub use error::{Error, ErrorKind, Result};
 #[cfg(feature = "worker")]
 pub use handler::{
-    CancelSignal, Failure, FromJob, FromRef, Handler, IntoOutcome, Job, Json, MAX_FAILURE_BYTES,
-    Outcome, Payload, Rejection, Route, SampleJob, Segments, State,
+    CancelSignal, Endpoint, Failure, FromJob, FromRef, Handler, IntoOutcome, Job, JobService, Json,
+    MAX_FAILURE_BYTES, Outcome, Payload, Rejection, Route, SampleJob, Segments, State,
 };
 pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
 pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};

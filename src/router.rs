@@ -1,15 +1,18 @@
 //! Routes: which handler a job key belongs to.
 
-use std::collections::BTreeSet;
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+mod routes;
+#[cfg(test)]
+mod tests;
 
-use crate::error::Result;
-use crate::handler::{Endpoint, Handler, Job, Names, Outcome, Route};
-use crate::key::{JobKey, Kind};
-use crate::retry::RetryPolicy;
-use crate::routing::{self, Pattern, RouteTable};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use tower_layer::Layer;
+
+pub(crate) use self::routes::{RouteEntry, Routes};
+use crate::error::{Error, ErrorKind, Result};
+use crate::handler::{Endpoint, Handler, Job, JobService, Outcome, Route};
+use crate::routing::{self, Pattern};
 
 /// Which handler runs which job.
 ///
@@ -52,33 +55,25 @@ use crate::routing::{self, Pattern, RouteTable};
 /// ```
 #[must_use]
 pub struct Router<S = ()> {
-    routes: Vec<(Pattern, Route<S>)>,
+    routes: Vec<Entry<S>>,
+    fallback: Option<Entry<S>>,
 }
 
-/// A finished router, as the worker uses it.
-pub(crate) struct Routes {
-    pub(crate) table: RouteTable,
-    /// In the order of the table.
-    pub(crate) routes: Vec<RouteEntry>,
-    /// Which of them, the last, takes what no other matches.
-    pub(crate) fallback: Option<usize>,
-}
-
-/// One route of a finished router.
-pub(crate) struct RouteEntry {
-    pub(crate) pattern: Pattern,
-    pub(crate) handler: Endpoint,
-    pub(crate) retry: Option<RetryPolicy>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) concurrency: Option<usize>,
-    pub(crate) names: Names,
-    pub(crate) priority: i32,
+/// A route and what it takes.
+struct Entry<S> {
+    pattern: Pattern,
+    route: Route<S>,
+    /// Made once, so that all clones of a router count in the same layers.
+    endpoint: Arc<OnceLock<Endpoint>>,
 }
 
 impl<S: Send + Sync + 'static> Router<S> {
     /// A router without routes.
     pub const fn new() -> Self {
-        Router { routes: Vec::new() }
+        Router {
+            routes: Vec::new(),
+            fallback: None,
+        }
     }
 
     /// Adds a route.
@@ -89,48 +84,188 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// written in the program there is [`try_route`](Self::try_route).
     #[track_caller]
     pub fn route<M>(self, pattern: &str, handler: impl Handler<M, S>) -> Self {
-        match self.try_route(pattern, handler) {
-            Ok(router) => router,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(self.try_route(pattern, handler))
     }
 
     /// Adds a route whose pattern comes from outside, such as a configuration.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidRoute`](crate::ErrorKind::InvalidRoute) if the pattern is
-    /// malformed, or if another route of the same priority matches the same keys;
-    /// [`ErrorKind::InvalidSetting`](crate::ErrorKind::InvalidSetting) if an option of the
+    /// [`ErrorKind::InvalidRoute`] if the pattern is malformed, or if another route of the
+    /// same priority matches the same keys; [`ErrorKind::InvalidSetting`] if an option of the
     /// route is out of range.
-    pub fn try_route<M>(mut self, pattern: &str, handler: impl Handler<M, S>) -> Result<Self> {
+    pub fn try_route<M>(self, pattern: &str, handler: impl Handler<M, S>) -> Result<Self> {
         let pattern = Pattern::parse(pattern)?;
         let route = handler.into_route();
-        route.options.check(pattern.as_str())?;
-        let rival = self.routes.iter().find(|(known, other)| {
-            other.options.priority == route.options.priority && routing::clash(known, &pattern)
-        });
-        if let Some((known, _)) = rival {
-            return Err(routing::clash_error(known, &pattern));
-        }
-        self.routes.push((pattern, route));
-        Ok(self)
+        route.options.check(format_args!("route `{pattern}`"))?;
+        self.with(Entry::new(pattern, route))
+    }
+
+    /// Adds a route that hands its jobs to a tower service. [`Route::from_service`] gives it
+    /// options, too.
+    ///
+    /// Its response is anything that a handler may return, and its error is
+    /// [`Outcome::retry`]. It need not be `Clone`: jobs take turns in asking whether it is
+    /// ready, and what it does with them goes on at the same time.
+    ///
+    /// ```
+    /// use keyfall::{Job, Router};
+    /// use tower::{BoxError, ServiceBuilder};
+    /// use std::time::Duration;
+    ///
+    /// let service = ServiceBuilder::new()
+    ///     .timeout(Duration::from_secs(10))
+    ///     .service_fn(async |job: Job| {
+    ///         println!("{} is due", job.key());
+    ///         Ok::<(), BoxError>(())
+    ///     });
+    /// let app: Router = Router::new().route_service("app1:trans:notice:{order}", service);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[track_caller]
+    pub fn route_service(self, pattern: &str, service: impl JobService) -> Self {
+        self.route(pattern, Route::from_service(service))
+    }
+
+    /// Runs the jobs that no route of this router, and no route of any other live instance,
+    /// matches. Without a fallback they stay pending and are reported.
+    ///
+    /// Its options are set as those of any handler; a priority means nothing here, for it
+    /// always comes last. There are no named segments.
+    ///
+    /// ```
+    /// use keyfall::{Job, Outcome, Router};
+    ///
+    /// async fn unknown(job: Job) -> Outcome {
+    ///     Outcome::bury(format!("nobody knows what to do with {}", job.key()))
+    /// }
+    ///
+    /// let app: Router = Router::new().fallback(unknown);
+    /// ```
+    ///
+    /// # Panics
+    /// At the caller's line, if there is a fallback already, or if one of its options is out
+    /// of range.
+    #[track_caller]
+    pub fn fallback<M>(self, handler: impl Handler<M, S>) -> Self {
+        let pattern = or_panic(Pattern::parse("*:*:*:*"));
+        let route = handler.into_route();
+        or_panic(route.options.check("the fallback"));
+        or_panic(self.with_fallback(Some(Entry::new(pattern, route))))
+    }
+
+    /// Adds all routes of another router, each with its options and layers, and its fallback.
+    ///
+    /// ```
+    /// use keyfall::Router;
+    /// # async fn notify() {}
+    /// # async fn cleanup() {}
+    ///
+    /// let payments = Router::new().route("app1:trans:notice:{order}", notify);
+    /// let files = Router::new().route("app1:*:cleanup:*", cleanup);
+    /// let app: Router = payments.merge(files);
+    /// ```
+    ///
+    /// # Panics
+    /// At the caller's line, if a route of one matches the same keys as a route of the
+    /// other, or if both have a fallback. See [`try_merge`](Self::try_merge).
+    #[track_caller]
+    pub fn merge(self, other: Self) -> Self {
+        or_panic(self.try_merge(other))
+    }
+
+    /// Adds all routes of another router, where patterns come from outside.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRoute`] if a route of one matches the same keys as a route of the
+    /// other with the same priority, or if both have a fallback.
+    pub fn try_merge(self, other: Self) -> Result<Self> {
+        let router = self.with_fallback(other.fallback)?;
+        other.routes.into_iter().try_fold(router, Router::with)
+    }
+
+    /// Wraps each route that was added so far, and the fallback, in a layer of the tower
+    /// ecosystem. Routes that are added afterwards are not wrapped; the layer that was added
+    /// last is the outermost.
+    ///
+    /// ```
+    /// use keyfall::Router;
+    /// use std::time::Duration;
+    /// use tower::timeout::TimeoutLayer;
+    /// # async fn notify() {}
+    /// # async fn cleanup() {}
+    ///
+    /// let app: Router = Router::new()
+    ///     .route("app1:trans:notice:{order}", notify)
+    ///     .layer(TimeoutLayer::new(Duration::from_secs(10)))
+    ///     .route("app1:*:cleanup:*", cleanup); // may take longer
+    /// ```
+    ///
+    /// - Each route gets a clone of the layer. What a layer counts, such as a rate limit, it
+    ///   therefore counts for each route, unless its clones share the count, as those of
+    ///   `GlobalConcurrencyLimitLayer` do. Clones of the router share their layers.
+    /// - An error of a layer is [`Outcome::retry`]: the run has failed, and the job runs again
+    ///   as its policy says. What a layer answers may be anything that a handler may return.
+    /// - A job that waits for a layer, such as a rate limit, has been claimed: it holds a slot
+    ///   of the worker, and its time counts towards the timeout of its route. Where a number of
+    ///   jobs at a time is what is meant, [`Handler::concurrency`] leaves the others unclaimed.
+    /// - Each call makes a service that is always ready and lets its jobs wait inside. A layer
+    ///   that looks at whether another is ready, as `LoadShedLayer` does, goes with it into one
+    ///   call: `.layer(ServiceBuilder::new().load_shed().concurrency_limit(8))`.
+    /// - A layer that needs a tokio runtime when it is made, such as `BufferLayer`, needs it in
+    ///   [`with_state`](Self::with_state) or, if the state is `()`, when the worker runs.
+    pub fn layer<L>(self, layer: L) -> Self
+    where
+        L: Layer<Endpoint> + Clone + Send + Sync + 'static,
+        L::Service: JobService,
+    {
+        self.map(|route| route.layered(layer.clone()))
     }
 
     /// Gives the handlers their state. Routes that need another state, or none, can be
     /// added afterwards.
     pub fn with_state(self, state: S) -> Router {
         let state = Arc::new(state);
-        let bound =
-            |(pattern, route): (Pattern, Route<S>)| (pattern, route.with_state(state.clone()));
+        self.map(|route| route.with_state(state.clone()))
+    }
+
+    /// # Errors
+    /// [`ErrorKind::InvalidRoute`] if a known route clashes with it.
+    fn with(mut self, entry: Entry<S>) -> Result<Self> {
+        if let Some(rival) = self.routes.iter().find(|known| known.clashes(&entry)) {
+            return Err(routing::clash_error(&rival.pattern, &entry.pattern));
+        }
+        self.routes.push(entry);
+        Ok(self)
+    }
+
+    /// # Errors
+    /// [`ErrorKind::InvalidRoute`] if there are two.
+    fn with_fallback(mut self, fallback: Option<Entry<S>>) -> Result<Self> {
+        if self.fallback.is_some() && fallback.is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidRoute,
+                "there are two fallbacks, and neither comes first: leave one out; of routers \
+                 that are merged, one may have a fallback",
+            ));
+        }
+        self.fallback = fallback.or(self.fallback);
+        Ok(self)
+    }
+
+    fn map<T>(self, change: impl Fn(Route<S>) -> Route<T>) -> Router<T> {
+        let change = |entry: Entry<S>| Entry::new(entry.pattern, change(entry.route));
         Router {
-            routes: self.routes.into_iter().map(bound).collect(),
+            routes: self.routes.into_iter().map(change).collect(),
+            fallback: self.fallback.map(change),
         }
     }
 }
 
 impl Router {
     /// Runs one job as a worker would, but for timeout, limits and panics: for the tests of
-    /// handlers and routes. `None` if no route matches its key.
+    /// handlers and routes. `None` if no route matches its key and there is no fallback.
     pub async fn call(&self, job: Job) -> Option<Outcome> {
         let routes = self
             .clone()
@@ -141,51 +276,39 @@ impl Router {
     }
 
     /// # Errors
-    /// [`ErrorKind::InvalidRoute`](crate::ErrorKind::InvalidRoute) if the routes do not make
-    /// a table.
+    /// [`ErrorKind::InvalidRoute`] if the routes do not make a table.
     pub(crate) fn finish(self) -> Result<Routes> {
-        let patterns = self.routes.iter();
-        let table = patterns.map(|(pattern, route)| (pattern.clone(), route.options.priority));
-        Ok(Routes {
-            table: RouteTable::new(table.collect())?,
-            routes: self.routes.into_iter().map(RouteEntry::new).collect(),
-            fallback: None,
-        })
+        Routes::new(self.routes, self.fallback)
     }
 }
 
-impl Routes {
-    /// How many of the routes are in the table: all but the fallback.
-    pub(crate) fn of_table(&self) -> usize {
-        self.fallback.unwrap_or(self.routes.len())
-    }
-
-    /// The kinds that routes name in full, each once.
-    pub(crate) fn literal_kinds(&self) -> BTreeSet<Kind> {
-        let patterns = self.routes.iter().map(|route| &route.pattern);
-        patterns.filter_map(Pattern::literal_kind).collect()
-    }
-
-    /// The route that a key belongs to.
-    pub(crate) fn find(&self, key: &JobKey) -> Option<&RouteEntry> {
-        self.routes.get(self.table.find(key)?)
-    }
-}
-
-impl RouteEntry {
-    fn new((pattern, route): (Pattern, Route<()>)) -> Self {
-        RouteEntry {
-            names: pattern
-                .names()
-                .map(|(name, at)| (name.into(), at))
-                .collect(),
+impl<S> Entry<S> {
+    fn new(pattern: Pattern, route: Route<S>) -> Self {
+        Entry {
             pattern,
-            retry: route.options.retry.clone(),
-            timeout: route.options.timeout,
-            concurrency: route.options.concurrency,
-            priority: route.options.priority,
-            handler: route.into_endpoint(),
+            route,
+            endpoint: Arc::default(),
         }
+    }
+
+    /// Only their order of registration could tell which of the two owns a key.
+    fn clashes(&self, other: &Self) -> bool {
+        self.route.options.priority == other.route.options.priority
+            && routing::clash(&self.pattern, &other.pattern)
+    }
+}
+
+impl Entry<()> {
+    fn endpoint(&self) -> &Endpoint {
+        self.endpoint.get_or_init(|| self.route.to_endpoint())
+    }
+}
+
+#[track_caller]
+fn or_panic<T>(result: Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -200,6 +323,17 @@ impl<S> Clone for Router<S> {
     fn clone(&self) -> Self {
         Router {
             routes: self.routes.clone(),
+            fallback: self.fallback.clone(),
+        }
+    }
+}
+
+impl<S> Clone for Entry<S> {
+    fn clone(&self) -> Self {
+        Entry {
+            pattern: self.pattern.clone(),
+            route: self.route.clone(),
+            endpoint: self.endpoint.clone(),
         }
     }
 }
@@ -207,99 +341,11 @@ impl<S> Clone for Router<S> {
 impl<S> fmt::Debug for Router<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let routes = self.routes.iter();
-        f.debug_map()
-            .entries(routes.map(|(pattern, route)| (pattern.as_str(), route)))
-            .finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::ErrorKind;
-
-    async fn done() {}
-
-    async fn buried() -> Outcome {
-        Outcome::bury("no")
-    }
-
-    #[tokio::test]
-    async fn a_key_finds_its_route_or_none() {
-        let router = Router::new()
-            .route("a:*:c:{id}", done)
-            .with_state(7_u8)
-            .route("a:b:c:{id}", buried)
-            .route("a:b:*:1", done.priority(1));
-        let call = async |key: &str| router.call(Job::sample(key).build()).await;
-        assert_eq!(call("a:x:c:1").await, Some(Outcome::Done));
-        assert_eq!(call("a:b:c:2").await, Some(Outcome::bury("no")));
-        assert_eq!(call("a:b:c:1").await, Some(Outcome::Done));
-        assert_eq!(call("z:b:c:1").await, None);
-    }
-
-    #[test]
-    fn options_reach_the_route_in_any_order() {
-        let policy = RetryPolicy::none();
-        let second = Duration::from_secs(1);
-        let routes = Router::new()
-            .route("a:b:c:{id}", done.timeout(second).retry(policy.clone()))
-            .route("a:b:d:*", done.priority(2).concurrency(3).timeout(second))
-            .route("a:b:e:*", done)
-            .finish()
-            .unwrap()
-            .routes;
-        let options = |at: usize| {
-            let RouteEntry {
-                retry,
-                timeout,
-                concurrency,
-                ..
-            } = &routes[at];
-            (retry.clone(), *timeout, *concurrency)
-        };
-        assert_eq!(options(0), (Some(policy), Some(second), None));
-        assert_eq!(options(1), (None, Some(second), Some(3)));
-        assert_eq!(options(2), (None, None, None));
-        assert_eq!(*routes[0].names, [("id".into(), 3)]);
-        assert_eq!(routes[1].pattern.as_str(), "a:b:d:*");
-    }
-
-    #[test]
-    fn mistakes_are_errors_that_name_the_remedy() {
-        let fault = |result: Result<Router>| {
-            let error = result.unwrap_err();
-            (error.kind(), error.to_string())
-        };
-        let router: Router = Router::new().route("a:b:c:{id}", done);
-        let (kind, _) = fault(router.clone().try_route("a:b", done));
-        assert_eq!(kind, ErrorKind::InvalidRoute);
-        let (kind, text) = fault(router.clone().try_route("a:b:c:*", done));
-        assert_eq!(kind, ErrorKind::InvalidRoute);
-        assert!(text.contains("a:b:c:{id}") && text.contains("a:b:c:*"));
-        assert!(
-            router
-                .clone()
-                .try_route("a:b:c:*", done.priority(-1))
-                .is_ok()
-        );
-        let (kind, text) = fault(
-            router
-                .clone()
-                .try_route("a:b:d:*", done.timeout(Duration::ZERO)),
-        );
-        assert_eq!(kind, ErrorKind::InvalidSetting);
-        assert!(text.starts_with("route `a:b:d:*`: its `timeout` is zero"));
-        let (kind, text) = fault(router.try_route("a:b:d:*", done.concurrency(0)));
-        assert_eq!(kind, ErrorKind::InvalidSetting);
-        assert!(text.contains("`concurrency` is 0"));
-    }
-
-    #[test]
-    #[should_panic(expected = "match the same key")]
-    fn a_clash_stops_the_start() {
-        let _ = Router::<()>::new()
-            .route("a:b:c:*", done)
-            .route("a:b:c:{id}", done);
+        let mut map = f.debug_map();
+        map.entries(routes.map(|it| (it.pattern.as_str(), &it.route)));
+        if let Some(fallback) = &self.fallback {
+            map.entry(&"fallback", &fallback.route);
+        }
+        map.finish()
     }
 }

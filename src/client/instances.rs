@@ -67,7 +67,7 @@ impl Client {
     }
 
     /// The kinds that have jobs for which no live instance has a route. They stay pending
-    /// until one has. A fallback does not count as a route.
+    /// until one has. A [fallback](crate::Router::fallback) does not count as a route.
     ///
     /// # Errors
     /// If Redis does not answer in time.

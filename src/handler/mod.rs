@@ -2,6 +2,7 @@
 //! says how it ends.
 
 mod cancel;
+mod endpoint;
 mod extract;
 mod failure;
 mod job;
@@ -13,17 +14,18 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tower_layer::Layer;
+
 pub use cancel::CancelSignal;
+pub use endpoint::{Endpoint, JobService};
 pub use extract::{FromJob, FromRef, Json, Payload, Rejection, Segments, State};
 pub use failure::{Failure, MAX_FAILURE_BYTES};
 pub use job::Job;
 pub(crate) use job::{JobParts, Names};
 pub use outcome::{IntoOutcome, Outcome};
-pub(crate) use route::Endpoint;
 pub use route::Route;
 pub use sample::SampleJob;
 
@@ -69,13 +71,8 @@ pub trait Handler<M, S>: Clone + Send + Sync + Sized + 'static
 where
     S: Send + Sync + 'static,
 {
-    /// Runs one job to its outcome.
-    fn call(self, job: Job, state: Arc<S>) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
-
     /// The handler with the options of its route. A bare handler has none.
-    fn into_route(self) -> Route<S> {
-        Route::new(self)
-    }
+    fn into_route(self) -> Route<S>;
 
     /// When a job that failed runs again. A job that was scheduled with a policy of its own
     /// keeps it. Defaults to [`RetryPolicy::default`].
@@ -104,6 +101,27 @@ where
         self.into_route()
             .with(|options| options.priority = priority)
     }
+
+    /// Wraps this handler in a layer of the tower ecosystem, as
+    /// [`Router::layer`](crate::Router::layer) does with each of several.
+    ///
+    /// ```
+    /// use keyfall::{Handler, Router};
+    /// use std::time::Duration;
+    /// use tower::limit::RateLimitLayer;
+    ///
+    /// # async fn notify() {}
+    /// let ten_a_second = RateLimitLayer::new(10, Duration::from_secs(1));
+    /// let app: Router =
+    ///     Router::new().route("app1:trans:notice:{order}", notify.layer(ten_a_second));
+    /// ```
+    fn layer<L>(self, layer: L) -> Route<S>
+    where
+        L: Layer<Endpoint> + Send + Sync + 'static,
+        L::Service: JobService,
+    {
+        self.into_route().layered(layer)
+    }
 }
 
 macro_rules! handler {
@@ -116,21 +134,20 @@ macro_rules! handler {
             S: Send + Sync + 'static,
             $($arg: FromJob<S> + Send,)*
         {
-            fn call(
-                self,
-                job: Job,
-                state: Arc<S>,
-            ) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
-                Box::pin(async move {
-                    $(
-                        let $arg = match $arg::from_job(&job, &state).await {
-                            Ok(argument) => argument,
-                            Err(rejection) => return rejection.into_outcome(),
-                        };
-                    )*
-                    // What the handler did not ask for need not outlive this line.
-                    drop((job, state));
-                    self($($arg),*).await.into_outcome()
+            fn into_route(self) -> Route<S> {
+                Route::new(move |job: Job, state: Arc<S>| {
+                    let handler = self.clone();
+                    Box::pin(async move {
+                        $(
+                            let $arg = match $arg::from_job(&job, &state).await {
+                                Ok(argument) => argument,
+                                Err(rejection) => return rejection.into_outcome(),
+                            };
+                        )*
+                        // What the handler did not ask for need not outlive this line.
+                        drop((job, state));
+                        handler($($arg),*).await.into_outcome()
+                    })
                 })
             }
         }

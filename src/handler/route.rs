@@ -1,22 +1,24 @@
 //! A handler with the options of its route.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tower_layer::Layer;
 
-use super::{Handler, Job, Outcome};
+use super::{Endpoint, Handler, Job, JobService, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::retry::RetryPolicy;
 
-type Call<S> = Arc<dyn Fn(Job, Arc<S>) -> BoxFuture<'static, Outcome> + Send + Sync>;
+/// Makes the endpoint of a route from the state of its router.
+type Make<S> = Arc<dyn Fn(Arc<S>) -> Endpoint + Send + Sync>;
 
-/// A handler with the options of its route, as [`Handler::retry`], [`Handler::timeout`],
-/// [`Handler::concurrency`] and [`Handler::priority`] return it.
-pub struct Route<S> {
-    call: Call<S>,
+/// A handler with the options and layers of its route, as [`Handler::retry`],
+/// [`Handler::timeout`], [`Handler::concurrency`], [`Handler::priority`] and
+/// [`Handler::layer`] return it.
+pub struct Route<S = ()> {
+    make: Make<S>,
     pub(crate) options: RouteOptions,
 }
 
@@ -29,16 +31,37 @@ pub(crate) struct RouteOptions {
     pub(crate) priority: i32,
 }
 
-/// A handler that has its state: a job in, an outcome out, and nothing else to know.
-#[derive(Clone)]
-pub(crate) struct Endpoint(Arc<dyn Fn(Job) -> BoxFuture<'static, Outcome> + Send + Sync>);
-
 impl<S: Send + Sync + 'static> Route<S> {
-    pub(super) fn new<M>(handler: impl Handler<M, S>) -> Self {
-        Route {
-            call: Arc::new(move |job, state| handler.clone().call(job, state)),
-            options: RouteOptions::default(),
-        }
+    /// A route whose handler is called with each job and the state.
+    pub(super) fn new(
+        call: impl Fn(Job, Arc<S>) -> BoxFuture<'static, Outcome> + Send + Sync + 'static,
+    ) -> Self {
+        let call = Arc::new(call);
+        Route::making(move |state: Arc<S>| {
+            let call = call.clone();
+            Endpoint::new(move |job| call(job, state.clone()))
+        })
+    }
+
+    /// A route that hands its jobs to a service, for [`Router::route`](crate::Router::route)
+    /// where it is to have options, too.
+    ///
+    /// Several routes that are made from clones of this one share the service.
+    ///
+    /// ```
+    /// use keyfall::{Handler, Job, Outcome, Route, Router};
+    /// use std::convert::Infallible;
+    ///
+    /// let service = tower::service_fn(async |job: Job| {
+    ///     println!("{} is due", job.key());
+    ///     Ok::<_, Infallible>(Outcome::Done)
+    /// });
+    /// let app: Router =
+    ///     Router::new().route("app1:trans:notice:*", Route::from_service(service).concurrency(4));
+    /// ```
+    pub fn from_service(service: impl JobService) -> Self {
+        let endpoint = service.into_endpoint();
+        Route::making(move |_| endpoint.clone())
     }
 
     pub(super) fn with(mut self, set: impl FnOnce(&mut RouteOptions)) -> Self {
@@ -46,26 +69,40 @@ impl<S: Send + Sync + 'static> Route<S> {
         self
     }
 
-    /// The same route, with the state that its handler needs.
-    pub(crate) fn with_state(self, state: Arc<S>) -> Route<()> {
-        let call = self.call;
+    /// The same route with a layer around what it has. A service of it is made when the state
+    /// is there.
+    pub(crate) fn layered<L>(self, layer: L) -> Self
+    where
+        L: Layer<Endpoint> + Send + Sync + 'static,
+        L::Service: JobService,
+    {
+        let make = self.make;
         Route {
-            call: Arc::new(move |job, _| call(job, state.clone())),
+            make: Arc::new(move |state| layer.layer(make(state)).into_endpoint()),
             options: self.options,
+        }
+    }
+
+    /// The same route, with the state that its handler needs.
+    pub(crate) fn with_state(self, state: Arc<S>) -> Route {
+        let endpoint = (self.make)(state);
+        Route {
+            make: Arc::new(move |_| endpoint.clone()),
+            options: self.options,
+        }
+    }
+
+    fn making(make: impl Fn(Arc<S>) -> Endpoint + Send + Sync + 'static) -> Self {
+        Route {
+            make: Arc::new(make),
+            options: RouteOptions::default(),
         }
     }
 }
 
-impl Route<()> {
-    pub(crate) fn into_endpoint(self) -> Endpoint {
-        let (call, state) = (self.call, Arc::new(()));
-        Endpoint(Arc::new(move |job| call(job, state.clone())))
-    }
-}
-
-impl Endpoint {
-    pub(crate) fn call(&self, job: Job) -> BoxFuture<'static, Outcome> {
-        (self.0)(job)
+impl Route {
+    pub(crate) fn to_endpoint(&self) -> Endpoint {
+        (self.make)(Arc::new(()))
     }
 }
 
@@ -76,10 +113,6 @@ pub enum Configured {}
 // To whoever passed what is no handler, a route is not what is missing.
 #[diagnostic::do_not_recommend]
 impl<S: Send + Sync + 'static> Handler<Configured, S> for Route<S> {
-    fn call(self, job: Job, state: Arc<S>) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
-        (self.call)(job, state)
-    }
-
     fn into_route(self) -> Route<S> {
         self
     }
@@ -88,7 +121,7 @@ impl<S: Send + Sync + 'static> Handler<Configured, S> for Route<S> {
 impl RouteOptions {
     /// # Errors
     /// [`ErrorKind::InvalidSetting`], naming route, option and remedy.
-    pub(crate) fn check(&self, pattern: &str) -> Result<()> {
+    pub(crate) fn check(&self, route: impl fmt::Display) -> Result<()> {
         let fault = if self.timeout == Some(Duration::ZERO) {
             "`timeout` is zero, so no run could end in time: make it longer, \
              or leave it out for the worker's default"
@@ -100,7 +133,7 @@ impl RouteOptions {
         };
         Err(Error::new(
             ErrorKind::InvalidSetting,
-            format!("route `{pattern}`: its {fault}"),
+            format!("{route}: its {fault}"),
         ))
     }
 }
@@ -109,7 +142,7 @@ impl RouteOptions {
 impl<S> Clone for Route<S> {
     fn clone(&self) -> Self {
         Route {
-            call: self.call.clone(),
+            make: self.make.clone(),
             options: self.options.clone(),
         }
     }

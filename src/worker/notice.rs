@@ -58,7 +58,7 @@ impl Notices {
             Notice::Unrouted { kind, jobs } => tracing::warn!(
                 %kind,
                 jobs,
-                "no live instance has a route for these jobs; they wait for one"
+                "no live instance has a route for these jobs"
             ),
             Notice::Routed { kind } => tracing::info!(%kind, "no job is without a route any more"),
             Notice::Buried {

@@ -279,7 +279,7 @@ impl Reconciler {
     fn without_route(&self, served: &Served, ids: &[String]) -> usize {
         let has_route = |id: &&String| {
             let key = served.key(id);
-            key.and_then(|key| self.routes.table.find(&key)).is_some()
+            key.is_some_and(|key| self.routes.find(&key).is_some())
         };
         ids.len() - ids.iter().filter(has_route).count()
     }

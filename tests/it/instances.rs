@@ -312,3 +312,58 @@ async fn jobs_without_a_route_are_buried_at_an_age_where_one_is_set() {
     worker.drop_it().await;
     site.assert_balanced().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fallback_takes_what_no_instance_has_a_route_for_and_nothing_else() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-rest").await;
+    let (own, mut own_runs) = recorder();
+    let (rest, mut rest_runs) = recorder();
+    let (other, mut other_runs) = recorder();
+    let kind = |biz: &str| format!("{}:it:{biz}", site.app);
+    let digits = format!(r"{}:{{id:\d+}}", kind("own"));
+    let letters = format!("{}:{{id:[a-z]+}}", kind("own"));
+    let router = Router::new().route(&digits, own.done());
+    let first = site.serve(router.fallback(rest.done()));
+    let router = Router::new().route(&letters, other.done());
+    let second = site.serve(router.route(&format!("{}:*", kind("other")), other.done()));
+    so_many_live(&site, 2).await;
+    let keys = |jobs: Vec<keyfall::Job>| -> HashSet<String> {
+        jobs.iter().map(|job| job.key().to_string()).collect()
+    };
+    let schedule = async |name: &str, delay: Duration| {
+        let (biz, id) = name.split_once(':').unwrap();
+        let key = format!("{}:{id}", kind(biz));
+        site.client.schedule(&key, &()).after(delay).await.unwrap();
+        key
+    };
+    let mut expected: [HashSet<String>; 3] = Default::default();
+    for (number, name) in ["own:1", "own:A1", "own:abc", "other:1", "stray:1"]
+        .iter()
+        .enumerate()
+    {
+        let to = [0, 1, 2, 2, 1][number];
+        for delay in [0, 50, 700] {
+            let id = match *name {
+                "own:abc" => format!("{name}{}", "z".repeat(delay / 50)),
+                _ => format!("{name}{delay}"),
+            };
+            expected[to].insert(schedule(&id, ms(delay as u64)).await);
+        }
+    }
+    assert_eq!(keys(own_runs.take(3).await), expected[0]);
+    assert_eq!(keys(rest_runs.take(6).await), expected[1]);
+    assert_eq!(keys(other_runs.take(6).await), expected[2]);
+    // A fallback is no route: what it takes is told as what nobody else would.
+    let pending = schedule("stray:9", crate::site::HOUR).await;
+    let unrouted = site.client.unrouted().await.unwrap();
+    assert_eq!(unrouted[0].kind.as_str(), kind("stray"), "{unrouted:?}");
+    site.client.cancel(&pending).await.unwrap();
+
+    // With the other one gone, its jobs are the fallback's.
+    second.stop().await;
+    let orphan = schedule("other:2", ms(0)).await;
+    assert_eq!(rest_runs.next().await.key().as_str(), orphan);
+    first.stop().await;
+    site.assert_balanced().await;
+}

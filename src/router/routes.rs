@@ -1,0 +1,82 @@
+//! A finished router: what a worker asks.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Entry;
+use crate::error::Result;
+use crate::handler::{Endpoint, Names};
+use crate::key::{JobKey, Kind};
+use crate::retry::RetryPolicy;
+use crate::routing::{Pattern, RouteTable};
+
+/// A finished router, as the worker uses it.
+pub(crate) struct Routes {
+    /// Knows nothing of the fallback.
+    pub(crate) table: RouteTable,
+    /// In the order of the table; then the fallback, if there is one.
+    pub(crate) routes: Vec<RouteEntry>,
+    /// The place of the fallback in `routes`.
+    pub(crate) fallback: Option<usize>,
+}
+
+/// One route of a finished router.
+pub(crate) struct RouteEntry {
+    pub(crate) pattern: Pattern,
+    pub(crate) handler: Endpoint,
+    pub(crate) retry: Option<RetryPolicy>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) concurrency: Option<usize>,
+    pub(crate) names: Names,
+    pub(crate) priority: i32,
+}
+
+impl Routes {
+    /// # Errors
+    /// [`ErrorKind::InvalidRoute`](crate::ErrorKind::InvalidRoute) if the routes do not make a
+    /// table.
+    pub(super) fn new(routes: Vec<Entry<()>>, fallback: Option<Entry<()>>) -> Result<Self> {
+        let ranked = |it: &Entry<()>| (it.pattern.clone(), it.route.options.priority);
+        Ok(Routes {
+            table: RouteTable::new(routes.iter().map(ranked).collect())?,
+            fallback: fallback.is_some().then_some(routes.len()),
+            routes: routes
+                .into_iter()
+                .chain(fallback)
+                .map(RouteEntry::new)
+                .collect(),
+        })
+    }
+
+    /// The routes of the table, in its order: all but the fallback.
+    pub(crate) fn of_table(&self) -> &[RouteEntry] {
+        &self.routes[..self.fallback.unwrap_or(self.routes.len())]
+    }
+
+    /// The kinds that routes name in full, each once.
+    pub(crate) fn literal_kinds(&self) -> BTreeSet<Kind> {
+        let patterns = self.of_table().iter().map(|route| &route.pattern);
+        patterns.filter_map(Pattern::literal_kind).collect()
+    }
+
+    /// The route that a key belongs to, or else the fallback.
+    pub(crate) fn find(&self, key: &JobKey) -> Option<&RouteEntry> {
+        let index = self.table.find(key).or(self.fallback)?;
+        Some(&self.routes[index])
+    }
+}
+
+impl RouteEntry {
+    fn new(entry: Entry<()>) -> Self {
+        let names = entry.pattern.names();
+        RouteEntry {
+            names: names.map(|(name, at)| (name.into(), at)).collect(),
+            handler: entry.endpoint().clone(),
+            pattern: entry.pattern,
+            retry: entry.route.options.retry,
+            timeout: entry.route.options.timeout,
+            concurrency: entry.route.options.concurrency,
+            priority: entry.route.options.priority,
+        }
+    }
+}
