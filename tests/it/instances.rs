@@ -8,9 +8,10 @@ use futures_util::StreamExt;
 use keyfall::embedded::Embedded;
 use keyfall::{JobState, Notice, Router, Worker};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::process::Process;
-use crate::runs::{Gate, eventually, recorder};
+use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{Running, Site, ms};
 
 /// Waits until so many instances live and hear events.
@@ -166,11 +167,14 @@ async fn an_instance_that_is_killed_leaves_its_share_and_its_pacing_to_the_other
             .await
             .unwrap();
         scheduled += 1;
-        eventually("touched", async || {
-            let line = commands.recv().await.unwrap();
-            (line.contains("\"EXISTS\"") && line.contains(&key)).then_some(())
-        })
-        .await;
+        let touched = async {
+            while let Some(line) = commands.recv().await {
+                if line.contains("\"EXISTS\"") && line.contains(&key) {
+                    return;
+                }
+            }
+        };
+        timeout(PATIENCE, touched).await.expect("somebody paces");
     }
     so_many_live(&site, 1).await;
     let stats = eventually("all done", async || {
