@@ -9,6 +9,7 @@ use futures_util::stream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout_at;
 
+use super::outbox::Operation;
 use super::{Book, Client, NewJob, Scheduled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
@@ -110,7 +111,7 @@ impl Client {
                     ledgers.len() - 1
                 }
             };
-            ledgers[at].add(item, answers.len());
+            add(&mut ledgers[at].batches, item, answers.len());
             // Until the batch is answered.
             answers.push(Ok(None));
         }
@@ -232,23 +233,9 @@ impl Drop for Turn<'_> {
 }
 
 impl Convoy {
-    fn add(&mut self, item: Placement, place: usize) {
-        let bytes = item.payload.len() + item.header.len();
-        let full = |batch: &Batch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
-        if self.batches.last().is_none_or(full) {
-            self.batches.push(Batch::default());
-        }
-        let batch = self.batches.last_mut().expect("just made");
-        batch.bytes += bytes;
-        batch.items.push(item);
-        batch.places.push(place);
-    }
-
     /// Batches that have no key in common may overtake each other; the others stay in line.
     fn split(self) -> Vec<Convoy> {
-        let mut ids = HashSet::new();
-        let mut items = self.batches.iter().flat_map(|batch| &batch.items);
-        if items.any(|item| !ids.insert(item.key.id())) {
+        if has_a_key_twice(&self.batches) {
             return vec![self];
         }
         let alone = |batch| Convoy {
@@ -259,9 +246,66 @@ impl Convoy {
     }
 }
 
+fn add(batches: &mut Vec<Batch>, item: Placement, place: usize) {
+    let bytes = item.bytes();
+    let full = |batch: &Batch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
+    if batches.last().is_none_or(full) {
+        batches.push(Batch::default());
+    }
+    let batch = batches.last_mut().expect("just made");
+    batch.bytes += bytes;
+    batch.items.push(item);
+    batch.places.push(place);
+}
+
+fn has_a_key_twice(batches: &[Batch]) -> bool {
+    let mut ids = HashSet::new();
+    let mut items = batches.iter().flat_map(|batch| &batch.items);
+    items.any(|item| !ids.insert(item.key.id()))
+}
+
 fn read(answered: Answered) -> Result<Option<Scheduled>> {
     match answered.answer {
         Word::Exists | Word::Absent => Ok(None),
         _ => Scheduled::from_answer(answered).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batches(jobs: impl Iterator<Item = (usize, usize)>) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        for (place, (id, bytes)) in jobs.enumerate() {
+            let job = NewJob::from_bytes(format!("a:b:c:{id}"), vec![0; bytes]);
+            let item = job.into_placement(usize::MAX).unwrap();
+            add(&mut batches, item, place);
+        }
+        batches
+    }
+
+    fn sizes(batches: &[Batch]) -> Vec<usize> {
+        batches.iter().map(|batch| batch.items.len()).collect()
+    }
+
+    #[test]
+    fn batches_are_bounded_in_items_and_bytes_and_keep_the_order() {
+        let many = batches((0..2 * BATCH + 1).map(|id| (id, 1)));
+        assert_eq!(sizes(&many), [BATCH, BATCH, 1]);
+        let places: Vec<usize> = many.iter().flat_map(|batch| batch.places.clone()).collect();
+        assert!(places.into_iter().eq(0..2 * BATCH + 1));
+        let third = BATCH_BYTES / 3;
+        let large = [third, third, third, 2 * BATCH_BYTES, 1, BATCH_BYTES];
+        let large = batches(large.into_iter().enumerate());
+        assert_eq!(sizes(&large), [2, 1, 1, 1, 1], "headers count, too");
+    }
+
+    /// Whether they do is seen from outside only when a connection breaks.
+    #[test]
+    fn batches_with_a_key_in_common_stay_in_line() {
+        let far_apart = (0..BATCH).chain([0]).map(|id| (id, 1));
+        assert!(has_a_key_twice(&batches(far_apart)));
+        assert!(!has_a_key_twice(&batches((0..=BATCH).map(|id| (id, 1)))));
     }
 }
