@@ -26,7 +26,7 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Client`] | schedules, reschedules, cancels, looks up |
+//! | [`Client`] | schedules, changes, cancels, looks up, requeues |
 //! | [`JobKey`] | the name of a job, parsed once |
 //! | [`Router`] | which handler runs which names |
 //! | [`Job`] | what a handler is called with; extractors such as [`Json`] take it apart |
