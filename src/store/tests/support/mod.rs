@@ -167,6 +167,9 @@ impl Bench {
         let leases: u64 = self.ask(&["HLEN", &n.lease]).await;
         assert_eq!(shadows, stats.pending + stats.leased, "records");
         assert_eq!(leases, stats.leased, "leases");
+        let graves: Vec<String> = self.ask(&["HKEYS", &n.grave]).await;
+        let letters = graves.iter().filter(|name| name.contains(':')).count();
+        assert_eq!(letters as u64, stats.dead, "letters");
         self.balanced.set(true);
         stats
     }
