@@ -8,10 +8,12 @@
 --       6 lanes    keyfall:{app:module:biz/0}:lanes
 -- ARGV  1 lane, 2 number, 3 lease ms, 4 fill: how many of the oldest due jobs to take
 --       beside those named, then the ids named
--- Reply {'ok', now µs, misses, id, lease, record, id, lease, record, …} or {'late', now µs};
+-- Reply {'ok', now µs, misses, id, lease, record, id, lease, record, …}, the same with
+--       'paused' instead of 'ok' and no jobs if the kind is paused, or {'late', now µs};
 --       misses, one for each id named, separated by blanks:
 --       claimed   it is among the jobs that follow
 --       early:ms  not due for so long; early:0 if the reply was full before it
+--       paused    due, and its kind is paused
 --       leased    somebody runs it
 --       absent    no such job
 --       lease is `token claims fence due flag`; the token is `lane-number`. A job whose
@@ -28,13 +30,14 @@ local now = now_us()
 local now_ms = math.floor(now / 1000)
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[3]))
 
-local seen, remembered, known, last_fence = recall(calls_key, lane, number)
+local seen, remembered, known, last_fence, since = recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', int(now)}
 elseif seen == 'again' then
   return hand_out_again(shadow_key, leased_key, lease_key, now, token, remembered, deadline)
 end
 
+local paused = is_paused(since)
 local fence = math.max(now, last_fence + 1)
 local misses, taken, scores, named, place = {}, {}, {}, {}, {}
 if #ARGV > HEAD then
@@ -45,7 +48,9 @@ if #ARGV > HEAD then
   local dues = redis.call('ZMSCORE', due_key, unpack(ids))
   for i, id in ipairs(ids) do
     local due = tonumber(dues[i] or nil)
-    if due and due <= now_ms then
+    if due and due <= now_ms and paused then
+      misses[i] = 'paused'
+    elseif due and due <= now_ms then
       misses[i] = 'claimed'
       if not named[id] then
         named[id] = true
@@ -62,7 +67,7 @@ if #ARGV > HEAD then
     end
   end
 end
-local fill = tonumber(ARGV[4])
+local fill = paused and 0 or tonumber(ARGV[4])
 if fill > 0 then
   local oldest = redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now_ms), 'WITHSCORES',
     'LIMIT', 0, fill + #taken)
@@ -92,6 +97,7 @@ for i, id in ipairs(taken) do
   deadlines[#deadlines + 1] = id
 end
 local reply = hand_out(now, table.concat(misses, ' '), taken, leases, records)
+reply[1] = paused and 'paused' or 'ok'
 redis.call('ZCARD', leased_key)
 redis.call('HLEN', lease_key)
 

@@ -12,9 +12,11 @@
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 lease ms, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
 --       then for each item: id
--- Reply {'ok', now µs, misses, id, lease, record, …} or {'late', now µs}; misses, one for
---       each item, separated by blanks:
+-- Reply {'ok', now µs, misses, id, lease, record, …}, the same with 'paused' instead of 'ok'
+--       and no jobs if the kind is paused, or {'late', now µs}; misses, one for each item,
+--       separated by blanks:
 --       claimed    it is among the jobs that follow
+--       paused     it could be claimed, but for its kind being paused
 --       leased     its lease has not lapsed, or was renewed; or the reply was full before it
 --       replaced   its successor took its place in due
 --       cancelled  it was cancelled while it ran, and is gone
@@ -30,7 +32,7 @@ local now = now_us()
 local now_ms = math.floor(now / 1000)
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[3]))
 
-local seen, remembered, known, last_fence = recall(calls_key, lane, number)
+local seen, remembered, known, last_fence, since = recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', int(now)}
 elseif seen == 'again' then
@@ -47,6 +49,7 @@ local successors = redis.call('HMGET', next_key, unpack(ids))
 local before = soonest(due_key, now)
 redis.call('HLEN', stats_key)
 
+local paused = is_paused(since)
 local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
@@ -79,6 +82,8 @@ for i, id in ipairs(ids) do
       else
         forgotten[#forgotten + 1] = id
       end
+    elseif paused then
+      misses[i] = 'paused'
     else
       misses[i] = 'claimed'
       taken[#taken + 1] = id
@@ -103,6 +108,7 @@ for i, id in ipairs(taken) do
   deadlines[#deadlines + 1] = id
 end
 local reply = hand_out(now, table.concat(misses, ' '), taken, leases, records)
+reply[1] = paused and 'paused' or 'ok'
 redis.call('HLEN', shadow_key)
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then

@@ -2,14 +2,16 @@
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 leased   keyfall:{app:module:biz/0}:leased
+--       3 calls    keyfall:{app:module:biz/0}:calls
 -- ARGV  1 overdue ms: how long a job must have been due, 2 limit: how many ids of each sort
 --       at the most, 3 skip due, 4 skip lapsed: how many of the oldest to pass over
 -- Reply {'ok', now µs, overdue, lapsed, next due, next lapse}: ids separated by blanks, the
 --       oldest first; and the Unix ms at which the next job that is not yet overdue falls
---       due and the next lease ends, empty if none does.
+--       due and the next lease ends, empty if none does. If the kind is paused, 'paused'
+--       instead of 'ok', and no ids: nothing can be done about them.
 -- Holds: bounded by limit, whatever `skip` is.
 
-local due_key, leased_key = KEYS[1], KEYS[2]
+local due_key, leased_key, calls_key = KEYS[1], KEYS[2], KEYS[3]
 local overdue_ms, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 local skip_due, skip_lapsed = tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_us()
@@ -37,7 +39,8 @@ local function up_to(key, ms, skip)
   return ids
 end
 
-local overdue = up_to(due_key, now_ms - overdue_ms, skip_due)
-local lapsed = up_to(leased_key, now_ms, skip_lapsed)
-return {'ok', int(now), table.concat(overdue, ' '), table.concat(lapsed, ' '),
+local paused = is_paused(redis.call('HGET', calls_key, 'paused'))
+local overdue = paused and {} or up_to(due_key, now_ms - overdue_ms, skip_due)
+local lapsed = paused and {} or up_to(leased_key, now_ms, skip_lapsed)
+return {paused and 'paused' or 'ok', int(now), table.concat(overdue, ' '), table.concat(lapsed, ' '),
   first_after(due_key, now_ms - overdue_ms), first_after(leased_key, now_ms)}

@@ -56,7 +56,7 @@
 //! # Where things are
 //!
 //! Each module uses only those before it: `error`, `key`, `time`, `headers`, `retry`, `record`,
-//! `settings` and `names` know nothing of Redis; `store` is the only one that speaks it, through
+//! `settings`, `prefix` and `names` know nothing of Redis; `store` is the only one that speaks it, through
 //! the scripts in `lua/`; `client` is the producer's side; `routing`, `handler` and `router` find
 //! and call handlers; `worker` ties them together.
 #![deny(missing_docs)]
@@ -70,6 +70,7 @@ mod headers;
 mod instance;
 mod key;
 mod names;
+mod prefix;
 mod record;
 mod retry;
 #[cfg(feature = "worker")]
@@ -87,8 +88,8 @@ pub mod embedded;
 
 pub use client::{
     Cancelled, Client, ClientBuilder, DeleteDeadLetter, IfAbsent, IfPresent, JobState, JobView,
-    NewJob, Placed, Requeue, Requeued, Reschedule, Rescheduled, Schedule, ScheduleIfAbsent,
-    ScheduleIfPresent, Scheduled, Stats, Updated,
+    NewJob, Pause, Paused, Placed, Requeue, Requeued, Reschedule, Rescheduled, Resume, Schedule,
+    ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Updated,
 };
 #[cfg(feature = "worker")]
 pub use client::{Instance, Unrouted};

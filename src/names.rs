@@ -49,9 +49,15 @@ impl Names {
         format!("{}:pulse:{database}:{instance}", self.namespace)
     }
 
+    /// Hash: prefix of kinds → since when it is paused, Unix ms. Kinds that come later are
+    /// paused by it, too.
+    pub(crate) fn paused(&self) -> String {
+        format!("{}:paused", self.namespace)
+    }
+
     /// Channel: `due ledger ms`, `now ledger id…`, `late ledger id…`, `flood ledger`,
-    /// `kind kind`, `cancel kind id`, `instances`. Channels are common to all databases of a
-    /// server, hence the number.
+    /// `kind kind`, `cancel kind id`, `pause kind`, `resume kind`, `instances`. Channels are
+    /// common to all databases of a server, hence the number.
     pub(crate) fn wake(&self, database: i64) -> String {
         format!("{}:wake:{database}", self.namespace)
     }
@@ -105,7 +111,8 @@ pub(crate) struct LedgerNames {
     pub(crate) grave: String,
     /// Hash: counter → value.
     pub(crate) stats: String,
-    /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given.
+    /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given;
+    /// `paused` → since when, Unix ms, or 0.
     pub(crate) calls: String,
     /// Sorted set: lane → when it was last looked at, Unix ms, so that `calls` stays small.
     pub(crate) lanes: String,

@@ -6,21 +6,22 @@
 local LANE_MEMORY_MS = 3600000
 
 -- Returns 'new', 'again' with the reply remembered, or 'late'; whether the lane is known;
--- and the largest fencing value given out, which is kept here to be read along with it.
+-- and what is kept here to be read along with it: the largest fencing value given out, and
+-- the field `paused`.
 local function recall(calls, lane, number)
-  local found = redis.call('HMGET', calls, lane, 'fence')
+  local found = redis.call('HMGET', calls, lane, 'fence', 'paused')
   local last, fence = found[1], tonumber(found[2] or 0) or 0
   if not last then
-    return 'new', nil, false, fence
+    return 'new', nil, false, fence, found[3]
   end
   local known, reply = string.match(last, '^(%d+) %d+ (.*)$')
   known = tonumber(known) or -1
   if number > known then
-    return 'new', nil, true, fence
+    return 'new', nil, true, fence, found[3]
   elseif number == known then
-    return 'again', reply, true, fence
+    return 'again', reply, true, fence, found[3]
   end
-  return 'late', nil, true, fence
+  return 'late', nil, true, fence, found[3]
 end
 
 -- The reply to a call that is no news: the one remembered, or a refusal. Nothing for a new

@@ -9,7 +9,9 @@ mod letters;
 mod many;
 mod new_job;
 mod outbox;
+mod pausing;
 mod schedule;
+mod selection;
 mod stats;
 mod view;
 
@@ -33,9 +35,11 @@ pub use new_job::NewJob;
 #[cfg(feature = "worker")]
 pub(crate) use outbox::Operation;
 pub(crate) use outbox::Outbox;
+pub use pausing::{Pause, Paused, Resume};
 pub use schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
+pub use selection::Selection;
 pub use stats::Stats;
 pub use view::{JobState, JobView};
 

@@ -19,6 +19,8 @@ pub struct Stats {
     pub successors: u64,
     /// Dead letters.
     pub dead: u64,
+    /// Whether the kind is paused: nothing of it starts.
+    pub paused: bool,
     /// Schedules that were acknowledged.
     pub accepted: u64,
     /// Dead letters that were made pending again.
@@ -67,6 +69,7 @@ impl From<Tally> for Stats {
             leased: tally.leased,
             successors: tally.successors,
             dead: tally.dead,
+            paused: tally.paused,
             accepted: counter("accepted"),
             requeued: counter("requeued"),
             done: counter("done"),

@@ -42,6 +42,7 @@ pub(crate) struct Tally {
     pub(crate) leased: u64,
     pub(crate) successors: u64,
     pub(crate) dead: u64,
+    pub(crate) paused: bool,
     pub(crate) counters: BTreeMap<String, u64>,
 }
 
@@ -80,7 +81,7 @@ impl Ledger {
     /// Counts and counters; `lua/stats.lua`.
     pub(crate) async fn tally(&self, until: Instant) -> Result<Tally> {
         let n = &self.names;
-        let keys: [&str; 5] = [&n.due, &n.leased, &n.next, &n.dead, &n.stats];
+        let keys: [&str; 6] = [&n.due, &n.leased, &n.next, &n.dead, &n.stats, &n.calls];
         let cmd = self.call(&STATS, &keys, [].into_iter());
         let Called { mut reply, .. } = self.eval(&STATS, &cmd, until).await?;
         let mut tally = Tally {
@@ -89,6 +90,7 @@ impl Ledger {
             leased: reply.number()?,
             successors: reply.number()?,
             dead: reply.number()?,
+            paused: reply.is_paused(),
             counters: BTreeMap::new(),
         };
         while !reply.is_exhausted() {

@@ -9,6 +9,7 @@
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
 //! | [`instances`] | which instances live |
+//! | [`pause`] | pausing kinds, and resuming them |
 //! | [`server`] | what a server must be to carry Keyfall |
 
 mod call;
@@ -21,6 +22,7 @@ mod lane;
 mod ledger;
 mod letters;
 mod link;
+mod pause;
 mod produce;
 mod reply;
 mod script;
@@ -122,7 +124,6 @@ impl Store {
     }
 
     /// The kinds that were ever used, in no order.
-    #[cfg(feature = "worker")]
     pub(crate) async fn kinds(&self, until: Instant) -> Result<Vec<Kind>> {
         let mut cmd = redis::cmd("HKEYS");
         cmd.arg(self.names.kinds());
@@ -139,6 +140,7 @@ impl Store {
         let mut add = redis::cmd("HSETNX");
         add.arg(self.names.kinds()).arg(kind.as_str()).arg(1);
         self.command(&add, until).await?;
+        self.apply_pause_rules(kind, until).await?;
         // Always, since whoever added it may not have come to say so. Only a hint: workers
         // read the list anew, too.
         if let Err(error) = self.tell(&format!("kind {kind}"), until).await {

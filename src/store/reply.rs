@@ -54,6 +54,10 @@ pub(crate) enum Answer {
     Early(u64),
     /// Somebody runs it.
     Leased,
+    /// It could be claimed, but for its kind being paused; or the kind is paused.
+    Paused,
+    /// The kind is not paused any more.
+    Resumed,
 }
 
 /// An [`Answer`], and whether the job has to do without a trigger because its name holds a
@@ -99,6 +103,8 @@ impl Answered {
             ("claimed", None) => Answer::Claimed,
             ("early", Some(n)) => Answer::Early(n),
             ("leased", None) => Answer::Leased,
+            ("paused", None) => Answer::Paused,
+            ("resumed", None) => Answer::Resumed,
             _ => return Err(unexpected(format!("the word {text:?}"))),
         };
         Ok(Answered { answer, unarmed })
@@ -200,6 +206,11 @@ impl Reply {
             ));
         }
         Ok(())
+    }
+
+    /// Whether the kind is paused, where a script tells so.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.status == "paused"
     }
 
     pub(crate) fn is_exhausted(&self) -> bool {

@@ -65,20 +65,22 @@ scripts! {
     UPDATE = "update", 6 keys, ["clock", "calls", "record"];
     CANCEL = "cancel", 7 keys, ["clock", "calls", "lease", "trigger"];
     #[cfg(feature = "worker")]
-    CLAIM = "claim", 6 keys, ["clock", "calls", "lease"];
+    CLAIM = "claim", 6 keys, ["clock", "calls", "paused", "lease"];
     #[cfg(feature = "worker")]
-    RECLAIM = "reclaim", 8 keys, ["clock", "calls", "record", "lease", "trigger"];
+    RECLAIM = "reclaim", 8 keys, ["clock", "calls", "paused", "record", "lease", "trigger"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
     SETTLE = "settle", 10 keys, ["clock", "calls", "record", "lease", "trigger", "dead"];
     #[cfg(feature = "worker")]
-    SWEEP = "sweep", 2 keys, ["clock"];
+    SWEEP = "sweep", 3 keys, ["clock", "paused"];
     REQUEUE = "requeue", 8 keys, ["clock", "calls", "record", "trigger", "dead"];
     DISCARD = "discard", 5 keys, ["clock", "calls", "dead"];
     LETTERS = "letters", 2 keys, ["clock"];
     #[cfg(feature = "worker")]
     BEAT = "beat", 1 keys, ["clock"];
     GET = "get", 7 keys, ["clock"];
-    STATS = "stats", 5 keys, ["clock"];
+    STATS = "stats", 6 keys, ["clock", "paused"];
+    PAUSE = "pause", 2 keys, ["clock", "calls", "paused"];
+    RESUME = "resume", 2 keys, ["clock", "calls"];
 }

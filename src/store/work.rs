@@ -36,6 +36,8 @@ pub(crate) struct ClaimReply {
     pub(crate) now: UnixUs,
     /// When the try that succeeded was sent: from here this process counts its leases.
     pub(crate) sent: Instant,
+    /// Nothing can be claimed: the kind is paused.
+    pub(crate) paused: bool,
     /// One for each id that was named; empty if the call was a repeat.
     pub(crate) answers: Vec<Answered>,
     pub(crate) jobs: Vec<Claimed>,
@@ -76,6 +78,8 @@ pub(crate) struct DeadLimits {
 /// What a sweep found.
 #[derive(Debug)]
 pub(crate) struct Sweep {
+    /// The kind is paused: nothing is overdue.
+    pub(crate) paused: bool,
     pub(crate) overdue: Vec<String>,
     pub(crate) lapsed: Vec<String>,
     pub(crate) next_due: Option<UnixMs>,
@@ -193,7 +197,8 @@ impl Ledger {
         limit: usize,
         until: Instant,
     ) -> Result<Sweep> {
-        let keys: [&str; 2] = [&self.names.due, &self.names.leased];
+        let n = &self.names;
+        let keys: [&str; 3] = [&n.due, &n.leased, &n.calls];
         let mut cmd = self.call(&SWEEP, &keys, [].into_iter());
         cmd.arg(millis(overdue))
             .arg(limit)
@@ -201,6 +206,7 @@ impl Ledger {
             .arg(skip_lapsed);
         let mut reply = self.eval(&SWEEP, &cmd, until).await?.reply;
         Ok(Sweep {
+            paused: reply.is_paused(),
             overdue: reply.words()?,
             lapsed: reply.words()?,
             next_due: reply.time()?,
@@ -281,6 +287,7 @@ fn claimed(called: Called) -> Result<ClaimReply> {
     Ok(ClaimReply {
         now: reply.now,
         sent,
+        paused: reply.is_paused(),
         answers,
         jobs,
     })

@@ -195,6 +195,9 @@ impl Claimer {
             received: Instant::now(),
             server: reply.now,
         };
+        if reply.paused {
+            self.desk.pause(served);
+        }
         let mut answers = reply.answers.iter();
         // A job may have been named twice, by two who had found it. It needs one slot.
         let mut open: HashMap<String, Wanted> = HashMap::with_capacity(named.len());

@@ -41,6 +41,8 @@ pub(crate) struct Paper {
     pub(crate) heard: VecDeque<(String, Source)>,
     /// Jobs whose lease has lapsed, as far as is known.
     pub(crate) lapsed: VecDeque<String>,
+    /// The kind is paused, as far as is known: there is nothing to ask for.
+    paused: bool,
     /// More jobs are due than were heard of: take the oldest.
     pub(crate) behind: bool,
     /// How often `behind` was said. Who has looked since it was last said may unsay it.
@@ -69,6 +71,29 @@ impl Desk {
         self.change(served, |paper| paper.lapsed = ids.into());
     }
 
+    /// The kind is paused.
+    pub(crate) fn pause(&self, served: &Served) {
+        let was = self.with(served, |paper| std::mem::replace(&mut paper.paused, true));
+        if !was {
+            tracing::info!(ledger = ?served, "the kind is paused");
+        }
+    }
+
+    /// The kind is not paused. If it was, jobs may have fallen due unheard.
+    pub(crate) fn resume(&self, served: &Served) {
+        if self.is_paused(served) {
+            tracing::info!(ledger = ?served, "the kind is resumed");
+            self.change(served, |paper| {
+                paper.paused = false;
+                paper.fall_behind();
+            });
+        }
+    }
+
+    pub(crate) fn is_paused(&self, served: &Served) -> bool {
+        self.with(served, |paper| paper.paused)
+    }
+
     /// Looks at what is known of a ledger, takes from it, or corrects it.
     pub(crate) fn with<T>(&self, served: &Served, act: impl FnOnce(&mut Paper) -> T) -> T {
         let mut papers = self.papers.lock().expect("no panic while held");
@@ -90,8 +115,9 @@ impl Desk {
 }
 
 impl Paper {
+    /// Nothing waits to be claimed, or can be.
     pub(crate) fn is_blank(&self) -> bool {
-        self.heard.is_empty() && self.lapsed.is_empty() && !self.behind
+        self.paused || self.heard.is_empty() && self.lapsed.is_empty() && !self.behind
     }
 
     fn fall_behind(&mut self) {

@@ -151,6 +151,18 @@ impl Listener {
                     self.leases.cancel(kind, id);
                 }
                 "instances" => self.heart.look(),
+                "pause" => {
+                    if let Some(served) = self.roster.by_kind(rest) {
+                        self.desk.pause(&served);
+                    }
+                }
+                "resume" => {
+                    if let Some(served) = self.roster.by_kind(rest) {
+                        self.desk.resume(&served);
+                        // Leases may have lapsed meanwhile.
+                        self.reconciler.expect(&served, None);
+                    }
+                }
                 _ => return None,
             }
             Some(())

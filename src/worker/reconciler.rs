@@ -26,6 +26,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two sweeps of a ledger whose overdue jobs nobody takes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// How often a paused ledger is looked at, lest the news of its resumption was lost.
+const SWEEP_PAUSED: Duration = Duration::from_secs(5);
+
 /// How long a sweep may take; then it is tried again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -196,6 +199,12 @@ impl Reconciler {
                 track.sweep_at = track.sweep_at.min(at);
             }
         }
+        drop(asked);
+        for track in tracks {
+            if self.desk.is_paused(&track.served) {
+                track.sweep_at = track.sweep_at.min(now + SWEEP_PAUSED);
+            }
+        }
     }
 
     /// Sweeps one ledger, puts what it finds on the desk, and sets the time of the next.
@@ -223,6 +232,11 @@ impl Reconciler {
     }
 
     fn found(&self, track: &mut Track, found: Sweep) {
+        if found.paused {
+            self.desk.pause(&track.served);
+        } else {
+            self.desk.resume(&track.served);
+        }
         let now = Instant::now();
         let hold = self.lock().hold;
         let idle = if self.is_deaf() {

@@ -16,6 +16,7 @@
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
+//! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
 //! All tests but those that ill-treat Redis share one private server, and run in parallel
@@ -35,6 +36,7 @@ mod instances;
 mod letters;
 mod limits;
 mod outcomes;
+mod pausing;
 mod process;
 mod runs;
 mod scheduling;

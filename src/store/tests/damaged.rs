@@ -100,6 +100,8 @@ impl Scene {
                 }
                 Ok(found)
             }
+            "pause" => ledger.pause(lane, soon()).await.map(|()| vec!["paused"]),
+            "resume" => ledger.resume(lane, soon()).await.map(|()| vec!["resumed"]),
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
             other => panic!("{other} is new"),
         }
@@ -162,6 +164,8 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("letters", &["letter"]),
         ("sweep", &["swept"]),
         ("stats", &["counted"]),
+        ("pause", &["paused"]),
+        ("resume", &["resumed"]),
         ("claim", &["claimed"]),
         ("reclaim", &["claimed", "replaced"]),
         ("renew", &["renewed"]),

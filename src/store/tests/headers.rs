@@ -161,6 +161,8 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.get("pending", soon()).await.unwrap();
     ledger.tally(soon()).await.unwrap();
     bench.beat("pending", "1h").await;
+    ledger.pause(lane, soon()).await.unwrap();
+    ledger.resume(lane, soon()).await.unwrap();
 
     type Entry = (u64, u64, u64, Vec<String>, String, String);
     let log: Vec<Entry> = bench.ask(&["SLOWLOG", "GET", "1000"]).await;

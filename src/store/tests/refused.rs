@@ -156,6 +156,23 @@ async fn claim_and_reclaim_work() {
 }
 
 #[tokio::test]
+async fn pause_is_refused_and_resume_works() {
+    let (_server, bench, _) = full().await;
+    let stored = bench.snapshot().await;
+    let lane = &mut Lane::new();
+    let error = bench.ledger.pause(lane, soon()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(bench.snapshot().await, stored);
+    let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    bench.ledger.pause(lane, soon()).await.unwrap();
+    let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert!(bench.claim(&["Due"], 0).await.paused);
+    bench.ledger.resume(lane, soon()).await.unwrap();
+    assert!(!bench.claim(&["Due"], 0).await.paused);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn renew_works() {
     let (_server, bench, jobs) = full().await;
     for (state, (id, token)) in State::ALL.iter().zip(&jobs) {

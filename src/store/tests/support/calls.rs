@@ -75,6 +75,8 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Claimed => "claimed",
         Word::Early(_) => "early",
         Word::Leased => "leased",
+        Word::Paused => "paused",
+        Word::Resumed => "resumed",
     }
 }
 

@@ -1,0 +1,29 @@
+-- pause: from now on nothing of this kind is claimed. What runs goes on, and all else works as
+-- ever.
+--
+-- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
+--       2 lanes   keyfall:{app:module:biz/0}:lanes
+-- ARGV  1 lane, 2 number, 3 wake channel, 4 kind (app:module:biz)
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
+--       paused   it is paused, from now on or since an earlier call
+-- Holds: refused before anything is written while Redis is full.
+
+local calls_key, lanes_key = KEYS[1], KEYS[2]
+local lane, number = ARGV[1], tonumber(ARGV[2])
+local now = now_us()
+
+local past, known = past_reply(calls_key, lane, number, now)
+if past then
+  return past
+end
+
+local answers = {}
+local since = redis.call('HGET', calls_key, 'paused')
+if not is_paused(since) then
+  since = int(math.floor(now / 1000))
+end
+answers[1] = 'paused'
+local reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, number, known, now, reply, 'paused', since)
+redis.pcall('PUBLISH', ARGV[3], 'pause ' .. ARGV[4])
+return {'ok', int(now), reply}

@@ -1,0 +1,162 @@
+//! Pausing kinds, and resuming them.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::time::SystemTime;
+
+use futures_util::future::try_join_all;
+
+use super::{Client, Selection};
+use crate::error::Result;
+use crate::key::Kind;
+use crate::prefix::Prefix;
+use crate::store::Lane;
+use crate::time::UnixMs;
+
+/// A call to [`Selection::pause`]; sent when it is awaited.
+#[must_use = "nothing is paused until it is awaited"]
+pub struct Pause<'a>(Switch<'a>);
+
+/// A call to [`Selection::resume`]; sent when it is awaited.
+#[must_use = "nothing is resumed until it is awaited"]
+pub struct Resume<'a>(Switch<'a>);
+
+struct Switch<'a> {
+    selection: Selection<'a>,
+    dry_run: bool,
+}
+
+/// What is paused; from [`Client::paused`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Paused {
+    /// The prefixes that were paused, and since when: kinds that begin so are paused also if
+    /// they are used for the first time. The empty one stands for everything.
+    pub rules: Vec<(String, SystemTime)>,
+    /// The kinds that are paused now, and since when.
+    pub kinds: Vec<(Kind, SystemTime)>,
+}
+
+impl<'a> Selection<'a> {
+    /// Pauses the kinds that begin so, and those that will: once this is acknowledged, no job
+    /// of theirs starts until they are resumed. Returns the kinds that are known by now.
+    ///
+    /// Runs in progress go on and end as ever; what is to be retried waits. Jobs can be
+    /// scheduled, moved and cancelled. A prefix that reaches into the id is refused.
+    ///
+    /// Refused while Redis is full.
+    pub fn pause(self) -> Pause<'a> {
+        Pause(Switch::of(self))
+    }
+
+    /// Resumes the kinds that begin so, and ends the pauses of prefixes that begin so; what
+    /// fell due meanwhile starts at once. Returns the kinds that are known.
+    ///
+    /// A pause of a shorter prefix stays in force for kinds that are used for the first time
+    /// later; see [`Client::paused`].
+    pub fn resume(self) -> Resume<'a> {
+        Resume(Switch::of(self))
+    }
+}
+
+impl Client {
+    /// What is paused, and since when.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn paused(&self) -> Result<Paused> {
+        let until = self.deadline();
+        let rules = self.0.store.pause_rules(until).await?;
+        let kinds = self.kinds().await?;
+        let since = try_join_all(kinds.iter().map(async |kind| {
+            let ledger = self.0.store.ledger(kind);
+            ledger.paused_since(until).await
+        }));
+        let since = since.await?;
+        let told = |(kind, since): (Kind, Option<UnixMs>)| Some((kind, since?.to_system()));
+        Ok(Paused {
+            rules: rules
+                .into_iter()
+                .map(|(rule, since)| (rule, since.to_system()))
+                .collect(),
+            kinds: kinds.into_iter().zip(since).filter_map(told).collect(),
+        })
+    }
+}
+
+impl Pause<'_> {
+    /// Changes nothing, and returns the kinds that it would be about.
+    pub fn dry_run(mut self) -> Self {
+        self.0.dry_run = true;
+        self
+    }
+}
+
+impl Resume<'_> {
+    /// Changes nothing, and returns the kinds that it would be about.
+    pub fn dry_run(mut self) -> Self {
+        self.0.dry_run = true;
+        self
+    }
+}
+
+impl<'a> Switch<'a> {
+    fn of(selection: Selection<'a>) -> Self {
+        Switch {
+            selection,
+            dry_run: false,
+        }
+    }
+
+    fn begin(self) -> Result<(&'a Client, Prefix, bool)> {
+        let prefix = self.selection.prefix?.of_kinds()?;
+        Ok((self.selection.client, prefix, self.dry_run))
+    }
+}
+
+type Switched<'a> = Pin<Box<dyn Future<Output = Result<Vec<Kind>>> + Send + 'a>>;
+
+impl<'a> IntoFuture for Pause<'a> {
+    type Output = Result<Vec<Kind>>;
+    type IntoFuture = Switched<'a>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (client, prefix, dry_run) = self.0.begin()?;
+            if dry_run {
+                return client.kinds_of(&prefix).await;
+            }
+            let until = client.deadline();
+            // The rule first: a kind that appears from now on reads it.
+            client.0.store.add_pause_rule(&prefix, until).await?;
+            let kinds = client.kinds_of(&prefix).await?;
+            for kind in &kinds {
+                let ledger = client.0.store.ledger(kind);
+                ledger.pause(&mut Lane::new(), until).await?;
+            }
+            Ok(kinds)
+        })
+    }
+}
+
+impl<'a> IntoFuture for Resume<'a> {
+    type Output = Result<Vec<Kind>>;
+    type IntoFuture = Switched<'a>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (client, prefix, dry_run) = self.0.begin()?;
+            if dry_run {
+                return client.kinds_of(&prefix).await;
+            }
+            let until = client.deadline();
+            client.0.store.remove_pause_rules(&prefix, until).await?;
+            let kinds = client.kinds_of(&prefix).await?;
+            for kind in &kinds {
+                let ledger = client.0.store.ledger(kind);
+                ledger.resume(&mut Lane::new(), until).await?;
+            }
+            Ok(kinds)
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Many jobs at once, named by what their keys begin with.
+
+use super::Client;
+use crate::error::Result;
+use crate::key::Kind;
+use crate::prefix::Prefix;
+
+/// All jobs whose keys begin alike; from [`Client::prefix`] or [`Client::everything`].
+///
+/// Each call but the looks has a `dry_run`, which tells what it would be about and changes
+/// nothing.
+#[derive(Debug)]
+#[must_use = "a selection does nothing by itself"]
+pub struct Selection<'a> {
+    pub(super) client: &'a Client,
+    /// A text that is no prefix is told when the call is awaited.
+    pub(super) prefix: Result<Prefix>,
+}
+
+impl Client {
+    /// The jobs whose keys begin with this text: `app1:`, `app1:trans:notice:`, or
+    /// `app1:trans:notice:16`.
+    ///
+    /// It is a text and nothing more: `app1:trans:notice` is also the beginning of the kind
+    /// `app1:trans:notice2`. End it with a colon to mean one kind, module or app.
+    ///
+    /// A call on a text that is empty, or that no job key can begin with, fails with
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey).
+    pub fn prefix(&self, text: &str) -> Selection<'_> {
+        Selection {
+            client: self,
+            prefix: Prefix::parse(text),
+        }
+    }
+
+    /// Every job of every kind.
+    pub fn everything(&self) -> Selection<'_> {
+        Selection {
+            client: self,
+            prefix: Ok(Prefix::everything()),
+        }
+    }
+
+    /// The kinds that were ever used, in order.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn kinds(&self) -> Result<Vec<Kind>> {
+        let mut kinds = self.0.store.kinds(self.deadline()).await?;
+        kinds.sort_unstable();
+        Ok(kinds)
+    }
+
+    /// The kinds that a prefix covers, in order.
+    pub(super) async fn kinds_of(&self, prefix: &Prefix) -> Result<Vec<Kind>> {
+        let mut kinds = self.kinds().await?;
+        kinds.retain(|kind| prefix.covers(kind));
+        Ok(kinds)
+    }
+}

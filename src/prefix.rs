@@ -1,0 +1,149 @@
+//! The beginning of job keys, by which many jobs are named at once.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{Kind, NAMES, check_segment};
+
+/// What job keys begin with: any text that can be continued to a job key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Prefix {
+    text: String,
+    /// Where the id begins, if the text goes that far.
+    id_at: Option<usize>,
+}
+
+impl Prefix {
+    /// Checks `text` against the rules of job keys.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        if text.is_empty() {
+            return Err(invalid(
+                text,
+                "it is empty, and would mean every job; if that is meant, say `everything()`",
+            ));
+        }
+        let segments: Vec<&str> = text.split(':').collect();
+        if segments.len() > NAMES.len() {
+            return Err(invalid(
+                text,
+                "it has more than the four segments of a job key, `app:module:biz:id`",
+            ));
+        }
+        let (last, whole) = segments.split_last().expect("a split has a last part");
+        for (name, segment) in NAMES.into_iter().zip(whole) {
+            check_segment(name, segment).map_err(|fault| invalid(text, &fault))?;
+        }
+        // The last one may be cut anywhere, its very beginning included.
+        if !last.is_empty() {
+            check_segment(NAMES[whole.len()], last).map_err(|fault| invalid(text, &fault))?;
+        }
+        let id_at = (segments.len() == NAMES.len()).then(|| text.len() - last.len());
+        Ok(Prefix {
+            text: text.to_owned(),
+            id_at,
+        })
+    }
+
+    /// What every job key begins with.
+    pub(crate) fn everything() -> Self {
+        Prefix {
+            text: String::new(),
+            id_at: None,
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether jobs of this kind can begin with it.
+    pub(crate) fn covers(&self, kind: &Kind) -> bool {
+        match self.id_at {
+            None => kind.as_str().starts_with(&self.text),
+            Some(at) => kind.as_str() == &self.text[..at - 1],
+        }
+    }
+
+    /// What the ids of the kinds covered begin with.
+    pub(crate) fn of_id(&self) -> &str {
+        self.id_at.map_or("", |at| &self.text[at..])
+    }
+
+    /// The same, if it does not tell the jobs of a kind apart.
+    pub(crate) fn of_kinds(self) -> Result<Self> {
+        if !self.of_id().is_empty() {
+            return Err(invalid(
+                &self.text,
+                "it reaches into the id, and only whole kinds can be paused and resumed: end it \
+                 with the third colon, or before",
+            ));
+        }
+        Ok(self)
+    }
+}
+
+fn invalid(text: &str, fault: &str) -> Error {
+    let shown: String = text.chars().take(120).collect();
+    Error::new(
+        ErrorKind::InvalidKey,
+        format!("{shown:?} cannot begin job keys: {fault}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn covered(text: &str) -> Vec<&'static str> {
+        let prefix = Prefix::parse(text).unwrap();
+        let kinds = ["app1:trans:notice", "app1:trans:notice2", "app10:trans:x"];
+        let covers = |kind: &&str| prefix.covers(&Kind::parse(kind).unwrap());
+        kinds.into_iter().filter(covers).collect()
+    }
+
+    #[test]
+    fn a_prefix_covers_the_kinds_that_it_is_the_beginning_of() {
+        assert_eq!(covered("app1").len(), 3);
+        assert_eq!(
+            covered("app1:"),
+            ["app1:trans:notice", "app1:trans:notice2"]
+        );
+        assert_eq!(
+            covered("app1:trans:notice"),
+            ["app1:trans:notice", "app1:trans:notice2"]
+        );
+        assert_eq!(covered("app1:trans:notice:"), ["app1:trans:notice"]);
+        assert_eq!(covered("app1:trans:notice:16"), ["app1:trans:notice"]);
+        assert_eq!(covered("app2:"), [""; 0]);
+        assert!(Prefix::everything().covers(&Kind::parse("a:b:c").unwrap()));
+    }
+
+    #[test]
+    fn what_reaches_into_the_id_says_so() {
+        assert_eq!(Prefix::parse("app1:trans:notice:16").unwrap().of_id(), "16");
+        for text in ["app1", "app1:trans:notice", "app1:trans:notice:"] {
+            let prefix = Prefix::parse(text).unwrap();
+            assert_eq!(prefix.of_id(), "");
+            assert!(prefix.of_kinds().is_ok());
+        }
+        let error = Prefix::parse("a:b:c:1").unwrap().of_kinds().unwrap_err();
+        assert!(error.to_string().contains("third colon"), "{error}");
+    }
+
+    #[test]
+    fn what_no_job_key_can_begin_with_is_refused() {
+        for (text, hint) in [
+            ("", "everything()"),
+            (":", "`app` is empty"),
+            ("app1::", "`module` is empty"),
+            ("app 1", "`app` holds ' '"),
+            ("app1:tr*", "`module` holds '*'"),
+            ("a:b:c:x{", "`id` holds '{'"),
+            ("a:b:c:d:", "four segments"),
+        ] {
+            let error = Prefix::parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidKey);
+            assert!(error.to_string().contains(hint), "{text}: {error}");
+        }
+        let long = "x".repeat(65);
+        assert!(Prefix::parse(&long).is_err());
+    }
+}
