@@ -9,7 +9,8 @@
 --       6 lanes     keyfall:{app:module:biz/0}:lanes
 --       7… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
---       then for each item: id, when ('+ms' or '@ms'), step (postponed | fired)
+--       then for each item: id, when ('+ms' or '@ms'; '>ms': so much later than it is due),
+--       step (postponed | fired)
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
 --       moved:due       pending, due at Unix ms
 --       successor:due   running: what will follow the run was moved
@@ -42,18 +43,29 @@ local before = soonest(due_key, now)
 
 local state = {}
 for i, id in ipairs(ids) do
-  state[id] = {record = records[i], successor = successors[i]}
+  state[id] = {due = tonumber(dues[i] or nil), record = records[i], successor = successors[i]}
+end
+
+-- When a job that is due at `own` is to be due. One that stays overdue keeps its place.
+local function moved(when, own)
+  if string.sub(when, 1, 1) == '>' then
+    return own + tonumber(string.sub(when, 2))
+  elseif when == '+0' then
+    return math.min(due_ms(when, now), own)
+  end
+  return due_ms(when, now)
 end
 
 local answers, scores, shadows, waiting, armed = {}, {}, {}, {}, {}
 local news = {}
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
-  local due, step = due_ms(ARGV[at + 2], now), ARGV[at + 3]
+  local when, step = ARGV[at + 2], ARGV[at + 3]
   local job = state[id]
   if leases[i] then
     if job.successor then
-      local _, record = split_successor(job.successor)
+      local own, record = split_successor(job.successor)
+      local due = moved(when, own)
       job.successor = int(due) .. ' ' .. with_step(record, step, now)
       waiting[#waiting + 1] = id
       waiting[#waiting + 1] = job.successor
@@ -62,10 +74,8 @@ for i, id in ipairs(ids) do
       answers[i] = 'running'
     end
   elseif dues[i] then
-    if ARGV[at + 2] == '+0' then
-      -- Now means at once: a job that is overdue keeps its place.
-      due = math.min(due, tonumber(dues[i]))
-    end
+    local due = moved(when, job.due)
+    job.due = due
     scores[#scores + 1] = int(due)
     scores[#scores + 1] = id
     if job.record then

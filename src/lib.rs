@@ -87,8 +87,9 @@ mod worker;
 pub mod embedded;
 
 pub use client::{
-    Cancelled, Client, ClientBuilder, DeleteDeadLetter, IfAbsent, IfPresent, JobState, JobView,
-    NewJob, Pause, Paused, Placed, Requeue, Requeued, Reschedule, Rescheduled, Resume, Schedule,
+    Bulk, BulkReport, Cancelled, Client, ClientBuilder, Counts, Cursor, DamagedJob,
+    DeleteDeadLetter, IfAbsent, IfPresent, JobState, JobView, List, NewJob, Page, Pause, Paused,
+    Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Resume, Schedule,
     ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Updated,
 };
 #[cfg(feature = "worker")]

@@ -9,7 +9,7 @@ use crate::instance::{Description, Takes};
 use crate::key::Kind;
 use crate::routing::Coverage;
 use crate::settings::{BATCH, OVERDUE, SILENCE};
-use crate::store::Seen;
+use crate::store::Alive;
 use crate::time::UnixMs;
 
 /// A running [`Worker`](crate::Worker), as it describes itself to the others.
@@ -56,7 +56,7 @@ impl Client {
     /// If Redis does not answer in time.
     pub async fn instances(&self) -> Result<Vec<Instance>> {
         let live = self.0.store.instances(SILENCE, self.deadline()).await?;
-        let view = |(seen, text): (Seen, String)| {
+        let view = |(seen, text): (Alive, String)| {
             // What does not parse was written by a version that is not known here.
             let description: Description = serde_json::from_str(&text).ok()?;
             Some(Instance::new(seen, description))
@@ -106,7 +106,7 @@ impl Client {
 }
 
 impl Instance {
-    fn new(seen: Seen, description: Description) -> Self {
+    fn new(seen: Alive, description: Description) -> Self {
         let routes: Vec<String> = description
             .routes
             .into_iter()

@@ -1,11 +1,14 @@
 //! The producer's side: schedule, change, cancel, look up.
 
 mod builder;
+mod bulk;
 mod change;
+mod counting;
 mod due;
 #[cfg(feature = "worker")]
 mod instances;
 mod letters;
+mod listing;
 mod many;
 mod new_job;
 mod outbox;
@@ -14,6 +17,7 @@ mod schedule;
 mod selection;
 mod stats;
 mod view;
+mod walk;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,10 +30,13 @@ use bytes::Bytes;
 use serde::Serialize;
 
 pub use builder::ClientBuilder;
+pub use bulk::{Bulk, BulkReport, Postpone};
 pub use change::{Cancelled, Reschedule, Rescheduled, Updated};
+pub use counting::Counts;
 #[cfg(feature = "worker")]
 pub use instances::{Instance, Unrouted};
 pub use letters::{DeleteDeadLetter, Requeue, Requeued};
+pub use listing::{Cursor, DamagedJob, List, Page};
 use many::Lanes;
 pub use new_job::NewJob;
 #[cfg(feature = "worker")]

@@ -1,12 +1,11 @@
 //! Pausing kinds, and resuming them.
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
+use std::future::IntoFuture;
 use std::time::SystemTime;
 
 use futures_util::future::try_join_all;
 
-use super::{Client, Selection};
+use super::{Client, Pending, Selection};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -114,11 +113,9 @@ impl<'a> Switch<'a> {
     }
 }
 
-type Switched<'a> = Pin<Box<dyn Future<Output = Result<Vec<Kind>>> + Send + 'a>>;
-
 impl<'a> IntoFuture for Pause<'a> {
     type Output = Result<Vec<Kind>>;
-    type IntoFuture = Switched<'a>;
+    type IntoFuture = Pending<'a, Vec<Kind>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
@@ -141,7 +138,7 @@ impl<'a> IntoFuture for Pause<'a> {
 
 impl<'a> IntoFuture for Resume<'a> {
     type Output = Result<Vec<Kind>>;
-    type IntoFuture = Switched<'a>;
+    type IntoFuture = Pending<'a, Vec<Kind>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {

@@ -21,7 +21,7 @@ pub(crate) struct Beat<'a> {
 
 /// An instance as it was last heard of.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Alive {
     pub(crate) id: String,
     /// How long ago it said so.
     pub(crate) age: Duration,
@@ -30,7 +30,7 @@ pub(crate) struct Seen {
 
 impl Store {
     /// Says that this instance lives, and asks who else does; `lua/beat.lua`.
-    pub(crate) async fn beat(&self, me: &Beat<'_>, until: Instant) -> Result<Vec<Seen>> {
+    pub(crate) async fn beat(&self, me: &Beat<'_>, until: Instant) -> Result<Vec<Alive>> {
         let mut cmd = BEAT.call(1);
         cmd.arg(self.names.instances())
             .arg(me.id)
@@ -42,7 +42,7 @@ impl Store {
         let mut reply = self.eval(&BEAT, &cmd, "instances", until).await?.reply;
         let mut seen = Vec::new();
         while !reply.is_exhausted() {
-            seen.push(Seen {
+            seen.push(Alive {
                 id: reply.text()?,
                 age: Duration::from_millis(reply.number()?),
                 room: reply.text()?,
@@ -80,7 +80,7 @@ impl Store {
         &self,
         silence: Duration,
         until: Instant,
-    ) -> Result<Vec<(Seen, String)>> {
+    ) -> Result<Vec<(Alive, String)>> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("TIME");
         pipeline.cmd("HGETALL").arg(self.names.instances());
@@ -96,7 +96,7 @@ impl Store {
             let age = Duration::from_millis(now.0.abs_diff(row.beat.0));
             if age <= silence {
                 let room = row.room.to_owned();
-                live.push((Seen { id, age, room }, row.description.to_owned()));
+                live.push((Alive { id, age, room }, row.description.to_owned()));
             }
         }
         Ok(live)

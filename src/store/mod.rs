@@ -9,6 +9,7 @@
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
 //! | [`instances`] | which instances live |
+//! | [`list`] | the jobs of a ledger, page by page |
 //! | [`pause`] | pausing kinds, and resuming them |
 //! | [`server`] | what a server must be to carry Keyfall |
 
@@ -22,6 +23,7 @@ mod lane;
 mod ledger;
 mod letters;
 mod link;
+mod list;
 mod pause;
 mod produce;
 mod reply;
@@ -45,13 +47,14 @@ use redis::{Cmd, Value};
 pub(crate) use clock::RedisClock;
 pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]
-pub(crate) use instances::{Beat, Seen};
+pub(crate) use instances::{Alive, Beat};
 pub(crate) use lane::Lane;
 #[cfg(feature = "worker")]
 pub(crate) use lane::unique_id;
 pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Letter, Revival};
 use link::{Answer, Link, Request};
+pub(crate) use list::{Position, Seen, Slice, Sought};
 pub(crate) use produce::{Change, Mode, Placement, Update, When};
 pub(crate) use reply::{Answer as Word, Answered};
 #[cfg(feature = "worker")]
@@ -63,6 +66,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::names::Names;
 use crate::settings::LinkSettings;
+use crate::time::UnixUs;
 
 /// One Redis, seen as a set of ledgers.
 pub(crate) struct Store {
@@ -154,6 +158,13 @@ impl Store {
         let mut cmd = redis::cmd("PUBLISH");
         cmd.arg(self.names.wake(self.database)).arg(message);
         self.command(&cmd, until).await.map(drop)
+    }
+
+    /// The server's time.
+    pub(crate) async fn time(&self, until: Instant) -> Result<UnixUs> {
+        let time = self.command(&redis::cmd("TIME"), until).await?;
+        let (seconds, micros): (u64, u64) = from_value(time)?;
+        Ok(UnixUs(seconds * 1_000_000 + micros))
     }
 
     async fn command(&self, cmd: &Cmd, until: Instant) -> Result<Value> {

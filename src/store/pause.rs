@@ -17,12 +17,11 @@ use crate::time::UnixMs;
 impl Store {
     /// Keeps in mind that what begins so is paused. The time of an older rule stays.
     pub(crate) async fn add_pause_rule(&self, prefix: &Prefix, until: Instant) -> Result<()> {
-        let time = self.command(&redis::cmd("TIME"), until).await?;
-        let (seconds, micros): (u64, u64) = from_value(time)?;
+        let now = self.time(until).await?;
         let mut add = redis::cmd("HSETNX");
         add.arg(self.names.paused())
             .arg(prefix.as_str())
-            .arg(seconds * 1000 + micros / 1000);
+            .arg(now.floor_ms().0);
         self.command(&add, until).await?;
         Ok(())
     }

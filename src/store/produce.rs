@@ -19,6 +19,8 @@ use crate::time::UnixMs;
 pub(crate) enum When {
     After(Duration),
     At(UnixMs),
+    /// So much later than it is due: to reschedule only.
+    By(Duration),
 }
 
 /// What `schedule` does if the job is there, or is not.
@@ -63,10 +65,16 @@ impl When {
     /// How scripts read it: rounded up, so that nothing is early.
     pub(super) fn to_arg(self) -> String {
         match self {
-            When::After(delay) => format!("+{}", delay.as_nanos().div_ceil(1_000_000)),
+            When::After(delay) => format!("+{}", whole_ms(delay)),
+            When::By(delay) => format!(">{}", whole_ms(delay)),
             When::At(due) => format!("@{due}"),
         }
     }
+}
+
+/// Rounded up.
+fn whole_ms(delay: Duration) -> u128 {
+    delay.as_nanos().div_ceil(1_000_000)
 }
 
 impl Mode {

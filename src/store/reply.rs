@@ -158,6 +158,16 @@ impl Reply {
             .map_err(|_| unexpected(format!("{text:?} instead of a number")))
     }
 
+    /// The score of a sorted set, which somebody may have put there who did not know that it
+    /// is a time.
+    pub(crate) fn score(&mut self) -> Result<UnixMs> {
+        let text = self.text()?;
+        let score: f64 = text
+            .parse()
+            .map_err(|_| unexpected(format!("{text:?} instead of a score")))?;
+        Ok(UnixMs(score as u64))
+    }
+
     /// A point in time, or `None` where the script answered with nothing.
     #[cfg(feature = "worker")]
     pub(crate) fn time(&mut self) -> Result<Option<UnixMs>> {

@@ -79,6 +79,7 @@ scripts! {
     LETTERS = "letters", 2 keys, ["clock"];
     #[cfg(feature = "worker")]
     BEAT = "beat", 1 keys, ["clock"];
+    LIST = "list", 7 keys, ["clock", "order", "lease"];
     GET = "get", 7 keys, ["clock"];
     STATS = "stats", 6 keys, ["clock", "paused"];
     PAUSE = "pause", 2 keys, ["clock", "calls", "paused"];

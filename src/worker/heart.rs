@@ -15,7 +15,7 @@ use super::slots::Slots;
 use crate::error::Result;
 use crate::instance::{Description, Takes};
 use crate::settings::{BEAT, SILENCE};
-use crate::store::{Beat, Seen, Store};
+use crate::store::{Alive, Beat, Store};
 
 /// The shortest time between two beats, whoever asks for one.
 const AT_LEAST: Duration = Duration::from_millis(50);
@@ -98,7 +98,7 @@ impl Heart {
 
     /// What each instance takes. A description that this version cannot read belongs to one
     /// that is not ranked: it claims for itself.
-    async fn takes(&self, seen: &[Seen], until: Instant) -> Result<HashMap<String, Arc<Takes>>> {
+    async fn takes(&self, seen: &[Alive], until: Instant) -> Result<HashMap<String, Arc<Takes>>> {
         let (mut takes, mut unknown) = (HashMap::new(), Vec::new());
         for one in seen {
             match self.instances.known(&one.id) {

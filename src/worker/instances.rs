@@ -15,7 +15,7 @@ use super::roster::Served;
 use crate::instance::{Description, Takes};
 use crate::key::JobKey;
 use crate::routing::Coverage;
-use crate::store::{Seen, unique_id};
+use crate::store::{Alive, unique_id};
 
 /// This instance and its peers.
 pub(crate) struct Instances {
@@ -120,7 +120,7 @@ impl Instances {
     }
 
     /// Takes in who lives. `takes` says what each takes; who is not in it is not ranked.
-    pub(crate) fn meet(&self, seen: &[Seen], takes: &HashMap<String, Arc<Takes>>) -> Change {
+    pub(crate) fn meet(&self, seen: &[Alive], takes: &HashMap<String, Arc<Takes>>) -> Change {
         let peers: Vec<Arc<Peer>> = seen
             .iter()
             .filter_map(|one| {

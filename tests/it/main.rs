@@ -16,6 +16,7 @@
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
+//! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
@@ -35,6 +36,7 @@ mod firing;
 mod instances;
 mod letters;
 mod limits;
+mod operating;
 mod outcomes;
 mod pausing;
 mod process;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::support::{Bench, Ears, soon};
 use crate::embedded::Embedded;
 use crate::error::ErrorKind;
-use crate::store::{Beat, Seen};
+use crate::store::{Alive, Beat};
 
 const SILENCE: Duration = Duration::from_millis(500);
 
@@ -56,7 +56,7 @@ async fn instances_see_each_other_until_one_is_silent_or_leaves() {
     age(&bench, "b", 5000).await;
     assert_eq!(beat(&bench, "a", "1h").await, pairs(&[("a", "1h")]));
     let live = store.instances(SILENCE, soon()).await.unwrap();
-    let ids: Vec<String> = live.into_iter().map(|(Seen { id, .. }, _)| id).collect();
+    let ids: Vec<String> = live.into_iter().map(|(Alive { id, .. }, _)| id).collect();
     assert_eq!(ids, ["a"]);
     // It was only stopped for a while, and says so.
     assert_eq!(beat(&bench, "b", "1h").await.len(), 2);

@@ -6,7 +6,7 @@ use super::support::{Bench, HOUR, KEPT, State, after, bury, soon, word, words};
 use crate::ErrorKind;
 use crate::error::{Error, Result};
 use crate::store::script::{self, Script};
-use crate::store::{Answered, Found, Lane, Verb};
+use crate::store::{Answered, Found, Lane, Sought, Verb};
 
 use State::*;
 
@@ -100,6 +100,20 @@ impl Scene {
                 }
                 Ok(found)
             }
+            "list" => {
+                let mut found = Vec::new();
+                for state in ["pending", "leased", "dead"] {
+                    let sought = Sought {
+                        records: true,
+                        ..Sought::all_of(state, "")
+                    };
+                    found.push(match ledger.list(&sought, soon()).await?.items.len() {
+                        0 => "none",
+                        _ => state,
+                    });
+                }
+                Ok(found)
+            }
             "pause" => ledger.pause(lane, soon()).await.map(|()| vec!["paused"]),
             "resume" => ledger.resume(lane, soon()).await.map(|()| vec!["resumed"]),
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
@@ -164,6 +178,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("letters", &["letter"]),
         ("sweep", &["swept"]),
         ("stats", &["counted"]),
+        ("list", &["pending", "leased", "dead"]),
         ("pause", &["paused"]),
         ("resume", &["resumed"]),
         ("claim", &["claimed"]),

@@ -13,6 +13,7 @@ use super::support::{
 use crate::embedded::Embedded;
 use crate::key::Kind;
 use crate::names::{MARKER, Names};
+use crate::store::Sought;
 use crate::store::reply::Answered;
 use crate::store::script::{self, Script};
 
@@ -161,6 +162,11 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.get("pending", soon()).await.unwrap();
     ledger.tally(soon()).await.unwrap();
     bench.beat("pending", "1h").await;
+    let sought = Sought {
+        after: Some(("1".into(), "pen".into())),
+        ..Sought::all_of("pending", "pen")
+    };
+    ledger.list(&sought, soon()).await.unwrap();
     ledger.pause(lane, soon()).await.unwrap();
     ledger.resume(lane, soon()).await.unwrap();
 
@@ -227,6 +233,8 @@ async fn callers_pass_what_headers_list() {
                 "room" => arg == "1h",
                 "description" => arg == "{}",
                 "pulse channel" => arg == "keyfall:pulse:0:pending",
+                "state" | "order" => ["pending", "up"].contains(&arg),
+                "prefix of the ids" | "member" => "pending".starts_with(arg),
                 _ => is_number.is_match(arg),
             };
             assert!(fits, "{}: {} is {arg:?}", script.name, &found[2]);

@@ -8,6 +8,7 @@ mod cancel;
 mod claim;
 mod discard;
 mod letters;
+mod list;
 mod pause;
 mod reads;
 mod reclaim;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::support::{
     Bench, HOUR, LATER, State, after, at, due_of, same_when_repeated, soon, word, words,
 };
-use crate::store::Lane;
+use crate::store::{Lane, When};
 
 use State::*;
 
@@ -152,5 +152,48 @@ async fn now_makes_a_job_due_at_once() {
         words(&bench.claim(&["waiting"], 0).await.answers),
         ["claimed"]
     );
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_shift_counts_from_when_each_job_is_due() {
+    let bench = Bench::new().await;
+    let by = |id: &str| bench.change(id, When::By(HOUR), "postponed");
+    for state in [Pending, Due, Retrying] {
+        bench.bring(&state.id(), state).await;
+        let own = bench.due(&state.id()).await.unwrap();
+        // Twice in one call, one after the other.
+        let items = [by(&state.id()), by(&state.id())];
+        let mut lane = Lane::new();
+        let answers = bench.ledger.reschedule(&mut lane, &items, soon()).await;
+        let dues: Vec<u64> = answers.unwrap().iter().map(|a| due_of(a.answer)).collect();
+        assert_eq!(dues, [own + 3_600_000, own + 7_200_000], "{state:?}");
+        assert_eq!(bench.due(&state.id()).await, Some(own + 7_200_000));
+    }
+    bench.bring("run", LeasedNext).await;
+    let (own, _) = bench.successor("run").await;
+    let mut lane = Lane::new();
+    let items = [by("run")];
+    let answers = bench.ledger.reschedule(&mut lane, &items, soon()).await;
+    assert_eq!(due_of(answers.unwrap()[0].answer), own + 3_600_000);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn one_that_is_still_overdue_after_a_shift_keeps_its_place() {
+    let bench = Bench::new().await;
+    bench.bring("old", Due).await;
+    let past = bench.now().await - 7_200_000;
+    let due = bench.names().due.clone();
+    let _: u64 = bench.ask(&["ZADD", &due, &past.to_string(), "old"]).await;
+    let items = [bench.change("old", When::By(HOUR), "postponed")];
+    let mut lane = Lane::new();
+    bench
+        .ledger
+        .reschedule(&mut lane, &items, soon())
+        .await
+        .unwrap();
+    assert_eq!(bench.due("old").await, Some(past + 3_600_000));
+    assert_eq!(words(&bench.claim(&["old"], 0).await.answers), ["claimed"]);
     bench.balanced().await;
 }

@@ -66,12 +66,12 @@ impl Fleet {
 
     /// Everybody sees everybody with this room, but for those that have none.
     fn see(&self, room: impl Fn(usize) -> String) {
-        let seen: Vec<Seen> = self
+        let seen: Vec<Alive> = self
             .all
             .iter()
             .enumerate()
             .filter(|(number, _)| !room(*number).is_empty())
-            .map(|(number, one)| Seen {
+            .map(|(number, one)| Alive {
                 id: one.id.clone(),
                 age: Duration::ZERO,
                 room: room(number),

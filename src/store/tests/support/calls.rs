@@ -8,7 +8,7 @@ use super::{Bench, soon};
 use crate::error::Result;
 use crate::store::work::DeadLimits;
 use crate::store::{
-    Answered, Beat, Change, ClaimReply, Claimed, Discard, Lane, Mode, Placement, Revival, Seen,
+    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Lane, Mode, Placement, Revival,
     Settlement, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
@@ -109,7 +109,7 @@ pub(in crate::store::tests) fn ids(reply: &ClaimReply) -> Vec<&str> {
 
 impl Bench {
     /// A beat of an instance, and whom it sees.
-    pub(in crate::store::tests) async fn beat(&self, id: &str, room: &str) -> Vec<Seen> {
+    pub(in crate::store::tests) async fn beat(&self, id: &str, room: &str) -> Vec<Alive> {
         let beat = Beat {
             id,
             room,

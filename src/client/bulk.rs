@@ -1,0 +1,378 @@
+//! One operation on many jobs.
+
+use std::collections::HashSet;
+use std::future::IntoFuture;
+use std::time::{Duration, SystemTime};
+
+use super::due::{NOW, after, at};
+use super::listing::letter_name;
+use super::walk::Walk;
+use super::{Client, Pending, Selection, out_of_place};
+use crate::error::{Error, Result};
+use crate::key::{JobKey, Kind};
+use crate::prefix::Prefix;
+use crate::store::{
+    Answered, Change, Discard, Lane, Ledger, Letter, Revival, Seen, Slice, Sought, When, Word,
+};
+use crate::time::UnixMs;
+
+/// A call on all jobs of a [`Selection`]; sent when it is awaited.
+///
+/// It goes through the jobs in pages of some hundred, each a call of its own, and ends with the
+/// last of those that were there at the beginning. Jobs that change their state meanwhile may
+/// be missed: to be sure of all, [pause](Selection::pause) first. Dropped or failed on the way,
+/// it leaves done what is done, and can be made again.
+#[must_use = "nothing is done until it is awaited"]
+pub struct Bulk<'a> {
+    selection: Selection<'a>,
+    deed: Result<Deed>,
+    dry_run: bool,
+}
+
+/// A call to [`Selection::postpone`]; sent when it is awaited. Due now, unless told otherwise.
+#[must_use = "nothing is postponed until it is awaited"]
+pub struct Postpone<'a>(Bulk<'a>);
+
+/// What became of a call on many jobs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BulkReport {
+    /// The jobs, or dead letters, that the call was about. The others add up to it, unless it
+    /// was a dry run.
+    pub matched: u64,
+    /// Those that it was carried out for.
+    pub done: u64,
+    /// Those that were running and were told to stop: of a cancel only.
+    pub running: u64,
+    /// Those left as they are: they had changed their state, or are damaged; or, of a requeue,
+    /// a job of their name is there.
+    pub skipped: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Deed {
+    Cancel,
+    FireNow,
+    PostponeTo(When),
+    PostponeBy(Duration),
+    Requeue,
+    Discard,
+}
+
+impl<'a> Selection<'a> {
+    /// Cancels the jobs: those that are pending never start, those that run are told to stop
+    /// and are not retried. Dead letters stay.
+    pub fn cancel(self) -> Bulk<'a> {
+        Bulk::of(self, Ok(Deed::Cancel))
+    }
+
+    /// Gives the pending jobs another due time.
+    pub fn postpone(self) -> Postpone<'a> {
+        Postpone(Bulk::of(self, Ok(Deed::PostponeTo(NOW))))
+    }
+
+    /// Makes the pending jobs due now, those that wait to be retried included. What is due by
+    /// now is not among them.
+    pub fn fire_now(self) -> Bulk<'a> {
+        Bulk::of(self, Ok(Deed::FireNow))
+    }
+
+    /// Makes the dead letters pending again, due now and with their attempts counted anew; of
+    /// several letters of one name, the latest. A letter stays where a job of its name is there.
+    pub fn requeue(self) -> Bulk<'a> {
+        Bulk::of(self, Ok(Deed::Requeue))
+    }
+
+    /// Deletes the dead letters for good.
+    pub fn delete_dead_letters(self) -> Bulk<'a> {
+        Bulk::of(self, Ok(Deed::Discard))
+    }
+}
+
+impl<'a> Bulk<'a> {
+    fn of(selection: Selection<'a>, deed: Result<Deed>) -> Self {
+        Bulk {
+            selection,
+            deed,
+            dry_run: false,
+        }
+    }
+
+    /// Changes nothing, and counts what the call would be about, as
+    /// [`matched`](BulkReport::matched).
+    pub fn dry_run(mut self) -> Self {
+        self.dry_run = true;
+        self
+    }
+
+    async fn run(self) -> Result<BulkReport> {
+        let Selection { client, prefix } = self.selection;
+        let (prefix, deed) = (prefix?, self.deed?);
+        let mut errand = Errand::new(client, deed, self.dry_run).await?;
+        let result = errand.run(&prefix).await;
+        result.map_err(|error| errand.report.in_the_middle(&error))?;
+        Ok(errand.report)
+    }
+}
+
+impl Postpone<'_> {
+    /// Due so long after Redis receives the call, all of them. 10 years is the limit.
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.0.deed = after(delay).map(Deed::PostponeTo);
+        self
+    }
+
+    /// Due at this time by Redis' clock, all of them. The past means now.
+    pub fn at(mut self, due: SystemTime) -> Self {
+        self.0.deed = at(due).map(Deed::PostponeTo);
+        self
+    }
+
+    /// So much later than each is due; 10 years is the limit. If the call fails on the way, some are moved: made
+    /// again, it moves them once more.
+    pub fn by(mut self, delay: Duration) -> Self {
+        // The limit is that of a delay from now.
+        self.0.deed = after(delay).map(|_| Deed::PostponeBy(delay));
+        self
+    }
+
+    /// Changes nothing, and counts the jobs that it would be about.
+    pub fn dry_run(mut self) -> Self {
+        self.0 = self.0.dry_run();
+        self
+    }
+}
+
+/// One call under way.
+struct Errand<'a> {
+    client: &'a Client,
+    deed: Deed,
+    dry_run: bool,
+    /// When it began.
+    began: UnixMs,
+    lane: Lane,
+    /// The runs that were told to stop: a renewal moves them ahead of the walk.
+    told: HashSet<String>,
+    report: BulkReport,
+}
+
+impl<'a> Errand<'a> {
+    async fn new(client: &'a Client, deed: Deed, dry_run: bool) -> Result<Self> {
+        let now = client.0.store.time(client.deadline()).await?;
+        let began = now.floor_ms();
+        // The same time for all of them, or the walk would meet again what it has moved.
+        let deed = match deed {
+            Deed::PostponeTo(When::After(delay)) => {
+                let delay = u64::try_from(delay.as_nanos().div_ceil(1_000_000));
+                let ahead = delay.expect("no more than ten years");
+                Deed::PostponeTo(When::At(UnixMs(began.0 + ahead)))
+            }
+            other => other,
+        };
+        Ok(Errand {
+            client,
+            deed,
+            dry_run,
+            began,
+            lane: Lane::new(),
+            told: HashSet::new(),
+            report: BulkReport::default(),
+        })
+    }
+
+    async fn run(&mut self, prefix: &Prefix) -> Result<()> {
+        let states: &[&str] = match self.deed {
+            // What falls due meanwhile is met as running.
+            Deed::Cancel => &["pending", "leased"],
+            Deed::Requeue | Deed::Discard => &["dead"],
+            _ => &["pending"],
+        };
+        for kind in self.client.kinds_of(prefix).await? {
+            self.lane = Lane::new();
+            self.told.clear();
+            for state in states {
+                self.walk(&kind, state, prefix.of_id()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn walk(&mut self, kind: &Kind, state: &'static str, of_id: &str) -> Result<()> {
+        let sought = Sought {
+            // What moves later, and what dies meanwhile, is left behind; and of several letters
+            // of one name the latest comes first.
+            down: matches!(self.deed, Deed::PostponeBy(_) | Deed::Requeue),
+            records: matches!(self.deed, Deed::Requeue) && !self.dry_run,
+            ..Sought::all_of(state, of_id)
+        };
+        let mut walk = Walk::through(self.client, kind, sought).await?;
+        while let Some(slice) = walk.next().await? {
+            let matched = self.matching(slice);
+            self.report.matched += matched.len() as u64;
+            if self.dry_run && state == "leased" {
+                self.told
+                    .extend(matched.into_iter().map(|seen| seen.member));
+            } else if !self.dry_run && !matched.is_empty() {
+                self.carry_out(&walk.ledger, matched).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of a page that the call is about.
+    fn matching(&self, slice: Slice) -> Vec<Seen> {
+        let now = slice.now.floor_ms();
+        let fits = |seen: &Seen| match self.deed {
+            Deed::FireNow => seen.score > self.began,
+            // What stands there already, or was moved to a time that is past by now.
+            Deed::PostponeTo(When::At(due)) => !(due..=due.max(now)).contains(&seen.score),
+            Deed::Cancel => !self.told.contains(&seen.member),
+            _ => true,
+        };
+        slice.items.into_iter().filter(fits).collect()
+    }
+
+    /// Sends a page of them as one numbered call, and counts the answers.
+    async fn carry_out(&mut self, ledger: &Ledger, seen: Vec<Seen>) -> Result<()> {
+        let count = seen.len() as u64;
+        let until = self.client.deadline();
+        let lane = &mut self.lane;
+        let kind = ledger.kind();
+        let change = |when, step| {
+            let keys = seen.iter().filter_map(|seen| kind.key(&seen.member).ok());
+            keys.map(|key| Change { key, when, step })
+                .collect::<Vec<_>>()
+        };
+        let answers = match self.deed {
+            Deed::Cancel => {
+                let keys = seen.iter().filter_map(|seen| kind.key(&seen.member).ok());
+                let keys: Vec<JobKey> = keys.collect();
+                let answers = send(&keys, async |keys| ledger.cancel(lane, keys, until).await);
+                let answers = answers.await?;
+                for (key, answered) in keys.iter().zip(&answers) {
+                    if answered.answer == Word::Running {
+                        self.told.insert(key.id().to_owned());
+                    }
+                }
+                answers
+            }
+            Deed::FireNow => {
+                let items = change(NOW, "fired");
+                send(&items, async |items| {
+                    ledger.reschedule(lane, items, until).await
+                })
+                .await?
+            }
+            Deed::PostponeTo(when) => {
+                let items = change(when, "postponed");
+                send(&items, async |items| {
+                    ledger.reschedule(lane, items, until).await
+                })
+                .await?
+            }
+            Deed::PostponeBy(delay) => {
+                let items = change(When::By(delay), "postponed");
+                send(&items, async |items| {
+                    ledger.reschedule(lane, items, until).await
+                })
+                .await?
+            }
+            Deed::Requeue => {
+                let items: Vec<_> = seen
+                    .into_iter()
+                    .filter_map(|seen| revival(kind, seen))
+                    .collect();
+                send(&items, async |items| {
+                    ledger.requeue(lane, items, until).await
+                })
+                .await?
+            }
+            Deed::Discard => {
+                let items: Vec<_> = seen.iter().filter_map(|seen| discard(kind, seen)).collect();
+                send(&items, async |items| {
+                    ledger.discard(lane, items, until).await
+                })
+                .await?
+            }
+        };
+        self.report.skipped += count - answers.len() as u64;
+        for answered in answers {
+            self.report.count(self.deed, answered.answer)?;
+        }
+        Ok(())
+    }
+}
+
+/// A page of which nothing can be sent needs no call.
+async fn send<T>(
+    items: &[T],
+    call: impl AsyncFnOnce(&[T]) -> Result<Vec<Answered>>,
+) -> Result<Vec<Answered>> {
+    if items.is_empty() {
+        return Ok(Vec::new());
+    }
+    call(items).await
+}
+
+fn revival(kind: &Kind, seen: Seen) -> Option<Revival> {
+    let (id, number) = letter_name(&seen.member).ok()?;
+    let letter = Letter {
+        number,
+        died: seen.score,
+        record: seen.record,
+    };
+    Revival::of(kind.key(id).ok()?, &letter, NOW).ok()
+}
+
+fn discard(kind: &Kind, seen: &Seen) -> Option<Discard> {
+    let (id, letter) = letter_name(&seen.member).ok()?;
+    let key = kind.key(id).ok()?;
+    Some(Discard { key, letter })
+}
+
+impl BulkReport {
+    fn count(&mut self, deed: Deed, answer: Word) -> Result<()> {
+        match answer {
+            Word::Cancelled
+            | Word::Moved(_)
+            | Word::SuccessorMoved(_)
+            | Word::Requeued(_)
+            | Word::Deleted => self.done += 1,
+            Word::Running if matches!(deed, Deed::Cancel) => self.running += 1,
+            Word::Running | Word::Absent | Word::Present => self.skipped += 1,
+            other => return Err(out_of_place(other)),
+        }
+        Ok(())
+    }
+
+    fn in_the_middle(&self, error: &Error) -> Error {
+        if self.matched == 0 {
+            return error.duplicate();
+        }
+        Error::new(
+            error.kind(),
+            format!(
+                "{error}; by then {} jobs were done, {} told to stop and {} skipped",
+                self.done, self.running, self.skipped
+            ),
+        )
+    }
+}
+
+impl<'a> IntoFuture for Bulk<'a> {
+    type Output = Result<BulkReport>;
+    type IntoFuture = Pending<'a, BulkReport>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl<'a> IntoFuture for Postpone<'a> {
+    type Output = Result<BulkReport>;
+    type IntoFuture = Pending<'a, BulkReport>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.0.into_future()
+    }
+}
