@@ -99,6 +99,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use handler::{
     CancelSignal, Endpoint, Failure, FromJob, FromRef, Handler, IntoOutcome, Job, JobService, Json,
     MAX_FAILURE_BYTES, Outcome, Payload, Rejection, Route, SampleJob, Segments, State,
+    debug_handler,
 };
 pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
 pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};

@@ -24,6 +24,11 @@ use crate::routing::{self, Pattern};
 ///
 /// `S` is the state that its handlers need and that
 /// [`with_state`](Self::with_state) provides; handlers that need none can do without.
+/// [`Worker::new`](crate::Worker::new) takes a `Router<()>`. If the compiler expected that, and
+/// found a `Router<Db>`, then `.with_state(db)` is missing.
+///
+/// If the compiler says that a function is no handler,
+/// [`#[keyfall::debug_handler]`](crate::debug_handler) above it makes it say why.
 ///
 /// ```
 /// use keyfall::{Json, Job, Outcome, Router, Segments, State};

@@ -2,6 +2,7 @@
 //! says how it ends.
 
 mod cancel;
+mod debug;
 mod endpoint;
 mod extract;
 mod failure;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 pub use cancel::CancelSignal;
+pub use debug::debug_handler;
 pub use endpoint::{Endpoint, JobService};
 pub use extract::{FromJob, FromRef, Json, Payload, Rejection, Segments, State};
 pub use failure::{Failure, MAX_FAILURE_BYTES};
@@ -65,7 +67,8 @@ use crate::retry::RetryPolicy;
     note = "a handler is an `async fn` with at most eight arguments that are `FromJob` \
             (such as `Json<T>`, `Segments<T>`, `State<T>`, `Job`)",
     note = "it returns `()`, `Outcome`, or a `Result` of one of them, and its future is `Send`",
-    note = "`State<T>` needs a router whose state is `T`, or from which `T` is made by `FromRef`"
+    note = "`State<T>` needs a router whose state is `T`, or from which `T` is made by `FromRef`",
+    note = "put `#[keyfall::debug_handler]` above the function to see which part is at fault"
 )]
 pub trait Handler<M, S>: Clone + Send + Sync + Sized + 'static
 where

@@ -18,6 +18,7 @@
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
+//! | [`mistakes`] | what the compiler says to those who write a handler that is none |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
 //! All tests but those that ill-treat Redis share one private server, and run in parallel
@@ -37,6 +38,7 @@ mod instances;
 mod letters;
 mod limits;
 mod operating;
+mod mistakes;
 mod outcomes;
 mod pausing;
 mod process;
