@@ -32,6 +32,7 @@
 //! | [`Job`] | what a handler is called with; extractors such as [`Json`] take it apart |
 //! | [`Outcome`] | how a run ends: done, retry, again, snooze, bury |
 //! | [`Worker`] | runs the jobs of a router |
+//! | [`testing::Rehearsal`] | runs them in a test, without Redis, by a clock that the test moves |
 //!
 //! # What is promised
 //!
@@ -58,10 +59,15 @@
 //! Each module uses only those before it: `error`, `key`, `time`, `headers`, `retry`, `record`,
 //! `settings`, `prefix` and `names` know nothing of Redis; `store` is the only one that speaks it, through
 //! the scripts in `lua/`; `client` is the producer's side; `routing`, `handler` and `router` find
-//! and call handlers; `worker` ties them together.
+//! and call handlers, and `ending` says what follows; `worker` ties them together, and `testing`
+//! does without Redis.
 #![deny(missing_docs)]
 
 mod client;
+#[cfg(feature = "worker")]
+mod clock;
+#[cfg(feature = "worker")]
+mod ending;
 mod error;
 #[cfg(feature = "worker")]
 mod handler;
@@ -85,6 +91,8 @@ mod worker;
 
 #[cfg(all(feature = "embedded", unix))]
 pub mod embedded;
+#[cfg(feature = "worker")]
+pub mod testing;
 
 pub use client::{
     Bulk, BulkReport, Cancelled, Client, ClientBuilder, Counts, Cursor, DamagedJob,
@@ -94,6 +102,8 @@ pub use client::{
 };
 #[cfg(feature = "worker")]
 pub use client::{Instance, Unrouted};
+#[cfg(feature = "worker")]
+pub use clock::Clock;
 pub use error::{Error, ErrorKind, Result};
 #[cfg(feature = "worker")]
 pub use handler::{

@@ -271,6 +271,8 @@ impl<S: Send + Sync + 'static> Router<S> {
 impl Router {
     /// Runs one job as a worker would, but for timeout, limits and panics: for the tests of
     /// handlers and routes. `None` if no route matches its key and there is no fallback.
+    ///
+    /// A [`Rehearsal`](crate::testing::Rehearsal) plays what follows, too.
     pub async fn call(&self, job: Job) -> Option<Outcome> {
         let routes = self
             .clone()

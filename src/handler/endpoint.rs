@@ -1,9 +1,11 @@
 //! Handlers as services, and services as handlers.
 
+use std::any::Any;
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -65,6 +67,25 @@ impl Endpoint {
 
     pub(crate) fn call(&self, job: Job) -> BoxFuture<'static, Outcome> {
         (self.0)(job)
+    }
+
+    /// As `call`, but a panic is a failure like any other.
+    pub(crate) async fn call_and_catch(&self, job: Job) -> Outcome {
+        AssertUnwindSafe(async { self.call(job).await })
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|panic| Outcome::retry(describe(&*panic)))
+    }
+}
+
+fn describe(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    match text {
+        Some(text) => format!("the handler panicked: {text}"),
+        None => "the handler panicked".into(),
     }
 }
 

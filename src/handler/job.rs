@@ -9,10 +9,19 @@ use bytes::Bytes;
 use super::{CancelSignal, SampleJob};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
+use crate::routing::Pattern;
 use crate::worker::Source;
 
 /// The named segments of a route: name, and index into the key's segments.
 pub(crate) type Names = Arc<[(Box<str>, usize)]>;
+
+/// What a route names.
+pub(crate) fn names(pattern: &Pattern) -> Names {
+    pattern
+        .names()
+        .map(|(name, at)| (name.into(), at))
+        .collect()
+}
 
 /// One run of one job. Clones share it, so cloning is cheap.
 ///

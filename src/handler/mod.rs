@@ -26,7 +26,7 @@ pub use endpoint::{Endpoint, JobService};
 pub use extract::{FromJob, FromRef, Json, Payload, Rejection, Segments, State};
 pub use failure::{Failure, MAX_FAILURE_BYTES};
 pub use job::Job;
-pub(crate) use job::{JobParts, Names};
+pub(crate) use job::{JobParts, Names, names};
 pub use outcome::{IntoOutcome, Outcome};
 pub use route::Route;
 pub use sample::SampleJob;

@@ -103,6 +103,14 @@ impl Outcome {
         Outcome::Snooze { after }
     }
 
+    /// Of a run that went on for longer than it may.
+    pub(crate) fn timed_out(limit: Duration) -> Self {
+        Outcome::Retry {
+            after: None,
+            error: Failure::written(format_args!("it took longer than {limit:?}")),
+        }
+    }
+
     /// [`Bury`](Self::Bury) for this reason.
     pub fn bury(reason: impl Into<AnyError>) -> Self {
         Outcome::Bury {

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::CancelSignal;
-use super::job::{Job, JobParts};
+use super::job::{Job, JobParts, names};
 use crate::headers::Headers;
 use crate::key::IntoJobKey;
 use crate::retry::RetryPolicy;
+use crate::routing::Pattern;
 use crate::worker::Source;
 
 /// A job for tests, made by [`Job::sample`]: attempt 1 of 10, due and scheduled now, with an empty
@@ -108,6 +109,24 @@ impl SampleJob {
     /// The fencing value.
     pub fn fence(self, fence: u64) -> Self {
         self.with(|job| job.fence = fence)
+    }
+
+    /// How it was found to be due.
+    pub fn source(self, source: Source) -> Self {
+        self.with(|job| job.source = source)
+    }
+
+    /// The route that it comes by, which names its segments: for the test of an extractor. A
+    /// router that is called with the job puts it on a route of its own.
+    ///
+    /// # Panics
+    /// If `pattern` is malformed.
+    #[track_caller]
+    pub fn route(self, pattern: &str) -> Self {
+        match Pattern::parse(pattern) {
+            Ok(pattern) => self.with(|job| job.names = names(&pattern)),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// A signal that the test can raise.

@@ -284,3 +284,12 @@ async fn a_sample_is_what_it_was_told_to_be() {
     job.cancellation().raised().await;
     assert!(job.cancellation().is_raised());
 }
+
+#[tokio::test]
+async fn an_extractor_can_be_tried_without_a_router() {
+    let sample = Job::sample("a:b:c:42").route("a:b:{biz}:{id}");
+    let job = sample.source(crate::Source::Pacer).build();
+    let Segments(both) = Segments::<(String, u8)>::from_job(&job, &()).await.unwrap();
+    assert_eq!(both, ("c".into(), 42));
+    assert_eq!(job.source(), crate::Source::Pacer);
+}

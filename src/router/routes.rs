@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Entry;
 use crate::error::Result;
-use crate::handler::{Endpoint, Names};
+use crate::handler::{Endpoint, Names, names};
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
@@ -68,9 +68,8 @@ impl Routes {
 
 impl RouteEntry {
     fn new(entry: Entry<()>) -> Self {
-        let names = entry.pattern.names();
         RouteEntry {
-            names: names.map(|(name, at)| (name.into(), at)).collect(),
+            names: names(&entry.pattern),
             handler: entry.endpoint().clone(),
             pattern: entry.pattern,
             retry: entry.route.options.retry,

@@ -1,12 +1,9 @@
 //! Runs one job: from the claim to the settlement.
 
-use std::any::Any;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::Instrument;
@@ -15,9 +12,9 @@ use super::desk::Source;
 use super::leases::{Held, Leases, Stop};
 use super::notice::{Notice, Notices};
 use super::roster::Served;
-use super::settle::Ending;
+use super::settle::Ended;
 use super::slots::Slot;
-use crate::handler::{CancelSignal, Failure, Job, JobParts, Outcome};
+use crate::handler::{CancelSignal, Job, JobParts, Outcome};
 use crate::key::JobKey;
 use crate::record::{Header, Record, RecordFault};
 use crate::retry::RetryPolicy;
@@ -177,20 +174,20 @@ impl Run {
         let route = &runner.routes.routes[self.slot.route()];
         let terms = &record.header.terms;
         let policy = &*terms.policy(route.retry.as_ref().unwrap_or(&runner.default_policy));
-        let ending = Ending {
+        let ended = Ended {
             header: &record.header,
             attempt,
             policy,
         };
         // Cancelled before it began, which the settlement will notice.
         if self.signal.is_raised() || runner.stopping.load(Ordering::Acquire) {
-            return Some(ending.give_back(self.due));
+            return Some(ended.give_back(self.due));
         }
         // The attempts before this one took their workers' lives, or their leases.
         if self.claims > 1 && attempt > policy.max_attempts() {
-            let begun = Ending {
+            let begun = Ended {
                 attempt: attempt - 1,
-                ..ending
+                ..ended
             };
             return Some(begun.bury(format!(
                 "its lease lapsed in attempt {}, which was its last: did it end its worker?",
@@ -204,11 +201,11 @@ impl Run {
         match self.call(route, limit, job).await {
             Ok(outcome) => {
                 tracing::debug!(?outcome, "ended");
-                Some(ending.verb(outcome, rand::random()))
+                Some(ended.verb(outcome, rand::random()))
             }
             Err(Stop::HandBack) => {
                 tracing::info!("given back, because the worker stops");
-                Some(ending.give_back(self.due))
+                Some(ended.give_back(self.due))
             }
             Err(Stop::Lost) => {
                 tracing::warn!("the lease was lost; the run was ended");
@@ -249,9 +246,7 @@ impl Run {
         job: Job,
     ) -> Result<Outcome, Stop> {
         let notice = self.runner.settings.notice();
-        let call = AssertUnwindSafe(async { route.handler.call(job).await })
-            .catch_unwind()
-            .map(|ended| ended.unwrap_or_else(|panic| Outcome::retry(describe(&*panic))));
+        let call = route.handler.call_and_catch(job);
         let mut call = std::pin::pin!(call);
         let why = tokio::select! {
             biased;
@@ -276,10 +271,7 @@ impl Run {
             stop = lost => Err(stop),
             () = sleep(notice) => match why {
                 Some(stop) => Err(stop),
-                None => Ok(Outcome::Retry {
-                    after: None,
-                    error: Failure::written(format_args!("it took longer than {limit:?}")),
-                }),
+                None => Ok(Outcome::timed_out(limit)),
             }
         }
     }
@@ -317,16 +309,5 @@ impl Run {
                 "the end of this run could not be told to Redis; it will be run again"
             ),
         }
-    }
-}
-
-fn describe(panic: &(dyn Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    match text {
-        Some(text) => format!("the handler panicked: {text}"),
-        None => "the handler panicked".into(),
     }
 }

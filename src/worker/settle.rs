@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::notice::Notices;
 use crate::client::Operation;
+use crate::ending::Ending;
 use crate::error::Result;
 use crate::handler::Outcome;
 use crate::record::Header;
 use crate::retry::RetryPolicy;
-use crate::settings::{MAX_DELAY, SETTLE_GATHER};
+use crate::settings::SETTLE_GATHER;
 use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb, When};
 use crate::time::UnixMs;
 
@@ -44,8 +45,8 @@ impl Operation for Settlement {
     }
 }
 
-/// What the ledger is to do after an attempt.
-pub(crate) struct Ending<'a> {
+/// An attempt that has ended, and what the ledger is to do then.
+pub(crate) struct Ended<'a> {
     /// The header as it was claimed.
     pub(crate) header: &'a Header,
     /// The number of the attempt.
@@ -53,31 +54,22 @@ pub(crate) struct Ending<'a> {
     pub(crate) policy: &'a RetryPolicy,
 }
 
-impl Ending<'_> {
+impl Ended<'_> {
     /// The settlement that an outcome asks for. `random` is from 0 up to 1, for the jitter.
     pub(crate) fn verb(&self, outcome: Outcome, random: f64) -> Verb {
-        let next = self.policy.next(self.attempt, random);
-        match (outcome, next) {
-            (Outcome::Done, _) => Verb::Done,
-            (Outcome::Retry { after, error }, Some(delay)) => self.later(
-                after.unwrap_or(delay),
-                Some(error.as_str().into()),
-                "failed",
-            ),
-            (Outcome::Retry { error, .. }, None) => self.bury(error.as_str().into()),
-            (Outcome::Again { after }, Some(delay)) => {
-                self.later(after.unwrap_or(delay), None, "again")
-            }
-            (Outcome::Again { .. }, None) => self.bury(format!(
-                "it asked to be run again, and attempt {} was its last",
-                self.attempt
-            )),
-            (Outcome::Snooze { after }, _) => Verb::Later {
-                when: When::After(after.min(MAX_DELAY)),
+        match Ending::of(outcome, self.attempt, self.policy, random) {
+            Ending::Done => Verb::Done,
+            Ending::Again { after, error } => Verb::Later {
+                when: When::After(after),
+                step: if error.is_some() { "failed" } else { "again" },
+                header: self.counted(error.map(|it| it.as_str().into())),
+            },
+            Ending::Snooze { after } => Verb::Later {
+                when: When::After(after),
                 header: self.uncounted(),
                 step: "snoozed",
             },
-            (Outcome::Bury { reason }, _) => self.bury(reason.as_str().into()),
+            Ending::Bury { reason } => self.bury(reason.as_str().into()),
         }
     }
 
@@ -94,14 +86,6 @@ impl Ending<'_> {
     pub(crate) fn bury(&self, reason: String) -> Verb {
         Verb::Bury {
             header: self.counted(Some(reason)),
-        }
-    }
-
-    fn later(&self, delay: Duration, error: Option<String>, step: &'static str) -> Verb {
-        Verb::Later {
-            when: When::After(delay.min(MAX_DELAY)),
-            header: self.counted(error),
-            step,
         }
     }
 
@@ -126,13 +110,16 @@ mod tests {
 
     fn verb(outcome: Outcome, attempt: u32) -> Verb {
         let policy = RetryPolicy::ladder([Duration::from_secs(1), Duration::from_secs(5)]).unwrap();
-        let header = Header::default();
-        let ending = Ending {
+        let header = Header {
+            error: Some("before".into()),
+            ..Header::default()
+        };
+        let ended = Ended {
             header: &header,
             attempt,
             policy: &policy,
         };
-        ending.verb(outcome, 0.5)
+        ended.verb(outcome, 0.5)
     }
 
     fn later(verb: Verb) -> (When, String, &'static str) {
@@ -143,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_climbs_the_ladder_and_is_buried_at_its_end() {
+    fn a_failure_is_written_down_and_buried_at_the_end() {
         let (when, header, step) = later(verb(Outcome::retry("no"), 2));
         assert_eq!(when, When::After(Duration::from_secs(5)));
         assert_eq!(header, r#"{"v":1,"attempts":2,"error":"no"}"#);
@@ -160,25 +147,13 @@ mod tests {
         assert_eq!(when, When::After(Duration::from_secs(1)));
         assert_eq!(header, r#"{"v":1,"attempts":1}"#);
         assert_eq!(step, "again");
-        assert!(matches!(verb(Outcome::again(), 3), Verb::Bury { .. }));
     }
 
     #[test]
-    fn a_snooze_does_not_count_and_never_ends() {
-        let outcome = || Outcome::snooze(Duration::from_secs(9));
-        assert_eq!(later(verb(outcome(), 1)).1, r#"{"v":1}"#);
-        let (when, header, _) = later(verb(outcome(), 300));
+    fn a_snooze_leaves_the_header_as_it_was() {
+        let (when, header, step) = later(verb(Outcome::snooze(Duration::from_secs(9)), 300));
         assert_eq!(when, When::After(Duration::from_secs(9)));
-        assert_eq!(header, r#"{"v":1,"attempts":299}"#);
-    }
-
-    #[test]
-    fn a_time_that_was_asked_for_does_not_outlast_the_policy() {
-        let outcome = || Outcome::retry_after(Duration::from_secs(7), "no");
-        assert_eq!(
-            later(verb(outcome(), 1)).0,
-            When::After(Duration::from_secs(7))
-        );
-        assert!(matches!(verb(outcome(), 3), Verb::Bury { .. }));
+        assert_eq!(header, r#"{"v":1,"attempts":299,"error":"before"}"#);
+        assert_eq!(step, "snoozed");
     }
 }

@@ -1,0 +1,116 @@
+//! What becomes of a job after a run: a pure function of the outcome, the number of the attempt,
+//! the policy and a random number. Workers and rehearsals both ask it.
+
+use std::time::Duration;
+
+use crate::handler::{Failure, Outcome};
+use crate::retry::RetryPolicy;
+use crate::settings::MAX_DELAY;
+
+/// What becomes of a job after a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It has ended.
+    Done,
+    /// It runs again after this time, and the attempt counts. Without an error, nothing failed.
+    Again {
+        after: Duration,
+        error: Option<Failure>,
+    },
+    /// It runs again after this time, and the attempt does not count.
+    Snooze { after: Duration },
+    /// It is a dead letter.
+    Bury { reason: Failure },
+}
+
+impl Ending {
+    /// After the attempt with this number, counted from 1. `random` is from 0 up to 1, for the
+    /// jitter.
+    pub(crate) fn of(outcome: Outcome, attempt: u32, policy: &RetryPolicy, random: f64) -> Self {
+        let next = policy.next(attempt, random);
+        let bounded =
+            |asked: Option<Duration>, delay: Duration| asked.unwrap_or(delay).min(MAX_DELAY);
+        match (outcome, next) {
+            (Outcome::Done, _) => Ending::Done,
+            (Outcome::Retry { after, error }, Some(delay)) => Ending::Again {
+                after: bounded(after, delay),
+                error: Some(error),
+            },
+            (Outcome::Retry { error, .. }, None) => Ending::Bury { reason: error },
+            (Outcome::Again { after }, Some(delay)) => Ending::Again {
+                after: bounded(after, delay),
+                error: None,
+            },
+            (Outcome::Again { .. }, None) => Ending::Bury {
+                reason: Failure::written(format_args!(
+                    "it asked to be run again, and attempt {attempt} was its last"
+                )),
+            },
+            (Outcome::Snooze { after }, _) => Ending::Snooze {
+                after: after.min(MAX_DELAY),
+            },
+            (Outcome::Bury { reason }, _) => Ending::Bury { reason },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ending(outcome: Outcome, attempt: u32) -> Ending {
+        let policy = RetryPolicy::ladder([SECOND, 5 * SECOND]).unwrap();
+        Ending::of(outcome, attempt, &policy, 0.5)
+    }
+
+    fn again(after: Duration, error: Option<&str>) -> Ending {
+        let error = error.map(Failure::new);
+        Ending::Again { after, error }
+    }
+
+    fn buried(reason: &str) -> Ending {
+        let reason = Failure::new(reason);
+        Ending::Bury { reason }
+    }
+
+    #[test]
+    fn a_failure_climbs_the_ladder_and_is_buried_at_its_end() {
+        let no = || Outcome::retry("no");
+        assert_eq!(ending(no(), 1), again(SECOND, Some("no")));
+        assert_eq!(ending(no(), 2), again(5 * SECOND, Some("no")));
+        assert_eq!(ending(no(), 3), buried("no"));
+    }
+
+    #[test]
+    fn again_climbs_it_too_and_records_no_failure() {
+        assert_eq!(ending(Outcome::again(), 1), again(SECOND, None));
+        let last = "it asked to be run again, and attempt 3 was its last";
+        assert_eq!(ending(Outcome::again(), 3), buried(last));
+    }
+
+    #[test]
+    fn a_snooze_never_ends() {
+        let after = 9 * SECOND;
+        assert_eq!(
+            ending(Outcome::snooze(after), 300),
+            Ending::Snooze { after }
+        );
+    }
+
+    #[test]
+    fn a_time_that_was_asked_for_does_not_outlast_the_policy() {
+        let no = || Outcome::retry_after(7 * SECOND, "no");
+        assert_eq!(ending(no(), 1), again(7 * SECOND, Some("no")));
+        assert_eq!(ending(no(), 3), buried("no"));
+        let late = Outcome::again_after(Duration::MAX);
+        assert_eq!(ending(late, 1), again(MAX_DELAY, None));
+    }
+
+    #[test]
+    fn what_needs_no_policy() {
+        assert_eq!(ending(Outcome::Done, 1), Ending::Done);
+        assert_eq!(ending(Outcome::bury("no"), 1), buried("no"));
+    }
+}

@@ -1,0 +1,220 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::*;
+use crate::{
+    CancelSignal, Cancelled, Clock, Handler, Headers, Job, Outcome, RetryPolicy, Router, Segments,
+    State,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn fail() -> Outcome {
+    Outcome::retry("no")
+}
+
+async fn done() {}
+
+/// The seconds from `start` at which something ran.
+fn times(runs: &[Run], start: SystemTime) -> Vec<f64> {
+    let since = |run: &Run| run.at.duration_since(start).unwrap().as_secs_f64();
+    runs.iter().map(since).collect()
+}
+
+#[tokio::test]
+async fn the_default_policy_is_played_to_its_end() {
+    let mut rehearsal = Rehearsal::new(Router::new().route("a:b:c:*", fail));
+    let start = rehearsal.now();
+    rehearsal.schedule("a:b:c:1", "").after(SECOND);
+    let runs = rehearsal.advance(48 * HOUR).await;
+    let ladder = RetryPolicy::day_ladder();
+    let mut at = 1.0;
+    let mut expected = vec![at];
+    for attempt in 1..10 {
+        at += ladder.next(attempt, 0.0).unwrap().as_secs_f64();
+        expected.push(at);
+    }
+    assert_eq!(times(&runs, start), expected);
+    assert_eq!(rehearsal.now(), start + 48 * HOUR);
+    let job = rehearsal.job("a:b:c:1").unwrap();
+    assert_eq!((job.state(), job.attempts()), (JobState::Dead, 10));
+    assert_eq!(job.last_error(), Some("no"));
+}
+
+#[tokio::test]
+async fn jobs_run_in_the_order_of_their_due_times() {
+    let app = Router::new().route("a:b:c:*", done);
+    let mut rehearsal = Rehearsal::new(app);
+    let start = rehearsal.now();
+    rehearsal.schedule("a:b:c:3", "").at(start + SECOND);
+    rehearsal.schedule("a:b:c:1", "").after(SECOND);
+    rehearsal.schedule("a:b:c:2", "");
+    rehearsal.schedule("a:b:c:4", "").at(start - HOUR);
+    let runs = rehearsal.advance(HOUR).await;
+    let order: Vec<_> = runs.iter().map(|run| run.key.as_str()).collect();
+    assert_eq!(order, ["a:b:c:2", "a:b:c:4", "a:b:c:1", "a:b:c:3"]);
+    assert_eq!(times(&runs, start), [0.0, 0.0, 1.0, 1.0]);
+}
+
+#[tokio::test]
+async fn a_handler_sees_what_it_would_see_in_service() {
+    static FENCE: AtomicU64 = AtomicU64::new(0);
+    let check = async |job: Job, Segments(id): Segments<u8>, headers: Headers| {
+        assert_eq!((id, headers.get("tenant")), (7, Some("acme")));
+        assert_eq!(job.payload().as_ref(), b"\"x\"");
+        assert!(FENCE.swap(job.fence(), Ordering::Relaxed) < job.fence());
+        match job.attempt() {
+            1 => {
+                assert_eq!(job.due(), job.first_scheduled_at() + SECOND);
+                Outcome::retry_after(Duration::ZERO, "no")
+            }
+            _ => Outcome::Done,
+        }
+    };
+    let mut rehearsal = Rehearsal::new(Router::new().route("a:b:c:{id}", check));
+    rehearsal
+        .schedule("a:b:c:7", "x")
+        .after(SECOND)
+        .header("tenant", "acme");
+    let runs = rehearsal.advance(SECOND).await;
+    assert_eq!(runs.len(), 2);
+    assert_eq!(runs[1].outcome, Outcome::Done);
+}
+
+#[tokio::test]
+async fn a_snooze_does_not_count_and_again_does() {
+    let app = Router::new()
+        .route("a:b:snooze:*", async || Outcome::snooze(HOUR))
+        .route("a:b:again:*", async || Outcome::again());
+    let mut rehearsal = Rehearsal::new(app);
+    rehearsal.schedule("a:b:snooze:1", "");
+    rehearsal.schedule("a:b:again:1", "");
+    let runs = rehearsal.advance(Duration::ZERO).await;
+    assert_eq!(runs.len(), 2);
+    let job = rehearsal.job("a:b:snooze:1").unwrap();
+    assert_eq!((job.state(), job.attempts()), (JobState::Pending, 0));
+    assert_eq!(job.due(), rehearsal.now() + HOUR);
+    let job = rehearsal.job("a:b:again:1").unwrap();
+    assert_eq!((job.state(), job.attempts()), (JobState::Retrying, 1));
+    assert_eq!(
+        (job.last_error(), job.due()),
+        (None, rehearsal.now() + 15 * SECOND)
+    );
+}
+
+#[tokio::test]
+async fn jitter_is_what_it_is_told_to_be() {
+    let policy = RetryPolicy::exponential(8 * SECOND, HOUR).unwrap();
+    let app = Router::new().route("a:b:c:*", fail.retry(policy));
+    for (jitter, delay) in [(0.0, 0), (0.5, 4), (1.0, 8)] {
+        let mut rehearsal = Rehearsal::new(app.clone()).jitter(jitter);
+        rehearsal.schedule("a:b:c:1", "");
+        let end = rehearsal.now() + SECOND;
+        if delay > 0 {
+            rehearsal.advance(Duration::ZERO).await;
+            let job = rehearsal.job("a:b:c:1").unwrap();
+            assert_eq!(job.due() + SECOND, end + delay * SECOND);
+        } else {
+            assert_eq!(rehearsal.advance(Duration::ZERO).await.len(), 10);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_a_failure() {
+    let app = Router::new().route("a:b:c:*", async || -> () { panic!("oh {}", 1) });
+    let mut rehearsal = Rehearsal::new(app);
+    rehearsal.schedule("a:b:c:1", "");
+    let runs = rehearsal.advance(Duration::ZERO).await;
+    assert_eq!(
+        runs[0].outcome,
+        Outcome::retry("the handler panicked: oh 1")
+    );
+    let job = rehearsal.job("a:b:c:1").unwrap();
+    assert_eq!(job.last_error(), Some("the handler panicked: oh 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_takes_too_long_is_told_and_then_a_failure() {
+    let hangs = async || std::future::pending::<()>().await;
+    let heeds = async |stop: CancelSignal| {
+        stop.raised().await;
+        Outcome::bury("stopped")
+    };
+    let app = Router::new()
+        .route("a:b:hangs:*", hangs.timeout(SECOND))
+        .route("a:b:heeds:*", heeds);
+    let mut rehearsal = Rehearsal::new(app);
+    rehearsal.schedule("a:b:hangs:1", "");
+    rehearsal.schedule("a:b:heeds:1", "");
+    let runs = rehearsal.advance(Duration::ZERO).await;
+    assert_eq!(runs[0].outcome, Outcome::retry("it took longer than 1s"));
+    assert_eq!(runs[1].outcome, Outcome::bury("stopped"));
+}
+
+#[tokio::test]
+async fn what_is_cancelled_or_replaced_does_not_run() {
+    let mut rehearsal = Rehearsal::new(Router::new().route("a:b:c:*", fail));
+    assert_eq!(rehearsal.cancel("a:b:c:1"), Cancelled::Absent);
+    rehearsal.schedule("a:b:c:1", "").after(SECOND);
+    assert_eq!(rehearsal.cancel("a:b:c:1"), Cancelled::Cancelled);
+    assert_eq!(rehearsal.cancel("a:b:c:1"), Cancelled::Absent);
+    assert!(rehearsal.advance(HOUR).await.is_empty());
+    assert_eq!(
+        rehearsal.job("a:b:c:1").unwrap().state(),
+        JobState::Cancelled
+    );
+    // Another of the same name begins anew.
+    rehearsal.schedule("a:b:c:1", "");
+    assert_eq!(rehearsal.advance(Duration::ZERO).await[0].attempt, 1);
+    rehearsal.schedule("a:b:c:1", "").after(HOUR);
+    let runs = rehearsal.advance(HOUR).await;
+    assert_eq!((runs.len(), runs[0].attempt), (1, 1));
+}
+
+#[tokio::test]
+async fn without_a_route_a_job_stays_pending_and_the_fallback_takes_it() {
+    let app: Router = Router::new().route("a:b:c:*", done);
+    let mut rehearsal = Rehearsal::new(app.clone());
+    rehearsal.schedule("x:y:z:1", "");
+    assert!(rehearsal.advance(HOUR).await.is_empty());
+    assert_eq!(rehearsal.job("x:y:z:1").unwrap().state(), JobState::Pending);
+    let mut rehearsal = Rehearsal::new(app.fallback(fail.retry(RetryPolicy::none())));
+    rehearsal.schedule("x:y:z:1", "");
+    assert_eq!(rehearsal.advance(HOUR).await.len(), 1);
+    assert_eq!(rehearsal.job("x:y:z:1").unwrap().state(), JobState::Dead);
+}
+
+#[tokio::test]
+async fn handlers_and_rehearsal_share_the_clock() {
+    async fn note(job: Job, State(clock): State<Clock>) -> Outcome {
+        Outcome::bury(format!("{:?}, {:?}", clock.now() == job.due(), job.lag()))
+    }
+    let time = ManualClock::new();
+    let app = Router::new()
+        .route("a:b:c:*", note)
+        .with_state(time.clock());
+    let mut rehearsal = Rehearsal::with_clock(app, &time);
+    rehearsal.schedule("a:b:c:1", "").after(SECOND);
+    rehearsal.schedule("a:b:c:2", "").after(HOUR);
+    assert_eq!(
+        rehearsal.advance(SECOND).await[0].outcome,
+        Outcome::bury("true, 0ns")
+    );
+    // Moved by hand, it makes jobs late.
+    time.advance(HOUR);
+    assert_eq!(
+        rehearsal.advance(Duration::ZERO).await[0].outcome,
+        Outcome::bury("false, 1s")
+    );
+}
+
+#[tokio::test]
+#[should_panic(expected = "do they snooze for no time?")]
+async fn a_job_that_never_waits_is_noticed() {
+    let sleepless = async || Outcome::snooze(Duration::ZERO);
+    let mut rehearsal = Rehearsal::new(Router::new().route("a:b:c:*", sleepless));
+    rehearsal.schedule("a:b:c:1", "");
+    rehearsal.advance(SECOND).await;
+}
