@@ -110,10 +110,8 @@ mod tests {
 
     fn verb(outcome: Outcome, attempt: u32) -> Verb {
         let policy = RetryPolicy::ladder([Duration::from_secs(1), Duration::from_secs(5)]).unwrap();
-        let header = Header {
-            error: Some("before".into()),
-            ..Header::default()
-        };
+        let mut header = Header::default();
+        header.error = Some("before".into());
         let ended = Ended {
             header: &header,
             attempt,

@@ -18,6 +18,7 @@
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
+//! | [`layers`] | layers of tower around the handlers of a worker |
 //! | [`mistakes`] | what the compiler says to those who write a handler that is none |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
@@ -35,6 +36,7 @@ mod crowding;
 mod demo;
 mod firing;
 mod instances;
+mod layers;
 mod letters;
 mod limits;
 mod mistakes;
