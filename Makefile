@@ -14,10 +14,10 @@ lint: toolchain ## Check formatting, lints and documentation; warnings are error
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	cargo fmt --all --check
-	cargo clippy --all-targets --all-features -- -D warnings
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
 deps: toolchain redis ## Install what is missing: a Redis server
 
