@@ -14,6 +14,7 @@
 //! | [`limits`] | what is refused, with the rule and the remedy |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
+//! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
 //! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
@@ -36,6 +37,7 @@ mod crowding;
 mod demo;
 mod firing;
 mod instances;
+mod journal;
 mod layers;
 mod letters;
 mod limits;
@@ -44,6 +46,7 @@ mod operating;
 mod outcomes;
 mod pausing;
 mod process;
+mod race;
 mod runs;
 mod scheduling;
 mod site;
