@@ -4,9 +4,9 @@ use std::future::IntoFuture;
 
 use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
-use keyfall::{Job, Outcome, Router, Source};
+use keyfall::{Job, NewJob, Outcome, Router, Source};
 
-use crate::runs::{Gate, recorder};
+use crate::runs::{Gate, eventually, recorder};
 use crate::site::{Running, Site, ms};
 use crate::workers::{Mortal, SECOND};
 
@@ -153,4 +153,42 @@ async fn a_user_who_may_not_subscribe_runs_jobs_all_the_same() {
     deaf.all_ended().await;
     worker.stop().await;
     deaf.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_slots_are_short_kinds_get_their_share_of_them() {
+    const LARGE: usize = 1500;
+    const SMALL: usize = 50;
+    let site = Site::new("crowd-share").await;
+    let kind = |biz: &str| format!("{}:it:{biz}", site.app);
+    let jobs = |biz: &str, count: usize| -> Vec<NewJob> {
+        let key = |number| format!("{}:{number}", kind(biz));
+        (0..count)
+            .map(|number| NewJob::new(key(number), &()))
+            .collect()
+    };
+    // All are due before anybody works, the small kind's after the large one's.
+    for batch in [jobs("large", LARGE), jobs("small", SMALL)] {
+        let answers = site.client.schedule_many(batch).await;
+        assert!(answers.iter().all(Result::is_ok));
+    }
+    let handler = async || tokio::time::sleep(ms(2)).await;
+    let router = Router::new()
+        .route(&format!("{}:*", kind("large")), handler)
+        .route(&format!("{}:*", kind("small")), handler);
+    let worker = Running::start(site.worker(router).concurrency(4));
+    let done = async |biz: &str| site.client.stats(&kind(biz)).await.unwrap().done as usize;
+    let left = eventually("the small kind is done", async || {
+        let is_done = done("small").await == SMALL;
+        is_done.then_some(LARGE - done("large").await)
+    })
+    .await;
+    // One after the other would have left none; half of the slots for each leave nearly all.
+    assert!(left > LARGE / 2, "{left}");
+    eventually("the large kind is done", async || {
+        (done("large").await == LARGE).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    site.assert_balanced().await;
 }

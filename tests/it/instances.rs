@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::process::Process;
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
-use crate::site::{Running, Site, ms};
+use crate::site::{Running, Site, command, ms};
 
 /// Waits until so many instances live and hear events.
 async fn so_many_live(site: &Site, count: usize) {
@@ -214,6 +214,47 @@ async fn an_instance_without_room_leaves_its_share_to_one_that_has_some() {
     gate.open();
     saturated.stop().await;
     idle.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_that_do_not_see_each_other_both_pace_and_run_each_job_once() {
+    const JOBS: usize = 300;
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-blind").await;
+    let (recorder, mut runs) = recorder();
+    let start = |_| site.serve(Router::new().route(&site.pattern(), recorder.done()));
+    let workers: Vec<Running> = (0..3).map(start).collect();
+    so_many_live(&site, 3).await;
+    // Whoever looks finds itself alone, claims all that it hears of, and paces.
+    let mut redis = site.redis();
+    let blinding = tokio::spawn(async move {
+        loop {
+            let _: u64 = command(&mut redis, &["DEL", "keyfall:instances"]).await;
+            tokio::task::yield_now().await;
+        }
+    });
+    let mut commands = monitor(&site.url).await;
+    for (number, key) in site.keys(JOBS).enumerate() {
+        let delay = ms(1500 + 5 * number as u64);
+        site.client.schedule(&key, &()).after(delay).await.unwrap();
+    }
+    let ran: HashSet<String> = runs
+        .take(JOBS)
+        .await
+        .iter()
+        .map(|job| job.key().to_string())
+        .collect();
+    assert_eq!(ran.len(), JOBS);
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (JOBS as u64, 0));
+    blinding.abort();
+    // Or the test is worth nothing.
+    let named = named_in_claims(&mut commands);
+    assert!(named > JOBS * 3 / 2, "{named} claims for {JOBS} jobs");
+    for worker in workers {
+        worker.stop().await;
+    }
     site.assert_balanced().await;
 }
 
