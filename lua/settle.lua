@@ -131,6 +131,9 @@ end
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
 -- the counters, since a counter that somebody broke is all that can still fail.
 redis.call('ZREM', leased_key, '')
+if #buried > 0 then
+  redis.call('HINCRBY', stats_key, 'trimmed', 0)
+end
 for name, times in pairs(counts) do
   counts[name] = redis.call('HINCRBY', stats_key, name, times)
 end

@@ -141,6 +141,10 @@ pub(crate) const SWEEP_IDLE: Duration = Duration::from_secs(30);
 #[cfg(feature = "worker")]
 pub(crate) const LOOKOUT: Duration = Duration::from_secs(20);
 
+/// How often dead letters are looked for that have come of age, beside each burial.
+#[cfg(feature = "worker")]
+pub(crate) const TRIM: Duration = Duration::from_secs(300);
+
 /// How often the reconciler looks while neither events nor wake-ups are heard: then it is all
 /// that finds new jobs.
 #[cfg(feature = "worker")]

@@ -76,6 +76,8 @@ scripts! {
     SWEEP = "sweep", 3 keys, ["clock", "paused"];
     REQUEUE = "requeue", 8 keys, ["clock", "calls", "record", "trigger", "dead"];
     DISCARD = "discard", 5 keys, ["clock", "calls", "dead"];
+    #[cfg(feature = "worker")]
+    TRIM = "trim", 3 keys, ["clock", "dead"];
     LETTERS = "letters", 2 keys, ["clock"];
     #[cfg(feature = "worker")]
     BEAT = "beat", 1 keys, ["clock"];

@@ -8,7 +8,7 @@ use super::call::Called;
 use super::ledger::number;
 use super::produce::When;
 use super::reply::{Answered, unexpected};
-use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP};
+use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
 use super::{Lane, Ledger, from_value};
 use crate::error::Result;
 use crate::key::JobKey;
@@ -186,6 +186,15 @@ impl Ledger {
         let mut reply = self.eval(&SETTLE, &cmd, until).await?.reply;
         let answers = reply.item_answers(items.len())?;
         Ok((answers, reply.number()?))
+    }
+
+    /// Drops dead letters beyond their limits, about `limit` at the most; `lua/trim.lua`. Returns
+    /// how many fell.
+    pub(crate) async fn trim(&self, dead: DeadLimits, limit: usize, until: Instant) -> Result<u64> {
+        let keys: [&str; 3] = [&self.names.dead, &self.names.grave, &self.names.stats];
+        let mut cmd = self.call(&TRIM, &keys, [].into_iter());
+        cmd.arg(dead.count).arg(millis(dead.age)).arg(limit);
+        self.eval(&TRIM, &cmd, until).await?.reply.number()
     }
 
     /// Finds overdue jobs and lapsed leases, but for so many of the oldest of each;

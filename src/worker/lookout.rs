@@ -1,5 +1,5 @@
 //! Looks out for jobs that no live instance has a route for: they wait, somebody is told, and
-//! where an age is set they are buried in the end.
+//! where an age is set they are buried in the end. And for dead letters that have come of age.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::headers::Headers;
 use crate::key::Kind;
 use crate::record::{Header, Record, Terms};
-use crate::settings::{BATCH, LOOKOUT};
+use crate::settings::{BATCH, LOOKOUT, TRIM};
 use crate::store::{Claimed, DeadLimits, Lane, Ledger, Settlement, Store, Verb};
 
 /// The shortest time between two looks, whoever asks for one: a worker that is replaced by
@@ -48,10 +48,17 @@ impl Lookout {
     /// Looks out, for ever.
     pub(crate) async fn run(&self) {
         let mut told = HashSet::new();
+        let mut trimmed: Option<Instant> = None;
         loop {
             sleep(AT_LEAST).await;
             if let Err(error) = self.step(&mut told).await {
                 tracing::debug!(%error, "whether jobs lack a route could not be looked up");
+            }
+            if trimmed.is_none_or(|at| at.elapsed() >= TRIM) {
+                trimmed = Some(Instant::now());
+                if let Err(error) = self.trim().await {
+                    tracing::debug!(%error, "old dead letters could not be looked for");
+                }
             }
             tokio::select! {
                 () = sleep(LOOKOUT) => {}
@@ -81,6 +88,23 @@ impl Lookout {
             }
             if let Some(age) = self.bury_after {
                 self.bury(&ledger, age).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops dead letters that have come of age, where no burial does.
+    async fn trim(&self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        for kind in self.store.kinds(until).await? {
+            let ledger = self.store.ledger(&kind);
+            while self.instances.reports(kind.as_str()) {
+                let until = Instant::now() + PATIENCE;
+                let letters = ledger.trim(self.dead, BATCH, until).await?;
+                self.notices.trimmed(&kind, letters);
+                if letters == 0 {
+                    break;
+                }
             }
         }
         Ok(())

@@ -1,9 +1,11 @@
 //! What is done to the dead letters of one job.
 
-use keyfall::{ErrorKind, JobState, Outcome, Requeued, RetryPolicy, Router};
+use keyfall::embedded::Embedded;
+use keyfall::{ErrorKind, JobState, Notice, Outcome, Requeued, RetryPolicy, Router};
+use tokio::sync::mpsc;
 
 use crate::runs::recorder;
-use crate::site::{HOUR, Site, assert_about, steps};
+use crate::site::{HOUR, Running, Site, assert_about, ms, steps};
 
 /// Buries the job until its payload is a good one.
 fn picky(job: &keyfall::Job) -> Outcome {
@@ -157,5 +159,32 @@ async fn a_letter_that_a_newer_version_wrote_is_left_to_it() {
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert!(error.to_string().contains("version 99"), "{error}");
     assert!(site.client.delete_dead_letter(&key).await.unwrap());
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn letters_that_come_of_age_fall_and_are_told() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "letters-age").await;
+    let router = || Router::new().route(&site.pattern(), async || Outcome::bury("no"));
+    let worker = site.serve(router());
+    for key in site.keys(3) {
+        site.client.schedule(&key, &()).await.unwrap();
+        site.reaches(&key, JobState::Dead).await;
+    }
+    worker.stop().await;
+    // A worker with a shorter patience, and nothing to bury.
+    let (tell, mut notices) = mpsc::unbounded_channel();
+    let worker = site.worker(router()).dead_letters(1000, ms(1));
+    let worker = Running::start(worker.on_notice(move |notice| drop(tell.send(notice.clone()))));
+    match notices.recv().await.unwrap() {
+        Notice::Trimmed { kind, letters } => {
+            assert_eq!((kind.as_str(), letters), (&*site.kind(), 3))
+        }
+        other => panic!("{other:?}"),
+    }
+    let stats = site.stats().await;
+    assert_eq!((stats.buried, stats.trimmed, stats.dead), (3, 3, 0));
+    worker.stop().await;
     site.assert_balanced().await;
 }

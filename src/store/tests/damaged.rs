@@ -80,6 +80,10 @@ impl Scene {
                 let items = [bench.discard("Second", 2)];
                 ledger.discard(lane, &items, soon()).await.map(said)
             }
+            "trim" => {
+                let fallen = ledger.trim(KEPT, 9, soon()).await?;
+                Ok(vec![if fallen == 0 { "kept" } else { "trimmed" }])
+            }
             "letters" => {
                 let letters = ledger.letters("Dead", None, 9, soon()).await?;
                 Ok(letters.iter().map(|_| "letter").collect())
@@ -191,6 +195,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("cancel", &["cancelled", "cancelled"]),
         ("requeue", &["requeued"]),
         ("discard", &["deleted"]),
+        ("trim", &["kept"]),
     ] {
         assert_eq!(scene.call(script).await.unwrap(), found, "{script}");
     }
@@ -218,6 +223,8 @@ async fn a_counter_that_is_no_number_stops_the_call_before_it_writes() {
         ("cancel", "cancelled"),
         ("reclaim", "lapsed"),
         ("settle", "buried"),
+        ("settle", "trimmed"),
+        ("trim", "trimmed"),
         ("requeue", "requeued"),
         ("discard", "deleted"),
     ] {

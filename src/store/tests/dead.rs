@@ -165,3 +165,24 @@ async fn a_limit_that_was_lowered_is_reached_in_steps() {
     }
     bench.balanced().await;
 }
+
+#[tokio::test]
+async fn letters_fall_to_their_limits_without_a_burial_too() {
+    let bench = Bench::new().await;
+    let ids: Vec<String> = (0..60).map(|number| format!("job{number:02}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    die(&bench, &ids, KEPT).await;
+    let trim = async |count, age| {
+        let limits = DeadLimits { count, age };
+        bench.ledger.trim(limits, 10, soon()).await.unwrap()
+    };
+    assert_eq!(trim(1000, HOUR).await, 0);
+    let first = trim(20, HOUR).await;
+    assert!((10..40).contains(&first), "{first}");
+    assert_eq!(first + trim(20, HOUR).await, 40);
+    assert_eq!(letters(&bench).await.len(), 20);
+    bench.past(bench.now().await + 2).await;
+    assert_eq!(trim(1000, Duration::from_millis(1)).await, 20);
+    assert_eq!(bench.counted("trimmed").await, 60);
+    assert_eq!(bench.balanced().await.dead, 0);
+}

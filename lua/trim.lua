@@ -1,0 +1,26 @@
+-- trim: keeps the dead letters within their limits where none is buried any more.
+--
+-- KEYS  1 dead    keyfall:{app:module:biz/0}:dead
+--       2 grave   keyfall:{app:module:biz/0}:grave
+--       3 stats   keyfall:{app:module:biz/0}:stats
+-- ARGV  1 most dead letters, 2 most ms that a dead letter is kept, 3 limit: about how many fall
+--       in one call
+-- Reply {'ok', now µs, trimmed}: how many fell.
+-- Holds: works while Redis is full. Takes no lane: repeated, it trims what is left to trim.
+
+local dead_key, grave_key, stats_key = KEYS[1], KEYS[2], KEYS[3]
+local now = now_us()
+redis.call('ZCARD', dead_key)
+redis.call('HLEN', grave_key)
+redis.call('HLEN', stats_key)
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
+-- the counter, since a counter that somebody broke is all that can still fail.
+redis.call('ZREM', dead_key, '')
+redis.call('HINCRBY', stats_key, 'trimmed', 0)
+local trimmed = trim(dead_key, grave_key, tonumber(ARGV[1]), tonumber(ARGV[2]),
+  math.floor(now / 1000), tonumber(ARGV[3]))
+if trimmed > 0 then
+  redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
+end
+return {'ok', int(now), int(trimmed)}
