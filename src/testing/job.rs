@@ -8,6 +8,8 @@ use crate::ending::Ending;
 use crate::handler::Failure;
 use crate::headers::Headers;
 use crate::key::JobKey;
+use crate::record::Terms;
+use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
 
@@ -34,6 +36,7 @@ pub struct JobView {
     pub(super) key: JobKey,
     pub(super) payload: Bytes,
     pub(super) headers: Headers,
+    pub(super) terms: Terms,
     pub(super) due: SystemTime,
     pub(super) first_scheduled_at: SystemTime,
     /// Whether a route takes it, or the fallback.
@@ -56,6 +59,7 @@ impl JobView {
             key,
             payload,
             headers: Headers::new(),
+            terms: Terms::default(),
             due: in_ms(now),
             first_scheduled_at: now,
             routed,
@@ -151,6 +155,47 @@ impl Schedule<'_> {
     /// One more header.
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.job.headers.insert(name, value);
+        self
+    }
+
+    /// When this job runs again if it fails, whatever its route says.
+    pub fn retry(self, policy: RetryPolicy) -> Self {
+        self.on_terms(Some(policy), None, None)
+    }
+
+    /// How many attempts this job has, the first run included, by the policy of its own or of
+    /// its route.
+    ///
+    /// # Panics
+    /// If it is 0.
+    #[track_caller]
+    pub fn attempts(self, limit: u32) -> Self {
+        self.on_terms(None, None, Some(limit))
+    }
+
+    /// How long a run of this job may take, whatever its route says; in real time, or in that
+    /// of tokio's paused clock.
+    ///
+    /// # Panics
+    /// If it is not from 1 ms to 10 years.
+    #[track_caller]
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.on_terms(None, Some(limit), None)
+    }
+
+    #[track_caller]
+    fn on_terms(
+        self,
+        retry: Option<RetryPolicy>,
+        timeout: Option<Duration>,
+        attempts: Option<u32>,
+    ) -> Self {
+        let old = std::mem::take(&mut self.job.terms);
+        let (timeout, attempts) = (timeout.or(old.timeout()), attempts.or(old.max_attempts));
+        match Terms::new(&self.job.key, retry.or(old.retry), timeout, attempts) {
+            Ok(terms) => self.job.terms = terms,
+            Err(error) => panic!("{error}"),
+        }
         self
     }
 }

@@ -226,7 +226,10 @@ impl Rehearsal {
         let at = self.clock.now();
         let route = self.routes.find(&key).expect("what runs has a route");
         let attempt = view.attempts() + 1;
-        let policy = route.retry.clone().unwrap_or_default();
+        let of_route = route.retry.clone().unwrap_or_default();
+        let policy = view.terms.policy(&of_route).into_owned();
+        let limit = view.terms.timeout().or(route.timeout);
+        let limit = limit.unwrap_or(self.settings.timeout);
         let micros = at
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -248,7 +251,7 @@ impl Rehearsal {
             names: route.names.clone(),
             cancellation: CancelSignal::new(),
         });
-        let outcome = call(route, job, &self.settings).await;
+        let outcome = call(route, job, limit, self.settings.notice()).await;
         let ending = Ending::of(outcome.clone(), attempt, &policy, self.jitter);
         self.last_fence = fence;
         if let Some(view) = self.jobs.get_mut(&key) {
@@ -263,16 +266,15 @@ impl Rehearsal {
     }
 }
 
-/// Calls a handler within the timeout of its route. Told to stop, it may still say how it ended.
-async fn call(route: &RouteEntry, job: Job, settings: &WorkerSettings) -> Outcome {
-    let limit = route.timeout.unwrap_or(settings.timeout);
+/// Calls a handler within its timeout. Told to stop, it may still say how it ended.
+async fn call(route: &RouteEntry, job: Job, limit: Duration, notice: Duration) -> Outcome {
     let signal = job.cancellation().clone();
     let mut run = std::pin::pin!(route.handler.call_and_catch(job));
     if let Ok(outcome) = timeout(limit, &mut run).await {
         return outcome;
     }
     signal.raise();
-    let ended = timeout(settings.notice(), run).await;
+    let ended = timeout(notice, run).await;
     ended.unwrap_or_else(|_| Outcome::timed_out(limit))
 }
 

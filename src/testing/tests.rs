@@ -218,3 +218,41 @@ async fn a_job_that_never_waits_is_noticed() {
     rehearsal.schedule("a:b:c:1", "");
     rehearsal.advance(SECOND).await;
 }
+
+#[tokio::test]
+async fn the_terms_of_a_job_win_over_those_of_its_route() {
+    let app = Router::new().route("a:b:c:*", async || Outcome::retry("no"));
+    let mut rehearsal = Rehearsal::new(app);
+    let second = Duration::from_secs(1);
+    rehearsal
+        .schedule("a:b:c:1", &())
+        .retry(RetryPolicy::fixed(second).unwrap())
+        .attempts(3);
+    let runs = rehearsal.advance(10 * second).await;
+    let began = rehearsal.now() - 10 * second;
+    let at: Vec<Duration> = runs
+        .iter()
+        .map(|run| run.at.duration_since(began).unwrap())
+        .collect();
+    assert_eq!(at, [0, 1, 2].map(Duration::from_secs));
+    assert_eq!(rehearsal.job("a:b:c:1").unwrap().state(), JobState::Dead);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_can_have_less_time_than_its_route_gives() {
+    let app = Router::new().route("a:b:c:*", async || std::future::pending::<()>().await);
+    let mut rehearsal = Rehearsal::new(app);
+    let limit = Duration::from_millis(20);
+    rehearsal.schedule("a:b:c:1", &()).timeout(limit);
+    let began = tokio::time::Instant::now();
+    let runs = rehearsal.advance(Duration::ZERO).await;
+    assert_eq!(runs[0].outcome, Outcome::timed_out(limit));
+    assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+#[should_panic(expected = "`attempts` is 0")]
+fn terms_that_make_no_sense_are_refused() {
+    let mut rehearsal = Rehearsal::new(Router::new());
+    rehearsal.schedule("a:b:c:1", &()).attempts(0);
+}
