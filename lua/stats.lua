@@ -6,20 +6,24 @@
 --       4 dead     keyfall:{app:module:biz/0}:dead
 --       5 stats    keyfall:{app:module:biz/0}:stats
 --       6 calls    keyfall:{app:module:biz/0}:calls
+--       7 shadow   keyfall:{app:module:biz/0}:shadow
+--       8 lease    keyfall:{app:module:biz/0}:lease
 -- ARGV  none
--- Reply {'ok', now µs, pending, overdue, leased, successors, dead, name, value, name, value …},
---       the same with 'paused' instead of 'ok' if the kind is paused; the names are those of
---       the counters: accepted, done, cancelled, replaced, buried,
+-- Reply {'ok', now µs, pending, overdue, leased, successors, dead, records, leases, name,
+--       value, name, value …}, the same with 'paused' instead of 'ok' if the kind is paused;
+--       the names are those of the counters: accepted, done, cancelled, replaced, buried,
 --       requeued, deleted, trimmed, failed, again, snoozed, returned, lapsed
 -- Holds: all numbers are of one instant, so they balance.
 
 local due_key, leased_key, next_key = KEYS[1], KEYS[2], KEYS[3]
 local dead_key, stats_key, calls_key = KEYS[4], KEYS[5], KEYS[6]
+local shadow_key, lease_key = KEYS[7], KEYS[8]
 local now = now_us()
 local paused = is_paused(redis.call('HGET', calls_key, 'paused'))
 local reply = {paused and 'paused' or 'ok', int(now), redis.call('ZCARD', due_key),
   redis.call('ZCOUNT', due_key, '-inf', int(math.floor(now / 1000))),
-  redis.call('ZCARD', leased_key), redis.call('HLEN', next_key), redis.call('ZCARD', dead_key)}
+  redis.call('ZCARD', leased_key), redis.call('HLEN', next_key), redis.call('ZCARD', dead_key),
+  redis.call('HLEN', shadow_key), redis.call('HLEN', lease_key)}
 for _, field in ipairs(redis.call('HGETALL', stats_key)) do
   reply[#reply + 1] = field
 end

@@ -69,6 +69,7 @@ mod clock;
 #[cfg(feature = "worker")]
 mod ending;
 mod error;
+mod flaw;
 #[cfg(feature = "worker")]
 mod handler;
 mod headers;
@@ -95,16 +96,17 @@ pub mod embedded;
 pub mod testing;
 
 pub use client::{
-    Bulk, BulkReport, Cancelled, Client, ClientBuilder, Counts, Cursor, DamagedJob,
-    DeleteDeadLetter, IfAbsent, IfPresent, JobState, JobView, List, NewJob, Page, Pause, Paused,
-    Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Resume, Schedule,
-    ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Updated,
+    Audit, AuditReport, Bulk, BulkReport, Cancelled, Client, ClientBuilder, Counts, Cursor,
+    DamagedJob, DeleteDeadLetter, Flawed, IfAbsent, IfPresent, JobState, JobView, List, NewJob,
+    Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Resume,
+    Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Updated,
 };
 #[cfg(feature = "worker")]
 pub use client::{Instance, Unrouted};
 #[cfg(feature = "worker")]
 pub use clock::Clock;
 pub use error::{Error, ErrorKind, Result};
+pub use flaw::Flaw;
 #[cfg(feature = "worker")]
 pub use handler::{
     CancelSignal, Endpoint, Failure, FromJob, FromRef, Handler, IntoOutcome, Job, JobService, Json,

@@ -1,5 +1,6 @@
 //! The producer's side: schedule, change, cancel, look up.
 
+mod audit;
 mod builder;
 mod bulk;
 mod change;
@@ -29,6 +30,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde::Serialize;
 
+pub use audit::{Audit, AuditReport, Flawed};
 pub use builder::ClientBuilder;
 pub use bulk::{Bulk, BulkReport, Postpone};
 pub use change::{Cancelled, Reschedule, Rescheduled, Updated};

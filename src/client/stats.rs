@@ -52,11 +52,23 @@ pub struct Stats {
 impl Stats {
     /// Whether every job that was ever accepted is accounted for, and every dead letter.
     pub fn is_balanced(&self) -> bool {
+        self.difference() == 0 && self.letters_difference() == 0
+    }
+
+    /// How many more jobs came than are present or accounted for; negative if fewer did. Zero,
+    /// unless somebody writes to the ledger who does not keep its books.
+    pub fn difference(&self) -> i64 {
         let came = self.accepted + self.requeued;
         let present = self.pending + self.leased + self.successors;
         let left = self.done + self.cancelled + self.replaced + self.buried;
-        came == present + left
-            && self.dead + self.requeued + self.deleted + self.trimmed == self.buried
+        came.wrapping_sub(present + left).cast_signed()
+    }
+
+    /// How many more dead letters came than are present or accounted for; negative if fewer
+    /// did.
+    pub fn letters_difference(&self) -> i64 {
+        let left = self.dead + self.requeued + self.deleted + self.trimmed;
+        self.buried.wrapping_sub(left).cast_signed()
     }
 }
 

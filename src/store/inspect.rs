@@ -42,6 +42,8 @@ pub(crate) struct Tally {
     pub(crate) leased: u64,
     pub(crate) successors: u64,
     pub(crate) dead: u64,
+    pub(crate) records: u64,
+    pub(crate) leases: u64,
     pub(crate) paused: bool,
     pub(crate) counters: BTreeMap<String, u64>,
 }
@@ -81,7 +83,9 @@ impl Ledger {
     /// Counts and counters; `lua/stats.lua`.
     pub(crate) async fn tally(&self, until: Instant) -> Result<Tally> {
         let n = &self.names;
-        let keys: [&str; 6] = [&n.due, &n.leased, &n.next, &n.dead, &n.stats, &n.calls];
+        let keys: [&str; 8] = [
+            &n.due, &n.leased, &n.next, &n.dead, &n.stats, &n.calls, &n.shadow, &n.lease,
+        ];
         let cmd = self.call(&STATS, &keys, [].into_iter());
         let Called { mut reply, .. } = self.eval(&STATS, &cmd, until).await?;
         let mut tally = Tally {
@@ -90,6 +94,8 @@ impl Ledger {
             leased: reply.number()?,
             successors: reply.number()?,
             dead: reply.number()?,
+            records: reply.number()?,
+            leases: reply.number()?,
             paused: reply.is_paused(),
             counters: BTreeMap::new(),
         };

@@ -11,8 +11,10 @@
 //! | [`instances`] | which instances live |
 //! | [`list`] | the jobs of a ledger, page by page |
 //! | [`pause`] | pausing kinds, and resuming them |
+//! | [`audit`] | looking for what is wrong in a ledger, and mending it |
 //! | [`server`] | what a server must be to carry Keyfall |
 
+mod audit;
 mod call;
 mod clock;
 mod fault;
@@ -44,6 +46,7 @@ use std::time::Instant;
 use redis::Pipeline;
 use redis::{Cmd, Value};
 
+pub(crate) use audit::PARTS;
 pub(crate) use clock::RedisClock;
 pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]

@@ -3,6 +3,7 @@
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::flaw::Flaw;
 use crate::time::{UnixMs, UnixUs};
 
 /// What a script says of one item. The words are those of the headers in `lua/`.
@@ -58,6 +59,10 @@ pub(crate) enum Answer {
     Paused,
     /// The kind is not paused any more.
     Resumed,
+    /// Nothing is wrong with it.
+    Sound,
+    /// This is wrong with it.
+    Flawed(Flaw),
 }
 
 /// An [`Answer`], and whether the job has to do without a trigger because its name holds a
@@ -105,6 +110,18 @@ impl Answered {
             ("leased", None) => Answer::Leased,
             ("paused", None) => Answer::Paused,
             ("resumed", None) => Answer::Resumed,
+            ("sound", None) => Answer::Sound,
+            ("bare", None) => Answer::Flawed(Flaw::DueWithoutRecord),
+            ("stray", None) => Answer::Flawed(Flaw::RecordAlone),
+            ("twice", None) => Answer::Flawed(Flaw::DueAndLeased),
+            ("tokenless", None) => Answer::Flawed(Flaw::LeaseWithoutHolder),
+            ("timeless", None) => Answer::Flawed(Flaw::LeaseWithoutDeadline),
+            ("blank", None) => Answer::Flawed(Flaw::LapsedWithoutRecord),
+            ("blind", None) => Answer::Flawed(Flaw::RunningWithoutRecord),
+            ("headless", None) => Answer::Flawed(Flaw::SuccessorAlone),
+            ("wordless", None) => Answer::Flawed(Flaw::LetterWithoutRecord),
+            ("undead", None) => Answer::Flawed(Flaw::LetterRecordAlone),
+            ("misfiled", None) => Answer::Flawed(Flaw::LetterMisfiled),
             _ => return Err(unexpected(format!("the word {text:?}"))),
         };
         Ok(Answered { answer, unarmed })
@@ -181,7 +198,6 @@ impl Reply {
     }
 
     /// Words that are separated by blanks, such as ids.
-    #[cfg(feature = "worker")]
     pub(crate) fn words(&mut self) -> Result<Vec<String>> {
         Ok(self
             .text()?

@@ -83,7 +83,9 @@ scripts! {
     BEAT = "beat", 1 keys, ["clock"];
     LIST = "list", 7 keys, ["clock", "order", "lease"];
     GET = "get", 7 keys, ["clock"];
-    STATS = "stats", 6 keys, ["clock", "paused"];
+    STATS = "stats", 8 keys, ["clock", "paused"];
+    SCAN = "scan", 7 keys, ["clock", "faults"];
+    AUDIT = "audit", 8 keys, ["clock", "faults", "record", "lease", "trigger", "dead"];
     PAUSE = "pause", 2 keys, ["clock", "calls", "paused"];
     RESUME = "resume", 2 keys, ["clock", "calls"];
 }

@@ -17,6 +17,7 @@
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
 //! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
+//! | [`auditing`] | audits find what is missing, and repair it without a loss |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`layers`] | layers of tower around the handlers of a worker |
@@ -29,6 +30,7 @@
 //! machine everything is late, and has to be right all the same.
 #![cfg(unix)]
 
+mod auditing;
 mod bulk;
 mod cancelling;
 mod changing;

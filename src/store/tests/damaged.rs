@@ -6,7 +6,7 @@ use super::support::{Bench, HOUR, KEPT, State, after, bury, soon, word, words};
 use crate::ErrorKind;
 use crate::error::{Error, Result};
 use crate::store::script::{self, Script};
-use crate::store::{Answered, Found, Lane, Sought, Verb};
+use crate::store::{Answered, Found, Lane, PARTS, Sought, Verb};
 
 use State::*;
 
@@ -118,6 +118,23 @@ impl Scene {
                 }
                 Ok(found)
             }
+            "scan" => {
+                let mut suspects = Vec::new();
+                for part in PARTS {
+                    let scanned = ledger.scan(part, "0", soon()).await?;
+                    suspects.extend(scanned.suspects);
+                }
+                Ok(suspects.iter().map(|_| "suspect").collect())
+            }
+            "audit" => {
+                let items = ["Pending", "LeasedNext", "Dead:1"];
+                let items = items.map(|name| (name.to_owned(), String::new()));
+                let found = ledger.audit(&items, true, soon()).await?;
+                Ok(found
+                    .iter()
+                    .map(|flaw| if flaw.is_some() { "flaw" } else { "sound" })
+                    .collect())
+            }
             "pause" => ledger.pause(lane, soon()).await.map(|()| vec!["paused"]),
             "resume" => ledger.resume(lane, soon()).await.map(|()| vec!["resumed"]),
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
@@ -183,6 +200,8 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("sweep", &["swept"]),
         ("stats", &["counted"]),
         ("list", &["pending", "leased", "dead"]),
+        ("scan", &[]),
+        ("audit", &["sound", "sound", "sound"]),
         ("pause", &["paused"]),
         ("resume", &["resumed"]),
         ("claim", &["claimed"]),

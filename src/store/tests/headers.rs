@@ -168,6 +168,9 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
         ..Sought::all_of("pending", "pen")
     };
     ledger.list(&sought, soon()).await.unwrap();
+    ledger.scan("due", "0", soon()).await.unwrap();
+    let items = [("pending".to_owned(), String::new())];
+    ledger.audit(&items, false, soon()).await.unwrap();
     ledger.pause(lane, soon()).await.unwrap();
     ledger.resume(lane, soon()).await.unwrap();
 
@@ -234,6 +237,7 @@ async fn callers_pass_what_headers_list() {
                 "room" => arg == "1h",
                 "description" => arg == "{}",
                 "pulse channel" => arg == "keyfall:pulse:0:pending",
+                "part" => arg == "due",
                 "state" | "order" => ["pending", "up"].contains(&arg),
                 "prefix of the ids" | "member" => "pending".starts_with(arg),
                 _ => is_number.is_match(arg),
@@ -301,8 +305,13 @@ fn scripts_answer_with_the_words_of_their_headers() {
     let literal = Regex::new(r"'([a-z]+:?)'").unwrap();
     // What is only compared with is no answer.
     let compared = Regex::new(r"[=~]= '\w+'").unwrap();
+    // The words of an audit come from a function that it shares.
+    let faults = include_str!("../../../lua/lib/faults.lua");
     for (script, text) in script::all() {
         let mut said = BTreeSet::new();
+        if script.name == "audit" {
+            said.extend(literal.captures_iter(faults).map(|word| word[1].to_owned()));
+        }
         for found in answer.captures_iter(text) {
             let value = compared.replace_all(&found[1], "");
             said.extend(literal.captures_iter(&value).map(|word| word[1].to_owned()));

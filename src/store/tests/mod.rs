@@ -3,6 +3,7 @@
 mod support;
 
 // One file for each script.
+mod audit;
 mod beat;
 mod cancel;
 mod claim;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::support::{Bench, HOUR, KEPT, State, after, bury, later, soon, word, words};
 use crate::ErrorKind;
 use crate::embedded::Embedded;
+use crate::flaw::Flaw;
 use crate::store::{Lane, Mode, Placement, Verb};
 
 use State::*;
@@ -169,6 +170,22 @@ async fn pause_is_refused_and_resume_works() {
     assert!(bench.claim(&["Due"], 0).await.paused);
     bench.ledger.resume(lane, soon()).await.unwrap();
     assert!(!bench.claim(&["Due"], 0).await.paused);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn an_audit_repairs() {
+    let (_server, bench, _) = full().await;
+    let shadow = bench.names().shadow.clone();
+    for id in ["Pending", "Lapsed"] {
+        let _: u64 = bench.ask(&["HDEL", &shadow, id]).await;
+    }
+    let names = ["Pending", "Lapsed", "LapsedNext"];
+    let items = names.map(|name| (name.to_owned(), String::new()));
+    let found = bench.ledger.audit(&items, true, soon()).await.unwrap();
+    let flaws = [Flaw::DueWithoutRecord, Flaw::LapsedWithoutRecord].map(Some);
+    assert_eq!(found, [flaws[0], flaws[1], None]);
+    assert_eq!(bench.state("Pending").await, Dead);
     bench.balanced().await;
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{Bench, soon};
 use crate::error::Result;
+use crate::flaw::Flaw;
 use crate::store::work::DeadLimits;
 use crate::store::{
     Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Lane, Mode, Placement, Revival,
@@ -77,6 +78,24 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Leased => "leased",
         Word::Paused => "paused",
         Word::Resumed => "resumed",
+        Word::Sound => "sound",
+        Word::Flawed(flaw) => flaw_word(flaw),
+    }
+}
+
+fn flaw_word(flaw: Flaw) -> &'static str {
+    match flaw {
+        Flaw::DueWithoutRecord => "bare",
+        Flaw::RecordAlone => "stray",
+        Flaw::DueAndLeased => "twice",
+        Flaw::LeaseWithoutHolder => "tokenless",
+        Flaw::LeaseWithoutDeadline => "timeless",
+        Flaw::LapsedWithoutRecord => "blank",
+        Flaw::RunningWithoutRecord => "blind",
+        Flaw::SuccessorAlone => "headless",
+        Flaw::LetterWithoutRecord => "wordless",
+        Flaw::LetterRecordAlone => "undead",
+        Flaw::LetterMisfiled => "misfiled",
     }
 }
 

@@ -1,0 +1,52 @@
+//! What can be wrong with what is stored of a job.
+
+/// What an audit finds wrong with one name; from [`Client::audit`](crate::Client::audit).
+///
+/// None of it comes about by Keyfall alone: somebody wrote to its keys, or Redis lost some of
+/// them and not others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// It is pending, and its record is not there. Repaired: a dead letter.
+    DueWithoutRecord,
+    /// A record of a job that is neither pending nor leased. Repaired: a dead letter, with the
+    /// payload.
+    RecordAlone,
+    /// It is both pending and leased. Repaired: what is pending follows the run, unless
+    /// something does already.
+    DueAndLeased,
+    /// Its lease has a deadline, and no holder. Repaired: it is taken over when it lapses.
+    LeaseWithoutHolder,
+    /// Its lease has a holder, and no deadline. Repaired: it lapses, unless its holder renews
+    /// it.
+    LeaseWithoutDeadline,
+    /// Its lease has lapsed, and its record is not there. Repaired: a dead letter; what was to
+    /// follow it is pending.
+    LapsedWithoutRecord,
+    /// It runs, and its record is not there. Left alone: its worker knows what it runs.
+    RunningWithoutRecord,
+    /// It was to follow a run that is not there. Repaired: pending.
+    SuccessorAlone,
+    /// A dead letter without a record. Repaired: it has one, without a payload.
+    LetterWithoutRecord,
+    /// The record of a dead letter that is not counted among the dead. Repaired: it is.
+    LetterRecordAlone,
+    /// The name leads to dead letters that are not there. Repaired: it leads to the others.
+    LetterMisfiled,
+}
+
+impl Flaw {
+    /// Whether an audit can repair it.
+    pub fn is_repairable(self) -> bool {
+        self != Flaw::RunningWithoutRecord
+    }
+
+    /// What the dead letter says that comes of it.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Flaw::RecordAlone => "an audit found it stored, and neither pending nor leased",
+            Flaw::LetterWithoutRecord => "an audit found this dead letter without a record",
+            _ => "an audit found it without a record: its payload is lost",
+        }
+    }
+}
