@@ -57,7 +57,7 @@
 //! # Where things are
 //!
 //! Each module uses only those before it: `error`, `key`, `time`, `headers`, `retry`, `record`,
-//! `settings`, `prefix` and `names` know nothing of Redis; `store` is the only one that speaks it, through
+//! `settings`, `prefix`, `flaw` and `names` know nothing of Redis; `store` is the only one that speaks it, through
 //! the scripts in `lua/`; `client` is the producer's side; `routing`, `handler` and `router` find
 //! and call handlers, and `ending` says what follows; `worker` ties them together, and `testing`
 //! does without Redis.
