@@ -219,3 +219,51 @@ async fn what_cannot_be_paused_is_refused_with_the_remedy() {
     assert!(rules.iter().all(|(rule, _)| !rule.starts_with(&site.app)));
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_kind_that_appears_during_the_pause_ends_paused_and_during_the_resume_ends_resumed() {
+    let site = Site::new("pause-race").await;
+    for round in 0..40 {
+        let kind = |n: usize| format!("{}:race{round}:kind{n}", site.app);
+        let prefix = format!("{}:race{round}:", site.app);
+        let appear = async |n: usize| {
+            // A client of its own, as if started just then.
+            let client = keyfall::Client::connect(&site.url).await.unwrap();
+            let key = format!("{}:1", kind(n));
+            client.schedule(key, "").after(HOUR).await.unwrap();
+        };
+        let (paused, ()) =
+            tokio::join!(site.client.prefix(&prefix).pause().into_future(), appear(0));
+        paused.unwrap();
+        assert!(site.client.stats(&kind(0)).await.unwrap().paused, "{round}");
+        let (resumed, ()) = tokio::join!(
+            site.client.prefix(&prefix).resume().into_future(),
+            appear(1)
+        );
+        resumed.unwrap();
+        for n in 0..2 {
+            let stats = site.client.stats(&kind(n)).await.unwrap();
+            assert!(!stats.paused, "{round}: {n}");
+        }
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_missed_the_resumption_finds_it_out() {
+    let site = Site::new("pause-missed").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    site.client.schedule(site.key("first"), "").await.unwrap();
+    runs.next().await;
+    site.client.prefix(&site.kind()).pause().await.unwrap();
+    site.client.schedule(site.key("second"), "").await.unwrap();
+    // As if the message had been lost.
+    let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
+    let _: u64 = site.command(&["HSET", &calls, "paused", "0"]).await;
+    assert_eq!(runs.next().await.key().id(), "second");
+    site.all_ended().await;
+    worker.stop().await;
+    site.client.prefix(&site.kind()).resume().await.unwrap();
+    site.assert_balanced().await;
+}
