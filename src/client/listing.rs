@@ -319,7 +319,8 @@ impl FromStr for Cursor {
             let kind = [part()?, part()?, part()?].join(":");
             let (score, member) = (part()?, part()?);
             let is_score = score.parse::<f64>().is_ok();
-            if !(is_score || score.is_empty() && member.is_empty()) {
+            let is_beginning = score.is_empty() && member.is_empty();
+            if !is_score && !is_beginning {
                 return None;
             }
             Some(Cursor {
