@@ -51,7 +51,6 @@ pub enum Updated {
 
 /// What became of a [`Client::cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Cancelled {
     /// The job is gone and will never start.
     Cancelled,
