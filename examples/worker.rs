@@ -1,10 +1,10 @@
 //! A worker to be watched, stopped and killed.
 //!
 //! It runs the jobs `APP:work:sleep:…`, each of which sleeps for as many milliseconds as
-//! its payload says. Start one or two of them, in terminals of their own:
+//! its payload says. The Redis is that at `KEYFALL_REDIS_URL`, or else at
+//! `redis://127.0.0.1:6379`. Start one or two workers, in terminals of their own:
 //!
 //! ```sh
-//! export KEYFALL_REDIS_URL=redis://127.0.0.1:6379
 //! cargo run --example worker -- app1
 //! ```
 //!
@@ -19,13 +19,12 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
 use keyfall::{CancelSignal, Client, Handler, Job, Json, Outcome, RetryPolicy, Router, Worker};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::var("KEYFALL_REDIS_URL").context("set KEYFALL_REDIS_URL")?;
-    let client = Client::connect(&url).await?;
+    let url = std::env::var("KEYFALL_REDIS_URL");
+    let client = Client::connect(url.as_deref().unwrap_or("redis://127.0.0.1:6379")).await?;
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [app] => work(client, app).await,

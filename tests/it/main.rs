@@ -22,6 +22,7 @@
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`layers`] | layers of tower around the handlers of a worker |
 //! | [`mistakes`] | what the compiler says to those who write a handler that is none |
+//! | [`examples`] | each example does what it says, and ends well |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
 //! All tests but those that ill-treat Redis share one private server, and run in parallel
@@ -37,6 +38,7 @@ mod changing;
 mod crash;
 mod crowding;
 mod demo;
+mod examples;
 mod firing;
 mod instances;
 mod journal;

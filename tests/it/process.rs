@@ -1,40 +1,51 @@
-//! The example `worker` as a process, which can be killed.
+//! The examples as processes, which can be killed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::runs::PATIENCE;
 use crate::site::Site;
 
-/// The example `worker` as a process of its own.
+/// An example as a process of its own.
 pub(crate) struct Process {
     pub(crate) child: Child,
-    pub(crate) lines: mpsc::Receiver<String>,
+    pub(crate) lines: Receiver<String>,
+}
+
+/// What runs a built example, with the Redis at `url`.
+pub(crate) fn example(name: &str, url: &str) -> Command {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.push("examples");
+    path.push(name);
+    assert!(
+        path.exists(),
+        "{} is not built, and `cargo test --test it` builds no examples: run `cargo build \
+         --examples`, or all tests",
+        path.display()
+    );
+    let mut command = Command::new(path);
+    command.env("KEYFALL_REDIS_URL", url);
+    command
 }
 
 impl Process {
-    /// Serves `app:work:sleep` of this site.
+    /// The example `worker`, which serves `app:work:sleep` of this site.
     pub(crate) fn start(site: &Site) -> Self {
-        let mut path = std::env::current_exe().unwrap();
-        path.pop();
-        path.pop();
-        path.push("examples/worker");
-        assert!(
-            path.exists(),
-            "{} is not built: run `cargo build --example worker`, or all tests",
-            path.display()
-        );
-        let mut child = Command::new(path)
-            .arg(&site.app)
-            .env("KEYFALL_REDIS_URL", &site.url)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut worker = example("worker", &site.url);
+        worker.arg(&site.app);
+        Process::spawn(worker)
+    }
+
+    /// Any of them.
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let (tell, lines) = mpsc::channel();
+        let (tell, lines) = channel();
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 // A test that has seen enough is gone.
@@ -49,6 +60,21 @@ impl Process {
         self.lines.recv_timeout(PATIENCE).expect("a further line")
     }
 
+    /// Waits until it ends by itself, well, and returns what it had still to say.
+    pub(crate) fn ends(mut self) -> Vec<String> {
+        let mut rest = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => rest.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {rest:#?}"),
+            }
+        }
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {rest:#?}");
+        rest
+    }
+
     /// Ends it as an out-of-memory killer would.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -56,11 +82,10 @@ impl Process {
     }
 
     /// Stops it gracefully, and returns what it had still to say.
-    pub(crate) fn stop(mut self) -> Vec<String> {
+    pub(crate) fn stop(self) -> Vec<String> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).unwrap();
-        assert!(self.child.wait().unwrap().success());
-        self.lines.iter().collect()
+        self.ends()
     }
 }
 

@@ -1,0 +1,286 @@
+//! The examples, run as their readers would run them.
+
+use std::path::Path;
+use std::process::Command;
+
+use keyfall::Client;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::process::{Process, example};
+use crate::site::shared_redis;
+
+/// The tests that stand in the example itself run here, too.
+#[path = "../../examples/handlers.rs"]
+#[allow(dead_code, reason = "its `main` runs as a process")]
+mod handlers;
+
+/// All of them, each with a test in this module, but for `worker`: it is what other modules kill.
+const EXAMPLES: [&str; 8] = [
+    "handlers",
+    "layers",
+    "order_timeout",
+    "payment_notice",
+    "producer",
+    "refund",
+    "web_service",
+    "worker",
+];
+
+#[test]
+fn every_example_is_tested_and_in_the_readme_and_says_how_to_run_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<String> = std::fs::read_dir(root.join("examples"))
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort_unstable();
+    assert_eq!(files, EXAMPLES.map(|name| format!("{name}.rs")));
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    for name in EXAMPLES {
+        let path = format!("examples/{name}.rs");
+        assert!(readme.contains(&format!("({path})")), "{path}");
+        let text = std::fs::read_to_string(root.join(path)).unwrap();
+        let opening: Vec<&str> = text
+            .lines()
+            .take_while(|it| it.starts_with("//!"))
+            .collect();
+        let opening = opening.join("\n");
+        for said in [&format!("cargo run --example {name}"), "KEYFALL_REDIS_URL"] {
+            assert!(opening.contains(said), "{name} does not say {said}");
+        }
+    }
+}
+
+#[test]
+fn without_a_redis_every_example_says_so_and_fails() {
+    // Nobody listens there.
+    let url = "redis://127.0.0.1:1";
+    let started = EXAMPLES.map(|name| {
+        let mut command = example(name, url);
+        command.arg("app1").env("LISTEN", "127.0.0.1:0");
+        std::thread::spawn(move || (name, output(command)))
+    });
+    for one in started {
+        let (name, output) = one.join().unwrap();
+        assert!(!output.status.success(), "{name}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("127.0.0.1:1"), "{name}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn producer() {
+    let lines = played("producer");
+    assert_in_order(
+        &lines,
+        &[
+            "coupon 1: Created",
+            "coupon 1 is good for a day longer",
+            "coupon 1: Pending, for user 7",
+            "coupon 1: Cancelled",
+            "coupon 1: Absent",
+            "coupon 2 is for user 7",
+            "coupon 2 is for user 7 already",
+            "scheduled 1000 coupons at once",
+            "not scheduled: ",
+            "mend the call: ",
+            "cancelled 1001 coupons",
+        ],
+    );
+    assert_ended("app1:coupon:expire", 0).await;
+}
+
+#[tokio::test]
+async fn handlers_with_state() {
+    let lines = played("handlers");
+    assert_in_order(
+        &lines,
+        &["to ada@example.com: 3 days left", "account 7 is closed"],
+    );
+    assert_ended("app1:trial:remind", 1).await;
+    assert_ended("app1:trial:end", 1).await;
+}
+
+#[tokio::test]
+async fn payment_notice() {
+    let lines = played("payment_notice");
+    assert_in_order(&lines, &["41, attempt 1: 200"]);
+    let to_42 = [
+        "42, attempt 1: 503",
+        "42, attempt 2: 503",
+        "42, attempt 3: 200",
+    ];
+    assert_in_order(&lines, &to_42);
+    assert_in_order(
+        &lines,
+        &[
+            "44, attempt 1: 404",
+            "44 is a dead letter: the shop answered 404",
+        ],
+    );
+    assert_in_order(
+        &lines,
+        &[
+            "43, attempt 1: 503",
+            "43, attempt 2: 503",
+            "43, attempt 3: 503",
+            "43, attempt 4: 503",
+            "43 is a dead letter: the shop answered 503",
+            "the shop is mended",
+            "43, attempt 1: 200",
+            "all are delivered",
+        ],
+    );
+    assert_ended("app1:trans:notice", 3).await;
+}
+
+#[tokio::test]
+async fn order_timeout() {
+    let lines = played("order_timeout");
+    assert_in_order(
+        &lines,
+        &[
+            "order 1 is placed",
+            "order 2 is placed",
+            "order 2 is paid",
+            "order 2: no warn",
+            "order 2: no close",
+            "order 1 is to be paid within five minutes",
+            "order 1 is closed",
+            "order 1 is closed: the payment goes back",
+        ],
+    );
+    assert!(
+        !lines.contains(&"order 2 is closed".to_owned()),
+        "{lines:#?}"
+    );
+    assert_ended("app1:order:warn", 1).await;
+    assert_ended("app1:order:close", 1).await;
+}
+
+#[tokio::test]
+async fn refund() {
+    let lines = played("refund");
+    assert_in_order(
+        &lines,
+        &[
+            "refund 1, question 1: under way",
+            "refund 1, question 2: the bank does not answer",
+            "refund 1, question 3: under way",
+            "refund 1, question 4: through",
+            "app1:refund:check:1 is through",
+            "app1:refund:check:2 needs a person: the bank denied it",
+            "app1:refund:check:3 needs a person: it asked to be run again, and attempt 5 was its last",
+        ],
+    );
+    assert_in_order(&lines, &["refund 2, question 2: denied"]);
+    assert_in_order(&lines, &["refund 3, question 5: under way"]);
+    assert_ended("app1:refund:check", 1).await;
+}
+
+#[tokio::test]
+async fn layers() {
+    let lines = played("layers");
+    let hung = "job{key=app1:mail:invoice:42 attempt=1}: layers: the mail service hangs";
+    let sent = "job{key=app1:mail:invoice:42 attempt=2}: layers: invoice";
+    assert_in_order(&lines, &[hung, sent]);
+    for user in 1..=3 {
+        let welcome = format!("job{{key=app1:mail:welcome:{user} attempt=1}}: layers: welcome");
+        assert_in_order(&lines, &[&welcome]);
+    }
+    assert_ended("app1:mail:welcome", 3).await;
+    assert_ended("app1:mail:invoice", 1).await;
+}
+
+#[tokio::test]
+async fn web_service() {
+    let mut command = example("web_service", shared_redis());
+    command.env("LISTEN", "127.0.0.1:0");
+    let process = Process::spawn(command);
+    let line = process.line();
+    let address = line
+        .strip_prefix("listening at http://")
+        .unwrap()
+        .to_owned();
+    let speak = async |method: &str, path: &str, body: &str| {
+        speak(&address, method, path, body).await.unwrap()
+    };
+
+    let (status, placed) = speak("POST", "/orders", r#"{"order":1,"minutes":15}"#).await;
+    assert_eq!(status, 201, "{placed}");
+    assert_eq!(process.line(), "order 1 is placed");
+    let (status, found) = speak("GET", "/orders/1", "").await;
+    assert_eq!(status, 200);
+    assert!(found.contains(r#""state":"Pending""#), "{found}");
+    assert_eq!(speak("DELETE", "/orders/1", "").await.0, 204);
+    assert_eq!(speak("DELETE", "/orders/1", "").await.0, 404);
+    assert_eq!(speak("GET", "/orders/1", "").await.0, 404);
+    let (status, refused) = speak("POST", "/orders", r#"{"order":2,"minutes":6000000}"#).await;
+    assert_eq!(status, 422);
+    assert!(refused.contains("10 years"), "{refused}");
+
+    // Asked to stop while a job runs, it finishes the job.
+    assert_eq!(
+        speak("POST", "/orders", r#"{"order":3,"minutes":0}"#)
+            .await
+            .0,
+        201
+    );
+    let mut started = [process.line(), process.line()];
+    started.sort_unstable();
+    assert_eq!(started, ["order 3 is being closed", "order 3 is placed"]);
+    let rest = process.stop();
+    assert_in_order(&rest, &["stopping", "order 3 is closed", "stopped"]);
+    assert!(TcpStream::connect(&address).await.is_err());
+    assert_ended("app1:order:expire", 1).await;
+}
+
+/// What an example prints, which plays on the shared Redis and ends well.
+fn played(name: &str) -> Vec<String> {
+    Process::spawn(example(name, shared_redis())).ends()
+}
+
+fn output(mut command: Command) -> std::process::Output {
+    command.output().unwrap()
+}
+
+/// Each of these is part of a line, in this order; others may stand between them.
+#[track_caller]
+fn assert_in_order(lines: &[String], expected: &[&str]) {
+    let mut rest = lines.iter();
+    for text in expected {
+        let found = rest.any(|line| line.contains(text));
+        assert!(found, "no {text:?} in its place: {lines:#?}");
+    }
+}
+
+/// No job is left of this kind, dead or alive; so many are done; and its books balance.
+async fn assert_ended(kind: &str, done: u64) {
+    let client = Client::connect(shared_redis()).await.unwrap();
+    let stats = client.stats(kind).await.unwrap();
+    assert_eq!(stats.pending + stats.leased + stats.dead, 0, "{stats:?}");
+    assert_eq!(stats.done, done, "{stats:?}");
+    assert!(stats.is_balanced(), "{stats:?}");
+}
+
+/// One request, and the status and body of its answer.
+async fn speak(
+    address: &str,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> std::io::Result<(u16, String)> {
+    let mut connection = TcpStream::connect(address).await?;
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    connection.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Ok((status, body.to_owned()))
+}
