@@ -1,6 +1,8 @@
 //! How a script is called: loaded where the server does not know it, and for a worker until
 //! it works.
 
+use std::collections::HashSet;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use redis::Cmd;
@@ -8,7 +10,7 @@ use redis::Cmd;
 use super::Store;
 use super::reply::Reply;
 use super::script::Script;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// How long an insisting store waits before it asks a server again that has refused.
 const INSISTENCE: Duration = Duration::from_millis(500);
@@ -51,13 +53,15 @@ impl Store {
             if !self.insists || !fault.may_be_mended() || again >= until {
                 return Err(fault.into());
             }
-            if !std::mem::replace(&mut waiting, true) {
-                let error = Error::from(fault);
+            waiting = true;
+            // Once for all calls. What concerns all scripts is told by whoever hears of faults.
+            if !fault.concerns_all() && self.refused().insert(script.name) {
+                let error = fault.error();
                 tracing::warn!(script = script.name, subject, %error, "tried until it works");
             }
             tokio::time::sleep_until(again.into()).await;
         };
-        if waiting {
+        if waiting && self.refused().remove(script.name) {
             tracing::info!(script = script.name, subject, "it works again");
         }
         let reply = Reply::parse(answer.value)?;
@@ -67,5 +71,9 @@ impl Store {
             #[cfg(feature = "worker")]
             sent: answer.sent,
         })
+    }
+
+    fn refused(&self) -> MutexGuard<'_, HashSet<&'static str>> {
+        self.refused.lock().expect("no panic while held")
     }
 }

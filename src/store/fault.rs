@@ -173,6 +173,15 @@ impl Fault {
         matches!(self.class, Class::Unreachable | Class::Broken | Class::Busy)
     }
 
+    /// Whether every other request fails just now, too.
+    pub(crate) fn concerns_all(&self) -> bool {
+        self.is_passing() || self.error.kind() == ErrorKind::ReadOnly
+    }
+
+    pub(crate) fn error(&self) -> &Error {
+        &self.error
+    }
+
     /// Whether the connection must not be used any more.
     pub(crate) fn breaks_connection(&self) -> bool {
         matches!(self.class, Class::Broken | Class::Demoted)

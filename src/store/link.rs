@@ -15,6 +15,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
 use tokio::time::{sleep, timeout_at};
 
+use super::OnFault;
 use super::fault::Fault;
 use crate::error::Result;
 use crate::settings::LinkSettings;
@@ -33,6 +34,7 @@ pub(crate) struct Link {
     /// Held while a connection is opened, so that one is opened and not a hundred.
     opening: tokio::sync::Mutex<()>,
     opened: AtomicU64,
+    on_fault: OnFault,
 }
 
 #[derive(Clone)]
@@ -56,7 +58,11 @@ pub(crate) enum Request<'a> {
 }
 
 impl Link {
-    pub(crate) fn new(client: redis::Client, settings: &LinkSettings) -> Arc<Self> {
+    pub(crate) fn new(
+        client: redis::Client,
+        settings: &LinkSettings,
+        on_fault: OnFault,
+    ) -> Arc<Self> {
         Arc::new(Link {
             client,
             config: AsyncConnectionConfig::new()
@@ -66,6 +72,7 @@ impl Link {
             current: Mutex::new(None),
             opening: tokio::sync::Mutex::new(()),
             opened: AtomicU64::new(0),
+            on_fault,
         })
     }
 
@@ -95,6 +102,9 @@ impl Link {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
+            if fault.concerns_all() {
+                (self.on_fault)(fault.error());
+            }
             let again = Instant::now() + pause;
             if !fault.is_passing() || again >= until {
                 return Err(fault.after_sending(maybe_done));

@@ -39,7 +39,8 @@ mod work;
 #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
 mod tests;
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 #[cfg(feature = "worker")]
@@ -80,7 +81,12 @@ pub(crate) struct Store {
     /// Whether numbered calls outlast a server that refuses for now: for a worker, which
     /// has nobody to hand the error to.
     insists: bool,
+    /// The scripts that this server is known to refuse.
+    refused: Mutex<HashSet<&'static str>>,
 }
+
+/// Is told of every fault that passes, or that Redis refuses writes.
+pub(crate) type OnFault = Arc<dyn Fn(&Error) + Send + Sync>;
 
 impl Store {
     /// A store on the server that `url` names. Opens nothing yet.
@@ -88,24 +94,26 @@ impl Store {
         let client = server::client(url)?;
         let database = client.get_connection_info().redis_settings().db();
         Ok(Arc::new(Store {
-            link: Link::new(client, settings),
+            link: Link::new(client, settings, Arc::new(|_| {})),
             clock: Arc::default(),
             names,
             database,
             insists: false,
+            refused: Mutex::default(),
         }))
     }
 
     /// A store on the same server, with a connection of its own, whose calls outlast whatever
     /// may pass: outages, fail-overs, a narrow ACL that somebody mends.
     #[cfg(feature = "worker")]
-    pub(crate) fn insisting(&self, settings: &LinkSettings) -> Arc<Self> {
+    pub(crate) fn insisting(&self, settings: &LinkSettings, on_fault: OnFault) -> Arc<Self> {
         Arc::new(Store {
-            link: Link::new(self.link.client().clone(), settings),
+            link: Link::new(self.link.client().clone(), settings, on_fault),
             clock: Arc::default(),
             names: self.names.clone(),
             database: self.database,
             insists: true,
+            refused: Mutex::default(),
         })
     }
 

@@ -154,7 +154,7 @@ impl Claimer {
             } => match reply {
                 Ok(reply) => self.claimed(served, named, fill, said, reply),
                 Err(error) => {
-                    tracing::error!(ledger = ?served, %error, "jobs could not be claimed");
+                    served.ails("jobs could not be claimed", &error);
                     self.give_up(served);
                 }
             },
@@ -169,7 +169,7 @@ impl Claimer {
                     search.found(paper, found.overdue, served, means);
                 }),
                 Err(error) => {
-                    tracing::warn!(ledger = ?served, %error, "due jobs could not be looked up");
+                    served.ails("due jobs could not be looked up", &error);
                     counter.search = Search::default();
                     self.give_up(served);
                 }

@@ -1,6 +1,7 @@
 //! The whole worker as one list: what starts, in which order it stops, and why.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -23,6 +24,7 @@ use super::roster::Roster;
 use super::runner::Runner;
 use super::settle::Terms;
 use super::slots::Slots;
+use super::weather::Weather;
 use crate::error::{Error, ErrorKind, Result};
 use crate::instance::Description;
 use crate::router::Routes;
@@ -42,6 +44,7 @@ pub(crate) struct Plan {
     pub(crate) routes: Routes,
     pub(crate) settings: WorkerSettings,
     pub(crate) notices: Notices,
+    pub(crate) weather: Arc<Weather>,
     /// Where handlers run.
     pub(crate) handlers: Handle,
     /// Asks for a graceful stop.
@@ -68,6 +71,7 @@ async fn drive(plan: Plan) -> Result<()> {
         routes,
         settings,
         notices,
+        weather,
         handlers,
         gently,
         at_once,
@@ -131,6 +135,7 @@ async fn drive(plan: Plan) -> Result<()> {
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
         lookout: lookout.clone(),
+        weather: weather.clone(),
         asked: Notify::new(),
     });
     let listener = Listener {
@@ -138,11 +143,13 @@ async fn drive(plan: Plan) -> Result<()> {
         roster: roster.clone(),
         instances: instances.clone(),
         lookout: lookout.clone(),
+        weather,
         heart: heart.clone(),
         desk: desk.clone(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
         leases: leases.clone(),
+        announced_unknown: AtomicBool::new(false),
     };
     let mut claimer = Claimer::new(
         roster,
@@ -219,7 +226,6 @@ async fn drive(plan: Plan) -> Result<()> {
 
 /// Refuses a server that cannot carry Keyfall; waits for one that is away.
 async fn check(store: &Store) -> Result<()> {
-    let mut waiting = false;
     loop {
         match store.check(Instant::now() + PATIENCE).await {
             Ok(()) => return Ok(()),
@@ -230,9 +236,7 @@ async fn check(store: &Store) -> Result<()> {
                     ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
                 ) =>
             {
-                if !std::mem::replace(&mut waiting, true) {
-                    tracing::warn!(%error, "waiting for Redis");
-                }
+                tracing::debug!(%error, "waiting for Redis");
                 sleep(Duration::from_millis(100)).await;
             }
             Err(error) => return Err(error),
@@ -240,7 +244,7 @@ async fn check(store: &Store) -> Result<()> {
     }
 }
 
-/// Notices, now and then, a kind whose announcement was lost.
+/// Notices, now and then, flags that were taken away, and a kind whose announcement was lost.
 async fn refresh(listener: &Listener) {
     loop {
         sleep(LOOKOUT).await;

@@ -1,6 +1,7 @@
 //! Turns what Redis announces into job keys.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::desk::{Desk, Source};
@@ -11,6 +12,7 @@ use super::lookout::Lookout;
 use super::pacer::Pacer;
 use super::reconciler::Reconciler;
 use super::roster::{Roster, Served};
+use super::weather::Weather;
 use crate::error::{Error, ErrorKind};
 use crate::key::Kind;
 use crate::settings::LinkSettings;
@@ -27,30 +29,28 @@ pub(crate) struct Listener {
     pub(crate) instances: Arc<Instances>,
     pub(crate) heart: Arc<Heart>,
     pub(crate) lookout: Arc<Lookout>,
+    pub(crate) weather: Arc<Weather>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) leases: Arc<Leases>,
+    /// It was told that nobody knows whether events are announced.
+    pub(crate) announced_unknown: AtomicBool,
 }
 
 impl Listener {
     /// Listens, for ever.
     pub(crate) async fn run(&self, settings: &LinkSettings) {
         let subscription = Subscription::new(self.store.clone(), self.instances.id(), settings);
-        let mut silent = false;
         subscription
             .run(async |signal| match signal {
                 Signal::Up => {
-                    if std::mem::take(&mut silent) {
-                        tracing::info!("events are heard again");
-                    }
+                    self.weather.hears();
                     self.up().await;
                 }
                 Signal::Gap(error) => {
                     self.reconciler.hears_nothing();
-                    if !std::mem::replace(&mut silent, true) {
-                        tracing::warn!(%error, "events are not heard; the reconciler goes on");
-                    }
+                    self.weather.hears_nothing(error);
                 }
                 Signal::Expired(name) => self.expired(name),
                 Signal::Wake(message) => self.woken(message),
@@ -61,20 +61,12 @@ impl Listener {
     /// Events flow. Whatever happened before may have gone unheard.
     async fn up(&self) {
         self.reconciler.hears();
-        let until = Instant::now() + PATIENCE;
-        if let Err(error) = self.store.announce_expired(until).await {
-            let known = matches!(error.kind(), ErrorKind::Denied | ErrorKind::Damaged);
-            tracing::warn!(
-                %error,
-                "whether Redis announces expired keys is not known{}: jobs may start some 20 ms late",
-                if known { "; set `notify-keyspace-events Ex` in its configuration" } else { "" }
-            );
-        }
         self.refresh().await;
     }
 
-    /// Reads the list of kinds anew.
+    /// Sees that Redis announces expired keys, and reads the list of kinds anew.
     pub(crate) async fn refresh(&self) {
+        self.see_to_announcements().await;
         match self.roster.refresh(Instant::now() + PATIENCE).await {
             Ok(new) => {
                 for served in new {
@@ -82,7 +74,24 @@ impl Listener {
                     self.reconciler.expect(&served, None);
                 }
             }
-            Err(error) => tracing::warn!(%error, "the list of kinds could not be read"),
+            Err(error) => tracing::debug!(%error, "the list of kinds could not be read"),
+        }
+    }
+
+    /// Somebody may have changed the flags, with a restart or without one.
+    async fn see_to_announcements(&self) {
+        let until = Instant::now() + PATIENCE;
+        let error = match self.store.announce_expired(until).await {
+            Ok(()) => return self.announced_unknown.store(false, Ordering::Relaxed),
+            Err(error) if error.is_retryable() => return,
+            Err(error) => error,
+        };
+        if !self.announced_unknown.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                %error,
+                "whether Redis announces expired keys cannot be asked: set \
+                 `notify-keyspace-events Ex` in its configuration, or jobs start some 20 ms late"
+            );
         }
     }
 

@@ -13,6 +13,7 @@
 //! | [`roster`] | knows which kinds are served |
 //! | [`heart`] | says that this instance lives, and asks who else does |
 //! | [`instances`] | knows which of them is to take a job, or to pace a ledger |
+//! | [`weather`] | says once what is wrong with Redis, and once that it is over |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 
 mod claimer;
@@ -31,6 +32,7 @@ mod roster;
 mod runner;
 mod settle;
 mod slots;
+mod weather;
 
 use std::future::Future;
 use std::time::Duration;
@@ -42,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 pub use desk::Source;
 pub use notice::Notice;
 use notice::Notices;
+use weather::Weather;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
@@ -194,12 +197,14 @@ impl Worker {
 
     async fn run_with(self, gently: CancellationToken, at_once: CancellationToken) -> Result<()> {
         self.validate()?;
+        let weather = Weather::new(self.notices.clone());
         let plan = engine::Plan {
             link: self.client.settings().link.clone(),
-            store: self.client.store_for_worker(),
+            store: self.client.store_for_worker(weather.on_fault()),
             routes: self.router.finish()?,
             settings: self.settings,
             notices: self.notices,
+            weather,
             handlers: Handle::current(),
             gently: gently.clone(),
             at_once: at_once.clone(),

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::error::ErrorKind;
 use crate::key::{JobKey, Kind};
 
 /// Something that the owner of a worker should know; see
@@ -10,6 +12,19 @@ use crate::key::{JobKey, Kind};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
+    /// Redis cannot be used, for this reason. The worker waits for it. Told once, and once more
+    /// if the kind of reason changes.
+    Away {
+        /// What sort of reason it is.
+        kind: ErrorKind,
+        /// The reason, and what can be done.
+        reason: String,
+    },
+    /// Redis can be used again.
+    Back {
+        /// For how long it could not be used.
+        after: Duration,
+    },
     /// Jobs of this kind wait, and no live instance has a route for them. Told by one of the
     /// instances, once.
     Unrouted {
@@ -55,6 +70,10 @@ impl Notices {
 
     pub(crate) fn tell(&self, notice: &Notice) {
         match notice {
+            Notice::Away { reason, .. } => {
+                tracing::warn!(reason, "Redis cannot be used; the worker waits for it");
+            }
+            Notice::Back { after } => tracing::info!(?after, "Redis can be used again"),
             Notice::Unrouted { kind, jobs } => tracing::warn!(
                 %kind,
                 jobs,

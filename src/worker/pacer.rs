@@ -228,7 +228,7 @@ impl Pacer {
         let (alive, coming) = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                tracing::warn!(ledger = ?track.served, %error, "triggers could not be touched");
+                track.served.ails("triggers could not be touched", &error);
                 // Whether they were touched or not, they are looked after once more.
                 let ids = batch.into_iter().map(|(id, _)| id).collect();
                 track.checks.push_back((now.plus(UNANNOUNCED), ids));
@@ -288,9 +288,9 @@ impl Pacer {
         match still {
             Ok(still) => self.hand_over(&track.served, still).await,
             // The reconciler will find them.
-            Err(error) => {
-                tracing::warn!(ledger = ?track.served, %error, "touched jobs could not be checked");
-            }
+            Err(error) => track
+                .served
+                .ails("touched jobs could not be checked", &error),
         }
     }
 }

@@ -225,7 +225,7 @@ impl Reconciler {
                 self.found(track, found);
             }
             Err(error) => {
-                tracing::warn!(ledger = ?track.served, %error, "the ledger could not be swept");
+                track.served.ails("it could not be swept", &error);
                 track.sweep_at = Instant::now() + OVERDUE;
             }
         }
