@@ -38,9 +38,9 @@
 //!
 //! A job that `schedule` acknowledged runs at least once, or is cancelled, or ends as a dead
 //! letter with its reason, for as long as Redis keeps its data. A job whose cancel was answered
-//! [`Cancelled`](Cancelled::Cancelled) does not start. One worker at a time runs a job; should an old run outlive its
-//! lease all the same, it can no longer change what becomes of the job, and its
-//! [fencing value](Job::fence) is lower than that of the next. Every call may be repeated.
+//! [`Cancelled`](Cancelled::Cancelled) does not start. One worker at a time runs a job; should an
+//! old run outlive its lease all the same, it can no longer change what becomes of the job, and
+//! its [fencing value](Job::fence) is lower than that of the next. Every call may be repeated.
 //! `docs/design.md` in the repository says why and how, and `docs/states.md` what each call does
 //! in each state.
 //!
@@ -54,13 +54,16 @@
 //!
 //! A service that only schedules depends on this crate with `default-features = false`.
 //!
+//! The folder `examples/` has programs to start from, among them a producer, retry ladders, order
+//! timeouts, and a worker inside a web service.
+//!
 //! # Where things are
 //!
 //! Each module uses only those before it: `error`, `key`, `time`, `headers`, `retry`, `record`,
-//! `settings`, `prefix`, `flaw` and `names` know nothing of Redis; `store` is the only one that speaks it, through
-//! the scripts in `lua/`; `client` is the producer's side; `routing`, `handler` and `router` find
-//! and call handlers, and `ending` says what follows; `worker` ties them together, and `testing`
-//! does without Redis.
+//! `settings`, `prefix`, `flaw` and `names` know nothing of Redis; `store` is the only one that
+//! speaks it, through the scripts in `lua/`; `client` is the producer's side; `routing`, `handler`
+//! and `router` find and call handlers, and `ending` says what follows; `worker` ties them
+//! together, and `testing` does without Redis.
 #![deny(missing_docs)]
 
 mod client;

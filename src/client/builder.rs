@@ -36,7 +36,7 @@ impl ClientBuilder {
         self
     }
 
-    /// After how long a call gives up, its repeats included. Defaults to 10 s: longer than a
+    /// After how long a call gives up, the repeats included that the client makes by itself. Defaults to 10 s: longer than a
     /// restart of Redis or a fail-over, shorter than what a caller of a service waits.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.settings.call_timeout = timeout;

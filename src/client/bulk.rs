@@ -37,10 +37,10 @@ pub struct Postpone<'a>(Bulk<'a>);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BulkReport {
-    /// The jobs, or dead letters, that the call was about. The others add up to it, unless it
-    /// was a dry run.
+    /// The jobs, or dead letters, that the call was about. `done`, `running` and `skipped` add
+    /// up to it; after a dry run they are zero.
     pub matched: u64,
-    /// Those that it was carried out for.
+    /// Those that were changed.
     pub done: u64,
     /// Those that were running and were told to stop: of a cancel only.
     pub running: u64,
@@ -128,8 +128,10 @@ impl Postpone<'_> {
         self
     }
 
-    /// So much later than each is due; 10 years is the limit. If the call fails on the way, some are moved: made
-    /// again, it moves them once more.
+    /// So much later than each is due; 10 years is the limit.
+    ///
+    /// A call that fails on the way has moved some of them, and would move those twice if it
+    /// were made again; [`after`](Self::after) and [`at`](Self::at) can be repeated.
     pub fn by(mut self, delay: Duration) -> Self {
         // The limit is that of a delay from now.
         self.0.deed = after(delay).map(|_| Deed::PostponeBy(delay));

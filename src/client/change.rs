@@ -63,7 +63,12 @@ pub enum Cancelled {
 
 impl Client {
     /// Gives a pending job another due time; its payload, attempts and headers stay. Due now,
-    /// unless [`after`](Reschedule::after) or [`at`](Reschedule::at) say otherwise.
+    /// unless [`after`](Reschedule::after) or [`at`](Reschedule::at) say otherwise. If the job is
+    /// running, what was scheduled to follow it is moved.
+    ///
+    /// # Errors
+    /// When it is awaited: if key or time are not valid, or Redis does not answer in time or is
+    /// full.
     pub fn reschedule(&self, key: impl IntoJobKey) -> Reschedule<'_> {
         Reschedule {
             client: self,
@@ -72,11 +77,12 @@ impl Client {
         }
     }
 
-    /// Makes a pending job due at once; what is overdue keeps its place. Its story says
-    /// `fired`, where [`reschedule`](Self::reschedule) leaves `postponed`.
+    /// Makes a pending job due at once; what is overdue keeps its place. Its
+    /// [story](super::JobView::steps) says `fired`, where [`reschedule`](Self::reschedule) leaves
+    /// `postponed`.
     ///
     /// # Errors
-    /// If the key is not valid or Redis does not answer in time.
+    /// If the key is not valid, or Redis does not answer in time or is full.
     pub async fn fire_now(&self, key: impl IntoJobKey) -> Result<Rescheduled> {
         self.change(key.into_job_key()?, NOW, "fired").await
     }
@@ -107,7 +113,8 @@ impl Client {
         self.update(key.into_job_key()?, payload.into()).await
     }
 
-    /// Cancels a job.
+    /// Cancels a job, so that it never starts; one that runs is told to stop, and is not
+    /// retried. Dead letters stay.
     ///
     /// # Errors
     /// If the key is not valid or Redis does not answer in time.

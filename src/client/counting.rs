@@ -16,7 +16,8 @@ pub struct Counts {
     pub overdue: u64,
     /// Running.
     pub running: u64,
-    /// Waiting for a worker that does not come back.
+    /// Claimed by a worker that has not been heard of since its lease ended. Another one is about
+    /// to take them over.
     pub lapsed: u64,
     /// Dead letters.
     pub dead: u64,

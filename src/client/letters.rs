@@ -64,6 +64,10 @@ impl Client {
     /// Makes the latest dead letter of a job pending again, with all its attempts ahead;
     /// payload, headers, policy, story and the time of its first schedule stay. Due now,
     /// unless [`after`](Requeue::after) or [`at`](Requeue::at) say otherwise.
+    ///
+    /// # Errors
+    /// When it is awaited: if key or time are not valid, the letter is damaged, or Redis does not
+    /// answer in time or is full.
     pub fn requeue(&self, key: impl IntoJobKey) -> Requeue<'_> {
         Requeue {
             client: self,
@@ -75,6 +79,9 @@ impl Client {
 
     /// Deletes the latest dead letter of a job for good. Answers whether there was one. A job
     /// of the same name, pending or running, is not touched.
+    ///
+    /// # Errors
+    /// When it is awaited: if the key is not valid or Redis does not answer in time.
     pub fn delete_dead_letter(&self, key: impl IntoJobKey) -> DeleteDeadLetter<'_> {
         DeleteDeadLetter {
             client: self,

@@ -145,6 +145,10 @@ impl Client {
     /// The newest call for a key wins, in one atomic step: it creates the job, or replaces
     /// the payload and the due time of the one that is pending. If the job is running just
     /// then, the new one follows when the run has ended, instead of its retries.
+    ///
+    /// # Errors
+    /// When it is awaited: if key, payload, time or terms are not valid, or Redis does not answer
+    /// in time or is full. [`Error::is_retryable`] tells the one from the other.
     pub fn schedule(
         &self,
         key: impl IntoJobKey,

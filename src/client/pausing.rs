@@ -37,8 +37,9 @@ pub struct Paused {
 }
 
 impl<'a> Selection<'a> {
-    /// Pauses the kinds that begin so, and those that will: once this is acknowledged, no job
-    /// of theirs starts until they are resumed. Returns the kinds that are known by now.
+    /// Pauses the kinds that begin so, those included that are used for the first time later:
+    /// once this is acknowledged, no job of theirs starts until they are resumed. Returns the
+    /// kinds that exist by now.
     ///
     /// Runs in progress go on and end as ever; what is to be retried waits. Jobs can be
     /// scheduled, moved and cancelled. A prefix that reaches into the id is refused.
@@ -49,7 +50,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Resumes the kinds that begin so, and ends the pauses of prefixes that begin so; what
-    /// fell due meanwhile starts at once. Returns the kinds that are known.
+    /// fell due meanwhile starts at once. Returns the kinds that exist.
     ///
     /// A pause of a shorter prefix stays in force for kinds that are used for the first time
     /// later; see [`Client::paused`].

@@ -7,8 +7,8 @@ use crate::prefix::Prefix;
 
 /// All jobs whose keys begin alike; from [`Client::prefix`] or [`Client::everything`].
 ///
-/// Each call but the looks has a `dry_run`, which tells what it would be about and changes
-/// nothing.
+/// Each call that changes something has a `dry_run`, which tells what it would be about and
+/// changes nothing.
 #[derive(Debug)]
 #[must_use = "a selection does nothing by itself"]
 pub struct Selection<'a> {

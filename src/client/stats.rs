@@ -13,7 +13,7 @@ pub struct Stats {
     pub pending: u64,
     /// Those of the pending that are due.
     pub overdue: u64,
-    /// Running, or waiting for a worker that does not come back.
+    /// Running, or claimed by a worker that has not been heard of since.
     pub leased: u64,
     /// Scheduled while the job of the same name was running.
     pub successors: u64,
@@ -21,7 +21,7 @@ pub struct Stats {
     pub dead: u64,
     /// Whether the kind is paused: nothing of it starts.
     pub paused: bool,
-    /// Schedules that were acknowledged.
+    /// Jobs that were scheduled: one for each call that created, replaced or followed a job.
     pub accepted: u64,
     /// Dead letters that were made pending again.
     pub requeued: u64,
@@ -41,7 +41,7 @@ pub struct Stats {
     pub failed: u64,
     /// Runs that asked to be repeated without having failed.
     pub again: u64,
-    /// Runs that asked to be put off.
+    /// Runs that asked to be put off, without the attempt being counted.
     pub snoozed: u64,
     /// Jobs that a stopping worker gave back.
     pub returned: u64,
