@@ -19,7 +19,8 @@ use tower::timeout::TimeoutLayer;
 use tower::{Layer, Service};
 use tracing::instrument::{Instrument, Instrumented};
 
-/// A layer of one's own: all that a run logs stands in a span with the name of its job.
+/// A layer of one's own: what a run logs names the request that scheduled the job. Which job it
+/// is and which attempt, the worker's own span says.
 #[derive(Clone)]
 struct Spans;
 
@@ -44,7 +45,7 @@ impl<S: Service<Job>> Service<Job> for InSpan<S> {
     }
 
     fn call(&mut self, job: Job) -> Self::Future {
-        let span = tracing::info_span!("job", key = %job.key(), attempt = job.attempt());
+        let span = tracing::info_span!("request", id = job.headers().get("request"));
         self.0.call(job).instrument(span)
     }
 }
@@ -88,7 +89,8 @@ async fn main() -> keyfall::Result<()> {
     let worker = Worker::new(client.clone(), routes).run_until(async { _ = stopped.await });
 
     let demo = async {
-        client.schedule("app1:mail:invoice:42", "").await?;
+        let invoice = client.schedule("app1:mail:invoice:42", "");
+        invoice.header("request", "r-7001").await?;
         for user in 1..=3 {
             client
                 .schedule(format!("app1:mail:welcome:{user}"), "")

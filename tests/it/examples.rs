@@ -182,11 +182,12 @@ async fn refund() {
 #[tokio::test]
 async fn layers() {
     let lines = played("layers");
-    let hung = "job{key=app1:mail:invoice:42 attempt=1}: layers: the mail service hangs";
-    let sent = "job{key=app1:mail:invoice:42 attempt=2}: layers: invoice";
+    let hung = r#"attempt=1}:request{id="r-7001"}: layers: the mail service hangs"#;
+    let sent = r#"attempt=2}:request{id="r-7001"}: layers: invoice"#;
     assert_in_order(&lines, &[hung, sent]);
     for user in 1..=3 {
-        let welcome = format!("job{{key=app1:mail:welcome:{user} attempt=1}}: layers: welcome");
+        let welcome =
+            format!("run{{key=app1:mail:welcome:{user} attempt=1}}:request: layers: welcome");
         assert_in_order(&lines, &[&welcome]);
     }
     assert_ended("app1:mail:welcome", 3).await;
