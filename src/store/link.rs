@@ -102,9 +102,6 @@ impl Link {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
-            if fault.concerns_all() {
-                (self.on_fault)(fault.error());
-            }
             let again = Instant::now() + pause;
             if !fault.is_passing() || again >= until {
                 return Err(fault.after_sending(maybe_done));
@@ -120,7 +117,13 @@ impl Link {
         until: Instant,
         maybe_done: &mut bool,
     ) -> Result<Answer, Fault> {
-        let mut connection = self.connection(until).await?;
+        let mut connection = match self.connection(until).await {
+            Ok(connection) => connection,
+            Err(fault) => {
+                self.tell(&fault);
+                return Err(fault);
+            }
+        };
         let sent = Instant::now();
         let reply = async {
             match request {
@@ -141,9 +144,14 @@ impl Link {
             Ok(Err(error)) => Fault::from_redis(error, &self.address()),
             Err(_) => Fault::timed_out(&self.address(), limit - sent),
         };
+        // A call may find out late that its connection was lost, when others have a new one.
+        let mut is_news = true;
         if fault.breaks_connection() {
             *maybe_done = true;
-            self.drop_connection(connection.number);
+            is_news = self.drop_connection(connection.number);
+        }
+        if is_news {
+            self.tell(&fault);
         }
         Err(fault)
     }
@@ -177,10 +185,19 @@ impl Link {
         self.current.lock().expect("no panic while held").clone()
     }
 
-    fn drop_connection(&self, number: u64) {
+    fn tell(&self, fault: &Fault) {
+        if fault.concerns_all() {
+            (self.on_fault)(fault.error());
+        }
+    }
+
+    /// Returns whether it was still in use.
+    fn drop_connection(&self, number: u64) -> bool {
         let mut current = self.current.lock().expect("no panic while held");
-        if current.as_ref().is_some_and(|held| held.number == number) {
+        let is_current = current.as_ref().is_some_and(|held| held.number == number);
+        if is_current {
             *current = None;
         }
+        is_current
     }
 }

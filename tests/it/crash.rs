@@ -104,7 +104,7 @@ impl Drop for OpenOnDrop {
 }
 
 /// A Redis that has every write on disk before it answers.
-async fn durable_redis() -> Embedded {
+pub(crate) async fn durable_redis() -> Embedded {
     let options = Embedded::options().args(["--appendfsync", "always"]);
     options.start().await.unwrap()
 }

@@ -16,6 +16,8 @@
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
 //! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
+//! | [`outages`] | Redis refuses, loads, turns read-only, hangs half-open: told once, lost nothing |
+//! | [`backlog`] | a hundred thousand overdue jobs, and what goes on beside them |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find what is missing, and repair it without a loss |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
@@ -32,6 +34,7 @@
 #![cfg(unix)]
 
 mod auditing;
+mod backlog;
 mod bulk;
 mod cancelling;
 mod changing;
@@ -47,9 +50,11 @@ mod letters;
 mod limits;
 mod mistakes;
 mod operating;
+mod outages;
 mod outcomes;
 mod pausing;
 mod process;
+mod proxy;
 mod race;
 mod runs;
 mod scheduling;
