@@ -17,7 +17,7 @@ const NAMES: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// Redis announced that its trigger expired.
+    /// Redis announced that its trigger expired, or that it was due when it was stored.
     Event,
     /// The pacer touched its trigger, and no event followed.
     Pacer,

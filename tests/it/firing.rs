@@ -296,7 +296,9 @@ async fn a_foreign_value_under_the_name_of_a_job_is_left_alone_and_the_job_runs(
     }
     let jobs = runs.take(3).await;
     assert_eq!(ids(&jobs), ["list", "now", "text"]);
-    assert!(jobs.iter().all(|job| job.source() != Source::Event));
+    // What is due when it is stored is announced without a trigger.
+    let mut armless = jobs.iter().filter(|job| job.key().id() != "now");
+    assert!(armless.all(|job| job.source() != Source::Event));
     site.all_ended().await;
     worker.stop().await;
     runs.assert_no_more();
