@@ -113,7 +113,7 @@ pub use flaw::Flaw;
 #[cfg(feature = "worker")]
 pub use handler::{
     CancelSignal, Endpoint, Failure, FromJob, FromRef, Handler, IntoOutcome, Job, JobService, Json,
-    MAX_FAILURE_BYTES, Outcome, Payload, Rejection, Route, SampleJob, Segments, State,
+    MAX_FAILURE_BYTES, Outcome, Payload, Rejection, Route, SampleJob, Segments, Source, State,
     debug_handler,
 };
 pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
@@ -123,7 +123,7 @@ pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::Router;
 #[cfg(feature = "worker")]
-pub use worker::{Notice, Source, Worker};
+pub use worker::{Notice, Worker};
 
 /// The examples of the README are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "worker"))]

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use super::{CancelSignal, SampleJob};
+use crate::handler::Source;
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::routing::Pattern;
-use crate::worker::Source;
 
 /// The named segments of a route: name, and index into the key's segments.
 pub(crate) type Names = Arc<[(Box<str>, usize)]>;

@@ -11,6 +11,7 @@ mod outcome;
 mod route;
 mod sample;
 mod segments;
+mod source;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub(crate) use job::{JobParts, Names, names};
 pub use outcome::{IntoOutcome, Outcome};
 pub use route::Route;
 pub use sample::SampleJob;
+pub use source::Source;
 
 use crate::retry::RetryPolicy;
 

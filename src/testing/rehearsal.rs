@@ -10,11 +10,11 @@ use tokio::time::timeout;
 use super::{JobView, ManualClock, Schedule};
 use crate::client::Cancelled;
 use crate::ending::Ending;
+use crate::handler::Source;
 use crate::handler::{CancelSignal, Job, JobParts, Outcome};
 use crate::key::{IntoJobKey, JobKey};
 use crate::router::{RouteEntry, Router, Routes};
 use crate::settings::WorkerSettings;
-use crate::worker::Source;
 
 /// So many runs at one instant can only be a job that asks for another run at once, for ever.
 const TOO_MANY: usize = 100_000;

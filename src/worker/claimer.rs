@@ -9,13 +9,14 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
-use super::desk::{Desk, Source};
+use super::desk::Desk;
 use super::instances::Instances;
 use super::pick::{self, Errand, Means, Search, Wanted};
 use super::roster::{Roster, Served};
 use super::runner::{ClaimedAt, Runner};
 use super::slots::{Slot, Slots};
 use crate::error::Result;
+use crate::handler::Source;
 use crate::key::JobKey;
 use crate::router::Routes;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP};

@@ -9,23 +9,10 @@ use std::sync::Mutex;
 use tokio::sync::Notify;
 
 use super::roster::Served;
+use crate::handler::Source;
 
 /// How many names of one ledger are kept. More than a claim takes, so that it is full.
 const NAMES: usize = 1024;
-
-/// How a job that is due was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Source {
-    /// Redis announced that its trigger expired, or that it was due when it was stored.
-    Event,
-    /// The pacer touched its trigger, and no event followed.
-    Pacer,
-    /// The reconciler found it overdue, or its lease lapsed.
-    Reconciler,
-    /// It was due when a slot became free: the oldest of its kind.
-    Backlog,
-}
 
 /// What is known of each ledger.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::desk::{Desk, Source};
+use super::desk::Desk;
 use super::heart::Heart;
 use super::instances::Instances;
 use super::leases::Leases;
@@ -14,6 +14,7 @@ use super::reconciler::Reconciler;
 use super::roster::{Roster, Served};
 use super::weather::Weather;
 use crate::error::{Error, ErrorKind};
+use crate::handler::Source;
 use crate::key::Kind;
 use crate::settings::LinkSettings;
 use crate::store::{Signal, Store, Subscription};

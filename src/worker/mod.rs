@@ -41,7 +41,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-pub use desk::Source;
 pub use notice::Notice;
 use notice::Notices;
 use weather::Weather;

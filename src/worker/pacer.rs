@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 
-use super::desk::{Desk, Source};
+use super::desk::Desk;
 use super::instances::Instances;
 use super::roster::{Roster, Served};
+use crate::handler::Source;
 use crate::settings::{LONGEST_SLEEP, UNANNOUNCED};
 use crate::store::{RedisClock, Store};
 use crate::time::{UnixMs, UnixUs};

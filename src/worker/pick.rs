@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::desk::{Paper, Source};
+use super::desk::Paper;
 use super::instances::Instances;
 use super::roster::Served;
 use super::slots::{Slot, Slots};
+use crate::handler::Source;
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::BATCH;

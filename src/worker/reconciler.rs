@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 
-use super::desk::{Desk, Source};
+use super::desk::Desk;
 use super::pacer::Pacer;
 use super::roster::{Roster, Served};
+use crate::handler::Source;
 use crate::router::Routes;
 use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
 use crate::store::{RedisClock, Store, Sweep};

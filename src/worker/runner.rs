@@ -8,12 +8,12 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::Instrument;
 
-use super::desk::Source;
 use super::leases::{Held, Leases, Stop};
 use super::notice::{Notice, Notices};
 use super::roster::Served;
 use super::settle::Ended;
 use super::slots::Slot;
+use crate::handler::Source;
 use crate::handler::{CancelSignal, Job, JobParts, Outcome};
 use crate::key::JobKey;
 use crate::record::{Header, Record, RecordFault};
