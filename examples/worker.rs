@@ -23,10 +23,6 @@ use keyfall::{CancelSignal, Client, Handler, Job, Json, Outcome, RetryPolicy, Ro
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
     let url = std::env::var("KEYFALL_REDIS_URL");
     let client = Client::connect(url.as_deref().unwrap_or("redis://127.0.0.1:6379")).await?;
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -56,7 +56,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::ClientSettings;
 #[cfg(feature = "worker")]
-use crate::store::OnFault;
+use crate::store::Health;
 use crate::store::{Change, Discard, Ledger, Placement, Revival, Store, Update, Word};
 
 /// Schedules jobs and looks after them.
@@ -195,8 +195,8 @@ impl Client {
 
     /// A store of its own for a worker, which lives on another runtime.
     #[cfg(feature = "worker")]
-    pub(crate) fn store_for_worker(&self, on_fault: OnFault) -> Arc<Store> {
-        self.0.store.insisting(&self.0.settings.link, on_fault)
+    pub(crate) fn store_for_worker(&self, health: Health) -> Arc<Store> {
+        self.0.store.insisting(&self.0.settings.link, health)
     }
 
     fn book(&self, key: &JobKey) -> Result<Arc<Book>> {

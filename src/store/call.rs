@@ -1,8 +1,6 @@
 //! How a script is called: loaded where the server does not know it, and for a worker until
 //! it works.
 
-use std::collections::HashSet;
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use redis::Cmd;
@@ -10,7 +8,7 @@ use redis::Cmd;
 use super::Store;
 use super::reply::Reply;
 use super::script::Script;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How long an insisting store waits before it asks a server again that has refused.
 const INSISTENCE: Duration = Duration::from_millis(500);
@@ -32,7 +30,6 @@ impl Store {
         until: Instant,
     ) -> Result<Called> {
         let mut loaded = false;
-        let mut waiting = false;
         let answer = loop {
             let fault = match self.answer(cmd, until).await {
                 Ok(answer) => break answer,
@@ -50,20 +47,18 @@ impl Store {
             };
             loaded = false;
             let again = Instant::now() + INSISTENCE;
-            if !self.insists || !fault.may_be_mended() || again >= until {
-                return Err(fault.into());
-            }
-            waiting = true;
-            // Once for all calls. What concerns all scripts is told by whoever hears of faults.
-            if !fault.concerns_all() && self.refused().insert(script.name) {
-                let error = fault.error();
-                tracing::warn!(script = script.name, subject, %error, "tried until it works");
+            let hopeless = !fault.may_be_mended();
+            let error = Error::from(fault);
+            tracing::debug!(subject, script = script.name, %error, "not carried out");
+            #[cfg(feature = "worker")]
+            self.note(subject, script.name, Some(&error));
+            if !self.insists || hopeless || again >= until {
+                return Err(error);
             }
             tokio::time::sleep_until(again.into()).await;
         };
-        if waiting && self.refused().remove(script.name) {
-            tracing::info!(script = script.name, subject, "it works again");
-        }
+        #[cfg(feature = "worker")]
+        self.note(subject, script.name, None);
         let reply = Reply::parse(answer.value)?;
         self.clock.observe(answer.sent, answer.received, reply.now);
         Ok(Called {
@@ -71,9 +66,5 @@ impl Store {
             #[cfg(feature = "worker")]
             sent: answer.sent,
         })
-    }
-
-    fn refused(&self) -> MutexGuard<'_, HashSet<&'static str>> {
-        self.refused.lock().expect("no panic while held")
     }
 }

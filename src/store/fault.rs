@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use redis::{RedisError, ServerErrorKind};
 
+#[cfg(feature = "worker")]
+use super::health::Ailment;
 use crate::error::{Error, ErrorKind};
 
 /// A failed request.
@@ -25,6 +27,8 @@ enum Class {
     Demoted,
     /// The server does not know the script.
     NoScript,
+    /// The server did not let us in.
+    Refused,
     /// Trying again at once changes nothing.
     Final,
 }
@@ -76,13 +80,15 @@ impl Fault {
                     format!("what answers at {address} does not speak as Redis does: check host and port"),
                 )
                 .because(error),
-                class: Class::Final,
+                class: Class::Refused,
             };
         }
         let mut fault = Fault::from_redis(error, address);
-        if fault.class == Class::Broken {
-            fault.class = Class::Unreachable;
-        }
+        fault.class = match fault.class {
+            Class::Broken => Class::Unreachable,
+            Class::Final => Class::Refused,
+            other => other,
+        };
         fault
     }
 
@@ -173,15 +179,6 @@ impl Fault {
         matches!(self.class, Class::Unreachable | Class::Broken | Class::Busy)
     }
 
-    /// Whether every other request fails just now, too.
-    pub(crate) fn concerns_all(&self) -> bool {
-        self.is_passing() || self.error.kind() == ErrorKind::ReadOnly
-    }
-
-    pub(crate) fn error(&self) -> &Error {
-        &self.error
-    }
-
     /// Whether the connection must not be used any more.
     pub(crate) fn breaks_connection(&self) -> bool {
         matches!(self.class, Class::Broken | Class::Demoted)
@@ -192,6 +189,24 @@ impl Fault {
         self.error.is_retryable()
             || self.error.kind() == ErrorKind::Denied
             || self.class == Class::NoScript
+    }
+
+    /// What the whole server ails from, if it is not only about this request.
+    #[cfg(feature = "worker")]
+    pub(crate) fn ailment(&self) -> Option<Ailment> {
+        match self.class {
+            Class::Unreachable | Class::Broken => Some(Ailment::Away),
+            Class::Busy => Some(Ailment::Busy),
+            Class::Refused => Some(Ailment::Refusing),
+            Class::Demoted => Some(Ailment::ReadOnly),
+            Class::Final if self.error.kind() == ErrorKind::ReadOnly => Some(Ailment::ReadOnly),
+            Class::Final | Class::NoScript => None,
+        }
+    }
+
+    #[cfg(feature = "worker")]
+    pub(crate) fn error(&self) -> &Error {
+        &self.error
     }
 
     pub(crate) fn is_no_script(&self) -> bool {

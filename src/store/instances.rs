@@ -39,7 +39,13 @@ impl Store {
             .arg(me.description)
             .arg(self.names.pulse(self.database, me.id))
             .arg(self.names.wake(self.database));
-        let mut reply = self.eval(&BEAT, &cmd, "instances", until).await?.reply;
+        let began = Instant::now();
+        let called = self.eval(&BEAT, &cmd, "instances", until).await;
+        // A call that writes, and that this instance never stops making.
+        if let Some(health) = self.health() {
+            health.serves(called.as_ref().map_or(began, |called| called.sent));
+        }
+        let mut reply = called?.reply;
         let mut seen = Vec::new();
         while !reply.is_exhausted() {
             seen.push(Alive {

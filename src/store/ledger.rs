@@ -43,6 +43,13 @@ impl Ledger {
         &self.names.subject
     }
 
+    /// What became of a call to this ledger, for those who want to know how it is.
+    #[cfg(feature = "worker")]
+    pub(crate) fn note<T>(&self, call: &'static str, outcome: &Result<T>) {
+        let subject = &self.names.subject;
+        self.store.note(subject, call, outcome.as_ref().err());
+    }
+
     /// The command that calls `script` on `keys`, and on the triggers of `jobs`.
     pub(super) fn call<'a>(
         &self,

@@ -5,8 +5,10 @@
 //! next call opens another. Whether a call that got no answer was carried out is unknown,
 //! which is why every call of this crate may be repeated.
 
+#[cfg(feature = "worker")]
+use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "worker")]
@@ -15,8 +17,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
 use tokio::time::{sleep, timeout_at};
 
-use super::OnFault;
 use super::fault::Fault;
+#[cfg(feature = "worker")]
+use super::health::Health;
 use crate::error::Result;
 use crate::settings::LinkSettings;
 
@@ -34,7 +37,9 @@ pub(crate) struct Link {
     /// Held while a connection is opened, so that one is opened and not a hundred.
     opening: tokio::sync::Mutex<()>,
     opened: AtomicU64,
-    on_fault: OnFault,
+    /// Told of what the server ails from.
+    #[cfg(feature = "worker")]
+    health: Option<Arc<Health>>,
 }
 
 #[derive(Clone)]
@@ -58,12 +63,8 @@ pub(crate) enum Request<'a> {
 }
 
 impl Link {
-    pub(crate) fn new(
-        client: redis::Client,
-        settings: &LinkSettings,
-        on_fault: OnFault,
-    ) -> Arc<Self> {
-        Arc::new(Link {
+    pub(crate) fn new(client: redis::Client, settings: &LinkSettings) -> Self {
+        Link {
             client,
             config: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(settings.connect_timeout))
@@ -72,8 +73,18 @@ impl Link {
             current: Mutex::new(None),
             opening: tokio::sync::Mutex::new(()),
             opened: AtomicU64::new(0),
-            on_fault,
-        })
+            #[cfg(feature = "worker")]
+            health: None,
+        }
+    }
+
+    /// A link to the same server that tells `health` of what it meets.
+    #[cfg(feature = "worker")]
+    pub(crate) fn watched(&self, settings: &LinkSettings, health: Arc<Health>) -> Self {
+        Link {
+            health: Some(health),
+            ..Link::new(self.client.clone(), settings)
+        }
     }
 
     /// Where the server is; without credentials.
@@ -98,10 +109,18 @@ impl Link {
         let mut pause = FIRST_PAUSE;
         let mut maybe_done = false;
         loop {
+            #[cfg(feature = "worker")]
+            let sent = Instant::now();
             let fault = match self.try_once(&request, until, &mut maybe_done).await {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
+            #[cfg(feature = "worker")]
+            if let (Some(health), Some(ailment)) = (&self.health, fault.ailment())
+                && !self.is_hurried(sent, until)
+            {
+                health.fails(ailment, sent, fault.error());
+            }
             let again = Instant::now() + pause;
             if !fault.is_passing() || again >= until {
                 return Err(fault.after_sending(maybe_done));
@@ -117,13 +136,7 @@ impl Link {
         until: Instant,
         maybe_done: &mut bool,
     ) -> Result<Answer, Fault> {
-        let mut connection = match self.connection(until).await {
-            Ok(connection) => connection,
-            Err(fault) => {
-                self.tell(&fault);
-                return Err(fault);
-            }
-        };
+        let mut connection = self.connection(until).await?;
         let sent = Instant::now();
         let reply = async {
             match request {
@@ -144,16 +157,18 @@ impl Link {
             Ok(Err(error)) => Fault::from_redis(error, &self.address()),
             Err(_) => Fault::timed_out(&self.address(), limit - sent),
         };
-        // A call may find out late that its connection was lost, when others have a new one.
-        let mut is_news = true;
         if fault.breaks_connection() {
             *maybe_done = true;
-            is_news = self.drop_connection(connection.number);
-        }
-        if is_news {
-            self.tell(&fault);
+            self.drop_connection(connection.number);
         }
         Err(fault)
+    }
+
+    /// Whether a try that was given up at `until` would say nothing of the server, because it
+    /// had too little time.
+    #[cfg(feature = "worker")]
+    fn is_hurried(&self, sent: Instant, until: Instant) -> bool {
+        Instant::now() >= until && until - sent < self.response_timeout / 2
     }
 
     async fn connection(&self, until: Instant) -> Result<Connection, Fault> {
@@ -185,19 +200,10 @@ impl Link {
         self.current.lock().expect("no panic while held").clone()
     }
 
-    fn tell(&self, fault: &Fault) {
-        if fault.concerns_all() {
-            (self.on_fault)(fault.error());
-        }
-    }
-
-    /// Returns whether it was still in use.
-    fn drop_connection(&self, number: u64) -> bool {
+    fn drop_connection(&self, number: u64) {
         let mut current = self.current.lock().expect("no panic while held");
-        let is_current = current.as_ref().is_some_and(|held| held.number == number);
-        if is_current {
+        if current.as_ref().is_some_and(|held| held.number == number) {
             *current = None;
         }
-        is_current
     }
 }

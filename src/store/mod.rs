@@ -3,6 +3,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`link`] | a connection for commands, rebuilt when it breaks or hangs |
+//! | [`health`] | what is wrong with a worker's server, said once |
 //! | [`subscription`] | a subscription to one node, with heartbeat and reconnection |
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
 //! | [`call`], [`lane`] | calls of scripts; numbered ones, which may be repeated |
@@ -18,6 +19,8 @@ mod audit;
 mod call;
 mod clock;
 mod fault;
+#[cfg(feature = "worker")]
+mod health;
 mod inspect;
 #[cfg(feature = "worker")]
 mod instances;
@@ -39,8 +42,7 @@ mod work;
 #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
 mod tests;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 #[cfg(feature = "worker")]
@@ -49,6 +51,8 @@ use redis::{Cmd, Value};
 
 pub(crate) use audit::PARTS;
 pub(crate) use clock::RedisClock;
+#[cfg(feature = "worker")]
+pub(crate) use health::{Health, Report};
 pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use instances::{Alive, Beat};
@@ -62,6 +66,8 @@ pub(crate) use list::{Position, Seen, Slice, Sought};
 pub(crate) use produce::{Change, Mode, Placement, Update, When};
 pub(crate) use reply::{Answer as Word, Answered};
 #[cfg(feature = "worker")]
+pub(crate) use server::Announced;
+#[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
 pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Settlement, Sweep, Verb};
@@ -74,19 +80,17 @@ use crate::time::UnixUs;
 
 /// One Redis, seen as a set of ledgers.
 pub(crate) struct Store {
-    link: Arc<Link>,
+    link: Link,
     clock: Arc<RedisClock>,
     names: Names,
     database: i64,
     /// Whether numbered calls outlast a server that refuses for now: for a worker, which
     /// has nobody to hand the error to.
     insists: bool,
-    /// The scripts that this server is known to refuse.
-    refused: Mutex<HashSet<&'static str>>,
+    /// Where a worker's store notes what is refused.
+    #[cfg(feature = "worker")]
+    health: Option<Arc<Health>>,
 }
-
-/// Is told of every fault that passes, or that Redis refuses writes.
-pub(crate) type OnFault = Arc<dyn Fn(&Error) + Send + Sync>;
 
 impl Store {
     /// A store on the server that `url` names. Opens nothing yet.
@@ -94,27 +98,44 @@ impl Store {
         let client = server::client(url)?;
         let database = client.get_connection_info().redis_settings().db();
         Ok(Arc::new(Store {
-            link: Link::new(client, settings, Arc::new(|_| {})),
+            link: Link::new(client, settings),
             clock: Arc::default(),
             names,
             database,
             insists: false,
-            refused: Mutex::default(),
+            #[cfg(feature = "worker")]
+            health: None,
         }))
     }
 
     /// A store on the same server, with a connection of its own, whose calls outlast whatever
-    /// may pass: outages, fail-overs, a narrow ACL that somebody mends.
+    /// may pass: outages, fail-overs, a narrow ACL that somebody mends. What it meets, it
+    /// tells `health`.
     #[cfg(feature = "worker")]
-    pub(crate) fn insisting(&self, settings: &LinkSettings, on_fault: OnFault) -> Arc<Self> {
+    pub(crate) fn insisting(&self, settings: &LinkSettings, health: Health) -> Arc<Self> {
+        let health = Arc::new(health);
         Arc::new(Store {
-            link: Link::new(self.link.client().clone(), settings, on_fault),
+            link: self.link.watched(settings, health.clone()),
             clock: Arc::default(),
             names: self.names.clone(),
             database: self.database,
             insists: true,
-            refused: Mutex::default(),
+            health: Some(health),
         })
+    }
+
+    /// The health of the server, of a worker's store.
+    #[cfg(feature = "worker")]
+    pub(crate) fn health(&self) -> Option<&Health> {
+        self.health.as_deref()
+    }
+
+    /// A call that concerns this subject only was answered or refused.
+    #[cfg(feature = "worker")]
+    pub(crate) fn note(&self, subject: &str, call: &'static str, refused: Option<&Error>) {
+        if let Some(health) = &self.health {
+            health.note(subject, call, refused);
+        }
     }
 
     /// The ledger of a kind.

@@ -19,6 +19,26 @@ const OLDEST: (u32, u32) = (6, 2);
 #[cfg(feature = "worker")]
 const FLAGS: &str = "Ex";
 
+#[cfg(feature = "worker")]
+const FLAGS_NAME: &str = "notify-keyspace-events";
+
+/// Whether Redis announces the keys that it expires.
+#[cfg(feature = "worker")]
+pub(crate) enum Announced {
+    Already,
+    /// The missing flags were merged into those that were set.
+    FromNow {
+        was: String,
+        set: String,
+    },
+    /// It does not, and for this reason it cannot be told to.
+    Never(Error),
+    /// That may not be looked up.
+    Unknown(Error),
+    /// It did not answer the question.
+    Unanswered(Error),
+}
+
 /// A client for `url`, with a socket that sends at once and notices a dead network.
 pub(super) fn client(url: &str) -> Result<redis::Client> {
     // The URL may hold a password, so no message repeats it.
@@ -121,27 +141,44 @@ impl Store {
     }
 
     /// Makes Redis announce expired keys: merges the flags that are missing into those that
-    /// are set. An error means that it may not announce them.
+    /// are set.
     #[cfg(feature = "worker")]
-    pub(crate) async fn announce_expired(&self, until: Instant) -> Result<()> {
-        const NAME: &str = "notify-keyspace-events";
-        let mut get = redis::cmd("CONFIG");
-        get.arg("GET").arg(NAME);
-        let pair: HashMap<String, String> = from_value(self.command(&get, until).await?)?;
-        let flags = pair.get(NAME).cloned().unwrap_or_default();
+    pub(crate) async fn announce_expired(&self, until: Instant) -> Announced {
+        let flags = match self.flags(until).await {
+            Ok(flags) => flags,
+            Err(error) if is_passing(&error) => return Announced::Unanswered(error),
+            Err(error) => return Announced::Unknown(error),
+        };
         if flags.contains('E') && (flags.contains('x') || flags.contains('A')) {
-            return Ok(());
+            return Announced::Already;
         }
         let merged = format!("{flags}{FLAGS}");
         let mut set = redis::cmd("CONFIG");
-        set.arg("SET").arg(NAME).arg(&merged);
-        self.command(&set, until).await?;
-        tracing::warn!(
-            was = flags,
-            set = merged,
-            "Redis did not announce expired keys; the missing flags are set until it restarts: \
-             put `notify-keyspace-events {merged}` into its configuration"
-        );
-        Ok(())
+        set.arg("SET").arg(FLAGS_NAME).arg(&merged);
+        match self.command(&set, until).await {
+            Ok(_) => Announced::FromNow {
+                was: flags,
+                set: merged,
+            },
+            Err(error) if is_passing(&error) => Announced::Unanswered(error),
+            Err(error) => Announced::Never(error),
+        }
     }
+
+    /// The notification flags that are set.
+    #[cfg(feature = "worker")]
+    async fn flags(&self, until: Instant) -> Result<String> {
+        let mut get = redis::cmd("CONFIG");
+        get.arg("GET").arg(FLAGS_NAME);
+        let mut pair: HashMap<String, String> = from_value(self.command(&get, until).await?)?;
+        Ok(pair.remove(FLAGS_NAME).unwrap_or_default())
+    }
+}
+
+#[cfg(feature = "worker")]
+fn is_passing(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+    )
 }

@@ -155,7 +155,7 @@ impl Claimer {
             } => match reply {
                 Ok(reply) => self.claimed(served, named, fill, said, reply),
                 Err(error) => {
-                    served.ails("jobs could not be claimed", &error);
+                    served.ledger.note::<()>("claim", &Err(error));
                     self.give_up(served);
                 }
             },
@@ -170,7 +170,7 @@ impl Claimer {
                     search.found(paper, found.overdue, served, means);
                 }),
                 Err(error) => {
-                    served.ails("due jobs could not be looked up", &error);
+                    served.ledger.note::<()>("sweep", &Err(error));
                     counter.search = Search::default();
                     self.give_up(served);
                 }

@@ -1,7 +1,6 @@
 //! The whole worker as one list: what starts, in which order it stops, and why.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -12,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::claimer::Claimer;
 use super::desk::Desk;
+use super::events::Events;
 use super::heart::Heart;
 use super::instances::Instances;
 use super::leases::Leases;
@@ -24,7 +24,6 @@ use super::roster::Roster;
 use super::runner::Runner;
 use super::settle::Terms;
 use super::slots::Slots;
-use super::weather::Weather;
 use crate::error::{Error, ErrorKind, Result};
 use crate::instance::Description;
 use crate::router::Routes;
@@ -44,7 +43,6 @@ pub(crate) struct Plan {
     pub(crate) routes: Routes,
     pub(crate) settings: WorkerSettings,
     pub(crate) notices: Notices,
-    pub(crate) weather: Arc<Weather>,
     /// Where handlers run.
     pub(crate) handlers: Handle,
     /// Asks for a graceful stop.
@@ -71,7 +69,6 @@ async fn drive(plan: Plan) -> Result<()> {
         routes,
         settings,
         notices,
-        weather,
         handlers,
         gently,
         at_once,
@@ -104,10 +101,12 @@ async fn drive(plan: Plan) -> Result<()> {
         settings.clone(),
         notices.clone(),
     );
+    let events = Arc::new(Events::new(store.clone()));
     let pacer = Pacer::new(
         store.clone(),
         roster.clone(),
         instances.clone(),
+        events.clone(),
         desk.clone(),
     );
     let reconciler = Reconciler::new(
@@ -135,7 +134,6 @@ async fn drive(plan: Plan) -> Result<()> {
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
         lookout: lookout.clone(),
-        weather: weather.clone(),
         asked: Notify::new(),
     });
     let listener = Listener {
@@ -143,13 +141,12 @@ async fn drive(plan: Plan) -> Result<()> {
         roster: roster.clone(),
         instances: instances.clone(),
         lookout: lookout.clone(),
-        weather,
         heart: heart.clone(),
+        events: events.clone(),
         desk: desk.clone(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
         leases: leases.clone(),
-        announced_unknown: AtomicBool::new(false),
     };
     let mut claimer = Claimer::new(
         roster,
@@ -171,6 +168,7 @@ async fn drive(plan: Plan) -> Result<()> {
             () = heart.run() => {}
             () = refresh(&listener) => {}
             () = lookout.run() => {}
+            () = events.run(&reconciler) => {}
         }
     };
     let stopping = async {
@@ -244,7 +242,7 @@ async fn check(store: &Store) -> Result<()> {
     }
 }
 
-/// Notices, now and then, flags that were taken away, and a kind whose announcement was lost.
+/// Notices, now and then, a kind whose announcement was lost.
 async fn refresh(listener: &Listener) {
     loop {
         sleep(LOOKOUT).await;

@@ -12,7 +12,6 @@ use super::lookout::Lookout;
 use super::pacer::Pacer;
 use super::reconciler::Reconciler;
 use super::slots::Slots;
-use super::weather::Weather;
 use crate::error::Result;
 use crate::instance::{Description, Takes};
 use crate::settings::{BEAT, SILENCE};
@@ -35,7 +34,6 @@ pub(crate) struct Heart {
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) lookout: Arc<Lookout>,
-    pub(crate) weather: Arc<Weather>,
     /// Asks for a beat before its time.
     pub(crate) asked: Notify,
 }
@@ -80,7 +78,6 @@ impl Heart {
             silence: SILENCE,
         };
         let seen = self.store.beat(&beat, until).await?;
-        self.weather.clear();
         let takes = self.takes(&seen, until).await?;
         let change = self.instances.meet(&seen, &takes);
         if change.came || change.went {

@@ -194,11 +194,7 @@ impl Leases {
         let (answers, sent) = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                if error.is_retryable() {
-                    tracing::debug!(leases = numbers.len(), %error, "leases not renewed yet");
-                } else {
-                    tracing::warn!(leases = numbers.len(), %error, "leases cannot be renewed");
-                }
+                tracing::debug!(leases = numbers.len(), %error, "leases could not be renewed");
                 for number in numbers {
                     if let Some(lease) = held.get_mut(number) {
                         lease.renewing = false;

@@ -1,10 +1,10 @@
 //! Turns what Redis announces into job keys.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::desk::Desk;
+use super::events::Events;
 use super::heart::Heart;
 use super::instances::Instances;
 use super::leases::Leases;
@@ -12,7 +12,6 @@ use super::lookout::Lookout;
 use super::pacer::Pacer;
 use super::reconciler::Reconciler;
 use super::roster::{Roster, Served};
-use super::weather::Weather;
 use crate::error::{Error, ErrorKind};
 use crate::handler::Source;
 use crate::key::Kind;
@@ -30,13 +29,11 @@ pub(crate) struct Listener {
     pub(crate) instances: Arc<Instances>,
     pub(crate) heart: Arc<Heart>,
     pub(crate) lookout: Arc<Lookout>,
-    pub(crate) weather: Arc<Weather>,
+    pub(crate) events: Arc<Events>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) leases: Arc<Leases>,
-    /// It was told that nobody knows whether events are announced.
-    pub(crate) announced_unknown: AtomicBool,
 }
 
 impl Listener {
@@ -46,12 +43,16 @@ impl Listener {
         subscription
             .run(async |signal| match signal {
                 Signal::Up => {
-                    self.weather.hears();
+                    if let Some(health) = self.store.health() {
+                        health.hears();
+                    }
                     self.up().await;
                 }
                 Signal::Gap(error) => {
                     self.reconciler.hears_nothing();
-                    self.weather.hears_nothing(error);
+                    if let Some(health) = self.store.health() {
+                        health.is_deaf(&error);
+                    }
                 }
                 Signal::Expired(name) => self.expired(name),
                 Signal::Wake(message) => self.woken(message),
@@ -62,43 +63,26 @@ impl Listener {
     /// Events flow. Whatever happened before may have gone unheard.
     async fn up(&self) {
         self.reconciler.hears();
+        self.events.look(false).await;
         self.refresh().await;
     }
 
-    /// Sees that Redis announces expired keys, and reads the list of kinds anew.
+    /// Reads the list of kinds anew.
     pub(crate) async fn refresh(&self) {
-        self.see_to_announcements().await;
-        match self.roster.refresh(Instant::now() + PATIENCE).await {
-            Ok(new) => {
-                for served in new {
-                    tracing::info!(kind = %served.ledger.kind(), "serving a kind");
-                    self.reconciler.expect(&served, None);
-                }
-            }
-            Err(error) => tracing::debug!(%error, "the list of kinds could not be read"),
-        }
-    }
-
-    /// Somebody may have changed the flags, with a restart or without one.
-    async fn see_to_announcements(&self) {
-        let until = Instant::now() + PATIENCE;
-        let error = match self.store.announce_expired(until).await {
-            Ok(()) => return self.announced_unknown.store(false, Ordering::Relaxed),
-            Err(error) if error.is_retryable() => return,
-            Err(error) => error,
-        };
-        if !self.announced_unknown.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                %error,
-                "whether Redis announces expired keys cannot be asked: set \
-                 `notify-keyspace-events Ex` in its configuration, or jobs start some 20 ms late"
-            );
+        let refreshed = self.roster.refresh(Instant::now() + PATIENCE).await;
+        self.store
+            .note("the list of kinds", "read", refreshed.as_ref().err());
+        // If it could not be read, it is read again before long.
+        for served in refreshed.unwrap_or_default() {
+            tracing::info!(kind = %served.ledger.kind(), "serving a kind");
+            self.reconciler.expect(&served, None);
         }
     }
 
     /// A key expired; most likely not one of ours.
     fn expired(&self, name: &[u8]) {
         if let Some((served, id)) = self.roster.recognise(name) {
+            self.events.hear();
             self.announced(&served, id);
             self.reconciler.expect(&served, None);
         }

@@ -3,6 +3,7 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`listener`] | hears `expired` events and wake-ups |
+//! | [`events`] | sees to it that Redis announces what expires |
 //! | [`pacer`] | touches triggers at their due instant |
 //! | [`reconciler`] | finds what no event announced |
 //! | [`desk`] | holds what they found, for the claimer |
@@ -13,12 +14,12 @@
 //! | [`roster`] | knows which kinds are served |
 //! | [`heart`] | says that this instance lives, and asks who else does |
 //! | [`instances`] | knows which of them is to take a job, or to pace a ledger |
-//! | [`weather`] | says once what is wrong with Redis, and once that it is over |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 
 mod claimer;
 mod desk;
 mod engine;
+mod events;
 mod heart;
 mod instances;
 mod leases;
@@ -32,7 +33,6 @@ mod roster;
 mod runner;
 mod settle;
 mod slots;
-mod weather;
 
 use std::future::Future;
 use std::time::Duration;
@@ -40,10 +40,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tracing::Dispatch;
+use tracing::subscriber::NoSubscriber;
 
 pub use notice::Notice;
 use notice::Notices;
-use weather::Weather;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
@@ -196,25 +197,24 @@ impl Worker {
 
     async fn run_with(self, gently: CancellationToken, at_once: CancellationToken) -> Result<()> {
         self.validate()?;
-        let weather = Weather::new(self.notices.clone());
         let plan = engine::Plan {
             link: self.client.settings().link.clone(),
-            store: self.client.store_for_worker(weather.on_fault()),
+            store: self.client.store_for_worker(self.notices.clone().health()),
             routes: self.router.finish()?,
             settings: self.settings,
             notices: self.notices,
-            weather,
             handlers: Handle::current(),
             gently: gently.clone(),
             at_once: at_once.clone(),
         };
         let _stop = StopOnDrop { gently, at_once };
         let (ended, end) = oneshot::channel();
+        let log = Log::of_this_thread();
         std::thread::Builder::new()
             .name("keyfall".into())
             .spawn(move || {
                 // Nobody waits any more if the future was dropped.
-                let _ = ended.send(engine::run(plan));
+                let _ = ended.send(log.within(|| engine::run(plan)));
             })
             .map_err(|error| {
                 Error::new(ErrorKind::Unavailable, "no thread could be started").because(error)
@@ -261,6 +261,24 @@ impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.gently.cancel();
         self.at_once.cancel();
+    }
+}
+
+/// Where the thread that starts a worker logs to, if that is another place than where all log.
+struct Log(Option<Dispatch>);
+
+impl Log {
+    fn of_this_thread() -> Self {
+        let log = tracing::dispatcher::get_default(Dispatch::clone);
+        // Whoever sets up logging later sets it up for all threads.
+        Log((!log.is::<NoSubscriber>()).then_some(log))
+    }
+
+    fn within<T>(&self, run: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(log) => tracing::dispatcher::with_default(log, run),
+            None => run(),
+        }
     }
 }
 

@@ -4,27 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::ErrorKind;
 use crate::key::{JobKey, Kind};
+use crate::store::{Health, Report};
 
 /// Something that the owner of a worker should know; see
 /// [`Worker::on_notice`](crate::Worker::on_notice).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Redis cannot be used, for this reason. The worker waits for it. Told once, and once more
-    /// if the kind of reason changes.
-    Away {
-        /// What sort of reason it is.
-        kind: ErrorKind,
-        /// The reason, and what can be done.
-        reason: String,
-    },
-    /// Redis can be used again.
-    Back {
-        /// For how long it could not be used.
-        after: Duration,
-    },
     /// Jobs of this kind wait, and no live instance has a route for them. Told by one of the
     /// instances, once.
     Unrouted {
@@ -55,6 +42,18 @@ pub enum Notice {
         /// How many fell this time.
         letters: u64,
     },
+    /// Redis does not serve: it cannot be reached, is loading, lets nobody in or takes no
+    /// writes. Told once, and again only if the reason becomes another one. The worker goes on
+    /// as soon as it can.
+    Away {
+        /// What is wrong, and what can be done.
+        error: String,
+    },
+    /// Redis serves again.
+    Back {
+        /// For how long it did not.
+        after: Duration,
+    },
 }
 
 type Hook = dyn Fn(&Notice) + Send + Sync;
@@ -70,10 +69,6 @@ impl Notices {
 
     pub(crate) fn tell(&self, notice: &Notice) {
         match notice {
-            Notice::Away { reason, .. } => {
-                tracing::warn!(reason, "Redis cannot be used; the worker waits for it");
-            }
-            Notice::Back { after } => tracing::info!(?after, "Redis can be used again"),
             Notice::Unrouted { kind, jobs } => tracing::warn!(
                 %kind,
                 jobs,
@@ -88,10 +83,22 @@ impl Notices {
             Notice::Trimmed { kind, letters } => {
                 tracing::warn!(%kind, letters, "old dead letters fell to their limits");
             }
+            Notice::Away { error } => tracing::warn!(error, "Redis does not serve"),
+            Notice::Back { after } => tracing::info!(?after, "Redis serves again"),
         }
         if let Some(hook) = &self.0 {
             hook(notice);
         }
+    }
+
+    /// What there is to tell about Redis.
+    pub(crate) fn health(self) -> Health {
+        Health::new(move |report| {
+            self.tell(&match report {
+                Report::Away { error } => Notice::Away { error },
+                Report::Back { after } => Notice::Back { after },
+            });
+        })
     }
 
     /// So many letters of a kind were trimmed, if any.

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::desk::Desk;
+use super::events::Events;
 use super::instances::Instances;
 use super::roster::{Roster, Served};
 use crate::handler::Source;
@@ -43,6 +44,7 @@ pub(crate) struct Pacer {
     clock: Arc<RedisClock>,
     roster: Arc<Roster>,
     instances: Arc<Instances>,
+    events: Arc<Events>,
     desk: Arc<Desk>,
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
@@ -71,11 +73,20 @@ struct Track {
     /// Touched, and not known to have expired.
     alive: Vec<(String, UnixMs)>,
     touch_again: Option<UnixUs>,
-    /// Touched a while ago: which of them are still due?
-    checks: VecDeque<(UnixUs, Vec<String>)>,
+    /// Touched or announced a while ago: which of them are still due?
+    checks: VecDeque<Check>,
     /// When to read what comes next, even if nothing is due.
     read_at: Option<UnixUs>,
     limit: usize,
+}
+
+/// Jobs to be looked after.
+struct Check {
+    at: UnixUs,
+    ids: Vec<String>,
+    /// How many events had been heard before their triggers were touched; `None` for those
+    /// that were announced by whoever stored them.
+    heard: Option<u64>,
 }
 
 impl Pacer {
@@ -83,6 +94,7 @@ impl Pacer {
         store: Arc<Store>,
         roster: Arc<Roster>,
         instances: Arc<Instances>,
+        events: Arc<Events>,
         desk: Arc<Desk>,
     ) -> Arc<Self> {
         Arc::new(Pacer {
@@ -90,6 +102,7 @@ impl Pacer {
             store,
             roster,
             instances,
+            events,
             desk,
             wakes: Mutex::default(),
             woken: Notify::new(),
@@ -174,10 +187,7 @@ impl Pacer {
             let Some(track) = tracks.get_mut(index).filter(|track| track.mine) else {
                 continue;
             };
-            if !wake.announced.is_empty() {
-                let check = (now.plus(UNANNOUNCED), wake.announced);
-                track.checks.push_back(check);
-            }
+            track.look_after(now, wake.announced, None);
             // A call may have scheduled others beside the one that it names.
             let next = track.coming.front().map(|(_, due)| *due);
             if wake
@@ -196,9 +206,9 @@ impl Pacer {
         if is_time(track.touch_again) || is_time(track.read_at) || track.has_due(now) {
             self.touch(track, now).await;
         }
-        while track.checks.front().is_some_and(|(at, _)| *at <= now) {
-            if let Some((_, ids)) = track.checks.pop_front() {
-                self.check(track, &ids, now).await;
+        while track.checks.front().is_some_and(|check| check.at <= now) {
+            if let Some(check) = track.checks.pop_front() {
+                self.check(track, &check, now).await;
             }
         }
     }
@@ -220,19 +230,20 @@ impl Pacer {
             .collect();
         track.note_touched(&batch[touched_before..]);
         let (since, limit) = (track.touched, track.limit + track.touched_then.len());
+        let heard = Some(self.events.heard());
         let until = Instant::now() + PATIENCE;
         let answer = track
             .served
             .ledger
             .touch(&triggers, since, limit, until)
             .await;
+        track.served.ledger.note("touch", &answer);
         let (alive, coming) = match answer {
             Ok(answer) => answer,
-            Err(error) => {
-                track.served.ails("triggers could not be touched", &error);
+            Err(_) => {
                 // Whether they were touched or not, they are looked after once more.
                 let ids = batch.into_iter().map(|(id, _)| id).collect();
-                track.checks.push_back((now.plus(UNANNOUNCED), ids));
+                track.look_after(now, ids, None);
                 track.read_at = Some(now.plus(AFTER_FAULT));
                 return;
             }
@@ -243,9 +254,7 @@ impl Pacer {
             .iter()
             .map(|(id, _)| id.clone())
             .collect();
-        if !touched.is_empty() {
-            track.checks.push_back((now.plus(UNANNOUNCED), touched));
-        }
+        track.look_after(now, touched, heard);
         // Nobody says which of them are alive, so all are touched again, for as long as an
         // event may be expected at all.
         batch.retain(|(_, due)| now.since(*due) < UNANNOUNCED);
@@ -279,19 +288,20 @@ impl Pacer {
     /// Hands over those that are still due some time after they were touched or announced:
     /// their trigger was not there, or has no TTL, or its event was lost; or whoever was to
     /// claim them is gone or has no room.
-    async fn check(&self, track: &Track, ids: &[String], now: UnixUs) {
+    async fn check(&self, track: &Track, check: &Check, now: UnixUs) {
         let until = Instant::now() + PATIENCE;
         let still = track
             .served
             .ledger
-            .still_due(ids, now.floor_ms(), until)
+            .still_due(&check.ids, now.floor_ms(), until)
             .await;
-        match still {
-            Ok(still) => self.hand_over(&track.served, still).await,
-            // The reconciler will find them.
-            Err(error) => track
-                .served
-                .ails("touched jobs could not be checked", &error),
+        track.served.ledger.note("check", &still);
+        // Otherwise the reconciler will find them.
+        if let Ok(still) = still {
+            if !still.is_empty() && check.heard == Some(self.events.heard()) {
+                self.events.doubt();
+            }
+            self.hand_over(&track.served, still).await;
         }
     }
 }
@@ -334,7 +344,7 @@ impl Track {
     /// When there is something to do; far away if nothing is known.
     fn next_action(&self) -> UnixUs {
         let due = self.coming.front().map(|(_, due)| expires_at(*due));
-        let check = self.checks.front().map(|(at, _)| *at);
+        let check = self.checks.front().map(|check| check.at);
         let next = [due, check, self.touch_again, self.read_at]
             .into_iter()
             .flatten()
@@ -346,6 +356,14 @@ impl Track {
         self.coming
             .front()
             .is_some_and(|(_, due)| expires_at(*due) <= now)
+    }
+
+    /// See in a while which of these are still due.
+    fn look_after(&mut self, now: UnixUs, ids: Vec<String>, heard: Option<u64>) {
+        if !ids.is_empty() {
+            let at = now.plus(UNANNOUNCED);
+            self.checks.push_back(Check { at, ids, heard });
+        }
     }
 
     /// What is due before now is left to others; read anew what comes.

@@ -220,13 +220,13 @@ impl Reconciler {
         let sweep = track.served.ledger.sweep(overdue, skip, BATCH, until).await;
         // Before its findings are used, and whoever else may have met the new connection.
         self.notice_absence();
+        track.served.ledger.note("sweep", &sweep);
         match sweep {
             Ok(found) => {
                 track.at_once = false;
                 self.found(track, found);
             }
-            Err(error) => {
-                track.served.ails("it could not be swept", &error);
+            Err(_) => {
                 track.sweep_at = Instant::now() + OVERDUE;
             }
         }

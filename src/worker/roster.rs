@@ -2,19 +2,16 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, RwLock};
+use std::time::Instant;
 
 use super::settle::Terms;
 use crate::client::Outbox;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::store::{Ledger, Settlement, Store};
-
-/// How often it is told at the most that something is wrong with one ledger.
-const REMINDER: Duration = Duration::from_secs(60);
 
 /// A kind that some route of this worker matches.
 pub(crate) struct Served {
@@ -25,8 +22,6 @@ pub(crate) struct Served {
     /// Its place in the roster; stays the same.
     pub(crate) index: usize,
     pub(crate) settles: Outbox<Settlement>,
-    /// When it was last told that something is wrong with this ledger.
-    told: Mutex<Option<Instant>>,
 }
 
 /// The kinds that this worker serves: those that its routes name, and of those that exist
@@ -92,7 +87,6 @@ impl Roster {
             routes,
             index: known.list.len(),
             settles,
-            told: Mutex::default(),
         });
         known.list = known.list.iter().cloned().chain([served.clone()]).collect();
         known.by_kind.insert(kind.clone(), served.clone());
@@ -125,20 +119,6 @@ impl Roster {
 }
 
 impl Served {
-    /// Something cannot be done to this ledger. Told now and then, and not with each try; what
-    /// concerns all ledgers is told elsewhere.
-    pub(crate) fn ails(&self, what: &str, error: &Error) {
-        if error.is_retryable() {
-            tracing::debug!(ledger = ?self, what, %error, "not now");
-            return;
-        }
-        let mut told = self.told.lock().expect("no panic while held");
-        if told.is_none_or(|at| at.elapsed() > REMINDER) {
-            *told = Some(Instant::now());
-            tracing::error!(ledger = ?self, what, %error, "something is wrong with this ledger");
-        }
-    }
-
     /// The key of a job of this kind. Ids that cannot be ours are nobody's.
     pub(crate) fn key(&self, id: &str) -> Option<JobKey> {
         self.ledger.kind().key(id).ok()

@@ -15,9 +15,12 @@
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
-//! | [`crash`] | killed workers; a Redis that is killed, hangs, forgets or refuses |
-//! | [`outages`] | Redis refuses, loads, turns read-only, hangs half-open: told once, lost nothing |
-//! | [`backlog`] | a hundred thousand overdue jobs, and what goes on beside them |
+//! | [`killed`] | worker processes that are killed |
+//! | [`outages`] | a Redis that is killed, hangs or cuts connections |
+//! | [`weather`] | every sort of outage: said once, survived, made good |
+//! | [`announced`] | notification flags: merged, looked up again, done without |
+//! | [`refused`] | what is refused, by whom, and what the error says |
+//! | [`backlog`] | a hundred thousand overdue jobs: what they cost, what they delay |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find what is missing, and repair it without a loss |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
@@ -33,21 +36,23 @@
 //! machine everything is late, and has to be right all the same.
 #![cfg(unix)]
 
+mod announced;
 mod auditing;
 mod backlog;
 mod bulk;
 mod cancelling;
 mod changing;
-mod crash;
 mod crowding;
 mod demo;
 mod examples;
 mod firing;
 mod instances;
 mod journal;
+mod killed;
 mod layers;
 mod letters;
 mod limits;
+mod log;
 mod mistakes;
 mod operating;
 mod outages;
@@ -56,9 +61,11 @@ mod pausing;
 mod process;
 mod proxy;
 mod race;
+mod refused;
 mod runs;
 mod scheduling;
 mod site;
 mod successors;
 mod terms;
+mod weather;
 mod workers;

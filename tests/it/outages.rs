@@ -1,261 +1,341 @@
-//! A Redis that refuses, loads, turns read-only or hangs half-open: the worker waits, says it
-//! once, and goes on as soon as it is over; the calls of a client end in time.
+//! A Redis that is killed, hangs or cuts connections: nothing is lost, nothing is repeated.
 
+use std::collections::{HashMap, HashSet};
+use std::future::IntoFuture;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
-use keyfall::{Client, ErrorKind, Notice, Router};
-use tokio::sync::mpsc;
+use keyfall::{Job, Router};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::crash::durable_redis;
-use crate::process::Process;
-use crate::proxy::Proxy;
-use crate::runs::{PATIENCE, Recorder, eventually, recorder};
-use crate::site::{HOUR, Running, Site, ms};
+use crate::runs::{Gate, PATIENCE, Runs, ids, recorder};
+use crate::site::{Running, Site, ms};
 
-/// How long an outage lasts: longer than several tries of every part of a worker.
-const OUTAGE: Duration = Duration::from_secs(3);
+/// Opens a gate when a handler ends, in whatever way.
+struct OpenOnDrop(Gate);
 
-/// A worker that notes its jobs, and what it tells of the weather.
-fn serve(site: &Site, log: &Recorder) -> (Running, mpsc::UnboundedReceiver<Notice>) {
-    let (tell, told) = mpsc::unbounded_channel();
-    let worker = site.worker(Router::new().route(&site.pattern(), log.done()));
-    let worker = worker.on_notice(move |notice| drop(tell.send(notice.clone())));
-    (Running::start(worker), told)
-}
-
-/// What is told of one outage: that it is one, of this kind, and that it is over. A machine that
-/// stops for seconds makes another one, which is told in the same way.
-async fn told_in_turn(told: &mut mpsc::UnboundedReceiver<Notice>, expected: ErrorKind) {
-    let mut first = Some(told.recv().await.unwrap());
-    while let Some(notice) = first.take().or_else(|| told.try_recv().ok()) {
-        match notice {
-            Notice::Away { kind, reason } => assert_eq!(kind, expected, "{reason}"),
-            other => panic!("{other:?}"),
-        }
-        match told.recv().await.unwrap() {
-            Notice::Back { .. } => {}
-            other => panic!("{other:?}"),
-        }
+impl Drop for OpenOnDrop {
+    fn drop(&mut self) {
+        self.0.open();
     }
 }
 
-/// Every call of a client with this patience fails in time, with an error that says what kind
-/// it is, and that trying again can help.
-async fn calls_fail_in_time(client: &Client, key: &str, reads: bool, expected: &[ErrorKind]) {
-    let calls = async {
-        let mut errors = vec![
-            client.schedule(key, "").await.map(drop).unwrap_err(),
-            client
-                .reschedule(key)
-                .after(HOUR)
-                .await
-                .map(drop)
-                .unwrap_err(),
-            client.cancel(key).await.map(drop).unwrap_err(),
-            client.update_payload(key, "").await.map(drop).unwrap_err(),
-        ];
-        if reads {
-            errors.push(client.get(key).await.map(drop).unwrap_err());
-            errors.push(client.kinds().await.map(drop).unwrap_err());
-        }
-        errors
-    };
-    for error in tokio::time::timeout(PATIENCE, calls).await.unwrap() {
-        assert!(error.is_retryable(), "{error:?}");
-        assert!(expected.contains(&error.kind()), "{error:?}");
-    }
+/// A Redis that has every write on disk before it answers.
+pub(crate) async fn durable_redis() -> Embedded {
+    let options = Embedded::options().args(["--appendfsync", "always"]);
+    options.start().await.unwrap()
 }
 
-async fn impatient(url: &str) -> Client {
-    let client = Client::builder(url).call_timeout(ms(400));
-    client.connect().await.unwrap()
+/// The runs of so many jobs, each of which may have run again.
+pub(crate) async fn take_different(runs: &mut Runs, count: usize) -> HashMap<String, Vec<Job>> {
+    let mut jobs: HashMap<String, Vec<Job>> = HashMap::new();
+    while jobs.len() < count {
+        let job = runs.next().await;
+        jobs.entry(job.key().id().to_owned()).or_default().push(job);
+    }
+    jobs
+}
+
+/// Schedules jobs one after the other that fall due over some seconds, until `stop`;
+/// returns the keys of those that were acknowledged. Every refusal has to be one that
+/// trying again can mend.
+pub(crate) fn keep_scheduling(
+    site: &Site,
+    stop: &Gate,
+) -> tokio::task::JoinHandle<(Vec<String>, Vec<keyfall::Error>)> {
+    let (client, kind, stop) = (site.client.clone(), site.kind(), stop.clone());
+    tokio::spawn(async move {
+        let (mut accepted, mut refused) = (Vec::new(), Vec::new());
+        let passed = stop.passed();
+        tokio::pin!(passed);
+        for n in 0_u64.. {
+            let key = format!("{kind}:{n}");
+            let call = client.schedule(&key, &n).after(ms(n * 13 % 1500));
+            match call.await {
+                Ok(_) => accepted.push(key),
+                Err(error) => {
+                    assert!(error.is_retryable(), "{error:?}");
+                    refused.push(error);
+                }
+            }
+            let pause = tokio::time::timeout(ms(10), &mut passed);
+            if pause.await.is_ok() {
+                break;
+            }
+        }
+        (accepted, refused)
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_is_one_line_in_the_log_and_its_end_another() {
+async fn a_redis_that_is_killed_or_restarted_loses_no_job() {
     let mut server = durable_redis().await;
-    let mut site = Site::at(&server.url(), "out-log").await;
-    let kind = format!("{}:work:sleep", site.app);
-    let worker = Process::start(&site);
-    // Some run during the outage, some are to be settled, some fall due.
-    for number in 0..60 {
-        let key = format!("{kind}:{number}");
-        let delay = ms(100 * number);
-        let call = site.client.schedule(&key, &300).after(delay);
-        call.await.unwrap();
-    }
-    eventually("some are done", async || {
-        let stats = site.client.stats(&kind).await.unwrap();
-        (stats.done > 5).then_some(())
-    })
-    .await;
+    let site = Site::at(&server.url(), "crash-restart").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let gate = Gate::closed();
+    let scheduling = keep_scheduling(&site, &gate);
+    let mut seen = take_different(&mut runs, 20).await;
     server.kill_server().await.unwrap();
-    tokio::time::sleep(OUTAGE).await;
+    // Jobs fall due meanwhile.
+    tokio::time::sleep(ms(700)).await;
     server.restart().await.unwrap();
+    seen.extend(take_different(&mut runs, 40).await);
+    // A clean one.
+    server.restart().await.unwrap();
+    seen.extend(take_different(&mut runs, 40).await);
+    gate.open();
+    let (accepted, refused) = scheduling.await.unwrap();
+    assert!(
+        refused.is_empty(),
+        "outages this short are bridged: {refused:?}"
+    );
+
+    let mut site = site;
     site.reconnect().await;
-    eventually("all are done", async || {
-        let stats = site.client.stats(&kind).await.ok()?;
-        (stats.done == 60).then_some(())
-    })
-    .await;
-    let said: Vec<String> = {
-        let log = worker.log.try_iter().collect();
-        worker.stop();
-        log
-    };
-    let with = |what: &str| said.iter().filter(|line| line.contains(what)).count();
-    assert_eq!(with("Redis cannot be used"), 1, "{said:#?}");
-    assert_eq!(with("Redis can be used again"), 1, "{said:#?}");
-    assert_eq!(with(" WARN ") + with("ERROR"), 1, "{said:#?}");
-    site.assert_balanced().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_turns_read_only_is_waited_for() {
-    let server = Embedded::start().await.unwrap();
-    let site = Site::at(&server.url(), "out-replica").await;
-    let (log, mut runs) = recorder();
-    let (worker, mut told) = serve(&site, &log);
-    let client = impatient(&site.url).await;
-    site.client.schedule(site.key("before"), "").await.unwrap();
-    runs.next().await;
-    for (number, key) in site.keys(20).enumerate() {
-        let delay = ms(100 * number as u64);
-        site.client.schedule(&key, "").after(delay).await.unwrap();
-    }
-    // Of a primary that is not there. The discard port: nobody listens.
-    let () = site.command(&["REPLICAOF", "127.0.0.1", "9"]).await;
-    calls_fail_in_time(&client, &site.key("refused"), false, &[ErrorKind::ReadOnly]).await;
-    tokio::time::sleep(OUTAGE).await;
-    let () = site.command(&["REPLICAOF", "NO", "ONE"]).await;
-    told_in_turn(&mut told, ErrorKind::ReadOnly).await;
-    assert_eq!(runs.take(20).await.len(), 20);
     let stats = site.all_ended().await;
-    assert_eq!(stats.done, 21);
+    assert_eq!((stats.failed, stats.dead), (0, 0));
     worker.stop().await;
+    for job in runs.rest() {
+        seen.entry(job.key().id().to_owned()).or_default().push(job);
+    }
+    for key in &accepted {
+        let id = key.rsplit(':').next().unwrap();
+        assert!(seen.contains_key(id), "{key} was acknowledged and lost");
+    }
+    assert_eq!(stats.accepted, accepted.len() as u64);
     site.assert_balanced().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_go_silent_are_replaced() {
-    let server = Embedded::start().await.unwrap();
-    let proxy = Proxy::before(&server.url());
-    let site = Site::at(&server.url(), "out-silent").await;
-    let behind = Site::at(&proxy.url(), "out-silent").await;
-    let client = impatient(&proxy.url()).await;
+async fn what_fell_due_while_redis_was_away_runs_as_soon_as_it_is_back() {
+    let mut server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-away").await;
     let (log, mut runs) = recorder();
-    let (worker, mut told) = serve(&behind, &log);
-    site.client.schedule(site.key("before"), "").await.unwrap();
-    runs.next().await;
-    let opened = proxy.opened();
-    for (number, key) in site.keys(20).enumerate() {
-        let delay = ms(200 * number as u64);
-        site.client.schedule(&key, "").after(delay).await.unwrap();
-    }
-    proxy.freeze();
-    // Its patience is what it takes to find out; a further try has another connection.
-    let error = client.cancel(site.key("none")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error:?}");
-    eventually("it is answered", async || {
-        client.cancel(site.key("none")).await.ok()
-    })
-    .await;
-    assert_eq!(runs.take(20).await.len(), 20);
-    told_in_turn(&mut told, ErrorKind::Unavailable).await;
-    let stats = site.all_ended().await;
-    assert_eq!((stats.done, stats.lapsed), (21, 0));
-    eventually(
-        "the two of the worker and that of the client are others",
-        async || (proxy.opened() >= opened + 3).then_some(()),
-    )
-    .await;
-    worker.stop().await;
-    site.assert_balanced().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_is_loading_is_waited_for() {
-    // Settings for tests of Redis itself: it loads slowly, and looks up now and then.
-    let slowly = ["--key-load-delay", "1000"];
-    let looks_up = ["--loading-process-events-interval-bytes", "1024"];
-    let options = Embedded::options().args(["--appendonly", "yes"]);
-    let mut server = options.args(slowly).args(looks_up).start().await.unwrap();
-    let mut site = Site::at(&server.url(), "out-loading").await;
-    let (log, mut runs) = recorder();
-    let (worker, mut told) = serve(&site, &log);
-    let client = impatient(&site.url).await;
-    let mut fill = redis::pipe();
-    for number in 0..10_000 {
-        fill.cmd("SET")
-            .arg(format!("other:{number}"))
-            .arg("x".repeat(50));
-    }
-    let () = fill.query_async(&mut site.redis()).await.unwrap();
-    for (number, key) in site.keys(20).enumerate() {
-        let delay = ms(200 * number as u64);
-        site.client.schedule(&key, "").after(delay).await.unwrap();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    for key in site.keys(300) {
+        site.client.schedule(key, "").after(ms(500)).await.unwrap();
     }
     server.kill_server().await.unwrap();
-    let restart = tokio::spawn(async move {
-        server.restart().await.unwrap();
-        server
-    });
-    eventually("it is loading", async || {
-        let client = redis::Client::open(&*site.url).unwrap();
-        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-        let ping = async {
-            let connection = client.get_multiplexed_async_connection_with_config(&patient);
-            redis::cmd("PING")
-                .query_async::<()>(&mut connection.await?)
-                .await
-        };
-        let error = ping.await.err()?;
-        error.to_string().contains("loading").then_some(())
-    })
-    .await;
-    let gone = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
-    calls_fail_in_time(&client, &site.key("refused"), true, &gone).await;
-    let server = restart.await.unwrap();
+    let left = 300 - runs.rest().len();
+    tokio::time::sleep(ms(600)).await;
+    server.restart().await.unwrap();
+    take_different(&mut runs, left).await;
     site.reconnect().await;
-    assert_eq!(runs.take(20).await.len(), 20);
-    told_in_turn(&mut told, ErrorKind::Unavailable).await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.accepted, stats.done), (300, 300));
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_starts_while_redis_is_away_waits_for_it() {
+    let mut server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-wait").await;
+    let (log, mut runs) = recorder();
+    site.client.schedule(site.key(1), "").await.unwrap();
+    server.kill_server().await.unwrap();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let impatient = site.serve(Router::new().route(&site.pattern(), log.done()));
+    tokio::time::sleep(ms(300)).await;
+    // It can be stopped while it waits.
+    impatient.stop().await;
+    server.restart().await.unwrap();
+    assert_eq!(ids(&[runs.next().await]), ["1"]);
+    site.reconnect().await;
     site.all_ended().await;
     worker.stop().await;
     site.assert_balanced().await;
-    drop(server);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn notification_flags_that_are_taken_away_are_merged_back_without_a_reconnect() {
-    let server = Embedded::start().await.unwrap();
-    let site = Site::at(&server.url(), "out-flags").await;
+async fn a_redis_that_hangs_for_a_while_loses_no_job() {
+    let server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-hang").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
-    let announces = async |others: &str| {
-        eventually("flags are merged", async || {
-            let args = ["CONFIG", "GET", "notify-keyspace-events"];
-            let (_, flags): (String, String) = site.command(&args).await;
-            let wanted = format!("Ex{others}");
-            wanted
-                .chars()
-                .all(|flag| flags.contains(flag))
-                .then_some(())
-        })
-        .await;
+    let gate = Gate::closed();
+    let scheduling = keep_scheduling(&site, &gate);
+    let mut seen = take_different(&mut runs, 20).await;
+    let pid = Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    kill_process(pid, Signal::CONT).unwrap();
+    seen.extend(take_different(&mut runs, 40).await);
+    gate.open();
+    let (accepted, refused) = scheduling.await.unwrap();
+    assert!(
+        refused.is_empty(),
+        "a hang this short is bridged: {refused:?}"
+    );
+    site.reconnect().await;
+    let stats = site.all_ended().await;
+    worker.stop().await;
+    for job in runs.rest() {
+        seen.entry(job.key().id().to_owned()).or_default().push(job);
+    }
+    for key in &accepted {
+        let id = key.rsplit(':').next().unwrap();
+        assert!(seen.contains_key(id), "{key} was acknowledged and lost");
+    }
+    assert_eq!((stats.failed, stats.dead), (0, 0));
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_lease_cannot_be_renewed_is_ended_and_the_job_is_run_again() {
+    let server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-renew").await;
+    let (log, mut runs) = recorder();
+    let ended = Gate::closed();
+    let handler = {
+        let ended = ended.clone();
+        async move |job: Job| {
+            log.note(&job);
+            if job.attempt() == 1 {
+                let _at_its_end = OpenOnDrop(ended.clone());
+                std::future::pending::<()>().await;
+            }
+        }
     };
-    announces("").await;
-    let () = site
-        .command(&["CONFIG", "SET", "notify-keyspace-events", "Kg"])
-        .await;
-    // Meanwhile jobs run all the same.
+    let router = Router::new().route(&site.pattern(), handler);
+    let worker = Running::start(site.worker(router).lease(Duration::from_secs(2)));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    let first = runs.next().await;
+    let pid = Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    // By the worker's own clock: Redis tells nobody anything now.
+    ended.passed().await;
+    assert!(first.cancellation().is_raised(), "it was told before");
+    kill_process(pid, Signal::CONT).unwrap();
+    let second = runs.next().await;
+    assert_eq!(second.attempt(), 2);
+    assert!(first.fence() < second.fence());
+    site.reconnect().await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (1, 1));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_ends_while_redis_is_away_is_settled_later_and_not_repeated() {
+    let mut server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-settle").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let ended = Gate::closed();
+    let handler = {
+        let (gate, ended) = (gate.clone(), ended.clone());
+        async move |job: Job| {
+            log.note(&job);
+            gate.passed().await;
+            ended.open();
+        }
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    runs.next().await;
+    server.kill_server().await.unwrap();
+    gate.open();
+    ended.passed().await;
+    server.restart().await.unwrap();
+    site.reconnect().await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed, stats.failed), (1, 0, 0));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_waits_for_redis_can_be_stopped() {
+    let mut server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-stop").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let running = format!("{}:it:running:1", site.app);
+    let router = Router::new().route(&site.pattern(), log.done()).route(
+        &format!("{}:it:running:{{id}}", site.app),
+        log.behind(&gate),
+    );
+    let worker = site.worker(router.clone()).grace(ms(200));
+    let worker = Running::start(worker.lease(Duration::from_secs(2)));
+    site.client.schedule(&running, "").await.unwrap();
+    runs.next().await;
+    // Heard of too early, and claimed when it is due: by then Redis is away.
+    let claimed = site.key("claimed");
     site.client
-        .schedule(site.key("unheard"), "")
-        .after(ms(50))
+        .schedule(&claimed, "")
+        .after(ms(600))
         .await
         .unwrap();
-    runs.next().await;
-    announces("Kg").await;
+    let () = site
+        .command(&["PUBLISH", "__keyevent@0__:expired", &claimed])
+        .await;
+    tokio::time::sleep(ms(200)).await;
+    server.kill_server().await.unwrap();
+    tokio::time::sleep(ms(600)).await;
+    // This one ends, and cannot be settled.
+    gate.open();
+    let stopped = tokio::time::timeout(PATIENCE, worker.stop());
+    stopped.await.expect("it stops without Redis");
+
+    server.restart().await.unwrap();
+    site.reconnect().await;
+    let next = Running::start(site.worker(router).lease(Duration::from_secs(2)));
+    let jobs = runs.take(2).await;
+    assert_eq!(ids(&jobs), ["1", "claimed"]);
+    for job in jobs {
+        let expected = if job.key().as_str() == running { 2 } else { 1 };
+        assert_eq!(job.attempt(), expected, "{job:?}");
+    }
+    site.all_ended().await;
+    next.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_killed_all_the_time_lose_nothing_and_repeat_nothing() {
+    let server = durable_redis().await;
+    let mut site = Site::at(&server.url(), "crash-cut").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let calls = site.keys(600).enumerate().map(|(number, key)| {
+        let delay = ms(100 + 4 * number as u64);
+        site.client.schedule(key, "").after(delay).into_future()
+    });
+    try_join_all(calls).await.unwrap();
+    let gate = Gate::closed();
+    let cutting = tokio::spawn({
+        let (url, gate) = (server.url(), gate.clone());
+        async move {
+            let mut redis = crate::site::connect(&url).await;
+            let passed = gate.passed();
+            tokio::pin!(passed);
+            let mut cut: u32 = 0;
+            for kind in ["pubsub", "normal"].iter().cycle() {
+                let args = ["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"];
+                cut += crate::site::command::<u32>(&mut redis, &args).await;
+                if tokio::time::timeout(ms(60), &mut passed).await.is_ok() {
+                    return cut;
+                }
+            }
+            unreachable!()
+        }
+    });
+    let jobs = runs.take(600).await;
+    gate.open();
+    assert!(cutting.await.unwrap() > 20, "connections were cut");
+    site.reconnect().await;
+    let stats = site.all_ended().await;
     worker.stop().await;
+    runs.assert_no_more();
+    let different: HashSet<&str> = jobs.iter().map(|job| job.key().id()).collect();
+    assert_eq!(different.len(), 600);
+    assert_eq!((stats.done, stats.lapsed), (600, 0));
     site.assert_balanced().await;
 }

@@ -1,6 +1,6 @@
 //! The examples as processes, which can be killed.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
@@ -13,8 +13,6 @@ use crate::site::Site;
 pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) lines: Receiver<String>,
-    /// What it logs, if it logs to its standard error.
-    pub(crate) log: Receiver<String>,
 }
 
 /// What runs a built example, with the Redis at `url`.
@@ -35,17 +33,6 @@ pub(crate) fn example(name: &str, url: &str) -> Command {
     command
 }
 
-fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
-    let (tell, lines) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            // A test that has seen enough is gone.
-            let _ = tell.send(line);
-        }
-    });
-    lines
-}
-
 impl Process {
     /// The example `worker`, which serves `app:work:sleep` of this site.
     pub(crate) fn start(site: &Site) -> Self {
@@ -56,13 +43,16 @@ impl Process {
 
     /// Any of them.
     pub(crate) fn spawn(mut command: Command) -> Self {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        Process {
-            lines: lines_of(child.stdout.take().unwrap()),
-            log: lines_of(child.stderr.take().unwrap()),
-            child,
-        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // A test that has seen enough is gone.
+                let _ = tell.send(line);
+            }
+        });
+        Process { child, lines }
     }
 
     /// What it prints next.

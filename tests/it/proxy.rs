@@ -1,89 +1,86 @@
-//! A network between a worker and its Redis that can be made to fail.
+//! A network between Keyfall and Redis that can fail without a word.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::task::JoinHandle;
+use keyfall::embedded::Embedded;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 
-/// Passes on what goes between its own socket and that of a server, until it is told not to.
+/// Forwards connections to a server, until it stops without closing them.
 pub(crate) struct Proxy {
-    path: PathBuf,
-    /// Connections with a lower number pass on nothing, and are not closed.
-    frozen: Arc<AtomicU64>,
-    opened: Arc<AtomicU64>,
-    task: JoinHandle<()>,
+    pub(crate) url: String,
+    /// Connections with a number below this one are dead, and do not know it.
+    dead: Arc<AtomicUsize>,
+    opened: Arc<AtomicUsize>,
 }
 
 impl Proxy {
-    /// In front of the server at `url`, `redis+unix:///path…`.
-    pub(crate) fn before(url: &str) -> Self {
-        let (_, server) = url.split_once("://").unwrap();
-        let server = PathBuf::from(server.split('?').next().unwrap());
-        let path = server.with_extension(format!("proxy{:08x}", rand::random::<u32>()));
-        let listener = UnixListener::bind(&path).unwrap();
-        let (frozen, opened): (Arc<AtomicU64>, Arc<AtomicU64>) = Default::default();
-        let (thaw, count) = (frozen.clone(), opened.clone());
-        let task = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = UnixStream::connect(&server).await else {
-                    continue;
-                };
-                let number = count.fetch_add(1, Ordering::SeqCst);
-                let (from_client, to_client) = client.into_split();
-                let (from_server, to_server) = server.into_split();
-                tokio::spawn(pass(from_client, to_server, number, thaw.clone()));
-                tokio::spawn(pass(from_server, to_client, number, thaw.clone()));
+    pub(crate) async fn to(server: &Embedded) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let socket = server.url().replace("redis+unix://", "");
+        let (dead, opened) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        tokio::spawn({
+            let (dead, opened) = (dead.clone(), opened.clone());
+            async move {
+                loop {
+                    let (near, _) = listener.accept().await.unwrap();
+                    let number = opened.fetch_add(1, Ordering::SeqCst);
+                    tokio::spawn(forward(near, socket.clone(), number, dead.clone()));
+                }
             }
         });
-        Proxy {
-            path,
-            frozen,
-            opened,
-            task,
-        }
+        Proxy { url, dead, opened }
     }
 
-    pub(crate) fn url(&self) -> String {
-        format!("redis+unix://{}", self.path.display())
-    }
-
-    /// All connections that are open go silent, and stay open. New ones work.
-    pub(crate) fn freeze(&self) {
+    /// Nothing passes any more on the connections that there are. New ones work.
+    pub(crate) fn forget_connections(&self) {
         let opened = self.opened.load(Ordering::SeqCst);
-        self.frozen.store(opened, Ordering::SeqCst);
+        self.dead.store(opened, Ordering::SeqCst);
     }
 
-    /// How many connections were opened so far.
-    pub(crate) fn opened(&self) -> u64 {
+    /// Nothing passes on any connection, whether it is there or still to come.
+    pub(crate) fn swallow_everything(&self) {
+        self.dead.store(usize::MAX, Ordering::SeqCst);
+    }
+
+    pub(crate) fn opened(&self) -> usize {
         self.opened.load(Ordering::SeqCst)
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.task.abort();
-        // It may never have been there.
-        let _ = std::fs::remove_file(&self.path);
-    }
+async fn forward(near: TcpStream, socket: String, number: usize, dead: Arc<AtomicUsize>) {
+    let (from_near, to_near) = near.into_split();
+    let far = UnixStream::connect(socket).await.unwrap();
+    let (from_far, to_far) = far.into_split();
+    let lives = move || number >= dead.load(Ordering::SeqCst);
+    tokio::join!(
+        pump(from_near, to_far, &lives),
+        pump(from_far, to_near, &lives)
+    );
 }
 
-async fn pass(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    number: u64,
-    frozen: Arc<AtomicU64>,
+/// Copies what comes, and swallows it once the connection is dead.
+async fn pump(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    lives: &impl Fn() -> bool,
 ) {
     let mut buffer = vec![0; 64 * 1024];
-    while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        if number < frozen.load(Ordering::SeqCst) {
-            // What came is swallowed, and nothing is closed.
-            std::future::pending::<()>().await;
-        }
-        if to.write_all(&buffer[..count]).await.is_err() {
-            return;
+    loop {
+        match from.read(&mut buffer).await {
+            Ok(0) | Err(_) if lives() => break,
+            // It must not be closed, even if the far end does.
+            Ok(0) | Err(_) => std::future::pending().await,
+            Ok(count) if lives() => {
+                if to.write_all(&buffer[..count]).await.is_err() {
+                    break;
+                }
+            }
+            Ok(_) => {}
         }
     }
+    // The other side learns of the end.
+    let _ = to.shutdown().await;
 }

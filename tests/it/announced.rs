@@ -1,0 +1,144 @@
+//! Whether Redis announces expired keys: merged, looked up again, and done without.
+
+use keyfall::embedded::Embedded;
+use keyfall::{Job, Router, Source};
+
+use crate::log::Log;
+use crate::runs::{Runs, eventually, recorder};
+use crate::site::{Site, ms};
+
+/// The flags that are set.
+async fn flags(site: &Site) -> String {
+    let args = ["CONFIG", "GET", "notify-keyspace-events"];
+    let (_, flags): (String, String) = site.command(&args).await;
+    flags
+}
+
+async fn set_flags(site: &Site, flags: &str) {
+    let args = ["CONFIG", "SET", "notify-keyspace-events", flags];
+    let () = site.command(&args).await;
+}
+
+/// Waits until expired keys are announced, and all of `others` beside.
+async fn announced(site: &Site, others: &[char]) {
+    eventually("flags are merged", async || {
+        let flags = flags(site).await;
+        let mut wanted = others.iter().chain(&['E', 'x']);
+        wanted.all(|flag| flags.contains(*flag)).then_some(())
+    })
+    .await;
+}
+
+/// Schedules jobs until one of them is heard of.
+async fn until_heard(site: &Site, runs: &mut Runs) {
+    eventually("an event is heard", async || {
+        let key = site.key(rand::random::<u32>());
+        site.client.schedule(&key, "").after(ms(50)).await.unwrap();
+        (runs.next().await.source() == Source::Event).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_flags_are_merged_in_at_the_start_and_with_each_new_connection() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "crash-flags").await;
+    let (log, mut runs) = recorder();
+    set_flags(&site, "").await;
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    announced(&site, &[]).await;
+
+    set_flags(&site, "gK").await;
+    let cut: u32 = site.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    assert_eq!(cut, 1);
+    announced(&site, &['g', 'K']).await;
+    until_heard(&site, &mut runs).await;
+    site.all_ended().await;
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn flags_that_somebody_takes_away_are_missed_as_soon_as_jobs_fall_due() {
+    let server = Embedded::start().await.unwrap();
+    let log = Log::read();
+    let site = Site::at(&server.url(), "flags-taken").await;
+    let (note, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
+    until_heard(&site, &mut runs).await;
+    // Events that are late, or that somebody else takes, are no reason to say anything.
+    assert_eq!(log.warnings(), [""; 0]);
+    for round in 1..=2 {
+        set_flags(&site, "gK").await;
+        let key = site.key(format_args!("round-{round}"));
+        site.client.schedule(&key, "").after(ms(100)).await.unwrap();
+        assert_ne!(runs.next().await.source(), Source::Event);
+        announced(&site, &['g', 'K']).await;
+        until_heard(&site, &mut runs).await;
+        eventually("it is told", async || {
+            (log.with("the missing flags are set").len() == round).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(log.warnings().len(), 2);
+    site.all_ended().await;
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_configure_redis_gets_every_job_run_and_is_told_once_what_to_set() {
+    let server = Embedded::start().await.unwrap();
+    let admin = Site::at(&server.url(), "crash-acl").await;
+    let rule = "on >word ~crash-acl:* ~keyfall:* resetchannels &keyfall:* &__keyevent@0__:expired +@all -@admin";
+    let mut args = vec!["ACL", "SETUSER", "worker"];
+    args.extend(rule.split(' '));
+    let () = admin.command(&args).await;
+    set_flags(&admin, "").await;
+
+    let log = Log::read();
+    let url = format!("{}?user=worker&pass=word", server.url());
+    let site = Site::at(&url, "crash-acl").await;
+    let (note, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
+    for (number, key) in site.keys(10).enumerate() {
+        let delay = ms(200 + 60 * number as u64);
+        site.client.schedule(key, "").after(delay).await.unwrap();
+    }
+    let sources: Vec<Source> = runs.take(10).await.iter().map(Job::source).collect();
+    assert!(!sources.contains(&Source::Event), "{sources:?}");
+    assert!(sources.contains(&Source::Pacer), "{sources:?}");
+    eventually("it is told", async || {
+        (!log.warnings().is_empty()).then_some(())
+    })
+    .await;
+    // Nor is it said again with the next connection.
+    let cut: u32 = admin.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    assert_eq!(cut, 1);
+    for key in 0..100 {
+        site.client
+            .schedule(site.key(format_args!("more-{key}")), "")
+            .after(ms(40 * key))
+            .await
+            .unwrap();
+    }
+    runs.take(100).await;
+    let warnings = log.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("set `notify-keyspace-events Ex`"),
+        "{warnings:?}"
+    );
+
+    // Somebody does so.
+    set_flags(&admin, "Ex").await;
+    until_heard(&site, &mut runs).await;
+    assert_eq!(log.with("expired keys are announced now").len(), 1);
+    assert_eq!(log.warnings().len(), 1);
+    site.all_ended().await;
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}

@@ -1,0 +1,67 @@
+//! What a worker logs, of the tests that read it.
+
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+/// The lines that Keyfall logs at `info` and above, on this thread and on those of the
+/// workers that it starts. A test that reads them has a runtime of one thread.
+pub(crate) struct Log {
+    lines: Lines,
+    _until_dropped: DefaultGuard,
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
+
+impl Log {
+    pub(crate) fn read() -> Self {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::registry().with(lines.clone());
+        Log {
+            lines,
+            _until_dropped: tracing::subscriber::set_default(subscriber),
+        }
+    }
+
+    /// All lines with this text.
+    pub(crate) fn with(&self, text: &str) -> Vec<String> {
+        let lines = self.lines.0.lock().unwrap();
+        let lines = lines.iter().map(|(_, line)| line);
+        lines.filter(|line| line.contains(text)).cloned().collect()
+    }
+
+    /// All warnings and errors.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let lines = self.lines.0.lock().unwrap();
+        let is_warning = |(level, _): &&(Level, String)| *level <= Level::WARN;
+        let lines = lines.iter().filter(is_warning);
+        lines.map(|(_, line)| line.clone()).collect()
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let meta = event.metadata();
+        if *meta.level() <= Level::INFO && meta.target().starts_with("keyfall") {
+            let mut line = Line(String::new());
+            event.record(&mut line);
+            self.0.lock().unwrap().push((*meta.level(), line.0));
+        }
+    }
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = match field.name() {
+            "message" => write!(self.0, "{value:?} "),
+            name => write!(self.0, "{name}={value:?} "),
+        };
+    }
+}

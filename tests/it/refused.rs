@@ -1,0 +1,225 @@
+//! What is refused, by whom, and what the error says.
+
+use keyfall::embedded::Embedded;
+use keyfall::{Client, ErrorKind, Router};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::proxy::Proxy;
+use crate::runs::{PATIENCE, recorder};
+use crate::site::{HOUR, Site, ms};
+
+/// What a situation makes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Answered,
+    /// Trying again can help.
+    Later(ErrorKind),
+    /// Trying again is of no use.
+    Never(ErrorKind),
+}
+
+impl End {
+    fn of<T>(result: keyfall::Result<T>) -> Self {
+        match result {
+            Ok(_) => End::Answered,
+            // Which of the two it is depends on how far the call came.
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
+                assert!(error.is_retryable());
+                End::Later(ErrorKind::Unavailable)
+            }
+            Err(error) if error.is_retryable() => End::Later(error.kind()),
+            Err(error) => End::Never(error.kind()),
+        }
+    }
+}
+
+/// How a call of each sort ends: schedule, reschedule, cancel, get, stats, and connect.
+async fn calls(client: &Client, url: &str, key: &str) -> [End; 6] {
+    let kind = key.rsplit_once(':').unwrap().0;
+    let connect = Client::builder(url).call_timeout(ms(700)).connect();
+    let calls = async {
+        [
+            End::of(client.schedule(key, "").after(HOUR).await),
+            End::of(client.reschedule(key).after(HOUR).await),
+            End::of(client.cancel(key).await),
+            End::of(client.get(key).await),
+            End::of(client.stats(kind).await),
+            End::of(connect.await),
+        ]
+    };
+    // Far more than six calls may take, and far less than for ever.
+    tokio::time::timeout(PATIENCE, calls).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_call_ends_in_time_in_any_weather_and_says_whether_trying_again_can_help() {
+    use ErrorKind::{Denied, Full, ReadOnly, Unavailable};
+    let slow = ["--key-load-delay", "700", "--appendfsync", "always"];
+    let mut server = Embedded::options().args(slow).start().await.unwrap();
+    let proxy = Proxy::to(&server).await;
+    let url = proxy.url.clone();
+    let client = async || {
+        let client = Client::builder(&url).call_timeout(ms(700));
+        client.connect().await.unwrap()
+    };
+    let mut admin = crate::site::connect(&server.url()).await;
+    let args = [
+        "ACL", "SETUSER", "nobody", "on", "nopass", "+@all", "~other:*",
+    ];
+    let () = crate::site::command(&mut admin, &args).await;
+    let key = "refused-calls:it:job:1";
+    let here = client().await;
+    assert_eq!(calls(&here, &url, key).await, [End::Answered; 6]);
+
+    let () = crate::site::command(&mut admin, &["CONFIG", "SET", "maxmemory", "1"]).await;
+    let mut full = [End::Answered; 6];
+    full[..1].fill(End::Later(Full));
+    // Nothing is there to be postponed, so nothing is refused.
+    let found = calls(&here, &url, key).await;
+    full[1] = found[1];
+    assert_eq!(found, full);
+    let () = crate::site::command(&mut admin, &["CONFIG", "SET", "maxmemory", "0"]).await;
+
+    let () = crate::site::command(&mut admin, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    let mut replica = [End::Later(ReadOnly); 6];
+    replica[3..5].fill(End::Answered);
+    assert_eq!(calls(&here, &url, key).await, replica);
+    let () = crate::site::command(&mut admin, &["REPLICAOF", "NO", "ONE"]).await;
+
+    let unknown = format!("{}?user=nobody&pass=x", server.url());
+    let denied = Client::connect(&unknown).await;
+    assert_eq!(End::of(denied), End::Never(Denied));
+
+    let process = Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    let unavailable = [End::Later(Unavailable); 6];
+    assert_eq!(calls(&here, &url, key).await, unavailable);
+    kill_process(process, Signal::CONT).unwrap();
+
+    let mut fill = redis::pipe();
+    for _ in 0..10_000 {
+        fill.cmd("INCR").arg("refused-calls").ignore();
+    }
+    let () = fill.query_async(&mut admin).await.unwrap();
+    let socket = server.url();
+    let direct = Client::builder(&socket).call_timeout(ms(700));
+    let direct = direct.connect().await.unwrap();
+    server.kill_server().await.unwrap();
+    assert_eq!(calls(&direct, &socket, key).await, unavailable);
+    {
+        let starting = server.restart();
+        tokio::pin!(starting);
+        // It answers no earlier than the last of these calls.
+        tokio::select! {
+            started = &mut starting => started.unwrap(),
+            found = calls(&direct, &socket, key) => {
+                assert_eq!(found, unavailable);
+                starting.await.unwrap();
+            }
+        }
+    }
+    assert_eq!(calls(&direct, &socket, key).await, [End::Answered; 6]);
+
+    let here = client().await;
+    proxy.swallow_everything();
+    assert_eq!(calls(&here, &url, key).await, unavailable);
+    // A call of which nobody knows may have come through by now.
+    let stats = direct.stats("refused-calls:it:job").await.unwrap();
+    assert!(stats.is_balanced(), "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_opens_the_server_and_is_never_repeated_in_an_error() {
+    let server = Embedded::start().await.unwrap();
+    let open = Site::at(&server.url(), "crash-password").await;
+    let args = ["CONFIG", "SET", "requirepass", "correct-horse"];
+    let () = open.command(&args).await;
+
+    for (query, secret) in [("", "correct-horse"), ("?pass=wrong-horse", "wrong-horse")] {
+        let url = format!("{}{query}", server.url());
+        let error = Client::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+        assert!(!error.is_retryable());
+        for text in [error.to_string(), format!("{error:?}")] {
+            assert!(!text.contains(secret), "{text}");
+        }
+    }
+    let url = format!("{}?pass=correct-horse", server.url());
+    let site = Site::at(&url, "crash-password").await;
+    assert!(!format!("{:?}", site.client).contains("horse"));
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    runs.next().await;
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_carry_keyfall_is_refused_with_the_remedy() {
+    let start = async |args: &[&str]| {
+        let options = Embedded::options().args(args.iter().copied());
+        options.start().await.unwrap()
+    };
+    let evicting = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
+    let replica = ["--replicaof", "127.0.0.1", "1"];
+    for (args, kind, remedy) in [
+        (
+            &evicting[..],
+            ErrorKind::Incompatible,
+            "maxmemory-policy noeviction",
+        ),
+        (&replica[..], ErrorKind::ReadOnly, "name the primary"),
+    ] {
+        let server = start(args).await;
+        let error = Client::connect(&server.url()).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(remedy), "{error}");
+    }
+    // An eviction policy without a limit evicts nothing, and another schema is another's.
+    let server = start(&evicting[2..]).await;
+    let site = Site::at(&server.url(), "crash-refused").await;
+    let () = site
+        .command(&["HSET", "keyfall:meta", "schema", "99"])
+        .await;
+    let error = Client::connect(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+    assert!(error.to_string().contains("another namespace"), "{error}");
+    let (log, _) = recorder();
+    let router = Router::new().route(&site.pattern(), log.done());
+    let refused = site.worker(router).run_until(std::future::pending()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Incompatible);
+    let other = Client::builder(&server.url()).namespace("other");
+    other.connect().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_redis_that_is_full_refuses_new_jobs_and_runs_those_it_has() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "crash-full").await;
+    let (log, mut runs) = recorder();
+    for key in site.keys(20) {
+        site.client.schedule(key, "").after(ms(800)).await.unwrap();
+    }
+    let cancelled = site.key("cancelled");
+    site.client
+        .schedule(&cancelled, "")
+        .after(HOUR)
+        .await
+        .unwrap();
+    let () = site.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let error = site.client.schedule(site.key("new"), "").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.is_retryable());
+    site.client.cancel(&cancelled).await.unwrap();
+    // A worker can even start.
+    let late = Site::at(&server.url(), "crash-full").await;
+    let worker = late.serve(Router::new().route(&site.pattern(), log.done()));
+    runs.take(20).await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.accepted, stats.done, stats.cancelled), (21, 20, 1));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}

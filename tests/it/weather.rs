@@ -1,0 +1,287 @@
+//! Every sort of outage: said once, and once that it is over; survived, and made good.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use keyfall::embedded::Embedded;
+use keyfall::{Notice, Router, Worker};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::log::Log;
+use crate::outages::durable_redis;
+use crate::proxy::Proxy;
+use crate::runs::{Gate, Runs, eventually, recorder};
+use crate::site::{Running, Site, ms};
+
+/// A worker in bad weather: one job runs all the time, others fall due all the time.
+struct Scene {
+    site: Site,
+    log: Log,
+    notices: Arc<Mutex<Vec<Notice>>>,
+    worker: Running,
+    runs: Runs,
+    gate: Gate,
+    scheduled: usize,
+}
+
+impl Scene {
+    /// `url` is the one of the worker and of its client; `server` is behind it.
+    async fn at(url: &str, app: &str) -> Self {
+        let log = Log::read();
+        let site = Site::at(url, app).await;
+        let (note, mut runs) = recorder();
+        let gate = Gate::closed();
+        let long = format!("{app}:it:long");
+        let router = Router::new()
+            .route(&site.pattern(), note.done())
+            .route(&format!("{long}:{{id}}"), note.behind(&gate));
+        let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
+        let hook = {
+            let notices = notices.clone();
+            move |notice: &Notice| notices.lock().unwrap().push(notice.clone())
+        };
+        let worker = Worker::new(site.client.clone(), router).lease(Duration::from_secs(30));
+        let worker = Running::start(worker.on_notice(hook));
+        site.client.schedule(format!("{long}:1"), "").await.unwrap();
+        runs.next().await;
+        Scene {
+            site,
+            log,
+            notices,
+            worker,
+            runs,
+            gate,
+            scheduled: 0,
+        }
+    }
+
+    /// Jobs that fall due over the next five seconds.
+    async fn schedule(&mut self) {
+        for n in 0..100_u64 {
+            let key = self.site.key(self.scheduled);
+            let call = self.site.client.schedule(key, &n).after(ms(50 * n));
+            call.await.unwrap();
+            self.scheduled += 1;
+        }
+    }
+
+    /// Everything has run, and is accounted for; events are heard again, and the weather was
+    /// told once with each of these texts, and once that it is over.
+    async fn ends(mut self, told: &[&str]) {
+        self.gate.open();
+        let mut jobs = self.runs.take(self.scheduled).await;
+        // Whatever comes now is announced.
+        let heard = eventually("an event is heard", async || {
+            let key = self.site.key(self.scheduled);
+            self.scheduled += 1;
+            self.site
+                .client
+                .schedule(key, "")
+                .after(ms(50))
+                .await
+                .unwrap();
+            jobs.push(self.runs.next().await);
+            (jobs.last().unwrap().source() == keyfall::Source::Event).then_some(())
+        });
+        heard.await;
+        let stats = self.site.all_ended().await;
+        assert_eq!((stats.failed, stats.dead, stats.lapsed), (0, 0, 0));
+        assert_eq!(stats.accepted, self.scheduled as u64);
+        eventually("the end is told", async || {
+            (!self.log.with("Redis serves again").is_empty()).then_some(())
+        })
+        .await;
+        self.worker.stop().await;
+        self.runs.assert_no_more();
+        self.site.reconnect().await;
+        self.site.assert_balanced().await;
+
+        for text in told {
+            let lines = self.log.with("Redis does not serve");
+            let lines: Vec<&String> = lines.iter().filter(|it| it.contains(text)).collect();
+            assert_eq!(lines.len(), 1, "{text}: {:?}", self.log.warnings());
+        }
+        let warnings = self.log.warnings();
+        // A Redis that restarts may be met while it loads, for a moment.
+        let expected = |line: &&String| {
+            told.iter()
+                .chain(&["is loading"])
+                .any(|it| line.contains(it))
+        };
+        let unexpected: Vec<&String> = warnings.iter().filter(|it| !expected(it)).collect();
+        assert!(unexpected.is_empty(), "{unexpected:?}");
+        assert_eq!(self.log.with("Redis serves again").len(), 1, "{warnings:?}");
+        let notices = self.notices.lock().unwrap();
+        let away = |it: &&Notice| matches!(it, Notice::Away { .. });
+        let back = |it: &&Notice| matches!(it, Notice::Back { after } if *after > ms(100));
+        assert_eq!(notices.iter().filter(away).count(), warnings.len());
+        assert_eq!(notices.iter().filter(back).count(), 1, "{notices:?}");
+    }
+}
+
+fn process_of(server: &Embedded) -> Pid {
+    Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_redis_that_is_gone_for_seconds_is_mentioned_once() {
+    let mut server = durable_redis().await;
+    let mut scene = Scene::at(&server.url(), "weather-gone").await;
+    scene.schedule().await;
+    server.kill_server().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    server.restart().await.unwrap();
+    scene.ends(&["is it running and reachable?"]).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_hangs_for_seconds_is_mentioned_once() {
+    let server = durable_redis().await;
+    let mut scene = Scene::at(&server.url(), "weather-hang").await;
+    scene.schedule().await;
+    kill_process(process_of(&server), Signal::STOP).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    kill_process(process_of(&server), Signal::CONT).unwrap();
+    scene.ends(&["Redis at"]).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_is_loading_is_waited_for() {
+    // Each command of the log takes a while to load, and clients are answered in between.
+    let slow = ["--key-load-delay", "300", "--appendfsync", "always"];
+    let mut server = Embedded::options().args(slow).start().await.unwrap();
+    let mut scene = Scene::at(&server.url(), "weather-loading").await;
+    let mut fill = redis::pipe();
+    for _ in 0..10_000 {
+        fill.cmd("INCR").arg("weather-loading").ignore();
+    }
+    let () = fill.query_async(&mut scene.site.redis()).await.unwrap();
+    scene.schedule().await;
+    server.kill_server().await.unwrap();
+    server.restart().await.unwrap();
+    scene.ends(&["is loading"]).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_turns_read_only_is_waited_for() {
+    let server = durable_redis().await;
+    let mut scene = Scene::at(&server.url(), "weather-replica").await;
+    scene.schedule().await;
+    let () = scene.site.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let () = scene.site.command(&["REPLICAOF", "NO", "ONE"]).await;
+    scene.ends(&["this server is a replica"]).await;
+}
+
+#[tokio::test]
+async fn connections_that_die_without_a_word_are_replaced() {
+    let server = durable_redis().await;
+    let proxy = Proxy::to(&server).await;
+    let mut scene = Scene::at(&proxy.url, "weather-half-open").await;
+    scene.schedule().await;
+    let before = proxy.opened();
+    proxy.forget_connections();
+    eventually("new connections", async || {
+        (proxy.opened() >= before + 2).then_some(())
+    })
+    .await;
+    scene.ends(&["Redis at"]).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_and_opened_anew_is_not_worth_a_word() {
+    let server = durable_redis().await;
+    let log = Log::read();
+    let site = Site::at(&server.url(), "weather-cut").await;
+    let (note, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    runs.next().await;
+    let redis = redis::Client::open(server.url()).unwrap();
+    let mut redis = redis.get_multiplexed_async_connection().await.unwrap();
+    let args = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    let cut: u32 = crate::site::command(&mut redis, &args).await;
+    assert!(cut > 1);
+    let late = site.key(2);
+    site.client
+        .schedule(&late, "")
+        .after(ms(1500))
+        .await
+        .unwrap();
+    runs.next().await;
+    site.all_ended().await;
+    worker.stop().await;
+    assert_eq!(log.warnings(), [""; 0]);
+    assert_eq!(log.with("Redis serves again"), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_broken_ledger_is_mentioned_once_and_once_that_it_works_again() {
+    let server = Embedded::start().await.unwrap();
+    let log = Log::read();
+    let site = Site::at(&server.url(), "weather-broken").await;
+    let (note, mut runs) = recorder();
+    let leased = format!("keyfall:{{{}/0}}:leased", site.kind());
+    let _: String = site.command(&["SET", &leased, "by hand"]).await;
+    for key in site.keys(20) {
+        site.client.schedule(key, "").await.unwrap();
+    }
+    let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
+    assert!(
+        log.warnings()[0].contains(&site.kind()),
+        "{:?}",
+        log.warnings()
+    );
+    let _: u64 = site.command(&["DEL", &leased]).await;
+    runs.take(20).await;
+    site.all_ended().await;
+    eventually("its end is told", async || {
+        (log.with("it works again").len() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn events_that_are_not_heard_while_redis_serves_are_mentioned_once() {
+    let server = Embedded::start().await.unwrap();
+    let admin = Site::at(&server.url(), "weather-deaf").await;
+    let acl = async |rule: &str| {
+        let mut args = vec!["ACL", "SETUSER", "worker"];
+        args.extend(rule.split(' '));
+        let () = admin.command(&args).await;
+    };
+    acl("on >word ~* resetchannels &keyfall:* +@all").await;
+    let log = Log::read();
+    let url = format!("{}?user=worker&pass=word", server.url());
+    let site = Site::at(&url, "weather-deaf").await;
+    let (note, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
+    eventually("it is told", async || {
+        (!log.warnings().is_empty()).then_some(())
+    })
+    .await;
+    site.client
+        .schedule(site.key(1), "")
+        .after(ms(300))
+        .await
+        .unwrap();
+    runs.next().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let warnings = log.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("events are not heard"), "{warnings:?}");
+    acl("&__keyevent@0__:expired").await;
+    eventually("its end is told", async || {
+        (log.with("events are heard again").len() == 1).then_some(())
+    })
+    .await;
+    site.all_ended().await;
+    worker.stop().await;
+    assert_eq!(log.warnings().len(), 1);
+    site.assert_balanced().await;
+}
