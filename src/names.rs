@@ -25,6 +25,12 @@ impl Names {
         }
     }
 
+    /// What all names but those of triggers begin with.
+    #[cfg(feature = "worker")]
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// Hash: kind → number of shards. Known kinds; a kind stays once it was used.
     pub(crate) fn kinds(&self) -> String {
         format!("{}:kinds", self.namespace)

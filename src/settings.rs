@@ -34,6 +34,9 @@ pub(crate) struct ClientSettings {
     /// After how long a call gives up, its repeats included. Defaults to 10 s: longer than a
     /// restart of Redis or a fail-over, shorter than what a caller of a service waits.
     pub(crate) call_timeout: Duration,
+    /// Whether a server is accepted that evicts ledgers when it is full. Defaults to no: it
+    /// would drop jobs without a word.
+    pub(crate) allow_eviction: bool,
     pub(crate) link: LinkSettings,
 }
 
@@ -43,6 +46,7 @@ impl Default for ClientSettings {
             namespace: "keyfall".into(),
             payload_limit: 1024 * 1024,
             call_timeout: Duration::from_secs(10),
+            allow_eviction: false,
             link: LinkSettings::default(),
         }
     }

@@ -56,6 +56,14 @@ impl ClientBuilder {
         self
     }
 
+    /// Accepts a server that evicts any key when it is full, an `allkeys-*` policy with a
+    /// `maxmemory`. It drops jobs then, without a word, and no count balances any more. Such a
+    /// server is refused otherwise; with this, a warning is logged. Defaults to `false`.
+    pub fn allow_eviction(mut self, allow: bool) -> Self {
+        self.settings.allow_eviction = allow;
+        self
+    }
+
     /// Connects, and checks that the server can carry Keyfall.
     ///
     /// # Errors
@@ -71,6 +79,7 @@ impl ClientBuilder {
             namespace,
             payload_limit,
             call_timeout,
+            allow_eviction: _,
             link,
         } = &self.settings;
         if namespace.is_empty() || namespace.len() > 64 || !namespace.chars().all(is_kind_char) {

@@ -131,7 +131,8 @@ impl Client {
         let store = Store::new(url, names, &settings.link)?;
         // A server that is not there is a mistake at start-up more often than an outage.
         let patience = settings.call_timeout.min(settings.link.connect_timeout);
-        store.check(Instant::now() + patience).await?;
+        let until = Instant::now() + patience;
+        store.check(settings.allow_eviction, until).await?;
         Ok(Client(Arc::new(Shared {
             settings,
             store,

@@ -13,7 +13,7 @@
 //! | [`list`] | the jobs of a ledger, page by page |
 //! | [`pause`] | pausing kinds, and resuming them |
 //! | [`audit`] | looking for what is wrong in a ledger, and mending it |
-//! | [`server`] | what a server must be to carry Keyfall |
+//! | [`url`], [`server`], [`rights`] | where a server is, what it must be to carry Keyfall, and what it must allow |
 
 mod audit;
 mod call;
@@ -32,10 +32,13 @@ mod list;
 mod pause;
 mod produce;
 mod reply;
+#[cfg(feature = "worker")]
+mod rights;
 mod script;
 mod server;
 #[cfg(feature = "worker")]
 mod subscription;
+mod url;
 #[cfg(feature = "worker")]
 mod work;
 
@@ -95,7 +98,7 @@ pub(crate) struct Store {
 impl Store {
     /// A store on the server that `url` names. Opens nothing yet.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
-        let client = server::client(url)?;
+        let client = url::client(url)?;
         let database = client.get_connection_info().redis_settings().db();
         Ok(Arc::new(Store {
             link: Link::new(client, settings),

@@ -1,10 +1,7 @@
 //! What a server must be to carry Keyfall.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
-
-use redis::IntoConnectionInfo;
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use std::time::Instant;
 
 use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,36 +36,10 @@ pub(crate) enum Announced {
     Unanswered(Error),
 }
 
-/// A client for `url`, with a socket that sends at once and notices a dead network.
-pub(super) fn client(url: &str) -> Result<redis::Client> {
-    // The URL may hold a password, so no message repeats it.
-    let invalid = |error: redis::RedisError| {
-        Error::new(
-            ErrorKind::InvalidSetting,
-            format!(
-                "the Redis URL is not valid ({}): write redis://[user:password@]host:port/database \
-                 or redis+unix:///path?db=0",
-                error.category()
-            ),
-        )
-    };
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(5));
-    let tcp = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive);
-    let info = url
-        .into_connection_info()
-        .map_err(invalid)?
-        .set_tcp_settings(tcp);
-    redis::Client::open(info).map_err(invalid)
-}
-
 impl Store {
     /// Refuses a server that cannot carry Keyfall: too old, a replica, one that would evict
-    /// the ledger, or one that holds another schema.
-    pub(crate) async fn check(&self, until: Instant) -> Result<()> {
+    /// the ledger unless that is allowed, or one that holds another schema.
+    pub(crate) async fn check(&self, allow_eviction: bool, until: Instant) -> Result<()> {
         let text: String = from_value(self.command(&redis::cmd("INFO"), until).await?)?;
         let info: HashMap<&str, &str> = text
             .lines()
@@ -82,18 +53,7 @@ impl Store {
                 format!("Redis at {address} is a replica: name the primary"),
             ));
         }
-        let policy = info.get("maxmemory_policy").copied().unwrap_or_default();
-        let limited = info.get("maxmemory").is_some_and(|limit| *limit != "0");
-        if policy.starts_with("allkeys") && limited {
-            return Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "Redis at {address} evicts any key when it is full (maxmemory-policy {policy}), \
-                     and would drop jobs: set `maxmemory-policy noeviction`, or give Keyfall a \
-                     Redis of its own"
-                ),
-            ));
-        }
+        self.check_eviction(&info, allow_eviction)?;
         let schema = self.schema(until).await?;
         if schema != SCHEMA.to_string() {
             return Err(Error::new(
@@ -121,6 +81,45 @@ impl Store {
         set.arg(self.names.meta()).arg("schema").arg(SCHEMA);
         self.command(&set, until).await?;
         from_value(self.command(&get, until).await?)
+    }
+
+    /// An `allkeys-*` policy evicts ledgers, and with them jobs; a `volatile-*` one evicts
+    /// triggers. Without a limit of memory nothing is evicted.
+    fn check_eviction(&self, info: &HashMap<&str, &str>, allowed: bool) -> Result<()> {
+        let address = self.address();
+        let policy = info.get("maxmemory_policy").copied().unwrap_or_default();
+        let limited = info.get("maxmemory").is_some_and(|limit| *limit != "0");
+        let all_keys = policy.starts_with("allkeys");
+        if all_keys && limited && !allowed {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "Redis at {address} evicts any key when it is full (maxmemory-policy {policy}), \
+                     and would drop jobs: set `maxmemory-policy noeviction`, or give Keyfall a \
+                     Redis of its own; `ClientBuilder::allow_eviction` accepts the loss"
+                ),
+            ));
+        }
+        // The client of a worker has said it.
+        if self.insists {
+            return Ok(());
+        }
+        if all_keys {
+            tracing::warn!(
+                %address,
+                policy,
+                "Redis evicts any key {}, and with it jobs: set `maxmemory-policy noeviction`",
+                if limited { "when it is full" } else { "as soon as it has a maxmemory" }
+            );
+        } else if policy.starts_with("volatile") && limited {
+            tracing::warn!(
+                %address,
+                policy,
+                "Redis evicts triggers when it is full: no job is lost, but jobs may start some \
+                 20 ms late; set `maxmemory-policy noeviction`"
+            );
+        }
+        Ok(())
     }
 
     fn check_version(&self, info: &HashMap<&str, &str>) -> Result<()> {

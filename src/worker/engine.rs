@@ -39,6 +39,7 @@ const HAND_BACK: Duration = Duration::from_secs(2);
 /// What an engine is made of.
 pub(crate) struct Plan {
     pub(crate) link: LinkSettings,
+    pub(crate) allow_eviction: bool,
     pub(crate) store: Arc<Store>,
     pub(crate) routes: Routes,
     pub(crate) settings: WorkerSettings,
@@ -65,6 +66,7 @@ pub(crate) fn run(plan: Plan) -> Result<()> {
 async fn drive(plan: Plan) -> Result<()> {
     let Plan {
         link,
+        allow_eviction,
         store,
         routes,
         settings,
@@ -74,7 +76,7 @@ async fn drive(plan: Plan) -> Result<()> {
         at_once,
     } = plan;
     tokio::select! {
-        checked = check(&store) => checked?,
+        checked = check(&store, &routes, allow_eviction) => checked?,
         () = gently.cancelled() => return Ok(()),
     }
 
@@ -222,10 +224,19 @@ async fn drive(plan: Plan) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a server that cannot carry Keyfall; waits for one that is away.
-async fn check(store: &Store) -> Result<()> {
+/// Refuses a server that cannot carry Keyfall, or does not let this user do it; waits for one
+/// that is away.
+async fn check(store: &Store, routes: &Routes, allow_eviction: bool) -> Result<()> {
+    let check = async || {
+        let until = Instant::now() + PATIENCE;
+        store.check(allow_eviction, until).await?;
+        for kind in routes.literal_kinds() {
+            store.check_rights(&kind, until).await?;
+        }
+        Ok::<(), Error>(())
+    };
     loop {
-        match store.check(Instant::now() + PATIENCE).await {
+        match check().await {
             Ok(()) => return Ok(()),
             // The second, if it went away in the middle of a question.
             Err(error)

@@ -48,7 +48,7 @@ use notice::Notices;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
-use crate::router::Router;
+use crate::router::{Router, Routes};
 use crate::settings::WorkerSettings;
 
 /// Runs the jobs of a router's kinds.
@@ -199,8 +199,9 @@ impl Worker {
         self.validate()?;
         let plan = engine::Plan {
             link: self.client.settings().link.clone(),
+            allow_eviction: self.client.settings().allow_eviction,
             store: self.client.store_for_worker(self.notices.clone().health()),
-            routes: self.router.finish()?,
+            routes: routes(self.router)?,
             settings: self.settings,
             notices: self.notices,
             handlers: Handle::current(),
@@ -255,6 +256,20 @@ impl Worker {
             format!("worker: {fault}"),
         ))
     }
+}
+
+/// # Errors
+/// If there is none.
+fn routes(router: Router) -> Result<Routes> {
+    let routes = router.finish()?;
+    if routes.routes.is_empty() {
+        return Err(Error::new(
+            ErrorKind::InvalidRoute,
+            "worker: its router has no route and no fallback, so it would run nothing: add one \
+             with `.route(\"app:module:biz:{id}\", handler)`",
+        ));
+    }
+    Ok(routes)
 }
 
 impl Drop for StopOnDrop {

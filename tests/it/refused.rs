@@ -1,12 +1,13 @@
 //! What is refused, by whom, and what the error says.
 
 use keyfall::embedded::Embedded;
-use keyfall::{Client, ErrorKind, Router};
+use keyfall::{Client, ErrorKind, Outcome, Router, Worker};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::log::Log;
 use crate::proxy::Proxy;
-use crate::runs::{PATIENCE, recorder};
-use crate::site::{HOUR, Site, ms};
+use crate::runs::{PATIENCE, eventually, recorder};
+use crate::site::{HOUR, Running, Site, ms};
 
 /// What a situation makes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,8 +178,8 @@ async fn a_server_that_cannot_carry_keyfall_is_refused_with_the_remedy() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(remedy), "{error}");
     }
-    // An eviction policy without a limit evicts nothing, and another schema is another's.
-    let server = start(&evicting[2..]).await;
+    // Another schema is another's.
+    let server = start(&[]).await;
     let site = Site::at(&server.url(), "crash-refused").await;
     let () = site
         .command(&["HSET", "keyfall:meta", "schema", "99"])
@@ -221,5 +222,149 @@ async fn a_redis_that_is_full_refuses_new_jobs_and_runs_those_it_has() {
     assert_eq!((stats.accepted, stats.done, stats.cancelled), (21, 20, 1));
     worker.stop().await;
     runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn eviction_is_refused_or_warned_of_by_what_it_would_drop() {
+    let log = Log::read();
+    let connect = async |policy: &str, maxmemory: &str, allow: bool| {
+        let args = ["--maxmemory-policy", policy, "--maxmemory", maxmemory];
+        let server = Embedded::options().args(args).start().await.unwrap();
+        let client = Client::builder(&server.url()).allow_eviction(allow);
+        (client.connect().await, server)
+    };
+    let mut warned = 0;
+    for (policy, maxmemory, allow, refused, warning) in [
+        ("noeviction", "64mb", false, false, ""),
+        ("allkeys-lfu", "64mb", false, true, ""),
+        (
+            "allkeys-lfu",
+            "64mb",
+            true,
+            false,
+            "any key when it is full",
+        ),
+        (
+            "allkeys-lfu",
+            "0",
+            false,
+            false,
+            "as soon as it has a maxmemory",
+        ),
+        ("volatile-ttl", "64mb", false, false, "no job is lost"),
+        ("volatile-ttl", "0", false, false, ""),
+    ] {
+        let (connected, _server) = connect(policy, maxmemory, allow).await;
+        let what = format!("{policy} {maxmemory} {allow}");
+        match connected {
+            Err(error) => {
+                assert!(refused, "{what}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Incompatible, "{what}");
+                assert!(error.to_string().contains("allow_eviction"), "{error}");
+            }
+            Ok(client) => {
+                assert!(!refused, "{what}");
+                let (note, mut runs) = recorder();
+                let router = Router::new().route("refused-evict:it:job:{id}", note.done());
+                let worker = Running::start(Worker::new(client.clone(), router));
+                client.schedule("refused-evict:it:job:1", "").await.unwrap();
+                runs.next().await;
+                worker.stop().await;
+            }
+        }
+        warned += usize::from(!warning.is_empty());
+        let warnings = log.warnings();
+        assert_eq!(warnings.len(), warned, "{what}: {warnings:?}");
+        assert!(
+            warnings
+                .last()
+                .is_none_or(|it| warning.is_empty() || it.contains(warning))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_worker_without_any_route_is_refused() {
+    let site = Site::new("refused-empty").await;
+    let refused = site.worker(Router::new());
+    let error = refused.run_until(std::future::pending()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRoute);
+    assert!(error.to_string().contains(".route("), "{error}");
+    // One that takes what nobody else does has something to do.
+    let (note, _) = recorder();
+    let fallback = Running::start(site.worker(Router::new().fallback(note.done())));
+    fallback.stop().await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_use_the_names_of_the_jobs_is_told_so_before_any_is_claimed() {
+    let server = Embedded::start().await.unwrap();
+    let log = Log::read();
+    let site = Site::at(&server.url(), "refused-acl").await;
+    let allow = async |names: &str| {
+        let mut args = vec![
+            "ACL",
+            "SETUSER",
+            "worker",
+            "on",
+            ">word",
+            "resetkeys",
+            "+@all",
+        ];
+        args.push("&*");
+        args.extend(names.split(' '));
+        let () = site.command(&args).await;
+    };
+    let url = format!("{}?user=worker&pass=word", server.url());
+    let start = async |pattern: &str| {
+        let client = Client::connect(&url).await.unwrap();
+        let (note, runs) = recorder();
+        let later = note.then(|job| match job.attempt() {
+            1 => Outcome::again_after(ms(50)),
+            _ => Outcome::Done,
+        });
+        (
+            Worker::new(client, Router::new().route(pattern, later)),
+            runs,
+        )
+    };
+    for (names, missing) in [
+        ("~keyfall:*", "`refused-acl:it:job:*`"),
+        (
+            "~refused-acl:* ~keyfall:meta",
+            "`keyfall:{refused-acl:it:job/0}:due`",
+        ),
+    ] {
+        allow(names).await;
+        let (worker, _) = start(&site.pattern()).await;
+        let error = worker.run_until(std::future::pending()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(error.to_string().contains(missing), "{error}");
+    }
+
+    // With a pattern, nobody knows the names before there are jobs.
+    allow("~keyfall:*").await;
+    let (worker, mut runs) = start("refused-acl:*:job:{id}").await;
+    let worker = Running::start(worker);
+    site.client.schedule(site.key(1), "").await.unwrap();
+    runs.next().await;
+    eventually("it is told", async || {
+        (!log.warnings().is_empty()).then_some(())
+    })
+    .await;
+    tokio::time::sleep(ms(1500)).await;
+    let warnings = log.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains(&site.kind()), "{warnings:?}");
+    allow("~keyfall:* ~refused-acl:*").await;
+    runs.next().await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (1, 0));
+    eventually("its end is told", async || {
+        (log.with("it works again").len() == 1).then_some(())
+    })
+    .await;
+    worker.stop().await;
     site.assert_balanced().await;
 }

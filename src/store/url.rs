@@ -1,0 +1,129 @@
+//! From a URL to a client, or to what is wrong with the URL.
+
+use std::time::Duration;
+
+use redis::IntoConnectionInfo;
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A client for `url`, with a socket that sends at once and notices a dead network.
+pub(super) fn client(url: &str) -> Result<redis::Client> {
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(5));
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    let open = || redis::Client::open(url.into_connection_info()?.set_tcp_settings(tcp));
+    open().map_err(|error| {
+        let fault = fault(url).unwrap_or_else(|| error.category().to_owned());
+        Error::new(
+            ErrorKind::InvalidSetting,
+            format!(
+                "the Redis URL is not valid: {fault}; write redis://[user:password@]host:port/database \
+                 or redis+unix:///path?db=0"
+            ),
+        )
+    })
+}
+
+/// Which part of a URL is wrong. Names the part and does not repeat it, but for a scheme: any
+/// other may be a password, or a piece of one, that stands where it should not.
+fn fault(url: &str) -> Option<String> {
+    let fault = match url.split_once("://") {
+        None => "it has no scheme",
+        Some((scheme @ ("rediss" | "valkeys"), _)) => {
+            return Some(format!(
+                "{scheme}:// asks for TLS, which this version does not speak: use a tunnel, or a \
+                 port without TLS"
+            ));
+        }
+        Some(("redis" | "valkey", rest)) => of_tcp(rest)?,
+        Some(("redis+unix" | "valkey+unix" | "unix", _)) => {
+            "the database, `db` behind the `?`, is no number"
+        }
+        Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_lowercase()) => {
+            return Some(format!("the scheme {scheme}:// is not known"));
+        }
+        Some(_) => "the scheme is not known",
+    };
+    Some(fault.to_owned())
+}
+
+/// What is wrong behind `redis://`.
+fn of_tcp(rest: &str) -> Option<&'static str> {
+    let end = |text: &str| text.find(['/', '?', '#']).unwrap_or(text.len());
+    let place = match rest.rsplit_once('@') {
+        Some((user, _)) if end(user) < user.len() => {
+            return Some(
+                "user or password holds a character that must be written as %2F for `/`, %3F for \
+                 `?`, %23 for `#`",
+            );
+        }
+        Some((_, place)) => place,
+        None => rest,
+    };
+    let (authority, path) = place.split_at(end(place));
+    let port_at = authority
+        .rfind(':')
+        .filter(|at| !authority[*at..].contains(']'));
+    let (host, port) = authority.split_at(port_at.unwrap_or(authority.len()));
+    if host.is_empty() {
+        return Some("the host is missing");
+    }
+    let port = port.strip_prefix(':').unwrap_or_default();
+    if !port.is_empty() && port.parse::<u16>().is_err() {
+        return Some(
+            "the port is no number from 1 to 65535; or is the `@` behind a password missing?",
+        );
+    }
+    let path = path.strip_prefix('/').unwrap_or_default();
+    let database = &path[..end(path)];
+    if !database.is_empty() && database.parse::<u32>().is_err() {
+        return Some("the database, behind the `/`, is no number");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wrong_part_is_named_and_no_password_is_repeated() {
+        for (url, part) in [
+            ("localhost", "no scheme"),
+            ("user:geheim@localhost:6379", "no scheme"),
+            ("http://localhost", "the scheme http:// is not known"),
+            ("geheim!://localhost", "the scheme is not known"),
+            ("rediss://:geheim@localhost", "rediss:// asks for TLS"),
+            ("redis://", "the host is missing"),
+            ("redis://:6379", "the host is missing"),
+            ("redis://:geheim@:6379", "the host is missing"),
+            ("redis://localhost:port", "the port is no number"),
+            ("redis://localhost:65536/0", "the port is no number"),
+            ("redis://[::1]:x", "the port is no number"),
+            ("redis://localhost:geheim", "the port is no number"),
+            ("redis://user:geheim/x@localhost", "user or password"),
+            ("redis://user:ge?heim@localhost", "user or password"),
+            ("redis://u:geheim@localhost/zero", "the database"),
+            ("redis://localhost/-1", "the database"),
+            ("redis+unix:///tmp/redis.sock?db=geheim", "the database"),
+        ] {
+            let error = client(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::InvalidSetting);
+            let text = format!("{error} {error:?}");
+            assert!(text.contains(part), "{url}: {text}");
+            assert!(!text.contains("heim"), "{url}: {text}");
+        }
+        for url in [
+            "redis://localhost",
+            "redis://user:p%2Fss@[::1]:6379/3",
+            "valkey://localhost:1/",
+            "redis+unix:///tmp/redis.sock?db=3&pass=x",
+        ] {
+            client(url).expect(url);
+        }
+    }
+}
