@@ -3,7 +3,9 @@
 //! Left alone, Redis finds expired keys by sampling, seconds late and worse the more keys
 //! have a TTL. Whoever reads a key that is past its time makes Redis expire it at once.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod track;
+
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,11 +20,7 @@ use crate::handler::Source;
 use crate::settings::{LONGEST_SLEEP, UNANNOUNCED};
 use crate::store::{RedisClock, Store};
 use crate::time::{UnixMs, UnixUs};
-
-/// How many jobs are read ahead, and touched in one call, while there are few; it grows to
-/// [`MOST`] while the reads come back full.
-const LEAST: usize = 64;
-const MOST: usize = 1024;
+use track::{Check, Track};
 
 /// A trigger that is still alive after its touch is touched again so much later. Redis
 /// expires a key only once its clock is past the time, and the clocks differ by a little.
@@ -57,36 +55,6 @@ struct Wake {
     due: Option<UnixMs>,
     /// Jobs that are due already, and that were announced.
     announced: Vec<String>,
-}
-
-/// Where the pacer stands in one ledger.
-struct Track {
-    served: Arc<Served>,
-    /// The ledger falls to this instance.
-    mine: bool,
-    /// Everything due before this was touched, or left to the reconciler.
-    touched: UnixMs,
-    /// What was touched of those that are due exactly then.
-    touched_then: HashSet<String>,
-    /// What comes next, the soonest first.
-    coming: VecDeque<(String, UnixMs)>,
-    /// Touched, and not known to have expired.
-    alive: Vec<(String, UnixMs)>,
-    touch_again: Option<UnixUs>,
-    /// Touched or announced a while ago: which of them are still due?
-    checks: VecDeque<Check>,
-    /// When to read what comes next, even if nothing is due.
-    read_at: Option<UnixUs>,
-    limit: usize,
-}
-
-/// Jobs to be looked after.
-struct Check {
-    at: UnixUs,
-    ids: Vec<String>,
-    /// How many events had been heard before their triggers were touched; `None` for those
-    /// that were announced by whoever stored them.
-    heard: Option<u64>,
 }
 
 impl Pacer {
@@ -304,9 +272,7 @@ impl Pacer {
             self.hand_over(&track.served, still).await;
         }
     }
-}
 
-impl Pacer {
     /// Gives each job to the second in its rank: the first has had its time.
     async fn hand_over(&self, served: &Served, ids: Vec<String>) {
         let mut late = format!("late {}", served.ledger.subject());
@@ -323,100 +289,4 @@ impl Pacer {
             self.tell_all(&late).await;
         }
     }
-}
-
-impl Track {
-    fn new(served: Arc<Served>) -> Self {
-        Track {
-            served,
-            mine: false,
-            touched: UnixMs(0),
-            touched_then: HashSet::new(),
-            coming: VecDeque::new(),
-            alive: Vec::new(),
-            touch_again: None,
-            checks: VecDeque::new(),
-            read_at: None,
-            limit: LEAST,
-        }
-    }
-
-    /// When there is something to do; far away if nothing is known.
-    fn next_action(&self) -> UnixUs {
-        let due = self.coming.front().map(|(_, due)| expires_at(*due));
-        let check = self.checks.front().map(|check| check.at);
-        let next = [due, check, self.touch_again, self.read_at]
-            .into_iter()
-            .flatten()
-            .min();
-        next.unwrap_or(UnixUs(u64::MAX))
-    }
-
-    fn has_due(&self, now: UnixUs) -> bool {
-        self.coming
-            .front()
-            .is_some_and(|(_, due)| expires_at(*due) <= now)
-    }
-
-    /// See in a while which of these are still due.
-    fn look_after(&mut self, now: UnixUs, ids: Vec<String>, heard: Option<u64>) {
-        if !ids.is_empty() {
-            let at = now.plus(UNANNOUNCED);
-            self.checks.push_back(Check { at, ids, heard });
-        }
-    }
-
-    /// What is due before now is left to others; read anew what comes.
-    fn start_from(&mut self, now: UnixUs) {
-        self.rest();
-        self.touched = now.floor_ms();
-        self.read_at = Some(now);
-    }
-
-    /// Another instance paces from now on. What was touched here is still looked after.
-    fn rest(&mut self) {
-        self.touched_then.clear();
-        self.coming.clear();
-        self.alive.clear();
-        self.touch_again = None;
-        self.read_at = None;
-    }
-
-    /// The batch is in order of its due times.
-    fn note_touched(&mut self, batch: &[(String, UnixMs)]) {
-        for (id, due) in batch {
-            if *due > self.touched {
-                self.touched = *due;
-                self.touched_then.clear();
-            }
-            self.touched_then.insert(id.clone());
-        }
-    }
-
-    fn see_coming(&mut self, mut coming: Vec<(String, UnixMs)>, limit: usize, now: UnixUs) {
-        let full = coming.len() == limit;
-        let all_due = coming
-            .last()
-            .is_some_and(|(_, due)| expires_at(*due) <= now);
-        self.limit = match (full, all_due) {
-            (true, true) => (self.limit * 8).min(MOST),
-            _ => LEAST,
-        };
-        coming.retain(|(id, due)| *due > self.touched || !self.touched_then.contains(id));
-        self.coming = coming.into();
-    }
-
-    /// Whether as many jobs as can be touched at once are due.
-    fn is_flooded(&self, now: UnixUs) -> bool {
-        self.coming.len() >= MOST
-            && self
-                .coming
-                .back()
-                .is_some_and(|(_, due)| expires_at(*due) <= now)
-    }
-}
-
-/// Redis expires a key only when its clock is past the time.
-fn expires_at(due: UnixMs) -> UnixUs {
-    UnixUs(due.0.saturating_add(1).saturating_mul(1000))
 }

@@ -1,0 +1,144 @@
+//! Where the pacer stands in one ledger: what was touched, what comes, what is looked after.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::super::roster::Served;
+use crate::settings::UNANNOUNCED;
+use crate::time::{UnixMs, UnixUs};
+
+/// How many jobs are read ahead, and touched in one call, while there are few; it grows to
+/// [`MOST`] while the reads come back full.
+const LEAST: usize = 64;
+const MOST: usize = 1024;
+
+/// Where the pacer stands in one ledger.
+pub(super) struct Track {
+    pub(super) served: Arc<Served>,
+    /// The ledger falls to this instance.
+    pub(super) mine: bool,
+    /// Everything due before this was touched, or left to the reconciler.
+    pub(super) touched: UnixMs,
+    /// What was touched of those that are due exactly then.
+    pub(super) touched_then: HashSet<String>,
+    /// What comes next, the soonest first.
+    pub(super) coming: VecDeque<(String, UnixMs)>,
+    /// Touched, and not known to have expired.
+    pub(super) alive: Vec<(String, UnixMs)>,
+    pub(super) touch_again: Option<UnixUs>,
+    /// Touched or announced a while ago: which of them are still due?
+    pub(super) checks: VecDeque<Check>,
+    /// When to read what comes next, even if nothing is due.
+    pub(super) read_at: Option<UnixUs>,
+    pub(super) limit: usize,
+}
+
+/// Jobs to be looked after.
+pub(super) struct Check {
+    pub(super) at: UnixUs,
+    pub(super) ids: Vec<String>,
+    /// How many events had been heard before their triggers were touched; `None` for those
+    /// that were announced by whoever stored them.
+    pub(super) heard: Option<u64>,
+}
+
+impl Track {
+    pub(super) fn new(served: Arc<Served>) -> Self {
+        Track {
+            served,
+            mine: false,
+            touched: UnixMs(0),
+            touched_then: HashSet::new(),
+            coming: VecDeque::new(),
+            alive: Vec::new(),
+            touch_again: None,
+            checks: VecDeque::new(),
+            read_at: None,
+            limit: LEAST,
+        }
+    }
+
+    /// When there is something to do; far away if nothing is known.
+    pub(super) fn next_action(&self) -> UnixUs {
+        let due = self.coming.front().map(|(_, due)| expires_at(*due));
+        let check = self.checks.front().map(|check| check.at);
+        let next = [due, check, self.touch_again, self.read_at]
+            .into_iter()
+            .flatten()
+            .min();
+        next.unwrap_or(UnixUs(u64::MAX))
+    }
+
+    pub(super) fn has_due(&self, now: UnixUs) -> bool {
+        self.coming
+            .front()
+            .is_some_and(|(_, due)| expires_at(*due) <= now)
+    }
+
+    /// See in a while which of these are still due.
+    pub(super) fn look_after(&mut self, now: UnixUs, ids: Vec<String>, heard: Option<u64>) {
+        if !ids.is_empty() {
+            let at = now.plus(UNANNOUNCED);
+            self.checks.push_back(Check { at, ids, heard });
+        }
+    }
+
+    /// What is due before now is left to others; read anew what comes.
+    pub(super) fn start_from(&mut self, now: UnixUs) {
+        self.rest();
+        self.touched = now.floor_ms();
+        self.read_at = Some(now);
+    }
+
+    /// Another instance paces from now on. What was touched here is still looked after.
+    pub(super) fn rest(&mut self) {
+        self.touched_then.clear();
+        self.coming.clear();
+        self.alive.clear();
+        self.touch_again = None;
+        self.read_at = None;
+    }
+
+    /// The batch is in order of its due times.
+    pub(super) fn note_touched(&mut self, batch: &[(String, UnixMs)]) {
+        for (id, due) in batch {
+            if *due > self.touched {
+                self.touched = *due;
+                self.touched_then.clear();
+            }
+            self.touched_then.insert(id.clone());
+        }
+    }
+
+    pub(super) fn see_coming(
+        &mut self,
+        mut coming: Vec<(String, UnixMs)>,
+        limit: usize,
+        now: UnixUs,
+    ) {
+        let full = coming.len() == limit;
+        let all_due = coming
+            .last()
+            .is_some_and(|(_, due)| expires_at(*due) <= now);
+        self.limit = match (full, all_due) {
+            (true, true) => (self.limit * 8).min(MOST),
+            _ => LEAST,
+        };
+        coming.retain(|(id, due)| *due > self.touched || !self.touched_then.contains(id));
+        self.coming = coming.into();
+    }
+
+    /// Whether as many jobs as can be touched at once are due.
+    pub(super) fn is_flooded(&self, now: UnixUs) -> bool {
+        self.coming.len() >= MOST
+            && self
+                .coming
+                .back()
+                .is_some_and(|(_, due)| expires_at(*due) <= now)
+    }
+}
+
+/// Redis expires a key only when its clock is past the time.
+fn expires_at(due: UnixMs) -> UnixUs {
+    UnixUs(due.0.saturating_add(1).saturating_mul(1000))
+}
