@@ -188,7 +188,7 @@ impl Fault {
     pub(crate) fn may_be_mended(&self) -> bool {
         self.error.is_retryable()
             || self.error.kind() == ErrorKind::Denied
-            || self.class == Class::NoScript
+            || matches!(self.class, Class::NoScript | Class::Refused)
     }
 
     /// What the whole server ails from, if it is not only about this request.

@@ -35,7 +35,7 @@ pub(crate) enum Ailment {
 /// What there is to tell about a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// It does not serve, for this reason. Told again when the reason is another one.
+    /// It does not serve, for this reason. Each sort of reason is told once until it is back.
     Away { error: String },
     /// It serves again.
     Back { after: Duration },
@@ -61,12 +61,9 @@ struct State {
 }
 
 struct Illness {
-    ailment: Ailment,
     since: Instant,
-    /// This ailment was told.
-    told: bool,
-    /// Some ailment was told.
-    tell_end: bool,
+    /// What was told of it so far, each once.
+    told: Vec<Ailment>,
 }
 
 struct Deafness {
@@ -103,19 +100,13 @@ impl Health {
         }
         state.failed = state.failed.max(sent);
         let ill = state.ill.get_or_insert(Illness {
-            ailment,
             since: sent,
-            told: false,
-            tell_end: false,
+            told: Vec::new(),
         });
-        if ill.ailment != ailment {
-            ill.ailment = ailment;
-            ill.told = false;
-        }
-        if ill.told || ill.since.elapsed() < BLIP {
+        if ill.told.contains(&ailment) || ill.since.elapsed() < BLIP {
             return;
         }
-        (ill.told, ill.tell_end) = (true, true);
+        ill.told.push(ailment);
         drop(state);
         let error = error.to_string();
         (self.tell)(Report::Away { error });
@@ -132,7 +123,7 @@ impl Health {
         state.served = now;
         let ended = state.ill.take();
         drop(state);
-        if let Some(ill) = ended.filter(|ill| ill.tell_end) {
+        if let Some(ill) = ended.filter(|ill| !ill.told.is_empty()) {
             let after = now - ill.since;
             (self.tell)(Report::Back { after });
         }
@@ -254,6 +245,7 @@ mod tests {
         for _ in 0..3 {
             health.fails(Ailment::Busy, Instant::now(), &error("loading"));
         }
+        health.fails(Ailment::Away, Instant::now(), &error("refused"));
         let before = Instant::now();
         // An answer to what was sent before the latest failure.
         health.serves(sent);

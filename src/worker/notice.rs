@@ -43,8 +43,8 @@ pub enum Notice {
         letters: u64,
     },
     /// Redis does not serve: it cannot be reached, is loading, lets nobody in or takes no
-    /// writes. Told once, and again only if the reason becomes another one. The worker goes on
-    /// as soon as it can.
+    /// writes. Each of these is told once at the most until it is [`Back`](Self::Back). The
+    /// worker goes on as soon as it can.
     Away {
         /// What is wrong, and what can be done.
         error: String,

@@ -1,7 +1,7 @@
 //! A network between Keyfall and Redis that can fail without a word.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use keyfall::embedded::Embedded;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,6 +13,7 @@ pub(crate) struct Proxy {
     /// Connections with a number below this one are dead, and do not know it.
     dead: Arc<AtomicUsize>,
     opened: Arc<AtomicUsize>,
+    babbling: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -21,17 +22,33 @@ impl Proxy {
         let url = format!("redis://{}", listener.local_addr().unwrap());
         let socket = server.url().replace("redis+unix://", "");
         let (dead, opened) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let babbling = Arc::new(AtomicBool::new(false));
         tokio::spawn({
-            let (dead, opened) = (dead.clone(), opened.clone());
+            let (dead, opened, babbling) = (dead.clone(), opened.clone(), babbling.clone());
             async move {
                 loop {
-                    let (near, _) = listener.accept().await.unwrap();
+                    let (mut near, _) = listener.accept().await.unwrap();
+                    if babbling.load(Ordering::SeqCst) {
+                        // Whoever asks may be gone again.
+                        let _ = near.write_all(b"HTTP/1.1 502 Bad Gateway\r\n\r\n").await;
+                        continue;
+                    }
                     let number = opened.fetch_add(1, Ordering::SeqCst);
                     tokio::spawn(forward(near, socket.clone(), number, dead.clone()));
                 }
             }
         });
-        Proxy { url, dead, opened }
+        Proxy {
+            url,
+            dead,
+            opened,
+            babbling,
+        }
+    }
+
+    /// New connections are answered as by a load balancer that has nobody behind it.
+    pub(crate) fn babble(&self, babbling: bool) {
+        self.babbling.store(babbling, Ordering::SeqCst);
     }
 
     /// Nothing passes any more on the connections that there are. New ones work.

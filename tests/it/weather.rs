@@ -11,7 +11,7 @@ use crate::log::Log;
 use crate::outages::durable_redis;
 use crate::proxy::Proxy;
 use crate::runs::{Gate, Runs, eventually, recorder};
-use crate::site::{Running, Site, ms};
+use crate::site::{Running, Site, command, ms};
 
 /// A worker in bad weather: one job runs all the time, others fall due all the time.
 struct Scene {
@@ -188,6 +188,46 @@ async fn connections_that_die_without_a_word_are_replaced() {
     scene.ends(&["Redis at"]).await;
 }
 
+/// Cuts all connections but that of `redis`.
+async fn cut(redis: &mut redis::aio::MultiplexedConnection) {
+    for kind in ["pubsub", "normal"] {
+        let args = ["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"];
+        let cut: u32 = command(redis, &args).await;
+        assert!(cut > 0);
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_has_no_room_for_another_client_is_waited_for() {
+    let server = durable_redis().await;
+    let mut scene = Scene::at(&server.url(), "weather-clients").await;
+    scene.schedule().await;
+    let mut redis = scene.site.redis();
+    let () = command(&mut redis, &["CONFIG", "SET", "maxclients", "1"]).await;
+    cut(&mut redis).await;
+    // The run that ends meanwhile is settled when that can be done.
+    scene.gate.open();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let () = command(&mut redis, &["CONFIG", "SET", "maxclients", "1000"]).await;
+    scene.ends(&["Redis at"]).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_that_of_a_redis_is_waited_out() {
+    let server = durable_redis().await;
+    let proxy = Proxy::to(&server).await;
+    let mut scene = Scene::at(&proxy.url, "weather-babble").await;
+    scene.schedule().await;
+    let mut redis = crate::site::connect(&server.url()).await;
+    proxy.babble(true);
+    cut(&mut redis).await;
+    // The run that ends meanwhile is settled when that can be done.
+    scene.gate.open();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    proxy.babble(false);
+    scene.ends(&["does not speak as Redis does"]).await;
+}
+
 #[tokio::test]
 async fn a_connection_that_is_cut_and_opened_anew_is_not_worth_a_word() {
     let server = durable_redis().await;
@@ -200,7 +240,7 @@ async fn a_connection_that_is_cut_and_opened_anew_is_not_worth_a_word() {
     let redis = redis::Client::open(server.url()).unwrap();
     let mut redis = redis.get_multiplexed_async_connection().await.unwrap();
     let args = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
-    let cut: u32 = crate::site::command(&mut redis, &args).await;
+    let cut: u32 = command(&mut redis, &args).await;
     assert!(cut > 1);
     let late = site.key(2);
     site.client
