@@ -223,35 +223,33 @@ impl Ledger {
         })
     }
 
-    /// Touches triggers, so that Redis expires those that are due, and reads what falls due
-    /// from `since` on, the soonest first. Returns how many of the triggers are still alive,
-    /// and the jobs with their due times.
+    /// Touches triggers, so that Redis expires those that are due, and reads what falls due, if
+    /// that is asked for: from a time on, the soonest first, so many. Returns how many of the
+    /// triggers are still alive, and the jobs with their due times.
     pub(crate) async fn touch(
         &self,
         triggers: &[String],
-        since: UnixMs,
-        limit: usize,
+        read: Option<(UnixMs, usize)>,
         until: Instant,
     ) -> Result<(u64, Vec<(String, UnixMs)>)> {
         let mut pipeline = redis::pipe();
         if !triggers.is_empty() {
             pipeline.cmd("EXISTS").arg(triggers);
         }
-        pipeline
-            .cmd("ZRANGEBYSCORE")
-            .arg(&self.names.due)
-            .arg(since.0)
-            .arg("+inf")
-            .arg("WITHSCORES")
-            .arg("LIMIT")
-            .arg(0)
-            .arg(limit);
+        if let Some((since, limit)) = read {
+            pipeline.cmd("ZRANGEBYSCORE").arg(&self.names.due);
+            pipeline.arg(since.0).arg("+inf").arg("WITHSCORES");
+            pipeline.arg("LIMIT").arg(0).arg(limit);
+        }
+        if pipeline.is_empty() {
+            return Ok((0, Vec::new()));
+        }
         let value = self.store.pipeline(&pipeline, until).await?;
-        let (alive, coming): (u64, Vec<(String, f64)>) = if triggers.is_empty() {
-            let (coming,) = from_value(value)?;
-            (0, coming)
-        } else {
-            from_value(value)?
+        type Coming = Vec<(String, f64)>;
+        let (alive, coming): (u64, Coming) = match (triggers.is_empty(), read) {
+            (true, _) => (0, from_value::<(Coming,)>(value)?.0),
+            (false, None) => (from_value::<(u64,)>(value)?.0, Coming::new()),
+            (false, Some(_)) => from_value(value)?,
         };
         let coming = coming.into_iter().map(|(id, due)| (id, UnixMs(due as u64)));
         Ok((alive, coming.collect()))

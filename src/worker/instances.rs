@@ -7,6 +7,7 @@
 //! and the ledger still gives the job to one: the ranking only spares work.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -23,6 +24,8 @@ pub(crate) struct Instances {
     /// This instance, for as long as it knows of no other.
     me: Arc<Peer>,
     view: RwLock<Arc<View>>,
+    /// How many views there were.
+    number: AtomicU64,
 }
 
 /// Who is to claim a job that was heard of.
@@ -100,11 +103,17 @@ impl Instances {
             id,
             view: RwLock::new(Arc::new(View::of(vec![me.clone()]))),
             me,
+            number: AtomicU64::new(0),
         })
     }
 
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The number of the view that answers are given by.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
     }
 
     /// Whether no other instance is known.
@@ -139,6 +148,7 @@ impl Instances {
             went: old.peers.iter().any(|peer| lacks(&peers, &peer.id)),
         };
         *self.view.write().expect("no panic while held") = Arc::new(View::of(peers));
+        self.number.fetch_add(1, Ordering::Release);
         change
     }
 

@@ -109,13 +109,14 @@ impl Pacer {
     /// Paces, for ever.
     pub(crate) async fn run(&self) {
         let mut tracks: Vec<Track> = Vec::new();
+        let mut view = None;
         loop {
             let Some(now) = self.clock.now() else {
                 // Nothing was heard from Redis yet.
                 tokio::time::sleep(AFTER_FAULT).await;
                 continue;
             };
-            self.meet(&mut tracks, now);
+            self.meet(&mut tracks, &mut view, now);
             let ready = tracks.iter_mut().filter(|track| track.next_action() <= now);
             join_all(ready.map(|track| self.step(track, now))).await;
             let next = tracks.iter().map(Track::next_action).min();
@@ -135,12 +136,20 @@ impl Pacer {
     }
 
     /// Takes in new ledgers, those that fall to this instance or no longer do, and wake-ups.
-    fn meet(&self, tracks: &mut Vec<Track>, now: UnixUs) {
-        for served in self.roster.all().iter().skip(tracks.len()).cloned() {
+    /// `view` is by which view of the instances that was decided.
+    fn meet(&self, tracks: &mut Vec<Track>, view: &mut Option<u64>, now: UnixUs) {
+        let known = tracks.len();
+        for served in self.roster.all().iter().skip(known).cloned() {
             tracks.push(Track::new(served));
         }
-        for track in tracks.iter_mut() {
-            let mine = self.instances.paces(&track.served);
+        let current = Some(self.instances.number());
+        let is_another = std::mem::replace(view, current) != current;
+        for (place, track) in tracks.iter_mut().enumerate() {
+            let mine = if is_another || place >= known {
+                self.instances.paces(&track.served)
+            } else {
+                track.mine
+            };
             // The server's clock may have been set back: what was touched lies ahead again.
             if mine && (!track.mine || track.touched > now.floor_ms()) {
                 track.start_from(now);
@@ -174,10 +183,8 @@ impl Pacer {
         if is_time(track.touch_again) || is_time(track.read_at) || track.has_due(now) {
             self.touch(track, now).await;
         }
-        while track.checks.front().is_some_and(|check| check.at <= now) {
-            if let Some(check) = track.checks.pop_front() {
-                self.check(track, &check, now).await;
-            }
+        if let Some(check) = track.take_checks(now) {
+            self.check(track, &check, now).await;
         }
     }
 
@@ -197,14 +204,11 @@ impl Pacer {
             .map(|key| key.to_string())
             .collect();
         track.note_touched(&batch[touched_before..]);
-        let (since, limit) = (track.touched, track.limit + track.touched_then.len());
+        let limit = track.limit + track.touched_then.len();
+        let read = track.wants_to_read(now).then_some((track.touched, limit));
         let heard = Some(self.events.heard());
         let until = Instant::now() + PATIENCE;
-        let answer = track
-            .served
-            .ledger
-            .touch(&triggers, since, limit, until)
-            .await;
+        let answer = track.served.ledger.touch(&triggers, read, until).await;
         track.served.ledger.note("touch", &answer);
         let (alive, coming) = match answer {
             Ok(answer) => answer,
@@ -216,8 +220,9 @@ impl Pacer {
                 return;
             }
         };
-        track.read_at = None;
-        track.see_coming(coming, limit, now);
+        if read.is_some() {
+            track.see_coming(coming, limit, now);
+        }
         let touched: Vec<String> = batch[touched_before..]
             .iter()
             .map(|(id, _)| id.clone())

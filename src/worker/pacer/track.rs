@@ -2,6 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::roster::Served;
 use crate::settings::UNANNOUNCED;
@@ -11,6 +12,13 @@ use crate::time::{UnixMs, UnixUs};
 /// [`MOST`] while the reads come back full.
 const LEAST: usize = 64;
 const MOST: usize = 1024;
+
+/// How old what was read may be when something is touched. Reading costs more than touching,
+/// and jobs that are due within so little are rarely scheduled.
+const READ_AGAIN: Duration = Duration::from_millis(4);
+
+/// Jobs are looked after so much sooner, if others are at that moment.
+const CHECK_AHEAD: Duration = Duration::from_millis(5);
 
 /// Where the pacer stands in one ledger.
 pub(super) struct Track {
@@ -30,6 +38,10 @@ pub(super) struct Track {
     pub(super) checks: VecDeque<Check>,
     /// When to read what comes next, even if nothing is due.
     pub(super) read_at: Option<UnixUs>,
+    /// When that was last read.
+    read: UnixUs,
+    /// There was no more to read.
+    complete: bool,
     pub(super) limit: usize,
 }
 
@@ -54,6 +66,8 @@ impl Track {
             touch_again: None,
             checks: VecDeque::new(),
             read_at: None,
+            read: UnixUs(0),
+            complete: false,
             limit: LEAST,
         }
     }
@@ -73,6 +87,32 @@ impl Track {
         self.coming
             .front()
             .is_some_and(|(_, due)| expires_at(*due) <= now)
+    }
+
+    /// Whether to read what comes next with the next touch. A job that is not the next one is
+    /// stored without a word, so what was read does not stay true.
+    pub(super) fn wants_to_read(&self, now: UnixUs) -> bool {
+        self.read_at.is_some_and(|at| at <= now)
+            || now >= self.read.plus(READ_AGAIN)
+            || !self.complete && self.coming.len() < LEAST / 2
+    }
+
+    /// The jobs that it is time to look after, and those that it soon will be; and how many
+    /// events had been heard before the first of them was touched.
+    pub(super) fn take_checks(&mut self, now: UnixUs) -> Option<Check> {
+        if self.checks.front()?.at > now {
+            return None;
+        }
+        let mut all = self.checks.pop_front()?;
+        let soon = now.plus(CHECK_AHEAD);
+        while self.checks.front().is_some_and(|check| check.at <= soon)
+            && all.ids.len() < MOST
+            && let Some(next) = self.checks.pop_front()
+        {
+            all.ids.extend(next.ids);
+            all.heard = all.heard.or(next.heard);
+        }
+        Some(all)
     }
 
     /// See in a while which of these are still due.
@@ -124,6 +164,9 @@ impl Track {
             (true, true) => (self.limit * 8).min(MOST),
             _ => LEAST,
         };
+        self.read = now;
+        self.read_at = None;
+        self.complete = !full;
         coming.retain(|(id, due)| *due > self.touched || !self.touched_then.contains(id));
         self.coming = coming.into();
     }
