@@ -173,6 +173,11 @@ pub(crate) const BEAT: Duration = Duration::from_millis(800);
 #[cfg(feature = "worker")]
 pub(crate) const SILENCE: Duration = Duration::from_millis(1250);
 
+/// For how long an instance that is gone keeps the jobs that it had a route for from those that
+/// take what nobody has a route for. Longer than a worker needs to be replaced by another.
+#[cfg(feature = "worker")]
+pub(crate) const LATELY: Duration = Duration::from_secs(10);
+
 /// How long a subscription may be silent before it is asked whether it lives. Longer than
 /// [`BEAT`], since it hears its own instance's beats.
 #[cfg(feature = "worker")]

@@ -121,6 +121,7 @@ async fn drive(plan: Plan) -> Result<()> {
     );
     let lookout = Arc::new(Lookout {
         store: store.clone(),
+        roster: roster.clone(),
         instances: instances.clone(),
         notices,
         dead,

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -16,6 +17,7 @@ use super::roster::Served;
 use crate::instance::{Description, Takes};
 use crate::key::JobKey;
 use crate::routing::Coverage;
+use crate::settings::LATELY;
 use crate::store::{Alive, unique_id};
 
 /// This instance and its peers.
@@ -26,6 +28,8 @@ pub(crate) struct Instances {
     view: RwLock<Arc<View>>,
     /// How many views there were.
     number: AtomicU64,
+    /// The instances that were seen lately, and when each was last.
+    lately: Mutex<Vec<(Arc<Peer>, Instant)>>,
 }
 
 /// Who is to claim a job that was heard of.
@@ -104,6 +108,7 @@ impl Instances {
             view: RwLock::new(Arc::new(View::of(vec![me.clone()]))),
             me,
             number: AtomicU64::new(0),
+            lately: Mutex::default(),
         })
     }
 
@@ -147,6 +152,7 @@ impl Instances {
             came: peers.iter().any(|peer| lacks(&old.peers, &peer.id)),
             went: old.peers.iter().any(|peer| lacks(&peers, &peer.id)),
         };
+        self.remember(&peers);
         *self.view.write().expect("no panic while held") = Arc::new(View::of(peers));
         self.number.fetch_add(1, Ordering::Release);
         change
@@ -173,18 +179,31 @@ impl Instances {
         self.view().standing(served, &self.id).paces
     }
 
-    /// Whether an instance has a route for this job, fallbacks aside.
+    /// Whether an instance has a route for this job, or had one lately, fallbacks aside. Nobody
+    /// knows before the first look, and then it is as if one had.
     pub(crate) fn route(&self, key: &JobKey) -> bool {
-        let peers = &self.view().peers;
-        peers.iter().any(|peer| peer.takes.route_of(key).is_some())
+        self.some_lately(|peer| peer.takes.route_of(key).is_some())
     }
 
-    /// Whether an instance has a route for jobs of this kind, fallbacks aside.
+    /// The same of any job of this kind.
     pub(crate) fn route_kind(&self, kind: &str) -> bool {
-        let peers = &self.view().peers;
-        peers
-            .iter()
-            .any(|peer| peer.takes.coverage(kind) != Coverage::None)
+        self.some_lately(|peer| peer.takes.coverage(kind) != Coverage::None)
+    }
+
+    fn some_lately(&self, routes: impl Fn(&Peer) -> bool) -> bool {
+        let lately = self.lately.lock().expect("no panic while held");
+        lately.is_empty() || lately.iter().any(|(peer, _)| routes(peer))
+    }
+
+    /// An instance that is gone may be one that is replaced, or one that was held up together
+    /// with Redis: what it has a route for is not up for others to grab at once.
+    fn remember(&self, peers: &[Arc<Peer>]) {
+        let now = Instant::now();
+        let mut lately = self.lately.lock().expect("no panic while held");
+        lately.retain(|(old, seen)| {
+            now.duration_since(*seen) < LATELY && peers.iter().all(|peer| peer.id != old.id)
+        });
+        lately.extend(peers.iter().map(|peer| (peer.clone(), now)));
     }
 
     /// Whether it falls to this instance to report about a kind that nobody has a route for.

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::instances::Instances;
 use super::notice::{Notice, Notices};
+use super::roster::Roster;
 use crate::error::Result;
 use crate::headers::Headers;
 use crate::key::Kind;
@@ -30,6 +31,7 @@ const LEASE: Duration = Duration::from_secs(10);
 /// Looks at all kinds that exist.
 pub(crate) struct Lookout {
     pub(crate) store: Arc<Store>,
+    pub(crate) roster: Arc<Roster>,
     pub(crate) instances: Arc<Instances>,
     pub(crate) notices: Notices,
     pub(crate) dead: DeadLimits,
@@ -93,15 +95,15 @@ impl Lookout {
         Ok(())
     }
 
-    /// Drops dead letters that have come of age, where no burial does.
+    /// Drops dead letters that have come of age, where no burial does: those of the kinds that
+    /// this worker has a route for, since others may keep theirs for longer.
     async fn trim(&self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        for kind in self.store.kinds(until).await? {
-            let ledger = self.store.ledger(&kind);
-            while self.instances.reports(kind.as_str()) {
+        for served in self.roster.all().iter() {
+            let kind = served.ledger.kind();
+            while served.is_routed && self.instances.paces(served) {
                 let until = Instant::now() + PATIENCE;
-                let letters = ledger.trim(self.dead, BATCH, until).await?;
-                self.notices.trimmed(&kind, letters);
+                let letters = served.ledger.trim(self.dead, BATCH, until).await?;
+                self.notices.trimmed(kind, letters);
                 if letters == 0 {
                     break;
                 }

@@ -17,6 +17,8 @@ use crate::store::{Ledger, Settlement, Store};
 pub(crate) struct Served {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) coverage: Coverage,
+    /// Some of its jobs have a route here, the fallback aside.
+    pub(crate) is_routed: bool,
     /// The routes that match it, a fallback included.
     pub(crate) routes: Vec<usize>,
     /// Its place in the roster; stays the same.
@@ -63,6 +65,7 @@ impl Roster {
     pub(crate) fn add(&self, kind: &Kind) -> Option<Arc<Served>> {
         let mut coverage = self.routes.table.coverage(kind.as_str());
         let mut routes = self.routes.table.of_kind(kind.as_str());
+        let is_routed = coverage != Coverage::None;
         if !matches!(coverage, Coverage::Whole(_))
             && let Some(fallback) = self.routes.fallback
         {
@@ -84,6 +87,7 @@ impl Roster {
         let served = Arc::new(Served {
             ledger,
             coverage,
+            is_routed,
             routes,
             index: known.list.len(),
             settles,

@@ -413,3 +413,31 @@ async fn a_fallback_takes_what_no_instance_has_a_route_for_and_nothing_else() {
     first.stop().await;
     site.assert_balanced().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fallback_that_has_just_come_takes_nothing_of_those_who_were_there() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-comer").await;
+    let (own, mut own_runs) = recorder();
+    let (rest, mut rest_runs) = recorder();
+    let gate = Gate::closed();
+    let router = Router::new().route(&site.pattern(), own.behind(&gate));
+    let owner = Running::start(site.worker(router).concurrency(1));
+    so_many_live(&site, 1).await;
+    // A backlog that whoever comes finds with its first look.
+    for key in site.keys(200) {
+        site.client.schedule(&key, &()).await.unwrap();
+    }
+    own_runs.next().await;
+    for _ in 0..3 {
+        let comer = site.serve(Router::new().fallback(rest.done()));
+        so_many_live(&site, 2).await;
+        comer.stop().await;
+    }
+    gate.open();
+    assert_eq!(own_runs.take(199).await.len(), 199);
+    site.all_ended().await;
+    rest_runs.assert_no_more();
+    owner.stop().await;
+    site.assert_balanced().await;
+}

@@ -4,7 +4,7 @@ use keyfall::embedded::Embedded;
 use keyfall::{ErrorKind, JobState, Notice, Outcome, Requeued, RetryPolicy, Router};
 use tokio::sync::mpsc;
 
-use crate::runs::recorder;
+use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Running, Site, assert_about, ms, steps};
 
 /// Buries the job until its payload is a good one.
@@ -173,6 +173,23 @@ async fn letters_that_come_of_age_fall_and_are_told() {
         site.reaches(&key, JobState::Dead).await;
     }
     worker.stop().await;
+    // One that has nothing to do with the kind leaves its letters alone, whatever its limits.
+    let (tell, mut none) = mpsc::unbounded_channel();
+    let other = Router::new().route(&format!("{}:it:other:*", site.app), async || {});
+    let worker = site
+        .worker(other.fallback(async || {}))
+        .dead_letters(1, ms(1));
+    let worker = Running::start(worker.on_notice(move |notice| drop(tell.send(notice.clone()))));
+    let key = format!("{}:it:stray:1", site.app);
+    site.client.schedule(&key, &()).await.unwrap();
+    eventually("it has looked about", async || {
+        site.client.get(&key).await.unwrap().is_none().then_some(())
+    })
+    .await;
+    worker.stop().await;
+    while let Ok(notice) = none.try_recv() {
+        assert!(!matches!(notice, Notice::Trimmed { .. }), "{notice:?}");
+    }
     // A worker with a shorter patience, and nothing to bury.
     let (tell, mut notices) = mpsc::unbounded_channel();
     let worker = site.worker(router()).dead_letters(1000, ms(1));
