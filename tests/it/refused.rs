@@ -9,6 +9,13 @@ use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
+/// The error by which a worker refuses to start.
+async fn refusal(worker: Worker) -> keyfall::Error {
+    let run = worker.run_until(std::future::pending());
+    let ended = tokio::time::timeout(PATIENCE, run).await;
+    ended.expect("it ends by itself").unwrap_err()
+}
+
 /// What a situation makes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
@@ -189,8 +196,8 @@ async fn a_server_that_cannot_carry_keyfall_is_refused_with_the_remedy() {
     assert!(error.to_string().contains("another namespace"), "{error}");
     let (log, _) = recorder();
     let router = Router::new().route(&site.pattern(), log.done());
-    let refused = site.worker(router).run_until(std::future::pending()).await;
-    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Incompatible);
+    let refused = refusal(site.worker(router)).await;
+    assert_eq!(refused.kind(), ErrorKind::Incompatible);
     let other = Client::builder(&server.url()).namespace("other");
     other.connect().await.unwrap();
 }
@@ -287,8 +294,7 @@ async fn eviction_is_refused_or_warned_of_by_what_it_would_drop() {
 #[tokio::test]
 async fn a_worker_without_any_route_is_refused() {
     let site = Site::new("refused-empty").await;
-    let refused = site.worker(Router::new());
-    let error = refused.run_until(std::future::pending()).await.unwrap_err();
+    let error = refusal(site.worker(Router::new())).await;
     assert_eq!(error.kind(), ErrorKind::InvalidRoute);
     assert!(error.to_string().contains(".route("), "{error}");
     // One that takes what nobody else does has something to do.
@@ -338,7 +344,7 @@ async fn a_user_who_may_not_use_the_names_of_the_jobs_is_told_so_before_any_is_c
     ] {
         allow(names).await;
         let (worker, _) = start(&site.pattern()).await;
-        let error = worker.run_until(std::future::pending()).await.unwrap_err();
+        let error = refusal(worker).await;
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert!(error.to_string().contains(missing), "{error}");
     }
