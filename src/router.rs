@@ -278,7 +278,7 @@ impl Router {
             .clone()
             .finish()
             .expect("routes are checked against each other when they are added");
-        let route = routes.find(job.key())?;
+        let route = routes.find_or_fallback(job.key())?;
         Some(route.handler.call(job.on_route(route.names.clone())).await)
     }
 

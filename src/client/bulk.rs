@@ -153,7 +153,8 @@ struct Errand<'a> {
     /// When it began.
     began: UnixMs,
     lane: Lane,
-    /// The runs that were told to stop: a renewal moves them ahead of the walk.
+    /// Whom not to meet again: runs that were told to stop, since a renewal moves them ahead of
+    /// the walk; names of which a letter was requeued.
     told: HashSet<String>,
     report: BulkReport,
 }
@@ -209,7 +210,11 @@ impl<'a> Errand<'a> {
         };
         let mut walk = Walk::through(self.client, kind, sought).await?;
         while let Some(slice) = walk.next().await? {
-            let matched = self.matching(slice);
+            let mut matched = self.matching(slice);
+            if matches!(self.deed, Deed::Requeue) {
+                // The latest letter of a name comes first; those before it stay.
+                matched.retain(|seen| self.told.insert(id_of(&seen.member).to_owned()));
+            }
             self.report.matched += matched.len() as u64;
             if self.dry_run && state == "leased" {
                 self.told
@@ -306,6 +311,11 @@ impl<'a> Errand<'a> {
 }
 
 /// A page of which nothing can be sent needs no call.
+/// The id in `id:number`, as a letter is called.
+fn id_of(letter: &str) -> &str {
+    letter.rsplit_once(':').map_or(letter, |(id, _)| id)
+}
+
 async fn send<T>(
     items: &[T],
     call: impl AsyncFnOnce(&[T]) -> Result<Vec<Answered>>,

@@ -128,21 +128,18 @@ impl<'a> IntoFuture for Requeue<'a> {
             let (key, when) = (self.key?, self.when?);
             let book = self.client.book(&key)?;
             let until = self.client.deadline();
-            loop {
-                let Some(letter) = find(&book, &key, self.letter, until).await? else {
-                    return Ok(Requeued::Absent);
-                };
-                let revival = Revival::of(key.clone(), &letter, when)
-                    .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
-                let answered = book.requeues.send(revival, until).await?;
-                match answered.answer {
-                    Word::Requeued(due) => return Ok(Requeued::Requeued(due.to_system())),
-                    Word::Present => return Ok(Requeued::Present),
-                    // Somebody else took it; the one before it is the latest now.
-                    Word::Absent if self.letter.is_none() => {}
-                    Word::Absent => return Ok(Requeued::Absent),
-                    other => return Err(out_of_place(other)),
-                }
+            let Some(letter) = find(&book, &key, self.letter, until).await? else {
+                return Ok(Requeued::Absent);
+            };
+            let revival = Revival::of(key.clone(), &letter, when)
+                .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
+            let answered = book.requeues.send(revival, until).await?;
+            match answered.answer {
+                Word::Requeued(due) => Ok(Requeued::Requeued(due.to_system())),
+                Word::Present => Ok(Requeued::Present),
+                // Somebody else took it. The one before it was not meant.
+                Word::Absent => Ok(Requeued::Absent),
+                other => Err(out_of_place(other)),
             }
         })
     }
@@ -157,23 +154,19 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
             let key = self.key?;
             let book = self.client.book(&key)?;
             let until = self.client.deadline();
-            loop {
-                let letter = match self.letter {
-                    Some(number) => number,
-                    None => match find(&book, &key, None, until).await? {
-                        Some(letter) => letter.number,
-                        None => return Ok(false),
-                    },
-                };
-                let key = key.clone();
-                let answered = book.discards.send(Discard { key, letter }, until).await?;
-                match answered.answer {
-                    Word::Deleted => return Ok(true),
-                    // Somebody else took it; the one before it is the latest now.
-                    Word::Absent if self.letter.is_none() => {}
-                    Word::Absent => return Ok(false),
-                    other => return Err(out_of_place(other)),
-                }
+            let letter = match self.letter {
+                Some(number) => number,
+                None => match find(&book, &key, None, until).await? {
+                    Some(letter) => letter.number,
+                    None => return Ok(false),
+                },
+            };
+            let answered = book.discards.send(Discard { key, letter }, until).await?;
+            match answered.answer {
+                Word::Deleted => Ok(true),
+                // Somebody else took it. The one before it was not meant.
+                Word::Absent => Ok(false),
+                other => Err(out_of_place(other)),
             }
         })
     }

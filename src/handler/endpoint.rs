@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -120,7 +121,8 @@ pub trait JobService: Send + 'static {
     ///
     /// A service may have to be waited for, and need not be `Clone`, as a rate limit is not. So
     /// there is one for all clones of the endpoint, and jobs take turns in asking whether it is
-    /// ready. What it then does with them goes on at the same time.
+    /// ready. What it then does with them goes on at the same time. A job that is cancelled, or
+    /// whose time is up, while it waits for its turn goes back without having used an attempt.
     fn into_endpoint(self) -> Endpoint;
 }
 
@@ -135,13 +137,23 @@ where
         let service = Arc::new(Mutex::new(self));
         Endpoint::new(move |job| {
             let service = service.clone();
+            let signal = job.cancellation().clone();
             let run = async move {
-                let mut service = service.lock_owned().await;
-                poll_fn(|cx| service.poll_ready(cx)).await?;
+                let ready = async {
+                    let mut service = service.lock_owned().await;
+                    poll_fn(|cx| service.poll_ready(cx)).await?;
+                    Ok::<_, T::Error>(service)
+                };
+                let mut service = tokio::select! {
+                    biased;
+                    // It waits no longer, and this was no attempt.
+                    () = signal.raised() => return Ok(Outcome::snooze(Duration::ZERO)),
+                    ready = ready => ready?,
+                };
                 let response = service.call(job);
                 // The next job need not wait for this one.
                 drop(service);
-                response.await
+                response.await.map(IntoOutcome::into_outcome)
             };
             run.map(IntoOutcome::into_outcome).boxed()
         })

@@ -60,7 +60,7 @@ impl Routes {
     }
 
     /// The route that a key belongs to, or else the fallback.
-    pub(crate) fn find(&self, key: &JobKey) -> Option<&RouteEntry> {
+    pub(crate) fn find_or_fallback(&self, key: &JobKey) -> Option<&RouteEntry> {
         let index = self.table.find(key).or(self.fallback)?;
         Some(&self.routes[index])
     }

@@ -155,7 +155,11 @@ fn the_table_knows_nothing_of_the_fallback() {
     assert_eq!(routes.literal_kinds().len(), 1);
     assert_eq!(routes.fallback, Some(1));
     assert_eq!(
-        routes.find(&key("x:y:z:1")).unwrap().pattern.as_str(),
+        routes
+            .find_or_fallback(&key("x:y:z:1"))
+            .unwrap()
+            .pattern
+            .as_str(),
         "*:*:*:*"
     );
 }

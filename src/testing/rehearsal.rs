@@ -148,7 +148,7 @@ impl Rehearsal {
         payload: impl Into<Bytes>,
     ) -> Schedule<'_> {
         let key = parsed(key);
-        let routed = self.routes.find(&key).is_some();
+        let routed = self.routes.find_or_fallback(&key).is_some();
         let job = JobView::new(key.clone(), payload.into(), self.now(), routed);
         self.jobs.remove(&key);
         Schedule {
@@ -224,7 +224,10 @@ impl Rehearsal {
         let view = &self.jobs[&key];
         self.clock.reach(view.due);
         let at = self.clock.now();
-        let route = self.routes.find(&key).expect("what runs has a route");
+        let route = self
+            .routes
+            .find_or_fallback(&key)
+            .expect("what runs has a route");
         let attempt = view.attempts() + 1;
         let of_route = route.retry.clone().unwrap_or_default();
         let policy = view.terms.policy(&of_route).into_owned();

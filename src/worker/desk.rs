@@ -107,6 +107,12 @@ impl Paper {
         self.paused || self.heard.is_empty() && self.lapsed.is_empty() && !self.behind
     }
 
+    /// Nothing of it is this worker's.
+    pub(crate) fn forget(&mut self) {
+        self.heard.clear();
+        self.behind = false;
+    }
+
     fn fall_behind(&mut self) {
         self.behind = true;
         self.said += 1;

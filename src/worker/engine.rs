@@ -115,19 +115,19 @@ async fn drive(plan: Plan) -> Result<()> {
         store.clone(),
         roster.clone(),
         routes.clone(),
+        instances.clone(),
         desk.clone(),
         pacer.clone(),
         settings.renewal(),
     );
-    let lookout = Arc::new(Lookout {
-        store: store.clone(),
-        roster: roster.clone(),
-        instances: instances.clone(),
+    let lookout = Lookout::new(
+        store.clone(),
+        roster.clone(),
+        instances.clone(),
         notices,
         dead,
-        bury_after: settings.bury_unrouted,
-        asked: Notify::new(),
-    });
+        settings.bury_unrouted,
+    );
     let heart = Arc::new(Heart {
         store: store.clone(),
         instances: instances.clone(),

@@ -87,7 +87,7 @@ impl Heart {
         if change.went {
             // What it was about to claim, or to pace, is looked for at once.
             self.reconciler.sweep_all();
-            self.lookout.look();
+            self.lookout.somebody_went();
         }
         // Whoever is late is looked at again when it would count as gone.
         let others = seen.iter().filter(|one| one.id != beat.id);

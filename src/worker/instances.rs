@@ -7,7 +7,7 @@
 //! and the ledger still gives the job to one: the ranking only spares work.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
@@ -30,6 +30,8 @@ pub(crate) struct Instances {
     number: AtomicU64,
     /// The instances that were seen lately, and when each was last.
     lately: Mutex<Vec<(Arc<Peer>, Instant)>>,
+    /// One of those that live says in a way not known here what it takes.
+    riddles: AtomicBool,
 }
 
 /// Who is to claim a job that was heard of.
@@ -109,6 +111,7 @@ impl Instances {
             me,
             number: AtomicU64::new(0),
             lately: Mutex::default(),
+            riddles: AtomicBool::new(false),
         })
     }
 
@@ -146,6 +149,8 @@ impl Instances {
                 Some(Arc::new(Peer::new(one.id.clone(), takes, &one.room)))
             })
             .collect();
+        self.riddles
+            .store(peers.len() < seen.len(), Ordering::Relaxed);
         let old = self.view();
         let lacks = |peers: &[Arc<Peer>], id: &str| peers.iter().all(|peer| peer.id != id);
         let change = Change {
@@ -179,8 +184,9 @@ impl Instances {
         self.view().standing(served, &self.id).paces
     }
 
-    /// Whether an instance has a route for this job, or had one lately, fallbacks aside. Nobody
-    /// knows before the first look, and then it is as if one had.
+    /// Whether an instance has a route for this job, or had one lately, fallbacks aside. As long
+    /// as nobody knows it is as if one had: before the first look, and while one of them cannot
+    /// be understood.
     pub(crate) fn route(&self, key: &JobKey) -> bool {
         self.some_lately(|peer| peer.takes.route_of(key).is_some())
     }
@@ -190,9 +196,15 @@ impl Instances {
         self.some_lately(|peer| peer.takes.coverage(kind) != Coverage::None)
     }
 
+    /// Whether one of them has a route for all jobs of this kind.
+    pub(crate) fn route_whole(&self, kind: &str) -> bool {
+        self.some_lately(|peer| matches!(peer.takes.coverage(kind), Coverage::Whole(_)))
+    }
+
     fn some_lately(&self, routes: impl Fn(&Peer) -> bool) -> bool {
         let lately = self.lately.lock().expect("no panic while held");
-        lately.is_empty() || lately.iter().any(|(peer, _)| routes(peer))
+        let is_unknown = lately.is_empty() || self.riddles.load(Ordering::Relaxed);
+        is_unknown || lately.iter().any(|(peer, _)| routes(peer))
     }
 
     /// An instance that is gone may be one that is replaced, or one that was held up together

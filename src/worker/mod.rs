@@ -10,12 +10,13 @@
 //! | [`claimer`] | claims as much as there are free [`slots`]; [`pick`] says what |
 //! | [`runner`] | calls the handler, and [`settle`]s |
 //! | [`leases`] | renews the leases of what runs |
-//! | [`lookout`] | looks for jobs that nobody has a route for; [`notice`] tells |
+//! | [`lookout`] | looks for jobs that nobody has a route for; [`notice`] tells, [`burial`] buries |
 //! | [`roster`] | knows which kinds are served |
 //! | [`heart`] | says that this instance lives, and asks who else does |
 //! | [`instances`] | knows which of them is to take a job, or to pace a ledger |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 
+mod burial;
 mod claimer;
 mod desk;
 mod engine;
@@ -135,8 +136,9 @@ impl Worker {
         self
     }
 
-    /// Buries jobs that have been overdue for so long, and that no live instance has a route
-    /// for. Without it they wait until an instance has one. See [`Client::unrouted`].
+    /// Buries jobs that have been overdue for so long, and that no instance has had a route for
+    /// in all that time, as far as this worker has seen. Without it they wait until an instance
+    /// has one. See [`Client::unrouted`].
     pub fn bury_unrouted_after(mut self, age: Duration) -> Self {
         self.settings.bury_unrouted = Some(age);
         self

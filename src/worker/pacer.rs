@@ -222,6 +222,8 @@ impl Pacer {
         };
         if read.is_some() {
             track.see_coming(coming, limit, now);
+        } else {
+            track.read_soon();
         }
         let touched: Vec<String> = batch[touched_before..]
             .iter()

@@ -9,6 +9,7 @@ use super::instances::Instances;
 use super::roster::Served;
 use super::slots::{Slot, Slots};
 use crate::handler::Source;
+use crate::key::JobKey;
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::BATCH;
@@ -153,6 +154,11 @@ fn mixed(
     served: &Served,
     means: Means<'_>,
 ) -> Option<Errand> {
+    if !served.is_routed && means.instances.route_whole(served.ledger.kind().as_str()) {
+        // Only the fallback is left here, and nothing for it.
+        paper.forget();
+        return None;
+    }
     let mut named = Vec::new();
     while named.len() < BATCH
         && let Some((id, source)) = paper.heard.pop_front()
@@ -194,16 +200,19 @@ fn note(routes: &mut Vec<usize>, route: usize) {
 }
 
 impl Means<'_> {
-    /// The route of this instance that takes a job; its fallback only if no instance has
-    /// another one.
     fn route_of(self, id: &str, served: &Served) -> Option<usize> {
-        let key = served.key(id)?;
-        let by_fallback = || {
-            let fallback = self.routes.fallback?;
-            (!self.instances.route(&key)).then_some(fallback)
-        };
-        self.routes.table.find(&key).or_else(by_fallback)
+        route_of(&served.key(id)?, self.routes, self.instances)
     }
+}
+
+/// The route of this instance that takes a job; its fallback only if no instance has another
+/// one.
+pub(crate) fn route_of(key: &JobKey, routes: &Routes, instances: &Instances) -> Option<usize> {
+    let by_fallback = || {
+        let fallback = routes.fallback?;
+        (!instances.route(key)).then_some(fallback)
+    };
+    routes.table.find(key).or_else(by_fallback)
 }
 
 impl Search {

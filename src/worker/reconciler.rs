@@ -9,7 +9,9 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::desk::Desk;
+use super::instances::Instances;
 use super::pacer::Pacer;
+use super::pick::route_of;
 use super::roster::{Roster, Served};
 use crate::handler::Source;
 use crate::router::Routes;
@@ -39,6 +41,7 @@ pub(crate) struct Reconciler {
     clock: Arc<RedisClock>,
     roster: Arc<Roster>,
     routes: Arc<Routes>,
+    instances: Arc<Instances>,
     desk: Arc<Desk>,
     pacer: Arc<Pacer>,
     /// The connection that was last seen. Another one means that Redis was away.
@@ -80,6 +83,7 @@ impl Reconciler {
         store: Arc<Store>,
         roster: Arc<Roster>,
         routes: Arc<Routes>,
+        instances: Arc<Instances>,
         desk: Arc<Desk>,
         pacer: Arc<Pacer>,
         renewal: Duration,
@@ -91,6 +95,7 @@ impl Reconciler {
             store,
             roster,
             routes,
+            instances,
             desk,
             pacer,
             renewal,
@@ -294,7 +299,7 @@ impl Reconciler {
     fn without_route(&self, served: &Served, ids: &[String]) -> usize {
         let has_route = |id: &&String| {
             let key = served.key(id);
-            key.is_some_and(|key| self.routes.find(&key).is_some())
+            key.is_some_and(|key| route_of(&key, &self.routes, &self.instances).is_some())
         };
         ids.len() - ids.iter().filter(has_route).count()
     }

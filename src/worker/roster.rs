@@ -134,3 +134,22 @@ impl fmt::Debug for Served {
         self.ledger.fmt(f)
     }
 }
+
+#[cfg(test)]
+impl Served {
+    /// A kind that is served, on a Redis that is never asked.
+    pub(crate) fn sample(kind: &str) -> Arc<Self> {
+        let names = crate::names::Names::new("keyfall");
+        let store = Store::new("redis://127.0.0.1:1", names, &Default::default()).unwrap();
+        let router = crate::Router::new().route(&format!("{kind}:*"), async || {});
+        let terms = Terms {
+            dead: crate::store::DeadLimits {
+                count: 1,
+                age: std::time::Duration::from_secs(1),
+            },
+            notices: super::notice::Notices::default(),
+        };
+        let roster = Roster::new(store, Arc::new(router.finish().unwrap()), terms);
+        roster.by_kind(kind).unwrap()
+    }
+}

@@ -90,3 +90,24 @@ async fn what_a_stack_of_layers_makes_of_a_job_is_settled() {
     runs.assert_no_more();
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_job_whose_time_is_up_before_its_turn_comes_has_used_no_attempt() {
+    let site = Site::new("lay-turn").await;
+    let (log, mut runs) = recorder();
+    let policy = RetryPolicy::none();
+    let router = Router::new()
+        .route(&site.pattern(), log.done().timeout(ms(60)).retry(policy))
+        .layer(RateLimitLayer::new(1, ms(200)));
+    let worker = site.serve(router);
+    for key in site.keys(4) {
+        site.client.schedule(key, "").await.unwrap();
+    }
+    let jobs = runs.take(4).await;
+    assert!(jobs.iter().all(|job| job.attempt() == 1));
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.buried), (4, 0));
+    assert!(stats.snoozed > 0, "{stats:?}");
+    worker.stop().await;
+    site.assert_balanced().await;
+}

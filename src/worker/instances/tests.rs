@@ -5,14 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::key::Kind;
-use crate::names::Names;
 use crate::router::Router;
-use crate::settings::LinkSettings;
-use crate::store::{DeadLimits, Store};
-use crate::worker::notice::Notices;
-use crate::worker::roster::Roster;
-use crate::worker::settle::Terms;
 
 const KIND: &str = "app1:trans:notice";
 
@@ -39,26 +32,10 @@ impl Fleet {
             .iter()
             .map(|(one, description)| (one.id.clone(), Arc::new(description.takes().unwrap())))
             .collect();
-        let store = Store::new(
-            "redis://127.0.0.1:1",
-            Names::new("keyfall"),
-            &LinkSettings::default(),
-        );
-        let router: Router = Router::new().route("app1:trans:notice:*", done);
-        let terms = Terms {
-            dead: DeadLimits {
-                count: 1,
-                age: Duration::from_secs(1),
-            },
-            notices: Notices::default(),
-        };
-        let routes = Arc::new(router.finish().unwrap());
-        let roster = Roster::new(store.unwrap(), routes, terms);
-        assert!(roster.add(&Kind::parse(KIND).unwrap()).is_none());
         let fleet = Fleet {
             all: all.into_iter().map(|(one, _)| one).collect(),
             takes,
-            served: roster.by_kind(KIND).unwrap(),
+            served: Served::sample(KIND),
         };
         fleet.see(|_| "1h".into());
         fleet

@@ -97,6 +97,12 @@ impl Track {
             || !self.complete && self.coming.len() < LEAST / 2
     }
 
+    /// What comes next was not read with a touch: it will be soon.
+    pub(super) fn read_soon(&mut self) {
+        let soon = self.read.plus(READ_AGAIN);
+        self.read_at = Some(self.read_at.map_or(soon, |at| at.min(soon)));
+    }
+
     /// The jobs that it is time to look after, and those that it soon will be; and how many
     /// events had been heard before the first of them was touched.
     pub(super) fn take_checks(&mut self, now: UnixUs) -> Option<Check> {
@@ -184,4 +190,44 @@ impl Track {
 /// Redis expires a key only when its clock is past the time.
 fn expires_at(due: UnixMs) -> UnixUs {
     UnixUs(due.0.saturating_add(1).saturating_mul(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_read_with_a_touch_is_read_soon_after() {
+        let mut track = Track::new(Served::sample("a:b:c"));
+        let now = UnixUs(1_000_000);
+        track.start_from(now);
+        assert!(track.wants_to_read(now));
+        let first = vec![("first".to_owned(), UnixMs(1001))];
+        track.see_coming(first, LEAST, now);
+        assert_eq!(track.next_action(), UnixUs(1_002_000));
+        // Touched so soon after the read that there is no other; others may have come.
+        let touched = UnixUs(1_002_000);
+        assert!(track.has_due(touched) && !track.wants_to_read(touched));
+        let batch: Vec<_> = track.coming.drain(..).collect();
+        track.note_touched(&batch);
+        track.read_soon();
+        let next = track.next_action();
+        assert_eq!(next, now.plus(READ_AGAIN));
+        assert!(track.wants_to_read(next));
+    }
+
+    #[tokio::test]
+    async fn what_was_touched_at_about_the_same_time_is_looked_after_together() {
+        let mut track = Track::new(Served::sample("a:b:c"));
+        for (ms, heard) in [(0, None), (2, Some(7)), (4, Some(9)), (30, Some(11))] {
+            let at = UnixUs(1_000_000 + ms * 1000);
+            track.look_after(at, vec![ms.to_string()], heard);
+        }
+        let due = UnixUs(1_000_000).plus(UNANNOUNCED);
+        assert!(track.take_checks(UnixUs(due.0 - 1)).is_none());
+        let check = track.take_checks(due).unwrap();
+        assert_eq!(check.ids, ["0", "2", "4"]);
+        assert_eq!(check.heard, Some(7));
+        assert!(track.take_checks(due).is_none());
+    }
 }
