@@ -1,5 +1,6 @@
 //! The command line: one module for each command.
 
+mod bench;
 mod demo;
 
 use std::io::IsTerminal;
@@ -20,6 +21,11 @@ enum Command {
     /// Watch reminders fall due on a private Redis that is started for it and gone after it
     #[command(after_help = "Example:\n  keyfall demo\n  keyfall demo --seconds 10")]
     Demo(demo::Options),
+    /// Measure how late jobs start, how fast they are scheduled and run, and what they cost Redis
+    #[command(
+        after_help = "Examples:\n  keyfall bench\n  keyfall bench --pending 500000 --runs 3 --only lateness,burst\n  keyfall bench --json --url redis://127.0.0.1:6379"
+    )]
+    Bench(bench::Options),
 }
 
 /// Reads the arguments and runs the command.
@@ -35,5 +41,6 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     match cli.command {
         Command::Demo(options) => runtime.block_on(demo::run(options)),
+        Command::Bench(options) => runtime.block_on(bench::run(options)),
     }
 }

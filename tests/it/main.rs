@@ -28,6 +28,7 @@
 //! | [`layers`] | layers of tower around the handlers of a worker |
 //! | [`mistakes`] | what the compiler says to those who write a handler that is none |
 //! | [`examples`] | each example does what it says, and ends well |
+//! | [`bench`] | `keyfall bench` measures what it says, and leaves nothing behind |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
 //! All tests but those that ill-treat Redis share one private server, and run in parallel
@@ -39,6 +40,7 @@
 mod announced;
 mod auditing;
 mod backlog;
+mod bench;
 mod bulk;
 mod cancelling;
 mod changing;

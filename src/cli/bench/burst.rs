@@ -1,0 +1,40 @@
+//! How fast jobs are run that are due at one instant.
+
+use std::time::Duration;
+
+use super::args::Options;
+use super::bar::Bar;
+use super::crew::Crew;
+use super::figures::Figures;
+use super::ground::Ground;
+use super::lateness::{lead, warn_if_late};
+use super::stock;
+
+/// Between the last schedule and the due time the server comes to rest.
+const REST: Duration = Duration::from_secs(1);
+
+pub(super) async fn measure(
+    ground: &Ground,
+    options: &Options,
+    bar: &Bar,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    let payload = stock::payload(options.payload);
+    stock::pend(ground, &payload, options.burst, options.beside(), bar).await?;
+    let mut crew = Crew::start(ground, options, options.instances, options.burst).await?;
+
+    let before = ground.usage().await?;
+    let due = ground.time().await?.plus(lead(options.burst) + REST);
+    bar.begin("scheduling", options.burst);
+    stock::schedule(ground, &payload, 0..options.burst, |_| due.server, bar).await?;
+    warn_if_late(due);
+    crew.finish(ground, due.here, bar).await?;
+    let took = due.here.elapsed();
+    let used = ground.usage().await?.since(before);
+    crew.stop().await?;
+
+    let jobs = options.burst as f64;
+    figures.note("burst_jobs_per_s", jobs / took.as_secs_f64());
+    figures.note("burst_redis_cpu_us_per_job", used.cpu_us / jobs);
+    Ok(())
+}

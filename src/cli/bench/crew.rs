@@ -1,0 +1,180 @@
+//! The workers that run the jobs, and what they note.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use keyfall::{Job, Router, Source, State, Worker};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::args::Options;
+use super::bar::Bar;
+use super::ground::Ground;
+
+/// How long workers may take until they hear events and know of each other.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long the last jobs may take after all of them were due.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Workers of this process. Dropped, they stop hard.
+pub(super) struct Crew {
+    workers: JoinSet<keyfall::Result<()>>,
+    stop: CancellationToken,
+    runs: Runs,
+}
+
+/// What the handlers note.
+#[derive(Clone, Default)]
+struct Runs(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    noted: Mutex<Noted>,
+    /// All that are to run have run.
+    complete: Notify,
+}
+
+#[derive(Default)]
+pub(super) struct Noted {
+    /// How late each run started, by the clock of Redis.
+    pub(super) lags: Vec<Duration>,
+    /// How many of them were taken because they were the oldest, without having been named.
+    pub(super) unnamed: usize,
+    expected: usize,
+}
+
+impl Crew {
+    /// Starts workers, to run so many jobs; returns when all of them hear events.
+    pub(super) async fn start(
+        ground: &Ground,
+        options: &Options,
+        instances: u16,
+        expected: usize,
+    ) -> anyhow::Result<Self> {
+        let mut crew = Crew {
+            workers: JoinSet::new(),
+            stop: CancellationToken::new(),
+            runs: Runs::expecting(expected),
+        };
+        for _ in 0..instances {
+            let routes = Router::new()
+                .route(&format!("{}:{{id}}", ground.kind()), note)
+                .with_state(crew.runs.clone());
+            let client = ground.another_client().await?;
+            let worker = Worker::new(client, routes).concurrency(options.concurrency);
+            let stopped = crew.stop.clone().cancelled_owned();
+            crew.workers.spawn(worker.run_until(stopped));
+        }
+        let all_hear = async {
+            loop {
+                let live = ground.client.instances().await?;
+                let hear = live.iter().filter(|one| one.hears_events).count();
+                if hear == usize::from(instances) {
+                    return anyhow::Ok(());
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            all = timeout(START_LIMIT, all_hear) => {
+                all.context("the workers do not come to hear events")??;
+            }
+            error = failed(&mut crew.workers) => return Err(error),
+        }
+        Ok(crew)
+    }
+
+    /// Waits until all jobs have run and are settled, the last of them due at `due`.
+    pub(super) async fn finish(
+        &mut self,
+        ground: &Ground,
+        due: Instant,
+        bar: &Bar,
+    ) -> anyhow::Result<()> {
+        let Crew { workers, runs, .. } = self;
+        let expected = runs.0.noted.lock().expect("no panic while held").expected;
+        bar.begin("running", expected);
+        let settled = async {
+            let mut look = interval(Duration::from_millis(100));
+            loop {
+                tokio::select! {
+                    () = runs.0.complete.notified() => break,
+                    _ = look.tick() => bar.reach(runs.count()),
+                }
+            }
+            while ground.client.stats(&ground.kind()).await?.done < expected as u64 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            anyhow::Ok(())
+        };
+        let limit = due.saturating_duration_since(Instant::now()) + PATIENCE;
+        tokio::select! {
+            settled = timeout(limit, settled) => match settled {
+                Ok(settled) => settled,
+                Err(_) => bail!(
+                    "{} of {expected} jobs had run {PATIENCE:?} after the last was due",
+                    runs.count()
+                ),
+            },
+            error = failed(workers) => Err(error),
+        }
+    }
+
+    /// Whether a worker ends that nobody has stopped.
+    pub(super) async fn failed(&mut self) -> anyhow::Error {
+        failed(&mut self.workers).await
+    }
+
+    /// Stops the workers gracefully.
+    pub(super) async fn stop(mut self) -> anyhow::Result<Noted> {
+        self.stop.cancel();
+        while let Some(ended) = self.workers.join_next().await {
+            ended.context("a worker panicked")??;
+        }
+        let mut noted = self.runs.0.noted.lock().expect("no panic while held");
+        Ok(std::mem::take(&mut *noted))
+    }
+}
+
+async fn failed(workers: &mut JoinSet<keyfall::Result<()>>) -> anyhow::Error {
+    match workers.join_next().await {
+        Some(Ok(Err(error))) => error.into(),
+        Some(Err(error)) => anyhow::Error::new(error).context("a worker panicked"),
+        Some(Ok(Ok(()))) | None => anyhow::anyhow!("a worker ended that nobody had stopped"),
+    }
+}
+
+/// The handler: it does nothing else.
+async fn note(job: Job, State(runs): State<Runs>) {
+    let mut noted = runs.0.noted.lock().expect("no panic while held");
+    noted.lags.push(job.lag());
+    if job.source() == Source::Backlog {
+        noted.unnamed += 1;
+    }
+    if noted.lags.len() == noted.expected {
+        runs.0.complete.notify_one();
+    }
+}
+
+impl Runs {
+    fn expecting(expected: usize) -> Self {
+        let noted = Noted {
+            lags: Vec::with_capacity(expected),
+            expected,
+            ..Noted::default()
+        };
+        Runs(Arc::new(Shared {
+            noted: Mutex::new(noted),
+            ..Shared::default()
+        }))
+    }
+
+    fn count(&self) -> usize {
+        let noted = self.0.noted.lock().expect("no panic while held");
+        noted.lags.len()
+    }
+}

@@ -1,0 +1,171 @@
+//! The figures of all runs: their names, their medians, and the JSON of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::histogram::Histogram;
+
+/// What is reported, in the order of the table.
+pub(super) const FIGURES: [Figure; 15] = [
+    Figure::of("schedule_jobs_per_s", "schedule, one by one", "jobs/s", 0),
+    Figure::of("schedule_bulk_jobs_per_s", "schedule, in bulk", "jobs/s", 0),
+    Figure::of(
+        "bytes_per_pending_job",
+        "memory of a pending job",
+        "bytes",
+        0,
+    ),
+    Figure::of("lateness_ms.p50", "lateness p50", "ms", 2),
+    Figure::of("lateness_ms.p90", "lateness p90", "ms", 2),
+    Figure::of("lateness_ms.p99", "lateness p99", "ms", 2),
+    Figure::of("lateness_ms.p999", "lateness p99.9", "ms", 2),
+    Figure::of("lateness_ms.max", "lateness max", "ms", 2),
+    Figure::of("early", "early", "jobs", 0),
+    Figure::of("commands_per_job", "Redis commands", "a job", 2),
+    Figure::of("redis_cpu_us_per_job", "Redis CPU", "µs a job", 1),
+    Figure::of("burst_jobs_per_s", "burst", "jobs/s", 0),
+    Figure::of(
+        "burst_redis_cpu_us_per_job",
+        "Redis CPU in a burst",
+        "µs a job",
+        1,
+    ),
+    Figure::of("idle_commands_per_s", "commands while idle", "a second", 2),
+    Figure::of("claims_per_job", "claims", "a job", 2),
+];
+
+pub(super) struct Figure {
+    /// Its name in the JSON; a dot leads into an object.
+    pub(super) name: &'static str,
+    pub(super) label: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) digits: usize,
+}
+
+/// What was measured, once for each run.
+#[derive(Default)]
+pub(super) struct Figures {
+    values: BTreeMap<&'static str, Vec<f64>>,
+    /// Of all runs together.
+    pub(super) lateness: Histogram,
+}
+
+impl Figure {
+    const fn of(
+        name: &'static str,
+        label: &'static str,
+        unit: &'static str,
+        digits: usize,
+    ) -> Self {
+        Figure {
+            name,
+            label,
+            unit,
+            digits,
+        }
+    }
+}
+
+impl Figures {
+    /// What one run came to.
+    pub(super) fn note(&mut self, name: &'static str, value: f64) {
+        let values = self.values.entry(name).or_default();
+        values.push(value);
+        values.sort_by(f64::total_cmp);
+    }
+
+    /// Percentiles 50, 90, 99, 99.9 and 100, under these names. Sorts what it is given.
+    pub(super) fn note_lateness(&mut self, names: [&'static str; 5], lags: &mut [Duration]) {
+        lags.sort_unstable();
+        for (name, share) in names.into_iter().zip([0.5, 0.9, 0.99, 0.999, 1.0]) {
+            if let Some(lag) = percentile(lags, share) {
+                self.note(name, lag.as_secs_f64() * 1e3);
+            }
+        }
+    }
+
+    /// The values of all runs, in order; empty if it was not measured.
+    pub(super) fn of(&self, name: &str) -> &[f64] {
+        self.values.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// One object, `settings` among its fields. What was not measured is `null`.
+    pub(super) fn to_json(&self, settings: Value) -> Value {
+        let mut object = Map::new();
+        object.insert("settings".into(), settings);
+        for Figure { name, .. } in FIGURES {
+            let value = median(self.of(name)).map_or(Value::Null, number);
+            match name.split_once('.') {
+                None => object.insert(name.into(), value),
+                Some((group, name)) => {
+                    let group = object.entry(group).or_insert_with(|| json!({}));
+                    group[name] = value;
+                    None
+                }
+            };
+        }
+        object.into()
+    }
+}
+
+/// Of those in order: the least that is not exceeded by this share of them.
+fn percentile(sorted: &[Duration], share: f64) -> Option<Duration> {
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+/// Of those in order; `None` of none.
+pub(super) fn median(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    match sorted {
+        [] => None,
+        _ if sorted.len() % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+/// To three digits: what follows is noise.
+fn number(value: f64) -> Value {
+    let rounded = (value * 1e3).round() / 1e3;
+    if rounded.fract() == 0.0 {
+        json!(rounded as i64)
+    } else {
+        json!(rounded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_has_the_median_of_each_figure_and_null_for_what_was_not_measured() {
+        let mut figures = Figures::default();
+        for value in [3.0, 1.0, 2.000_04] {
+            figures.note("claims_per_job", value);
+        }
+        for value in [4.0, 1.0] {
+            figures.note("lateness_ms.p50", value);
+        }
+        let object = figures.to_json(json!({ "jobs": 7 }));
+        assert_eq!(object["claims_per_job"], json!(2));
+        assert_eq!(object["lateness_ms"]["p50"], json!(2.5));
+        assert_eq!(object["lateness_ms"]["max"], Value::Null);
+        assert_eq!(object["burst_jobs_per_s"], Value::Null);
+        assert_eq!(object["settings"]["jobs"], json!(7));
+    }
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let lags: Vec<Duration> = (1..=1000).map(Duration::from_millis).collect();
+        let at = |share| percentile(&lags, share).unwrap().as_millis();
+        assert_eq!(
+            [0.5, 0.9, 0.99, 0.999, 1.0].map(at),
+            [500, 900, 990, 999, 1000]
+        );
+        assert_eq!(percentile(&lags[..1], 0.5), Some(lags[0]));
+        assert_eq!(percentile(&[], 0.5), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! Where a phase is measured: a Redis, with nothing on it that the phase has not put there.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use keyfall::Client;
+use keyfall::embedded::Embedded;
+use redis::aio::{Monitor, MultiplexedConnection};
+use tokio::time::sleep;
+
+use super::usage::{Server, Usage};
+
+/// Workers that were stopped hard need a moment to give back what they hold.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// A private server, or a namespace of its own on somebody's.
+pub(super) struct Ground {
+    embedded: Option<Embedded>,
+    url: String,
+    namespace: String,
+    app: String,
+    redis: MultiplexedConnection,
+    pub(super) client: Client,
+}
+
+/// The same instant on two clocks.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) server: SystemTime,
+    pub(super) here: Instant,
+}
+
+impl Ground {
+    /// `url` is that of somebody's server, if there is one.
+    pub(super) async fn new(url: Option<&str>) -> anyhow::Result<Self> {
+        let Some(url) = url else {
+            let options = Embedded::options();
+            let server = options.args(["--save", "", "--appendonly", "no"]);
+            let server = server.start().await?;
+            let url = server.url();
+            return Ground::at(url, Some(server), "keyfall".into(), "app1".into()).await;
+        };
+        let name = format!("bench{:08x}", rand::random::<u32>());
+        Ground::at(url.to_owned(), None, name.clone(), name).await
+    }
+
+    async fn at(
+        url: String,
+        embedded: Option<Embedded>,
+        namespace: String,
+        app: String,
+    ) -> anyhow::Result<Self> {
+        let client = Client::builder(&url)
+            .namespace(&namespace)
+            .connect()
+            .await?;
+        let redis = redis::Client::open(&*url)?;
+        let redis = redis.get_multiplexed_async_connection().await?;
+        Ok(Ground {
+            embedded,
+            url,
+            namespace,
+            app,
+            redis,
+            client,
+        })
+    }
+
+    /// A client with connections of its own.
+    pub(super) async fn another_client(&self) -> keyfall::Result<Client> {
+        let builder = Client::builder(&self.url).namespace(&self.namespace);
+        builder.connect().await
+    }
+
+    pub(super) fn kind(&self) -> String {
+        format!("{}:trans:notice", self.app)
+    }
+
+    pub(super) fn key(&self, number: usize) -> String {
+        key(&self.kind(), number)
+    }
+
+    /// For what Keyfall itself never asks.
+    pub(super) fn redis(&self) -> MultiplexedConnection {
+        self.redis.clone()
+    }
+
+    /// All that the server is asked from now on.
+    pub(super) async fn monitor(&self) -> anyhow::Result<Monitor> {
+        let monitor = redis::Client::open(&*self.url)?.get_async_monitor().await;
+        monitor.context("the server cannot be watched with MONITOR")
+    }
+
+    /// What the server has used since it started.
+    pub(super) async fn usage(&self) -> anyhow::Result<Usage> {
+        Ok(Usage::read(&self.info().await?))
+    }
+
+    pub(super) async fn server(&self) -> anyhow::Result<Server> {
+        Ok(Server::read(&self.info().await?))
+    }
+
+    async fn info(&self) -> anyhow::Result<String> {
+        let mut info = redis::cmd("INFO");
+        let text = info.arg("all").query_async(&mut self.redis()).await;
+        text.context("the server's INFO cannot be read")
+    }
+
+    /// What time it is there: the answer that came soonest tells it best.
+    pub(super) async fn time(&self) -> anyhow::Result<Moment> {
+        let mut best: Option<(Duration, Moment)> = None;
+        for _ in 0..5 {
+            let asked = Instant::now();
+            let time = redis::cmd("TIME").query_async(&mut self.redis()).await;
+            let (seconds, micros): (u64, u64) = time.context("the server's TIME cannot be read")?;
+            let took = asked.elapsed();
+            let since = Duration::from_secs(seconds) + Duration::from_micros(micros);
+            let moment = Moment {
+                server: SystemTime::UNIX_EPOCH + since,
+                here: asked + took / 2,
+            };
+            if best.is_none_or(|(least, _)| took < least) {
+                best = Some((took, moment));
+            }
+        }
+        Ok(best.expect("asked more than once").1)
+    }
+
+    /// Ends the private server, or removes all that was put on somebody's.
+    pub(super) async fn end(self) -> anyhow::Result<()> {
+        match self.embedded {
+            Some(server) => Ok(server.stop().await?),
+            None => self.clear().await.with_context(|| {
+                format!(
+                    "what begins with {:?} could not be removed from the server: cancel and \
+                     delete it there",
+                    self.namespace
+                )
+            }),
+        }
+    }
+
+    async fn clear(&self) -> anyhow::Result<()> {
+        let patience = Instant::now() + FAREWELL;
+        while !self.client.instances().await?.is_empty() && Instant::now() < patience {
+            sleep(Duration::from_millis(50)).await;
+        }
+        let all = format!("{}:", self.app);
+        self.client.prefix(&all).cancel().await?;
+        // The counters of the ledger, and the few names that every namespace has.
+        let (mut redis, mut cursor) = (self.redis(), 0_u64);
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH");
+            scan.arg(format!("{}:*", self.namespace));
+            scan.arg("COUNT").arg(1000);
+            let (next, names): (u64, Vec<String>) = scan.query_async(&mut redis).await?;
+            if !names.is_empty() {
+                let mut unlink = redis::cmd("UNLINK");
+                let () = unlink.arg(names).query_async(&mut redis).await?;
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+}
+
+impl Moment {
+    /// So much later.
+    pub(super) fn plus(self, time: Duration) -> Self {
+        Moment {
+            server: self.server + time,
+            here: self.here + time,
+        }
+    }
+}
+
+/// A name as the README has them, with six digits.
+pub(super) fn key(kind: &str, number: usize) -> String {
+    format!("{kind}:{number:06}")
+}

@@ -1,0 +1,72 @@
+//! How late jobs start whose due times are spread over the window, and what they cost Redis.
+
+use std::time::Duration;
+
+use super::args::Options;
+use super::bar::Bar;
+use super::crew::Crew;
+use super::figures::Figures;
+use super::ground::{Ground, Moment};
+use super::histogram::Histogram;
+use super::stock;
+
+pub(super) async fn measure(
+    ground: &Ground,
+    options: &Options,
+    bar: &Bar,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    let payload = stock::payload(options.payload);
+    stock::pend(ground, &payload, options.jobs, options.beside(), bar).await?;
+    let mut crew = Crew::start(ground, options, options.instances, options.jobs).await?;
+
+    let before = ground.usage().await?;
+    let start = ground.time().await?.plus(lead(options.jobs));
+    let due = |number| start.server + due_after(number, options);
+    bar.begin("scheduling", options.jobs);
+    stock::schedule(ground, &payload, 0..options.jobs, due, bar).await?;
+    warn_if_late(start);
+    crew.finish(ground, start.here + options.window, bar)
+        .await?;
+    let used = ground.usage().await?.since(before);
+    let mut lags = crew.stop().await?.lags;
+
+    let jobs = options.jobs as f64;
+    let early = lags.iter().filter(|lag| lag.is_zero()).count();
+    figures.note("early", early as f64);
+    figures.note("commands_per_job", used.commands / jobs);
+    figures.note("redis_cpu_us_per_job", used.cpu_us / jobs);
+    figures.note_lateness(LATENESS, &mut lags);
+    figures.lateness.merge(&Histogram::of(&lags));
+    Ok(())
+}
+
+/// The names of the percentiles.
+const LATENESS: [&str; 5] = [
+    "lateness_ms.p50",
+    "lateness_ms.p90",
+    "lateness_ms.p99",
+    "lateness_ms.p999",
+    "lateness_ms.max",
+];
+
+/// When a job is due, after the start of the window: evenly, one after the other.
+pub(super) fn due_after(number: usize, options: &Options) -> Duration {
+    options.window.mul_f64(number as f64 / options.jobs as f64)
+}
+
+/// How far ahead the first due time is: all is to be scheduled by then.
+pub(super) fn lead(jobs: usize) -> Duration {
+    Duration::from_secs(1) + Duration::from_micros(50) * u32::try_from(jobs).unwrap_or(u32::MAX)
+}
+
+/// Figures that count from a due time mean less if scheduling went on after it.
+pub(super) fn warn_if_late(start: Moment) {
+    let late = start.here.elapsed();
+    if !late.is_zero() {
+        eprintln!(
+            "scheduling went on for {late:.1?} after the first job was due: this machine is too \
+             busy, or the build is not optimized"
+        );
+    }
+}

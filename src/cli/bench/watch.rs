@@ -1,0 +1,109 @@
+//! What a server is asked, by MONITOR.
+
+use anyhow::Context;
+use futures_util::{Stream, StreamExt};
+use tokio::task::JoinSet;
+
+use super::ground::Ground;
+
+/// Counts what clients send, until it is ended or dropped.
+pub(super) struct Watch(JoinSet<Option<Seen>>);
+
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Seen {
+    /// Commands that clients sent; what scripts call is not counted.
+    pub(super) commands: usize,
+    /// Jobs that claims named, each time that one did.
+    pub(super) named: usize,
+}
+
+impl Watch {
+    pub(super) async fn start(ground: &Ground) -> anyhow::Result<Self> {
+        let monitor = ground.monitor().await?;
+        let (kind, end) = (ground.kind(), end(ground));
+        let mut task = JoinSet::new();
+        task.spawn(async move { count(monitor.into_on_message(), &kind, &end).await });
+        Ok(Watch(task))
+    }
+
+    /// What was sent up to now.
+    pub(super) async fn end(mut self, ground: &Ground) -> anyhow::Result<Seen> {
+        let mut echo = redis::cmd("ECHO");
+        let echo = echo.arg(end(ground)).query_async(&mut ground.redis()).await;
+        let _: String = echo.context("the server cannot be asked for an echo")?;
+        let seen = self.0.join_next().await.expect("it has one task");
+        seen?.context("the server broke off MONITOR")
+    }
+}
+
+/// What is sent last, so that all before it has been seen.
+fn end(ground: &Ground) -> String {
+    format!("{} has been watched", ground.kind())
+}
+
+/// Reads until somebody sends `end`.
+async fn count(lines: impl Stream<Item = String>, kind: &str, end: &str) -> Option<Seen> {
+    let mut lines = std::pin::pin!(lines);
+    let mut seen = Seen::default();
+    while let Some(line) = lines.next().await {
+        // 1763712345.678901 [0 127.0.0.1:40132] "ECHO" "text"; a script is `[0 lua]`.
+        let Some((origin, command)) = line.split_once("] ") else {
+            continue;
+        };
+        if origin.ends_with(" lua") {
+            continue;
+        }
+        let words: Vec<&str> = command.split('"').skip(1).step_by(2).take(PREFIX).collect();
+        if words == ["ECHO", end] {
+            return Some(seen);
+        }
+        seen.commands += 1;
+        if is_claim(&words, kind) {
+            seen.named += command.matches('"').count() / 2 - PREFIX;
+        }
+    }
+    None
+}
+
+/// EVALSHA, the script, the number of keys, six keys, lane, number, lease and fill; then ids.
+const PREFIX: usize = 13;
+
+fn is_claim(words: &[&str], kind: &str) -> bool {
+    words.len() == PREFIX
+        && (words[0], words[2]) == ("EVALSHA", "6")
+        && words[5].contains(kind)
+        && words[5].ends_with(":leased")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn commands_and_the_jobs_that_claims_name_are_counted_and_scripts_are_not() {
+        let claim = |kind: &str, third: &str, ids: &str| {
+            format!(
+                "1.2 [0 unix:/tmp/a.sock] \"EVALSHA\" \"5e\" \"6\" \"due\" \"shadow\" \
+                 \"keyfall:{{{kind}/0}}:{third}\" \"lease\" \"calls\" \"lanes\" \"lane\" \"1\" \
+                 \"15000\" \"0\"{ids}"
+            )
+        };
+        let lines = [
+            "OK".to_owned(),
+            claim("a:b:c", "leased", " \"000001\" \"000002\""),
+            "1.2 [0 lua] \"ZADD\" \"k\"".to_owned(),
+            claim("a:b:c", "leased", ""),
+            claim("a:b:other", "leased", " \"000001\""),
+            claim("a:b:c", "next", " \"000001\""),
+            "1.2 [0 127.0.0.1:1] \"PING\"".to_owned(),
+            "1.2 [0 127.0.0.1:1] \"ECHO\" \"end\"".to_owned(),
+            "1.2 [0 127.0.0.1:1] \"PING\"".to_owned(),
+        ];
+        let seen = count(futures_util::stream::iter(lines), "a:b:c", "end").await;
+        let expected = Seen {
+            commands: 5,
+            named: 2,
+        };
+        assert_eq!(seen, Some(expected));
+    }
+}

@@ -1,0 +1,167 @@
+//! `keyfall bench` measures what it says, and leaves nothing behind.
+
+use std::process::{Child, Command, Output, Stdio};
+
+use keyfall::embedded::Embedded;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::runs::eventually;
+use crate::site::{Site, command};
+
+/// Few jobs, and all phases.
+const TINY: &str = "--jobs 300 --burst 500 --pending 700 --window 500ms";
+
+/// With these flags, in one line.
+fn bench(flags: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    command.arg("bench").args(flags.split_whitespace());
+    command.env("KEYFALL_LOG", "error");
+    command.env("RUST_BACKTRACE", "0");
+    command
+}
+
+/// The object that it prints.
+fn measured(output: &Output) -> Value {
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The number there; `path` leads into objects by dots.
+fn number(object: &Value, path: &str) -> f64 {
+    let value = object.pointer(&format!("/{}", path.replace('.', "/")));
+    let number = value.and_then(Value::as_f64);
+    number.unwrap_or_else(|| panic!("no number {path} in {object}"))
+}
+
+#[test]
+fn all_phases_come_to_a_figure_in_one_object() {
+    let temp = std::env::temp_dir().join(format!("bench-it-{}", std::process::id()));
+    std::fs::create_dir(&temp).unwrap();
+    let output = bench(&format!("{TINY} --json --instances 2 --runs 2"))
+        .env("TMPDIR", &temp)
+        .output();
+    let object = measured(&output.unwrap());
+    for figure in [
+        "schedule_jobs_per_s",
+        "schedule_bulk_jobs_per_s",
+        "bytes_per_pending_job",
+        "burst_jobs_per_s",
+        "burst_redis_cpu_us_per_job",
+        "redis_cpu_us_per_job",
+        "idle_commands_per_s",
+    ] {
+        assert!(number(&object, figure) > 0.0, "{figure} in {object}");
+    }
+    // A job is scheduled, claimed and settled, and each of the three reads and writes.
+    assert!(number(&object, "commands_per_job") > 1.0, "{object}");
+    assert!(number(&object, "claims_per_job") >= 1.0, "{object}");
+    assert_eq!(number(&object, "early"), 0.0);
+    let lateness = ["p50", "p90", "p99", "p999", "max"];
+    let lateness = lateness.map(|share| number(&object, &format!("lateness_ms.{share}")));
+    assert!(lateness.is_sorted() && lateness[0] > 0.0, "{lateness:?}");
+    for (setting, value) in [("jobs", 300.0), ("pending", 700.0), ("window_s", 0.5)] {
+        assert_eq!(number(&object, &format!("settings.{setting}")), value);
+    }
+    // Fails if it is not empty.
+    std::fs::remove_dir(&temp).unwrap();
+}
+
+#[test]
+fn people_get_a_table_of_the_phases_they_asked_for() {
+    let output = bench(&format!("{TINY} --only lateness")).output().unwrap();
+    assert!(output.status.success());
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("lateness p99.9"), "{table}");
+    assert!(table.contains('█'), "{table}");
+    assert!(!table.contains("burst  "), "{table}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_server_of_somebody_it_touches_only_what_it_brought() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "theirs").await;
+    site.client
+        .schedule(site.key("1"), &1)
+        .after(crate::site::HOUR)
+        .await
+        .unwrap();
+    let keys = async || {
+        let mut keys: Vec<String> = command(&mut site.redis(), &["KEYS", "*"]).await;
+        keys.sort();
+        keys
+    };
+    let before = keys().await;
+    let mut bench = bench(&format!("{TINY} --json --url {}", server.url()));
+    let output = tokio::task::spawn_blocking(move || bench.output())
+        .await
+        .unwrap();
+    let object = measured(&output.unwrap());
+    assert_eq!(object["settings"]["embedded"], Value::Bool(false));
+    assert!(number(&object, "burst_jobs_per_s") > 0.0);
+    assert_eq!(keys().await, before);
+    site.assert_balanced().await;
+}
+
+/// Starts one that takes its time, and interrupts it when it has jobs on this server.
+async fn interrupted(server: &Embedded, site: &Site) -> Child {
+    let slow = "--jobs 300 --pending 700 --window 1m --only lateness";
+    let child = bench(&format!("{slow} --url {}", server.url()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("it has scheduled its jobs", async || {
+        let count: usize = command(&mut site.redis(), &["DBSIZE"]).await;
+        (count > 900).then_some(())
+    })
+    .await;
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    child
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ctrl_c_ends_it_and_removes_its_jobs() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "theirs").await;
+    let child = interrupted(&server, &site).await;
+    let output = tokio::task::spawn_blocking(|| child.wait_with_output())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.ends_with("Error: interrupted\n"), "{complaint}");
+    let left: Vec<String> = command(&mut site.redis(), &["KEYS", "bench*"]).await;
+    assert!(left.is_empty(), "{left:?}");
+    site.assert_balanced().await;
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_with_the_remedy() {
+    for (flags, remedy) in [
+        ("--jobs 0", "write 1 or more"),
+        ("--burst 0", "write 1 or more"),
+        ("--pending 0", "write 1 or more"),
+        ("--concurrency 0", "write 1 or more"),
+        ("--window 0", "such as 20s"),
+        ("--window 20", "such as 20s"),
+        ("--window 2h", "from 100ms to 50m"),
+        ("--instances 0", "1..=256"),
+        ("--only speed", "lateness"),
+        ("--url nonsense", "redis://"),
+    ] {
+        // Clap would first complain of what is given twice.
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+        let output = command
+            .arg("bench")
+            .args(flags.split(' '))
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{flags}");
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert!(complaint.contains(remedy), "{flags}: {complaint}");
+        assert!(output.stdout.is_empty(), "{flags}");
+    }
+}
