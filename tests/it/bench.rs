@@ -69,12 +69,20 @@ fn all_phases_come_to_a_figure_in_one_object() {
 }
 
 #[test]
-fn people_get_a_table_of_the_phases_they_asked_for() {
-    let output = bench(&format!("{TINY} --only lateness")).output().unwrap();
+fn people_get_a_table_of_what_they_asked_for_with_the_plain_form_beside_it() {
+    let flags = "--jobs 200 --window 300ms --only lateness --plain";
+    let output = bench(flags).output().unwrap();
     assert!(output.status.success());
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("lateness p99.9"), "{table}");
-    assert!(table.contains('█'), "{table}");
+    assert_eq!(table.matches("bars grow").count(), 2, "{table}");
+    // The plain form has a column, and in this line nothing but that.
+    let lost = table.lines().find(|line| line.starts_with("  lost "));
+    assert_eq!(
+        lost.unwrap().split_whitespace().nth(2),
+        Some("jobs"),
+        "{table}"
+    );
     assert!(!table.contains("burst  "), "{table}");
 }
 
@@ -151,6 +159,7 @@ fn what_cannot_be_measured_is_refused_with_the_remedy() {
         ("--instances 0", "1..=256"),
         ("--only speed", "lateness"),
         ("--url nonsense", "redis://"),
+        ("--plain --url redis://127.0.0.1", "cannot be used with"),
     ] {
         // Clap would first complain of what is given twice.
         let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));

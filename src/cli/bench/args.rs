@@ -49,6 +49,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20_000, value_parser = jobs)]
     pub(super) burst: usize,
 
+    /// Also run the lateness workload on the plain form: SET with a TTL, and a listener on
+    /// `expired` events
+    #[arg(long, conflicts_with = "url")]
+    pub(super) plain: bool,
+
     /// How often all is measured; what is reported is the median of each figure
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
     pub(super) runs: u16,
@@ -79,12 +84,16 @@ pub(super) enum Phase {
     Idle,
     /// How often a job is asked for
     Claims,
+    /// Lateness on the plain form; `--plain` asks for it
+    #[value(skip)]
+    Plain,
 }
 
 impl Options {
     pub(super) fn phases(&self) -> impl Iterator<Item = Phase> {
         let all = Phase::value_variants().iter().copied();
-        all.filter(|phase| self.only.is_empty() || self.only.contains(phase))
+        let asked = all.filter(|phase| self.only.is_empty() || self.only.contains(phase));
+        asked.chain(self.plain.then_some(Phase::Plain))
     }
 
     /// How many jobs wait while jobs run.

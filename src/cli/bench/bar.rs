@@ -27,6 +27,11 @@ impl Bar {
         self.0.inc(by as u64);
     }
 
+    /// Says something on a line of its own.
+    pub(super) fn warn(&self, text: &str) {
+        self.0.suspend(|| eprintln!("{text}"));
+    }
+
     pub(super) fn reach(&self, position: usize) {
         self.0.set_position(position as u64);
     }

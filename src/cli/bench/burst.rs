@@ -27,7 +27,7 @@ pub(super) async fn measure(
     let due = ground.time().await?.plus(lead(options.burst) + REST);
     bar.begin("scheduling", options.burst);
     stock::schedule(ground, &payload, 0..options.burst, |_| due.server, bar).await?;
-    warn_if_late(due);
+    warn_if_late(due, bar);
     crew.finish(ground, due.here, bar).await?;
     let took = due.here.elapsed();
     let used = ground.usage().await?.since(before);

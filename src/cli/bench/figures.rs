@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::histogram::Histogram;
 
 /// What is reported, in the order of the table.
-pub(super) const FIGURES: [Figure; 15] = [
+pub(super) const FIGURES: [Figure; 21] = [
     Figure::of("schedule_jobs_per_s", "schedule, one by one", "jobs/s", 0),
     Figure::of("schedule_bulk_jobs_per_s", "schedule, in bulk", "jobs/s", 0),
     Figure::of(
@@ -34,10 +34,16 @@ pub(super) const FIGURES: [Figure; 15] = [
     ),
     Figure::of("idle_commands_per_s", "commands while idle", "a second", 2),
     Figure::of("claims_per_job", "claims", "a job", 2),
+    Figure::of("plain.lateness_ms.p50", "plain listener p50", "ms", 2),
+    Figure::of("plain.lateness_ms.p90", "plain listener p90", "ms", 2),
+    Figure::of("plain.lateness_ms.p99", "plain listener p99", "ms", 2),
+    Figure::of("plain.lateness_ms.p999", "plain listener p99.9", "ms", 2),
+    Figure::of("plain.lateness_ms.max", "plain listener max", "ms", 2),
+    Figure::of("plain.lost", "lost", "jobs", 0),
 ];
 
 pub(super) struct Figure {
-    /// Its name in the JSON; a dot leads into an object.
+    /// Its name in the JSON; dots lead into objects.
     pub(super) name: &'static str,
     pub(super) label: &'static str,
     pub(super) unit: &'static str,
@@ -50,6 +56,7 @@ pub(super) struct Figures {
     values: BTreeMap<&'static str, Vec<f64>>,
     /// Of all runs together.
     pub(super) lateness: Histogram,
+    pub(super) plain_lateness: Histogram,
 }
 
 impl Figure {
@@ -93,20 +100,15 @@ impl Figures {
 
     /// One object, `settings` among its fields. What was not measured is `null`.
     pub(super) fn to_json(&self, settings: Value) -> Value {
-        let mut object = Map::new();
-        object.insert("settings".into(), settings);
+        let mut object = json!({ "settings": settings });
         for Figure { name, .. } in FIGURES {
-            let value = median(self.of(name)).map_or(Value::Null, number);
-            match name.split_once('.') {
-                None => object.insert(name.into(), value),
-                Some((group, name)) => {
-                    let group = object.entry(group).or_insert_with(|| json!({}));
-                    group[name] = value;
-                    None
-                }
-            };
+            let mut place = &mut object;
+            for part in name.split('.') {
+                place = &mut place[part];
+            }
+            *place = median(self.of(name)).map_or(Value::Null, number);
         }
-        object.into()
+        object
     }
 }
 
@@ -147,11 +149,11 @@ mod tests {
             figures.note("claims_per_job", value);
         }
         for value in [4.0, 1.0] {
-            figures.note("lateness_ms.p50", value);
+            figures.note("plain.lateness_ms.p50", value);
         }
         let object = figures.to_json(json!({ "jobs": 7 }));
         assert_eq!(object["claims_per_job"], json!(2));
-        assert_eq!(object["lateness_ms"]["p50"], json!(2.5));
+        assert_eq!(object["plain"]["lateness_ms"]["p50"], json!(2.5));
         assert_eq!(object["lateness_ms"]["max"], Value::Null);
         assert_eq!(object["burst_jobs_per_s"], Value::Null);
         assert_eq!(object["settings"]["jobs"], json!(7));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use keyfall::Client;
 use keyfall::embedded::Embedded;
-use redis::aio::{Monitor, MultiplexedConnection};
+use redis::aio::{Monitor, MultiplexedConnection, PubSubStream};
 use tokio::time::sleep;
 
 use super::usage::{Server, Usage};
@@ -89,6 +89,14 @@ impl Ground {
     pub(super) async fn monitor(&self) -> anyhow::Result<Monitor> {
         let monitor = redis::Client::open(&*self.url)?.get_async_monitor().await;
         monitor.context("the server cannot be watched with MONITOR")
+    }
+
+    /// The names of the keys that expire from now on, in the first database.
+    pub(super) async fn expired_events(&self) -> anyhow::Result<PubSubStream> {
+        let redis = redis::Client::open(&*self.url)?;
+        let mut subscription = redis.get_async_pubsub().await?;
+        subscription.subscribe("__keyevent@0__:expired").await?;
+        Ok(subscription.into_on_message())
     }
 
     /// What the server has used since it started.
@@ -180,4 +188,9 @@ impl Moment {
 /// A name as the README has them, with six digits.
 pub(super) fn key(kind: &str, number: usize) -> String {
     format!("{kind}:{number:06}")
+}
+
+/// The digits of such a name.
+pub(super) fn number(key: &str) -> Option<usize> {
+    key.rsplit(':').next()?.parse().ok()
 }

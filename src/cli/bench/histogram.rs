@@ -57,7 +57,8 @@ impl fmt::Display for Histogram {
             } else {
                 format!("< {millis} ms")
             };
-            writeln!(f, "  {bound:>14}  {count:>9}  {bar}")?;
+            let line = format!("  {bound:>14}  {count:>9}  {bar}");
+            writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub(super) async fn measure(
     let due = |number| start.server + due_after(number, options);
     bar.begin("scheduling", options.jobs);
     stock::schedule(ground, &payload, 0..options.jobs, due, bar).await?;
-    warn_if_late(start);
+    warn_if_late(start, bar);
     crew.finish(ground, start.here + options.window, bar)
         .await?;
     let used = ground.usage().await?.since(before);
@@ -61,12 +61,12 @@ pub(super) fn lead(jobs: usize) -> Duration {
 }
 
 /// Figures that count from a due time mean less if scheduling went on after it.
-pub(super) fn warn_if_late(start: Moment) {
+pub(super) fn warn_if_late(start: Moment, bar: &Bar) {
     let late = start.here.elapsed();
     if !late.is_zero() {
-        eprintln!(
+        bar.warn(&format!(
             "scheduling went on for {late:.1?} after the first job was due: this machine is too \
              busy, or the build is not optimized"
-        );
+        ));
     }
 }

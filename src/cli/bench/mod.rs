@@ -9,6 +9,7 @@
 //! | [`crew`] | the workers, and what their handlers note |
 //! | [`watch`] | counts what the server is asked |
 //! | [`schedule`], [`standing`], [`lateness`], [`burst`], [`claims`] | the phases |
+//! | [`plain`] | the workload of lateness without Keyfall |
 //! | [`figures`] | names, medians, JSON; [`histogram`] and [`report`] for people |
 //! | [`bar`] | how far it is |
 
@@ -21,6 +22,7 @@ mod figures;
 mod ground;
 mod histogram;
 mod lateness;
+mod plain;
 mod report;
 mod schedule;
 mod standing;
@@ -89,6 +91,7 @@ async fn measure(
         Phase::Burst => burst::measure(ground, options, bar, figures).await,
         Phase::Idle => standing::idle(ground, options, bar, figures).await,
         Phase::Claims => claims::measure(ground, options, bar, figures).await,
+        Phase::Plain => plain::measure(ground, options, bar, figures).await,
     }
 }
 

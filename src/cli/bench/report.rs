@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use super::args::Options;
 use super::figures::{FIGURES, Figures, median};
+use super::histogram::Histogram;
 use super::usage::Server;
 
-/// With more than one run, the least and the greatest stand beside the median.
+/// With more than one run, the least and the greatest stand beside the median; with the plain
+/// form, what it came to.
 pub(super) fn table(options: &Options, server: &Server, figures: &Figures) -> String {
     let mut text = format!(
         "keyfall {} on {} {}, {} jobs over {:?}, {} at one instant, {} bytes each\n\n",
@@ -18,27 +20,61 @@ pub(super) fn table(options: &Options, server: &Server, figures: &Figures) -> St
         options.burst,
         options.payload,
     );
-    for figure in FIGURES {
-        let values = figures.of(figure.name);
-        let Some(value) = median(values) else {
-            continue;
-        };
-        let digits = figure.digits;
-        let (label, unit) = (figure.label, figure.unit);
-        // Writing to a string does not fail.
-        let _ = write!(text, "  {label:<26} {value:>12.digits$} {unit:<9}");
-        if let [least, .., greatest] = values {
-            let _ = write!(text, " {least:.digits$} to {greatest:.digits$}");
-        }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
+    if options.plain {
+        line(&mut text, &["", "keyfall", "plain", "", ""], true);
     }
-    let lateness = figures.lateness.to_string();
-    if !lateness.is_empty() {
+    for figure in FIGURES {
+        let shown = |value| format!("{value:.*}", figure.digits);
+        let middle = |values| median(values).map(shown).unwrap_or_default();
+        let (values, plain) = match figure.name.strip_prefix("plain.") {
+            // Of the plain form alone.
+            Some("lost") => (&[][..], figures.of(figure.name)),
+            // It stands beside that of Keyfall.
+            Some(_) => continue,
+            None => {
+                let plain = format!("plain.{}", figure.name);
+                (figures.of(figure.name), figures.of(&plain))
+            }
+        };
+        if values.is_empty() && plain.is_empty() {
+            continue;
+        }
+        let range = match values {
+            [least, .., greatest] => format!("{} to {}", shown(*least), shown(*greatest)),
+            _ => String::new(),
+        };
+        let (value, plain) = (middle(values), middle(plain));
+        let columns = [figure.label, &value, &plain, figure.unit, &range];
+        line(&mut text, &columns, options.plain);
+    }
+    draw(&mut text, "lateness", &figures.lateness);
+    draw(
+        &mut text,
+        "lateness of the plain form",
+        &figures.plain_lateness,
+    );
+    text
+}
+
+/// One line: label, value, value of the plain form, unit, range.
+fn line(text: &mut String, columns: &[&str; 5], with_plain: bool) {
+    let [label, value, plain, unit, range] = columns;
+    // Writing to a string does not fail.
+    let _ = write!(text, "  {label:<24} {value:>12}");
+    if with_plain {
+        let _ = write!(text, " {plain:>12}");
+    }
+    let _ = write!(text, "  {unit:<9} {range}");
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+}
+
+fn draw(text: &mut String, title: &str, histogram: &Histogram) {
+    let bars = histogram.to_string();
+    if !bars.is_empty() {
         let _ = write!(
             text,
-            "\nlateness, how many jobs, bars by logarithm\n{lateness}"
+            "\n{title}, in jobs; bars grow with the logarithm\n{bars}"
         );
     }
-    text
 }
