@@ -441,3 +441,40 @@ async fn a_fallback_that_has_just_come_takes_nothing_of_those_who_were_there() {
     owner.stop().await;
     site.assert_balanced().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_ledger_does_not_keep_others_from_being_reported() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-broken").await;
+    let kind = |number: usize| format!("{}:it:k{number}", site.app);
+    let due = |number: usize| format!("keyfall:{{{}/0}}:due", kind(number));
+    for number in 0..6 {
+        let key = format!("{}:1", kind(number));
+        let call = site.client.schedule(&key, &()).after(crate::site::HOUR);
+        call.await.unwrap();
+    }
+    // Every second one, so that some come before the others, in whatever order that is.
+    for number in [0, 2, 4] {
+        let aside = format!("aside{number}");
+        let () = site.command(&["RENAME", &due(number), &aside]).await;
+        let () = site.command(&["SET", &due(number), "not ours"]).await;
+    }
+    let (tell, mut notices) = mpsc::unbounded_channel();
+    let (recorder, _runs) = recorder();
+    let worker = site.worker(Router::new().route(&site.pattern(), recorder.done()));
+    let worker = Running::start(worker.on_notice(move |notice| drop(tell.send(notice.clone()))));
+    let mut told = HashSet::new();
+    while told.len() < 3 {
+        if let Notice::Unrouted { kind, jobs } = notices.recv().await.unwrap() {
+            assert_eq!(jobs, 1);
+            told.insert(kind.to_string());
+        }
+    }
+    assert_eq!(told, [1, 3, 5].map(kind).into());
+    worker.stop().await;
+    for number in [0, 2, 4] {
+        let aside = format!("aside{number}");
+        let () = site.command(&["RENAME", &aside, &due(number)]).await;
+    }
+    site.assert_balanced().await;
+}
