@@ -40,7 +40,8 @@ pub enum ErrorKind {
     /// Redis cannot be reached, is loading, or is busy. Nothing was done.
     Unavailable,
     /// The call was sent and no answer came back: it may have been carried out.
-    /// Repeating it is safe for every call of this library.
+    /// Repeating it is safe, but for three calls that say so: postponing *by* a while, and
+    /// requeueing or deleting a dead letter without its number.
     OutcomeUnknown,
     /// Redis is at its memory limit and refuses writes. Nothing was done.
     Full,

@@ -40,7 +40,8 @@
 //! letter with its reason, for as long as Redis keeps its data. A job whose cancel was answered
 //! [`Cancelled`](Cancelled::Cancelled) does not start. One worker at a time runs a job; should an
 //! old run outlive its lease all the same, it can no longer change what becomes of the job, and
-//! its [fencing value](Job::fence) is lower than that of the next. Every call may be repeated.
+//! its [fencing value](Job::fence) is lower than that of the next. Calls may be repeated, but for
+//! [three](ErrorKind::OutcomeUnknown).
 //! `docs/design.md` in the repository says why and how, and `docs/states.md` what each call does
 //! in each state.
 //!

@@ -65,6 +65,10 @@ impl Client {
     /// payload, headers, policy, story and the time of its first schedule stay. Due now,
     /// unless [`after`](Requeue::after) or [`at`](Requeue::at) say otherwise.
     ///
+    /// Repeated, after an error that leaves the outcome open, it takes the letter that is the
+    /// latest by then, which may be an older one. To repeat it safely, say which
+    /// [letter](Requeue::letter).
+    ///
     /// # Errors
     /// When it is awaited: if key or time are not valid, the letter is damaged, or Redis does not
     /// answer in time or is full.
@@ -79,6 +83,10 @@ impl Client {
 
     /// Deletes the latest dead letter of a job for good. Answers whether there was one. A job
     /// of the same name, pending or running, is not touched.
+    ///
+    /// Repeated, after an error that leaves the outcome open, it takes the letter that is the
+    /// latest by then, which may be an older one. To repeat it safely, say which
+    /// [letter](DeleteDeadLetter::letter).
     ///
     /// # Errors
     /// When it is awaited: if the key is not valid or Redis does not answer in time.

@@ -129,7 +129,7 @@ impl Instances {
         self.view().peers.len() == 1
     }
 
-    /// What the instances with these ids take, as far as it is known.
+    /// What the instance with this id takes, if it is known.
     pub(crate) fn known(&self, id: &str) -> Option<Arc<Takes>> {
         let view = self.view();
         let peer = view.peers.iter().find(|peer| peer.id == id)?;
