@@ -33,40 +33,39 @@ for i = 1, #ARGV - HEAD do
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
-local successors = redis.call('HMGET', next_key, unpack(ids))
-redis.call('HLEN', shadow_key)
-redis.call('HLEN', stats_key)
+local successors = next_of(next_key, ids, leases)
 
 local answers, removed, marked, dropped, disarmed, done = {}, {}, {}, {}, {}, {}
-local cancelled = 0
+local counts = {}
 for i, id in ipairs(ids) do
   if leases[i] then
     answers[i] = 'running'
     if not done[id] then
       local token, claims, fence, due = split_lease(leases[i])
       marked[#marked + 1] = id
-      marked[#marked + 1] = new_lease(token, claims, fence, due, 'cancelled')
+      marked[#marked + 1] = new_lease(token, claims, fence, int(due), 'cancelled')
       if successors[i] then
         dropped[#dropped + 1] = id
-        cancelled = cancelled + 1
+        count_one(counts, 'cancelled')
       end
     end
   elseif dues[i] and not done[id] then
     answers[i] = 'cancelled'
     removed[#removed + 1] = id
     disarmed[#disarmed + 1] = i
-    cancelled = cancelled + 1
+    count_one(counts, 'cancelled')
   else
     answers[i] = 'absent'
   end
   done[id] = true
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
--- the counters, since a counter that somebody broke is all that can still fail.
-redis.call('ZREM', due_key, '')
-if cancelled > 0 then
-  redis.call('HINCRBY', stats_key, 'cancelled', cancelled)
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- also shows whether the records are of the right type.
+redis.call('HDEL', shadow_key, '')
+local _, fault = raise(stats_key, counts)
+if fault then
+  return fault
 end
 if #removed > 0 then
   redis.call('ZREM', due_key, unpack(removed))

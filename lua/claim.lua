@@ -39,7 +39,7 @@ end
 
 local paused = is_paused(since)
 local fence = math.max(now, last_fence + 1)
-local misses, taken, scores, named, place = {}, {}, {}, {}, {}
+local misses, taken, dues_taken, named, place = {}, {}, {}, {}, {}
 if #ARGV > HEAD then
   local ids = {}
   for i = 1, #ARGV - HEAD do
@@ -55,7 +55,7 @@ if #ARGV > HEAD then
       if not named[id] then
         named[id] = true
         taken[#taken + 1] = id
-        scores[#scores + 1] = due
+        dues_taken[#taken] = dues[i]
         place[#taken] = i
       end
     elseif due then
@@ -75,7 +75,7 @@ if fill > 0 then
     if fill > 0 and not named[oldest[i]] then
       fill = fill - 1
       taken[#taken + 1] = oldest[i]
-      scores[#scores + 1] = tonumber(oldest[i + 1])
+      dues_taken[#taken] = oldest[i + 1]
     end
   end
 end
@@ -90,23 +90,28 @@ end
 
 local leases, held, deadlines = {}, {}, {}
 for i, id in ipairs(taken) do
-  leases[i] = new_lease(token, 1, fence + i - 1, scores[i], '-')
-  held[#held + 1] = id
-  held[#held + 1] = leases[i]
-  deadlines[#deadlines + 1] = deadline
-  deadlines[#deadlines + 1] = id
+  leases[i] = new_lease(token, 1, fence + i - 1, whole(dues_taken[i]), '-')
+  held[2 * i - 1], held[2 * i] = id, leases[i]
+  deadlines[2 * i - 1], deadlines[2 * i] = deadline, id
 end
 local reply = hand_out(now, table.concat(misses, ' '), taken, leases, records)
 reply[1] = paused and 'paused' or 'ok'
-redis.call('ZCARD', leased_key)
-redis.call('HLEN', lease_key)
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing. A
 -- claim of nothing is remembered too, or its late original could claim for nobody.
 redis.call('ZREM', due_key, '', unpack(taken))
 if #taken > 0 then
-  redis.call('ZADD', leased_key, unpack(deadlines))
-  redis.call('HSET', lease_key, unpack(held))
+  -- What was not read may be of the wrong type. To find out by trying costs nothing where all
+  -- is well.
+  local fault = error_in(redis.pcall('ZADD', leased_key, unpack(deadlines)))
+    or error_in(redis.pcall('HSET', lease_key, unpack(held)))
+  if fault then
+    redis.pcall('ZREM', leased_key, unpack(taken))
+    for i, id in ipairs(taken) do
+      redis.call('ZADD', due_key, dues_taken[i], id)
+    end
+    return fault
+  end
 end
 remember(calls_key, lanes_key, lane, number, known, now, table.concat(taken, ' '), 'fence',
   int(fence + #taken - 1))

@@ -28,8 +28,6 @@ for i = 1, (#ARGV - HEAD) / WIDTH do
   names[i] = ARGV[at + 1] .. ':' .. ARGV[at + 2]
 end
 local deaths = redis.call('ZMSCORE', dead_key, unpack(names))
-redis.call('HLEN', grave_key)
-redis.call('HLEN', stats_key)
 
 local answers, gone, done = {}, {}, {}
 for i, name in ipairs(names) do
@@ -42,11 +40,12 @@ for i, name in ipairs(names) do
   done[name] = true
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
--- the counters, since a counter that somebody broke is all that can still fail.
-redis.call('ZREM', dead_key, '')
-if #gone > 0 then
-  redis.call('HINCRBY', stats_key, 'deleted', #gone)
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- also shows whether the records are of the right type.
+redis.call('HDEL', grave_key, '')
+local _, fault = raise(stats_key, {deleted = #gone > 0 and #gone or nil})
+if fault then
+  return fault
 end
 for _, name in ipairs(gone) do
   unbury(dead_key, grave_key, name)

@@ -45,16 +45,15 @@ for i = 1, #ARGV - HEAD do
 end
 local lapses = redis.call('ZMSCORE', leased_key, unpack(ids))
 local held_by = redis.call('HMGET', lease_key, unpack(ids))
-local successors = redis.call('HMGET', next_key, unpack(ids))
+local successors = next_of(next_key, ids, held_by)
 local before = soonest(due_key, now)
-redis.call('HLEN', stats_key)
 
 local paused = is_paused(since)
 local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
 local gone, forgotten, promoted, shadows, scores, armed = {}, {}, {}, {}, {}, {}
-local cancelled, replaced, news = 0, 0, {}
+local counts, news = {}, {}
 for i, id in ipairs(ids) do
   local lapse = tonumber(lapses[i] or nil)
   if done[id] then
@@ -67,8 +66,7 @@ for i, id in ipairs(ids) do
     local _, claims, _, due, flag = split_lease(held_by[i] or '')
     if flag == 'cancelled' or successors[i] then
       misses[i] = flag == 'cancelled' and 'cancelled' or 'replaced'
-      cancelled = cancelled + (flag == 'cancelled' and 1 or 0)
-      replaced = replaced + (flag == 'cancelled' and 0 or 1)
+      count_one(counts, misses[i])
       gone[#gone + 1] = id
       if successors[i] then
         local next_due, record = split_successor(successors[i])
@@ -101,7 +99,7 @@ for i = #taken, #records + 1, -1 do
 end
 local leases, held, deadlines = {}, {}, {}
 for i, id in ipairs(taken) do
-  leases[i] = new_lease(token, carried[i].claims, fence + i - 1, carried[i].due, '-')
+  leases[i] = new_lease(token, carried[i].claims, fence + i - 1, int(carried[i].due), '-')
   held[#held + 1] = id
   held[#held + 1] = leases[i]
   deadlines[#deadlines + 1] = deadline
@@ -109,15 +107,16 @@ for i, id in ipairs(taken) do
 end
 local reply = hand_out(now, table.concat(misses, ' '), taken, leases, records)
 reply[1] = paused and 'paused' or 'ok'
-redis.call('HLEN', shadow_key)
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
--- the counters, since a counter that somebody broke is all that can still fail.
-redis.call('ZREM', leased_key, '')
-for name, times in pairs({lapsed = #taken, cancelled = cancelled, replaced = replaced}) do
-  if times > 0 then
-    redis.call('HINCRBY', stats_key, name, times)
-  end
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- also shows whether the records are of the right type.
+redis.call('HDEL', shadow_key, '')
+for _ = 1, #taken do
+  count_one(counts, 'lapsed')
+end
+local _, fault = raise(stats_key, counts)
+if fault then
+  return fault
 end
 if #gone > 0 then
   redis.call('ZREM', leased_key, unpack(gone))

@@ -24,15 +24,12 @@ local answers, deadlines = {}, {}
 for i, id in ipairs(ids) do
   if not leases[i] then
     answers[i] = 'gone'
+  elseif not holds(leases[i], ARGV[2 * i + 1]) then
+    answers[i] = 'foreign'
   else
-    local token, _, _, _, flag = split_lease(leases[i])
-    if token ~= ARGV[2 * i + 1] then
-      answers[i] = 'foreign'
-    else
-      answers[i] = flag == 'cancelled' and 'cancelled' or 'renewed'
-      deadlines[#deadlines + 1] = deadline
-      deadlines[#deadlines + 1] = id
-    end
+    answers[i] = is_cancelled(leases[i]) and 'cancelled' or 'renewed'
+    deadlines[#deadlines + 1] = deadline
+    deadlines[#deadlines + 1] = id
   end
 end
 

@@ -31,9 +31,8 @@ if past then
   return past
 end
 
-local count = (#ARGV - HEAD) / WIDTH
 local ids, names = {}, {}
-for i = 1, count do
+for i = 1, (#ARGV - HEAD) / WIDTH do
   local at = HEAD + (i - 1) * WIDTH
   ids[i] = ARGV[at + 1]
   names[i] = ARGV[at + 1] .. ':' .. ARGV[at + 2]
@@ -43,8 +42,6 @@ local leases = redis.call('HMGET', lease_key, unpack(ids))
 local deaths = redis.call('ZMSCORE', dead_key, unpack(names))
 local records = redis.call('HMGET', grave_key, unpack(names))
 local before = soonest(due_key, now)
-redis.call('HLEN', shadow_key)
-redis.call('HLEN', stats_key)
 
 local answers, raised, shadows, scores, armed = {}, {}, {}, {}, {}
 local present, gone = {}, {}
@@ -70,11 +67,19 @@ for i, id in ipairs(ids) do
   end
 end
 
--- The first write is one that a full Redis refuses, and one that can still fail for its
--- type without harm; whatever follows was checked above.
+-- The first write is one that a full Redis refuses. Of the others, only the records were not
+-- read, and may be of a wrong type.
 if #raised > 0 then
-  redis.call('HINCRBY', stats_key, 'requeued', #raised)
-  redis.call('HSET', shadow_key, unpack(shadows))
+  local counts = {requeued = #raised}
+  local _, fault = raise(stats_key, counts)
+  if fault then
+    return fault
+  end
+  fault = error_in(redis.pcall('HSET', shadow_key, unpack(shadows)))
+  if fault then
+    lower(stats_key, counts)
+    return fault
+  end
   redis.call('ZADD', due_key, unpack(scores))
 end
 for _, name in ipairs(raised) do

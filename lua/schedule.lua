@@ -30,54 +30,61 @@ if past then
   return past
 end
 
-local count = (#ARGV - HEAD) / WIDTH
 local ids = {}
-for i = 1, count do
+for i = 1, (#ARGV - HEAD) / WIDTH do
   ids[i] = ARGV[HEAD + (i - 1) * WIDTH + 1]
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
-local successors = redis.call('HMGET', next_key, unpack(ids))
+local successors = next_of(next_key, ids, leases)
 local before = soonest(due_key, now)
-redis.call('HLEN', shadow_key)
 
-local state = {}
-for i, id in ipairs(ids) do
-  state[id] = {pending = dues[i], leased = leases[i], successor = successors[i]}
+-- Most items of a batch ask for the same delay.
+local due_of, text_of = {}, {}
+local function due_and_text(when)
+  if not due_of[when] then
+    due_of[when] = due_ms(when, now)
+    text_of[when] = int(due_of[when])
+  end
+  return due_of[when], text_of[when]
 end
 
 local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
-local accepted, replaced, news = 0, 0, {}
+local counts, news = {}, {}
+local accepted_at = int(math.floor(now / 1000))
+local item_of = {}
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
-  local mode, when, header, payload = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
-  local job = state[id]
-  local present = job.leased or job.pending
+  local mode = ARGV[at + 2]
+  local earlier = item_of[id]
+  if earlier then
+    dues[i], leases[i], successors[i] = dues[earlier], leases[earlier], successors[earlier]
+  end
+  item_of[id] = i
+  local present = leases[i] or dues[i]
   if mode == 'absent' and present then
     answers[i] = 'exists'
   elseif mode == 'present' and not present then
     answers[i] = 'absent'
   else
-    local due = due_ms(when, now)
-    local record = new_record(header, payload, now)
-    accepted = accepted + 1
-    if job.leased then
-      if job.successor then
-        replaced = replaced + 1
-      end
-      job.successor = true
+    local due, text = due_and_text(ARGV[at + 3])
+    local record = new_record(ARGV[at + 4], accepted_at, ARGV[at + 5])
+    local held = leases[i] and successors[i] or not leases[i] and dues[i]
+    count_one(counts, 'accepted')
+    if held then
+      count_one(counts, 'replaced')
+    end
+    if leases[i] then
+      successors[i] = true
       waiting[#waiting + 1] = id
-      waiting[#waiting + 1] = int(due) .. ' ' .. record
-      answers[i] = 'succeeds:' .. int(due)
+      waiting[#waiting + 1] = text .. ' ' .. record
+      answers[i] = 'succeeds:' .. text
     else
-      if job.pending then
-        replaced = replaced + 1
-      end
-      answers[i] = (job.pending and 'replaced:' or 'created:') .. int(due)
-      job.pending = true
+      answers[i] = (held and 'replaced:' or 'created:') .. text
+      dues[i] = text
       records[#records + 1] = id
       records[#records + 1] = record
-      scores[#scores + 1] = int(due)
+      scores[#scores + 1] = text
       scores[#scores + 1] = id
       armed[i] = due
       note(news, id, due, now)
@@ -85,23 +92,25 @@ for i, id in ipairs(ids) do
   end
 end
 
--- The first write is one that a full Redis refuses, and one that can still fail for its
--- type without harm; whatever follows was checked above.
-if accepted > 0 then
-  redis.call('HINCRBY', stats_key, 'accepted', accepted)
-  if replaced > 0 then
-    redis.call('HINCRBY', stats_key, 'replaced', replaced)
-  end
+-- The first write is one that a full Redis refuses. Of the others, only the records were not
+-- read, and may be of a wrong type.
+local _, fault = raise(stats_key, counts)
+if fault then
+  return fault
 end
 if #records > 0 then
-  redis.call('HSET', shadow_key, unpack(records))
+  fault = error_in(redis.pcall('HSET', shadow_key, unpack(records)))
+  if fault then
+    lower(stats_key, counts)
+    return fault
+  end
   redis.call('ZADD', due_key, unpack(scores))
 end
 if #waiting > 0 then
   redis.call('HSET', next_key, unpack(waiting))
 end
 if #KEYS > FIXED then
-  for i = 1, count do
+  for i = 1, #ids do
     if armed[i] and not arm(KEYS[FIXED + i], marker, armed[i], now) then
       answers[i] = answers[i] .. '!'
     end

@@ -43,17 +43,15 @@ if past then
   return past
 end
 
-local count = (#ARGV - HEAD) / WIDTH
 local ids, written = {}, {}
-for i = 1, count do
+for i = 1, (#ARGV - HEAD) / WIDTH do
   ids[i] = ARGV[HEAD + (i - 1) * WIDTH + 1]
   if ARGV[HEAD + (i - 1) * WIDTH + 3] ~= 'done' then
     written[#written + 1] = ids[i]
   end
 end
 local leases = redis.call('HMGET', lease_key, unpack(ids))
-local successors = redis.call('HLEN', next_key) > 0 and redis.call('HMGET', next_key, unpack(ids))
-  or {}
+local successors = next_of(next_key, ids, leases)
 local records = {}
 if #written > 0 then
   for i, record in ipairs(redis.call('HMGET', shadow_key, unpack(written))) do
@@ -62,18 +60,12 @@ if #written > 0 then
   redis.call('ZCARD', dead_key)
   redis.call('HLEN', grave_key)
 end
-redis.call('HLEN', shadow_key)
-redis.call('HLEN', stats_key)
-local before = soonest(due_key, now)
 
-local answers, ended, erased, counts = {}, {}, {}, {}
+local answers, ended, erased = {}, {}, {}
+local counts = {}
 local promoted, shadows, scores, armed, buried = {}, {}, {}, {}, {}
 local news = {}
 local settled = {}
-
-local function count_one(name)
-  counts[name] = (counts[name] or 0) + 1
-end
 
 local function pending(i, id, due, record)
   shadows[#shadows + 1] = id
@@ -88,27 +80,28 @@ for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   local token, verb, when = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local header = ARGV[at + 5] ~= '' and ARGV[at + 5] or nil
-  local held, _, _, _, flag = split_lease(leases[i] or '')
-  if not leases[i] or (settled[id] and held == token) then
+  local lease = leases[i]
+  if not lease or (settled[id] and holds(lease, token)) then
     answers[i] = 'gone'
-  elseif held ~= token then
+  elseif not holds(lease, token) then
     answers[i] = 'foreign'
   else
     settled[id] = true
     ended[#ended + 1] = id
     if verb == 'done' then
       answers[i] = 'done'
-      count_one('done')
-    elseif flag == 'cancelled' then
+      count_one(counts, 'done')
+    elseif is_cancelled(lease) then
       answers[i] = 'cancelled'
-      count_one('cancelled')
+      count_one(counts, 'cancelled')
     elseif verb == 'bury' then
       answers[i] = 'buried:'
       buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, header)}
-      count_one('buried')
+      count_one(counts, 'buried')
+      counts.trimmed = 0
     elseif successors[i] then
       answers[i] = 'replaced'
-      count_one('replaced')
+      count_one(counts, 'replaced')
     else
       -- One that goes back as it came stays as overdue as it is.
       local due = string.sub(when, 1, 1) == '@' and tonumber(string.sub(when, 2))
@@ -116,7 +109,7 @@ for i, id in ipairs(ids) do
       local step = ARGV[at + 6]
       answers[i] = 'later:' .. int(due)
       pending(i, id, due, with_step(records[id], step, now, header))
-      count_one(step)
+      count_one(counts, step)
     end
     if successors[i] then
       local due, record = split_successor(successors[i])
@@ -128,17 +121,18 @@ for i, id in ipairs(ids) do
   end
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
--- the counters, since a counter that somebody broke is all that can still fail.
-redis.call('ZREM', leased_key, '')
-if #buried > 0 then
-  redis.call('HINCRBY', stats_key, 'trimmed', 0)
-end
-for name, times in pairs(counts) do
-  counts[name] = redis.call('HINCRBY', stats_key, name, times)
+local before = #scores > 0 and soonest(due_key, now)
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- also shows whether the records are of the right type.
+redis.call('HDEL', shadow_key, '')
+local values, fault = raise(stats_key, counts)
+fault = fault or error_in(redis.pcall('ZREM', leased_key, '', unpack(ended)))
+if fault then
+  lower(stats_key, values and counts or {})
+  return fault
 end
 if #ended > 0 then
-  redis.call('ZREM', leased_key, unpack(ended))
   redis.call('HDEL', lease_key, unpack(ended))
 end
 if #erased > 0 then
@@ -153,7 +147,7 @@ if #shadows > 0 then
 end
 for place, letter in ipairs(buried) do
   local i, id, record = unpack(letter)
-  local letter_number = counts.buried - #buried + place
+  local letter_number = values.buried - #buried + place
   answers[i] = 'buried:' .. int(letter_number)
   bury(dead_key, grave_key, id, letter_number, now_ms, record)
 end
@@ -161,9 +155,7 @@ local trimmed = 0
 if #buried > 0 then
   trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms,
     #buried)
-  if trimmed > 0 then
-    redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
-  end
+  redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)

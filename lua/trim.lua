@@ -11,16 +11,13 @@
 local dead_key, grave_key, stats_key = KEYS[1], KEYS[2], KEYS[3]
 local now = now_us()
 redis.call('ZCARD', dead_key)
-redis.call('HLEN', grave_key)
-redis.call('HLEN', stats_key)
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
--- the counter, since a counter that somebody broke is all that can still fail.
-redis.call('ZREM', dead_key, '')
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- also shows whether the records are of the right type. Then the counter, which somebody may
+-- have broken.
+redis.call('HDEL', grave_key, '')
 redis.call('HINCRBY', stats_key, 'trimmed', 0)
 local trimmed = trim(dead_key, grave_key, tonumber(ARGV[1]), tonumber(ARGV[2]),
   math.floor(now / 1000), tonumber(ARGV[3]))
-if trimmed > 0 then
-  redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
-end
+redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
 return {'ok', int(now), int(trimmed)}

@@ -5,6 +5,11 @@ local function int(number)
   return string.format('%.0f', number)
 end
 
+-- A score as text. Redis answers with whole numbers as they are.
+local function whole(score)
+  return string.find(score, '%D') and int(tonumber(score)) or score
+end
+
 -- The server's clock, the only one that decides what is due: Unix µs.
 local function now_us()
   local time = redis.call('TIME')

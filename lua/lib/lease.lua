@@ -1,13 +1,23 @@
 -- A lease is `token claims fence due flag`: claims counts the attempts begun since the
--- record was last written; flag is `-`, or `cancelled` for a run that must not be retried.
+-- record was last written; due is given as text; flag is `-`, or `cancelled` for a run that must not be retried.
 local function new_lease(token, claims, fence, due, flag)
-  return token .. ' ' .. int(claims) .. ' ' .. int(fence) .. ' ' .. int(due) .. ' ' .. flag
+  return token .. ' ' .. claims .. ' ' .. int(fence) .. ' ' .. due .. ' ' .. flag
 end
 
 local function split_lease(lease)
   local token, claims, fence, due, flag =
     string.match(lease, '^(%S+) (%d+) (%d+) (%d+) (%S+)$')
   return token or '', tonumber(claims) or 1, tonumber(fence) or 0, tonumber(due) or 0, flag or '-'
+end
+
+-- Whether a lease has this token, and whether its run must not be retried, without taking it
+-- apart.
+local function holds(lease, token)
+  return string.sub(lease, 1, #token + 1) == token .. ' '
+end
+
+local function is_cancelled(lease)
+  return string.sub(lease, -10) == ' cancelled'
 end
 
 -- How many bytes of records a claim hands out, about: what a connection carries in a moment.
@@ -27,8 +37,9 @@ local function read_records(shadow_key, ids, most)
     local last = math.min(first + RECORDS - 1, #ids)
     local read = redis.call('HMGET', shadow_key, unpack(ids, first, last))
     for i = 1, last - first + 1 do
-      records[#records + 1] = read[i] or ''
-      bytes = bytes + #records[#records]
+      local record = read[i] or ''
+      records[first + i - 1] = record
+      bytes = bytes + #record
     end
   end
   return records
@@ -38,9 +49,7 @@ end
 local function hand_out(now, misses, ids, leases, records)
   local reply = {'ok', int(now), misses}
   for i, id in ipairs(ids) do
-    reply[#reply + 1] = id
-    reply[#reply + 1] = leases[i]
-    reply[#reply + 1] = records[i]
+    reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, leases[i], records[i]
   end
   return reply
 end
@@ -51,7 +60,7 @@ local function hand_out_again(shadow_key, leased_key, lease_key, now, token, rem
   local ids, leases, deadlines = {}, {}, {}
   for id in string.gmatch(remembered, '%S+') do
     local lease = redis.call('HGET', lease_key, id)
-    if lease and split_lease(lease) == token then
+    if lease and holds(lease, token) then
       ids[#ids + 1] = id
       leases[#leases + 1] = lease
       deadlines[#deadlines + 1] = deadline

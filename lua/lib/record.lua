@@ -4,8 +4,8 @@
 -- How many of the last steps a record keeps.
 local STEPS = 8
 
-local function new_record(header, payload, now)
-  return header .. '\n' .. int(math.floor(now / 1000)) .. '\n' .. payload
+local function new_record(header, accepted, payload)
+  return header .. '\n' .. accepted .. '\n' .. payload
 end
 
 -- Returns header, steps, payload; a record that is no record comes back whole, as payload.
@@ -32,10 +32,4 @@ local function with_step(record, step, now, header, payload)
     steps = string.gsub(steps, '^(%S*) %S+', '%1', 1)
   end
   return (header or old_header) .. '\n' .. steps .. '\n' .. (payload or old_payload)
-end
-
--- A successor waits beside the run that it will replace as `due record`.
-local function split_successor(successor)
-  local due, record = string.match(successor, '^(%d+) (.*)$')
-  return tonumber(due) or 0, record or successor
 end

@@ -60,22 +60,22 @@ macro_rules! scripts {
 }
 
 scripts! {
-    SCHEDULE = "schedule", 7 keys, ["clock", "calls", "record", "trigger"];
-    RESCHEDULE = "reschedule", 6 keys, ["clock", "calls", "record", "trigger"];
-    UPDATE = "update", 6 keys, ["clock", "calls", "record"];
-    CANCEL = "cancel", 7 keys, ["clock", "calls", "lease", "trigger"];
+    SCHEDULE = "schedule", 7 keys, ["clock", "calls", "count", "record", "successor", "trigger"];
+    RESCHEDULE = "reschedule", 6 keys, ["clock", "calls", "record", "trigger", "successor"];
+    UPDATE = "update", 6 keys, ["clock", "calls", "record", "successor"];
+    CANCEL = "cancel", 7 keys, ["clock", "calls", "count", "lease", "trigger", "successor"];
     #[cfg(feature = "worker")]
-    CLAIM = "claim", 6 keys, ["clock", "calls", "paused", "lease"];
+    CLAIM = "claim", 6 keys, ["clock", "calls", "count", "paused", "lease"];
     #[cfg(feature = "worker")]
-    RECLAIM = "reclaim", 8 keys, ["clock", "calls", "paused", "record", "lease", "trigger"];
+    RECLAIM = "reclaim", 8 keys, ["clock", "calls", "count", "paused", "record", "lease", "trigger", "successor"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
-    SETTLE = "settle", 10 keys, ["clock", "calls", "record", "lease", "trigger", "dead"];
+    SETTLE = "settle", 10 keys, ["clock", "calls", "count", "record", "lease", "trigger", "dead", "successor"];
     #[cfg(feature = "worker")]
     SWEEP = "sweep", 3 keys, ["clock", "paused"];
-    REQUEUE = "requeue", 8 keys, ["clock", "calls", "record", "trigger", "dead"];
-    DISCARD = "discard", 5 keys, ["clock", "calls", "dead"];
+    REQUEUE = "requeue", 8 keys, ["clock", "calls", "count", "record", "trigger", "dead"];
+    DISCARD = "discard", 5 keys, ["clock", "calls", "count", "dead"];
     #[cfg(feature = "worker")]
     TRIM = "trim", 3 keys, ["clock", "dead"];
     LETTERS = "letters", 2 keys, ["clock"];
@@ -85,7 +85,7 @@ scripts! {
     GET = "get", 7 keys, ["clock"];
     STATS = "stats", 8 keys, ["clock", "paused"];
     SCAN = "scan", 7 keys, ["clock", "faults"];
-    AUDIT = "audit", 8 keys, ["clock", "faults", "record", "lease", "trigger", "dead"];
+    AUDIT = "audit", 8 keys, ["clock", "faults", "record", "lease", "trigger", "dead", "successor"];
     PAUSE = "pause", 2 keys, ["clock", "calls", "paused"];
     RESUME = "resume", 2 keys, ["clock", "calls"];
 }
