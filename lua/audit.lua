@@ -173,5 +173,5 @@ end
 for _, job in ipairs(faults) do
   mend[job.fault](job)
 end
-wake(ARGV[3], ARGV[4], news, before)
+wake(ARGV[3], ARGV[4], news, before, now)
 return reply

@@ -141,5 +141,5 @@ if #KEYS > FIXED then
     arm(KEYS[FIXED + i], marker, due, now)
   end
 end
-wake(ARGV[4], ARGV[5], news, before)
+wake(ARGV[4], ARGV[5], news, before, now)
 return reply

@@ -94,5 +94,5 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, number, known, now, reply)
-wake(ARGV[3], ARGV[4], news, before)
+wake(ARGV[3], ARGV[4], news, before, now)
 return {'ok', int(now), reply}

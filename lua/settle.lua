@@ -164,5 +164,5 @@ if #KEYS > FIXED then
     arm(KEYS[FIXED + i], marker, due, now)
   end
 end
-wake(ARGV[3], ARGV[4], news, before)
+wake(ARGV[3], ARGV[4], news, before, now)
 return {'ok', int(now), reply, int(trimmed)}

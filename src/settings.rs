@@ -184,9 +184,13 @@ pub(crate) const LATELY: Duration = Duration::from_secs(10);
 pub(crate) const SUBSCRIPTION_SILENCE: Duration = Duration::from_secs(2);
 
 /// How long settling may gather. Nobody waits for it, and a call for each job would cost
-/// Redis more than the job.
+/// Redis more than the job. A worker that dies meanwhile leaves that much more to be run again.
 #[cfg(feature = "worker")]
-pub(crate) const SETTLE_GATHER: Duration = Duration::from_millis(3);
+pub(crate) const SETTLE_GATHER: Duration = Duration::from_millis(8);
+
+/// How many settlements are enough to stop gathering: more in one call save next to nothing.
+#[cfg(feature = "worker")]
+pub(crate) const SETTLE_ENOUGH: usize = 64;
 
 /// For how long a worker repeats a claim or a settlement: until it is dropped.
 #[cfg(feature = "worker")]

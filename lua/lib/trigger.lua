@@ -51,12 +51,18 @@ local function note(news, id, due, now)
   end
 end
 
--- Tells the workers which jobs are due, and the pacer that one is due sooner than all before.
-local function wake(channel, subject, news, before)
+-- How near a due time is that the pacer hears of though it is not the soonest. Longer than it
+-- goes on without reading what comes next, which is `READ_AGAIN`.
+local NEAR_MS = 50
+
+-- Tells the workers which jobs are due, and the pacer that one is due sooner than all before, or
+-- so soon that the pacer may have read past it.
+local function wake(channel, subject, news, before, now)
   if #news > 0 then
     redis.pcall('PUBLISH', channel, 'now ' .. subject .. ' ' .. table.concat(news, ' '))
   end
-  if news.soonest and (not before or news.soonest < before) then
-    redis.pcall('PUBLISH', channel, 'due ' .. subject .. ' ' .. int(news.soonest))
+  local next_one = news.soonest
+  if next_one and (not before or next_one < before or (next_one - NEAR_MS) * 1000 <= now) then
+    redis.pcall('PUBLISH', channel, 'due ' .. subject .. ' ' .. int(next_one))
   end
 end

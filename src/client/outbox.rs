@@ -20,8 +20,9 @@ pub(crate) trait Operation: Sized + Send + Sync + 'static {
     /// What all calls of an outbox have in common.
     type Terms: Clone + Send + Sync + 'static;
 
-    /// How long a lane waits for more after the first has come; zero where somebody waits.
-    const GATHER: Duration = Duration::ZERO;
+    /// How long a lane waits for more after the first has come, and how many are enough; no time
+    /// where somebody waits.
+    const GATHER: (Duration, usize) = (Duration::ZERO, 0);
 
     /// Sends one batch, as one numbered call.
     fn send(
@@ -122,12 +123,13 @@ async fn run_lane<Op: Operation>(
             if waiting.recv_many(&mut batch, BATCH).await == 0 {
                 return;
             }
-            if !Op::GATHER.is_zero() && batch.len() < BATCH {
-                tokio::time::sleep(Op::GATHER).await;
-                while batch.len() < BATCH
-                    && let Ok(more) = waiting.try_recv()
-                {
-                    batch.push(more);
+            let (gather, enough) = Op::GATHER;
+            let end = Instant::now() + gather;
+            while batch.len() < enough {
+                let room = BATCH - batch.len();
+                let more = waiting.recv_many(&mut batch, room);
+                if !matches!(timeout_at(end, more).await, Ok(1..)) {
+                    break;
                 }
             }
         }

@@ -29,6 +29,8 @@ mod ledger;
 mod letters;
 mod link;
 mod list;
+#[cfg(feature = "worker")]
+mod pace;
 mod pause;
 mod produce;
 mod reply;
@@ -66,6 +68,8 @@ pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
+#[cfg(feature = "worker")]
+pub(crate) use pace::Round;
 pub(crate) use produce::{Change, Mode, Placement, Update, When};
 pub(crate) use reply::{Answer as Word, Answered};
 #[cfg(feature = "worker")]

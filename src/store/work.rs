@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use redis::Value;
-
 use super::call::Called;
 use super::ledger::number;
 use super::produce::When;
 use super::reply::{Answered, unexpected};
 use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
-use super::{Lane, Ledger, from_value};
+use super::{Lane, Ledger};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::names::MARKER;
@@ -221,58 +219,6 @@ impl Ledger {
             next_due: reply.time()?,
             next_lapse: reply.time()?,
         })
-    }
-
-    /// Touches triggers, so that Redis expires those that are due, and reads what falls due, if
-    /// that is asked for: from a time on, the soonest first, so many. Returns how many of the
-    /// triggers are still alive, and the jobs with their due times.
-    pub(crate) async fn touch(
-        &self,
-        triggers: &[String],
-        read: Option<(UnixMs, usize)>,
-        until: Instant,
-    ) -> Result<(u64, Vec<(String, UnixMs)>)> {
-        let mut pipeline = redis::pipe();
-        if !triggers.is_empty() {
-            pipeline.cmd("EXISTS").arg(triggers);
-        }
-        if let Some((since, limit)) = read {
-            pipeline.cmd("ZRANGEBYSCORE").arg(&self.names.due);
-            pipeline.arg(since.0).arg("+inf").arg("WITHSCORES");
-            pipeline.arg("LIMIT").arg(0).arg(limit);
-        }
-        if pipeline.is_empty() {
-            return Ok((0, Vec::new()));
-        }
-        let value = self.store.pipeline(&pipeline, until).await?;
-        type Coming = Vec<(String, f64)>;
-        let (alive, coming): (u64, Coming) = match (triggers.is_empty(), read) {
-            (true, _) => (0, from_value::<(Coming,)>(value)?.0),
-            (false, None) => (from_value::<(u64,)>(value)?.0, Coming::new()),
-            (false, Some(_)) => from_value(value)?,
-        };
-        let coming = coming.into_iter().map(|(id, due)| (id, UnixMs(due as u64)));
-        Ok((alive, coming.collect()))
-    }
-
-    /// Which of these jobs are still pending, and have been due since `by` at the latest.
-    pub(crate) async fn still_due(
-        &self,
-        ids: &[String],
-        by: UnixMs,
-        until: Instant,
-    ) -> Result<Vec<String>> {
-        let mut cmd = redis::cmd("ZMSCORE");
-        cmd.arg(&self.names.due).arg(ids);
-        let value: Value = self.store.command(&cmd, until).await?;
-        let dues: Vec<Option<f64>> = from_value(value)?;
-        let due = |(_, due): &(&String, Option<f64>)| due.is_some_and(|due| due <= by.0 as f64);
-        Ok(ids
-            .iter()
-            .zip(dues)
-            .filter(due)
-            .map(|(id, _)| id.clone())
-            .collect())
     }
 }
 

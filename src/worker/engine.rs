@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::alarm::Alarm;
 use super::claimer::Claimer;
 use super::desk::Desk;
 use super::events::Events;
@@ -57,10 +58,13 @@ pub(crate) fn run(plan: Plan) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "no runtime could be started").because(error)
-        })?;
+        .map_err(cannot_start)?;
     runtime.block_on(drive(plan))
+}
+
+fn cannot_start(error: std::io::Error) -> Error {
+    let what = "no thread or timer could be started for the worker";
+    Error::new(ErrorKind::Unavailable, what).because(error)
 }
 
 async fn drive(plan: Plan) -> Result<()> {
@@ -95,6 +99,7 @@ async fn drive(plan: Plan) -> Result<()> {
     let instances = Arc::new(Instances::new(&description)?);
     let roster = Arc::new(Roster::new(store.clone(), routes.clone(), terms));
     let desk = Arc::new(Desk::default());
+    let alarm = Alarm::new().map_err(cannot_start)?;
     let leases = Leases::new(settings.clone());
     let runner = Runner::new(
         handlers,
@@ -110,6 +115,7 @@ async fn drive(plan: Plan) -> Result<()> {
         instances.clone(),
         events.clone(),
         desk.clone(),
+        alarm,
     );
     let reconciler = Reconciler::new(
         store.clone(),

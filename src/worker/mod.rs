@@ -16,6 +16,7 @@
 //! | [`instances`] | knows which of them is to take a job, or to pace a ledger |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 
+mod alarm;
 mod burial;
 mod claimer;
 mod desk;

@@ -12,19 +12,16 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 
+use super::alarm::Alarm;
 use super::desk::Desk;
 use super::events::Events;
 use super::instances::Instances;
 use super::roster::{Roster, Served};
 use crate::handler::Source;
-use crate::settings::{LONGEST_SLEEP, UNANNOUNCED};
-use crate::store::{RedisClock, Store};
+use crate::settings::LONGEST_SLEEP;
+use crate::store::{RedisClock, Round, Store};
 use crate::time::{UnixMs, UnixUs};
-use track::{Check, Track};
-
-/// A trigger that is still alive after its touch is touched again so much later. Redis
-/// expires a key only once its clock is past the time, and the clocks differ by a little.
-const AGAIN: Duration = Duration::from_millis(1);
+use track::Track;
 
 /// How long the pacer leaves a ledger alone after a fault.
 const AFTER_FAULT: Duration = Duration::from_millis(100);
@@ -46,6 +43,7 @@ pub(crate) struct Pacer {
     desk: Arc<Desk>,
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
+    alarm: Alarm,
 }
 
 /// What the pacer was told of one ledger.
@@ -64,6 +62,7 @@ impl Pacer {
         instances: Arc<Instances>,
         events: Arc<Events>,
         desk: Arc<Desk>,
+        alarm: Alarm,
     ) -> Arc<Self> {
         Arc::new(Pacer {
             clock: store.clock().clone(),
@@ -74,6 +73,7 @@ impl Pacer {
             desk,
             wakes: Mutex::default(),
             woken: Notify::new(),
+            alarm,
         })
     }
 
@@ -127,10 +127,11 @@ impl Pacer {
                 .map_or(LONGEST_SLEEP, |(now, next)| {
                     Duration::from_micros(next.0.saturating_sub(now.0)).min(LONGEST_SLEEP)
                 });
-            tokio::select! {
-                () = tokio::time::sleep(wait), if !wait.is_zero() => {}
-                () = self.woken.notified(), if !wait.is_zero() => {}
-                else => {}
+            if !wait.is_zero() {
+                tokio::select! {
+                    () = self.alarm.at(Instant::now() + wait) => {}
+                    () = self.woken.notified() => {}
+                }
             }
         }
     }
@@ -165,83 +166,57 @@ impl Pacer {
                 continue;
             };
             track.look_after(now, wake.announced, None);
-            // A call may have scheduled others beside the one that it names.
-            let next = track.coming.front().map(|(_, due)| *due);
-            if wake
-                .due
-                .is_some_and(|due| next.is_none_or(|next| due < next))
-            {
-                track.read_at = Some(now);
+            if let Some(due) = wake.due {
+                track.hear_of(due, now);
             }
         }
     }
 
     /// Touches what is due in one ledger, reads what comes next, and hands over what no
-    /// event announced.
+    /// event announced: whatever of it there is to do now, in one round trip.
     async fn step(&self, track: &mut Track, now: UnixUs) {
-        let is_time = |at: Option<UnixUs>| at.is_some_and(|at| at <= now);
-        if is_time(track.touch_again) || is_time(track.read_at) || track.has_due(now) {
-            self.touch(track, now).await;
-        }
-        if let Some(check) = track.take_checks(now) {
-            self.check(track, &check, now).await;
-        }
-    }
-
-    async fn touch(&self, track: &mut Track, now: UnixUs) {
-        let mut batch = std::mem::take(&mut track.alive);
-        let touched_before = batch.len();
-        track.touch_again = None;
-        while track.has_due(now)
-            && let Some(next) = track.coming.pop_front()
-        {
-            batch.push(next);
-        }
-        let keys = |(id, _): &(String, UnixMs)| track.served.key(id);
-        let triggers: Vec<String> = batch
-            .iter()
-            .filter_map(keys)
-            .map(|key| key.to_string())
-            .collect();
-        track.note_touched(&batch[touched_before..]);
-        let limit = track.limit + track.touched_then.len();
-        let read = track.wants_to_read(now).then_some((track.touched, limit));
-        let heard = Some(self.events.heard());
-        let until = Instant::now() + PATIENCE;
-        let answer = track.served.ledger.touch(&triggers, read, until).await;
-        track.served.ledger.note("touch", &answer);
-        let (alive, coming) = match answer {
-            Ok(answer) => answer,
-            Err(_) => {
-                // Whether they were touched or not, they are looked after once more.
-                let ids = batch.into_iter().map(|(id, _)| id).collect();
-                track.look_after(now, ids, None);
-                track.read_at = Some(now.plus(AFTER_FAULT));
-                return;
-            }
+        let check = track.take_checks(now);
+        let batch = track.take_due(now);
+        let read = track.take_read(now, !batch.jobs.is_empty());
+        let key = |(id, _): &(String, UnixMs)| Some(track.served.key(id)?.to_string());
+        let round = Round {
+            triggers: batch.jobs.iter().filter_map(key).collect(),
+            read,
+            check: check.as_ref().map_or(&[], |check| &check.ids),
         };
-        if read.is_some() {
-            track.see_coming(coming, limit, now);
-        } else {
+        let heard = self.events.heard();
+        let until = Instant::now() + PATIENCE;
+        let answer = track.served.ledger.pace(&round, until).await;
+        track.served.ledger.note("pace", &answer);
+        let Ok(paced) = answer else {
+            // Whether they were touched or not, they are looked after once more. Those that
+            // were to be looked after now are left to the reconciler.
+            let ids = batch.jobs.into_iter().map(|(id, _)| id).collect();
+            track.look_after(now, ids, None);
+            track.read_at = Some(now.plus(AFTER_FAULT));
+            return;
+        };
+        if let Some((_, limit)) = read {
+            track.see_coming(paced.coming, limit, now);
+        } else if !batch.jobs.is_empty() {
             track.read_soon();
         }
-        let touched: Vec<String> = batch[touched_before..]
-            .iter()
-            .map(|(id, _)| id.clone())
-            .collect();
-        track.look_after(now, touched, heard);
-        // Nobody says which of them are alive, so all are touched again, for as long as an
-        // event may be expected at all.
-        batch.retain(|(_, due)| now.since(*due) < UNANNOUNCED);
-        if alive > 0 && !batch.is_empty() {
-            track.alive = batch;
-            track.touch_again = Some(now.plus(AGAIN));
-        }
+        track.see_touched(batch, paced.alive, heard, now);
         if track.is_flooded(now) {
             // More is due than can be touched in time. Touching on would starve the rest:
             // whoever has a free slot takes the oldest, event or not.
             self.flood(&track.served).await;
             track.start_from(now);
+        }
+        if let Some(check) = check {
+            let is_due = |due: Option<UnixMs>| due.is_some_and(|due| due <= now.floor_ms());
+            let checked = check.ids.into_iter().zip(paced.dues);
+            let still = checked.filter(|(_, due)| is_due(*due)).map(|(id, _)| id);
+            let still: Vec<String> = still.collect();
+            if !still.is_empty() && check.heard == Some(self.events.heard()) {
+                self.events.doubt();
+            }
+            self.hand_over(&track.served, still).await;
         }
     }
 
@@ -260,27 +235,9 @@ impl Pacer {
         }
     }
 
-    /// Hands over those that are still due some time after they were touched or announced:
-    /// their trigger was not there, or has no TTL, or its event was lost; or whoever was to
-    /// claim them is gone or has no room.
-    async fn check(&self, track: &Track, check: &Check, now: UnixUs) {
-        let until = Instant::now() + PATIENCE;
-        let still = track
-            .served
-            .ledger
-            .still_due(&check.ids, now.floor_ms(), until)
-            .await;
-        track.served.ledger.note("check", &still);
-        // Otherwise the reconciler will find them.
-        if let Ok(still) = still {
-            if !still.is_empty() && check.heard == Some(self.events.heard()) {
-                self.events.doubt();
-            }
-            self.hand_over(&track.served, still).await;
-        }
-    }
-
-    /// Gives each job to the second in its rank: the first has had its time.
+    /// Gives jobs that are still due some time after they were touched or announced each to the
+    /// second in its rank: the first has had its time. Their trigger was not there, or has no
+    /// TTL, or its event was lost; or whoever was to claim them is gone or has no room.
     async fn hand_over(&self, served: &Served, ids: Vec<String>) {
         let mut late = format!("late {}", served.ledger.subject());
         let told = late.len();

@@ -116,6 +116,7 @@ fn whole(paper: &mut Paper, route: usize, slots: &Arc<Slots>, waiting: usize) ->
         paper.heard.len().min(BATCH)
     };
     let share = slots.free(route).div_ceil(waiting.max(1));
+    let share = share.min(slots.at_once(route));
     let reserved = slots.reserve(route, wanted.min(share));
     if wanted > 0 && reserved.is_empty() {
         // A name heard now is only a wake-up: a slot that becomes free takes the oldest.

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::handler::Outcome;
 use crate::record::Header;
 use crate::retry::RetryPolicy;
-use crate::settings::SETTLE_GATHER;
+use crate::settings::{SETTLE_ENOUGH, SETTLE_GATHER};
 use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb, When};
 use crate::time::UnixMs;
 
@@ -23,7 +23,7 @@ pub(crate) struct Terms {
 impl Operation for Settlement {
     type Terms = Terms;
 
-    const GATHER: Duration = SETTLE_GATHER;
+    const GATHER: (Duration, usize) = (SETTLE_GATHER, SETTLE_ENOUGH);
 
     async fn send(
         ledger: &Ledger,

@@ -4,6 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
+/// How many jobs may wait to be settled without a slot, or as many as there are slots. Enough for
+/// several calls to be filled while others travel.
+const UNSETTLED: usize = 1024;
+
+/// So many slots are not halved: a smaller claim costs Redis more for each job.
+const FEW: usize = 64;
+
 /// Counts free slots. Whoever claims reserves first, so that nothing is claimed that has to
 /// wait for a slot.
 pub(crate) struct Slots {
@@ -15,6 +22,7 @@ pub(crate) struct Slots {
 struct Free {
     all: usize,
     routes: Vec<usize>,
+    limits: Vec<usize>,
     total: usize,
     /// Jobs whose handler has ended and whose settlement has not, and that hold no slot.
     unsettled: usize,
@@ -31,10 +39,12 @@ pub(crate) struct Slot {
 impl Slots {
     /// `routes` are the limits of the routes; `None` has none of its own.
     pub(crate) fn new(all: usize, routes: impl Iterator<Item = Option<usize>>) -> Arc<Self> {
+        let limits: Vec<usize> = routes.map(|limit| limit.unwrap_or(all)).collect();
         Arc::new(Slots {
             free: Mutex::new(Free {
                 all,
-                routes: routes.map(|limit| limit.unwrap_or(all)).collect(),
+                routes: limits.clone(),
+                limits,
                 total: all,
                 unsettled: 0,
             }),
@@ -46,6 +56,13 @@ impl Slots {
     pub(crate) fn free(&self, route: usize) -> usize {
         let free = self.lock();
         free.all.min(free.routes[route])
+    }
+
+    /// How many slots of this route one claim takes at the most: where there are many, half of
+    /// them, so that Redis carries out one claim while what another brought is run.
+    pub(crate) fn at_once(&self, route: usize) -> usize {
+        let free = self.lock();
+        (free.total.min(free.limits[route]) / 2).max(FEW)
     }
 
     /// Takes up to `count` slots of this route.
@@ -85,11 +102,11 @@ impl Slot {
     }
 
     /// Gives the slot back while its job is still to be settled, so that the next one need
-    /// not wait for that; unless as many jobs as there are slots are to be settled already.
-    /// Then Redis must be away, and memory is bounded.
+    /// not wait for that; unless too many jobs are to be settled already. Then Redis must be
+    /// away, and memory is bounded.
     pub(crate) fn handler_ended(&mut self) {
         let mut free = self.slots.lock();
-        if !self.early && free.unsettled < free.total {
+        if !self.early && free.unsettled < free.total.max(UNSETTLED) {
             free.unsettled += 1;
             free.give_back(self.route);
             self.early = true;
@@ -137,16 +154,19 @@ mod tests {
     }
 
     #[test]
-    fn as_many_jobs_as_there_are_slots_may_wait_to_be_settled_without_one() {
+    fn not_all_jobs_may_wait_to_be_settled_without_a_slot() {
         let slots = Slots::new(2, [None].into_iter());
-        let mut jobs = slots.reserve(0, 2);
-        jobs.iter_mut().for_each(Slot::handler_ended);
+        let mut jobs = Vec::new();
+        while jobs.len() < UNSETTLED {
+            jobs.extend(slots.reserve(0, 2));
+            jobs.iter_mut().for_each(Slot::handler_ended);
+        }
         jobs.extend(slots.reserve(0, 2));
-        assert_eq!(jobs.len(), 4);
-        jobs[2].handler_ended();
+        assert_eq!(jobs.len(), UNSETTLED + 2);
+        jobs[UNSETTLED].handler_ended();
         assert_eq!(slots.free(0), 0);
         jobs.remove(0);
-        jobs[1].handler_ended();
+        jobs[UNSETTLED - 1].handler_ended();
         assert_eq!(slots.free(0), 1);
         assert!(!slots.all_free());
         jobs.clear();

@@ -13,12 +13,25 @@ use crate::time::{UnixMs, UnixUs};
 const LEAST: usize = 64;
 const MOST: usize = 1024;
 
-/// How old what was read may be when something is touched. Reading costs more than touching,
-/// and jobs that are due within so little are rarely scheduled.
-const READ_AGAIN: Duration = Duration::from_millis(4);
+/// How old what was read may be when something is touched. A job that is stored later is told of
+/// if it is due sooner than all others, or within `NEAR_MS` of `lua/lib/trigger.lua`: that is
+/// longer by what a read and a message may take.
+const READ_AGAIN: Duration = Duration::from_millis(40);
 
-/// Jobs are looked after so much sooner, if others are at that moment.
-const CHECK_AHEAD: Duration = Duration::from_millis(5);
+/// How long after a touch the next one follows at the soonest. Two milliseconds of jobs expire in
+/// one go, and are claimed in one call, which costs Redis hardly more than a single one.
+const STRIDE: Duration = Duration::from_millis(2);
+
+/// How far the server's clock may be behind what is known of it here. A touch that comes too
+/// early has to be repeated.
+const MARGIN: Duration = Duration::from_micros(100);
+
+/// A trigger that is still alive after its touch is touched again so much later. Redis
+/// expires a key only once its clock is past the time, and the clocks differ by a little.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// How long a look after jobs waits for more of them.
+const CHECK_GATHER: Duration = Duration::from_millis(8);
 
 /// Where the pacer stands in one ledger.
 pub(super) struct Track {
@@ -40,6 +53,8 @@ pub(super) struct Track {
     pub(super) read_at: Option<UnixUs>,
     /// When that was last read.
     read: UnixUs,
+    /// When something was last touched, or was to be.
+    touched_at: UnixUs,
     /// There was no more to read.
     complete: bool,
     pub(super) limit: usize,
@@ -52,6 +67,14 @@ pub(super) struct Check {
     /// How many events had been heard before their triggers were touched; `None` for those
     /// that were announced by whoever stored them.
     pub(super) heard: Option<u64>,
+}
+
+/// What is touched in one go.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) jobs: Vec<(String, UnixMs)>,
+    /// How many of them, in front, were touched before.
+    pub(super) first: usize,
 }
 
 impl Track {
@@ -67,6 +90,7 @@ impl Track {
             checks: VecDeque::new(),
             read_at: None,
             read: UnixUs(0),
+            touched_at: UnixUs(0),
             complete: false,
             limit: LEAST,
         }
@@ -74,27 +98,47 @@ impl Track {
 
     /// When there is something to do; far away if nothing is known.
     pub(super) fn next_action(&self) -> UnixUs {
-        let due = self.coming.front().map(|(_, due)| expires_at(*due));
-        let check = self.checks.front().map(|check| check.at);
-        let next = [due, check, self.touch_again, self.read_at]
+        let check = self.checks.front().map(|check| check.at.plus(CHECK_GATHER));
+        let next = [self.next_touch(), check, self.touch_again, self.read_at]
             .into_iter()
             .flatten()
             .min();
         next.unwrap_or(UnixUs(u64::MAX))
     }
 
-    pub(super) fn has_due(&self, now: UnixUs) -> bool {
-        self.coming
-            .front()
-            .is_some_and(|(_, due)| expires_at(*due) <= now)
+    fn next_touch(&self) -> Option<UnixUs> {
+        let (_, due) = self.coming.front()?;
+        Some(expires_at(*due).max(self.touched_at.plus(STRIDE)))
     }
 
-    /// Whether to read what comes next with the next touch. A job that is not the next one is
-    /// stored without a word, so what was read does not stay true.
-    pub(super) fn wants_to_read(&self, now: UnixUs) -> bool {
-        self.read_at.is_some_and(|at| at <= now)
-            || now >= self.read.plus(READ_AGAIN)
-            || !self.complete && self.coming.len() < LEAST / 2
+    /// What to touch now: what was still alive after its last touch, and what is due for the
+    /// first time, behind it.
+    pub(super) fn take_due(&mut self, now: UnixUs) -> Batch {
+        let is_time = |at: Option<UnixUs>| at.is_some_and(|at| at <= now);
+        if !is_time(self.next_touch()) && !is_time(self.touch_again) {
+            return Batch::default();
+        }
+        // Not by how late this one comes, or the strides would grow.
+        self.touched_at = self.next_touch().map_or(now, |planned| planned.min(now));
+        self.touch_again = None;
+        let mut jobs = std::mem::take(&mut self.alive);
+        let first = jobs.len();
+        while let Some((_, due)) = self.coming.front()
+            && expires_at(*due) <= now
+        {
+            jobs.extend(self.coming.pop_front());
+        }
+        self.note_touched(&jobs[first..]);
+        Batch { jobs, first }
+    }
+
+    /// From which due time on to read what comes next, and how much of it, if it is time to.
+    pub(super) fn take_read(&mut self, now: UnixUs, touching: bool) -> Option<(UnixMs, usize)> {
+        let is_short = !self.complete && self.coming.len() < LEAST / 2;
+        let is_time = self.read_at.is_some_and(|at| at <= now)
+            || touching && (is_short || now >= self.read.plus(READ_AGAIN));
+        let limit = self.limit + self.touched_then.len();
+        is_time.then_some((self.touched, limit))
     }
 
     /// What comes next was not read with a touch: it will be soon.
@@ -103,15 +147,14 @@ impl Track {
         self.read_at = Some(self.read_at.map_or(soon, |at| at.min(soon)));
     }
 
-    /// The jobs that it is time to look after, and those that it soon will be; and how many
-    /// events had been heard before the first of them was touched.
+    /// The jobs that it is time to look after, once some have gathered; and how many events had
+    /// been heard before the first of them was touched.
     pub(super) fn take_checks(&mut self, now: UnixUs) -> Option<Check> {
-        if self.checks.front()?.at > now {
+        if self.checks.front()?.at.plus(CHECK_GATHER) > now {
             return None;
         }
         let mut all = self.checks.pop_front()?;
-        let soon = now.plus(CHECK_AHEAD);
-        while self.checks.front().is_some_and(|check| check.at <= soon)
+        while self.checks.front().is_some_and(|check| check.at <= now)
             && all.ids.len() < MOST
             && let Some(next) = self.checks.pop_front()
         {
@@ -146,7 +189,7 @@ impl Track {
     }
 
     /// The batch is in order of its due times.
-    pub(super) fn note_touched(&mut self, batch: &[(String, UnixMs)]) {
+    fn note_touched(&mut self, batch: &[(String, UnixMs)]) {
         for (id, due) in batch {
             if *due > self.touched {
                 self.touched = *due;
@@ -156,6 +199,7 @@ impl Track {
         }
     }
 
+    /// Takes in what comes next, which was read with this limit at this time.
     pub(super) fn see_coming(
         &mut self,
         mut coming: Vec<(String, UnixMs)>,
@@ -177,6 +221,33 @@ impl Track {
         self.coming = coming.into();
     }
 
+    /// Takes in how many triggers of the batch are still there.
+    pub(super) fn see_touched(&mut self, batch: Batch, alive: u64, heard: u64, now: UnixUs) {
+        let Batch { mut jobs, first } = batch;
+        let touched = jobs[first..].iter().map(|(id, _)| id.clone()).collect();
+        self.look_after(now, touched, Some(heard));
+        // Nobody says which of them are alive, so all are touched again, for as long as an
+        // event may be expected at all.
+        jobs.retain(|(_, due)| now.since(*due) < UNANNOUNCED);
+        if alive > 0 && !jobs.is_empty() {
+            self.alive = jobs;
+            self.touch_again = Some(now.plus(AGAIN));
+        }
+    }
+
+    /// A job is due then, maybe sooner than all that are known. A call may have scheduled others
+    /// beside it.
+    pub(super) fn hear_of(&mut self, due: UnixMs, now: UnixUs) {
+        let is_next = self.coming.front().is_none_or(|(_, next)| due < *next);
+        // One that is not the next is read before it is due.
+        let by = if is_next {
+            now
+        } else {
+            now.max(UnixUs(due.0.saturating_mul(1000)))
+        };
+        self.read_at = Some(self.read_at.map_or(by, |at| at.min(by)));
+    }
+
     /// Whether as many jobs as can be touched at once are due.
     pub(super) fn is_flooded(&self, now: UnixUs) -> bool {
         self.coming.len() >= MOST
@@ -189,31 +260,60 @@ impl Track {
 
 /// Redis expires a key only when its clock is past the time.
 fn expires_at(due: UnixMs) -> UnixUs {
-    UnixUs(due.0.saturating_add(1).saturating_mul(1000))
+    UnixUs(due.0.saturating_add(1).saturating_mul(1000)).plus(MARGIN)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn at(us: u64) -> UnixUs {
+        UnixUs(1_000_000 + us)
+    }
+
+    fn reading(jobs: &[(&str, u64)]) -> Track {
+        let mut track = Track::new(Served::sample("a:b:c"));
+        track.start_from(at(0));
+        assert!(track.take_read(at(0), false).is_some());
+        let job = |&(id, ms): &(&str, u64)| (id.to_owned(), UnixMs(1000 + ms));
+        track.see_coming(jobs.iter().map(job).collect(), LEAST, at(0));
+        track
+    }
+
     #[tokio::test]
     async fn what_is_not_read_with_a_touch_is_read_soon_after() {
-        let mut track = Track::new(Served::sample("a:b:c"));
-        let now = UnixUs(1_000_000);
-        track.start_from(now);
-        assert!(track.wants_to_read(now));
-        let first = vec![("first".to_owned(), UnixMs(1001))];
-        track.see_coming(first, LEAST, now);
-        assert_eq!(track.next_action(), UnixUs(1_002_000));
+        let mut track = reading(&[("first", 1)]);
+        let touch = track.next_action();
+        assert_eq!(touch, at(2000).plus(MARGIN));
+        assert!(track.take_due(at(1999)).jobs.is_empty());
+        assert_eq!(track.take_due(touch).jobs.len(), 1);
         // Touched so soon after the read that there is no other; others may have come.
-        let touched = UnixUs(1_002_000);
-        assert!(track.has_due(touched) && !track.wants_to_read(touched));
-        let batch: Vec<_> = track.coming.drain(..).collect();
-        track.note_touched(&batch);
+        assert!(track.take_read(touch, true).is_none());
         track.read_soon();
         let next = track.next_action();
-        assert_eq!(next, now.plus(READ_AGAIN));
-        assert!(track.wants_to_read(next));
+        assert_eq!(next, at(0).plus(READ_AGAIN));
+        assert!(track.take_read(next, false).is_some());
+    }
+
+    #[tokio::test]
+    async fn two_milliseconds_of_jobs_are_touched_in_one_go() {
+        let mut track = reading(&[("a", 1), ("b", 1), ("c", 2), ("d", 3), ("e", 9)]);
+        let mut touched = Vec::new();
+        while !track.coming.is_empty() {
+            // As late as such a thing is.
+            let now = track.next_action().plus(Duration::from_micros(90));
+            let jobs = track.take_due(now).jobs.into_iter();
+            touched.push(jobs.map(|(id, _)| id).collect::<String>());
+        }
+        assert_eq!(touched, ["ab", "cd", "e"]);
+    }
+
+    #[test]
+    fn what_was_read_is_not_trusted_for_longer_than_wake_ups_are_sent() {
+        let lua = include_str!("../../../lua/lib/trigger.lua");
+        let (_, rest) = lua.split_once("NEAR_MS = ").unwrap();
+        let near: u64 = rest.split_whitespace().next().unwrap().parse().unwrap();
+        assert!(READ_AGAIN + Duration::from_millis(10) <= Duration::from_millis(near));
     }
 
     #[tokio::test]
@@ -223,7 +323,7 @@ mod tests {
             let at = UnixUs(1_000_000 + ms * 1000);
             track.look_after(at, vec![ms.to_string()], heard);
         }
-        let due = UnixUs(1_000_000).plus(UNANNOUNCED);
+        let due = UnixUs(1_000_000).plus(UNANNOUNCED).plus(CHECK_GATHER);
         assert!(track.take_checks(UnixUs(due.0 - 1)).is_none());
         let check = track.take_checks(due).unwrap();
         assert_eq!(check.ids, ["0", "2", "4"]);

@@ -1,0 +1,32 @@
+-- Counters are raised before what they count is done, all of them or none.
+
+local function count_one(counts, name)
+  counts[name] = (counts[name] or 0) + 1
+end
+
+-- The error that a command answered with, where it is not to stop the script.
+local function error_in(reply)
+  return type(reply) == 'table' and reply.err and reply or nil
+end
+
+-- Takes back what was raised, for a call that fails after all.
+local function lower(stats_key, counts)
+  for name, times in pairs(counts) do
+    redis.call('HINCRBY', stats_key, name, -times)
+  end
+end
+
+-- Returns what the counters are now; or nil and an error, if somebody broke one of them or this
+-- user may not raise it.
+local function raise(stats_key, counts)
+  local values, raised = {}, {}
+  for name, times in pairs(counts) do
+    local value = redis.pcall('HINCRBY', stats_key, name, times)
+    if error_in(value) then
+      lower(stats_key, raised)
+      return nil, value
+    end
+    values[name], raised[name] = value, times
+  end
+  return values
+end

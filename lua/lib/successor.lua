@@ -1,0 +1,15 @@
+-- A successor waits beside the run that it will replace as `due record`.
+local function split_successor(successor)
+  local due, record = string.match(successor, '^(%d+) (.*)$')
+  return tonumber(due) or 0, record or successor
+end
+
+-- What waits to follow these runs. Only a job that is leased has a successor, and few have.
+local function next_of(next_key, ids, leases)
+  for i = 1, #ids do
+    if leases[i] then
+      return redis.call('HLEN', next_key) > 0 and redis.call('HMGET', next_key, unpack(ids)) or {}
+    end
+  end
+  return {}
+end

@@ -1,0 +1,72 @@
+//! What the pacer does to a ledger, in one round trip.
+
+use std::time::Instant;
+
+use redis::Value;
+
+use super::{Ledger, from_value};
+use crate::error::Result;
+use crate::time::UnixMs;
+
+/// What the pacer asks. Whatever is empty is not sent.
+#[derive(Debug, Default)]
+pub(crate) struct Round<'a> {
+    /// The triggers to touch, so that Redis expires those that are due.
+    pub(crate) triggers: Vec<String>,
+    /// Read what falls due from then on, the soonest first, so many.
+    pub(crate) read: Option<(UnixMs, usize)>,
+    /// Which of these jobs are pending, and since when they are due.
+    pub(crate) check: &'a [String],
+}
+
+/// What it is answered.
+#[derive(Debug, Default)]
+pub(crate) struct Paced {
+    /// How many of the triggers are still there.
+    pub(crate) alive: u64,
+    /// What was read.
+    pub(crate) coming: Vec<(String, UnixMs)>,
+    /// The due time of each job to check that is pending.
+    pub(crate) dues: Vec<Option<UnixMs>>,
+}
+
+impl Ledger {
+    /// Carries out a round.
+    pub(crate) async fn pace(&self, round: &Round<'_>, until: Instant) -> Result<Paced> {
+        let mut pipeline = redis::pipe();
+        if !round.triggers.is_empty() {
+            pipeline.cmd("EXISTS").arg(&round.triggers);
+        }
+        if let Some((since, limit)) = round.read {
+            pipeline.cmd("ZRANGEBYSCORE").arg(&self.names.due);
+            pipeline.arg(since.0).arg("+inf").arg("WITHSCORES");
+            pipeline.arg("LIMIT").arg(0).arg(limit);
+        }
+        if !round.check.is_empty() {
+            pipeline
+                .cmd("ZMSCORE")
+                .arg(&self.names.due)
+                .arg(round.check);
+        }
+        let mut paced = Paced::default();
+        if pipeline.is_empty() {
+            return Ok(paced);
+        }
+        let replies: Vec<Value> = from_value(self.store.pipeline(&pipeline, until).await?)?;
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().unwrap_or(Value::Nil);
+        let ms = |due: f64| UnixMs(due as u64);
+        if !round.triggers.is_empty() {
+            paced.alive = from_value(next())?;
+        }
+        if round.read.is_some() {
+            let coming: Vec<(String, f64)> = from_value(next())?;
+            paced.coming = coming.into_iter().map(|(id, due)| (id, ms(due))).collect();
+        }
+        if !round.check.is_empty() {
+            let dues: Vec<Option<f64>> = from_value(next())?;
+            paced.dues = dues.into_iter().map(|due| due.map(ms)).collect();
+        }
+        Ok(paced)
+    }
+}

@@ -1,0 +1,139 @@
+//! Wakes an actor at an instant, to within some ten microseconds.
+//!
+//! The timers of the runtime count whole milliseconds and round up, which would be a third of
+//! all lateness.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+/// A thread that sleeps for one actor.
+pub(crate) struct Alarm {
+    clockwork: Arc<Clockwork>,
+}
+
+struct Clockwork {
+    setting: Mutex<Setting>,
+    changed: Condvar,
+    rung: Notify,
+}
+
+#[derive(Default)]
+struct Setting {
+    at: Option<Instant>,
+    is_over: bool,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> io::Result<Self> {
+        let clockwork = Arc::new(Clockwork {
+            setting: Mutex::default(),
+            changed: Condvar::new(),
+            rung: Notify::new(),
+        });
+        let sleeper = clockwork.clone();
+        std::thread::Builder::new()
+            .name("keyfall-alarm".into())
+            .spawn(move || sleeper.run())?;
+        Ok(Alarm { clockwork })
+    }
+
+    /// Returns at this instant. Only one can be waited for at a time.
+    pub(crate) async fn at(&self, at: Instant) {
+        self.clockwork.set(at);
+        // One that nobody waits for any more may ring first.
+        while Instant::now() < at {
+            self.clockwork.rung.notified().await;
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.clockwork.lock().is_over = true;
+        self.clockwork.changed.notify_one();
+    }
+}
+
+impl Clockwork {
+    fn set(&self, at: Instant) {
+        let before = self.lock().at.replace(at);
+        // The thread that wakes too early sees for itself that it can sleep on.
+        if before.is_none_or(|before| at < before) {
+            self.changed.notify_one();
+        }
+    }
+
+    fn run(&self) {
+        let mut setting = self.lock();
+        while !setting.is_over {
+            let Some(at) = setting.at else {
+                setting = self.changed.wait(setting).expect("no panic while held");
+                continue;
+            };
+            let left = at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                setting.at = None;
+                self.rung.notify_one();
+            } else {
+                let woken = self.changed.wait_timeout(setting, left);
+                (setting, _) = woken.expect("no panic while held");
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Setting> {
+        self.setting.lock().expect("no panic while held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_rings_no_sooner_and_as_often_as_it_is_set() {
+        let alarm = Alarm::new().unwrap();
+        for ms in [3, 1, 0, 2] {
+            let at = Instant::now() + Duration::from_millis(ms);
+            alarm.at(at).await;
+            assert!(Instant::now() >= at);
+        }
+    }
+
+    #[tokio::test]
+    async fn it_can_be_set_sooner_and_later() {
+        let alarm = Alarm::new().unwrap();
+        let far = Instant::now() + Duration::from_secs(3600);
+        let near = Instant::now() + Duration::from_millis(5);
+        tokio::select! {
+            biased;
+            () = alarm.at(far) => panic!("an hour has passed"),
+            () = tokio::task::yield_now() => {}
+        }
+        alarm.at(near).await;
+        let next = Instant::now() + Duration::from_millis(5);
+        let later = next + Duration::from_millis(10);
+        tokio::select! {
+            biased;
+            () = alarm.at(next) => panic!("it is in the future"),
+            () = tokio::task::yield_now() => {}
+        }
+        alarm.at(later).await;
+        assert!(Instant::now() >= later);
+    }
+
+    #[test]
+    fn its_thread_ends_with_it() {
+        let alarm = Alarm::new().unwrap();
+        let clockwork = Arc::downgrade(&alarm.clockwork);
+        drop(alarm);
+        while clockwork.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
