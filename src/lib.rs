@@ -96,6 +96,9 @@ mod worker;
 
 #[cfg(all(feature = "embedded", unix))]
 pub mod embedded;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 #[cfg(feature = "worker")]
 pub mod testing;
 

@@ -46,7 +46,10 @@ use tracing::Dispatch;
 use tracing::subscriber::NoSubscriber;
 
 pub use notice::Notice;
+#[cfg(not(feature = "internals"))]
 use notice::Notices;
+#[cfg(feature = "internals")]
+pub(crate) use {notice::Notices, roster::Roster, settle::Terms};
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};

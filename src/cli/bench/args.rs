@@ -74,6 +74,8 @@ pub(super) enum Phase {
     Schedule,
     /// Calls to schedule many jobs
     Bulk,
+    /// What the same jobs take to be written by a script that does nothing else
+    Bare,
     /// What a pending job takes in Redis
     Memory,
     /// How late jobs start, their due times spread over the window

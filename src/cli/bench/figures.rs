@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use super::histogram::Histogram;
 
 /// What is reported, in the order of the table.
-pub(super) const FIGURES: [Figure; 21] = [
+pub(super) const FIGURES: [Figure; 22] = [
     Figure::of("schedule_jobs_per_s", "schedule, one by one", "jobs/s", 0),
     Figure::of("schedule_bulk_jobs_per_s", "schedule, in bulk", "jobs/s", 0),
+    Figure::of("bare_jobs_per_s", "bare writes", "jobs/s", 0),
     Figure::of(
         "bytes_per_pending_job",
         "memory of a pending job",

@@ -9,12 +9,13 @@
 //! | [`crew`] | the workers, and what their handlers note |
 //! | [`watch`] | counts what the server is asked |
 //! | [`schedule`], [`standing`], [`lateness`], [`burst`], [`claims`] | the phases |
-//! | [`plain`] | the workload of lateness without Keyfall |
+//! | [`bare`], [`plain`] | the workloads of scheduling and of lateness without Keyfall |
 //! | [`figures`] | names, medians, JSON; [`histogram`] and [`report`] for people |
 //! | [`bar`] | how far it is |
 
 mod args;
 mod bar;
+mod bare;
 mod burst;
 mod claims;
 mod crew;
@@ -86,6 +87,7 @@ async fn measure(
     match phase {
         Phase::Schedule => schedule::one_by_one(ground, options, bar, figures).await,
         Phase::Bulk => schedule::in_bulk(ground, options, bar, figures).await,
+        Phase::Bare => bare::measure(ground, options, bar, figures).await,
         Phase::Memory => standing::memory(ground, options, bar, figures).await,
         Phase::Lateness => lateness::measure(ground, options, bar, figures).await,
         Phase::Burst => burst::measure(ground, options, bar, figures).await,

@@ -1,0 +1,70 @@
+//! The least that Redis must write for each job, by a script that does nothing else: what the
+//! machine and the server are good for, beside which the other rates stand.
+
+use std::time::{Instant, SystemTime};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::args::Options;
+use super::bar::Bar;
+use super::figures::Figures;
+use super::ground::Ground;
+use super::stock::{self, HOUR};
+
+/// As many as a batch of Keyfall's has.
+const BATCH: usize = 256;
+
+/// As many as Keyfall keeps in flight.
+const IN_FLIGHT: usize = 4;
+
+/// A due time, a record, and a trigger for each.
+const WRITE: &str = "
+local dues, records = {}, {}
+for i = 3, #KEYS do
+  local id, payload = ARGV[2 * i - 4], ARGV[2 * i - 3]
+  dues[2 * i - 5], dues[2 * i - 4] = ARGV[1], id
+  records[2 * i - 5], records[2 * i - 4] = id, payload
+end
+redis.call('HSET', KEYS[2], unpack(records))
+redis.call('ZADD', KEYS[1], unpack(dues))
+for i = 3, #KEYS do
+  redis.call('SET', KEYS[i], 'bare', 'NX', 'PXAT', ARGV[1])
+end";
+
+pub(super) async fn measure(
+    ground: &Ground,
+    options: &Options,
+    bar: &Bar,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    bar.begin("writing", options.jobs);
+    let payload = stock::payload(options.payload);
+    let due = ground.time().await?.server + HOUR;
+    let due = due.duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
+    let (script, payload) = (&redis::Script::new(WRITE), &payload[..]);
+    let ledger = ground.key(0);
+    let write = |first: usize| {
+        let mut call = script.prepare_invoke();
+        call.key(format!("{ledger}:due"))
+            .key(format!("{ledger}:shadow"));
+        call.arg(due.to_string());
+        let numbers = first..options.jobs.min(first + BATCH);
+        let size = numbers.len();
+        for number in numbers {
+            call.key(ground.key(number)).arg(number).arg(payload);
+        }
+        let mut redis = ground.redis();
+        async move {
+            let () = call.invoke_async(&mut redis).await?;
+            bar.advance(size);
+            anyhow::Ok(())
+        }
+    };
+    let began = Instant::now();
+    let batches = stream::iter((0..options.jobs).step_by(BATCH)).map(write);
+    let written = batches.buffer_unordered(IN_FLIGHT);
+    let () = written.try_collect().await?;
+    let took = began.elapsed().as_secs_f64();
+    figures.note("bare_jobs_per_s", options.jobs as f64 / took);
+    Ok(())
+}

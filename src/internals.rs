@@ -1,0 +1,46 @@
+//! What the micro-benchmarks in `benches/` measure and nobody else can reach. Not for use: it
+//! changes without notice.
+
+use std::sync::Arc;
+
+use crate::Router;
+use crate::error::Result;
+use crate::key::JobKey;
+use crate::names::Names;
+use crate::router::Routes;
+use crate::settings::LinkSettings;
+use crate::store::{DeadLimits, Store};
+use crate::worker::{Notices, Roster, Terms};
+
+/// What a worker does with a name that it hears, on a Redis that is never asked.
+pub struct Ears {
+    routes: Arc<Routes>,
+    roster: Roster,
+}
+
+impl Ears {
+    /// The ears of a worker with these routes. To be called within a runtime.
+    pub fn new(router: Router) -> Result<Self> {
+        let routes = Arc::new(router.finish()?);
+        let link = LinkSettings::default();
+        let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link)?;
+        let dead = DeadLimits {
+            count: 1,
+            age: std::time::Duration::from_secs(1),
+        };
+        let notices = Notices::default();
+        let terms = Terms { dead, notices };
+        let roster = Roster::new(store, routes.clone(), terms);
+        Ok(Ears { routes, roster })
+    }
+
+    /// Whether the name of a key that expired may be that of a job with a route here.
+    pub fn recognise(&self, name: &[u8]) -> bool {
+        self.roster.recognise(name).is_some()
+    }
+
+    /// Which route takes a job.
+    pub fn route(&self, key: &JobKey) -> Option<usize> {
+        self.routes.table.find(key)
+    }
+}
