@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, FromRedisValue};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue};
 use tokio::time::sleep;
 
 pub(super) use self::by_hand::{key_called, keys_in_header};
@@ -74,8 +74,12 @@ impl Bench {
 
     /// The ledger of a kind, as whoever the URL says.
     pub(super) async fn of(url: &str, kind: Kind) -> Self {
-        let raw = Client::open(url).unwrap();
         // A server that shares two cores with others may be slow to answer, and is not gone.
+        let patient = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let client = Client::open(url).unwrap();
+        let raw = client.get_multiplexed_async_connection_with_config(&patient);
         let settings = LinkSettings {
             connect_timeout: PATIENCE,
             response_timeout: PATIENCE,
@@ -84,7 +88,7 @@ impl Bench {
         Bench {
             ledger: store.ledger(&kind),
             url: url.to_owned(),
-            raw: raw.get_multiplexed_async_connection().await.unwrap(),
+            raw: raw.await.unwrap(),
             balanced: Cell::new(false),
         }
     }
