@@ -1,14 +1,20 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis demo test lint
+.PHONY: help deps toolchain redis demo test lint servers versions
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' Makefile
 
 demo: deps ## Start a private Redis and watch reminders fall due
 	cargo run --release --features cli -- demo
 
 test: deps ## Run all tests, those in the documentation included
 	cargo test --all-features
+
+versions: deps servers ## Run the tests in which the server matters on six servers
+	@sh scripts/versions.sh
+
+servers: redis ## Fetch these servers: Redis 6.2, 7.0, 7.4, 8.2, Valkey 8.1, 9.1
+	@sh scripts/fetch-servers.sh
 
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt

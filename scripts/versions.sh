@@ -1,0 +1,52 @@
+#!/bin/sh
+# Runs the tests in which the server matters on each server of scripts/servers.txt, one
+# after the other, and prints a table. Ends with 1 if any of them failed.
+set -eu
+cd "$(dirname "$0")/.."
+
+# All of the store, whose tests call each script in every state of a job; what expires, is
+# refused or fails; and every operation through the public face. Left out: what Keyfall
+# does by itself (instances, race, auditing, layers), amounts (bench, backlog, crowding),
+# and programs (demo, examples, killed, mistakes).
+tests='store:: embedded::
+    servers:: announced:: refused:: weather:: outages::
+    firing:: workers:: pausing:: outcomes:: successors:: letters::
+    scheduling:: bulk:: terms:: limits:: changing:: cancelling:: operating::'
+
+# Most of these tests wait for something nearly all of the time.
+threads=4
+
+in_tests() {
+    cargo test --all-features --quiet --lib --test it "$@"
+}
+
+in_tests --no-run
+table=target/servers/versions.txt
+printf '%-11s %-14s %6s %7s %7s\n' server reports tests passed failed >"$table"
+worst=0
+while read -r name _; do
+    case "$name" in '' | '#'*) continue ;; esac
+    server=target/servers/$name/${name%-*}-server
+    log=target/servers/$name.log
+    printf '%s\n' "$name"
+    status=0
+    # shellcheck disable=SC2086 # one word for each filter
+    KEYFALL_REDIS_BIN=$server in_tests --no-fail-fast -- --test-threads "$threads" $tests \
+        >"$log" 2>&1 </dev/null || status=$?
+    if [ "$status" -eq 0 ]; then
+        grep '^test result:' "$log"
+    else
+        worst=1
+        cat "$log"
+    fi
+    reports=$("$server" --version | sed 's/^\([A-Za-z]*\) server v=\([^ ]*\) .*/\1 \2/')
+    awk -v name="$name" -v reports="$reports" -v status="$status" '
+        /^test result:/ { passed += $4; failed += $6 }
+        END {
+            if (status && !failed) failed = "broken"
+            printf "%-11s %-14s %6d %7d %7s\n", name, reports, passed + failed, passed, failed
+        }' "$log" >>"$table"
+done <scripts/servers.txt
+echo
+cat "$table"
+exit "$worst"
