@@ -18,6 +18,7 @@
 //! | [`killed`] | worker processes that are killed |
 //! | [`outages`] | a Redis that is killed, hangs or cuts connections |
 //! | [`weather`] | every sort of outage: said once, survived, made good |
+//! | [`servers`] | what the bare server does, and where versions differ |
 //! | [`announced`] | notification flags: merged, looked up again, done without |
 //! | [`refused`] | what is refused, by whom, and what the error says |
 //! | [`backlog`] | a hundred thousand overdue jobs: what they cost, what they delay |
@@ -66,8 +67,11 @@ mod race;
 mod refused;
 mod runs;
 mod scheduling;
+mod servers;
 mod site;
+mod stage;
 mod successors;
 mod terms;
+mod version;
 mod weather;
 mod workers;

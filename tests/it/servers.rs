@@ -1,0 +1,349 @@
+//! What Keyfall relies on in a server, and where servers differ, shown on the bare server.
+//!
+//! `docs/servers.md` says the same in prose, and what Keyfall makes of each difference. A
+//! version that does something else fails here, and is to be written down in both.
+
+use keyfall::embedded::Embedded;
+
+use crate::proxy::Proxy;
+use crate::runs::eventually;
+use crate::stage::{DIE, Stage, cmd, pipeline, script};
+use crate::version::Version::{Redis, Valkey};
+
+#[tokio::test]
+async fn a_key_that_is_given_a_time_that_is_past_is_gone_at_once() {
+    let mut stage = Stage::new().await;
+    for change in [
+        "EXPIRE k 0",
+        "EXPIRE k -1",
+        "PEXPIREAT k 1000",
+        "GETEX k PXAT 1000",
+    ] {
+        let () = stage.ask("SET k v").await;
+        stage.heard().await;
+        let _: redis::Value = stage.ask(change).await;
+        let left: u64 = stage.ask("EXISTS k").await;
+        assert_eq!(left, 0, "{change}");
+        stage.version.holds(
+            change,
+            &stage.heard().await,
+            &[
+                (Redis(6, 2), vec!["del k".into()]),
+                (Valkey(8, 1), vec!["expired k".into()]),
+            ],
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_set_with_a_time_that_is_past_is_found_dead_or_not_set_at_all() {
+    let mut stage = Stage::new().await;
+    let set = "redis.call('SET', 'k', 'v', 'PXAT', 1000)
+        redis.call('PUBLISH', 'said', 'look')
+        return redis.call('EXISTS', 'k')";
+    let left: u64 = stage.eval(set).await.unwrap();
+    assert_eq!(left, 0);
+    let stored = ["set k", "expire k", "look", "expired k"];
+    stage.version.holds(
+        "SET with a past PXAT",
+        &stage.heard().await,
+        &[
+            (Redis(6, 2), strings(&stored)),
+            (Valkey(8, 1), strings(&["look"])),
+        ],
+    );
+    let () = stage.ask("SET k v").await;
+    stage.heard().await;
+    let left: u64 = stage.eval(set).await.unwrap();
+    assert_eq!(left, 0);
+    stage.version.holds(
+        "SET with a past PXAT over a key that is there",
+        &stage.heard().await,
+        &[
+            (Redis(6, 2), strings(&stored)),
+            (Valkey(8, 1), strings(&["expired k", "look"])),
+        ],
+    );
+}
+
+#[tokio::test]
+async fn a_time_that_is_now_is_past_or_not_yet() {
+    let mut stage = Stage::new().await;
+    let set = "local now = redis.call('TIME')
+        now = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000))
+        redis.call('SET', 'k', 'v', 'PXAT', now)
+        return redis.call('EXISTS', 'k')";
+    let left: u64 = stage.eval(set).await.unwrap();
+    let said = [(Redis(6, 2), 1), (Valkey(8, 1), 0)];
+    stage.version.holds("SET with PXAT = TIME", &left, &said);
+}
+
+#[tokio::test]
+async fn a_script_judges_keys_by_the_time_at_which_it_began() {
+    let mut stage = Stage::new().await;
+    let (passed, alive): (u64, u64) = stage
+        .eval(
+            "local function ms()
+                local now = redis.call('TIME')
+                return now[1] * 1000 + math.floor(now[2] / 1000)
+            end
+            local began, looks = ms(), 0
+            redis.call('SET', 'k', 'v', 'PX', 1)
+            while ms() < began + 10 and looks < 50000 do
+                looks = looks + 1
+            end
+            return {ms() - began, redis.call('EXISTS', 'k')}",
+        )
+        .await
+        .unwrap();
+    let heard = stage.heard().await;
+    assert_eq!(heard[..2], ["set k", "expire k"]);
+    stage
+        .version
+        .always("a key that died within a script", &alive, 1);
+    stage.version.holds(
+        "TIME stands still within a script",
+        &(passed == 0),
+        &[(Redis(6, 2), false), (Redis(7, 2), true)],
+    );
+    let alive: u64 = stage.ask("EXISTS k").await;
+    assert_eq!(alive, 0);
+    let heard = [heard, stage.heard().await].concat();
+    assert_eq!(heard, ["set k", "expire k", "expired k"]);
+}
+
+#[tokio::test]
+async fn a_script_that_meets_a_dead_key_announces_it_there_and_then() {
+    let mut stage = Stage::new().await;
+    let seen: (u64, Vec<String>) = stage
+        .with_dead(&script(
+            "redis.call('PUBLISH', 'said', 'before')
+            local alive = redis.call('EXISTS', 'k')
+            redis.call('PUBLISH', 'said', 'after')
+            return alive",
+        ))
+        .await;
+    let told = (0, strings(&["before", "expired k", "after"]));
+    stage.version.always("EXISTS in a script", &seen, told);
+}
+
+#[tokio::test]
+async fn whatever_meets_a_dead_key_announces_that_it_expired() {
+    let mut stage = Stage::new().await;
+    for (command, also) in [
+        ("EXISTS k", &[][..]),
+        ("GETRANGE k 0 7", &[]),
+        ("DEL k", &[]),
+        ("UNLINK k", &[]),
+        ("GETDEL k", &[]),
+        ("PEXPIRE k 100000", &[]),
+        ("SET k w", &["set k"]),
+        ("SET k w NX PXAT 99999999999999", &["set k", "expire k"]),
+    ] {
+        let (_, heard): (redis::Value, _) = stage.with_dead(&cmd(command)).await;
+        let told = [&["expired k"], also].concat();
+        stage.version.always(command, &heard, strings(&told));
+    }
+}
+
+#[tokio::test]
+async fn while_writes_are_withheld_nothing_expires() {
+    let mut stage = Stage::new().await;
+    let () = pipeline(&DIE).query_async(&mut stage.redis).await.unwrap();
+    eventually("a dead key is found dead", async || {
+        let alive: u64 = stage.ask("EXISTS k").await;
+        (alive == 0).then_some(())
+    })
+    .await;
+    let stored: u64 = stage.ask("DBSIZE").await;
+    let look = ["CLIENT UNPAUSE", "PUBLISH said unpaused", "EXISTS k"];
+    let () = pipeline(&look).query_async(&mut stage.redis).await.unwrap();
+    let seen = (stored, stage.heard().await);
+    let told = strings(&["set k", "expire k", "unpaused", "expired k"]);
+    stage.version.always("CLIENT PAUSE WRITE", &seen, (1, told));
+}
+
+#[tokio::test]
+async fn a_replica_announces_del_until_it_is_promoted() {
+    let primary = Embedded::options().args(["--repl-diskless-sync-delay", "0"]);
+    let mut primary = Stage::with(primary).await;
+    let proxy = Proxy::to(&primary.server).await;
+    let (host, port) = proxy.url["redis://".len()..].split_once(':').unwrap();
+    let mut replica = Stage::with(Embedded::options().args(["--replicaof", host, port])).await;
+    eventually("it follows", async || {
+        let info: String = replica.ask("INFO replication").await;
+        info.contains("master_link_status:up").then_some(())
+    })
+    .await;
+
+    let () = primary.ask("SET k v PX 20").await;
+    // It tells the dead, and leaves it to the primary to delete them.
+    let mut heard = Vec::new();
+    eventually("it is deleted on the replica", async || {
+        let _: u64 = primary.ask("EXISTS k").await;
+        let _: u64 = replica.ask("EXISTS k").await;
+        heard.extend(replica.heard().await);
+        let stored: u64 = replica.ask("DBSIZE").await;
+        (stored == 0 && heard.len() > 2).then_some(())
+    })
+    .await;
+    let told = strings(&["set k", "expire k", "del k"]);
+    replica.version.always("expiry on a replica", &heard, told);
+    assert!(primary.heard().await.contains(&"expired k".to_owned()));
+
+    let () = replica.ask("REPLICAOF NO ONE").await;
+    let (_, heard): (u64, _) = replica.with_dead(&cmd("EXISTS k")).await;
+    let told = strings(&["expired k"]);
+    replica
+        .version
+        .always("expiry after a promotion", &heard, told);
+}
+
+#[tokio::test]
+async fn a_full_server_lets_a_script_go_on_whose_first_write_may_always_run() {
+    let mut stage = Stage::new().await;
+    let () = stage
+        .eval(
+            "redis.call('ZADD', 'zset', 1, 'a')
+            redis.call('HSET', 'hash', 'f', 1)
+            redis.call('SET', 'string', 1)",
+        )
+        .await
+        .unwrap();
+    let () = stage.ask("CONFIG SET maxmemory 1").await;
+    for (first, passes) in [
+        // Those that Keyfall begins with, so as to be let through.
+        ("'ZREM', 'zset', ''", true),
+        ("'ZREM', 'none', ''", true),
+        ("'HDEL', 'hash', ''", true),
+        ("'DEL', 'none'", true),
+        ("'PEXPIREAT', 'none', 1", true),
+        // And so as to be refused.
+        ("'HINCRBY', 'hash', 'f', 1", false),
+        ("'HSET', 'hash', 'f', 1", false),
+        ("'ZADD', 'zset', 1, 'a'", false),
+        ("'SET', 'string', 1", false),
+        // Neither reading nor publishing is a write.
+        ("'PUBLISH', 'said', 'something'", false),
+        ("'ZCARD', 'zset'", false),
+    ] {
+        let went_on = stage
+            .eval::<()>(&format!(
+                "redis.call({first}) redis.call('ZADD', 'new', 1, 'a')"
+            ))
+            .await
+            .is_ok();
+        stage.version.always(first, &went_on, passes);
+    }
+    // Outside of a script publishing is let through.
+    let _: u64 = stage.ask("PUBLISH said something").await;
+}
+
+#[tokio::test]
+async fn an_error_within_a_script_has_its_code_in_front_or_in_its_text() {
+    let mut stage = Stage::new().await;
+    let () = stage.ask("HSET hash f 1").await;
+    let () = stage.ask("ACL SETUSER default -hincrby").await;
+    let mut code = async |script: &str| {
+        let error = stage.eval::<()>(script).await.unwrap_err();
+        let code = error.code().unwrap_or_default().to_owned();
+        (code, error.detail().unwrap_or_default().to_owned())
+    };
+    let (forbidden, why) = code("redis.call('HINCRBY', 'hash', 'f', 1)").await;
+    let (of_type, _) = code("redis.call('ZADD', 'hash', 1, 'a')").await;
+    let () = stage.ask("CONFIG SET maxmemory 1").await;
+    let error = stage.eval::<()>("redis.call('ZADD', 'z', 1, 'a')").await;
+    let full = error.unwrap_err().code().unwrap_or_default().to_owned();
+    let told = |of_type: &str, full: &str| (of_type.to_owned(), full.to_owned());
+    stage.version.holds(
+        "the code of an error within a script",
+        &(of_type, full),
+        &[
+            (Redis(6, 2), told("ERR", "ERR")),
+            (Redis(7, 0), told("WRONGTYPE", "OOM")),
+        ],
+    );
+    stage
+        .version
+        .always("the code of what an ACL forbids", &forbidden, "ERR".into());
+    let failure = "ACL failure in script";
+    stage.version.holds(
+        "the text of what an ACL forbids",
+        &why.contains(failure),
+        &[(Redis(6, 2), false), (Redis(7, 2), true)],
+    );
+}
+
+#[tokio::test]
+async fn flags_are_given_back_in_another_order_and_some_are_hidden() {
+    let mut stage = Stage::new().await;
+    for (set, got) in [
+        ("Ex", "xE"),
+        ("gK", "gK"),
+        ("KEA", "AKE"),
+        ("g$lshzxetdKE", "AKE"),
+    ] {
+        let () = stage
+            .ask(&format!("CONFIG SET notify-keyspace-events {set}"))
+            .await;
+        stage.version.always(set, &stage.flags().await, got.into());
+    }
+    // The letters that are known beside those of `A`.
+    let mut known = String::new();
+    let mut hidden = String::new();
+    for letter in "abcdefghijklmnopqrstuvwxyzBCDFGHIJLMNOPQRSTUVWXYZ0123456789".chars() {
+        if "g$lshzxetd".contains(letter) {
+            continue;
+        }
+        let () = stage.ask("CONFIG SET notify-keyspace-events E").await;
+        let set = cmd(&format!("CONFIG SET notify-keyspace-events E{letter}"));
+        if set.exec_async(&mut stage.redis).await.is_err() {
+            assert_eq!(stage.flags().await, "E", "a refusal changes nothing");
+            continue;
+        }
+        if stage.flags().await.contains(letter) {
+            known.push(letter);
+        }
+        let () = stage
+            .ask(&format!("CONFIG SET notify-keyspace-events AE{letter}"))
+            .await;
+        if !stage.flags().await.contains(letter) {
+            hidden.push(letter);
+        }
+    }
+    let told = |known: &str, hidden: &str| (known.to_owned(), hidden.to_owned());
+    stage.version.holds(
+        "letters beside A, and those that A hides",
+        &(known, hidden),
+        &[
+            (Redis(6, 2), told("m", "")),
+            (Redis(7, 0), told("mn", "n")),
+            (Redis(8, 2), told("cmno", "cno")),
+            (Valkey(8, 1), told("mn", "n")),
+        ],
+    );
+}
+
+/// What `A` hides is set all the same, and lost when what was read is written back.
+#[tokio::test]
+async fn a_hidden_flag_is_set_until_somebody_writes_the_flags_that_show() {
+    let mut stage = Stage::new().await;
+    if stage.version < Redis(7, 0) {
+        return;
+    }
+    let () = stage.ask("CONFIG SET notify-keyspace-events AEn").await;
+    let () = stage.ask("SET one v").await;
+    let shown = stage.flags().await;
+    let () = stage
+        .ask(&format!("CONFIG SET notify-keyspace-events {shown}"))
+        .await;
+    let () = stage.ask("SET two v").await;
+    let told = strings(&["new one", "set one", "set two"]);
+    stage
+        .version
+        .always("a hidden flag", &stage.heard().await, told);
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|&text| text.to_owned()).collect()
+}

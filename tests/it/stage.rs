@@ -1,0 +1,122 @@
+//! A bare server, what it is asked, and what it announces.
+
+use futures_util::StreamExt;
+use keyfall::embedded::{Embedded, Options};
+use redis::aio::{MultiplexedConnection, PubSubStream};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisResult};
+use tokio::time::timeout;
+
+use crate::runs::{PATIENCE, eventually};
+use crate::site::{connect, redis_time};
+use crate::version::Version;
+
+/// A key `k` whose time is over, and which the server has not yet reaped: while writes are
+/// withheld, so is expiry.
+pub(crate) const DIE: [&str; 2] = ["SET k v PX 1", "CLIENT PAUSE 100000 WRITE"];
+
+/// A server of one's own, and whoever hears all that it announces.
+pub(crate) struct Stage {
+    pub(crate) version: Version,
+    pub(crate) server: Embedded,
+    pub(crate) redis: MultiplexedConnection,
+    events: PubSubStream,
+    /// Where its last words go: a channel of its own, since replicas repeat what is published.
+    over: String,
+}
+
+impl Stage {
+    pub(crate) async fn new() -> Self {
+        Stage::with(Embedded::options()).await
+    }
+
+    pub(crate) async fn with(options: Options) -> Self {
+        let flags = ["--notify-keyspace-events", "KEA"];
+        let server = options.args(flags).start().await.unwrap();
+        let mut redis = connect(&server.url()).await;
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut events = client.get_async_pubsub().await.unwrap();
+        events.psubscribe("__keyevent@0__:*").await.unwrap();
+        let over = format!("over:{}", server.pid().unwrap());
+        events.subscribe(&["said", &over]).await.unwrap();
+        Stage {
+            over,
+            version: Version::of(&mut redis).await,
+            events: events.into_on_message(),
+            server,
+            redis,
+        }
+    }
+
+    /// A command, its words separated by blanks.
+    pub(crate) async fn ask<T: FromRedisValue>(&mut self, text: &str) -> T {
+        cmd(text).query_async(&mut self.redis).await.unwrap()
+    }
+
+    pub(crate) async fn eval<T: FromRedisValue>(&mut self, text: &str) -> RedisResult<T> {
+        script(text).query_async(&mut self.redis).await
+    }
+
+    /// Makes `k` a key whose time is over, and has the server do this with it before anything
+    /// else can: it reads all of a pipeline before it looks at its own duties. Returns the
+    /// answer and what was announced from then on.
+    pub(crate) async fn with_dead<T: FromRedisValue>(&mut self, command: &Cmd) -> (T, Vec<String>) {
+        self.heard().await;
+        let () = pipeline(&DIE).query_async(&mut self.redis).await.unwrap();
+        let until = redis_time(&mut self.redis).await + 2_000;
+        eventually("its time is over", async || {
+            (redis_time(&mut self.redis).await > until).then_some(())
+        })
+        .await;
+        let mut both = pipeline(&["CLIENT UNPAUSE"]);
+        both.add_command(command.clone());
+        let (answer,): (T,) = both.query_async(&mut self.redis).await.unwrap();
+        let mut heard = self.heard().await;
+        let rest = heard.split_off(2);
+        assert_eq!(heard, ["set k", "expire k"]);
+        (answer, rest)
+    }
+
+    /// What was announced since the last time, as `event key`; beside it what scripts `said`.
+    pub(crate) async fn heard(&mut self) -> Vec<String> {
+        let _: u64 = self.ask(&format!("PUBLISH {} .", self.over)).await;
+        let mut heard = Vec::new();
+        loop {
+            let message = timeout(PATIENCE, self.events.next()).await;
+            let message = message.unwrap().expect("a last word");
+            let text: String = message.get_payload().unwrap();
+            let channel = message.get_channel_name();
+            if channel == self.over {
+                return heard;
+            }
+            heard.push(match channel.strip_prefix("__keyevent@0__:") {
+                Some(event) => format!("{event} {text}"),
+                None => text,
+            });
+        }
+    }
+
+    pub(crate) async fn flags(&mut self) -> String {
+        let (_, flags): (String, String) = self.ask("CONFIG GET notify-keyspace-events").await;
+        flags
+    }
+}
+
+pub(crate) fn pipeline(commands: &[&str]) -> Pipeline {
+    let mut pipeline = redis::pipe();
+    for command in commands {
+        pipeline.add_command(cmd(command)).ignore();
+    }
+    pipeline
+}
+
+pub(crate) fn cmd(text: &str) -> Cmd {
+    let mut cmd = Cmd::new();
+    cmd.arg(text.split(' ').collect::<Vec<_>>());
+    cmd
+}
+
+pub(crate) fn script(text: &str) -> Cmd {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg(text).arg(0);
+    cmd
+}

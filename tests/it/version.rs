@@ -1,0 +1,77 @@
+//! Which server is under test, and what is said of its version.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use redis::aio::MultiplexedConnection;
+
+use crate::site::command;
+
+use Version::{Redis, Valkey};
+
+/// Ordered: Valkey, which began as a copy of Redis 7.2, comes after every Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Version {
+    Redis(u32, u32),
+    Valkey(u32, u32),
+}
+
+impl Version {
+    pub(crate) async fn of(redis: &mut MultiplexedConnection) -> Self {
+        let text: String = command(redis, &["INFO", "server"]).await;
+        let info: HashMap<&str, &str> = text
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .collect();
+        let parse = |text: &str| {
+            let mut parts = text.split('.').map(|part| part.parse().unwrap());
+            (parts.next().unwrap(), parts.next().unwrap())
+        };
+        // Valkey also says which Redis it takes itself for.
+        match info.get("valkey_version").map(|text| parse(text)) {
+            Some((major, minor)) => Valkey(major, minor),
+            None => {
+                let (major, minor) = parse(info["redis_version"]);
+                Redis(major, minor)
+            }
+        }
+    }
+
+    /// Holds what this server was seen to do against what is said of it: the last entry that
+    /// is not of a later version. Of a Valkey without an entry is said what is said of Redis.
+    ///
+    /// # Panics
+    /// When they differ.
+    #[track_caller]
+    pub(crate) fn holds<T>(self, what: &str, seen: &T, said: &[(Version, T)])
+    where
+        T: PartialEq + fmt::Debug,
+    {
+        let known = said.iter().rfind(|(since, _)| *since <= self);
+        let (since, told) = known.expect("what is said begins with the oldest version");
+        assert!(
+            seen == told,
+            "{self} differs in this: {what}\n  seen: {seen:?}\n  {since} and later: {told:?}\n\
+             Find out whether Keyfall bears it. Then write it down, in this test and in \
+             docs/servers.md, with the version that it begins with"
+        );
+    }
+
+    /// Holds what this server was seen to do against what all of them do.
+    ///
+    /// # Panics
+    /// When they differ.
+    #[track_caller]
+    pub(crate) fn always<T: PartialEq + fmt::Debug>(self, what: &str, seen: &T, told: T) {
+        self.holds(what, seen, &[(Redis(6, 2), told)]);
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Redis(major, minor) => write!(f, "Redis {major}.{minor}"),
+            Valkey(major, minor) => write!(f, "Valkey {major}.{minor}"),
+        }
+    }
+}
