@@ -43,7 +43,7 @@ end
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
 -- also shows whether the records are of the right type.
 redis.call('HDEL', grave_key, '')
-local _, fault = raise(stats_key, {deleted = #gone > 0 and #gone or nil})
+local _, fault = raise(stats_key, {deleted = at_least_one(#gone)})
 if fault then
   return fault
 end

@@ -75,7 +75,7 @@ for i, id in ipairs(ids) do
         shadows[#shadows + 1] = record
         scores[#scores + 1] = int(next_due)
         scores[#scores + 1] = id
-        armed[i] = next_due
+        armed[i] = int(next_due)
         note(news, id, next_due, now)
       else
         forgotten[#forgotten + 1] = id

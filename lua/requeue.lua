@@ -62,7 +62,7 @@ for i, id in ipairs(ids) do
     scores[#scores + 1] = int(due)
     scores[#scores + 1] = id
     answers[i] = 'requeued:' .. int(due)
-    armed[i] = due
+    armed[i] = int(due)
     note(news, id, due, now)
   end
 end

@@ -84,7 +84,7 @@ for i, id in ipairs(ids) do
       shadows[#shadows + 1] = job.record
     end
     answers[i] = 'moved:' .. int(due)
-    armed[i] = due
+    armed[i] = int(due)
     note(news, id, due, now)
   else
     answers[i] = 'absent'

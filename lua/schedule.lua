@@ -30,63 +30,58 @@ if past then
   return past
 end
 
-local ids = {}
-for i = 1, (#ARGV - HEAD) / WIDTH do
-  ids[i] = ARGV[HEAD + (i - 1) * WIDTH + 1]
+local items, ids = ARGV, {}
+for i = 1, (#items - HEAD) / WIDTH do
+  ids[i] = items[HEAD + (i - 1) * WIDTH + 1]
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
 local successors = next_of(next_key, ids, leases)
 local before = soonest(due_key, now)
 
--- Most items of a batch ask for the same delay.
-local due_of, text_of = {}, {}
-local function due_and_text(when)
-  if not due_of[when] then
-    due_of[when] = due_ms(when, now)
-    text_of[when] = int(due_of[when])
-  end
-  return due_of[when], text_of[when]
-end
-
 local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
-local counts, news = {}, {}
+local accepted, replaced, stored, news = 0, 0, 0, {}
 local accepted_at = int(math.floor(now / 1000))
+local when, due, text
 local item_of = {}
-for i, id in ipairs(ids) do
-  local at = HEAD + (i - 1) * WIDTH
-  local mode = ARGV[at + 2]
+for i = 1, #ids do
+  local id, at = ids[i], HEAD + (i - 1) * WIDTH
   local earlier = item_of[id]
   if earlier then
     dues[i], leases[i], successors[i] = dues[earlier], leases[earlier], successors[earlier]
   end
   item_of[id] = i
-  local present = leases[i] or dues[i]
+  local mode, leased = items[at + 2], leases[i]
+  local present = leased or dues[i]
   if mode == 'absent' and present then
     answers[i] = 'exists'
   elseif mode == 'present' and not present then
     answers[i] = 'absent'
   else
-    local due, text = due_and_text(ARGV[at + 3])
-    local record = new_record(ARGV[at + 4], accepted_at, ARGV[at + 5])
-    local held = leases[i] and successors[i] or not leases[i] and dues[i]
-    count_one(counts, 'accepted')
-    if held then
-      count_one(counts, 'replaced')
+    -- Most items of a batch ask for the same delay.
+    if items[at + 3] ~= when then
+      when = items[at + 3]
+      due, text = due_ms(when, now)
     end
-    if leases[i] then
+    local record = new_record(items[at + 4], accepted_at, items[at + 5])
+    accepted = accepted + 1
+    if leased then
+      replaced = replaced + (successors[i] and 1 or 0)
       successors[i] = true
       waiting[#waiting + 1] = id
       waiting[#waiting + 1] = text .. ' ' .. record
       answers[i] = 'succeeds:' .. text
     else
-      answers[i] = (held and 'replaced:' or 'created:') .. text
-      dues[i] = text
-      records[#records + 1] = id
-      records[#records + 1] = record
-      scores[#scores + 1] = text
-      scores[#scores + 1] = id
-      armed[i] = due
+      if dues[i] then
+        replaced = replaced + 1
+        answers[i] = 'replaced:' .. text
+      else
+        answers[i] = 'created:' .. text
+      end
+      dues[i], armed[i] = text, text
+      stored = stored + 2
+      records[stored - 1], records[stored] = id, record
+      scores[stored - 1], scores[stored] = text, id
       note(news, id, due, now)
     end
   end
@@ -94,11 +89,12 @@ end
 
 -- The first write is one that a full Redis refuses. Of the others, only the records were not
 -- read, and may be of a wrong type.
+local counts = {accepted = at_least_one(accepted), replaced = at_least_one(replaced)}
 local _, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
-if #records > 0 then
+if stored > 0 then
   fault = error_in(redis.pcall('HSET', shadow_key, unpack(records)))
   if fault then
     lower(stats_key, counts)

@@ -72,7 +72,7 @@ local function pending(i, id, due, record)
   shadows[#shadows + 1] = record
   scores[#scores + 1] = int(due)
   scores[#scores + 1] = id
-  armed[i] = due
+  armed[i] = int(due)
   note(news, id, due, now)
 end
 

@@ -17,15 +17,15 @@ local function now_us()
 end
 
 -- What a caller means by a time: '+ms' from now, or '@ms' since the epoch. Rounded up, so
--- that nothing is early; the past means now.
+-- that nothing is early; the past means now. Returned as a number and as text.
 local function due_ms(when, now)
-  local ms = tonumber(string.sub(when, 2))
-  local due = ms
+  local text = string.sub(when, 2)
+  local ms, now_ms = tonumber(text), math.floor(now / 1000)
   if string.sub(when, 1, 1) == '+' then
-    if ms == 0 then
-      return math.floor(now / 1000)
-    end
-    due = math.ceil(now / 1000) + ms
+    local due = ms == 0 and now_ms or math.ceil(now / 1000) + ms
+    return due, int(due)
+  elseif ms > now_ms then
+    return ms, text
   end
-  return math.max(due, math.floor(now / 1000))
+  return now_ms, int(now_ms)
 end

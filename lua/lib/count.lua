@@ -4,6 +4,11 @@ local function count_one(counts, name)
   counts[name] = (counts[name] or 0) + 1
 end
 
+-- How often something is to be counted, if at all.
+local function at_least_one(times)
+  return times > 0 and times or nil
+end
+
 -- The error that a command answered with, where it is not to stop the script.
 local function error_in(reply)
   return type(reply) == 'table' and reply.err and reply or nil

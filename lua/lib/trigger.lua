@@ -7,11 +7,12 @@ local function held(trigger, marker)
   return redis.pcall('GETRANGE', trigger, 0, #marker)
 end
 
--- Makes the trigger expire at `due`. Returns false if the job has to do without one.
+-- Makes the trigger expire at `due`, given as text. Returns false if the job has to do without
+-- one.
 local function arm(trigger, marker, due, now)
-  local ahead = due * 1000 > now
+  local ahead = tonumber(due) * 1000 > now
   if ahead then
-    local set = redis.pcall('SET', trigger, marker, 'NX', 'PXAT', int(due))
+    local set = redis.pcall('SET', trigger, marker, 'NX', 'PXAT', due)
     if type(set) == 'table' then
       return set.ok ~= nil
     end
@@ -19,7 +20,7 @@ local function arm(trigger, marker, due, now)
   local value = held(trigger, marker)
   if value == marker then
     if ahead then
-      redis.pcall('PEXPIREAT', trigger, int(due))
+      redis.pcall('PEXPIREAT', trigger, due)
     else
       redis.pcall('DEL', trigger)
     end

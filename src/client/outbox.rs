@@ -123,6 +123,13 @@ async fn run_lane<Op: Operation>(
             if waiting.recv_many(&mut batch, BATCH).await == 0 {
                 return;
             }
+            // Whoever was just answered may be about to call again. That takes no time.
+            tokio::task::yield_now().await;
+            while batch.len() < BATCH
+                && let Ok(more) = waiting.try_recv()
+            {
+                batch.push(more);
+            }
             let (gather, enough) = Op::GATHER;
             let end = Instant::now() + gather;
             while batch.len() < enough {
