@@ -41,6 +41,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) instances: u16,
 
+    /// Over how many kinds the idle phase spreads the jobs that wait: each has a ledger of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(super) kinds: u16,
+
     /// How many jobs each worker runs at the same time
     #[arg(long, default_value_t = 256, value_parser = at_least_one)]
     pub(super) concurrency: usize,

@@ -20,13 +20,22 @@ pub(super) async fn measure(
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
     let payload = stock::payload(options.payload);
-    stock::pend(ground, &payload, options.burst, options.beside(), bar).await?;
+    let beside = options.burst..options.burst + options.beside();
+    stock::pend(ground, &ground.kind(), &payload, beside, bar).await?;
     let mut crew = Crew::start(ground, options, options.instances, options.burst).await?;
 
     let before = ground.usage().await?;
     let due = ground.time().await?.plus(lead(options.burst) + REST);
     bar.begin("scheduling", options.burst);
-    stock::schedule(ground, &payload, 0..options.burst, |_| due.server, bar).await?;
+    stock::schedule(
+        ground,
+        &ground.kind(),
+        &payload,
+        0..options.burst,
+        |_| due.server,
+        bar,
+    )
+    .await?;
     warn_if_late(due, bar);
     crew.finish(ground, due.here, bar).await?;
     let took = due.here.elapsed();

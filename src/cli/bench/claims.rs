@@ -26,7 +26,7 @@ pub(super) async fn measure(
     let start = ground.time().await?.plus(lead(jobs));
     let due = |number| start.server + due_after(number, options);
     bar.begin("scheduling", jobs);
-    stock::schedule(ground, &payload, 0..jobs, due, bar).await?;
+    stock::schedule(ground, &ground.kind(), &payload, 0..jobs, due, bar).await?;
     let last = start.here + due_after(jobs, options);
     crew.finish(ground, last, bar).await?;
     let seen = watch.end(ground).await?;

@@ -61,9 +61,11 @@ impl Crew {
             runs: Runs::expecting(expected),
         };
         for _ in 0..instances {
-            let routes = Router::new()
-                .route(&format!("{}:{{id}}", ground.kind()), note)
-                .with_state(crew.runs.clone());
+            let mut routes = Router::new();
+            for kind in ground.kinds(options.kinds) {
+                routes = routes.route(&format!("{kind}:{{id}}"), note);
+            }
+            let routes = routes.with_state(crew.runs.clone());
             let client = ground.another_client().await?;
             let worker = Worker::new(client, routes).concurrency(options.concurrency);
             let stopped = crew.stop.clone().cancelled_owned();

@@ -76,6 +76,12 @@ impl Ground {
         format!("{}:trans:notice", self.app)
     }
 
+    /// So many kinds, with [`kind`](Self::kind) in front.
+    pub(super) fn kinds(&self, count: u16) -> impl Iterator<Item = String> {
+        let further = (1..count).map(|number| format!("{}:trans{number}:notice", self.app));
+        std::iter::once(self.kind()).chain(further)
+    }
+
     pub(super) fn key(&self, number: usize) -> String {
         key(&self.kind(), number)
     }

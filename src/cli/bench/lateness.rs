@@ -17,14 +17,15 @@ pub(super) async fn measure(
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
     let payload = stock::payload(options.payload);
-    stock::pend(ground, &payload, options.jobs, options.beside(), bar).await?;
+    let beside = options.jobs..options.jobs + options.beside();
+    stock::pend(ground, &ground.kind(), &payload, beside, bar).await?;
     let mut crew = Crew::start(ground, options, options.instances, options.jobs).await?;
 
     let before = ground.usage().await?;
     let start = ground.time().await?.plus(lead(options.jobs));
     let due = |number| start.server + due_after(number, options);
     bar.begin("scheduling", options.jobs);
-    stock::schedule(ground, &payload, 0..options.jobs, due, bar).await?;
+    stock::schedule(ground, &ground.kind(), &payload, 0..options.jobs, due, bar).await?;
     warn_if_late(start, bar);
     crew.finish(ground, start.here + options.window, bar)
         .await?;

@@ -126,6 +126,7 @@ fn settings(options: &Options, server: &Server) -> Value {
         "pending": options.beside(),
         "standing": options.standing(),
         "instances": options.instances,
+        "kinds": options.kinds,
         "concurrency": options.concurrency,
         "burst": options.burst,
         "runs": options.runs,

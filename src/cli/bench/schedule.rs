@@ -54,7 +54,7 @@ pub(super) async fn in_bulk(
 ) -> anyhow::Result<()> {
     let payload = stock::payload(options.payload);
     let began = Instant::now();
-    stock::pend(ground, &payload, 0, options.jobs, bar).await?;
+    stock::pend(ground, &ground.kind(), &payload, 0..options.jobs, bar).await?;
     let took = began.elapsed().as_secs_f64();
     figures.note("schedule_bulk_jobs_per_s", options.jobs as f64 / took);
     Ok(())

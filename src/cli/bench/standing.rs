@@ -24,7 +24,7 @@ pub(super) async fn memory(
     let jobs = options.standing();
     let payload = stock::payload(options.payload);
     let before = ground.usage().await?;
-    stock::pend(ground, &payload, 0, jobs, bar).await?;
+    stock::pend(ground, &ground.kind(), &payload, 0..jobs, bar).await?;
     let used = ground.usage().await?.since(before);
     figures.note("bytes_per_pending_job", used.memory / jobs as f64);
     Ok(())
@@ -38,7 +38,10 @@ pub(super) async fn idle(
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
     let payload = stock::payload(options.payload);
-    stock::pend(ground, &payload, 0, options.standing(), bar).await?;
+    let each = options.standing().div_ceil(options.kinds.into());
+    for kind in ground.kinds(options.kinds) {
+        stock::pend(ground, &kind, &payload, 0..each, bar).await?;
+    }
     let mut crew = Crew::start(ground, options, 1, 0).await?;
     sleep(SETTLING_IN).await;
 

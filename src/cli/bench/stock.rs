@@ -7,7 +7,7 @@ use bytes::Bytes;
 use keyfall::NewJob;
 
 use super::bar::Bar;
-use super::ground::Ground;
+use super::ground::{self, Ground};
 
 /// How many jobs one call schedules. What they take here until they are answered is bounded.
 const CHUNK: usize = 10_000;
@@ -23,6 +23,7 @@ pub(super) fn payload(bytes: usize) -> Bytes {
 /// Schedules these, each due when `due` says.
 pub(super) async fn schedule(
     ground: &Ground,
+    kind: &str,
     payload: &Bytes,
     numbers: Range<usize>,
     due: impl Fn(usize) -> SystemTime,
@@ -33,9 +34,11 @@ pub(super) async fn schedule(
         let chunk = next..numbers.end.min(next + CHUNK);
         next = chunk.end;
         let size = chunk.len();
-        let jobs = chunk
-            .map(|number| NewJob::from_bytes(ground.key(number), payload.clone()).at(due(number)));
-        for answer in ground.client.schedule_many(jobs).await {
+        let job = |number| {
+            let job = NewJob::from_bytes(ground::key(kind, number), payload.clone());
+            job.at(due(number))
+        };
+        for answer in ground.client.schedule_many(chunk.map(job)).await {
             answer?;
         }
         bar.advance(size);
@@ -43,19 +46,18 @@ pub(super) async fn schedule(
     Ok(())
 }
 
-/// Schedules so many for an hour from now, beside those that are measured: their numbers begin
-/// with `first`.
+/// Schedules these for an hour from now.
 pub(super) async fn pend(
     ground: &Ground,
+    kind: &str,
     payload: &Bytes,
-    first: usize,
-    count: usize,
+    numbers: Range<usize>,
     bar: &Bar,
 ) -> anyhow::Result<()> {
-    if count == 0 {
+    if numbers.is_empty() {
         return Ok(());
     }
-    bar.begin("filling", count);
+    bar.begin("filling", numbers.len());
     let due = ground.time().await?.server + HOUR;
-    schedule(ground, payload, first..first + count, |_| due, bar).await
+    schedule(ground, kind, payload, numbers, |_| due, bar).await
 }
