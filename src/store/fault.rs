@@ -230,17 +230,21 @@ impl Fault {
 }
 
 /// The code that says why a command failed. Where a script sent the command, Redis 6.2 hides
-/// the code within its message, and no version has one for what an ACL forbids.
+/// the code within its message, and no version has one for what an ACL forbids. Where the
+/// script caught the error and handed it on, the message of Redis 6.2 begins with the place.
 fn code_behind<'a>(code: &'a str, message: &'a str) -> &'a str {
     const FORBIDDEN: [&str; 2] = ["The user executing the script", "ACL failure in script"];
-    if code != "ERR" {
+    const PLACE: &str = "@user_script:";
+    if code != "ERR" && code != PLACE {
         return code;
     }
     if FORBIDDEN.iter().any(|text| message.contains(text)) {
         return "NOPERM";
     }
-    let Some((_, behind)) = message.rsplit_once("@user_script:") else {
-        return code;
+    let behind = match message.rsplit_once(PLACE) {
+        Some((_, behind)) => behind,
+        None if code == PLACE => message,
+        None => return code,
     };
     let line = |c: char| c.is_ascii_digit() || matches!(c, ' ' | ':' | '-');
     let word = behind.trim_start_matches(line).split(' ').next();
@@ -305,5 +309,11 @@ mod tests {
             let within = format!("{CALL}: {message}");
             assert_eq!(code_behind(told, &within), code, "{within}");
         }
+        let handed_on = |message| code_behind("@user_script:", message);
+        assert_eq!(handed_on("114: -OOM command not allowed"), "OOM");
+        assert_eq!(
+            handed_on("1: The user executing the script can't"),
+            "NOPERM"
+        );
     }
 }
