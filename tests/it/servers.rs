@@ -241,35 +241,45 @@ async fn a_full_server_lets_a_script_go_on_whose_first_write_may_always_run() {
 
 #[tokio::test]
 async fn an_error_within_a_script_has_its_code_in_front_or_in_its_text() {
+    const PLACE: &str = "@user_script:";
     let mut stage = Stage::new().await;
     let () = stage.ask("HSET hash f 1").await;
     let () = stage.ask("ACL SETUSER default -hincrby").await;
-    let mut code = async |script: &str| {
-        let error = stage.eval::<()>(script).await.unwrap_err();
-        let code = error.code().unwrap_or_default().to_owned();
-        (code, error.detail().unwrap_or_default().to_owned())
-    };
-    let (forbidden, why) = code("redis.call('HINCRBY', 'hash', 'f', 1)").await;
-    let (of_type, _) = code("redis.call('ZADD', 'hash', 1, 'a')").await;
-    let () = stage.ask("CONFIG SET maxmemory 1").await;
-    let error = stage.eval::<()>("redis.call('ZADD', 'z', 1, 'a')").await;
-    let full = error.unwrap_err().code().unwrap_or_default().to_owned();
-    let told = |of_type: &str, full: &str| (of_type.to_owned(), full.to_owned());
-    stage.version.holds(
-        "the code of an error within a script",
-        &(of_type, full),
-        &[
-            (Redis(6, 2), told("ERR", "ERR")),
-            (Redis(7, 0), told("WRONGTYPE", "OOM")),
-        ],
-    );
-    stage
-        .version
-        .always("the code of what an ACL forbids", &forbidden, "ERR".into());
-    let failure = "ACL failure in script";
+    let mut forbidden = String::new();
+    // The codes where the error stops the script, and where the script caught it and hands it on.
+    for (command, maxmemory, at_first, since_7) in [
+        (
+            "'ZREM', 'hash', 'a'",
+            0,
+            ["ERR", "WRONGTYPE"],
+            ["WRONGTYPE", "WRONGTYPE"],
+        ),
+        ("'ZADD', 'zset', 1, 'a'", 1, ["ERR", PLACE], ["OOM", "OOM"]),
+        (
+            "'HINCRBY', 'hash', 'f', 1",
+            0,
+            ["ERR", PLACE],
+            ["ERR", "ERR"],
+        ),
+    ] {
+        let limit = format!("CONFIG SET maxmemory {maxmemory}");
+        let () = stage.ask(&limit).await;
+        let mut codes = Vec::new();
+        for call in ["redis.call", "return redis.pcall"] {
+            let error = stage.eval::<()>(&format!("{call}({command})")).await;
+            let error = error.unwrap_err();
+            codes.extend(error.code().map(str::to_owned));
+            forbidden = error.to_string();
+        }
+        let told = [
+            (Redis(6, 2), strings(&at_first)),
+            (Redis(7, 0), strings(&since_7)),
+        ];
+        stage.version.holds(command, &codes, &told);
+    }
     stage.version.holds(
         "the text of what an ACL forbids",
-        &why.contains(failure),
+        &forbidden.contains("ACL failure in script"),
         &[(Redis(6, 2), false), (Redis(7, 2), true)],
     );
 }
