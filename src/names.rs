@@ -117,7 +117,7 @@ pub(crate) struct LedgerNames {
     pub(crate) grave: String,
     /// Hash: counter → value.
     pub(crate) stats: String,
-    /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given;
+    /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given, or a larger one;
     /// `paused` → since when, Unix ms, or 0.
     pub(crate) calls: String,
     /// Sorted set: lane → when it was last looked at, Unix ms, so that `calls` stays small.

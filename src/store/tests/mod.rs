@@ -28,3 +28,6 @@ mod lanes;
 mod refused;
 mod triggers;
 mod wake;
+
+// All of them, in random sequences.
+mod model;

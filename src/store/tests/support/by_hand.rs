@@ -1,6 +1,8 @@
 //! Scripts called by hand, without triggers: in the way of a deployment whose triggers live
 //! in other slots than the ledger.
 
+use std::sync::LazyLock;
+
 use regex::Regex;
 
 use super::{Bench, soon};
@@ -11,11 +13,12 @@ use crate::store::{Answered, Lane};
 /// The keys that the header of a script lists, by number: what it calls them, and as what
 /// they are rendered.
 pub(in crate::store::tests) fn keys_in_header(text: &str) -> Vec<(String, String, String)> {
-    let line = Regex::new(r"^-- (?:KEYS|    ) +(\d+…?) (\w+) +([^, ]+)").unwrap();
+    static LINE: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^-- (?:KEYS|    ) +(\d+…?) (\w+) +([^, ]+)").unwrap());
     let list = text.lines().skip_while(|line| !line.starts_with("-- KEYS"));
     let list = list.take_while(|line| !line.starts_with("-- ARGV"));
     list.filter_map(|text| {
-        let (_, found) = line.captures(text)?.extract::<3>();
+        let (_, found) = LINE.captures(text)?.extract::<3>();
         let [number, name, rendered] = found.map(Into::into);
         Some((number, name, rendered))
     })

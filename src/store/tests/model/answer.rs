@@ -1,0 +1,181 @@
+//! What a call that takes a lane is answered, word for word: anew, repeated, or late.
+
+use std::fmt;
+
+use super::ledger::{Job, Kept, Lane, Ledger};
+use super::operations::{Id, Operation};
+
+/// The reply of a script, but for the time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reply {
+    pub(super) status: String,
+    pub(super) rest: Vec<Vec<u8>>,
+}
+
+/// The header that clients give to a letter that is requeued.
+pub(super) const REQUEUED: &str = r#"{"v":1,"headers":{"again":"yes"}}"#;
+
+/// A call that has a number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Number<'a> {
+    pub(super) lane: &'a str,
+    pub(super) number: u64,
+}
+
+impl Reply {
+    pub(super) fn new(status: &str, rest: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        Reply {
+            status: status.to_owned(),
+            rest: rest.into_iter().collect(),
+        }
+    }
+
+    pub(super) fn ok<T: ToString>(rest: impl IntoIterator<Item = T>) -> Self {
+        let rest = rest.into_iter().map(|it| it.to_string().into_bytes());
+        Reply::new("ok", rest)
+    }
+
+    fn late() -> Self {
+        Reply::new("late", [])
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.status)?;
+        let rest = self.rest.iter();
+        rest.map(|it| it.escape_ascii())
+            .try_for_each(|it| write!(f, " | {it}"))
+    }
+}
+
+impl Number<'_> {
+    fn token(&self) -> String {
+        format!("{}-{}", self.lane, self.number)
+    }
+}
+
+impl Ledger {
+    /// Carries out a call that takes a lane: anew, again, or not at all. Its sender has the
+    /// tokens and numbers that were `known` when it was sent.
+    pub(super) fn numbered(
+        &mut self,
+        call: Number,
+        operation: &Operation,
+        known: &Ledger,
+    ) -> Reply {
+        let last = self.lanes.get(call.lane).cloned();
+        match last {
+            Some(last) if call.number < last.number => Reply::late(),
+            Some(last) if call.number == last.number => self.again(call, operation, &last.kept),
+            last => {
+                let (kept, reply) = self.anew(call, operation, known);
+                let lane = Lane {
+                    met: last.map_or(self.ms(), |last| last.met),
+                    number: call.number,
+                    called: self.ms(),
+                    kept,
+                };
+                self.lanes.insert(call.lane.to_owned(), lane);
+                reply
+            }
+        }
+    }
+
+    fn anew(&mut self, call: Number, operation: &Operation, known: &Ledger) -> (Kept, Reply) {
+        let token = call.token();
+        let claimed = match operation {
+            Operation::Claim { ids, fill, lease } => self.claim(&token, ids, *fill, *lease),
+            Operation::Reclaim { ids, lease } => self.reclaim(&token, ids, *lease),
+            _ => {
+                let (answers, trimmed) = self.by_items(operation, known);
+                let answers = answers.join(" ");
+                let rest = [answers.clone()].into_iter().chain(trimmed);
+                return (Kept::Answers(answers), Reply::ok(rest));
+            }
+        };
+        let (answers, handed) = claimed;
+        let reply = self.handed(self.status(), &answers, &handed);
+        (Kept::Claim(handed), reply)
+    }
+
+    fn again(&mut self, call: Number, operation: &Operation, kept: &Kept) -> Reply {
+        match (kept, operation) {
+            (
+                Kept::Claim(handed),
+                Operation::Claim { lease, .. } | Operation::Reclaim { lease, .. },
+            ) => {
+                let held = self.claim_again(&call.token(), handed, *lease);
+                self.handed("ok", &[], &held)
+            }
+            (Kept::Answers(answers), Operation::Settle { .. }) => {
+                Reply::ok([answers.as_str(), "0"])
+            }
+            (Kept::Answers(answers), _) => Reply::ok([answers]),
+            (Kept::Claim(_), _) => unreachable!("a repeat is of the same call"),
+        }
+    }
+
+    /// The answers, and how many letters fell, where that is told.
+    fn by_items(&mut self, operation: &Operation, known: &Ledger) -> (Vec<String>, Option<String>) {
+        let answers = match operation {
+            Operation::Schedule(items) => items.iter().map(|item| self.schedule(item)).collect(),
+            Operation::Reschedule(items) => items
+                .iter()
+                .map(|(id, when, step)| self.reschedule(id, *when, step))
+                .collect(),
+            Operation::Update(items) => items
+                .iter()
+                .map(|(id, payload)| self.update(id, payload))
+                .collect(),
+            Operation::Cancel(ids) => ids.iter().map(|id| self.cancel(id)).collect(),
+            Operation::Settle { ends, limits } => {
+                let before = self.clone();
+                let settle = |(id, holder, verb): &(Id, _, _)| {
+                    self.settle(&before, id, &known.token(id, *holder), *verb)
+                };
+                let answers: Vec<String> = ends.iter().map(settle).collect();
+                let buried = answers.iter().filter(|it| it.starts_with("buried"));
+                let fallen = match buried.count() {
+                    0 => 0,
+                    came => self.trim(*limits, came),
+                };
+                return (answers, Some(fallen.to_string()));
+            }
+            Operation::Requeue(items) => items
+                .iter()
+                .map(|(id, which, when)| {
+                    self.requeue(id, known.letter(id, *which), *when, REQUEUED)
+                })
+                .collect(),
+            Operation::Discard(items) => items
+                .iter()
+                .map(|(id, which)| self.discard(id, known.letter(id, *which)))
+                .collect(),
+            Operation::Pause => vec![self.pause()],
+            Operation::Resume => vec![self.resume()],
+            other => unreachable!("{other:?} takes no lane"),
+        };
+        (answers, None)
+    }
+
+    /// The reply of a claim.
+    fn handed(&self, status: &str, answers: &[String], ids: &[Id]) -> Reply {
+        let mut rest = vec![answers.join(" ").into_bytes()];
+        for id in ids {
+            let Some(Job::Leased(run)) = self.jobs.get(id) else {
+                unreachable!("what was handed out is leased");
+            };
+            rest.extend([
+                id.as_bytes().to_vec(),
+                run.lease().into(),
+                run.record.bytes(),
+            ]);
+        }
+        Reply::new(status, rest)
+    }
+
+    pub(super) fn status(&self) -> &'static str {
+        if self.is_paused() { "paused" } else { "ok" }
+    }
+}

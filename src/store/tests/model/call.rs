@@ -1,0 +1,184 @@
+//! How each call is sent: its arguments, as the headers in `lua/` list them.
+
+use redis::{Cmd, ToRedisArgs};
+
+use super::answer::{Number, REQUEUED, Reply};
+use super::ledger::Ledger;
+use super::operations::{AT_ONCE, Id, LONG_AGO, Operation, Verb, When};
+use crate::names::MARKER;
+use crate::store::script::{
+    CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, RECLAIM, RENEW, REQUEUE, RESCHEDULE, RESUME,
+    SCHEDULE, SETTLE, STATS, SWEEP, Script, TRIM, UPDATE,
+};
+use crate::store::tests::support::{Bench, soon};
+
+/// A call as it is sent, and sent again.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub(super) script: &'static Script,
+    pub(super) cmd: Cmd,
+}
+
+impl Operation {
+    pub(super) fn script(&self) -> &'static Script {
+        match self {
+            Operation::Schedule(_) => &SCHEDULE,
+            Operation::Reschedule(_) => &RESCHEDULE,
+            Operation::Update(_) => &UPDATE,
+            Operation::Cancel(_) => &CANCEL,
+            Operation::Claim { .. } => &CLAIM,
+            Operation::Reclaim { .. } => &RECLAIM,
+            Operation::Renew { .. } => &RENEW,
+            Operation::Settle { .. } => &SETTLE,
+            Operation::Requeue(_) => &REQUEUE,
+            Operation::Discard(_) => &DISCARD,
+            Operation::Trim(_) => &TRIM,
+            Operation::Pause => &PAUSE,
+            Operation::Resume => &RESUME,
+            Operation::Sweep { .. } => &SWEEP,
+            Operation::Get(_) => &GET,
+            Operation::Letters(..) => &LETTERS,
+            Operation::Stats => &STATS,
+            Operation::List(_) | Operation::Audit(_) => unreachable!("several calls"),
+        }
+    }
+
+    /// Whether it takes a lane and a number.
+    pub(super) fn is_numbered(&self) -> bool {
+        !matches!(
+            self,
+            Operation::Renew { .. }
+                | Operation::Trim(_)
+                | Operation::Sweep { .. }
+                | Operation::Get(_)
+                | Operation::Letters(..)
+                | Operation::Stats
+                | Operation::List(_)
+                | Operation::Audit(_)
+        )
+    }
+
+    /// The jobs whose triggers the script takes.
+    fn triggers(&self) -> Vec<Id> {
+        match self {
+            Operation::Schedule(items) => items.iter().map(|item| item.id).collect(),
+            Operation::Reschedule(items) => items.iter().map(|item| item.0).collect(),
+            Operation::Cancel(ids) | Operation::Reclaim { ids, .. } => ids.clone(),
+            Operation::Settle { ends, .. } => ends.iter().map(|item| item.0).collect(),
+            Operation::Requeue(items) => items.iter().map(|item| item.0).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A call of this operation, with what is known when it is sent.
+pub(super) fn render(
+    bench: &Bench,
+    known: &Ledger,
+    operation: &Operation,
+    number: Option<Number>,
+) -> Call {
+    let script = operation.script();
+    let triggers = operation.triggers();
+    let triggers: Vec<_> = triggers.iter().map(|id| bench.key(id)).collect();
+    let keys = bench.keys_of(script);
+    let mut cmd = bench.ledger.call(script, &keys, triggers.iter());
+    if let Some(Number { lane, number }) = number {
+        cmd.arg(lane).arg(number);
+    }
+    let (wake, kind) = (&bench.ledger.wake, bench.ledger.kind().as_str());
+    let subject = &bench.names().subject;
+    match operation {
+        Operation::Schedule(_) | Operation::Reschedule(_) | Operation::Requeue(_) => {
+            args(&mut cmd, (wake, subject, MARKER));
+        }
+        Operation::Cancel(_) => args(&mut cmd, (wake, kind, MARKER)),
+        Operation::Reclaim { lease, .. } => args(&mut cmd, (lease, wake, subject, MARKER)),
+        Operation::Settle { limits, .. } => {
+            args(&mut cmd, (wake, subject, MARKER, limits.count, limits.age));
+        }
+        Operation::Pause | Operation::Resume => args(&mut cmd, (wake, kind)),
+        _ => {}
+    }
+    items(&mut cmd, known, operation);
+    Call { script, cmd }
+}
+
+fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
+    let at = |when: &When| match when {
+        When::After(delay) => format!("+{delay}"),
+        When::Past => format!("@{LONG_AGO}"),
+        When::Ahead(delay) => format!("@{}", known.began + delay),
+        When::By(delay) => format!(">{delay}"),
+    };
+    match operation {
+        Operation::Schedule(items) => items.iter().for_each(|item| {
+            args(cmd, (item.id, item.mode, at(&item.when), item.header));
+            cmd.arg(item.payload);
+        }),
+        Operation::Reschedule(items) => {
+            items
+                .iter()
+                .for_each(|(id, when, step)| args(cmd, (id, at(when), step)));
+        }
+        Operation::Update(items) => {
+            items
+                .iter()
+                .for_each(|(id, payload)| args(cmd, (id, payload)));
+        }
+        Operation::Cancel(ids) | Operation::Reclaim { ids, .. } => args(cmd, ids),
+        Operation::Claim { ids, fill, lease } => args(cmd, (lease, fill, ids)),
+        Operation::Renew { leases, lease } => {
+            cmd.arg(lease);
+            for (id, holder) in leases {
+                args(cmd, (id, known.token(id, *holder)));
+            }
+        }
+        Operation::Settle { ends, .. } => ends.iter().for_each(|(id, holder, verb)| {
+            args(cmd, (id, known.token(id, *holder)));
+            match verb {
+                Verb::Done => args(cmd, ("done", "", "", "")),
+                Verb::Later(when, header, step) => args(cmd, ("later", at(when), header, step)),
+                Verb::Bury(header) => args(cmd, ("bury", "", header, "")),
+            }
+        }),
+        Operation::Requeue(items) => items.iter().for_each(|(id, which, when)| {
+            args(cmd, (id, known.letter(id, *which), at(when), REQUEUED));
+        }),
+        Operation::Discard(items) => items
+            .iter()
+            .for_each(|(id, which)| args(cmd, (id, known.letter(id, *which)))),
+        Operation::Trim(limits) => args(cmd, (limits.count, limits.age, AT_ONCE)),
+        Operation::Sweep {
+            overdue,
+            limit,
+            skip,
+        } => {
+            args(cmd, (overdue, limit, skip[0], skip[1]));
+        }
+        Operation::Get(id) => args(cmd, id),
+        Operation::Letters(id, limit, which) => {
+            args(cmd, (id, limit, which.map(|which| known.letter(id, which))));
+        }
+        Operation::Pause | Operation::Resume | Operation::Stats => {}
+        Operation::List(_) | Operation::Audit(_) => unreachable!("several calls"),
+    }
+}
+
+fn args(cmd: &mut Cmd, some: impl ToRedisArgs) {
+    cmd.arg(some);
+}
+
+impl Call {
+    /// Sends it. Returns the time of the reply, Unix µs, and the reply; or why it was refused.
+    pub(super) async fn send(&self, bench: &Bench) -> Result<(u64, Reply), String> {
+        let called = bench.ledger.eval(self.script, &self.cmd, soon()).await;
+        let mut reply = called.map_err(|error| error.to_string())?.reply;
+        let mut rest = Vec::new();
+        while !reply.is_exhausted() {
+            rest.push(reply.bytes().unwrap());
+        }
+        let status = reply.status;
+        Ok((reply.now.0, Reply { status, rest }))
+    }
+}

@@ -1,0 +1,195 @@
+//! Random sequences. The weights are such that most steps find a job to do something with, and
+//! that in a run of the test each call meets each state.
+
+use std::fmt;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::operations::{
+    CLIENTS, HOUR, Holder, IDS, Id, Limits, MOMENT, Operation, Page, Payload, Placement, Step,
+    Verb, When, Which,
+};
+
+/// The longest sequence.
+const STEPS: usize = 80;
+
+pub(super) fn sequences() -> impl Strategy<Value = Vec<Step>> {
+    vec(step(), 1..STEPS)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let client = 0..CLIENTS;
+    prop_oneof![
+        30 => (client.clone(), operation()).prop_map(|(client, call)| Step::Call(client, call)),
+        10 => client.clone().prop_map(Step::Repeat),
+        2 => (client.clone(), operation()).prop_map(|(client, call)| Step::Lost(client, call)),
+        2 => (client, 1..4_usize).prop_map(|(client, calls)| Step::Late(client, calls)),
+        1 => id().prop_map(Step::Seize),
+        1 => id().prop_map(Step::Lose),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![24 => producing(), 38 => working(), 10 => burying(), 8 => reading()]
+}
+
+fn producing() -> impl Strategy<Value = Operation> {
+    let change = prop_oneof![
+        2 => (id(), when(), Just("postponed")),
+        1 => (id(), Just(When::After(0)), Just("fired")),
+    ];
+    prop_oneof![
+        16 => some(placement()).prop_map(Operation::Schedule),
+        3 => some(change).prop_map(Operation::Reschedule),
+        2 => some((id(), payload())).prop_map(Operation::Update),
+        2 => some(id()).prop_map(Operation::Cancel),
+    ]
+}
+
+fn working() -> impl Strategy<Value = Operation> {
+    let again = select(&["failed", "again", "snoozed", "returned"][..]);
+    let verb = prop_oneof![
+        1 => Just(Verb::Done),
+        2 => (instant(), header(), again).prop_map(|(when, header, step)| {
+            Verb::Later(when, header, step)
+        }),
+        5 => header().prop_map(Verb::Bury),
+    ];
+    prop_oneof![
+        12 => (vec(id(), 0..3), select(&[3, 2, 1, 0][..]), lease())
+            .prop_map(|(ids, fill, lease)| Operation::Claim { ids, fill, lease }),
+        5 => (some(id()), lease()).prop_map(|(ids, lease)| Operation::Reclaim { ids, lease }),
+        3 => (some((id(), holder())), lease())
+            .prop_map(|(leases, lease)| Operation::Renew { leases, lease }),
+        9 => (some((id(), holder(), verb)), limits())
+            .prop_map(|(ends, limits)| Operation::Settle { ends, limits }),
+        3 => (select(vec![0, HOUR]), 0..3_usize, [0..3_usize, 0..3_usize])
+            .prop_map(|(overdue, limit, skip)| Operation::Sweep { overdue, limit, skip }),
+        1 => Just(Operation::Pause),
+        4 => Just(Operation::Resume),
+    ]
+}
+
+fn burying() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        4 => some((id(), which(), instant())).prop_map(Operation::Requeue),
+        2 => some((id(), which())).prop_map(Operation::Discard),
+        1 => limits().prop_map(Operation::Trim),
+    ]
+}
+
+fn reading() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        2 => id().prop_map(Operation::Get),
+        4 => page().prop_map(Operation::List),
+        2 => (id(), 1..4_usize, prop::option::of(which()))
+            .prop_map(|(id, limit, which)| Operation::Letters(id, limit, which)),
+        1 => Just(Operation::Stats),
+        1 => any::<bool>().prop_map(Operation::Audit),
+    ]
+}
+
+fn placement() -> impl Strategy<Value = Placement> {
+    let mode = select(&["set", "set", "set", "absent", "present"][..]);
+    (id(), mode, instant(), header(), payload()).prop_map(|(id, mode, when, header, payload)| {
+        Placement {
+            id,
+            mode,
+            when,
+            header: if header.is_empty() {
+                r#"{"v":1}"#
+            } else {
+                header
+            },
+            payload,
+        }
+    })
+}
+
+fn page() -> impl Strategy<Value = Page> {
+    let state = select(vec!["pending", "leased", "running", "lapsed", "dead"]);
+    let until = select(vec![
+        When::Ahead(0),
+        When::Ahead(2 * HOUR),
+        When::Ahead(9 * HOUR),
+    ]);
+    let bounds = (1..4_usize, 1..5_usize);
+    let of_id = select(vec!["", "", "a", "ab", "z"]);
+    (state, any::<bool>(), bounds, any::<bool>(), until, of_id).prop_map(
+        |(state, down, (limit, looks), records, until, of_id)| Page {
+            state,
+            down,
+            limit,
+            looks,
+            records,
+            until,
+            of_id,
+        },
+    )
+}
+
+fn id() -> impl Strategy<Value = Id> {
+    select(&IDS[..])
+}
+
+fn when() -> impl Strategy<Value = When> {
+    prop_oneof![
+        3 => instant(),
+        1 => select(vec![When::By(0), When::By(HOUR)]),
+    ]
+}
+
+fn instant() -> impl Strategy<Value = When> {
+    prop_oneof![
+        9 => Just(When::After(0)),
+        1 => Just(When::Past),
+        1 => Just(When::After(HOUR)),
+        1 => Just(When::Ahead(2 * HOUR)),
+    ]
+}
+
+/// One that outlasts the sequence, or one that has lapsed by the next step.
+fn lease() -> impl Strategy<Value = u64> {
+    select(&[HOUR, MOMENT, MOMENT][..])
+}
+
+fn holder() -> impl Strategy<Value = Holder> {
+    prop_oneof![
+        8 => Just(Holder::Owner),
+        2 => (0..2_usize).prop_map(Holder::Former),
+        1 => Just(Holder::Nobody),
+    ]
+}
+
+fn which() -> impl Strategy<Value = Which> {
+    prop_oneof![
+        3 => Just(Which::Latest(0)),
+        3 => Just(Which::Latest(1)),
+        1 => Just(Which::Missing),
+    ]
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let count = select(&[1000, 1000, 1000, 1000, 1, 0][..]);
+    let age = prop_oneof![9 => Just(HOUR), 1 => Just(0)];
+    (count, age).prop_map(|(count, age)| Limits { count, age })
+}
+
+fn header() -> impl Strategy<Value = &'static str> {
+    select(vec![
+        "",
+        r#"{"v":1}"#,
+        r#"{"v":1,"attempts":2,"error":"no"}"#,
+    ])
+}
+
+fn payload() -> impl Strategy<Value = Payload> {
+    let payloads: Vec<Payload> = vec![b"", b"7", b"two\nlines\n", b"\0\xff"];
+    select(payloads)
+}
+
+fn some<T: fmt::Debug>(item: impl Strategy<Value = T>) -> impl Strategy<Value = Vec<T>> {
+    vec(item, 1..4)
+}

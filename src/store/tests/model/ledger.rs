@@ -1,0 +1,262 @@
+//! A ledger as `docs/states.md` has it: one value for each job, which is in one state.
+
+use std::collections::BTreeMap;
+
+use super::operations::{Holder, Id, LONG_AGO, When, Which};
+use crate::store::tests::support::NEVER;
+
+/// How many of its last steps a record keeps.
+const STEPS: usize = 8;
+
+/// How many of its last letters a job leads to.
+const FOUND_BY_ID: usize = 16;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ledger {
+    pub(super) jobs: BTreeMap<Id, Job>,
+    /// By number.
+    pub(super) letters: BTreeMap<u64, Letter>,
+    /// The numbers of the last letters of each job.
+    pub(super) found: BTreeMap<Id, Vec<u64>>,
+    pub(super) counters: BTreeMap<&'static str, u64>,
+    pub(super) triggers: BTreeMap<Id, Trigger>,
+    pub(super) lanes: BTreeMap<String, Lane>,
+    /// Since when, Unix ms; 0 once it was resumed.
+    pub(super) paused: Option<u64>,
+    /// All fencing values to come are larger.
+    pub(super) fence: Option<u64>,
+    /// What workers remember: each lease that there was.
+    pub(super) issued: Vec<(Id, String)>,
+    /// When the sequence began, Unix ms.
+    pub(super) began: u64,
+    /// The server's clock, Unix µs.
+    pub(super) now: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Job {
+    /// Waiting to be retried, too.
+    Pending(Waiting),
+    /// Lapsed, too.
+    Leased(Run),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) due: u64,
+    pub(super) record: Record,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) token: String,
+    pub(super) claims: u64,
+    pub(super) fence: u64,
+    pub(super) due: u64,
+    pub(super) cancelled: bool,
+    pub(super) deadline: u64,
+    pub(super) record: Record,
+    pub(super) successor: Option<Waiting>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Letter {
+    pub(super) id: Id,
+    pub(super) died: u64,
+    pub(super) record: Record,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Record {
+    pub(super) header: String,
+    pub(super) accepted: u64,
+    pub(super) steps: Vec<String>,
+    pub(super) payload: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trigger {
+    /// It expires then.
+    Ours(u64),
+    Foreign,
+}
+
+/// The last call of a lane.
+#[derive(Debug, Clone)]
+pub(super) struct Lane {
+    pub(super) met: u64,
+    pub(super) number: u64,
+    pub(super) called: u64,
+    pub(super) kept: Kept,
+}
+
+/// What is remembered of a reply.
+#[derive(Debug, Clone)]
+pub(super) enum Kept {
+    Answers(String),
+    Claim(Vec<Id>),
+}
+
+impl Record {
+    pub(super) fn step(&mut self, what: &str, at: u64) {
+        self.steps.push(format!("{what}@{at}"));
+        if self.steps.len() > STEPS {
+            self.steps.remove(0);
+        }
+    }
+
+    /// A run has ended; no header leaves the old one.
+    pub(super) fn end(&mut self, header: &str, step: &str, at: u64) {
+        if !header.is_empty() {
+            header.clone_into(&mut self.header);
+        }
+        self.step(step, at);
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut steps = vec![self.accepted.to_string()];
+        steps.extend(self.steps.iter().cloned());
+        let head = format!("{}\n{}\n", self.header, steps.join(" "));
+        [head.as_bytes(), &self.payload].concat()
+    }
+}
+
+impl Waiting {
+    /// As it is stored beside the run that it follows.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        [format!("{} ", self.due).as_bytes(), &self.record.bytes()].concat()
+    }
+}
+
+impl Run {
+    pub(super) fn lease(&self) -> String {
+        let flag = if self.cancelled { "cancelled" } else { "-" };
+        let Run {
+            token,
+            claims,
+            fence,
+            due,
+            ..
+        } = self;
+        format!("{token} {claims} {fence} {due} {flag}")
+    }
+}
+
+impl Letter {
+    pub(super) fn name(&self, number: u64) -> String {
+        format!("{}:{number}", self.id)
+    }
+}
+
+impl Ledger {
+    /// The millisecond that it is.
+    pub(super) fn ms(&self) -> u64 {
+        self.now / 1000
+    }
+
+    /// A due time: delays are rounded up, and the past means this millisecond.
+    pub(super) fn due(&self, when: When) -> u64 {
+        match when {
+            When::After(0) | When::Past => self.ms(),
+            When::After(delay) => self.now.div_ceil(1000) + delay,
+            When::Ahead(delay) => self.began + delay,
+            When::By(_) => unreachable!("only what is due can be postponed by a while"),
+        }
+    }
+
+    /// That of a job that is moved: one that stays overdue keeps its place.
+    pub(super) fn due_instead(&self, old: u64, when: When) -> u64 {
+        match when {
+            When::After(0) => old.min(self.ms()),
+            When::By(delay) => old + delay,
+            when => self.due(when),
+        }
+    }
+
+    /// As [`due`](Self::due), of what a worker gives back: it stays as overdue as it was.
+    pub(super) fn due_again(&self, when: When) -> u64 {
+        match when {
+            When::Past => LONG_AGO,
+            when => self.due(when),
+        }
+    }
+
+    pub(super) fn count(&mut self, counter: &'static str) -> u64 {
+        let value = self.counters.entry(counter).or_default();
+        *value += 1;
+        *value
+    }
+
+    /// Makes a job pending. Says `!` if it has to do without a trigger.
+    pub(super) fn put(&mut self, id: Id, job: Waiting) -> &'static str {
+        let unarmed = self.arm(id, job.due);
+        self.jobs.insert(id, Job::Pending(job));
+        unarmed
+    }
+
+    pub(super) fn arm(&mut self, id: Id, due: u64) -> &'static str {
+        if self.triggers.get(id) == Some(&Trigger::Foreign) {
+            return "!";
+        }
+        self.triggers.insert(id, Trigger::Ours(due));
+        ""
+    }
+
+    pub(super) fn disarm(&mut self, id: Id) {
+        if self.triggers.get(id) != Some(&Trigger::Foreign) {
+            self.triggers.remove(id);
+        }
+    }
+
+    /// What follows a run that has ended.
+    pub(super) fn follow(&mut self, id: Id, successor: Option<Waiting>) {
+        self.jobs.remove(id);
+        if let Some(job) = successor {
+            self.put(id, job);
+        }
+    }
+
+    /// The letters that can be found by the id, the latest first.
+    pub(super) fn letters_of(&self, id: Id) -> Vec<u64> {
+        let found = self.found.get(id).into_iter().flatten();
+        found.rev().copied().collect()
+    }
+
+    pub(super) fn bury(&mut self, id: Id, record: Record) -> u64 {
+        let number = self.count("buried");
+        let died = self.ms();
+        self.letters.insert(number, Letter { id, died, record });
+        let found = self.found.entry(id).or_default();
+        found.push(number);
+        if found.len() > FOUND_BY_ID {
+            found.remove(0);
+        }
+        number
+    }
+
+    pub(super) fn unbury(&mut self, number: u64) -> Letter {
+        let letter = self.letters.remove(&number).expect("a letter");
+        let found = self.found.entry(letter.id).or_default();
+        found.retain(|other| *other != number);
+        letter
+    }
+
+    /// The token that a worker sends.
+    pub(super) fn token(&self, id: Id, holder: Holder) -> String {
+        let mut tokens = self.issued.iter().rev().filter(|(of, _)| *of == id);
+        let token = match holder {
+            Holder::Owner => tokens.next(),
+            Holder::Former(leases) => tokens.nth(leases + 1),
+            Holder::Nobody => None,
+        };
+        token.map_or_else(|| NEVER.to_owned(), |(_, token)| token.clone())
+    }
+
+    /// The number that a client sends.
+    pub(super) fn letter(&self, id: Id, which: Which) -> u64 {
+        match which {
+            Which::Latest(before) => self.letters_of(id).get(before).copied().unwrap_or(1),
+            Which::Missing => 999,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The table of `docs/states.md`, written down a second time as a small program, and random
+//! calls of every script held against it: each reply, and all that is stored, after every step.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`operations`] | what may happen |
+//! | [`draw`], [`aim`] | random sequences of it, whose steps find something to do |
+//! | [`ledger`], [`produce`], [`work`], [`letters`] | the model: a job is one value, in one state |
+//! | [`answer`], [`read`] | what the model answers |
+//! | [`call`], [`pages`] | the same call to the real script, and what takes several calls |
+//! | [`compare`] | what is stored, against what should be |
+//! | [`rig`] | both, step by step |
+//!
+//! The model is written from the documentation and shares nothing with the scripts. It has no
+//! clock: each reply carries the server's time, and by that it judges what is due and what has
+//! lapsed. So a comparison never depends on how fast a test runs.
+
+mod aim;
+mod answer;
+mod call;
+mod compare;
+mod draw;
+mod ledger;
+mod letters;
+mod operations;
+mod pages;
+mod produce;
+mod read;
+mod rig;
+mod work;
+
+use proptest::test_runner::{Config, TestError, TestRunner};
+use tokio::runtime::Builder;
+
+use self::draw::sequences;
+use self::rig::Rig;
+use super::support::Bench;
+
+#[test]
+fn random_calls_do_as_the_table_says() {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let bench = runtime.block_on(Bench::new());
+    let config = Config {
+        source_file: Some(file!()),
+        test_name: Some(module_path!()),
+        ..Config::default()
+    };
+    let result = TestRunner::new(config).run(&sequences(), |steps| {
+        runtime.block_on(Rig::run(&bench, &steps))
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, _) | TestError::Abort(why)) => panic!("{why}"),
+    }
+    runtime.block_on(bench.balanced());
+}

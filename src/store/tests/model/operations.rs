@@ -1,0 +1,147 @@
+//! What may happen to a ledger: the calls of a few clients, their repeats and late originals,
+//! and what others do to the names of its triggers.
+
+/// Few, so that the steps of a sequence meet; one begins like another.
+pub(super) const IDS: [Id; 4] = ["a", "ab", "b", "c"];
+
+/// Each client has one lane.
+pub(super) const CLIENTS: usize = 3;
+
+pub(super) const HOUR: u64 = 3_600_000;
+pub(super) const MOMENT: u64 = 1;
+
+/// Unix ms.
+pub(super) const LONG_AGO: u64 = 1000;
+
+/// About how many letters one call may trim.
+pub(super) const AT_ONCE: usize = 4;
+
+pub(super) type Id = &'static str;
+
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    /// A client makes a call.
+    Call(usize, Operation),
+    /// A call is lost before it arrives.
+    Lost(usize, Operation),
+    /// A client has no reply, and sends its last call again.
+    Repeat(usize),
+    /// A call arrives, for the first time or once more, when its client has gone on for so many
+    /// calls.
+    Late(usize, usize),
+    /// Somebody stores a value of his own under the name of a trigger.
+    Seize(Id),
+    /// A trigger is evicted, or the foreign value is gone.
+    Lose(Id),
+}
+
+/// One call of one script.
+#[derive(Debug, Clone)]
+pub(super) enum Operation {
+    Schedule(Vec<Placement>),
+    /// With the step that the record keeps.
+    Reschedule(Vec<(Id, When, &'static str)>),
+    Update(Vec<(Id, Payload)>),
+    Cancel(Vec<Id>),
+    Claim {
+        ids: Vec<Id>,
+        fill: usize,
+        lease: u64,
+    },
+    Reclaim {
+        ids: Vec<Id>,
+        lease: u64,
+    },
+    Renew {
+        leases: Vec<(Id, Holder)>,
+        lease: u64,
+    },
+    Settle {
+        ends: Vec<(Id, Holder, Verb)>,
+        limits: Limits,
+    },
+    Requeue(Vec<(Id, Which, When)>),
+    Discard(Vec<(Id, Which)>),
+    Trim(Limits),
+    Pause,
+    Resume,
+    Sweep {
+        overdue: u64,
+        limit: usize,
+        skip: [usize; 2],
+    },
+    Get(Id),
+    List(Page),
+    Letters(Id, usize, Option<Which>),
+    Stats,
+    /// Whether it is to repair what it finds.
+    Audit(bool),
+}
+
+pub(super) type Payload = &'static [u8];
+
+#[derive(Debug, Clone)]
+pub(super) struct Placement {
+    pub(super) id: Id,
+    pub(super) mode: &'static str,
+    pub(super) when: When,
+    pub(super) header: &'static str,
+    pub(super) payload: Payload,
+}
+
+/// Far apart, so that no answer depends on how fast a test runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum When {
+    /// So many ms from now.
+    After(u64),
+    /// [`LONG_AGO`].
+    Past,
+    /// The same instant for all jobs of a sequence, so many ms from its beginning.
+    Ahead(u64),
+    /// So many ms later than the job is due.
+    By(u64),
+}
+
+/// Whose token a worker sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// That of the lease.
+    Owner,
+    /// One that the job was leased with so many leases ago.
+    Former(usize),
+    Nobody,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Verb {
+    Done,
+    Later(When, &'static str, &'static str),
+    Bury(&'static str),
+}
+
+/// How many dead letters are kept, and for how many ms.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) count: usize,
+    pub(super) age: u64,
+}
+
+/// Which letter of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// So many before the latest.
+    Latest(usize),
+    Missing,
+}
+
+/// What to list, so many at a time.
+#[derive(Debug, Clone)]
+pub(super) struct Page {
+    pub(super) state: &'static str,
+    pub(super) down: bool,
+    pub(super) limit: usize,
+    pub(super) looks: usize,
+    pub(super) records: bool,
+    pub(super) until: When,
+    pub(super) of_id: &'static str,
+}

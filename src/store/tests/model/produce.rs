@@ -1,0 +1,101 @@
+//! What producers do, cell by cell.
+
+use super::ledger::{Job, Ledger, Record, Waiting};
+use super::operations::{Id, Payload, Placement, When};
+
+impl Ledger {
+    pub(super) fn schedule(&mut self, item: &Placement) -> String {
+        let record = Record {
+            header: item.header.to_owned(),
+            accepted: self.ms(),
+            steps: Vec::new(),
+            payload: item.payload.to_owned(),
+        };
+        let due = self.due(item.when);
+        let job = Waiting { due, record };
+        match (self.jobs.get_mut(item.id), item.mode) {
+            (Some(_), "absent") => "exists".to_owned(),
+            (None, "present") => "absent".to_owned(),
+            (None, _) => {
+                self.count("accepted");
+                format!("created:{due}{}", self.put(item.id, job))
+            }
+            (Some(Job::Pending(_)), _) => {
+                self.count("accepted");
+                self.count("replaced");
+                format!("replaced:{due}{}", self.put(item.id, job))
+            }
+            (Some(Job::Leased(run)), _) => {
+                let earlier = run.successor.replace(job);
+                self.count("accepted");
+                if earlier.is_some() {
+                    self.count("replaced");
+                }
+                format!("succeeds:{due}")
+            }
+        }
+    }
+
+    pub(super) fn reschedule(&mut self, id: Id, when: When, step: &str) -> String {
+        let at = self.ms();
+        let Some(mut job) = self.jobs.remove(id) else {
+            return "absent".to_owned();
+        };
+        let waiting = match &mut job {
+            Job::Pending(job) => Some(job),
+            Job::Leased(run) => run.successor.as_mut(),
+        };
+        if let Some(waiting) = waiting {
+            waiting.due = self.due_instead(waiting.due, when);
+            waiting.record.step(step, at);
+        }
+        match job {
+            Job::Pending(job) => {
+                let due = job.due;
+                format!("moved:{due}{}", self.put(id, job))
+            }
+            Job::Leased(run) => {
+                let answer = match &run.successor {
+                    Some(successor) => format!("successor:{}", successor.due),
+                    None => "running".to_owned(),
+                };
+                self.jobs.insert(id, Job::Leased(run));
+                answer
+            }
+        }
+    }
+
+    pub(super) fn update(&mut self, id: Id, payload: Payload) -> String {
+        let at = self.ms();
+        let (record, answer) = match self.jobs.get_mut(id) {
+            None => return "absent".to_owned(),
+            Some(Job::Pending(job)) => (&mut job.record, format!("updated:{}", job.due)),
+            Some(Job::Leased(run)) => match &mut run.successor {
+                Some(next) => (&mut next.record, format!("successor:{}", next.due)),
+                None => (&mut run.record, "running".to_owned()),
+            },
+        };
+        record.payload = payload.to_owned();
+        record.step("updated", at);
+        answer
+    }
+
+    pub(super) fn cancel(&mut self, id: Id) -> String {
+        match self.jobs.get_mut(id) {
+            None => "absent".to_owned(),
+            Some(Job::Pending(_)) => {
+                self.jobs.remove(id);
+                self.disarm(id);
+                self.count("cancelled");
+                "cancelled".to_owned()
+            }
+            Some(Job::Leased(run)) => {
+                run.cancelled = true;
+                if run.successor.take().is_some() {
+                    self.count("cancelled");
+                }
+                "running".to_owned()
+            }
+        }
+    }
+}

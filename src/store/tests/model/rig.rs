@@ -1,0 +1,178 @@
+//! A ledger and its model, and a few clients that call both, step by step.
+
+use std::fmt::Write as _;
+
+use proptest::test_runner::TestCaseError;
+
+use super::answer::{Number, Reply};
+use super::call::{Call, render};
+use super::compare::{FOREIGN, differences};
+use super::ledger::{Ledger, Trigger};
+use super::operations::{CLIENTS, IDS, MOMENT, Operation, Step};
+use super::pages;
+use crate::store::Lane;
+use crate::store::script::AUDIT;
+use crate::store::tests::support::{Bench, soon};
+
+pub(super) struct Rig<'a> {
+    bench: &'a Bench,
+    model: Ledger,
+    clients: [Client; CLIENTS],
+}
+
+struct Client {
+    lane: String,
+    /// What it has sent, in order, and so by number.
+    sent: Vec<Sent>,
+}
+
+struct Sent {
+    operation: Operation,
+    call: Call,
+    /// What was known when it was sent.
+    known: Ledger,
+}
+
+impl<'a> Rig<'a> {
+    /// Does all steps. Fails with the first whose outcome is not what it should be.
+    pub(super) async fn run(bench: &'a Bench, steps: &[Step]) -> Result<(), TestCaseError> {
+        let mut rig = Rig::new(bench).await;
+        let mut done = String::new();
+        for (at, step) in steps.iter().enumerate() {
+            let step = step.aimed(&rig.model);
+            _ = write!(done, "\n{:>4}  {step:?}", at + 1);
+            let wrong = rig.step(&step).await;
+            if !wrong.is_empty() {
+                let what = format!("After{done}\n{}", wrong.join("\n"));
+                return Err(TestCaseError::fail(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// An empty ledger.
+    async fn new(bench: &'a Bench) -> Self {
+        let n = bench.names();
+        let triggers = IDS.map(|id| bench.key(id));
+        let mut clear = vec![
+            "DEL", &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats,
+            &n.calls, &n.lanes,
+        ];
+        clear.extend(triggers.iter().map(|key| key.as_str()));
+        let _: u64 = bench.ask(&clear).await;
+        // It is called in a pipeline, where nobody sees to it that the server knows it.
+        let load = AUDIT.load();
+        bench.ledger.store.command(&load, soon()).await.unwrap();
+        let model = Ledger {
+            began: bench.now().await,
+            ..Ledger::default()
+        };
+        let clients = std::array::from_fn(|_| Client {
+            lane: Lane::new().id().to_owned(),
+            sent: Vec::new(),
+        });
+        Rig {
+            bench,
+            model,
+            clients,
+        }
+    }
+
+    /// Says what went otherwise than it should.
+    async fn step(&mut self, step: &Step) -> Vec<String> {
+        let outcome = match step {
+            Step::Call(client, operation) => self.call(*client, operation).await,
+            Step::Lost(client, operation) => {
+                if operation.is_numbered() {
+                    self.send(*client, operation);
+                }
+                Ok(())
+            }
+            Step::Repeat(client) => self.arrive(*client, 0).await,
+            Step::Late(client, calls) => self.arrive(*client, *calls).await,
+            Step::Seize(id) => {
+                let key = self.bench.key(id);
+                let _: String = self.bench.ask(&["SET", key.as_str(), FOREIGN]).await;
+                self.model.triggers.insert(id, Trigger::Foreign);
+                Ok(())
+            }
+            Step::Lose(id) => {
+                let _: u64 = self.bench.ask(&["DEL", self.bench.key(id).as_str()]).await;
+                self.model.triggers.remove(id);
+                Ok(())
+            }
+        };
+        let mut wrong = Vec::from_iter(outcome.err());
+        wrong.extend(differences(self.bench, &self.model).await);
+        self.tick().await;
+        wrong
+    }
+
+    /// The next step comes in another millisecond, when short leases have lapsed: so a sequence
+    /// does the same each time that it is tried.
+    async fn tick(&self) {
+        let now = self.model.ms();
+        let leases = self.model.running().into_iter();
+        let short = leases.filter(|(deadline, _)| *deadline <= now + 2 * MOMENT);
+        let last = short.map(|(deadline, _)| deadline).max();
+        while self.bench.now().await <= last.unwrap_or(now) {}
+    }
+
+    async fn call(&mut self, client: usize, operation: &Operation) -> Result<(), String> {
+        match operation {
+            Operation::List(page) => pages::list(self.bench, &mut self.model, page).await,
+            Operation::Audit(repair) => pages::audit(self.bench, &self.model, *repair).await,
+            operation if operation.is_numbered() => {
+                self.send(client, operation);
+                self.arrive(client, 0).await
+            }
+            operation => {
+                let call = render(self.bench, &self.model, operation, None);
+                let (now, reply) = call.send(self.bench).await?;
+                self.model.now = now;
+                let reply = match operation {
+                    Operation::Stats => reply.in_order(),
+                    _ => reply,
+                };
+                compare(&self.model.plain(operation), &reply)
+            }
+        }
+    }
+
+    /// A client sends a call.
+    fn send(&mut self, client: usize, operation: &Operation) {
+        let Client { lane, sent } = &mut self.clients[client];
+        let number = sent.len() as u64 + 1;
+        let number = Number { lane, number };
+        sent.push(Sent {
+            operation: operation.clone(),
+            call: render(self.bench, &self.model, operation, Some(number)),
+            known: self.model.clone(),
+        });
+    }
+
+    /// A call that a client has sent arrives: the last but for so many.
+    async fn arrive(&mut self, client: usize, but_for: usize) -> Result<(), String> {
+        let Client { lane, sent } = &self.clients[client];
+        let Some(at) = sent.len().checked_sub(but_for + 1) else {
+            return Ok(());
+        };
+        let Sent {
+            operation,
+            call,
+            known,
+        } = &sent[at];
+        let number = at as u64 + 1;
+        let (now, reply) = call.send(self.bench).await?;
+        self.model.now = now;
+        let number = Number { lane, number };
+        compare(&self.model.numbered(number, operation, known), &reply)
+    }
+}
+
+fn compare(expected: &Reply, reply: &Reply) -> Result<(), String> {
+    if expected == reply {
+        return Ok(());
+    }
+    Err(format!("the answer is {reply}, and should be {expected}"))
+}
