@@ -3,6 +3,9 @@
 //! The header is open: fields that this version does not know are kept. The payload is
 //! handed on as it came, byte for byte. Scripts append the steps.
 
+#[cfg(test)]
+mod properties;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn what_a_newer_version_added_to_the_header_is_kept() {
-        let line = r#"{"v":1,"attempts":2,"tenant":{"id":7}}"#;
+        let line = r#"{"v":1,"attempts":2,"tenant":{"id":7,"share":123.45678901234567}}"#;
         let header = Header::parse(line.as_bytes()).unwrap();
         assert_eq!(header.attempts, 2);
         assert_eq!(header.to_line(), line);
