@@ -112,6 +112,23 @@ proptest! {
     }
 
     #[test]
+    fn a_fault_names_the_segment_that_has_it(
+        segments in prop::array::uniform4("[a-z0-9]{1,9}"),
+        at in 0_usize..4,
+        wrong in "[*{} \t\n\0é\u{a0}]{1,3}|",
+    ) {
+        // An id takes letters of any language.
+        prop_assume!(at < 3 || wrong.chars().all(|c| c != 'é'));
+        let mut segments = segments;
+        segments[at] = wrong;
+        let text = segments.join(":");
+        let fault = JobKey::parse(&text).unwrap_err();
+        prop_assert_eq!(fault.kind(), ErrorKind::InvalidKey);
+        let named = format!("its `{}` ", NAMES[at]);
+        prop_assert!(fault.to_string().contains(&named), "{}", fault);
+    }
+
+    #[test]
     fn legal_segments_make_a_key(
         head in prop::array::uniform3("[A-Za-z0-9_.-]{1,64}"),
         id in "[^:*{}\\s\\p{Cc}]{1,64}",

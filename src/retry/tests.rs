@@ -204,7 +204,42 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text: String) {
-        let _ = text.parse::<RetryPolicy>();
+    fn no_text_panics(
+        text: String,
+        dense in "[-+0-9.,:hmsdwyPTμuno ]{0,40}",
+        table in r#"[{}\[\]":, a-z0-9-]{0,60}"#,
+    ) {
+        for text in [&text, &dense] {
+            if let Ok(policy) = text.parse::<RetryPolicy>() {
+                prop_assert_eq!(policy.shape.check(), Ok(()), "{}", text);
+            }
+            let _ = from_json(&serde_json::to_string(text).unwrap());
+            for table in [
+                format!(r#"{{"ladder": {table}}}"#),
+                format!(r#"{{"fixed": "{table}"}}"#),
+                format!(r#"{{"linear": {{"step": "{dense}", "cap": {table}}}}}"#),
+                format!(r#"{{"exponential": {{"base": "{dense}", "cap": "{dense}"}}, "attempts": 0{table}}}"#),
+            ] {
+                let _ = from_json(&table);
+            }
+        }
+    }
+
+    #[test]
+    fn the_rung_that_is_no_duration_is_named(
+        rungs in prop::collection::vec("[1-9][0-9]?(ms|s|m|h)", 1..9),
+        at: prop::sample::Index,
+        wrong in "[a-z]{1,9}[0-9]|[0-9]{1,9}|-[1-9]s",
+    ) {
+        let at = at.index(rungs.len());
+        let mut rungs = rungs;
+        prop_assume!(wrong != "0");
+        rungs[at] = wrong;
+        let fault = rungs.join(" ").parse::<RetryPolicy>().unwrap_err();
+        prop_assert_eq!(fault.kind(), ErrorKind::InvalidPolicy);
+        let named = format!("rung {}, {:?}, is ", at + 1, rungs[at]);
+        prop_assert!(fault.to_string().starts_with(&named), "{}", fault);
+        let table = serde_json::json!({ "ladder": rungs }).to_string();
+        prop_assert!(from_json(&table).unwrap_err().starts_with(&named));
     }
 }

@@ -125,6 +125,23 @@ proptest! {
     }
 
     #[test]
+    fn a_fault_names_the_segment_that_has_it(
+        parts in parts(),
+        at in 0_usize..4,
+        wrong in prop::sample::select(&["", "a*", "{", "{1x}", "{x:[}", "é é", "{x:a*:}}"][..]),
+    ) {
+        let written = |index: usize| match index == at {
+            true => wrong.to_owned(),
+            false => parts[index].written(index),
+        };
+        let text = [0, 1, 2, 3].map(written).join(":");
+        let fault = Pattern::parse(&text).unwrap_err();
+        prop_assert_eq!(fault.kind(), crate::ErrorKind::InvalidRoute);
+        let named = format!("its `{}` ", crate::key::NAMES[at]);
+        prop_assert!(fault.to_string().contains(&named), "{}", fault);
+    }
+
+    #[test]
     fn the_table_agrees_with_trying_each_route(
         routes in routes(),
         keys in prop::collection::vec(segments(), 20),

@@ -1,5 +1,8 @@
 //! What scripts answer: a closed set of words, decoded here and nowhere else.
 
+#[cfg(all(test, feature = "worker"))]
+mod properties;
+
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};

@@ -248,7 +248,7 @@ fn claimed(called: Called) -> Result<ClaimReply> {
 
 impl Claimed {
     /// Reads a lease, `token claims fence due flag`.
-    fn parse(id: String, lease: &str, record: Vec<u8>) -> Option<Self> {
+    pub(super) fn parse(id: String, lease: &str, record: Vec<u8>) -> Option<Self> {
         let fields: Vec<&str> = lease.split(' ').collect();
         let [token, claims, fence, due, flag] = fields[..] else {
             return None;
