@@ -1,0 +1,227 @@
+//! Puts the journals together, and decides what became of every job.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::journal::{Answer, Ask, Line, Micros, Version, What, read_all};
+use crate::kept::Kept;
+use crate::report::{Phase, Row};
+use crate::story::{Call, Rollback, Run, Story, Wrong};
+
+/// For how long after the end of a fault jobs may still be late because of it.
+const RECOVERY: Micros = 2_000_000;
+
+/// How many keys are told with all that happened to them.
+const TOLD: usize = 5;
+
+/// All that happened.
+#[derive(Default)]
+struct History {
+    stories: HashMap<String, Story>,
+    /// What was done to each process; to everybody, under the empty name.
+    faults: HashMap<String, Vec<Micros>>,
+    weather: Vec<Micros>,
+    rollbacks: Vec<Rollback>,
+}
+
+/// Decides on a trial by its journals and by what is left.
+pub(crate) fn check(scenario: &str, journals: &Path, kept: &Kept) -> Row {
+    let history = History::read(journals);
+    let mut row = Row::new(scenario);
+    row.faults = history.faults.values().map(Vec::len).sum();
+    row.violations.extend(kept.wrong.iter().cloned());
+    for (key, story) in &history.stories {
+        let calls = story.calls.iter();
+        row.jobs += calls.filter(|call| is_acknowledged_schedule(call)).count();
+        row.unknown += story.calls.iter().filter(|call| call.is_unknown()).count();
+        row.executions += story.overlaps().count();
+        for wrong in story.faults(&kept.versions, &history.rollbacks) {
+            let told = match wrong {
+                Wrong::Forgotten => {
+                    row.forgotten += 1;
+                    continue;
+                }
+                Wrong::Lost(told) => {
+                    row.lost += 1;
+                    told
+                }
+                Wrong::AfterCancel(told) => {
+                    row.after_cancel += 1;
+                    told
+                }
+                Wrong::Leases(told) => {
+                    row.leases += 1;
+                    told
+                }
+                Wrong::Other(told) => told,
+            };
+            let whole = if row.violations.len() < TOLD {
+                format!("\n{story:#?}")
+            } else {
+                String::new()
+            };
+            row.violations.push(format!("{key}: {told}{whole}"));
+        }
+        history.measure(story, &mut row);
+    }
+    row
+}
+
+fn is_acknowledged_schedule(call: &Call) -> bool {
+    matches!(call.ask, Ask::Schedule { .. }) && call.is_acknowledged()
+}
+
+impl History {
+    fn read(journals: &Path) -> Self {
+        let mut history = History::default();
+        let journals = read_all(journals);
+        let mut gone = HashMap::new();
+        let harness = journals.iter().find(|(process, _)| process == "harness");
+        for line in harness.iter().flat_map(|(_, lines)| lines) {
+            history.take_in_fault(line, &mut gone);
+        }
+        for (process, lines) in &journals {
+            let end = gone.get(process.as_str()).copied().unwrap_or(Micros::MAX);
+            history.take_in(process, lines, end);
+        }
+        history
+    }
+
+    fn take_in_fault(&mut self, line: &Line, gone: &mut HashMap<String, Micros>) {
+        match &line.what {
+            What::Fault { process, .. } => {
+                let of = process.clone().unwrap_or_default();
+                self.faults.entry(of).or_default().push(line.at);
+            }
+            What::Weather { .. } => self.weather.push(line.at),
+            What::Gone { process } => drop(gone.insert(process.clone(), line.at)),
+            What::RolledBack { kept } => self.rollbacks.push(Rollback {
+                kept: *kept,
+                at: line.at,
+            }),
+            _ => unreachable!("the harness writes no {line:?}"),
+        }
+    }
+
+    fn take_in(&mut self, process: &str, lines: &[Line], end: Micros) {
+        // Where each call stands, and the runs of this process that may still end.
+        let mut calls: HashMap<u64, (String, usize)> = HashMap::new();
+        let mut runs: HashMap<String, Vec<usize>> = HashMap::new();
+        for line in lines {
+            let at = line.at;
+            match &line.what {
+                What::Sent { call, key, ask } => {
+                    let story = self.stories.entry(key.clone()).or_default();
+                    calls.insert(*call, (key.clone(), story.calls.len()));
+                    story.calls.push(Call {
+                        sent: at,
+                        until: Micros::MAX,
+                        ask: ask.clone(),
+                        answer: None,
+                    });
+                }
+                What::Answered { call, answer } => {
+                    let (key, place) = &calls[call];
+                    let story = self.stories.get_mut(key).expect("it was sent");
+                    let call = &mut story.calls[*place];
+                    if !matches!(answer, Answer::Unknown(_)) {
+                        call.until = at;
+                    }
+                    call.answer = Some(answer.clone());
+                }
+                What::Began {
+                    key,
+                    version,
+                    attempt,
+                    fence,
+                    late,
+                } => {
+                    let story = self.stories.entry(key.clone()).or_default();
+                    runs.entry(key.clone()).or_default().push(story.runs.len());
+                    story.runs.push(Run {
+                        process: process.to_owned(),
+                        version: *version,
+                        attempt: *attempt,
+                        fence: *fence,
+                        late: *late,
+                        began: at,
+                        ended: end,
+                        settled: None,
+                    });
+                }
+                What::Ended { key, fence } => {
+                    let is_it = |run: &Run| run.fence == *fence;
+                    if let Some(run) = self.last_run(key, &runs, is_it) {
+                        run.ended = at;
+                    }
+                }
+                What::Settled {
+                    key,
+                    attempt,
+                    taken,
+                } => {
+                    let is_it = |run: &Run| run.attempt == *attempt && run.settled.is_none();
+                    // What was buried or given back without a run has none.
+                    if let Some(run) = self.last_run(key, &runs, is_it) {
+                        run.settled = Some(*taken);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn last_run(
+        &mut self,
+        key: &str,
+        runs: &HashMap<String, Vec<usize>>,
+        is_it: impl Fn(&Run) -> bool,
+    ) -> Option<&mut Run> {
+        let story = self.stories.get_mut(key)?;
+        let mut places = runs.get(key)?.iter().rev();
+        let place = places.find(|place| is_it(&story.runs[**place]))?;
+        story.runs.get_mut(*place)
+    }
+
+    /// How late the first starts were, and how long it took until somebody else ran what a
+    /// fault had interrupted.
+    fn measure(&self, story: &Story, row: &mut Row) {
+        let mut seen: Vec<Version> = Vec::new();
+        let mut runs: Vec<&Run> = story.runs.iter().collect();
+        runs.sort_by_key(|run| run.began);
+        for (number, run) in runs.iter().enumerate() {
+            let waited = story.calls.iter().any(|call| {
+                call.version() == Some(run.version) && call.answer != Some(Answer::Done)
+            });
+            if !seen.contains(&run.version) {
+                seen.push(run.version);
+                if run.attempt == 1 && !waited {
+                    row.late(self.phase(run.began.saturating_sub(run.late)), run.late);
+                }
+            }
+            let next = runs[number + 1..]
+                .iter()
+                .find(|next| next.version == run.version);
+            if let Some(next) = next
+                && run.settled != Some(true)
+                && let Some(fault) = self.last_fault(&run.process, run.began, next.began)
+            {
+                row.redelivered(next.began - fault);
+            }
+        }
+    }
+
+    fn phase(&self, due: Micros) -> Phase {
+        match (self.weather.first(), self.weather.last()) {
+            (Some(began), _) if due < *began => Phase::Before,
+            (_, Some(over)) if due >= over + RECOVERY => Phase::After,
+            _ => Phase::During,
+        }
+    }
+
+    fn last_fault(&self, process: &str, from: Micros, to: Micros) -> Option<Micros> {
+        let faults = self.faults.get(process)?;
+        let mut faults = faults.iter().rev();
+        faults.find(|at| (from..to).contains(*at)).copied()
+    }
+}

@@ -1,0 +1,88 @@
+//! What the data set that Redis kept still holds, read through the public client.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use keyfall::{Client, JobState, JobView, Result};
+
+use crate::journal::Version;
+use crate::load::{FAR, KINDS};
+use crate::order::Order;
+
+/// What is left when nothing more is about to happen.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// Where each version still is.
+    pub(crate) versions: HashMap<Version, Place>,
+    /// What is wrong by itself.
+    pub(crate) wrong: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Pending,
+    /// A dead letter, with its reason.
+    Dead(String),
+}
+
+/// What still runs, or is due soon, if anything.
+pub(crate) async fn still_to_do(client: &Client) -> Result<Option<String>> {
+    for kind in KINDS {
+        let stats = client.stats(kind).await?;
+        if stats.leased + stats.successors + stats.overdue > 0 {
+            return Ok(Some(format!("{kind} is not at rest: {stats:?}")));
+        }
+        let page = client.list(kind, JobState::Pending).limit(1).await?;
+        let is_near = |job: &JobView| job.due() < SystemTime::now() + FAR / 2;
+        if let Some(job) = page.jobs.iter().find(|job| is_near(job)) {
+            return Ok(Some(format!("{job:?} is still to come")));
+        }
+    }
+    Ok(None)
+}
+
+impl Kept {
+    pub(crate) async fn read(client: &Client) -> Result<Self> {
+        let mut kept = Kept::default();
+        for kind in KINDS {
+            let report = client.audit(kind).await?;
+            if !report.is_clean() {
+                kept.wrong.push(format!("the audit of {kind}: {report:?}"));
+            }
+            kept.read_all(client, kind, JobState::Pending, |_| Place::Pending)
+                .await?;
+            kept.read_all(client, kind, JobState::Dead, |letter| {
+                Place::Dead(letter.last_error().unwrap_or_default().to_owned())
+            })
+            .await?;
+        }
+        Ok(kept)
+    }
+
+    async fn read_all(
+        &mut self,
+        client: &Client,
+        kind: &str,
+        state: JobState,
+        place: impl Fn(&JobView) -> Place,
+    ) -> Result<()> {
+        let mut after = None;
+        loop {
+            let list = client.list(kind, state).limit(1000);
+            let page = match after.take() {
+                Some(cursor) => list.after(cursor).await?,
+                None => list.await?,
+            };
+            for job in &page.jobs {
+                let order: Order = job.json()?;
+                self.versions.insert(order.version, place(job));
+            }
+            let damaged = page.damaged.iter().map(|job| format!("{job:?}"));
+            self.wrong.extend(damaged);
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}

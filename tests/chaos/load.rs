@@ -1,0 +1,300 @@
+//! A producer as a process of its own: jobs at a steady rate, most of them left alone, others
+//! moved, replaced, changed and cancelled. Every call is written down before it is sent and
+//! when it is answered.
+
+use std::future::IntoFuture;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use keyfall::{Cancelled, Client, Error, ErrorKind, Placed, Rescheduled, Updated};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio_util::task::TaskTracker;
+
+use crate::journal::{Answer, Ask, Journal, What};
+use crate::order::{Order, Plan};
+use crate::process;
+
+/// The kinds that there are jobs of.
+pub(crate) const KINDS: [&str; 2] = ["chaos:load:notice", "chaos:load:refund"];
+
+/// Due so late that no trial sees it run, whatever happens to clocks.
+pub(crate) const FAR: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How often jobs are started.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Names that all producers use, so that they get in each other's way.
+const BUSY_NAMES: u32 = 100;
+
+/// What a producer does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    pub(crate) name: String,
+    /// Among the producers.
+    pub(crate) number: u64,
+    pub(crate) url: String,
+    pub(crate) journals: PathBuf,
+    pub(crate) seed: u64,
+    pub(crate) stories_a_second: f64,
+    /// How many of 10,000 jobs have another plan than most.
+    pub(crate) special: Vec<(Plan, u32)>,
+}
+
+/// Schedules until its standard input ends.
+pub(crate) fn main(terms: Terms) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    runtime.block_on(produce(terms));
+}
+
+async fn produce(terms: Terms) {
+    let client = Client::connect(&terms.url).await.expect("Redis is there");
+    let mut random = StdRng::seed_from_u64(terms.seed);
+    let producer = Arc::new(Producer {
+        client,
+        journal: Journal::open(&terms.journals, &terms.name),
+        calls: AtomicU64::new(0),
+        versions: AtomicU64::new(terms.number << 32),
+    });
+    let stories = TaskTracker::new();
+    let told_to_stop = process::told_to_stop();
+    tokio::pin!(told_to_stop);
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let began = Instant::now();
+    let mut started = 0_f64;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = &mut told_to_stop => break,
+        }
+        let wanted = began.elapsed().as_secs_f64() * terms.stories_a_second;
+        while started < wanted {
+            started += 1.0;
+            let story = Story::imagine(&mut random, &terms, started);
+            stories.spawn(producer.clone().tell(story));
+        }
+    }
+    stories.close();
+    stories.wait().await;
+}
+
+/// One job, and what follows.
+struct Story {
+    key: String,
+    plan: Plan,
+    delay: Duration,
+    then: Then,
+    /// Between the first call and the second.
+    pause: Duration,
+    second_delay: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    Cancel,
+    Move,
+    FireNow,
+    Replace,
+    Update,
+    /// Only the second call, of a name that others use as well.
+    Disturb,
+}
+
+impl Story {
+    fn imagine(random: &mut StdRng, terms: &Terms, number: f64) -> Self {
+        let ms = |random: &mut StdRng, most| Duration::from_millis(random.random_range(0..most));
+        let then = match random.random_range(0..100) {
+            0..64 => Then::Nothing,
+            64..76 => Then::Cancel,
+            76..82 => Then::Move,
+            82..84 => Then::FireNow,
+            84..92 => Then::Replace,
+            92..94 => Then::Update,
+            _ => Then::Disturb,
+        };
+        let kind = KINDS[random.random_range(0..KINDS.len())];
+        let busy = then == Then::Disturb || random.random_bool(0.04);
+        let key = if busy {
+            format!("{kind}:busy-{}", random.random_range(0..BUSY_NAMES))
+        } else {
+            format!("{kind}:{}-{number}", terms.number)
+        };
+        let plan = imagine_plan(random, &terms.special);
+        let delay = match random.random_range(0..100) {
+            _ if busy || plan.is_deadly() => ms(random, 800),
+            0..10 => Duration::ZERO,
+            10..12 => FAR,
+            _ => ms(random, 2500),
+        };
+        Story {
+            key,
+            plan,
+            delay,
+            then: if plan.is_deadly() {
+                Then::Nothing
+            } else {
+                then
+            },
+            pause: ms(random, 2500),
+            second_delay: ms(random, 1500),
+        }
+    }
+}
+
+fn imagine_plan(random: &mut StdRng, special: &[(Plan, u32)]) -> Plan {
+    let mut lot = random.random_range(0..10_000);
+    for (plan, share) in special {
+        if lot < *share {
+            return *plan;
+        }
+        lot -= share;
+    }
+    match random.random_range(0..100) {
+        0..8 => Plan::Retry,
+        8..11 => Plan::Again,
+        11..13 => Plan::Snooze,
+        13..15 => Plan::Bury,
+        15..25 => Plan::Slow(random.random_range(1..400)),
+        _ => Plan::Done,
+    }
+}
+
+struct Producer {
+    client: Client,
+    journal: Journal,
+    calls: AtomicU64,
+    versions: AtomicU64,
+}
+
+impl Producer {
+    async fn tell(self: Arc<Self>, story: Story) {
+        let key = &story.key;
+        if story.then != Then::Disturb {
+            self.schedule(key, story.plan, story.delay).await;
+            if story.then == Then::Nothing {
+                return;
+            }
+            sleep(story.pause).await;
+        }
+        match story.then {
+            Then::Nothing => {}
+            Then::Cancel => self.cancel(key).await,
+            Then::Move => {
+                let call = self.client.reschedule(key).after(story.second_delay);
+                self.reschedule(key, call.into_future()).await;
+            }
+            Then::FireNow => self.reschedule(key, self.client.fire_now(key)).await,
+            Then::Replace => self.schedule(key, Plan::Done, story.second_delay).await,
+            Then::Update => self.update(key).await,
+            Then::Disturb => match story.pause.as_millis() % 3 {
+                0 => self.cancel(key).await,
+                1 => self.update(key).await,
+                _ => self.schedule(key, Plan::Done, story.second_delay).await,
+            },
+        }
+    }
+
+    fn order(&self, plan: Plan) -> Order {
+        let version = self.versions.fetch_add(1, Ordering::Relaxed);
+        Order { version, plan }
+    }
+
+    async fn schedule(&self, key: &str, plan: Plan, delay: Duration) {
+        let order = self.order(plan);
+        let mut call = self.client.schedule(key, &order).after(delay);
+        if let Some(attempts) = plan.attempts() {
+            call = call.attempts(attempts);
+        }
+        if let Some(timeout) = plan.timeout() {
+            call = call.timeout(timeout);
+        }
+        let ask = Ask::Schedule {
+            version: order.version,
+            deadly: plan.is_deadly(),
+        };
+        let answer = async {
+            Ok(match call.await?.placed {
+                Placed::Replaced => Answer::Replaced,
+                Placed::Succeeds => Answer::Follows,
+                _ => Answer::Done,
+            })
+        };
+        self.note(key, ask, answer).await;
+    }
+
+    async fn cancel(&self, key: &str) {
+        let call = self.client.cancel(key);
+        let answer = async {
+            Ok(match call.await? {
+                Cancelled::Cancelled => Answer::Cancelled,
+                Cancelled::Running => Answer::Running,
+                Cancelled::Absent => Answer::Absent,
+            })
+        };
+        self.note(key, Ask::Cancel, answer).await;
+    }
+
+    async fn reschedule(
+        &self,
+        key: &str,
+        call: impl Future<Output = keyfall::Result<Rescheduled>>,
+    ) {
+        let answer = async {
+            Ok(match call.await? {
+                Rescheduled::Running => Answer::Running,
+                Rescheduled::Absent => Answer::Absent,
+                _ => Answer::Done,
+            })
+        };
+        self.note(key, Ask::Move, answer).await;
+    }
+
+    /// Another payload makes another version of what is there.
+    async fn update(&self, key: &str) {
+        let order = self.order(Plan::Done);
+        let ask = Ask::Update {
+            version: order.version,
+        };
+        let answer = async {
+            Ok(match self.client.update_payload(key, &order).await? {
+                Updated::Running => Answer::Running,
+                Updated::Absent => Answer::Absent,
+                _ => Answer::Done,
+            })
+        };
+        self.note(key, ask, answer).await;
+    }
+
+    async fn note(&self, key: &str, ask: Ask, call: impl Future<Output = keyfall::Result<Answer>>) {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        self.journal.note(What::Sent {
+            call: number,
+            key: key.to_owned(),
+            ask,
+        });
+        let answer = call.await.unwrap_or_else(|error| answer_of(&error));
+        self.journal.note(What::Answered {
+            call: number,
+            answer,
+        });
+    }
+}
+
+fn answer_of(error: &Error) -> Answer {
+    let told = format!("{error:?}");
+    match error.kind() {
+        ErrorKind::OutcomeUnknown => Answer::Unknown(told),
+        _ if error.is_retryable() => Answer::Refused(told),
+        _ => Answer::Failed(told),
+    }
+}

@@ -1,0 +1,133 @@
+//! Faults: Redis, workers and producers as processes of their own, ill-treated in every way
+//! that a machine or a network may think of, and a checker of what became of every job.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`scenarios`] | the faults |
+//! | [`trial`] | one scenario, from its first process to its row in the table |
+//! | [`stage`] | Redis, workers and producers, and what can be done to them |
+//! | [`process`] | this program, started again as a worker or a producer |
+//! | [`load`], [`order`] | the producer: which calls it makes, what the jobs carry |
+//! | [`worker`], [`settled`] | the worker: it writes down runs, and what Redis said to their ends |
+//! | [`journal`] | what is written down, one file for each process |
+//! | [`kept`] | what the data set that Redis kept still holds |
+//! | [`checker`], [`story`] | what must hold of all of it, and of each key |
+//! | [`report`] | the table |
+//!
+//! `cargo test` plays a few scenarios for a few seconds each; `make chaos` plays all of them
+//! for as long as it is told. `docs/reliability.md` has the table and says what it means.
+#![cfg(unix)]
+
+mod checker;
+mod journal;
+mod kept;
+mod load;
+mod order;
+mod process;
+mod report;
+mod scenarios;
+mod settled;
+mod stage;
+mod story;
+mod trial;
+mod worker;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use report::Row;
+use scenarios::Scenario;
+
+/// How many seconds the faults go on, over all scenarios; with it, all are played.
+const SECONDS: &str = "KEYFALL_CHAOS_SECONDS";
+
+/// What the calls, and most of the faults, follow from.
+const SEED: &str = "KEYFALL_SEED";
+
+/// Of a scenario in the short version, and the least in the long one.
+const SHORT: Duration = Duration::from_secs(4);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let parse = "a process of this program is given its terms";
+    match args.as_slice() {
+        [role, terms] if role == "worker" => {
+            worker::main(&serde_json::from_str(terms).expect(parse))
+        }
+        [role, terms] if role == "producer" => {
+            load::main(serde_json::from_str(terms).expect(parse))
+        }
+        // Words that a name must contain, as for any test; what else `cargo test` hands on is
+        // not for us.
+        words => return play_all(words.iter().filter(|word| !word.starts_with('-')).collect()),
+    }
+    ExitCode::SUCCESS
+}
+
+fn play_all(words: Vec<&String>) -> ExitCode {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>());
+    let seed = number(SEED).map_or_else(rand::random, |seed| seed.expect("the seed is a number"));
+    let seconds = number(SECONDS).map(|seconds| seconds.expect("the seconds are a number"));
+    let is_wanted = |one: &Scenario| {
+        let is_named = words.iter().any(|word| one.name.contains(word.as_str()));
+        is_named || words.is_empty() && (one.quick || seconds.is_some())
+    };
+    let mut scenarios = scenarios::all();
+    scenarios.retain(is_wanted);
+    if scenarios.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let share = Duration::from_secs(seconds.unwrap_or(0)) / scenarios.len() as u32;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    println!("{SEED}={seed}\n\n{}", report::HEAD);
+    let mut rows = Vec::new();
+    for scenario in &scenarios {
+        let dir = journals(scenario.name);
+        let seed = seed_of(seed, scenario.name);
+        let row = runtime.block_on(trial::play(scenario, dir.clone(), seed, share.max(SHORT)));
+        println!("{row}");
+        if row.violations.is_empty() {
+            let _ = fs::remove_dir_all(&dir);
+        } else {
+            tell_violations(&row, &dir);
+        }
+        rows.push(row);
+    }
+    let sum = Row::sum(&rows);
+    println!("{sum}");
+    if sum.violations.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{SEED}={seed}: {} violations", sum.violations.len());
+    ExitCode::FAILURE
+}
+
+/// A directory for the journals of one trial.
+fn journals(scenario: &str) -> PathBuf {
+    let name = scenario.replace(' ', "-");
+    let dir = std::env::temp_dir().join(format!("keyfall-chaos-{}-{name}", std::process::id()));
+    fs::create_dir_all(&dir).expect("the temporary directory is writable");
+    dir
+}
+
+/// The seed of one scenario, which is the same whichever others are played.
+fn seed_of(seed: u64, scenario: &str) -> u64 {
+    scenario.bytes().fold(seed, |seed, byte| {
+        (seed.rotate_left(5) ^ u64::from(byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    })
+}
+
+fn tell_violations(row: &Row, journals: &std::path::Path) {
+    const TOLD: usize = 20;
+    eprintln!("{}: {} violations", row.scenario, row.violations.len());
+    for violation in row.violations.iter().take(TOLD) {
+        eprintln!("  {violation}");
+    }
+    eprintln!("  the journals are in {}", journals.display());
+}

@@ -1,0 +1,52 @@
+//! What a job carries: which schedule it came from, and how its runs are to end.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::journal::Version;
+
+/// The payload of a job.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) version: Version,
+    pub(crate) plan: Plan,
+}
+
+/// What its handler does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Plan {
+    Done,
+    /// Done after so many ms, the lease or not.
+    Slow(u64),
+    /// Fails in its first attempt.
+    Retry,
+    /// Asks for another run in its first attempt.
+    Again,
+    /// Puts itself off, as often as not.
+    Snooze,
+    Bury,
+    /// Does not end by itself.
+    Hang,
+    Panic,
+    /// Holds a thread of the runtime for so many ms.
+    Block(u64),
+    /// Takes its process along.
+    Kill,
+}
+
+impl Plan {
+    /// Whether it can only end as a dead letter.
+    pub(crate) fn is_deadly(self) -> bool {
+        matches!(self, Plan::Bury | Plan::Hang | Plan::Panic | Plan::Kill)
+    }
+
+    /// Its attempts, where they are not those of the route.
+    pub(crate) fn attempts(self) -> Option<u32> {
+        matches!(self, Plan::Hang | Plan::Panic | Plan::Kill).then_some(2)
+    }
+
+    pub(crate) fn timeout(self) -> Option<Duration> {
+        (self == Plan::Hang).then_some(Duration::from_millis(500))
+    }
+}

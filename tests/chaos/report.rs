@@ -1,0 +1,127 @@
+//! What a trial came to, as a row of a table.
+
+use std::fmt;
+
+use crate::journal::Micros;
+
+/// When a job was due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Before,
+    During,
+    After,
+}
+
+/// What a trial came to.
+#[derive(Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) scenario: String,
+    /// Acknowledged schedules.
+    pub(crate) jobs: usize,
+    pub(crate) faults: usize,
+    /// Calls whose outcome the caller never learned.
+    pub(crate) unknown: usize,
+    pub(crate) lost: usize,
+    pub(crate) after_cancel: usize,
+    /// Leases that were valid while another of the same job was.
+    pub(crate) leases: usize,
+    /// Runs that had not ended when another of the same job began.
+    pub(crate) executions: usize,
+    /// Lost or run after cancel because Redis went back to before the call.
+    pub(crate) forgotten: usize,
+    lateness: [Vec<Micros>; 3],
+    redeliveries: Vec<Micros>,
+    /// All that must not be.
+    pub(crate) violations: Vec<String>,
+}
+
+impl Row {
+    pub(crate) fn new(scenario: &str) -> Self {
+        Row {
+            scenario: scenario.to_owned(),
+            ..Row::default()
+        }
+    }
+
+    /// A job that was due in this phase started so late.
+    pub(crate) fn late(&mut self, phase: Phase, late: Micros) {
+        self.lateness[phase as usize].push(late);
+    }
+
+    /// A job was run again so long after a fault had interrupted its run.
+    pub(crate) fn redelivered(&mut self, after: Micros) {
+        self.redeliveries.push(after);
+    }
+
+    pub(crate) fn p99(&self, phase: Phase) -> Option<Micros> {
+        percentile(&self.lateness[phase as usize], 99)
+    }
+
+    /// The longest that an interrupted job had to wait for its next run.
+    pub(crate) fn redelivery(&self) -> Option<Micros> {
+        self.redeliveries.iter().max().copied()
+    }
+
+    fn add(&mut self, other: &Row) {
+        self.jobs += other.jobs;
+        self.faults += other.faults;
+        self.unknown += other.unknown;
+        self.lost += other.lost;
+        self.after_cancel += other.after_cancel;
+        self.leases += other.leases;
+        self.executions += other.executions;
+        self.forgotten += other.forgotten;
+        for (all, phase) in self.lateness.iter_mut().zip(&other.lateness) {
+            all.extend(phase);
+        }
+        self.redeliveries.extend(&other.redeliveries);
+        self.violations.extend(other.violations.iter().cloned());
+    }
+
+    /// All of them together.
+    pub(crate) fn sum(rows: &[Row]) -> Self {
+        let mut sum = Row::new("all");
+        rows.iter().for_each(|row| sum.add(row));
+        sum
+    }
+}
+
+fn percentile(values: &[Micros], percent: usize) -> Option<Micros> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let place = (sorted.len() * percent).div_ceil(100).checked_sub(1)?;
+    sorted.get(place).copied()
+}
+
+/// The head of the table, in Markdown.
+pub(crate) const HEAD: &str = "\
+| scenario                  |   jobs | faults | unknown | lost | after cancel | leases | executions | forgotten |   before |   during |    after | redelivery |
+|---------------------------|-------:|-------:|--------:|-----:|-------------:|-------:|-----------:|----------:|---------:|---------:|---------:|-----------:|";
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |time: Option<Micros>| match time {
+            Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1e3),
+            Some(us) if us < 1_000_000 => format!("{} ms", us / 1000),
+            Some(us) => format!("{:.1} s", us as f64 / 1e6),
+            None => String::new(),
+        };
+        write!(
+            f,
+            "| {:25} | {:6} | {:6} | {:7} | {:4} | {:12} | {:6} | {:10} | {:9} | {:>8} | {:>8} | {:>8} | {:>10} |",
+            self.scenario,
+            self.jobs,
+            self.faults,
+            self.unknown,
+            self.lost,
+            self.after_cancel,
+            self.leases,
+            self.executions,
+            self.forgotten,
+            ms(self.p99(Phase::Before)),
+            ms(self.p99(Phase::During)),
+            ms(self.p99(Phase::After)),
+            ms(self.redelivery()),
+        )
+    }
+}

@@ -1,0 +1,54 @@
+//! Handlers that do not behave.
+
+use super::{Promises, Result, Scenario};
+use crate::order::Plan;
+use crate::stage::{Setting, Stage};
+
+pub(super) fn all() -> Vec<Scenario> {
+    vec![
+        Scenario {
+            name: "handlers that misbehave",
+            quick: true,
+            setting: || {
+                with(vec![
+                    (Plan::Hang, 50),
+                    (Plan::Panic, 100),
+                    (Plan::Slow(5000), 50),
+                ])
+            },
+            faults: |stage| Box::pin(only_handlers(stage)),
+            promises: Promises::USUAL,
+        },
+        Scenario {
+            name: "handlers that block",
+            quick: false,
+            setting: || with(vec![(Plan::Block(3500), 10)]),
+            faults: |stage| Box::pin(only_handlers(stage)),
+            promises: Promises {
+                on_time: None,
+                ..Promises::USUAL
+            },
+        },
+        Scenario {
+            name: "handlers that kill",
+            quick: false,
+            setting: || with(vec![(Plan::Kill, 4)]),
+            faults: |stage| Box::pin(only_handlers(stage)),
+            promises: Promises::USUAL,
+        },
+    ]
+}
+
+fn with(special: Vec<(Plan, u32)>) -> Setting {
+    Setting {
+        special,
+        ..Setting::default()
+    }
+}
+
+/// What the handlers do is all. Where they take their workers along, others take their places.
+async fn only_handlers(stage: &mut Stage) -> Result {
+    stage.strike("handlers");
+    stage.live_for(stage.span).await;
+    Ok(())
+}

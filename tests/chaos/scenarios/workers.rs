@@ -1,0 +1,82 @@
+//! Worker processes that are killed or stopped.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep};
+
+use super::{Promises, Result, Scenario};
+use crate::stage::{Setting, Stage, WORKERS};
+use crate::worker::LEASE;
+
+const REDELIVERED: Option<Duration> = Some(Duration::from_secs(8));
+
+pub(super) fn all() -> Vec<Scenario> {
+    vec![
+        Scenario {
+            name: "kill one worker",
+            quick: true,
+            setting: Setting::default,
+            faults: |stage| Box::pin(kill_one(stage)),
+            promises: Promises {
+                redelivered: REDELIVERED,
+                ..Promises::USUAL
+            },
+        },
+        Scenario {
+            name: "kill all workers",
+            quick: true,
+            setting: Setting::default,
+            faults: |stage| Box::pin(kill_all(stage)),
+            promises: Promises::USUAL,
+        },
+        Scenario {
+            name: "stop a worker",
+            quick: true,
+            setting: Setting::default,
+            faults: |stage| Box::pin(stop_one(stage)),
+            promises: Promises {
+                redelivered: REDELIVERED,
+                ..Promises::USUAL
+            },
+        },
+    ]
+}
+
+/// One of three is killed, again and again, and comes back after a moment.
+async fn kill_one(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        let number = stage.some_worker();
+        stage.kill(number);
+        sleep(stage.some_ms(50..700)).await;
+        stage.start(number);
+        sleep(stage.some_ms(300..1000)).await;
+    }
+    Ok(())
+}
+
+/// Nobody works, while jobs fall due and others are scheduled.
+async fn kill_all(stage: &mut Stage) -> Result {
+    for number in 0..WORKERS {
+        stage.kill(number);
+    }
+    sleep(stage.span.min(Duration::from_secs(20))).await;
+    for number in 0..WORKERS {
+        stage.start(number);
+    }
+    Ok(())
+}
+
+/// A process that is stopped beyond its lease does not know it when it goes on.
+async fn stop_one(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        let number = stage.some_worker();
+        stage.signal(number, Signal::STOP, "stopped");
+        sleep(LEASE + stage.some_ms(300..2000)).await;
+        stage.signal(number, Signal::CONT, "continued");
+        sleep(stage.some_ms(200..1500)).await;
+    }
+    Ok(())
+}

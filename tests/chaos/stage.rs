@@ -1,0 +1,305 @@
+//! What a scenario ill-treats: a Redis, workers and producers, and the journal of what was done
+//! to them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keyfall::Client;
+use keyfall::embedded::Embedded;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, ToRedisArgs};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{Instant, sleep};
+
+use crate::journal::{Journal, What, now};
+use crate::order::Plan;
+use crate::process::Process;
+use crate::{kept, load, worker};
+
+/// How many jobs a second are scheduled, over all producers, in a second without faults. Some
+/// stories schedule twice, some not at all.
+const STORIES_A_SECOND: f64 = 560.0;
+
+const PRODUCERS: u64 = 2;
+
+/// How long anything may take before a trial gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a scenario begins with.
+#[derive(Default)]
+pub(crate) struct Setting {
+    /// Of `redis-server`, beside those of the shipped configuration.
+    pub(crate) redis: Vec<&'static str>,
+    /// How many of 10,000 jobs have these plans.
+    pub(crate) special: Vec<(Plan, u32)>,
+}
+
+/// The processes of a trial.
+pub(crate) struct Stage {
+    pub(crate) server: Embedded,
+    pub(crate) workers: Vec<Slot>,
+    pub(crate) random: StdRng,
+    /// How long the bad weather is to last.
+    pub(crate) span: Duration,
+    producers: Vec<Process>,
+    journal: Journal,
+    dir: PathBuf,
+    seed: u64,
+    special: Vec<(Plan, u32)>,
+}
+
+/// A place for a worker: there is one in it, or was.
+pub(crate) struct Slot {
+    number: usize,
+    generation: u32,
+    process: Option<Process>,
+}
+
+impl Stage {
+    /// Everything runs, and nobody works against it yet.
+    pub(crate) async fn set(
+        setting: Setting,
+        dir: PathBuf,
+        seed: u64,
+        span: Duration,
+    ) -> Result<Self, String> {
+        let options = Embedded::options()
+            // The history of a log that is rewritten is gone, and is evidence.
+            .args(["--auto-aof-rewrite-percentage", "0"])
+            .args(setting.redis);
+        let server = options.start().await.map_err(|error| error.to_string())?;
+        let workers = (0..WORKERS).map(|number| Slot {
+            number,
+            generation: 0,
+            process: None,
+        });
+        let mut stage = Stage {
+            server,
+            workers: workers.collect(),
+            random: StdRng::seed_from_u64(seed),
+            span,
+            producers: Vec::new(),
+            journal: Journal::open(&dir, "harness"),
+            dir,
+            seed,
+            special: setting.special,
+        };
+        for number in 0..WORKERS {
+            stage.start(number);
+        }
+        stage.all_live().await?;
+        Ok(stage)
+    }
+
+    pub(crate) async fn client(&self) -> Result<Client, String> {
+        let client = Client::connect(&self.server.url()).await;
+        client.map_err(|error| error.to_string())
+    }
+
+    async fn all_live(&self) -> Result<(), String> {
+        let client = self.client().await?;
+        let deadline = Instant::now() + PATIENCE;
+        while client
+            .instances()
+            .await
+            .is_ok_and(|instances| instances.len() < WORKERS)
+        {
+            if Instant::now() > deadline {
+                return Err("the workers do not start".into());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    // The load.
+
+    pub(crate) fn produce(&mut self) {
+        for number in 0..PRODUCERS {
+            let terms = load::Terms {
+                name: format!("producer-{number}"),
+                number,
+                url: self.server.url(),
+                journals: self.dir.clone(),
+                seed: self.seed.wrapping_add(number),
+                stories_a_second: STORIES_A_SECOND / PRODUCERS as f64,
+                special: self.special.clone(),
+            };
+            let producer = Process::start("producer", &terms.name, &terms, &self.dir, &[]);
+            self.producers.push(producer);
+        }
+    }
+
+    /// Asks the producers to end, and waits for their last calls.
+    pub(crate) async fn stop_producing(&mut self) -> Vec<String> {
+        stop_all(self.producers.drain(..)).await
+    }
+
+    /// Asks the workers to end, and waits for it.
+    pub(crate) async fn stop_working(&mut self) -> Vec<String> {
+        stop_all(
+            self.workers
+                .iter_mut()
+                .filter_map(|slot| slot.process.take()),
+        )
+        .await
+    }
+
+    // What can be done to workers.
+
+    /// Starts a worker in this place.
+    pub(crate) fn start(&mut self, number: usize) {
+        let slot = &mut self.workers[number];
+        slot.generation += 1;
+        let terms = worker::Terms {
+            name: format!("worker-{}.{}", slot.number, slot.generation),
+            url: self.server.url(),
+            journals: self.dir.clone(),
+        };
+        let process = Process::start("worker", &terms.name, &terms, &self.dir, &[]);
+        slot.process = Some(process);
+    }
+
+    /// Kills the worker in this place.
+    pub(crate) fn kill(&mut self, number: usize) {
+        let Some(mut process) = self.workers[number].process.take() else {
+            return;
+        };
+        self.fault("killed", Some(&process));
+        process.kill();
+        self.journal.note(What::Gone {
+            process: process.name.clone(),
+        });
+    }
+
+    /// Sends the worker in this place a signal that does not end it.
+    pub(crate) fn signal(&mut self, number: usize, signal: Signal, name: &str) {
+        if let Some(process) = &self.workers[number].process {
+            self.fault(name, Some(process));
+            process.signal(signal);
+        }
+    }
+
+    /// Starts another worker in place of each that has ended by itself.
+    fn replace_the_dead(&mut self) {
+        for number in 0..self.workers.len() {
+            let slot = &mut self.workers[number];
+            if let Some(process) = &mut slot.process
+                && process.ended().is_some()
+            {
+                let name = process.name.clone();
+                slot.process = None;
+                self.journal.note(What::Fault {
+                    name: "died".into(),
+                    process: Some(name.clone()),
+                });
+                self.journal.note(What::Gone { process: name });
+                self.start(number);
+            }
+        }
+    }
+
+    /// Lets some time pass.
+    pub(crate) async fn live_for(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.replace_the_dead();
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until nothing runs any more and nothing is due soon.
+    ///
+    /// # Errors
+    /// If it does not come to that.
+    pub(crate) async fn drain(&mut self, client: &Client) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let rest = match kept::still_to_do(client).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(rest)) => rest,
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() > deadline {
+                return Err(format!("{PATIENCE:?} after the load: {rest}"));
+            }
+            self.live_for(Duration::from_millis(50)).await;
+        }
+    }
+
+    // What can be done to Redis.
+
+    pub(crate) async fn command<T: FromRedisValue>(
+        &self,
+        args: &[impl ToRedisArgs],
+    ) -> redis::RedisResult<T> {
+        let mut redis = self.redis().await?;
+        redis::Cmd::new().arg(args).query_async(&mut redis).await
+    }
+
+    pub(crate) async fn redis(&self) -> redis::RedisResult<MultiplexedConnection> {
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let client = redis::Client::open(self.server.url())?;
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+    }
+
+    pub(crate) fn signal_server(&self, signal: Signal) {
+        let pid = self.server.pid().and_then(|pid| pid.try_into().ok());
+        let pid = pid.and_then(Pid::from_raw).expect("the server runs");
+        // Fails only if it has ended.
+        let _ = kill_process(pid, signal);
+    }
+
+    // What is written down.
+
+    fn fault(&self, name: &str, process: Option<&Process>) {
+        self.journal.note(What::Fault {
+            name: name.to_owned(),
+            process: process.map(|process| process.name.clone()),
+        });
+    }
+
+    /// Something is about to be done to everybody.
+    pub(crate) fn strike(&self, name: &str) {
+        self.fault(name, None);
+    }
+
+    pub(crate) fn weather(&self, bad: bool) {
+        self.journal.note(What::Weather { bad });
+    }
+
+    /// Redis has gone back to what it had at `kept`.
+    pub(crate) fn rolled_back(&self, kept: u64) {
+        debug_assert!(kept <= now());
+        self.journal.note(What::RolledBack { kept });
+    }
+
+    // Time.
+
+    pub(crate) fn until_the_end(&self) -> Instant {
+        Instant::now() + self.span
+    }
+
+    /// Some time between these, in ms.
+    pub(crate) fn some_ms(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.random.random_range(range))
+    }
+
+    pub(crate) fn some_worker(&mut self) -> usize {
+        self.random.random_range(0..WORKERS)
+    }
+}
+
+pub(crate) const WORKERS: usize = 3;
+
+async fn stop_all(processes: impl Iterator<Item = Process>) -> Vec<String> {
+    let ends = join_all(processes.map(Process::stop)).await;
+    ends.into_iter().filter_map(Result::err).collect()
+}

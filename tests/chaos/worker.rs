@@ -1,0 +1,111 @@
+//! A worker as a process of its own, which writes down every run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keyfall::{Client, Handler, Job, Json, Outcome, RetryPolicy, Router, Worker};
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{Journal, What};
+use crate::order::{Order, Plan};
+use crate::process;
+use crate::settled::Settlements;
+
+/// Short, so that what a dead worker leaves is soon run again.
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) journals: PathBuf,
+}
+
+/// Works until its standard input ends.
+pub(crate) fn main(terms: &Terms) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    runtime.block_on(work(terms));
+    // A thread that a handler blocks would hold it up.
+    std::process::exit(0);
+}
+
+async fn work(terms: &Terms) {
+    let journal = Arc::new(Journal::open(&terms.journals, &terms.name));
+    Settlements::write_to(&journal);
+    // Whatever the weather: a worker that is started while Redis is away waits for it.
+    let client = loop {
+        match Client::connect(&terms.url).await {
+            Ok(client) => break client,
+            Err(error) if error.is_retryable() => eprintln!("waiting: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let policy = RetryPolicy::fixed(Duration::from_millis(100)).expect("it is valid");
+    let router = Router::new().route(
+        "chaos:load:*:{id}",
+        // So many that a fault does not use them up.
+        handler(journal).retry(policy.attempts(1000)),
+    );
+    Worker::new(client, router)
+        .lease(LEASE)
+        .concurrency(128)
+        .grace(Duration::from_secs(1))
+        .dead_letters(1_000_000, Duration::from_secs(24 * 3600))
+        .run_until(process::told_to_stop())
+        .await
+        .expect("it runs whatever happens");
+}
+
+/// Writes down the end of a run, however it ends.
+struct Ending<'a> {
+    journal: &'a Journal,
+    job: &'a Job,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.journal.note(What::Ended {
+            key: self.job.key().to_string(),
+            fence: self.job.fence(),
+        });
+    }
+}
+
+fn handler(journal: Arc<Journal>) -> impl Handler<(Job, Json<Order>), ()> {
+    async move |job: Job, Json(order): Json<Order>| {
+        journal.note(What::Began {
+            key: job.key().to_string(),
+            version: order.version,
+            attempt: job.attempt(),
+            fence: job.fence(),
+            late: job.lag().as_micros().try_into().unwrap_or(u64::MAX),
+        });
+        let _ending = Ending {
+            journal: &journal,
+            job: &job,
+        };
+        carry_out(order.plan, job.attempt() == 1).await
+    }
+}
+
+async fn carry_out(plan: Plan, first: bool) -> Outcome {
+    match plan {
+        Plan::Slow(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
+        Plan::Block(ms) => std::thread::sleep(Duration::from_millis(ms)),
+        Plan::Retry if first => return Outcome::retry("not this time"),
+        Plan::Again if first => return Outcome::again(),
+        Plan::Bury => return Outcome::bury("no more"),
+        Plan::Hang => std::future::pending().await,
+        Plan::Panic => panic!("as it was told to"),
+        Plan::Kill => std::process::abort(),
+        // A snooze is not counted, so chance ends it.
+        Plan::Snooze if rand::random() => return Outcome::snooze(Duration::from_millis(150)),
+        Plan::Done | Plan::Retry | Plan::Again | Plan::Snooze => {}
+    }
+    Outcome::Done
+}
