@@ -1,7 +1,7 @@
 //! What a scenario ill-treats: a Redis, workers and producers, and the journal of what was done
 //! to them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -248,6 +248,14 @@ impl Stage {
         client
             .get_multiplexed_async_connection_with_config(&config)
             .await
+    }
+
+    /// Where its files are.
+    pub(crate) fn server_dir(&self) -> PathBuf {
+        let url = self.server.url();
+        let socket = url.trim_start_matches("redis+unix://");
+        let dir = Path::new(socket).parent();
+        dir.expect("the socket is in a directory").to_owned()
     }
 
     pub(crate) fn signal_server(&self, signal: Signal) {

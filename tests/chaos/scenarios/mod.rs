@@ -4,8 +4,12 @@
 //! |---|---|
 //! | [`workers`] | worker processes: killed, stopped |
 //! | [`handlers`] | what handlers do to their worker |
+//! | [`restarts`] | a Redis that is killed or shut down, and what its disk keeps |
+//! | [`hindrances`] | a Redis that is there and does not do what it should |
 
 mod handlers;
+mod hindrances;
+mod restarts;
 mod workers;
 
 use std::time::Duration;
@@ -50,10 +54,13 @@ impl Promises {
 
 /// All of them, in the order of the table.
 pub(crate) fn all() -> Vec<Scenario> {
-    [workers::all(), handlers::all()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let groups = [
+        workers::all(),
+        handlers::all(),
+        restarts::all(),
+        hindrances::all(),
+    ];
+    groups.into_iter().flatten().collect()
 }
 
 impl Scenario {

@@ -1,0 +1,142 @@
+//! A Redis that is killed or shut down, and comes back with what it kept.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Instant, interval, sleep};
+
+use super::{Promises, Result, Scenario};
+use crate::journal::{Micros, now};
+use crate::stage::{Setting, Stage};
+
+/// Holds the time of the latest write that is known to have come after all that was answered
+/// before it: a data set that has gone back says by it to when.
+const MARK: &str = "chaos-mark";
+
+/// About half a second of writes.
+const MOST_CUT: u64 = 300_000;
+
+pub(super) fn all() -> Vec<Scenario> {
+    vec![
+        Scenario {
+            name: "kill Redis, AOF always",
+            quick: true,
+            setting: || with(&["--appendfsync", "always"]),
+            faults: |stage| Box::pin(kill(stage, Disk::KeepsAll)),
+            promises: Promises::USUAL,
+        },
+        Scenario {
+            name: "kill Redis, AOF cut",
+            quick: true,
+            setting: || with(&["--appendfsync", "everysec"]),
+            faults: |stage| Box::pin(kill(stage, Disk::LosesTheTail)),
+            promises: Promises::USUAL,
+        },
+        Scenario {
+            name: "kill Redis, RDB only",
+            quick: false,
+            setting: || with(&["--appendonly", "no", "--save", "1 1"]),
+            faults: |stage| Box::pin(kill(stage, Disk::KeepsSnapshots)),
+            promises: Promises::USUAL,
+        },
+        Scenario {
+            name: "shut Redis down",
+            quick: false,
+            setting: Setting::default,
+            faults: |stage| Box::pin(shut_down(stage)),
+            promises: Promises::USUAL,
+        },
+    ]
+}
+
+fn with(redis: &[&'static str]) -> Setting {
+    Setting {
+        redis: redis.to_vec(),
+        ..Setting::default()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Disk {
+    /// All that was answered is there after the end of the process.
+    KeepsAll,
+    /// As after a power failure, which a killed process is not.
+    LosesTheTail,
+    /// What came after the last snapshot is gone.
+    KeepsSnapshots,
+}
+
+/// Killed again and again, away for up to two seconds.
+async fn kill(stage: &mut Stage, disk: Disk) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        let marking = mark(stage).await?;
+        sleep(stage.some_ms(700..1500)).await;
+        stage.strike("Redis is killed");
+        stage.server.kill_server().await?;
+        marking.abort();
+        if disk == Disk::LosesTheTail {
+            let cut = stage.some_ms(1..MOST_CUT).as_millis();
+            cut_tail(&log_file(&stage.server_dir())?, cut.try_into()?)?;
+        }
+        sleep(stage.some_ms(50..2000)).await;
+        stage.server.restart().await?;
+        if disk != Disk::KeepsAll {
+            let kept: Option<Micros> = stage.command(&["GET", MARK]).await?;
+            stage.rolled_back(kept.unwrap_or(0));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the mark all the time, until it is aborted or Redis is gone.
+async fn mark(stage: &Stage) -> Result<tokio::task::JoinHandle<()>> {
+    let mut redis = stage.redis().await?;
+    Ok(tokio::spawn(async move {
+        let mut ticks = interval(Duration::from_millis(5));
+        loop {
+            ticks.tick().await;
+            let mut set = redis::cmd("SET");
+            let answer: redis::RedisResult<()> =
+                set.arg(MARK).arg(now()).query_async(&mut redis).await;
+            if answer.is_err() {
+                return;
+            }
+        }
+    }))
+}
+
+/// The file that the latest writes were appended to.
+fn log_file(dir: &Path) -> Result<PathBuf> {
+    let parts = fs::read_dir(dir.join("appendonlydir"));
+    let Ok(parts) = parts else {
+        // Before Redis 7 there is one file.
+        return Ok(dir.join("appendonly.aof"));
+    };
+    let paths = parts.filter_map(|part| Some(part.ok()?.path()));
+    let is_log = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+    let log = paths.filter(is_log).max();
+    Ok(log.ok_or("Redis wrote no log")?)
+}
+
+fn cut_tail(file: &Path, bytes: u64) -> Result {
+    let file = File::options().write(true).open(file)?;
+    let length = file.metadata()?.len();
+    file.set_len(length.saturating_sub(bytes))?;
+    Ok(())
+}
+
+/// As an operator would.
+async fn shut_down(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        sleep(stage.some_ms(500..1500)).await;
+        stage.strike("SHUTDOWN");
+        // It has nobody left to answer to.
+        let _: redis::RedisResult<()> = stage.command(&["SHUTDOWN"]).await;
+        sleep(stage.some_ms(50..1500)).await;
+        stage.server.restart().await?;
+    }
+    Ok(())
+}
