@@ -12,15 +12,18 @@
 //! | [`journal`] | what is written down, one file for each process |
 //! | [`kept`] | what the data set that Redis kept still holds |
 //! | [`checker`], [`story`] | what must hold of all of it, and of each key |
+//! | [`aof`], [`leases`] | what the log of Redis shows of its leases |
 //! | [`report`] | the table |
 //!
 //! `cargo test` plays a few scenarios for a few seconds each; `make chaos` plays all of them
 //! for as long as it is told. `docs/reliability.md` has the table and says what it means.
 #![cfg(unix)]
 
+mod aof;
 mod checker;
 mod journal;
 mod kept;
+mod leases;
 mod load;
 mod order;
 mod process;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use crate::journal::{Journal, What, now};
 use crate::order::Plan;
 use crate::process::Process;
-use crate::{kept, load, worker};
+use crate::{aof, kept, load, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
 /// stories schedule twice, some not at all.
@@ -250,12 +250,18 @@ impl Stage {
             .await
     }
 
-    /// Where its files are.
-    pub(crate) fn server_dir(&self) -> PathBuf {
+    /// The files of its log.
+    pub(crate) fn logs(&self) -> Vec<PathBuf> {
         let url = self.server.url();
         let socket = url.trim_start_matches("redis+unix://");
         let dir = Path::new(socket).parent();
-        dir.expect("the socket is in a directory").to_owned()
+        aof::files(dir.expect("the socket is in a directory"))
+    }
+
+    /// Its whole log so far, even if it was rewritten; it stays with the journals.
+    pub(crate) fn kept_logs(&self) -> std::io::Result<Vec<PathBuf>> {
+        aof::keep(&self.logs(), &self.dir)?;
+        Ok(aof::files(&self.dir))
     }
 
     pub(crate) fn signal_server(&self, signal: Signal) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::checker;
 use crate::kept::Kept;
+use crate::leases;
 use crate::report::Row;
 use crate::scenarios::Scenario;
 use crate::stage::Stage;
@@ -16,8 +17,14 @@ const AFTER: Duration = Duration::from_secs(5);
 /// Plays a scenario whose faults go on for `span`. Its journals stay in `dir`.
 pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Duration) -> Row {
     match try_to_play(scenario, &dir, seed, span).await {
-        Ok((kept, wrong)) => {
+        Ok(End {
+            kept,
+            leases,
+            wrong,
+        }) => {
             let mut row = checker::check(scenario.name, &dir, &kept);
+            row.leases += leases.len();
+            row.violations.extend(leases);
             row.violations.extend(wrong);
             scenario.expect(&mut row);
             row
@@ -30,13 +37,21 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
     }
 }
 
-/// What is left of it, and what went wrong on the way.
+/// What is left of a trial.
+struct End {
+    kept: Kept,
+    /// What the log of Redis shows of its leases that must not be.
+    leases: Vec<String>,
+    /// What went wrong on the way.
+    wrong: Vec<String>,
+}
+
 async fn try_to_play(
     scenario: &Scenario,
     dir: &Path,
     seed: u64,
     span: Duration,
-) -> Result<(Kept, Vec<String>), String> {
+) -> Result<End, String> {
     let setting = (scenario.setting)();
     let mut stage = Stage::set(setting, dir.to_owned(), seed, span).await?;
     stage.produce();
@@ -54,5 +69,11 @@ async fn try_to_play(
     wrong.extend(stage.stop_working().await);
     let kept = Kept::read(&client).await;
     let kept = kept.map_err(|error| format!("what is left cannot be read: {error:?}"))?;
-    Ok((kept, wrong))
+    let logs = stage.kept_logs().map_err(|error| error.to_string())?;
+    let leases = leases::wrong_in(&logs)?;
+    Ok(End {
+        kept,
+        leases,
+        wrong,
+    })
 }

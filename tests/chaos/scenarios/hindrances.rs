@@ -1,7 +1,5 @@
 //! A Redis that is there, and does not do what it should.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 

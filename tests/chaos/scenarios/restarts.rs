@@ -1,7 +1,7 @@
 //! A Redis that is killed or shut down, and comes back with what it kept.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, interval, sleep};
@@ -78,13 +78,19 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
         marking.abort();
         if disk == Disk::LosesTheTail {
             let cut = stage.some_ms(1..MOST_CUT).as_millis();
-            cut_tail(&log_file(&stage.server_dir())?, cut.try_into()?)?;
+            cut_tail(
+                stage.logs().last().ok_or("Redis wrote no log")?,
+                cut.try_into()?,
+            )?;
         }
         sleep(stage.some_ms(50..2000)).await;
         stage.server.restart().await?;
         if disk != Disk::KeepsAll {
             let kept: Option<Micros> = stage.command(&["GET", MARK]).await?;
             stage.rolled_back(kept.unwrap_or(0));
+        }
+        if disk == Disk::LosesTheTail {
+            rewrite_log(stage).await?;
         }
     }
     Ok(())
@@ -107,24 +113,27 @@ async fn mark(stage: &Stage) -> Result<tokio::task::JoinHandle<()>> {
     }))
 }
 
-/// The file that the latest writes were appended to.
-fn log_file(dir: &Path) -> Result<PathBuf> {
-    let parts = fs::read_dir(dir.join("appendonlydir"));
-    let Ok(parts) = parts else {
-        // Before Redis 7 there is one file.
-        return Ok(dir.join("appendonly.aof"));
-    };
-    let paths = parts.filter_map(|part| Some(part.ok()?.path()));
-    let is_log = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
-    let log = paths.filter(is_log).max();
-    Ok(log.ok_or("Redis wrote no log")?)
-}
-
 fn cut_tail(file: &Path, bytes: u64) -> Result {
     let file = File::options().write(true).open(file)?;
     let length = file.metadata()?.len();
     file.set_len(length.saturating_sub(bytes))?;
     Ok(())
+}
+
+/// What an operator has to do once Redis has told of a short read. A cut within the writes of
+/// a script leaves its beginning in the log, and with it a `MULTI` that nothing ends: the next
+/// restart would carry out half a script.
+async fn rewrite_log(stage: &Stage) -> Result {
+    stage.kept_logs()?;
+    let () = stage.command(&["BGREWRITEAOF"]).await?;
+    loop {
+        let state: String = stage.command(&["INFO", "persistence"]).await?;
+        let is_over = |what: &str| state.contains(&format!("aof_rewrite_{what}:0"));
+        if is_over("in_progress") && is_over("scheduled") {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// As an operator would.

@@ -1,0 +1,86 @@
+//! The log of Redis: every write that the data set still holds, in the order of Redis' own
+//! clock, with those of one script together.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One write: the command and its arguments.
+pub(crate) type Write = Vec<Vec<u8>>;
+
+/// The files of the log in this directory of a server, the latest last. None where it keeps none.
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
+    let parts = fs::read_dir(dir.join("appendonlydir"))
+        .into_iter()
+        .flatten();
+    let paths = parts.filter_map(|part| Some(part.ok()?.path()));
+    let numbered = paths.filter_map(|path| Some((number(&path)?, path)));
+    let mut logs: Vec<(u32, PathBuf)> = numbered.collect();
+    logs.sort();
+    // Before Redis 7 there is one file.
+    let single = Some(dir.join("appendonly.aof")).filter(|file| file.is_file());
+    logs.into_iter()
+        .map(|(_, path)| path)
+        .chain(single)
+        .collect()
+}
+
+/// Of `appendonly.aof.3.incr.aof`; what is no part of a log has none.
+fn number(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".incr.aof")?;
+    name.rsplit('.').next()?.parse().ok()
+}
+
+/// Has these files in this directory as well, whatever Redis does to their names.
+pub(crate) fn keep(logs: &[PathBuf], dir: &Path) -> io::Result<()> {
+    let dir = dir.join("appendonlydir");
+    fs::create_dir_all(&dir)?;
+    for log in logs {
+        let kept = dir.join(log.file_name().expect("it is a file"));
+        if !kept.exists() && fs::hard_link(log, &kept).is_err() {
+            // Another file system. It has to do.
+            fs::copy(log, &kept)?;
+        }
+    }
+    Ok(())
+}
+
+/// All writes of a log, in order; what a script, or one command, wrote is one element.
+pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Vec<Write>>, String> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Vec<Write>> = None;
+    for file in files {
+        let text = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let mut rest = &text[..];
+        // The last one may be half written, while Redis lives.
+        while let Some(write) = next(&mut rest) {
+            match (write[0].to_ascii_uppercase().as_slice(), &mut open) {
+                (b"MULTI", _) => open = Some(Vec::new()),
+                (b"EXEC", _) => blocks.extend(open.take()),
+                (_, Some(block)) => block.push(write),
+                (_, None) => blocks.push(vec![write]),
+            }
+        }
+    }
+    Ok(blocks)
+}
+
+/// The first command, in the protocol of Redis: `*2\r\n$3\r\nGET\r\n$1\r\na\r\n`.
+fn next(rest: &mut &[u8]) -> Option<Write> {
+    let count = header(rest, b'*')?;
+    (0..count)
+        .map(|_| {
+            let length = header(rest, b'$')?;
+            let argument = rest.get(..length)?.to_vec();
+            *rest = rest.get(length + 2..)?;
+            Some(argument)
+        })
+        .collect()
+}
+
+fn header(rest: &mut &[u8], mark: u8) -> Option<usize> {
+    let end = rest.windows(2).position(|two| two == b"\r\n")?;
+    let number = std::str::from_utf8(rest[..end].strip_prefix(&[mark])?).ok()?;
+    *rest = &rest[end + 2..];
+    number.parse().ok()
+}

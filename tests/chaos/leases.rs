@@ -1,0 +1,126 @@
+//! Whether two leases of a job were ever valid at once, by the log and the clock of Redis: by
+//! what was written, whatever the scripts and the workers believed.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use crate::aof::{self, Write};
+
+/// A lease that a ledger holds.
+#[derive(Debug)]
+struct Lease {
+    token: String,
+    /// Unix ms, as the ledger has it.
+    deadline: u64,
+}
+
+/// What a ledger holds while its log is read.
+#[derive(Default)]
+struct Ledger {
+    leases: HashMap<String, Lease>,
+    /// The largest fencing value given out.
+    fence: u64,
+}
+
+/// All leases that were given while another of the same job was valid, and fencing values that
+/// did not grow.
+pub(crate) fn wrong_in(logs: &[PathBuf]) -> Result<Vec<String>, String> {
+    let mut ledgers: HashMap<String, Ledger> = HashMap::new();
+    let mut wrong = Vec::new();
+    let mut given = 0;
+    for block in aof::read(logs)? {
+        let now = block.iter().find_map(called_at);
+        // A deadline is written before the lease that it belongs to, and is not that of the
+        // lease before.
+        let mut deadlines = Vec::new();
+        for write in &block {
+            let words: Vec<String> = words(write);
+            let [command, key, rest @ ..] = &words[..] else {
+                continue;
+            };
+            let Some((name, part)) = part_of_a_ledger(key) else {
+                continue;
+            };
+            let ledger = ledgers.entry(name.to_owned()).or_default();
+            match (command.to_ascii_uppercase().as_str(), part) {
+                ("ZADD", "leased") => deadlines.extend(pairs(name, rest)),
+                ("HDEL", "lease") => rest.iter().for_each(|id| drop(ledger.leases.remove(id))),
+                ("HSET", "lease") => {
+                    for (_, id, lease) in pairs(name, rest) {
+                        given += 1;
+                        let fault = ledger.give(&id, &lease, now);
+                        wrong.extend(fault.map(|fault| format!("{name}:{id}: {fault}")));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (name, deadline, id) in deadlines {
+            let lease = ledgers.get_mut(name.as_str());
+            if let Some(lease) = lease.and_then(|ledger| ledger.leases.get_mut(&id)) {
+                lease.deadline = deadline.parse().unwrap_or(0);
+            }
+        }
+    }
+    if given == 0 && !logs.is_empty() {
+        wrong.push("the log of Redis shows no lease: is it read right?".into());
+    }
+    Ok(wrong)
+}
+
+/// `app:module:biz/0` and `lease`, of `keyfall:{app:module:biz/0}:lease`.
+fn part_of_a_ledger(key: &str) -> Option<(&str, &str)> {
+    key.strip_prefix("keyfall:{")?.rsplit_once("}:")
+}
+
+fn pairs(name: &str, words: &[String]) -> Vec<(String, String, String)> {
+    let pairs = words.chunks_exact(2);
+    pairs
+        .map(|pair| (name.to_owned(), pair[0].clone(), pair[1].clone()))
+        .collect()
+}
+
+impl Ledger {
+    /// `lease` is `token claims fence due flag`, as it is written at `now`.
+    fn give(&mut self, id: &str, lease: &str, now: Option<u64>) -> Option<String> {
+        let mut fields = lease.split(' ');
+        let token = fields.next()?.to_owned();
+        let fence: u64 = fields.nth(1)?.parse().ok()?;
+        let held = self.leases.get_mut(id);
+        if let Some(held) = &held
+            && held.token == token
+        {
+            // The same, marked as cancelled.
+            return None;
+        }
+        let fault = match (held, now) {
+            (_, None) => Some("a lease was given at an unknown time".into()),
+            (Some(held), Some(now)) if held.deadline > now => Some(format!(
+                "given to {token} at {now}, while {held:?} was valid"
+            )),
+            _ if fence <= self.fence => Some(format!("fencing value {fence} after {}", self.fence)),
+            _ => None,
+        };
+        self.fence = self.fence.max(fence);
+        let deadline = 0;
+        self.leases.insert(id.to_owned(), Lease { token, deadline });
+        fault
+    }
+}
+
+/// When a call was carried out, which a ledger remembers with its reply, `number ms reply`.
+fn called_at(write: &Write) -> Option<u64> {
+    let words = words(write);
+    let [command, key, _, reply, ..] = &words[..] else {
+        return None;
+    };
+    let is_it = command.eq_ignore_ascii_case("HSET") && key.ends_with("}:calls");
+    is_it
+        .then(|| reply.split(' ').nth(1)?.parse().ok())
+        .flatten()
+}
+
+fn words(write: &Write) -> Vec<String> {
+    let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
+    write.iter().map(text).collect()
+}
