@@ -74,8 +74,10 @@ impl Kept {
                 None => list.await?,
             };
             for job in &page.jobs {
-                let order: Order = job.json()?;
-                self.versions.insert(order.version, place(job));
+                match job.json::<Order>() {
+                    Ok(order) => drop(self.versions.insert(order.version, place(job))),
+                    Err(error) => self.wrong.push(format!("{job:?}: {error}")),
+                }
             }
             let damaged = page.damaged.iter().map(|job| format!("{job:?}"));
             self.wrong.extend(damaged);

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{Promises, Result, Scenario};
+use crate::order::Plan;
 use crate::stage::{Setting, Stage, WORKERS};
 use crate::worker::LEASE;
 
@@ -33,7 +34,12 @@ pub(super) fn all() -> Vec<Scenario> {
         Scenario {
             name: "stop a worker",
             quick: true,
-            setting: Setting::default,
+            setting: || Setting {
+                // Their time passes while they are stopped, and the first thing that they do
+                // afterwards is to settle.
+                special: vec![(Plan::Block(300), 150)],
+                ..Setting::default()
+            },
             faults: |stage| Box::pin(stop_one(stage)),
             promises: Promises {
                 redelivered: REDELIVERED,
