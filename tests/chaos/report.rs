@@ -27,6 +27,8 @@ pub(crate) struct Row {
     pub(crate) leases: usize,
     /// Runs that had not ended when another of the same job began.
     pub(crate) executions: usize,
+    /// Late settlements that Redis refused.
+    pub(crate) refused: usize,
     /// Lost or run after cancel because Redis went back to before the call.
     pub(crate) forgotten: usize,
     lateness: [Vec<Micros>; 3],
@@ -70,6 +72,7 @@ impl Row {
         self.after_cancel += other.after_cancel;
         self.leases += other.leases;
         self.executions += other.executions;
+        self.refused += other.refused;
         self.forgotten += other.forgotten;
         for (all, phase) in self.lateness.iter_mut().zip(&other.lateness) {
             all.extend(phase);
@@ -95,8 +98,8 @@ fn percentile(values: &[Micros], percent: usize) -> Option<Micros> {
 
 /// The head of the table, in Markdown.
 pub(crate) const HEAD: &str = "\
-| scenario                  |   jobs | faults | unknown | lost | after cancel | leases | executions | forgotten |   before |   during |    after | redelivery |
-|---------------------------|-------:|-------:|--------:|-----:|-------------:|-------:|-----------:|----------:|---------:|---------:|---------:|-----------:|";
+| scenario                  |   jobs | faults | unknown | lost | after cancel | leases | executions | refused | forgotten |   before |   during |    after | redelivery |
+|---------------------------|-------:|-------:|--------:|-----:|-------------:|-------:|-----------:|--------:|----------:|---------:|---------:|---------:|-----------:|";
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,7 +111,7 @@ impl fmt::Display for Row {
         };
         write!(
             f,
-            "| {:25} | {:6} | {:6} | {:7} | {:4} | {:12} | {:6} | {:10} | {:9} | {:>8} | {:>8} | {:>8} | {:>10} |",
+            "| {:25} | {:6} | {:6} | {:7} | {:4} | {:12} | {:6} | {:10} | {:7} | {:9} | {:>8} | {:>8} | {:>8} | {:>10} |",
             self.scenario,
             self.jobs,
             self.faults,
@@ -117,6 +120,7 @@ impl fmt::Display for Row {
             self.after_cancel,
             self.leases,
             self.executions,
+            self.refused,
             self.forgotten,
             ms(self.p99(Phase::Before)),
             ms(self.p99(Phase::During)),

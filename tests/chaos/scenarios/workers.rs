@@ -35,9 +35,9 @@ pub(super) fn all() -> Vec<Scenario> {
             name: "stop a worker",
             quick: true,
             setting: || Setting {
-                // Their time passes while they are stopped, and the first thing that they do
-                // afterwards is to settle.
-                special: vec![(Plan::Block(300), 150)],
+                // Their time passes while they are stopped; when they go on they settle at once,
+                // while others run the same jobs.
+                special: vec![(Plan::Slow(3000), 200), (Plan::Block(300), 50)],
                 ..Setting::default()
             },
             faults: |stage| Box::pin(stop_one(stage)),
