@@ -5,8 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// One write: the command and its arguments.
-pub(crate) type Write = Vec<Vec<u8>>;
+use crate::resp::{self, Command};
 
 /// The files of the log in this directory of a server, the latest last. None where it keeps none.
 pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
@@ -46,14 +45,14 @@ pub(crate) fn keep(logs: &[PathBuf], dir: &Path) -> io::Result<()> {
 }
 
 /// All writes of a log, in order; what a script, or one command, wrote is one element.
-pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Vec<Write>>, String> {
+pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Vec<Command>>, String> {
     let mut blocks = Vec::new();
-    let mut open: Option<Vec<Write>> = None;
+    let mut open: Option<Vec<Command>> = None;
     for file in files {
         let text = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let mut rest = &text[..];
         // The last one may be half written, while Redis lives.
-        while let Some(write) = next(&mut rest) {
+        while let Some(write) = resp::next(&mut rest) {
             match (write[0].to_ascii_uppercase().as_slice(), &mut open) {
                 (b"MULTI", _) => open = Some(Vec::new()),
                 (b"EXEC", _) => blocks.extend(open.take()),
@@ -63,24 +62,4 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Vec<Write>>, String> {
         }
     }
     Ok(blocks)
-}
-
-/// The first command, in the protocol of Redis: `*2\r\n$3\r\nGET\r\n$1\r\na\r\n`.
-fn next(rest: &mut &[u8]) -> Option<Write> {
-    let count = header(rest, b'*')?;
-    (0..count)
-        .map(|_| {
-            let length = header(rest, b'$')?;
-            let argument = rest.get(..length)?.to_vec();
-            *rest = rest.get(length + 2..)?;
-            Some(argument)
-        })
-        .collect()
-}
-
-fn header(rest: &mut &[u8], mark: u8) -> Option<usize> {
-    let end = rest.windows(2).position(|two| two == b"\r\n")?;
-    let number = std::str::from_utf8(rest[..end].strip_prefix(&[mark])?).ok()?;
-    *rest = &rest[end + 2..];
-    number.parse().ok()
 }

@@ -11,6 +11,9 @@ use crate::story::{Call, Rollback, Run, Story, Wrong};
 /// For how long after the end of a fault jobs may still be late because of it.
 const RECOVERY: Micros = 2_000_000;
 
+/// For how long before a fault a job may have been due that is late because of it.
+const EVE: Micros = 200_000;
+
 /// How many keys are told with all that happened to them.
 const TOLD: usize = 5;
 
@@ -78,8 +81,7 @@ impl History {
         let mut history = History::default();
         let journals = read_all(journals);
         let mut gone = HashMap::new();
-        let harness = journals.iter().find(|(process, _)| process == "harness");
-        for line in harness.iter().flat_map(|(_, lines)| lines) {
+        for line in journals.iter().flat_map(|(_, lines)| lines) {
             history.take_in_fault(line, &mut gone);
         }
         for (process, lines) in &journals {
@@ -101,7 +103,8 @@ impl History {
                 kept: *kept,
                 at: line.at,
             }),
-            _ => unreachable!("the harness writes no {line:?}"),
+            // Of producers and workers.
+            _ => {}
         }
     }
 
@@ -215,7 +218,7 @@ impl History {
 
     fn phase(&self, due: Micros) -> Phase {
         match (self.weather.first(), self.weather.last()) {
-            (Some(began), _) if due < *began => Phase::Before,
+            (Some(began), _) if due + EVE < *began => Phase::Before,
             (_, Some(over)) if due >= over + RECOVERY => Phase::After,
             _ => Phase::During,
         }

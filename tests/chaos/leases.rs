@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use crate::aof::{self, Write};
+use crate::aof;
+use crate::resp::Command;
 
 /// A lease that a ledger holds.
 #[derive(Debug)]
@@ -109,7 +110,7 @@ impl Ledger {
 }
 
 /// When a call was carried out, which a ledger remembers with its reply, `number ms reply`.
-fn called_at(write: &Write) -> Option<u64> {
+fn called_at(write: &Command) -> Option<u64> {
     let words = words(write);
     let [command, key, _, reply, ..] = &words[..] else {
         return None;
@@ -120,7 +121,7 @@ fn called_at(write: &Write) -> Option<u64> {
         .flatten()
 }
 
-fn words(write: &Write) -> Vec<String> {
+fn words(write: &Command) -> Vec<String> {
     let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
     write.iter().map(text).collect()
 }

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::journal::{Answer, Ask, Journal, What};
 use crate::order::{Order, Plan};
 use crate::process;
+use crate::sundry;
 
 /// The kinds that there are jobs of.
 pub(crate) const KINDS: [&str; 2] = ["chaos:load:notice", "chaos:load:refund"];
@@ -43,6 +44,8 @@ pub(crate) struct Terms {
     pub(crate) stories_a_second: f64,
     /// How many of 10,000 jobs have another plan than most.
     pub(crate) special: Vec<(Plan, u32)>,
+    /// Whether to make the calls, too, that a service seldom makes.
+    pub(crate) sundry: bool,
 }
 
 /// Schedules until its standard input ends.
@@ -65,6 +68,9 @@ async fn produce(terms: Terms) {
         versions: AtomicU64::new(terms.number << 32),
     });
     let stories = TaskTracker::new();
+    let sundry = terms
+        .sundry
+        .then(|| tokio::spawn(sundry::run(producer.clone())));
     let told_to_stop = process::told_to_stop();
     tokio::pin!(told_to_stop);
     let mut ticks = interval(TICK);
@@ -82,6 +88,9 @@ async fn produce(terms: Terms) {
             let story = Story::imagine(&mut random, &terms, started);
             stories.spawn(producer.clone().tell(story));
         }
+    }
+    if let Some(sundry) = sundry {
+        sundry.abort();
     }
     stories.close();
     stories.wait().await;
@@ -169,8 +178,8 @@ fn imagine_plan(random: &mut StdRng, special: &[(Plan, u32)]) -> Plan {
     }
 }
 
-struct Producer {
-    client: Client,
+pub(crate) struct Producer {
+    pub(crate) client: Client,
     journal: Journal,
     calls: AtomicU64,
     versions: AtomicU64,
@@ -275,7 +284,12 @@ impl Producer {
         self.note(key, ask, answer).await;
     }
 
-    async fn note(&self, key: &str, ask: Ask, call: impl Future<Output = keyfall::Result<Answer>>) {
+    pub(crate) async fn note(
+        &self,
+        key: &str,
+        ask: Ask,
+        call: impl Future<Output = keyfall::Result<Answer>>,
+    ) {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         self.journal.note(What::Sent {
             call: number,

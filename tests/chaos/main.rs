@@ -7,12 +7,14 @@
 //! | [`trial`] | one scenario, from its first process to its row in the table |
 //! | [`stage`] | Redis, workers and producers, and what can be done to them |
 //! | [`process`] | this program, started again as a worker or a producer |
-//! | [`load`], [`order`] | the producer: which calls it makes, what the jobs carry |
+//! | [`load`], [`sundry`], [`order`] | the producer: which calls it makes, what the jobs carry |
 //! | [`worker`], [`settled`] | the worker: it writes down runs, and what Redis said to their ends |
 //! | [`journal`] | what is written down, one file for each process |
 //! | [`kept`] | what the data set that Redis kept still holds |
 //! | [`checker`], [`story`] | what must hold of all of it, and of each key |
-//! | [`aof`], [`leases`] | what the log of Redis shows of its leases |
+//! | [`proxy`] | the network between Redis and everybody else |
+//! | [`clock`] | a wall clock that can be set |
+//! | [`aof`], [`resp`], [`leases`] | what the log of Redis shows of its leases |
 //! | [`report`] | the table |
 //!
 //! `cargo test` plays a few scenarios for a few seconds each; `make chaos` plays all of them
@@ -21,17 +23,21 @@
 
 mod aof;
 mod checker;
+mod clock;
 mod journal;
 mod kept;
 mod leases;
 mod load;
 mod order;
 mod process;
+mod proxy;
 mod report;
+mod resp;
 mod scenarios;
 mod settled;
 mod stage;
 mod story;
+mod sundry;
 mod trial;
 mod worker;
 

@@ -50,6 +50,11 @@ impl Row {
         self.lateness[phase as usize].push(late);
     }
 
+    /// There is no clock to tell it by.
+    pub(crate) fn forget_lateness(&mut self) {
+        self.lateness = Default::default();
+    }
+
     /// A job was run again so long after a fault had interrupted its run.
     pub(crate) fn redelivered(&mut self, after: Micros) {
         self.redeliveries.push(after);

@@ -1,7 +1,7 @@
 //! What a scenario ill-treats: a Redis, workers and producers, and the journal of what was done
 //! to them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -14,9 +14,11 @@ use redis::{FromRedisValue, ToRedisArgs};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
+use crate::clock::FakeClock;
 use crate::journal::{Journal, What, now};
 use crate::order::Plan;
 use crate::process::Process;
+use crate::proxy::Proxy;
 use crate::{aof, kept, load, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
@@ -35,6 +37,16 @@ pub(crate) struct Setting {
     pub(crate) redis: Vec<&'static str>,
     /// How many of 10,000 jobs have these plans.
     pub(crate) special: Vec<(Plan, u32)>,
+    /// Whether there is a network between Redis and everybody else, and every script is called.
+    pub(crate) network: bool,
+    /// Whose wall clock can be set.
+    pub(crate) clock: Option<Whose>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Redis,
+    Workers,
 }
 
 /// The processes of a trial.
@@ -44,6 +56,10 @@ pub(crate) struct Stage {
     pub(crate) random: StdRng,
     /// How long the bad weather is to last.
     pub(crate) span: Duration,
+    /// Where workers and producers find Redis.
+    url: String,
+    network: Option<Proxy>,
+    clock: Option<(Whose, FakeClock)>,
     producers: Vec<Process>,
     journal: Journal,
     dir: PathBuf,
@@ -66,21 +82,43 @@ impl Stage {
         seed: u64,
         span: Duration,
     ) -> Result<Self, String> {
-        let options = Embedded::options()
+        let clock = match setting.clock {
+            Some(whose) => Some((whose, FakeClock::new(&dir)?)),
+            None => None,
+        };
+        let mut options = Embedded::options();
+        if let Some((Whose::Redis, clock)) = &clock {
+            options = options.binary(clock.redis_server()?);
+        }
+        let options = options
             // The history of a log that is rewritten is gone, and is evidence.
             .args(["--auto-aof-rewrite-percentage", "0"])
             .args(setting.redis);
         let server = options.start().await.map_err(|error| error.to_string())?;
+        let socket = socket_of(&server);
+        let network = match setting.network {
+            true => Some(
+                Proxy::to(socket, &dir)
+                    .await
+                    .map_err(|error| error.to_string())?,
+            ),
+            false => None,
+        };
         let workers = (0..WORKERS).map(|number| Slot {
             number,
             generation: 0,
             process: None,
         });
         let mut stage = Stage {
-            server,
             workers: workers.collect(),
             random: StdRng::seed_from_u64(seed),
             span,
+            url: network
+                .as_ref()
+                .map_or_else(|| server.url(), |proxy| proxy.url.clone()),
+            network,
+            clock,
+            server,
             producers: Vec::new(),
             journal: Journal::open(&dir, "harness"),
             dir,
@@ -95,7 +133,7 @@ impl Stage {
     }
 
     pub(crate) async fn client(&self) -> Result<Client, String> {
-        let client = Client::connect(&self.server.url()).await;
+        let client = Client::connect(&self.url).await;
         client.map_err(|error| error.to_string())
     }
 
@@ -122,11 +160,12 @@ impl Stage {
             let terms = load::Terms {
                 name: format!("producer-{number}"),
                 number,
-                url: self.server.url(),
+                url: self.url.clone(),
                 journals: self.dir.clone(),
                 seed: self.seed.wrapping_add(number),
                 stories_a_second: STORIES_A_SECOND / PRODUCERS as f64,
                 special: self.special.clone(),
+                sundry: self.network.is_some(),
             };
             let producer = Process::start("producer", &terms.name, &terms, &self.dir, &[]);
             self.producers.push(producer);
@@ -156,10 +195,14 @@ impl Stage {
         slot.generation += 1;
         let terms = worker::Terms {
             name: format!("worker-{}.{}", slot.number, slot.generation),
-            url: self.server.url(),
+            url: self.url.clone(),
             journals: self.dir.clone(),
         };
-        let process = Process::start("worker", &terms.name, &terms, &self.dir, &[]);
+        let environment = match &self.clock {
+            Some((Whose::Workers, clock)) => clock.environment(),
+            _ => Vec::new(),
+        };
+        let process = Process::start("worker", &terms.name, &terms, &self.dir, &environment);
         slot.process = Some(process);
     }
 
@@ -252,9 +295,8 @@ impl Stage {
 
     /// The files of its log.
     pub(crate) fn logs(&self) -> Vec<PathBuf> {
-        let url = self.server.url();
-        let socket = url.trim_start_matches("redis+unix://");
-        let dir = Path::new(socket).parent();
+        let socket = socket_of(&self.server);
+        let dir = socket.parent();
         aof::files(dir.expect("the socket is in a directory"))
     }
 
@@ -269,6 +311,17 @@ impl Stage {
         let pid = pid.and_then(Pid::from_raw).expect("the server runs");
         // Fails only if it has ended.
         let _ = kill_process(pid, signal);
+    }
+
+    /// The network that the setting asked for.
+    pub(crate) fn network(&self) -> Result<&Proxy, &'static str> {
+        self.network.as_ref().ok_or("there is no network")
+    }
+
+    /// The clock that the setting asked for.
+    pub(crate) fn clock(&self) -> Result<&FakeClock, &'static str> {
+        let clock = self.clock.as_ref().ok_or("there is no clock to set")?;
+        Ok(&clock.1)
     }
 
     // What is written down.
@@ -309,6 +362,10 @@ impl Stage {
     pub(crate) fn some_worker(&mut self) -> usize {
         self.random.random_range(0..WORKERS)
     }
+}
+
+fn socket_of(server: &Embedded) -> PathBuf {
+    server.url().trim_start_matches("redis+unix://").into()
 }
 
 pub(crate) const WORKERS: usize = 3;

@@ -24,10 +24,7 @@ pub(super) fn all() -> Vec<Scenario> {
             quick: false,
             setting: || with(vec![(Plan::Block(3500), 10)]),
             faults: |stage| Box::pin(only_handlers(stage)),
-            promises: Promises {
-                on_time: None,
-                ..Promises::USUAL
-            },
+            promises: Promises::USUAL,
         },
         Scenario {
             name: "handlers that kill",

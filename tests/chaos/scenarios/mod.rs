@@ -5,10 +5,14 @@
 //! | [`workers`] | worker processes: killed, stopped |
 //! | [`handlers`] | what handlers do to their worker |
 //! | [`restarts`] | a Redis that is killed or shut down, and what its disk keeps |
+//! | [`network`] | what is between Redis and everybody else |
+//! | [`clocks`] | wall clocks that jump |
 //! | [`hindrances`] | a Redis that is there and does not do what it should |
 
+mod clocks;
 mod handlers;
 mod hindrances;
+mod network;
 mod restarts;
 mod workers;
 
@@ -39,7 +43,7 @@ pub(crate) struct Scenario {
 /// How soon things must happen. Generous: a busy machine is slow.
 #[derive(Clone, Copy)]
 pub(crate) struct Promises {
-    /// A job that is due when the fault is over.
+    /// A job that is due when the fault is over. `None` where lateness cannot be told.
     pub(crate) on_time: Option<Duration>,
     /// A job whose run a fault has interrupted.
     pub(crate) redelivered: Option<Duration>,
@@ -59,6 +63,8 @@ pub(crate) fn all() -> Vec<Scenario> {
         handlers::all(),
         restarts::all(),
         hindrances::all(),
+        network::all(),
+        clocks::all(),
     ];
     groups.into_iter().flatten().collect()
 }
@@ -70,6 +76,9 @@ impl Scenario {
             let (measured, limit) = (Duration::from_micros(measured?), limit?);
             (measured > limit).then(|| format!("{measured:?} instead of {limit:?} at the most"))
         };
+        if self.promises.on_time.is_none() {
+            row.forget_lateness();
+        }
         if let Some(over) = is_over(row.p99(Phase::After), self.promises.on_time) {
             row.violations.push(format!("late after the fault: {over}"));
         }

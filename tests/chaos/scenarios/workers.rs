@@ -37,7 +37,7 @@ pub(super) fn all() -> Vec<Scenario> {
             setting: || Setting {
                 // Their time passes while they are stopped; when they go on they settle at once,
                 // while others run the same jobs.
-                special: vec![(Plan::Slow(3000), 200), (Plan::Block(300), 50)],
+                special: vec![(Plan::Slow(4000), 200), (Plan::Block(300), 50)],
                 ..Setting::default()
             },
             faults: |stage| Box::pin(stop_one(stage)),

@@ -1,0 +1,71 @@
+//! A wall clock of one's own for some processes: libfaketime, told by a file what time it is.
+//! The monotonic clock stays as it is.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+const REMEDY: &str = "libfaketime is missing: install it (on Debian `apt-get install faketime`)";
+
+pub(crate) struct FakeClock {
+    library: PathBuf,
+    /// Holds by how many seconds the clock is off.
+    file: PathBuf,
+}
+
+impl FakeClock {
+    /// A clock that is right so far.
+    pub(crate) fn new(dir: &Path) -> Result<Self, String> {
+        let libraries = fs::read_dir("/usr/lib").into_iter().flatten();
+        let places = libraries.filter_map(|one| Some(one.ok()?.path()));
+        let places = places.chain([PathBuf::from("/usr/lib")]);
+        let mut found = places.map(|dir| dir.join("faketime/libfaketimeMT.so.1"));
+        let clock = FakeClock {
+            library: found.find(|file| file.is_file()).ok_or(REMEDY)?,
+            file: dir.join("clock"),
+        };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// From now on it is off by so many seconds.
+    pub(crate) fn set(&self, seconds: i64) -> Result<(), String> {
+        // Renamed, so that nobody reads half of it.
+        let next = self.file.with_extension("next");
+        let written = fs::write(&next, format!("{seconds:+}\n"));
+        let there = written.and_then(|()| fs::rename(&next, &self.file));
+        there.map_err(|error| format!("the fake clock cannot be set: {error}"))
+    }
+
+    /// What a process needs to go by it.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        // The C library's own malloc: jemalloc asks for the time before libfaketime is ready.
+        let libraries = format!("{}:libc.so.6", self.library.display());
+        let settings = [
+            ("LD_PRELOAD", libraries),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".into()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+            ("DONT_FAKE_MONOTONIC", "1".into()),
+        ];
+        settings.map(|(name, value)| (name.into(), value)).into()
+    }
+
+    /// A program that starts `redis-server` with it.
+    pub(crate) fn redis_server(&self) -> Result<PathBuf, String> {
+        let program = self.file.with_file_name("redis-server");
+        let settings = self.environment();
+        let exports = settings
+            .iter()
+            .map(|(name, value)| format!("export {name}='{value}'\n"));
+        let exports: String = exports.collect();
+        let server = std::env::var("KEYFALL_REDIS_BIN");
+        let server = server.unwrap_or_else(|_| "redis-server".into());
+        let text = format!("#!/bin/sh\n{exports}exec '{server}' \"$@\"\n");
+        let written = fs::write(&program, text);
+        written
+            .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o755)))
+            .map_err(|error| format!("{}: {error}", program.display()))?;
+        Ok(program)
+    }
+}

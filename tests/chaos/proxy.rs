@@ -1,0 +1,228 @@
+//! A network between Redis and everybody else that ill-treats scripts on their way.
+//!
+//! A client must not be able to tell these apart: its request was lost, the reply was lost, the
+//! request is still on its way and will arrive after its repeat.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::journal::{Journal, What};
+use crate::resp;
+
+/// What may happen to a connection when a script is called on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ill {
+    /// The request does not arrive, and the connection breaks.
+    LosesRequest,
+    /// Redis carries it out, and the connection breaks before the reply.
+    SwallowsReply,
+    /// The connection breaks, and Redis gets the request when it has been repeated.
+    DeliversLate,
+    /// Nothing passes any more, and nobody is told.
+    HalfOpen,
+}
+
+/// How the network is now.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Weather {
+    /// By how much every reply is late.
+    pub(crate) delay: Duration,
+    /// What happens, and how often at the most to each script.
+    pub(crate) ill: Option<(Ill, Duration)>,
+}
+
+/// Forwards connections to a server.
+pub(crate) struct Proxy {
+    pub(crate) url: String,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    weather: Weather,
+    journal: Journal,
+    /// The scripts that there are.
+    names: Vec<String>,
+    /// Those that were loaded, by their hash.
+    loaded: HashMap<String, String>,
+    /// When each was ill-treated last.
+    struck: HashMap<String, Instant>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(socket: PathBuf, journals: &Path) -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("redis://{}", listener.local_addr()?);
+        let state = Arc::new(Mutex::new(State {
+            weather: Weather::default(),
+            journal: Journal::open(journals, "network"),
+            names: scripts()?,
+            loaded: HashMap::new(),
+            struck: HashMap::new(),
+        }));
+        tokio::spawn({
+            let state = state.clone();
+            async move {
+                while let Ok((near, _)) = listener.accept().await {
+                    let (state, socket) = (state.clone(), socket.clone());
+                    tokio::spawn(async move {
+                        // It ends when either side does.
+                        let _ = Connection::serve(near, &socket, &state).await;
+                    });
+                }
+            }
+        });
+        Ok(Proxy { url, state })
+    }
+
+    pub(crate) fn set(&self, weather: Weather) {
+        self.state.lock().expect("no panic while held").weather = weather;
+    }
+
+    /// The scripts that have not been ill-treated yet.
+    pub(crate) fn spared(&self) -> Vec<String> {
+        let state = self.state.lock().expect("no panic while held");
+        let names = state.names.iter();
+        let spared = names.filter(|name| !state.struck.contains_key(*name));
+        spared.cloned().collect()
+    }
+}
+
+/// The files in `lua/`.
+fn scripts() -> std::io::Result<Vec<String>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let files = fs::read_dir(dir)?.filter_map(Result::ok);
+    let name = |file: fs::DirEntry| {
+        let name = file.file_name().into_string().ok()?;
+        Some(name.strip_suffix(".lua")?.to_owned())
+    };
+    Ok(files.filter_map(name).collect())
+}
+
+impl State {
+    /// What is to happen to this command, if it calls a script whose turn it is.
+    fn judge(&mut self, command: &resp::Command) -> Option<Ill> {
+        let is = |place: usize, word: &[u8]| {
+            command
+                .get(place)
+                .is_some_and(|found| found.eq_ignore_ascii_case(word))
+        };
+        if is(0, b"SCRIPT") && is(1, b"LOAD") {
+            let text = String::from_utf8_lossy(command.get(2)?);
+            let begins = |name: &&String| text.contains(&format!("\n-- {name}: "));
+            let name = self.names.iter().find(begins)?.clone();
+            let hash = redis::Script::new(&text).get_hash().to_owned();
+            self.loaded.insert(hash, name);
+            return None;
+        }
+        let (ill, at_most) = self.weather.ill?;
+        if !is(0, b"EVALSHA") {
+            return None;
+        }
+        let hash = std::str::from_utf8(command.get(1)?).ok()?;
+        let name = self.loaded.get(hash)?;
+        let now = Instant::now();
+        if self
+            .struck
+            .get(name)
+            .is_some_and(|last| now - *last < at_most)
+        {
+            return None;
+        }
+        self.struck.insert(name.clone(), now);
+        self.journal.note(What::Fault {
+            name: format!("{ill:?}: {name}"),
+            process: None,
+        });
+        Some(ill)
+    }
+}
+
+struct Connection {
+    near: TcpStream,
+    far: UnixStream,
+}
+
+impl Connection {
+    async fn serve(near: TcpStream, socket: &Path, state: &Mutex<State>) -> std::io::Result<()> {
+        near.set_nodelay(true)?;
+        let far = UnixStream::connect(socket).await?;
+        let mut connection = Connection { near, far };
+        let (mut asked, mut replies) = (Vec::new(), Vec::new());
+        // What Redis has said, and when it may be heard.
+        let mut delayed: std::collections::VecDeque<(Instant, Vec<u8>)> = Default::default();
+        loop {
+            let Connection { near, far } = &mut connection;
+            let first = delayed.front().map(|(when, _)| *when);
+            tokio::select! {
+                read = near.read_buf(&mut asked) => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                    let mut rest = &asked[..];
+                    loop {
+                        let before = rest;
+                        let Some(command) = resp::next(&mut rest) else {
+                            break;
+                        };
+                        let request = &before[..before.len() - rest.len()];
+                        let ill = state.lock().expect("no panic while held").judge(&command);
+                        if let Some(ill) = ill {
+                            let request = request.to_vec();
+                            return connection.suffer(ill, &request).await;
+                        }
+                        far.write_all(request).await?;
+                    }
+                    asked = rest.to_vec();
+                }
+                read = far.read_buf(&mut replies) => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                    let delay = state.lock().expect("no panic while held").weather.delay;
+                    delayed.push_back((Instant::now() + delay, std::mem::take(&mut replies)));
+                }
+                () = tokio::time::sleep_until(first.unwrap_or_else(Instant::now)), if first.is_some() => {
+                    if let Some((_, reply)) = delayed.pop_front() {
+                        near.write_all(&reply).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn suffer(self, ill: Ill, request: &[u8]) -> std::io::Result<()> {
+        let Connection { near, mut far } = self;
+        match ill {
+            Ill::LosesRequest => {}
+            Ill::SwallowsReply => {
+                far.write_all(request).await?;
+                carried_out(&mut far).await;
+                drop(near);
+            }
+            Ill::DeliversLate => {
+                drop(near);
+                sleep(Duration::from_millis(rand::random_range(20..600))).await;
+                far.write_all(request).await?;
+                carried_out(&mut far).await;
+            }
+            // Longer than any client waits for a reply.
+            Ill::HalfOpen => {
+                sleep(Duration::from_secs(20)).await;
+                drop((near, far));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until Redis has said something.
+async fn carried_out(far: &mut UnixStream) {
+    let _ = timeout(Duration::from_millis(500), far.read(&mut [0; 1024])).await;
+}

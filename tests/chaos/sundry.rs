@@ -1,0 +1,95 @@
+//! The calls that a service seldom makes, so that faults meet every script: dead letters,
+//! lists, audits, pauses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use keyfall::{JobState, JobView, Requeued, Result};
+use tokio::time::sleep;
+
+use crate::journal::{Answer, Ask};
+use crate::load::{FAR, KINDS, Producer};
+use crate::order::Order;
+
+/// Of which nothing falls due, so that its pauses delay nothing.
+const IDLE: &str = "chaos:idle:nothing";
+
+/// Between two rounds.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Makes all of them, again and again. Those that only look may fail; what they would have
+/// shown is looked at in the end.
+pub(crate) async fn run(producer: Arc<Producer>) {
+    let _ = producer
+        .client
+        .schedule(format!("{IDLE}:1"), "")
+        .after(FAR)
+        .await;
+    for kind in KINDS.iter().cycle() {
+        let _ = deal_with_letters(&producer, kind).await;
+        let _ = look(&producer, kind).await;
+        let _ = producer.client.prefix(IDLE).pause().await;
+        let _ = producer.client.prefix(IDLE).resume().await;
+        sleep(PAUSE).await;
+    }
+}
+
+async fn deal_with_letters(producer: &Producer, kind: &str) -> Result<()> {
+    let page = producer.client.list(kind, JobState::Dead).limit(2).await?;
+    for (number, letter) in page.jobs.iter().enumerate() {
+        // The number makes the call repeatable.
+        let letters = producer.client.dead_letters(letter.key()).await?;
+        let Some(last) = letters.first() else {
+            continue;
+        };
+        if number == 0 {
+            requeue(producer, last).await?;
+        } else {
+            discard(producer, last).await;
+        }
+    }
+    Ok(())
+}
+
+async fn requeue(producer: &Producer, letter: &JobView) -> Result<()> {
+    let version = letter.json::<Order>()?.version;
+    let call = producer.client.requeue(letter.key());
+    let call = call.letter(letter.letter().unwrap_or_default());
+    let answer = async {
+        Ok(match call.await? {
+            Requeued::Requeued(_) => Answer::Done,
+            // Or a job of its name is there, and nothing was done.
+            _ => Answer::Absent,
+        })
+    };
+    let key = letter.key().as_str();
+    producer.note(key, Ask::Requeue { version }, answer).await;
+    Ok(())
+}
+
+async fn discard(producer: &Producer, letter: &JobView) {
+    let call = producer.client.delete_dead_letter(letter.key());
+    let call = call.letter(letter.letter().unwrap_or_default());
+    let answer = async {
+        Ok(if call.await? {
+            Answer::Done
+        } else {
+            Answer::Absent
+        })
+    };
+    producer
+        .note(letter.key().as_str(), Ask::Discard, answer)
+        .await;
+}
+
+async fn look(producer: &Producer, kind: &str) -> Result<()> {
+    let client = &producer.client;
+    client.stats(kind).await?;
+    let page = client.list(kind, JobState::Pending).limit(10).await?;
+    if let Some(job) = page.jobs.first() {
+        client.get(job.key()).await?;
+    }
+    client.audit(kind).await?;
+    client.instances().await?;
+    Ok(())
+}
