@@ -1,5 +1,11 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis demo test lint servers versions
+.PHONY: help deps toolchain redis faketime demo test chaos versions servers lint
+
+# Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
+# follow from; a word, for those scenarios only that have it in their names.
+DURATION = 300
+SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+ONLY =
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' Makefile
@@ -15,6 +21,10 @@ versions: deps servers ## Run the tests in which the server matters on six serve
 
 servers: redis ## Fetch these servers: Redis 6.2, 7.0, 7.4, 8.2, Valkey 8.1, 9.1
 	@sh scripts/fetch-servers.sh
+
+chaos: deps faketime ## Ill-treat Redis, workers and network, and account for every job: DURATION=300 SEED=7
+	KEYFALL_CHAOS_SECONDS=$(DURATION) KEYFALL_SEED=$(SEED) \
+		cargo test --all-features --test chaos -- $(if $(ONLY),"$(ONLY)")
 
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
@@ -32,3 +42,6 @@ toolchain:
 
 redis:
 	@sh scripts/install-redis.sh
+
+faketime:
+	@sh scripts/install-faketime.sh

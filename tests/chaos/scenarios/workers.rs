@@ -12,6 +12,9 @@ use crate::worker::LEASE;
 
 const REDELIVERED: Option<Duration> = Some(Duration::from_secs(8));
 
+/// How long nobody works.
+const AWAY: Duration = Duration::from_secs(20);
+
 pub(super) fn all() -> Vec<Scenario> {
     vec![
         Scenario {
@@ -67,7 +70,8 @@ async fn kill_all(stage: &mut Stage) -> Result {
     for number in 0..WORKERS {
         stage.kill(number);
     }
-    sleep(stage.span.min(Duration::from_secs(20))).await;
+    let is_long = stage.span > Duration::from_secs(8);
+    sleep(if is_long { AWAY } else { stage.span }).await;
     for number in 0..WORKERS {
         stage.start(number);
     }
