@@ -36,6 +36,8 @@ impl Process {
         let child = Command::new(program)
             .arg(role)
             .arg(serde_json::to_string(terms).expect("terms are plain data"))
+            // Handlers panic by the hundred, and each would be traced back.
+            .env("RUST_BACKTRACE", "0")
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

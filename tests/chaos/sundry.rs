@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyfall::{JobState, JobView, Requeued, Result};
+use keyfall::{Client, JobState, JobView, Requeued, Result};
 use tokio::time::sleep;
 
 use crate::journal::{Answer, Ask};
@@ -14,24 +14,34 @@ use crate::order::Order;
 /// Of which nothing falls due, so that its pauses delay nothing.
 const IDLE: &str = "chaos:idle:nothing";
 
-/// Between two rounds.
+/// Between two calls.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes all of them, again and again. Those that only look may fail; what they would have
 /// shown is looked at in the end.
 pub(crate) async fn run(producer: Arc<Producer>) {
-    let _ = producer
-        .client
-        .schedule(format!("{IDLE}:1"), "")
-        .after(FAR)
-        .await;
-    for kind in KINDS.iter().cycle() {
-        let _ = deal_with_letters(&producer, kind).await;
-        let _ = look(&producer, kind).await;
-        let _ = producer.client.prefix(IDLE).pause().await;
-        let _ = producer.client.prefix(IDLE).resume().await;
-        sleep(PAUSE).await;
-    }
+    let letters = async {
+        for kind in KINDS.iter().cycle() {
+            let _ = deal_with_letters(&producer, kind).await;
+            sleep(PAUSE).await;
+        }
+    };
+    let looks = async {
+        for kind in KINDS.iter().cycle() {
+            let _ = look(&producer.client, kind).await;
+            sleep(PAUSE).await;
+        }
+    };
+    let pauses = async {
+        let call = producer.client.schedule(format!("{IDLE}:1"), "");
+        let _ = call.after(FAR).await;
+        loop {
+            let _ = producer.client.prefix(IDLE).pause().await;
+            let _ = producer.client.prefix(IDLE).resume().await;
+            sleep(PAUSE).await;
+        }
+    };
+    tokio::join!(letters, looks, pauses);
 }
 
 async fn deal_with_letters(producer: &Producer, kind: &str) -> Result<()> {
@@ -82,8 +92,7 @@ async fn discard(producer: &Producer, letter: &JobView) {
         .await;
 }
 
-async fn look(producer: &Producer, kind: &str) -> Result<()> {
-    let client = &producer.client;
+async fn look(client: &Client, kind: &str) -> Result<()> {
     client.stats(kind).await?;
     let page = client.list(kind, JobState::Pending).limit(10).await?;
     if let Some(job) = page.jobs.first() {

@@ -51,7 +51,7 @@ pub(crate) struct Promises {
 
 impl Promises {
     const USUAL: Promises = Promises {
-        on_time: Some(Duration::from_secs(5)),
+        on_time: Some(Duration::from_secs(15)),
         redelivered: None,
     };
 }

@@ -10,7 +10,7 @@ use crate::order::Plan;
 use crate::stage::{Setting, Stage, WORKERS};
 use crate::worker::LEASE;
 
-const REDELIVERED: Option<Duration> = Some(Duration::from_secs(8));
+const REDELIVERED: Option<Duration> = Some(Duration::from_secs(12));
 
 /// How long nobody works.
 const AWAY: Duration = Duration::from_secs(20);
