@@ -41,10 +41,10 @@ macro_rules! scenarios {
 pub(super) fn all() -> Vec<Scenario> {
     scenarios! {
         "replies are delayed", false, 300 ms, None;
-        "requests are lost", false, 0 ms, each(Ill::LosesRequest, 500);
-        "replies are swallowed", true, 0 ms, each(Ill::SwallowsReply, 500);
-        "originals come late", true, 0 ms, each(Ill::DeliversLate, 500);
-        "half-open connections", false, 0 ms, each(Ill::HalfOpen, 3000);
+        "requests are lost", false, 0 ms, each(Ill::LosesRequest, 250);
+        "replies are swallowed", true, 0 ms, each(Ill::SwallowsReply, 250);
+        "originals come late", true, 0 ms, each(Ill::DeliversLate, 250);
+        "half-open connections", false, 0 ms, each(Ill::HalfOpen, 1000);
     }
 }
 
