@@ -237,6 +237,17 @@ impl Lease {
     }
 }
 
+impl Held {
+    /// Whether the lease is still ours, by the clock of this process. It may be over before the
+    /// run has begun: the reply to the claim was long on its way, or this process was stopped.
+    pub(crate) fn is_good(&self) -> bool {
+        let safe = self.leases.settings.lease - self.leases.settings.margin();
+        let held = self.leases.lock();
+        let lease = held.get(&self.number);
+        lease.is_some_and(|lease| lease.stop.is_some() && lease.since.elapsed() < safe)
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.leases.lock().remove(&self.number);

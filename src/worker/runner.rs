@@ -179,6 +179,11 @@ impl Run {
             attempt,
             policy,
         };
+        // Somebody else may have had the job by now, and it may be cancelled.
+        if !self.held.is_good() {
+            tracing::warn!("the lease was lost before the run began");
+            return None;
+        }
         // Cancelled before it began, which the settlement will notice.
         if self.signal.is_raised() || runner.stopping.load(Ordering::Acquire) {
             return Some(ended.give_back(self.due));
