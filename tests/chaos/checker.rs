@@ -38,6 +38,7 @@ pub(crate) fn check(scenario: &str, journals: &Path, kept: &Kept) -> Row {
         row.jobs += calls.filter(|call| is_acknowledged_schedule(call)).count();
         row.unknown += story.calls.iter().filter(|call| call.is_unknown()).count();
         row.executions += story.overlaps().count();
+        row.stale += story.stale();
         let refused = |run: &&Run| run.settled == Some(false);
         row.refused += story.runs.iter().filter(refused).count();
         for wrong in story.faults(&kept.versions, &history.rollbacks) {

@@ -27,6 +27,8 @@ pub(crate) struct Row {
     pub(crate) leases: usize,
     /// Runs that had not ended when another of the same job began.
     pub(crate) executions: usize,
+    /// Those of them that began when their lease was over.
+    pub(crate) stale: usize,
     /// Late settlements that Redis refused.
     pub(crate) refused: usize,
     /// Lost or run after cancel because Redis went back to before the call.
@@ -77,6 +79,7 @@ impl Row {
         self.after_cancel += other.after_cancel;
         self.leases += other.leases;
         self.executions += other.executions;
+        self.stale += other.stale;
         self.refused += other.refused;
         self.forgotten += other.forgotten;
         for (all, phase) in self.lateness.iter_mut().zip(&other.lateness) {

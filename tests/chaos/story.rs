@@ -221,6 +221,13 @@ impl Story {
         pairs.filter(|(older, newer)| older.ended > newer.began)
     }
 
+    /// Runs that began although another had their job by then: their lease was over, which their
+    /// worker can tell by its own clock.
+    pub(crate) fn stale(&self) -> usize {
+        let stale = |(older, newer): &(&Run, &Run)| older.began > newer.began;
+        self.overlaps().filter(stale).count()
+    }
+
     /// Calls that failed as no weather explains.
     fn failed(&self) -> Vec<Wrong> {
         let failed = self.calls.iter().filter_map(|call| match &call.answer {

@@ -12,7 +12,7 @@ use crate::stage::Stage;
 
 /// Good weather, before and after the bad: enough for a p99.
 const BEFORE: Duration = Duration::from_secs(2);
-const AFTER: Duration = Duration::from_secs(5);
+const AFTER: Duration = Duration::from_secs(4);
 
 /// Plays a scenario whose faults go on for `span`. Its journals stay in `dir`.
 pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Duration) -> Row {

@@ -86,6 +86,12 @@ impl Scenario {
             row.violations
                 .push(format!("not run again in time: {over}"));
         }
+        // A process that is stopped may just have looked at its clock: then one run is begun.
+        if row.stale > row.faults {
+            let began = row.stale;
+            row.violations
+                .push(format!("{began} runs began when their lease was over"));
+        }
         if row.jobs == 0 || row.faults == 0 {
             row.violations.push("nothing happened".into());
         }
