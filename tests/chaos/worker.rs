@@ -53,7 +53,7 @@ async fn work(terms: &Terms) {
     );
     Worker::new(client, router)
         .lease(LEASE)
-        .concurrency(128)
+        .concurrency(512)
         .grace(Duration::from_secs(1))
         .dead_letters(1_000_000, Duration::from_secs(24 * 3600))
         .run_until(process::told_to_stop())
