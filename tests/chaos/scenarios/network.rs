@@ -72,7 +72,7 @@ async fn suffer(stage: &mut Stage, weather: Weather) -> Result {
         let number = stage.some_worker();
         stage.kill(number);
         stage.start(number);
-        sleep(Duration::from_secs(2)).await;
+        sleep(Duration::from_secs(4)).await;
         spared = self::spared(stage)?;
     }
     stage.network()?.set(Weather::default());
