@@ -68,6 +68,11 @@ fn main() -> ExitCode {
         [role, terms] if role == "producer" => {
             load::main(serde_json::from_str(terms).expect(parse))
         }
+        flags if flags.iter().any(|flag| flag == "--list") => {
+            for scenario in scenarios::all() {
+                println!("{}: test", scenario.name);
+            }
+        }
         // Words that a name must contain, as for any test; what else `cargo test` hands on is
         // not for us.
         words => return play_all(words.iter().filter(|word| !word.starts_with('-')).collect()),
