@@ -35,7 +35,7 @@ local HEAD, WIDTH = 4, 2
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local next_key, dead_key, grave_key, stats_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local repair = ARGV[1] == '1'
-local now = now_us()
+local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
 local function counter(name)
@@ -86,7 +86,7 @@ for at = HEAD + 1, #ARGV, WIDTH do
   end
   done[name] = fault
 end
-local reply = {'ok', int(now), table.concat(answers, ' ')}
+local reply = {'ok', stamp, table.concat(answers, ' ')}
 if #faults == 0 then
   return reply
 end

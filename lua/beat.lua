@@ -11,7 +11,7 @@
 
 local instances_key = KEYS[1]
 local id, silence = ARGV[1], tonumber(ARGV[2])
-local now = now_us()
+local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
 -- For how much longer than `silence` an instance that is gone is remembered: it may only have
@@ -27,7 +27,7 @@ local function age_of(beat)
 end
 
 local forgotten, is_new = {}, true
-local reply = {'ok', int(now), id, '0', ARGV[3]}
+local reply = {'ok', stamp, id, '0', ARGV[3]}
 local all = redis.call('HGETALL', instances_key)
 for i = 1, #all, 2 do
   local beat, room = string.match(all[i + 1], '^(%d+) (%S+) ')

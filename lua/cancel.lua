@@ -20,9 +20,9 @@ local FIXED, HEAD = 7, 5
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
-local now = now_us()
+local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, now)
+local past, known = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -78,7 +78,7 @@ if #marked > 0 then
   redis.call('HSET', lease_key, unpack(marked))
 end
 local reply = table.concat(answers, ' ')
-remember(calls_key, lanes_key, lane, number, known, now, reply)
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 if #KEYS > FIXED then
   for _, i in ipairs(disarmed) do
     disarm(KEYS[FIXED + i], marker)
@@ -87,4 +87,4 @@ end
 for i = 1, #marked, 2 do
   redis.pcall('PUBLISH', ARGV[3], 'cancel ' .. ARGV[4] .. ' ' .. marked[i])
 end
-return {'ok', int(now), reply}
+return {'ok', stamp, reply}

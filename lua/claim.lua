@@ -26,15 +26,15 @@ local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KE
 local calls_key, lanes_key = KEYS[5], KEYS[6]
 local lane, number = ARGV[1], tonumber(ARGV[2])
 local token = lane .. '-' .. ARGV[2]
-local now = now_us()
+local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[3]))
 
 local seen, remembered, known, last_fence, since = recall(calls_key, lane, number)
 if seen == 'late' then
-  return {'late', int(now)}
+  return {'late', stamp}
 elseif seen == 'again' then
-  return hand_out_again(shadow_key, leased_key, lease_key, now, token, remembered, deadline)
+  return hand_out_again(shadow_key, leased_key, lease_key, stamp, token, remembered, deadline)
 end
 
 local paused = is_paused(since)
@@ -94,7 +94,7 @@ for i, id in ipairs(taken) do
   held[2 * i - 1], held[2 * i] = id, leases[i]
   deadlines[2 * i - 1], deadlines[2 * i] = deadline, id
 end
-local reply = hand_out(now, table.concat(misses, ' '), taken, leases, records)
+local reply = hand_out(stamp, table.concat(misses, ' '), taken, leases, records)
 reply[1] = paused and 'paused' or 'ok'
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing. A
@@ -113,6 +113,6 @@ if #taken > 0 then
     return fault
   end
 end
-remember(calls_key, lanes_key, lane, number, known, now, table.concat(taken, ' '), 'fence',
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
   int(fence + #taken - 1))
 return reply

@@ -15,9 +15,9 @@ local HEAD, WIDTH = 2, 2
 local dead_key, grave_key, stats_key, calls_key, lanes_key =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local lane, number = ARGV[1], tonumber(ARGV[2])
-local now = now_us()
+local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, now)
+local past, known = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -51,5 +51,5 @@ for _, name in ipairs(gone) do
   unbury(dead_key, grave_key, name)
 end
 local reply = table.concat(answers, ' ')
-remember(calls_key, lanes_key, lane, number, known, now, reply)
-return {'ok', int(now), reply}
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
+return {'ok', stamp, reply}

@@ -25,7 +25,7 @@ local next_key, dead_key, grave_key = KEYS[5], KEYS[6], KEYS[7]
 local state, down = ARGV[1], ARGV[2] == 'down'
 local limit, looks, wants_records = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
 local last, prefix, score, member = tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
-local now = now_us()
+local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
 local set = state == 'pending' and due_key or state == 'dead' and dead_key or leased_key
@@ -84,7 +84,7 @@ if wants_records then
   end
 end
 
-local reply = {'ok', int(now), int(looked), '', ''}
+local reply = {'ok', stamp, int(looked), '', ''}
 if not ended then
   reply[4] = ranked[2 * looked]
   reply[5] = ranked[2 * looked - 1]

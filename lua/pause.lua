@@ -10,9 +10,9 @@
 
 local calls_key, lanes_key = KEYS[1], KEYS[2]
 local lane, number = ARGV[1], tonumber(ARGV[2])
-local now = now_us()
+local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, now)
+local past, known = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -24,6 +24,6 @@ if not is_paused(since) then
 end
 answers[1] = 'paused'
 local reply = table.concat(answers, ' ')
-remember(calls_key, lanes_key, lane, number, known, now, reply, 'paused', since)
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'paused', since)
 redis.pcall('PUBLISH', ARGV[3], 'pause ' .. ARGV[4])
-return {'ok', int(now), reply}
+return {'ok', stamp, reply}

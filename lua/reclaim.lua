@@ -28,15 +28,15 @@ local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KE
 local next_key, stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local token = lane .. '-' .. ARGV[2]
-local now = now_us()
+local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[3]))
 
 local seen, remembered, known, last_fence, since = recall(calls_key, lane, number)
 if seen == 'late' then
-  return {'late', int(now)}
+  return {'late', stamp}
 elseif seen == 'again' then
-  return hand_out_again(shadow_key, leased_key, lease_key, now, token, remembered, deadline)
+  return hand_out_again(shadow_key, leased_key, lease_key, stamp, token, remembered, deadline)
 end
 
 local ids = {}
@@ -105,7 +105,7 @@ for i, id in ipairs(taken) do
   deadlines[#deadlines + 1] = deadline
   deadlines[#deadlines + 1] = id
 end
-local reply = hand_out(now, table.concat(misses, ' '), taken, leases, records)
+local reply = hand_out(stamp, table.concat(misses, ' '), taken, leases, records)
 reply[1] = paused and 'paused' or 'ok'
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
@@ -134,7 +134,7 @@ if #taken > 0 then
   redis.call('ZADD', leased_key, unpack(deadlines))
   redis.call('HSET', lease_key, unpack(held))
 end
-remember(calls_key, lanes_key, lane, number, known, now, table.concat(taken, ' '), 'fence',
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
   int(fence + #taken - 1))
 if #KEYS > FIXED then
   for i, due in pairs(armed) do

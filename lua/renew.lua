@@ -12,7 +12,7 @@
 --       lease that its owner already counts as shorter, or finds another token.
 
 local leased_key, lease_key = KEYS[1], KEYS[2]
-local now = now_us()
+local now, stamp = now_us()
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[1]))
 local ids = {}
 for i = 2, #ARGV, 2 do
@@ -38,4 +38,4 @@ redis.call('ZREM', leased_key, '')
 if #deadlines > 0 then
   redis.call('ZADD', leased_key, unpack(deadlines))
 end
-return {'ok', int(now), table.concat(answers, ' ')}
+return {'ok', stamp, table.concat(answers, ' ')}

@@ -10,9 +10,9 @@
 
 local calls_key, lanes_key = KEYS[1], KEYS[2]
 local lane, number = ARGV[1], tonumber(ARGV[2])
-local now = now_us()
+local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, now)
+local past, known = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -22,6 +22,6 @@ answers[1] = 'resumed'
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
 redis.call('HDEL', calls_key, '')
 local reply = table.concat(answers, ' ')
-remember(calls_key, lanes_key, lane, number, known, now, reply, 'paused', '0')
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'paused', '0')
 redis.pcall('PUBLISH', ARGV[3], 'resume ' .. ARGV[4])
-return {'ok', int(now), reply}
+return {'ok', stamp, reply}

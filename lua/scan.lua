@@ -16,7 +16,7 @@
 local PARTS = {due = 1, shadow = 2, leased = 3, lease = 4, next = 5, dead = 6, grave = 7}
 local part = ARGV[1]
 local key = KEYS[PARTS[part]]
-local now = now_us()
+local now, stamp = now_us()
 
 local is_set = part == 'due' or part == 'leased' or part == 'dead'
 local page = redis.call(is_set and 'ZSCAN' or 'HSCAN', key, ARGV[2], 'COUNT', ARGV[3])
@@ -27,4 +27,4 @@ for i = 1, #page[2], 2 do
     suspects[#suspects + 1] = name
   end
 end
-return {'ok', int(now), page[1], int(#page[2] / 2), table.concat(suspects, ' ')}
+return {'ok', stamp, page[1], int(#page[2] / 2), table.concat(suspects, ' ')}

@@ -23,9 +23,9 @@ local FIXED, HEAD, WIDTH = 7, 5, 5
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
-local now = now_us()
+local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, now)
+local past, known = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -113,6 +113,6 @@ if #KEYS > FIXED then
   end
 end
 local reply = table.concat(answers, ' ')
-remember(calls_key, lanes_key, lane, number, known, now, reply)
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[3], ARGV[4], news, before, now)
-return {'ok', int(now), reply}
+return {'ok', stamp, reply}

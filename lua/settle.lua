@@ -34,10 +34,10 @@ local due_key, shadow_key, leased_key, lease_key, next_key =
 local dead_key, grave_key, stats_key, calls_key, lanes_key =
   KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
-local now = now_us()
+local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
-local past, known = past_reply(calls_key, lane, number, now)
+local past, known = past_reply(calls_key, lane, number, stamp)
 if past then
   past[4] = '0'
   return past
@@ -158,11 +158,11 @@ if #buried > 0 then
   redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
 end
 local reply = table.concat(answers, ' ')
-remember(calls_key, lanes_key, lane, number, known, now, reply)
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
     arm(KEYS[FIXED + i], marker, due, now)
   end
 end
 wake(ARGV[3], ARGV[4], news, before, now)
-return {'ok', int(now), reply, int(trimmed)}
+return {'ok', stamp, reply, int(trimmed)}

@@ -18,9 +18,9 @@
 local due_key, leased_key, next_key = KEYS[1], KEYS[2], KEYS[3]
 local dead_key, stats_key, calls_key = KEYS[4], KEYS[5], KEYS[6]
 local shadow_key, lease_key = KEYS[7], KEYS[8]
-local now = now_us()
+local now, stamp = now_us()
 local paused = is_paused(redis.call('HGET', calls_key, 'paused'))
-local reply = {paused and 'paused' or 'ok', int(now), redis.call('ZCARD', due_key),
+local reply = {paused and 'paused' or 'ok', stamp, redis.call('ZCARD', due_key),
   redis.call('ZCOUNT', due_key, '-inf', int(math.floor(now / 1000))),
   redis.call('ZCARD', leased_key), redis.call('HLEN', next_key), redis.call('ZCARD', dead_key),
   redis.call('HLEN', shadow_key), redis.call('HLEN', lease_key)}

@@ -14,7 +14,7 @@
 local due_key, leased_key, calls_key = KEYS[1], KEYS[2], KEYS[3]
 local overdue_ms, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 local skip_due, skip_lapsed = tonumber(ARGV[3]), tonumber(ARGV[4])
-local now = now_us()
+local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
 local function first_after(key, ms)
@@ -42,5 +42,5 @@ end
 local paused = is_paused(redis.call('HGET', calls_key, 'paused'))
 local overdue = paused and {} or up_to(due_key, now_ms - overdue_ms, skip_due)
 local lapsed = paused and {} or up_to(leased_key, now_ms, skip_lapsed)
-return {paused and 'paused' or 'ok', int(now), table.concat(overdue, ' '), table.concat(lapsed, ' '),
+return {paused and 'paused' or 'ok', stamp, table.concat(overdue, ' '), table.concat(lapsed, ' '),
   first_after(due_key, now_ms - overdue_ms), first_after(leased_key, now_ms)}

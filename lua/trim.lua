@@ -9,7 +9,7 @@
 -- Holds: works while Redis is full. Takes no lane: repeated, it trims what is left to trim.
 
 local dead_key, grave_key, stats_key = KEYS[1], KEYS[2], KEYS[3]
-local now = now_us()
+local now, stamp = now_us()
 redis.call('ZCARD', dead_key)
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
@@ -20,4 +20,4 @@ redis.call('HINCRBY', stats_key, 'trimmed', 0)
 local trimmed = trim(dead_key, grave_key, tonumber(ARGV[1]), tonumber(ARGV[2]),
   math.floor(now / 1000), tonumber(ARGV[3]))
 redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
-return {'ok', int(now), int(trimmed)}
+return {'ok', stamp, int(trimmed)}

@@ -19,9 +19,9 @@ local HEAD, WIDTH = 2, 2
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local calls_key, lanes_key = KEYS[5], KEYS[6]
 local lane, number = ARGV[1], tonumber(ARGV[2])
-local now = now_us()
+local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, now)
+local past, known = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -67,5 +67,5 @@ if #waiting > 0 then
   redis.call('HSET', next_key, unpack(waiting))
 end
 local reply = table.concat(answers, ' ')
-remember(calls_key, lanes_key, lane, number, known, now, reply)
-return {'ok', int(now), reply}
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
+return {'ok', stamp, reply}

@@ -14,36 +14,37 @@ local function recall(calls, lane, number)
   if not last then
     return 'new', nil, false, fence, found[3]
   end
-  local known, reply = string.match(last, '^(%d+) %d+ (.*)$')
-  known = tonumber(known) or -1
+  local blank = string.find(last, ' ', 1, true)
+  local known = blank and tonumber(string.sub(last, 1, blank - 1)) or -1
   if number > known then
     return 'new', nil, true, fence, found[3]
   elseif number == known then
-    return 'again', reply, true, fence, found[3]
+    return 'again', string.match(last, '^%d+ %d+ (.*)$'), true, fence, found[3]
   end
   return 'late', nil, true, fence, found[3]
 end
 
 -- The reply to a call that is no news: the one remembered, or a refusal. Nothing for a new
 -- call; and whether its lane is known.
-local function past_reply(calls, lane, number, now)
+local function past_reply(calls, lane, number, stamp)
   local seen, reply, known = recall(calls, lane, number)
   if seen == 'late' then
-    return {'late', int(now)}
+    return {'late', stamp}
   elseif seen == 'again' then
-    return {'ok', int(now), reply}
+    return {'ok', stamp, reply}
   end
   return nil, known
 end
 
--- Writes the reply, and whatever further fields are given. A lane met for the first time
+-- Writes the reply, and whatever further fields are given. Number and time are given as text. A lane met for the first time
 -- makes room for itself: a few lanes that have been silent for long are forgotten.
-local function remember(calls, lanes, lane, number, known, now, reply, ...)
-  local at = math.floor(now / 1000)
-  redis.call('HSET', calls, lane, int(number) .. ' ' .. int(at) .. ' ' .. reply, ...)
+local function remember(calls, lanes, lane, number, known, stamp, reply, ...)
+  local at_ms = string.sub(stamp, 1, -4)
+  redis.call('HSET', calls, lane, number .. ' ' .. at_ms .. ' ' .. reply, ...)
   if known then
     return
   end
+  local at = tonumber(at_ms)
   redis.pcall('ZADD', lanes, at, lane)
   local old = redis.pcall('ZRANGEBYSCORE', lanes, '-inf', at - LANE_MEMORY_MS, 'LIMIT', 0, 8)
   for _, silent in ipairs(old) do

@@ -10,10 +10,11 @@ local function whole(score)
   return string.find(score, '%D') and int(tonumber(score)) or score
 end
 
--- The server's clock, the only one that decides what is due: Unix µs.
+-- The server's clock, the only one that decides what is due: Unix µs, as a number and as text.
 local function now_us()
   local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+  local stamp = time[1] .. string.sub('00000' .. time[2], -6)
+  return tonumber(stamp), stamp
 end
 
 -- What a caller means by a time: '+ms' from now, or '@ms' since the epoch. Rounded up, so

@@ -46,8 +46,8 @@ local function read_records(shadow_key, ids, most)
 end
 
 -- The reply of a claim: the jobs, each as id, lease, record.
-local function hand_out(now, misses, ids, leases, records)
-  local reply = {'ok', int(now), misses}
+local function hand_out(stamp, misses, ids, leases, records)
+  local reply = {'ok', stamp, misses}
   for i, id in ipairs(ids) do
     reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, leases[i], records[i]
   end
@@ -56,7 +56,7 @@ end
 
 -- The reply of a claim that is repeated: the same jobs, as far as the token still holds
 -- them, their leases counted from now.
-local function hand_out_again(shadow_key, leased_key, lease_key, now, token, remembered, deadline)
+local function hand_out_again(shadow_key, leased_key, lease_key, stamp, token, remembered, deadline)
   local ids, leases, deadlines = {}, {}, {}
   for id in string.gmatch(remembered, '%S+') do
     local lease = redis.call('HGET', lease_key, id)
@@ -67,7 +67,7 @@ local function hand_out_again(shadow_key, leased_key, lease_key, now, token, rem
       deadlines[#deadlines + 1] = id
     end
   end
-  local reply = hand_out(now, '', ids, leases, read_records(shadow_key, ids, math.huge))
+  local reply = hand_out(stamp, '', ids, leases, read_records(shadow_key, ids, math.huge))
   redis.call('ZREM', leased_key, '')
   if #deadlines > 0 then
     redis.call('ZADD', leased_key, unpack(deadlines))
