@@ -47,7 +47,8 @@ pub enum ErrorKind {
     Full,
     /// Redis refuses writes: it is a replica, or it cannot persist. Nothing was done.
     ReadOnly,
-    /// Redis refuses this user: wrong password, or an ACL that is too narrow.
+    /// Redis refuses this user, or one side the certificate of the other: a wrong password, an
+    /// ACL that is too narrow, a CA that is not trusted.
     Denied,
     /// This server or this data set cannot carry Keyfall: too old a version, an
     /// eviction policy that would drop the ledger, another schema.

@@ -1,5 +1,5 @@
-//! What the micro-benchmarks in `benches/` measure and nobody else can reach. Not for use: it
-//! changes without notice.
+//! What the micro-benchmarks in `benches/` measure and the targets in `fuzz/` try, and nobody
+//! else can reach. Not for use: it changes without notice.
 
 use std::sync::Arc;
 
@@ -7,9 +7,10 @@ use crate::Router;
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::names::Names;
+use crate::record::Record;
 use crate::router::Routes;
 use crate::settings::LinkSettings;
-use crate::store::{DeadLimits, Store};
+use crate::store::{DeadLimits, Store, read_any_reply};
 use crate::worker::{Notices, Roster, Terms};
 
 /// What a worker does with a name that it hears, on a Redis that is never asked.
@@ -43,4 +44,14 @@ impl Ears {
     pub fn route(&self, key: &JobKey) -> Option<usize> {
         self.routes.table.find(key)
     }
+}
+
+/// Reads what may be the record of a job.
+pub fn read_record(bytes: &[u8]) {
+    let _ = Record::parse(bytes.to_vec());
+}
+
+/// Reads what may be the answer of a script, as Redis sends it.
+pub fn read_reply(bytes: &[u8]) {
+    read_any_reply(bytes);
 }

@@ -50,6 +50,7 @@
 //! | feature | brings | default |
 //! |---|---|---|
 //! | `worker` | [`Router`], handlers, [`Worker`] | yes |
+//! | `tls` | `rediss://` URLs, and the certificates of [`ClientBuilder`] | |
 //! | `embedded` | [`embedded`]: a private Redis for demos and tests | |
 //! | `cli` | the `keyfall` command | |
 //!
@@ -133,3 +134,8 @@ pub use worker::{Notice, Worker};
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// And those of the page for operators.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/security.md")]
+struct Security;

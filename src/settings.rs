@@ -1,5 +1,7 @@
 //! Every setting, its default and the reason for it, in one place.
 
+#[cfg(feature = "tls")]
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a connection to Redis behaves.
@@ -12,6 +14,39 @@ pub(crate) struct LinkSettings {
     /// replaced. Defaults to 2 s: Redis answers in microseconds, and a fork or a slow disk
     /// may hold it up for a second.
     pub(crate) response_timeout: Duration,
+    /// Which certificates are believed, and which are shown. Defaults to believing what this
+    /// system believes, and showing none.
+    #[cfg(feature = "tls")]
+    pub(crate) certificates: Certificates,
+}
+
+/// The certificates of connections that use TLS.
+#[cfg(feature = "tls")]
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Certificates {
+    /// Of whom the server's certificate must be; instead of those whom the system trusts.
+    pub(crate) ca: Option<Pem>,
+    /// What a server is shown that asks who we are: a certificate, and its key.
+    pub(crate) client: Option<(Pem, Pem)>,
+}
+
+/// Where a certificate or a key is.
+#[cfg(feature = "tls")]
+#[derive(Clone)]
+pub(crate) enum Pem {
+    Text(Vec<u8>),
+    File(PathBuf),
+}
+
+/// It may hold a private key.
+#[cfg(feature = "tls")]
+impl std::fmt::Debug for Pem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Pem::Text(_) => f.write_str("Text(…)"),
+            Pem::File(path) => write!(f, "File({path:?})"),
+        }
+    }
 }
 
 impl Default for LinkSettings {
@@ -19,6 +54,8 @@ impl Default for LinkSettings {
         LinkSettings {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(2),
+            #[cfg(feature = "tls")]
+            certificates: Certificates::default(),
         }
     }
 }
@@ -55,6 +92,10 @@ impl Default for ClientSettings {
 /// The longest delay and the farthest due time: 10 years, with their leap days. Far beyond any reminder, and near
 /// enough that a unit mistaken for another (µs for ms) is caught.
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(3653 * 24 * 3600);
+
+/// After how long a client that goes on scheduling jobs of a kind makes it known again, in case
+/// somebody has emptied the database: only kinds that are known are found by patterns.
+pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(15);
 
 /// How many batches of one operation on one ledger a client keeps in flight. Measured: one
 /// leaves Redis idle between batches, more than four gain nothing.

@@ -1,11 +1,15 @@
 //! The settings of a client.
 
+#[cfg(feature = "tls")]
+use std::path::Path;
 use std::time::Duration;
 
 use super::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::is_kind_char;
 use crate::settings::ClientSettings;
+#[cfg(feature = "tls")]
+use crate::settings::Pem;
 
 /// Settings of a [`Client`]; made by [`Client::builder`].
 #[derive(Clone)]
@@ -53,6 +57,60 @@ impl ClientBuilder {
     /// replaced. Defaults to 2 s.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.settings.link.response_timeout = timeout;
+        self
+    }
+
+    /// The certificates of the CA that signed the server's, as PEM. With this, a `rediss://`
+    /// server must show one of theirs, and no other CA is trusted. Defaults to the CAs that
+    /// this system trusts.
+    ///
+    /// ```no_run
+    /// # async fn connect() -> keyfall::Result<()> {
+    /// let client = keyfall::Client::builder("rediss://redis.internal:6379")
+    ///     .ca_certificate_file("/etc/ssl/our-ca.pem")
+    ///     .client_certificate_files("/etc/ssl/worker.pem", "/etc/ssl/worker.key")
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.settings.link.certificates.ca = Some(Pem::Text(pem.into()));
+        self
+    }
+
+    /// Like [`ca_certificate`](Self::ca_certificate), from a file, which `connect` reads.
+    #[cfg(feature = "tls")]
+    pub fn ca_certificate_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.settings.link.certificates.ca = Some(Pem::File(path.as_ref().into()));
+        self
+    }
+
+    /// What this side shows to a `rediss://` server that asks for a certificate
+    /// (`tls-auth-clients yes`, the default of Redis): a chain that begins with its own, and
+    /// the private key, both as PEM. Defaults to none.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        let (chain, key) = (Pem::Text(chain.into()), Pem::Text(key.into()));
+        self.settings.link.certificates.client = Some((chain, key));
+        self
+    }
+
+    /// Like [`client_certificate`](Self::client_certificate), from files, which `connect`
+    /// reads. A worker goes on with what was read: restart it when the certificate is renewed.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate_files(
+        mut self,
+        chain: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Self {
+        let (chain, key) = (chain.as_ref().into(), key.as_ref().into());
+        self.settings.link.certificates.client = Some((Pem::File(chain), Pem::File(key)));
         self
     }
 

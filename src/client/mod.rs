@@ -54,7 +54,7 @@ pub use view::{JobState, JobView};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey, Kind};
-use crate::settings::ClientSettings;
+use crate::settings::{ClientSettings, KNOWN_FOR};
 #[cfg(feature = "worker")]
 use crate::store::Health;
 use crate::store::{Change, Discard, Ledger, Placement, Revival, Store, Update, Word};
@@ -96,6 +96,8 @@ struct Book {
     /// The number of the connection on which the kind was last made known. A server that
     /// was restarted may have forgotten it.
     registered: AtomicU64,
+    /// When it was last made known.
+    made_known: Mutex<Instant>,
     /// For the calls that bring batches of their own.
     lanes: Lanes,
     schedules: Outbox<Placement>,
@@ -112,7 +114,7 @@ impl Client {
     /// Connects with the default settings.
     ///
     /// The URL is `redis://[user:password@]host:port/database` or
-    /// `redis+unix:///path/redis.sock?db=0`.
+    /// `redis+unix:///path/redis.sock?db=0`; with the feature `tls`, `rediss://` asks for TLS.
     ///
     /// # Errors
     /// If the URL is not valid, the server does not answer, or it cannot carry Keyfall; each
@@ -213,6 +215,7 @@ impl Client {
             let ledger = self.0.store.ledger(kind);
             Arc::new(Book {
                 registered: AtomicU64::new(0),
+                made_known: Mutex::new(Instant::now()),
                 lanes: Lanes::new(),
                 schedules: Outbox::new(ledger.clone(), ()),
                 changes: Outbox::new(ledger.clone(), ()),
@@ -231,16 +234,28 @@ impl Client {
         self.0.books.lock().expect("no panic while held")
     }
 
-    /// If the connection is another one since the kind was made known, the server may have
-    /// been restarted, and have forgotten it. Nobody waits for that.
+    /// If the connection is another one since the kind was made known, or that was long ago,
+    /// the server may have forgotten it: by a restart, or because somebody emptied it. Nobody
+    /// waits for that.
     fn register_again(&self, book: &Arc<Book>) {
-        if book.registered.load(Ordering::Acquire) == self.0.store.connections_opened() {
-            return;
+        let is_known = book.registered.load(Ordering::Acquire) == self.0.store.connections_opened();
+        if is_known {
+            let mut made_known = book.made_known.lock().expect("no panic while held");
+            if made_known.elapsed() < KNOWN_FOR {
+                return;
+            }
+            // One call does it for all that are made meanwhile.
+            *made_known = Instant::now();
         }
         let (client, book) = (self.clone(), book.clone());
         tokio::spawn(async move {
             let until = client.deadline();
-            if let Err(error) = client.register(&book, until).await {
+            let registered = if is_known {
+                client.0.store.register(book.ledger.kind(), until).await
+            } else {
+                client.register(&book, until).await
+            };
+            if let Err(error) = registered {
                 tracing::warn!(kind = %book.ledger.kind(), %error, "a kind could not be made known");
             }
         });
@@ -251,7 +266,9 @@ impl Client {
         let store = &self.0.store;
         let connection = store.connections_opened();
         if book.registered.load(Ordering::Acquire) != connection {
-            store.register(book.ledger.kind(), until).await?;
+            let kind = book.ledger.kind();
+            store.register(kind, until).await?;
+            store.warn_of_rights(kind, until).await;
             book.registered.store(connection, Ordering::Release);
         }
         Ok(())

@@ -8,6 +8,19 @@ use redis::{RedisError, ServerErrorKind};
 use super::health::Ailment;
 use crate::error::{Error, ErrorKind};
 
+/// What the address of a server begins with that is spoken to by TLS.
+pub(crate) const TLS: &str = "rediss://";
+
+/// What to ask of a server that is silent. A Redis that is spoken to by TLS on a port without
+/// waits for the end of what it takes for a command.
+fn remedy_of_silence(address: &str) -> &'static str {
+    if address.starts_with(TLS) {
+        "is it running and reachable, and is this its port with TLS?"
+    } else {
+        "is it running and reachable?"
+    }
+}
+
 /// A failed request.
 #[derive(Debug)]
 pub(crate) struct Fault {
@@ -39,7 +52,8 @@ impl Fault {
             error: Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "no connection to Redis at {address} in time: is it running and reachable?"
+                    "no connection to Redis at {address} in time: {}",
+                    remedy_of_silence(address)
                 ),
             ),
             class: Class::Unreachable,
@@ -77,13 +91,29 @@ impl Fault {
             return Fault {
                 error: Error::new(
                     ErrorKind::Incompatible,
-                    format!("what answers at {address} does not speak as Redis does: check host and port"),
+                    format!("what answers at {address} does not speak as Redis does: check host and port, and write rediss:// if it wants TLS"),
                 )
                 .because(error),
                 class: Class::Refused,
             };
         }
+        #[cfg(feature = "tls")]
+        if let Some((kind, remedy)) = super::tls::remedy(&error) {
+            return Fault {
+                error: Error::new(kind, format!("Redis at {address}: {error}; {remedy}")),
+                class: Class::Refused,
+            };
+        }
+        let is_dropped = error.is_connection_dropped() && !error.is_connection_refusal();
         let mut fault = Fault::from_redis(error, address);
+        // So does a port with TLS treat those who come without.
+        if is_dropped
+            && fault.class == Class::Broken
+            && ![TLS, "/"].iter().any(|start| address.starts_with(start))
+        {
+            let text = format!("{} Or does this port want TLS, rediss://?", fault.error);
+            fault.error = Error::new(fault.error.kind(), text);
+        }
         fault.class = match fault.class {
             Class::Broken => Class::Unreachable,
             Class::Final => Class::Refused,
@@ -165,7 +195,7 @@ impl Fault {
             _ => (
                 Class::Broken,
                 ErrorKind::Unavailable,
-                "is it running and reachable?",
+                remedy_of_silence(address),
             ),
         };
         Fault {

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "worker")]
 use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, RedisError, Value};
 use tokio::time::{sleep, timeout_at};
 
-use super::fault::Fault;
+use super::fault::{Fault, TLS};
 #[cfg(feature = "worker")]
 use super::health::Health;
 use crate::error::Result;
@@ -89,7 +89,11 @@ impl Link {
 
     /// Where the server is; without credentials.
     pub(crate) fn address(&self) -> String {
-        self.client.get_connection_info().addr().to_string()
+        let address = self.client.get_connection_info().addr();
+        match address {
+            ConnectionAddr::TcpTls { .. } => format!("{TLS}{address}"),
+            _ => address.to_string(),
+        }
     }
 
     #[cfg(feature = "worker")]

@@ -13,7 +13,8 @@
 //! | [`list`] | the jobs of a ledger, page by page |
 //! | [`pause`] | pausing kinds, and resuming them |
 //! | [`audit`] | looking for what is wrong in a ledger, and mending it |
-//! | [`url`], [`server`], [`rights`] | where a server is, what it must be to carry Keyfall, and what it must allow |
+//! | [`url`], `tls` | where a server is, and how it is known to be the right one |
+//! | [`server`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
 
 mod audit;
 mod call;
@@ -34,12 +35,13 @@ mod pace;
 mod pause;
 mod produce;
 mod reply;
-#[cfg(feature = "worker")]
 mod rights;
 mod script;
 mod server;
 #[cfg(feature = "worker")]
 mod subscription;
+#[cfg(feature = "tls")]
+mod tls;
 mod url;
 #[cfg(feature = "worker")]
 mod work;
@@ -62,7 +64,6 @@ pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use instances::{Alive, Beat};
 pub(crate) use lane::Lane;
-#[cfg(feature = "worker")]
 pub(crate) use lane::unique_id;
 pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Letter, Revival};
@@ -71,6 +72,8 @@ pub(crate) use list::{Position, Seen, Slice, Sought};
 #[cfg(feature = "worker")]
 pub(crate) use pace::Round;
 pub(crate) use produce::{Change, Mode, Placement, Update, When};
+#[cfg(feature = "internals")]
+pub(crate) use reply::read_any_reply;
 pub(crate) use reply::{Answer as Word, Answered};
 #[cfg(feature = "worker")]
 pub(crate) use server::Announced;
@@ -102,7 +105,7 @@ pub(crate) struct Store {
 impl Store {
     /// A store on the server that `url` names. Opens nothing yet.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
-        let client = url::client(url)?;
+        let client = url::client(url, settings)?;
         let database = client.get_connection_info().redis_settings().db();
         Ok(Arc::new(Store {
             link: Link::new(client, settings),

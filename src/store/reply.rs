@@ -132,7 +132,7 @@ impl Answered {
 }
 
 /// The reply of a script: its time, and what follows, taken item by item.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reply {
     /// The server's time while the script ran.
     pub(crate) now: UnixUs,
@@ -244,6 +244,30 @@ impl Reply {
 
     pub(crate) fn is_exhausted(&self) -> bool {
         self.rest.len() == 0
+    }
+}
+
+/// Reads bytes as the reply of whatever script, in each of the ways in which replies are read.
+#[cfg(feature = "internals")]
+pub(crate) fn read_any_reply(bytes: &[u8]) {
+    type Read = fn(&mut Reply) -> bool;
+    let ways: [Read; 5] = [
+        |reply| reply.bytes().is_ok(),
+        |reply| reply.score().is_ok(),
+        |reply| reply.time().is_ok(),
+        |reply| reply.words().is_ok(),
+        |reply| reply.answers().is_ok(),
+    ];
+    let value = redis::parse_redis_value(bytes);
+    let Ok(reply) = value
+        .map_err(drop)
+        .and_then(|value| Reply::parse(value).map_err(drop))
+    else {
+        return;
+    };
+    for way in ways {
+        let mut reply = reply.clone();
+        while way(&mut reply) {}
     }
 }
 

@@ -6,26 +6,34 @@ use redis::IntoConnectionInfo;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::settings::LinkSettings;
 
 /// A client for `url`, with a socket that sends at once and notices a dead network.
-pub(super) fn client(url: &str) -> Result<redis::Client> {
+#[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+pub(super) fn client(url: &str, settings: &LinkSettings) -> Result<redis::Client> {
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(10))
         .with_interval(Duration::from_secs(5));
     let tcp = TcpSettings::default()
         .set_nodelay(true)
         .set_keepalive(keepalive);
-    let open = || redis::Client::open(url.into_connection_info()?.set_tcp_settings(tcp));
-    open().map_err(|error| {
+    let info = url.into_connection_info().map_err(|error| {
         let fault = fault(url).unwrap_or_else(|| error.category().to_owned());
         Error::new(
             ErrorKind::InvalidSetting,
             format!(
                 "the Redis URL is not valid: {fault}; write redis://[user:password@]host:port/database \
-                 or redis+unix:///path?db=0"
+                 or redis+unix:///path?db=0, and rediss:// for TLS"
             ),
         )
-    })
+    })?;
+    let info = info.set_tcp_settings(tcp);
+    #[cfg(feature = "tls")]
+    let opened = super::tls::client(info, &settings.certificates)?;
+    #[cfg(not(feature = "tls"))]
+    let opened = redis::Client::open(info)
+        .map_err(|error| Error::new(ErrorKind::InvalidSetting, error.category()))?;
+    Ok(opened)
 }
 
 /// Which part of a URL is wrong. Names the part and does not repeat it, but for a scheme: any
@@ -33,13 +41,16 @@ pub(super) fn client(url: &str) -> Result<redis::Client> {
 fn fault(url: &str) -> Option<String> {
     let fault = match url.split_once("://") {
         None => "it has no scheme",
-        Some((scheme @ ("rediss" | "valkeys"), _)) => {
+        Some((scheme @ ("rediss" | "valkeys"), _)) if cfg!(not(feature = "tls")) => {
             return Some(format!(
-                "{scheme}:// asks for TLS, which this version does not speak: use a tunnel, or a \
-                 port without TLS"
+                "{scheme}:// asks for TLS, which this build does not speak: switch on the cargo \
+                 feature `tls` of keyfall"
             ));
         }
-        Some(("redis" | "valkey", rest)) => of_tcp(rest)?,
+        Some(("rediss" | "valkeys", rest)) if rest.contains('#') => {
+            "a certificate cannot be left unchecked: name its CA by `ClientBuilder::ca_certificate_file`"
+        }
+        Some(("redis" | "valkey" | "rediss" | "valkeys", rest)) => of_tcp(rest)?,
         Some(("redis+unix" | "valkey+unix" | "unix", _)) => {
             "the database, `db` behind the `?`, is no number"
         }
@@ -97,7 +108,15 @@ mod tests {
             ("user:geheim@localhost:6379", "no scheme"),
             ("http://localhost", "the scheme http:// is not known"),
             ("geheim!://localhost", "the scheme is not known"),
-            ("rediss://:geheim@localhost", "rediss:// asks for TLS"),
+            #[cfg(not(feature = "tls"))]
+            ("rediss://:geheim@localhost", "the cargo feature `tls`"),
+            #[cfg(feature = "tls")]
+            ("rediss://:geheim@localhost:port", "the port is no number"),
+            #[cfg(feature = "tls")]
+            (
+                "rediss://:geheim@localhost/#insecure",
+                "cannot be left unchecked",
+            ),
             ("redis://", "the host is missing"),
             ("redis://:6379", "the host is missing"),
             ("redis://:geheim@:6379", "the host is missing"),
@@ -110,7 +129,7 @@ mod tests {
             ("redis://u:geheim@localhost/zero", "the database"),
             ("redis+unix:///tmp/redis.sock?db=geheim", "the database"),
         ] {
-            let error = client(url).expect_err(url);
+            let error = client(url, &LinkSettings::default()).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::InvalidSetting);
             let text = format!("{error} {error:?}");
             assert!(text.contains(part), "{url}: {text}");
@@ -121,8 +140,10 @@ mod tests {
             "redis://user:p%2Fss@[::1]:6379/3",
             "valkey://localhost:1/",
             "redis+unix:///tmp/redis.sock?db=3&pass=x",
+            #[cfg(feature = "tls")]
+            "rediss://user:pass@localhost:6380/1",
         ] {
-            client(url).expect(url);
+            client(url, &LinkSettings::default()).expect(url);
         }
     }
 }

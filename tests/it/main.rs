@@ -21,6 +21,7 @@
 //! | [`servers`] | what the bare server does, and where versions differ |
 //! | [`announced`] | notification flags: merged, looked up again, done without |
 //! | [`refused`] | what is refused, by whom, and what the error says |
+//! | [`encrypted`] | TLS: what it takes to connect, and what is said if it fails |
 //! | [`backlog`] | a hundred thousand overdue jobs: what they cost, what they delay |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find what is missing, and repair it without a loss |
@@ -47,6 +48,7 @@ mod cancelling;
 mod changing;
 mod crowding;
 mod demo;
+mod encrypted;
 mod examples;
 mod firing;
 mod instances;

@@ -83,6 +83,7 @@ impl Bench {
         let settings = LinkSettings {
             connect_timeout: PATIENCE,
             response_timeout: PATIENCE,
+            ..LinkSettings::default()
         };
         let store = Store::new(url, Names::new("keyfall"), &settings).unwrap();
         Bench {
