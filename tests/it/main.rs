@@ -22,6 +22,7 @@
 //! | [`announced`] | notification flags: merged, looked up again, done without |
 //! | [`refused`] | what is refused, by whom, and what the error says |
 //! | [`encrypted`] | TLS: what it takes to connect, and what is said if it fails |
+//! | [`rights`] | the ACL users of `acl.conf`: exactly what is needed |
 //! | [`backlog`] | a hundred thousand overdue jobs: what they cost, what they delay |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find what is missing, and repair it without a loss |
@@ -67,6 +68,7 @@ mod process;
 mod proxy;
 mod race;
 mod refused;
+mod rights;
 mod runs;
 mod scheduling;
 mod servers;

@@ -164,6 +164,16 @@ impl Running {
         self.told_to_stop().await.unwrap().unwrap();
     }
 
+    /// Whether it has ended by itself.
+    pub(crate) fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// How it has ended by itself.
+    pub(crate) async fn ended(self) -> Result<()> {
+        self.task.await.unwrap()
+    }
+
     /// Tells it to stop, and does not wait.
     pub(crate) fn told_to_stop(self) -> JoinHandle<Result<()>> {
         let _ = self.stop.send(());
