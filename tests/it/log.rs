@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -16,11 +17,26 @@ pub(crate) struct Log {
 }
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
+struct Lines {
+    lines: Arc<Mutex<Vec<(Level, String)>>>,
+    /// Those of every level, and of whatever Keyfall is made of.
+    all: bool,
+}
 
 impl Log {
     pub(crate) fn read() -> Self {
-        let lines = Lines::default();
+        Log::of(Lines::default())
+    }
+
+    /// All that is logged at any level by anybody, spans included.
+    pub(crate) fn everything() -> Self {
+        Log::of(Lines {
+            all: true,
+            ..Lines::default()
+        })
+    }
+
+    fn of(lines: Lines) -> Self {
         let subscriber = tracing_subscriber::registry().with(lines.clone());
         Log {
             lines,
@@ -30,14 +46,14 @@ impl Log {
 
     /// All lines with this text.
     pub(crate) fn with(&self, text: &str) -> Vec<String> {
-        let lines = self.lines.0.lock().unwrap();
+        let lines = self.lines.lines.lock().unwrap();
         let lines = lines.iter().map(|(_, line)| line);
         lines.filter(|line| line.contains(text)).cloned().collect()
     }
 
     /// All warnings and errors.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let lines = self.lines.0.lock().unwrap();
+        let lines = self.lines.lines.lock().unwrap();
         let is_warning = |(level, _): &&(Level, String)| *level <= Level::WARN;
         let lines = lines.iter().filter(is_warning);
         lines.map(|(_, line)| line.clone()).collect()
@@ -47,10 +63,20 @@ impl Log {
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let meta = event.metadata();
-        if *meta.level() <= Level::INFO && meta.target().starts_with("keyfall") {
+        let is_ours = *meta.level() <= Level::INFO && meta.target().starts_with("keyfall");
+        if self.all || is_ours {
             let mut line = Line(String::new());
             event.record(&mut line);
-            self.0.lock().unwrap().push((*meta.level(), line.0));
+            self.lines.lock().unwrap().push((*meta.level(), line.0));
+        }
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        if self.all {
+            let mut line = Line(String::new());
+            attributes.record(&mut line);
+            let level = *attributes.metadata().level();
+            self.lines.lock().unwrap().push((level, line.0));
         }
     }
 }

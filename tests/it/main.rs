@@ -23,6 +23,7 @@
 //! | [`refused`] | what is refused, by whom, and what the error says |
 //! | [`encrypted`] | TLS: what it takes to connect, and what is said if it fails |
 //! | [`rights`] | the ACL users of `acl.conf`: exactly what is needed |
+//! | [`strangers`] | no Redis, the wrong one, or the wrong user; and no password is printed |
 //! | [`backlog`] | a hundred thousand overdue jobs: what they cost, what they delay |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find what is missing, and repair it without a loss |
@@ -74,6 +75,7 @@ mod scheduling;
 mod servers;
 mod site;
 mod stage;
+mod strangers;
 mod successors;
 mod terms;
 mod version;
