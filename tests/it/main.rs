@@ -27,6 +27,7 @@
 //! | [`backlog`] | a hundred thousand overdue jobs: what they cost, what they delay |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find what is missing, and repair it without a loss |
+//! | [`damage`] | what is stored is damaged or deleted by hand while a worker runs |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`layers`] | layers of tower around the handlers of a worker |
@@ -49,6 +50,7 @@ mod bulk;
 mod cancelling;
 mod changing;
 mod crowding;
+mod damage;
 mod demo;
 mod encrypted;
 mod examples;

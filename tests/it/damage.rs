@@ -1,0 +1,250 @@
+//! What is stored is damaged while a worker runs: one job's damage stops no other, it is
+//! reported, and the job is buried with its reason where that can be done.
+
+use std::time::Duration;
+
+use keyfall::embedded::Embedded;
+use keyfall::{Handler, JobState, Outcome, Router};
+
+use crate::log::Log;
+use crate::runs::{Gate, Recorder, eventually, ids, recorder};
+use crate::site::{HOUR, Running, Site, fails_slowly, ms};
+
+impl Site {
+    /// A key of the ledger of this site's kind.
+    fn ledger_key(&self, part: &str) -> String {
+        format!("keyfall:{{{}/0}}:{part}", self.kind())
+    }
+
+    /// A kind that nobody damages.
+    fn other_kind(&self) -> String {
+        format!("{}:it:other", self.app)
+    }
+
+    /// A worker with both kinds. What it is told to, it does.
+    fn serves_both(&self, note: &Recorder, gate: &Gate) -> Running {
+        let (inner, gate) = (note.clone(), gate.clone());
+        let handler = async move |job: keyfall::Job| {
+            inner.note(&job);
+            match job.key().id().split('-').next().unwrap() {
+                "runs" => gate.passed().await,
+                "fails" if job.attempt() == 1 => return Outcome::retry("not yet"),
+                "dies" => return Outcome::bury("no"),
+                _ => {}
+            }
+            Outcome::Done
+        };
+        let router = Router::new()
+            .route(&self.pattern(), handler.retry(fails_slowly()))
+            .route(&format!("{}:{{id}}", self.other_kind()), note.done());
+        Running::start(self.worker(router).lease(Duration::from_secs(2)))
+    }
+}
+
+/// Runs jobs in every state, deletes a key of the ledger, and sees that all that is not lost
+/// with it goes on.
+async fn loses(part: &str) {
+    let site = Site::new(&format!("damage-{part}")).await;
+    let (note, mut runs) = recorder();
+    let gate = Gate::closed();
+    let worker = site.serves_both(&note, &gate);
+    let client = &site.client;
+    for id in ["runs-1", "runs-2", "fails-1", "dies-1"] {
+        client.schedule(site.key(id), id).await.unwrap();
+    }
+    runs.take(4).await;
+    site.reaches(&site.key("dies-1"), JobState::Dead).await;
+    eventually("it waits", async || {
+        let view = client.get(site.key("fails-1")).await.unwrap()?;
+        (view.state() == JobState::Retrying).then_some(())
+    })
+    .await;
+    client.schedule(site.key("runs-2"), "next").await.unwrap();
+    for n in 0..20 {
+        let later = client.schedule(site.key(format_args!("waits-{n}")), "");
+        later.after(ms(500)).await.unwrap();
+        let other = client.schedule(format!("{}:{n}", site.other_kind()), "");
+        other.after(ms(600)).await.unwrap();
+    }
+    let removed: u32 = site.command(&["DEL", &site.ledger_key(part)]).await;
+    assert_eq!(removed, 1, "{part}");
+
+    // Nothing of it is in anybody's way: not in that of another kind, nor of what is new.
+    for n in 0..10 {
+        let new = client.schedule(site.key(format_args!("new-{n}")), "");
+        new.after(ms(100)).await.unwrap();
+    }
+    let mut ran = Vec::new();
+    eventually("the others and the new ones run", async || {
+        ran.extend(ids(&runs.rest()));
+        let count = |of: &dyn Fn(&str) -> bool| ran.iter().filter(|id| of(id)).count();
+        let new = count(&|id| id.starts_with("new-"));
+        let others = count(&|id| id.parse::<u32>().is_ok());
+        (new == 10 && others == 20).then_some(())
+    })
+    .await;
+    gate.open();
+    // Where a part is missing, an audit says so, and makes it good.
+    eventually("the rest is buried or has ended", async || {
+        let report = client.audit(&site.kind()).repair().await.unwrap();
+        let stats = report.stats;
+        // The one that failed waits for an hour.
+        (stats.leased + stats.successors == 0 && stats.overdue == 0 && stats.pending <= 1)
+            .then_some(())
+    })
+    .await;
+    ran.extend(ids(&runs.rest()));
+    // Each has run, or is there with the reason why it has not.
+    for n in 0..20 {
+        let id = format!("waits-{n}");
+        if !ran.contains(&id) {
+            let letter = site.view(&site.key(&id)).await;
+            assert_eq!(letter.state(), JobState::Dead, "{part}: {letter:?}");
+            let reason = letter.last_error().unwrap();
+            assert!(
+                reason.contains("an audit found") || reason.contains("holds no record"),
+                "{reason}"
+            );
+        }
+    }
+    let report = client.audit(&site.kind()).await.unwrap();
+    assert_eq!(report.flawed.len(), 0, "{part}: {report:?}");
+    // What left no trace is missing from the books, which an audit says as well.
+    let balances = !matches!(part, "next" | "stats");
+    assert_eq!(report.is_clean(), balances, "{part}: {report:?}");
+    client
+        .prefix(&format!("{}:", site.app))
+        .cancel()
+        .await
+        .unwrap();
+    worker.stop().await;
+    if balances {
+        site.assert_balanced().await;
+    }
+}
+
+macro_rules! loses {
+    ($($test:ident: $part:literal;)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            loses($part).await;
+        }
+    )*};
+}
+
+loses! {
+    a_worker_survives_the_loss_of_its_due_times: "due";
+    a_worker_survives_the_loss_of_its_records: "shadow";
+    a_worker_survives_the_loss_of_its_deadlines: "leased";
+    a_worker_survives_the_loss_of_its_leases: "lease";
+    a_worker_survives_the_loss_of_its_successors: "next";
+    a_worker_survives_the_loss_of_the_list_of_the_dead: "dead";
+    a_worker_survives_the_loss_of_its_dead_letters: "grave";
+    a_worker_survives_the_loss_of_its_counters: "stats";
+    a_worker_survives_the_loss_of_what_calls_were_answered: "calls";
+    a_worker_survives_the_loss_of_the_list_of_its_lanes: "lanes";
+}
+
+#[tokio::test]
+async fn records_that_cannot_be_read_are_buried_or_left_and_are_in_nobodys_way() {
+    let log = Log::read();
+    let site = Site::new("damage-records").await;
+    let shadow = site.ledger_key("shadow");
+    for n in 0..20 {
+        let call = site.client.schedule(site.key(format_args!("good-{n}")), "");
+        call.after(ms(400)).await.unwrap();
+    }
+    let mut zeros = vec![b'{'; 70_000];
+    zeros.extend([0, 255]);
+    let bad: [(&str, &[u8]); 7] = [
+        ("empty", b""),
+        ("text", b"not ours"),
+        ("cut", b"{\"v\":1"),
+        ("no-times", b"{\"v\":1}\n"),
+        ("binary", b"\x00\xff\n\n\n"),
+        ("deep", &zeros),
+        ("newer", b"{\"v\":99}\n1763712345678\npayload"),
+    ];
+    for (id, record) in bad {
+        let call = site.client.schedule(site.key(id), "").after(ms(300));
+        call.await.unwrap();
+        let mut put = redis::cmd("HSET");
+        put.arg(&shadow).arg(id).arg(record);
+        let _: u32 = put.query_async(&mut site.redis()).await.unwrap();
+    }
+    let (note, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
+    runs.take(20).await;
+    for (id, _) in bad {
+        if id == "newer" {
+            let pushed = eventually("it is left to others", async || {
+                let listed = site
+                    .client
+                    .list(&site.key(id), JobState::Pending)
+                    .await
+                    .unwrap();
+                listed.damaged.first().map(|found| found.error.to_string())
+            })
+            .await;
+            assert!(pushed.contains("99"), "{pushed}");
+            continue;
+        }
+        let letter = site.reaches(&site.key(id), JobState::Dead).await;
+        let reason = letter.last_error().unwrap();
+        assert!(reason.contains("record"), "{id}: {reason}");
+    }
+    eventually("each is told", async || {
+        (log.with("the job is buried").len() == bad.len() - 1
+            && log.with("a newer version wrote this job").len() == 1)
+            .then_some(())
+    })
+    .await;
+    runs.assert_no_more();
+    let stats = site.stats().await;
+    assert_eq!((stats.done, stats.buried), (20, 6), "{stats:?}");
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_worker_goes_on_when_its_database_is_emptied() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "damage-flushed").await;
+    let (note, mut runs) = recorder();
+    let gate = Gate::closed();
+    let worker = site.serves_both(&note, &gate);
+    site.client.schedule(site.key("runs-1"), "").await.unwrap();
+    runs.next().await;
+    for key in site.keys(20) {
+        site.client.schedule(key, "").after(HOUR).await.unwrap();
+    }
+    let () = site.command(&["FLUSHDB"]).await;
+    // What was there is gone, what runs is told so, and what comes now is as good as any.
+    for key in site.keys(20) {
+        site.client.schedule(key, "").after(ms(200)).await.unwrap();
+    }
+    let mut ran = ids(&runs.take(20).await);
+    ran.dedup();
+    assert_eq!(ran.len(), 20);
+    gate.open();
+    let stats = site.all_ended().await;
+    assert_eq!((stats.accepted, stats.done), (20, 20), "{stats:?}");
+    eventually("it is known as an instance again", async || {
+        let instances = site.client.instances().await.unwrap();
+        (instances.len() == 1).then_some(())
+    })
+    .await;
+    // One that comes now, and whose pattern does not name the kind, finds it in a while.
+    worker.stop().await;
+    let wild = Router::new().route(&format!("{}:*:*:{{id}}", site.app), note.done());
+    let worker = site.serve(wild);
+    eventually("a job of the kind runs", async || {
+        site.client.schedule(site.key("late"), "").await.unwrap();
+        tokio::time::sleep(ms(200)).await;
+        (!runs.rest().is_empty()).then_some(())
+    })
+    .await;
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
