@@ -28,6 +28,7 @@
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find what is missing, and repair it without a loss |
 //! | [`damage`] | what is stored is damaged or deleted by hand while a worker runs |
+//! | [`extremes`] | the largest, the oddest and the most: payloads, keys, errors, dead letters |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`layers`] | layers of tower around the handlers of a worker |
@@ -54,6 +55,7 @@ mod damage;
 mod demo;
 mod encrypted;
 mod examples;
+mod extremes;
 mod firing;
 mod instances;
 mod journal;

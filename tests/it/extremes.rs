@@ -1,0 +1,206 @@
+//! The largest, the oddest and the most: payloads, keys, errors and dead letters.
+
+use keyfall::{Job, JobState, MAX_FAILURE_BYTES, NewJob, Outcome, Router};
+
+use crate::runs::{eventually, recorder};
+use crate::site::{Running, Site, ms};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payloads_of_any_bytes_arrive_as_they_were_sent() {
+    let site = Site::new("extreme-bytes").await;
+    let every: Vec<u8> = (0..=255).collect();
+    let mut payloads: Vec<Vec<u8>> = every.iter().map(|byte| vec![*byte]).collect();
+    payloads.extend([
+        Vec::new(),
+        every.clone(),
+        every.repeat(4096),
+        b"\n\n\n".to_vec(),
+        b"{\"v\":99}\n1763712345678\nx".to_vec(),
+        vec![0; 1024 * 1024],
+    ]);
+    let name = |number: usize| site.key(format_args!("{number:03}"));
+    let (note, mut runs) = recorder();
+    let handler = note.then(|job| match job.attempt() {
+        1 => Outcome::again_after(ms(0)),
+        _ => Outcome::bury("to be looked at"),
+    });
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    for (number, payload) in payloads.iter().enumerate() {
+        let call = site.client.schedule_bytes(name(number), payload.clone());
+        call.await.unwrap();
+    }
+    // Run, stored again, run again, buried, and requeued: whatever copies it, copies all of it.
+    for job in runs.take(2 * payloads.len()).await {
+        let number: usize = job.key().id().parse().unwrap();
+        assert_eq!(job.payload()[..], payloads[number], "{number}");
+    }
+    site.all_ended().await;
+    worker.stop().await;
+    for (number, payload) in payloads.iter().enumerate() {
+        let letter = site.view(&name(number)).await;
+        assert_eq!(letter.state(), JobState::Dead);
+        assert_eq!(letter.payload()[..], payload[..], "{number}");
+    }
+    let requeued = site.client.prefix(&format!("{}:", site.kind()));
+    let requeued = requeued.requeue().await.unwrap();
+    assert_eq!(requeued.done, payloads.len() as u64);
+    let (note, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
+    for job in runs.take(payloads.len()).await {
+        let number: usize = job.key().id().parse().unwrap();
+        assert_eq!(job.payload()[..], payloads[number], "{number}");
+    }
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn keys_at_their_limits_go_all_the_way() {
+    let long = format!("extreme-keys{}", "a".repeat(64 - "extreme-keys".len()));
+    let site = Site::new(&long).await;
+    let module = "m".repeat(64);
+    let biz = "._-9".repeat(16);
+    let kind = format!("{long}:{module}:{biz}");
+    let odd: [String; 5] = [
+        "i".repeat(256),
+        "ü".repeat(128),
+        "🔑".repeat(64),
+        "%d%s%00\\n?[a-z]".into(),
+        "x".into(),
+    ];
+    let (note, mut runs) = recorder();
+    let handler = note.then(|job| match job.attempt() {
+        1 => Outcome::again_after(ms(0)),
+        _ => Outcome::bury("no"),
+    });
+    let worker = site.serve(Router::new().route(&format!("{kind}:{{id}}"), handler));
+    for id in &odd {
+        let key = format!("{kind}:{id}");
+        site.client.schedule(&key, id).after(ms(100)).await.unwrap();
+        site.client.reschedule(&key).after(ms(150)).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(runs.next().await.key().id(), id);
+        }
+        site.reaches(&key, JobState::Dead).await;
+        let letters = site.client.dead_letters(&key).await.unwrap();
+        assert_eq!(letters[0].json::<String>().unwrap(), *id);
+    }
+    let listed = site.client.list(&format!("{kind}:"), JobState::Dead);
+    assert_eq!(listed.await.unwrap().jobs.len(), odd.len());
+    worker.stop().await;
+    // Nothing in a name is taken for a pattern.
+    let one = site.client.prefix(&format!("{kind}:%d%s%00\\n?["));
+    assert_eq!(one.requeue().await.unwrap().done, 1);
+    assert!(site.client.audit(&kind).await.unwrap().is_clean());
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn an_error_of_ten_megabytes_is_cut_and_holds_nobody_up() {
+    let site = Site::new("extreme-error").await;
+    let (note, mut runs) = recorder();
+    let handler = async move |job: Job| {
+        note.note(&job);
+        match job.key().id() {
+            "loud" => Err("ü".repeat(5 * 1024 * 1024)),
+            "panics" => panic!("{}", "p".repeat(10 * 1024 * 1024)),
+            "buries" => Ok(Outcome::bury("b".repeat(10 * 1024 * 1024))),
+            _ => Ok(Outcome::Done),
+        }
+    };
+    let route = keyfall::Handler::retry(
+        handler,
+        keyfall::RetryPolicy::fixed(ms(10)).unwrap().attempts(2),
+    );
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    for id in ["loud", "panics", "buries"] {
+        site.client.schedule(site.key(id), "").await.unwrap();
+    }
+    for key in site.keys(50) {
+        site.client.schedule(key, "").after(ms(50)).await.unwrap();
+    }
+    runs.take(55).await;
+    site.all_ended().await;
+    for id in ["loud", "panics", "buries"] {
+        let letter = site.reaches(&site.key(id), JobState::Dead).await;
+        let error = letter.last_error().unwrap();
+        assert!(error.len() <= MAX_FAILURE_BYTES, "{id}: {}", error.len());
+        assert!(error.ends_with('…'), "{id}: {error}");
+    }
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+/// The longest that a command of Redis' took, in microseconds, of those that it remembers.
+async fn slowest(site: &Site) -> u64 {
+    type Entry = (u64, u64, u64, Vec<redis::Value>, String, String);
+    let log: Vec<Entry> = site.command(&["SLOWLOG", "GET", "128"]).await;
+    log.iter().map(|entry| entry.2).max().unwrap_or_default()
+}
+
+/// Lists, requeues and trims so many dead letters. No single call may hold Redis up for long,
+/// however many there are.
+async fn dead_letters(count: usize) {
+    let server = keyfall::embedded::Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "extreme-dead").await;
+    let (second, day) = (ms(1000), ms(24 * 3600 * 1000));
+    let key = |n: usize| site.key(format_args!("{}-{n:07}", n % 10));
+    for from in (0..count).step_by(10_000) {
+        let jobs = (from..count.min(from + 10_000)).map(|n| NewJob::new(key(n), ""));
+        for answer in site.client.schedule_many(jobs).await {
+            answer.unwrap();
+        }
+    }
+    let router = Router::new().route(&site.pattern(), async || Outcome::bury("no"));
+    let burying = site.worker(router).dead_letters(count as u64, day);
+    let burying = Running::start(burying);
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(600);
+    while site.stats().await.dead < count as u64 {
+        assert!(
+            std::time::Instant::now() < patience,
+            "{:?}",
+            site.stats().await
+        );
+        tokio::time::sleep(ms(100)).await;
+    }
+    burying.stop().await;
+
+    let () = site.command(&["SLOWLOG", "RESET"]).await;
+    let () = site
+        .command(&["CONFIG", "SET", "slowlog-log-slower-than", "5000"])
+        .await;
+    let prefix = format!("{}:3-", site.kind());
+    let page = site.client.list(&prefix, JobState::Dead).limit(1000);
+    assert_eq!(page.await.unwrap().jobs.len(), 1000);
+    let requeued = site.client.prefix(&prefix).requeue().await.unwrap();
+    assert_eq!(requeued.done as usize, count / 10);
+    let counts = site.client.count(&prefix).await.unwrap();
+    assert_eq!(counts.pending as usize, count / 10, "{counts:?}");
+    // A worker that keeps none for longer than a second.
+    let router = Router::new().route(&site.pattern(), async || {});
+    let trimming = site.worker(router).dead_letters(count as u64, second);
+    let trimming = Running::start(trimming);
+    eventually("all others fall", async || {
+        (site.stats().await.dead == 0).then_some(())
+    })
+    .await;
+    trimming.stop().await;
+    let stats = site.stats().await;
+    assert_eq!(stats.trimmed as usize, count - count / 10, "{stats:?}");
+    let slowest = slowest(&site).await;
+    assert!(slowest < 500_000, "a command took {slowest} µs");
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_thousand_dead_letters_are_listed_requeued_and_trimmed_in_small_steps() {
+    dead_letters(20_000).await;
+}
+
+/// `cargo test --release --all-features --test it a_million -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes, and 1 GiB"]
+async fn a_million_dead_letters_are_listed_requeued_and_trimmed_in_small_steps() {
+    dead_letters(1_000_000).await;
+}
