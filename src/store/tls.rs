@@ -23,7 +23,11 @@ const KEY: &str = "the key of client_certificate";
 pub(super) fn client(info: ConnectionInfo, certificates: &Certificates) -> Result<redis::Client> {
     let opened = match info.addr() {
         ConnectionAddr::TcpTls { insecure: true, .. } => {
-            return Err(invalid("rediss://…#insecure is not supported".into()));
+            return Err(invalid(
+                "the Redis URL is not valid: a certificate cannot be left unchecked, as #insecure \
+                 asks: name its CA by `ClientBuilder::ca_certificate_file`"
+                    .into(),
+            ));
         }
         ConnectionAddr::TcpTls { .. } => {
             // An application may have chosen another one; then that is used.

@@ -47,9 +47,6 @@ fn fault(url: &str) -> Option<String> {
                  feature `tls` of keyfall"
             ));
         }
-        Some(("rediss" | "valkeys", rest)) if rest.contains('#') => {
-            "a certificate cannot be left unchecked: name its CA by `ClientBuilder::ca_certificate_file`"
-        }
         Some(("redis" | "valkey" | "rediss" | "valkeys", rest)) => of_tcp(rest)?,
         Some(("redis+unix" | "valkey+unix" | "unix", _)) => {
             "the database, `db` behind the `?`, is no number"
