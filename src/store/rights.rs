@@ -9,9 +9,9 @@ use redis::Value;
 #[cfg(feature = "worker")]
 use super::link::Request;
 use super::{Store, unique_id};
+use crate::error::ErrorKind;
 #[cfg(feature = "worker")]
-use crate::error::Error;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::key::Kind;
 use crate::names::MARKER;
 
