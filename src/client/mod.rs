@@ -1,24 +1,11 @@
 //! The producer's side: schedule, change, cancel, look up.
 
-mod audit;
 mod builder;
-mod bulk;
-mod change;
-mod counting;
 mod due;
-#[cfg(feature = "worker")]
-mod instances;
-mod letters;
-mod listing;
-mod many;
-mod new_job;
+mod operating;
 mod outbox;
-mod pausing;
-mod schedule;
-mod selection;
-mod stats;
+mod producing;
 mod view;
-mod walk;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,26 +17,26 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde::Serialize;
 
-pub use audit::{Audit, AuditReport, Flawed};
 pub use builder::ClientBuilder;
-pub use bulk::{Bulk, BulkReport, Postpone};
-pub use change::{Cancelled, Reschedule, Rescheduled, Updated};
-pub use counting::Counts;
+pub use operating::audit::{Audit, AuditReport, Flawed};
+pub use operating::bulk::{Bulk, BulkReport, Postpone};
+pub use operating::counting::Counts;
 #[cfg(feature = "worker")]
-pub use instances::{Instance, Unrouted};
-pub use letters::{DeleteDeadLetter, Requeue, Requeued};
-pub use listing::{Cursor, DamagedJob, List, Page};
-use many::Lanes;
-pub use new_job::NewJob;
+pub use operating::instances::{Instance, Unrouted};
+pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
+pub use operating::listing::{Cursor, DamagedJob, List, Page};
+pub use operating::pausing::{Pause, Paused, Resume};
+pub use operating::selection::Selection;
+pub use operating::stats::Stats;
 #[cfg(feature = "worker")]
 pub(crate) use outbox::Operation;
 pub(crate) use outbox::Outbox;
-pub use pausing::{Pause, Paused, Resume};
-pub use schedule::{
+pub use producing::change::{Cancelled, Reschedule, Rescheduled, Updated};
+use producing::many::Lanes;
+pub use producing::new_job::NewJob;
+pub use producing::schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
-pub use selection::Selection;
-pub use stats::Stats;
 pub use view::{JobState, JobView};
 
 use crate::error::{Error, ErrorKind, Result};

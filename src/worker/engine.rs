@@ -9,22 +9,22 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::alarm::Alarm;
-use super::claimer::Claimer;
-use super::desk::Desk;
-use super::events::Events;
+use super::claiming::claimer::Claimer;
+use super::claiming::desk::Desk;
+use super::finding::alarm::Alarm;
+use super::finding::events::Events;
+use super::finding::lookout::Lookout;
+use super::finding::pacer::Pacer;
+use super::finding::reconciler::Reconciler;
 use super::heart::Heart;
 use super::instances::Instances;
-use super::leases::Leases;
 use super::listener::Listener;
-use super::lookout::Lookout;
 use super::notice::Notices;
-use super::pacer::Pacer;
-use super::reconciler::Reconciler;
 use super::roster::Roster;
-use super::runner::Runner;
+use super::running::leases::Leases;
+use super::running::runner::Runner;
+use super::running::slots::Slots;
 use super::settle::Terms;
-use super::slots::Slots;
 use crate::error::{Error, ErrorKind, Result};
 use crate::instance::Description;
 use crate::router::Routes;
@@ -120,10 +120,10 @@ async fn drive(plan: Plan) -> Result<()> {
     let reconciler = Reconciler::new(
         store.clone(),
         roster.clone(),
-        routes.clone(),
         instances.clone(),
         desk.clone(),
         pacer.clone(),
+        events.clone(),
         settings.renewal(),
     );
     let lookout = Lookout::new(
@@ -142,6 +142,7 @@ async fn drive(plan: Plan) -> Result<()> {
         routes: routes.routes.len(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
+        events: events.clone(),
         lookout: lookout.clone(),
         asked: Notify::new(),
     });
@@ -177,7 +178,7 @@ async fn drive(plan: Plan) -> Result<()> {
             () = heart.run() => {}
             () = refresh(&listener) => {}
             () = lookout.run() => {}
-            () = events.run(&reconciler) => {}
+            () = events.run() => {}
         }
     };
     let stopping = async {

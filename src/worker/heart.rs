@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use super::finding::events::Events;
+use super::finding::lookout::Lookout;
+use super::finding::pacer::Pacer;
+use super::finding::reconciler::Reconciler;
 use super::instances::Instances;
-use super::lookout::Lookout;
-use super::pacer::Pacer;
-use super::reconciler::Reconciler;
-use super::slots::Slots;
+use super::running::slots::Slots;
 use crate::error::Result;
 use crate::instance::{Description, Takes};
 use crate::settings::{BEAT, SILENCE};
@@ -33,6 +34,7 @@ pub(crate) struct Heart {
     pub(crate) routes: usize,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
+    pub(crate) events: Arc<Events>,
     pub(crate) lookout: Arc<Lookout>,
     /// Asks for a beat before its time.
     pub(crate) asked: Notify,
@@ -128,7 +130,7 @@ impl Heart {
     fn room(&self) -> String {
         let routes = (0..self.routes).map(|route| self.slots.free(route) > 0);
         let mut room: String = routes.map(|free| if free { '1' } else { '0' }).collect();
-        room.push(if self.reconciler.is_deaf() { 'd' } else { 'h' });
+        room.push(if self.events.are_unheard() { 'd' } else { 'h' });
         room
     }
 }

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::roster::Served;
 use crate::instance::{Description, Takes};
 use crate::key::JobKey;
+use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::LATELY;
 use crate::store::{Alive, unique_id};
@@ -182,6 +183,16 @@ impl Instances {
     /// Whether this instance paces the ledger.
     pub(crate) fn paces(&self, served: &Served) -> bool {
         self.view().standing(served, &self.id).paces
+    }
+
+    /// The route of this instance that takes a job; its fallback only if no instance has another
+    /// one.
+    pub(crate) fn route_of(&self, key: &JobKey, routes: &Routes) -> Option<usize> {
+        let by_fallback = || {
+            let fallback = routes.fallback?;
+            (!self.route(key)).then_some(fallback)
+        };
+        routes.table.find(key).or_else(by_fallback)
     }
 
     /// Whether an instance has a route for this job, or had one lately, fallbacks aside. As long

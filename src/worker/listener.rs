@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::desk::Desk;
-use super::events::Events;
+use super::claiming::desk::Desk;
+use super::finding::events::Events;
+use super::finding::lookout::Lookout;
+use super::finding::pacer::Pacer;
+use super::finding::reconciler::Reconciler;
 use super::heart::Heart;
 use super::instances::Instances;
-use super::leases::Leases;
-use super::lookout::Lookout;
-use super::pacer::Pacer;
-use super::reconciler::Reconciler;
 use super::roster::{Roster, Served};
+use super::running::leases::Leases;
 use crate::error::{Error, ErrorKind};
 use crate::handler::Source;
 use crate::key::Kind;
@@ -49,7 +49,8 @@ impl Listener {
                     self.up().await;
                 }
                 Signal::Gap(error) => {
-                    self.reconciler.hears_nothing();
+                    self.events.are_heard(false);
+                    self.reconciler.sweep_all();
                     if let Some(health) = self.store.health() {
                         health.is_deaf(&error);
                     }
@@ -62,7 +63,8 @@ impl Listener {
 
     /// Events flow. Whatever happened before may have gone unheard.
     async fn up(&self) {
-        self.reconciler.hears();
+        self.events.are_heard(true);
+        self.reconciler.sweep_all();
         self.events.look(false).await;
         self.refresh().await;
     }

@@ -2,39 +2,27 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`listener`] | hears `expired` events and wake-ups |
-//! | [`events`] | sees to it that Redis announces what expires |
-//! | [`pacer`] | touches triggers at their due instant |
-//! | [`reconciler`] | finds what no event announced |
-//! | [`desk`] | holds what they found, for the claimer |
-//! | [`claimer`] | claims as much as there are free [`slots`]; [`pick`] says what |
-//! | [`runner`] | calls the handler, and [`settle`]s |
-//! | [`leases`] | renews the leases of what runs |
-//! | [`lookout`] | looks for jobs that nobody has a route for; [`notice`] tells, [`burial`] buries |
-//! | [`roster`] | knows which kinds are served |
-//! | [`heart`] | says that this instance lives, and asks who else does |
-//! | [`instances`] | knows which of them is to take a job, or to pace a ledger |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
+//! | [`listener`] | hears `expired` events and wake-ups, and passes them on |
+//! | [`heart`] | says that this instance lives, and asks who else does |
+//! | [`finding`] | finds what is due: [`pacer`](finding::pacer) and [`reconciler`](finding::reconciler), [`events`](finding::events) that are to be heard, jobs that nobody takes |
+//! | [`claiming`] | claims what was found, as much as can be run |
+//! | [`running`] | calls the handlers, and keeps their leases |
+//! | [`settle`] | says how an attempt ended |
+//! | [`roster`] | knows which kinds are served |
+//! | [`instances`] | knows which instance is to take a job, or to pace a ledger |
+//! | [`notice`] | tells the owner of the worker |
 
-mod alarm;
-mod burial;
-mod claimer;
-mod desk;
+mod claiming;
 mod engine;
-mod events;
+mod finding;
 mod heart;
 mod instances;
-mod leases;
 mod listener;
-mod lookout;
 mod notice;
-mod pacer;
-mod pick;
-mod reconciler;
 mod roster;
-mod runner;
+mod running;
 mod settle;
-mod slots;
 
 use std::future::Future;
 use std::time::Duration;

@@ -55,6 +55,11 @@ impl Roster {
         roster
     }
 
+    /// The routes of this worker.
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
     /// Reads the list of kinds anew and serves those that are routed. Returns what is new.
     pub(crate) async fn refresh(&self, until: Instant) -> Result<Vec<Arc<Served>>> {
         let kinds = self.store.kinds(until).await?;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Client, JobState, JobView, Pending, Selection};
+use crate::client::{Client, JobState, JobView, Pending, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -264,7 +264,7 @@ fn view(kind: &Kind, state: JobState, now: UnixUs, seen: Seen) -> Result<Option<
 }
 
 /// The id and the number of a dead letter, `id:number`.
-pub(super) fn letter_name(member: &str) -> Result<(&str, u64)> {
+pub(crate) fn letter_name(member: &str) -> Result<(&str, u64)> {
     let parts = member.rsplit_once(':');
     parts
         .and_then(|(id, number)| Some((id, number.parse().ok()?)))

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
 
-use super::due::{NOW, after, at};
 use super::listing::letter_name;
 use super::walk::Walk;
-use super::{Client, Pending, Selection, out_of_place};
+use crate::client::due::{NOW, after, at};
+use crate::client::{Client, Pending, Selection, out_of_place};
 use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
 use crate::prefix::Prefix;

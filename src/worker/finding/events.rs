@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::reconciler::Reconciler;
 use crate::store::{Announced, Store};
 
 /// How often the setting is looked up at the most, whoever doubts it.
@@ -20,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What is known of the events of a server.
 pub(crate) struct Events {
     store: Arc<Store>,
+    /// Neither events nor wake-ups are heard.
+    deaf: AtomicBool,
     /// How many were heard that concern this worker.
     heard: AtomicU64,
     doubted: Notify,
@@ -33,11 +34,22 @@ impl Events {
     pub(crate) fn new(store: Arc<Store>) -> Self {
         Events {
             store,
+            deaf: AtomicBool::new(true),
             heard: AtomicU64::new(0),
             doubted: Notify::new(),
             said: AtomicBool::new(false),
             unknown: AtomicBool::new(false),
         }
+    }
+
+    /// Whether events and wake-ups are heard from now on.
+    pub(crate) fn are_heard(&self, heard: bool) {
+        self.deaf.store(!heard, Ordering::Relaxed);
+    }
+
+    /// Whether neither events nor wake-ups are heard.
+    pub(crate) fn are_unheard(&self) -> bool {
+        self.deaf.load(Ordering::Relaxed)
     }
 
     /// An event was heard.
@@ -60,11 +72,11 @@ impl Events {
     }
 
     /// Looks the setting up whenever somebody doubts it, for ever.
-    pub(crate) async fn run(&self, reconciler: &Reconciler) {
+    pub(crate) async fn run(&self) {
         loop {
             self.doubted.notified().await;
             // Whoever is deaf hears nothing whatever the setting is.
-            if !reconciler.is_deaf() {
+            if !self.are_unheard() {
                 self.look(true).await;
             }
             sleep(AT_LEAST).await;

@@ -9,13 +9,13 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::burial::Burial;
-use super::instances::Instances;
-use super::notice::{Notice, Notices};
-use super::roster::Roster;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::settings::{BATCH, LOOKOUT, TRIM};
 use crate::store::{DeadLimits, Ledger, Store};
+use crate::worker::instances::Instances;
+use crate::worker::notice::{Notice, Notices};
+use crate::worker::roster::Roster;
 
 /// The shortest time between two looks, whoever asks for one: a worker that is replaced by
 /// another should not be missed in between.

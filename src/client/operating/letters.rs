@@ -3,8 +3,8 @@
 use std::future::IntoFuture;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::due::{NOW, after, at};
-use super::{Book, Client, JobView, Pending, out_of_place};
+use crate::client::due::{NOW, after, at};
+use crate::client::{Book, Client, JobView, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Discard, Letter, Revival, When, Word};

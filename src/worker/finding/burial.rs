@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::instances::Instances;
-use super::notice::Notices;
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::record::Record;
 use crate::settings::BATCH;
 use crate::store::{Claimed, DeadLimits, Lane, Ledger, Settlement, Verb};
+use crate::worker::instances::Instances;
+use crate::worker::notice::Notices;
 
 /// How long one call may take.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use futures_util::future::try_join_all;
 
-use super::{Client, Pending, Selection};
+use crate::client::{Client, Pending, Selection};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;

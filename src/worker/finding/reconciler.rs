@@ -1,23 +1,22 @@
 //! Finds what no event announced: jobs that are overdue, and leases that ran out.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 
-use super::desk::Desk;
-use super::instances::Instances;
+use super::events::Events;
 use super::pacer::Pacer;
-use super::pick::route_of;
-use super::roster::{Roster, Served};
 use crate::handler::Source;
-use crate::router::Routes;
 use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
 use crate::store::{RedisClock, Store, Sweep};
 use crate::time::UnixMs;
+use crate::worker::claiming::desk::Desk;
+use crate::worker::instances::Instances;
+use crate::worker::roster::{Roster, Served};
 
 /// Instances that have heard of the same jobs sweep at different times, up to so much later, or
 /// each would claim what the first one finds.
@@ -40,14 +39,12 @@ pub(crate) struct Reconciler {
     store: Arc<Store>,
     clock: Arc<RedisClock>,
     roster: Arc<Roster>,
-    routes: Arc<Routes>,
     instances: Arc<Instances>,
     desk: Arc<Desk>,
     pacer: Arc<Pacer>,
+    events: Arc<Events>,
     /// The connection that was last seen. Another one means that Redis was away.
     connection: AtomicU64,
-    /// No event and no wake-up is heard.
-    deaf: AtomicBool,
     /// How long lapsed leases are left alone after Redis was away, so that their owners can
     /// revive them.
     renewal: Duration,
@@ -82,22 +79,21 @@ impl Reconciler {
     pub(crate) fn new(
         store: Arc<Store>,
         roster: Arc<Roster>,
-        routes: Arc<Routes>,
         instances: Arc<Instances>,
         desk: Arc<Desk>,
         pacer: Arc<Pacer>,
+        events: Arc<Events>,
         renewal: Duration,
     ) -> Arc<Self> {
         Arc::new(Reconciler {
             clock: store.clock().clone(),
             connection: AtomicU64::new(store.connections_opened()),
-            deaf: AtomicBool::new(true),
             store,
             roster,
-            routes,
             instances,
             desk,
             pacer,
+            events,
             renewal,
             asked: Mutex::new(Asked {
                 by_index: HashMap::new(),
@@ -120,23 +116,6 @@ impl Reconciler {
         }
         drop(asked);
         self.told.notify_one();
-    }
-
-    /// Events are heard again, or for the first time: some were lost before.
-    pub(crate) fn hears(&self) {
-        self.deaf.store(false, Ordering::Relaxed);
-        self.sweep_all();
-    }
-
-    /// Neither events nor wake-ups are heard from now on.
-    pub(crate) fn hears_nothing(&self) {
-        self.deaf.store(true, Ordering::Relaxed);
-        self.sweep_all();
-    }
-
-    /// Whether neither events nor wake-ups are heard.
-    pub(crate) fn is_deaf(&self) -> bool {
-        self.deaf.load(Ordering::Relaxed)
     }
 
     /// Look at once for whatever is due: what was announced may not have been heard, or not
@@ -245,7 +224,7 @@ impl Reconciler {
         }
         let now = Instant::now();
         let hold = self.lock().hold;
-        let idle = if self.is_deaf() {
+        let idle = if self.events.are_unheard() {
             SWEEP_DEAF
         } else {
             SWEEP_IDLE
@@ -299,7 +278,11 @@ impl Reconciler {
     fn without_route(&self, served: &Served, ids: &[String]) -> usize {
         let has_route = |id: &&String| {
             let key = served.key(id);
-            key.is_some_and(|key| route_of(&key, &self.routes, &self.instances).is_some())
+            key.is_some_and(|key| {
+                self.instances
+                    .route_of(&key, self.roster.routes())
+                    .is_some()
+            })
         };
         ids.len() - ids.iter().filter(has_route).count()
     }

@@ -4,9 +4,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::roster::Served;
 use crate::settings::UNANNOUNCED;
 use crate::time::{UnixMs, UnixUs};
+use crate::worker::roster::Served;
 
 /// How many jobs are read ahead, and touched in one call, while there are few; it grows to
 /// [`MOST`] while the reads come back full.
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_was_read_is_not_trusted_for_longer_than_wake_ups_are_sent() {
-        let lua = include_str!("../../../lua/lib/trigger.lua");
+        let lua = include_str!("../../../../lua/lib/trigger.lua");
         let (_, rest) = lua.split_once("NEAR_MS = ").unwrap();
         let near: u64 = rest.split_whitespace().next().unwrap().parse().unwrap();
         assert!(READ_AGAIN + Duration::from_millis(10) <= Duration::from_millis(near));

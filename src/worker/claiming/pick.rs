@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::desk::Paper;
-use super::instances::Instances;
-use super::roster::Served;
-use super::slots::{Slot, Slots};
 use crate::handler::Source;
-use crate::key::JobKey;
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::BATCH;
+use crate::worker::instances::Instances;
+use crate::worker::roster::Served;
+use crate::worker::running::slots::{Slot, Slots};
 
 /// What jobs are picked by.
 #[derive(Clone, Copy)]
@@ -202,18 +201,8 @@ fn note(routes: &mut Vec<usize>, route: usize) {
 
 impl Means<'_> {
     fn route_of(self, id: &str, served: &Served) -> Option<usize> {
-        route_of(&served.key(id)?, self.routes, self.instances)
+        self.instances.route_of(&served.key(id)?, self.routes)
     }
-}
-
-/// The route of this instance that takes a job; its fallback only if no instance has another
-/// one.
-pub(crate) fn route_of(key: &JobKey, routes: &Routes, instances: &Instances) -> Option<usize> {
-    let by_fallback = || {
-        let fallback = routes.fallback?;
-        (!instances.route(key)).then_some(fallback)
-    };
-    routes.table.find(key).or_else(by_fallback)
 }
 
 impl Search {

@@ -1,6 +1,6 @@
 //! Many jobs at once, named by what their keys begin with.
 
-use super::Client;
+use crate::client::Client;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -12,9 +12,9 @@ use crate::prefix::Prefix;
 #[derive(Debug)]
 #[must_use = "a selection does nothing by itself"]
 pub struct Selection<'a> {
-    pub(super) client: &'a Client,
+    pub(crate) client: &'a Client,
     /// A text that is no prefix is told when the call is awaited.
-    pub(super) prefix: Result<Prefix>,
+    pub(crate) prefix: Result<Prefix>,
 }
 
 impl Client {
@@ -52,7 +52,7 @@ impl Client {
     }
 
     /// The kinds that a prefix covers, in order.
-    pub(super) async fn kinds_of(&self, prefix: &Prefix) -> Result<Vec<Kind>> {
+    pub(crate) async fn kinds_of(&self, prefix: &Prefix) -> Result<Vec<Kind>> {
         let mut kinds = self.kinds().await?;
         kinds.retain(|kind| prefix.covers(kind));
         Ok(kinds)

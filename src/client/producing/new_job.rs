@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::due::NOW;
+use crate::client::due::NOW;
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
@@ -14,7 +14,7 @@ use crate::record::{Header, Terms};
 use crate::retry::RetryPolicy;
 use crate::store::{Mode, Placement, When};
 
-/// A job for [`Client::schedule_many`](super::Client::schedule_many).
+/// A job for [`Client::schedule_many`](crate::client::Client::schedule_many).
 ///
 /// ```
 /// use keyfall::NewJob;
@@ -29,14 +29,14 @@ use crate::store::{Mode, Placement, When};
 /// ```
 #[must_use = "hand it to `schedule_many`"]
 pub struct NewJob {
-    pub(super) key: Result<JobKey>,
-    pub(super) payload: Result<Bytes>,
-    pub(super) when: Result<When>,
-    pub(super) headers: Headers,
-    pub(super) retry: Option<RetryPolicy>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) attempts: Option<u32>,
-    pub(super) mode: Mode,
+    pub(crate) key: Result<JobKey>,
+    pub(crate) payload: Result<Bytes>,
+    pub(crate) when: Result<When>,
+    pub(crate) headers: Headers,
+    pub(crate) retry: Option<RetryPolicy>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) attempts: Option<u32>,
+    pub(crate) mode: Mode,
 }
 
 /// What can be said of a job before it is scheduled, for whatever holds one at `self$at`.
@@ -85,7 +85,7 @@ macro_rules! job_options {
         }
     };
 }
-pub(super) use job_options;
+pub(crate) use job_options;
 
 impl NewJob {
     /// A job with a payload that is stored as JSON. Due now, unless [`after`](Self::after) or
@@ -128,7 +128,7 @@ impl NewJob {
     }
 
     /// What is sent of it, if all of it is valid.
-    pub(super) fn into_placement(self, payload_limit: usize) -> Result<Placement> {
+    pub(crate) fn into_placement(self, payload_limit: usize) -> Result<Placement> {
         let key = self.key?;
         let payload = self.payload?;
         check_payload(&key, &payload, payload_limit)?;
@@ -145,7 +145,7 @@ impl NewJob {
     }
 }
 
-pub(super) fn to_json(payload: &(impl Serialize + ?Sized)) -> Result<Bytes> {
+pub(crate) fn to_json(payload: &(impl Serialize + ?Sized)) -> Result<Bytes> {
     serde_json::to_vec(payload).map(Bytes::from).map_err(|e| {
         Error::new(
             ErrorKind::InvalidPayload,
@@ -154,7 +154,7 @@ pub(super) fn to_json(payload: &(impl Serialize + ?Sized)) -> Result<Bytes> {
     })
 }
 
-pub(super) fn check_payload(key: &JobKey, payload: &Bytes, limit: usize) -> Result<()> {
+pub(crate) fn check_payload(key: &JobKey, payload: &Bytes, limit: usize) -> Result<()> {
     if payload.len() <= limit {
         return Ok(());
     }

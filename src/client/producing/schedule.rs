@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::time::{Instant, SystemTime};
 
 use super::new_job::job_options;
-use super::{Client, JobState, JobView, NewJob, Pending, out_of_place};
+use crate::client::{Client, JobState, JobView, NewJob, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Answered, Mode, Placement, Word};
 
@@ -67,7 +67,7 @@ pub enum IfPresent {
 }
 
 impl<'a> Schedule<'a> {
-    pub(super) fn new(client: &'a Client, job: NewJob) -> Self {
+    pub(crate) fn new(client: &'a Client, job: NewJob) -> Self {
         Schedule { client, job }
     }
 
@@ -172,7 +172,7 @@ impl<'a> IntoFuture for ScheduleIfPresent<'a> {
 }
 
 impl Scheduled {
-    pub(super) fn from_answer(answered: Answered) -> Result<Self> {
+    pub(crate) fn from_answer(answered: Answered) -> Result<Self> {
         let (placed, due) = match answered.answer {
             Word::Created(due) => (Placed::Created, due),
             Word::Replaced(due) => (Placed::Replaced, due),

@@ -10,17 +10,17 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::Desk;
-use super::instances::Instances;
 use super::pick::{self, Errand, Means, Search, Wanted};
-use super::roster::{Roster, Served};
-use super::runner::{ClaimedAt, Runner};
-use super::slots::{Slot, Slots};
 use crate::error::Result;
 use crate::handler::Source;
 use crate::key::JobKey;
 use crate::router::Routes;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP};
 use crate::store::{ClaimReply, Lane, Sweep, Word};
+use crate::worker::instances::Instances;
+use crate::worker::roster::{Roster, Served};
+use crate::worker::running::runner::{ClaimedAt, Runner};
+use crate::worker::running::slots::{Slot, Slots};
 
 /// How many claims on one ledger are in flight at the same time: one that is carried out
 /// while another travels.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use super::Client;
+use crate::client::Client;
 use crate::error::Result;
 use crate::instance::{Description, Takes};
 use crate::key::Kind;

@@ -1,7 +1,7 @@
 //! How many jobs there are in each state.
 
 use super::walk::Walk;
-use super::{Client, Selection};
+use crate::client::{Client, Selection};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::store::Sought;

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::due::{NOW, after, at};
 use super::new_job::{check_payload, to_json};
-use super::{Client, Pending, out_of_place};
+use crate::client::due::{NOW, after, at};
+use crate::client::{Client, Pending, out_of_place};
 use crate::error::Result;
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Answered, Change, Update, When, Word};
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// Makes a pending job due at once; what is overdue keeps its place. Its
-    /// [story](super::JobView::steps) says `fired`, where [`reschedule`](Self::reschedule) leaves
+    /// [story](crate::client::JobView::steps) says `fired`, where [`reschedule`](Self::reschedule) leaves
     /// `postponed`.
     ///
     /// # Errors

@@ -9,14 +9,14 @@ use futures_util::stream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout_at;
 
-use super::outbox::Operation;
-use super::{Book, Client, NewJob, Scheduled};
+use crate::client::outbox::Operation;
+use crate::client::{Book, Client, NewJob, Scheduled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
 use crate::store::{Answered, Lane, Placement, Word};
 
 /// The lanes of one ledger for the calls that bring batches of their own.
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     free: Mutex<Vec<Lane>>,
     turns: Semaphore,
 }
@@ -58,7 +58,7 @@ impl Client {
     /// occurs sends the jobs of that kind batch by batch, and so more slowly.
     ///
     /// The call may take as long as it makes progress. When a batch has had no answer for
-    /// [`call_timeout`](super::ClientBuilder::call_timeout), what was not sent is not sent.
+    /// [`call_timeout`](crate::client::ClientBuilder::call_timeout), what was not sent is not sent.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) {
@@ -202,7 +202,7 @@ impl Client {
 }
 
 impl Lanes {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Lanes {
             free: Mutex::default(),
             turns: Semaphore::new(LANES),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Client;
+use crate::client::Client;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::store::{Ledger, Slice, Sought};
@@ -12,9 +12,9 @@ use crate::store::{Ledger, Slice, Sought};
 const PATIENCE: u64 = 2;
 
 /// A walk through the jobs of a ledger that are in one state.
-pub(super) struct Walk<'a> {
+pub(crate) struct Walk<'a> {
     client: &'a Client,
-    pub(super) ledger: Arc<Ledger>,
+    pub(crate) ledger: Arc<Ledger>,
     sought: Sought,
     /// How many more may be looked at.
     left: u64,
@@ -22,7 +22,7 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// Through what `sought` says, from its beginning.
-    pub(super) async fn through(
+    pub(crate) async fn through(
         client: &'a Client,
         kind: &Kind,
         mut sought: Sought,
@@ -42,7 +42,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The next page, until there is none.
-    pub(super) async fn next(&mut self) -> Result<Option<Slice>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Slice>> {
         if self.left == 0 {
             return Ok(None);
         }

@@ -13,14 +13,14 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::alarm::Alarm;
-use super::desk::Desk;
 use super::events::Events;
-use super::instances::Instances;
-use super::roster::{Roster, Served};
 use crate::handler::Source;
 use crate::settings::LONGEST_SLEEP;
 use crate::store::{RedisClock, Round, Store};
 use crate::time::{UnixMs, UnixUs};
+use crate::worker::claiming::desk::Desk;
+use crate::worker::instances::Instances;
+use crate::worker::roster::{Roster, Served};
 use track::Track;
 
 /// How long the pacer leaves a ledger alone after a fault.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::future::IntoFuture;
 use std::sync::Arc;
 
-use super::{Client, Pending, Stats};
+use crate::client::{Client, Pending, Stats};
 use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::headers::Headers;

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use tokio::sync::Notify;
 
-use super::roster::Served;
 use crate::handler::Source;
+use crate::worker::roster::Served;
 
 /// How many names of one ledger are kept. More than a claim takes, so that it is full.
 const NAMES: usize = 1024;

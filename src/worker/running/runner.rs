@@ -9,9 +9,6 @@ use tokio::time::sleep;
 use tracing::Instrument;
 
 use super::leases::{Held, Leases, Stop};
-use super::notice::{Notice, Notices};
-use super::roster::Served;
-use super::settle::Ended;
 use super::slots::Slot;
 use crate::handler::Source;
 use crate::handler::{CancelSignal, Job, JobParts, Outcome};
@@ -22,6 +19,9 @@ use crate::router::{RouteEntry, Routes};
 use crate::settings::{FOREVER, WorkerSettings};
 use crate::store::{Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
+use crate::worker::notice::{Notice, Notices};
+use crate::worker::roster::Served;
+use crate::worker::settle::Ended;
 
 /// For how long a record of a newer version is left to those who know it.
 const NOT_FOR_US: Duration = Duration::from_secs(30);

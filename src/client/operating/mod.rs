@@ -1,0 +1,13 @@
+//! What operators call: look, count, audit, pause, and change or end many at once.
+
+pub(super) mod audit;
+pub(super) mod bulk;
+pub(super) mod counting;
+#[cfg(feature = "worker")]
+pub(super) mod instances;
+pub(super) mod letters;
+pub(super) mod listing;
+pub(super) mod pausing;
+pub(super) mod selection;
+pub(super) mod stats;
+pub(super) mod walk;

@@ -1,0 +1,6 @@
+//! What producers call: schedule, one or many, and change what is scheduled.
+
+pub(super) mod change;
+pub(super) mod many;
+pub(super) mod new_job;
+pub(super) mod schedule;

@@ -1,0 +1,11 @@
+//! Claims what was found, as much as can be run.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`desk`] | holds what was found, for the claimer |
+//! | [`pick`] | says what is claimed next |
+//! | [`claimer`] | claims it |
+
+pub(super) mod claimer;
+pub(super) mod desk;
+mod pick;

@@ -1,0 +1,15 @@
+//! Finds what is due: by time, by what Redis announces, and by looking.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`pacer`] | touches triggers at their due instant, when the [`alarm`] goes off |
+//! | [`reconciler`] | finds what no event announced |
+//! | [`events`] | sees to it that Redis announces what expires |
+//! | [`lookout`] | looks for jobs that nobody has a route for, and has them [buried](burial) |
+
+pub(super) mod alarm;
+mod burial;
+pub(super) mod events;
+pub(super) mod lookout;
+pub(super) mod pacer;
+pub(super) mod reconciler;
