@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::Router;
+use crate::client::SettleTerms;
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::names::Names;
@@ -11,7 +12,7 @@ use crate::record::Record;
 use crate::router::Routes;
 use crate::settings::LinkSettings;
 use crate::store::{DeadLimits, Store, read_any_reply};
-use crate::worker::{Notices, Roster, Terms};
+use crate::worker::Roster;
 
 /// What a worker does with a name that it hears, on a Redis that is never asked.
 pub struct Ears {
@@ -25,12 +26,7 @@ impl Ears {
         let routes = Arc::new(router.finish()?);
         let link = LinkSettings::default();
         let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link)?;
-        let dead = DeadLimits {
-            count: 1,
-            age: std::time::Duration::from_secs(1),
-        };
-        let notices = Notices::default();
-        let terms = Terms { dead, notices };
+        let terms = SettleTerms::at_once(DeadLimits::default());
         let roster = Roster::new(store, routes.clone(), terms);
         Ok(Ears { routes, roster })
     }

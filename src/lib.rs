@@ -72,6 +72,8 @@ mod client;
 #[cfg(feature = "worker")]
 mod clock;
 #[cfg(feature = "worker")]
+mod ended;
+#[cfg(feature = "worker")]
 mod ending;
 mod error;
 mod flaw;
@@ -81,6 +83,8 @@ mod headers;
 #[cfg(feature = "worker")]
 mod instance;
 mod key;
+#[cfg(feature = "worker")]
+mod lease;
 mod names;
 mod prefix;
 mod record;
@@ -101,6 +105,8 @@ pub mod embedded;
 #[doc(hidden)]
 pub mod internals;
 #[cfg(feature = "worker")]
+pub mod target;
+#[cfg(feature = "worker")]
 pub mod testing;
 
 pub use client::{
@@ -110,7 +116,7 @@ pub use client::{
     Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Updated,
 };
 #[cfg(feature = "worker")]
-pub use client::{Instance, Unrouted};
+pub use client::{ExtendLease, Extended, Instance, SettleLease, Settled, Unrouted};
 #[cfg(feature = "worker")]
 pub use clock::Clock;
 pub use error::{Error, ErrorKind, Result};
@@ -123,6 +129,8 @@ pub use handler::{
 };
 pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
 pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
+#[cfg(feature = "worker")]
+pub use lease::Lease;
 pub use record::Step;
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]

@@ -68,12 +68,14 @@ impl Prefix {
     }
 
     /// The same, if it does not tell the jobs of a kind apart.
-    pub(crate) fn of_kinds(self) -> Result<Self> {
+    pub(crate) fn of_kinds(self, what: &str) -> Result<Self> {
         if !self.of_id().is_empty() {
             return Err(invalid(
                 &self.text,
-                "it reaches into the id, and only whole kinds can be paused and resumed: end it \
-                 with the third colon, or before",
+                &format!(
+                    "it reaches into the id, and only whole kinds can be {what}: end it with the \
+                     third colon, or before"
+                ),
             ));
         }
         Ok(self)
@@ -122,9 +124,12 @@ mod tests {
         for text in ["app1", "app1:trans:notice", "app1:trans:notice:"] {
             let prefix = Prefix::parse(text).unwrap();
             assert_eq!(prefix.of_id(), "");
-            assert!(prefix.of_kinds().is_ok());
+            assert!(prefix.of_kinds("paused").is_ok());
         }
-        let error = Prefix::parse("a:b:c:1").unwrap().of_kinds().unwrap_err();
+        let error = Prefix::parse("a:b:c:1")
+            .unwrap()
+            .of_kinds("paused")
+            .unwrap_err();
         assert!(error.to_string().contains("third colon"), "{error}");
     }
 

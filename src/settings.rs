@@ -122,7 +122,7 @@ pub(crate) struct WorkerSettings {
     pub(crate) concurrency: usize,
     /// How long a job may be silent before another worker takes it over. Defaults to 15 s:
     /// longer than a restart of Redis takes, short enough for a payment notice.
-    pub(crate) lease: Duration,
+    pub(crate) lease: LeaseLength,
     /// How long a graceful stop waits for handlers. Defaults to 25 s: what orchestrators
     /// allow a process (30 s), less the time to hand back the rest.
     pub(crate) grace: Duration,
@@ -143,7 +143,7 @@ impl Default for WorkerSettings {
     fn default() -> Self {
         WorkerSettings {
             concurrency: 256,
-            lease: Duration::from_secs(15),
+            lease: LeaseLength(Duration::from_secs(15)),
             grace: Duration::from_secs(25),
             timeout: Duration::from_secs(300),
             dead_count: 10_000,
@@ -153,21 +153,32 @@ impl Default for WorkerSettings {
     }
 }
 
+/// How long a lease may be. Shorter ones lapse while Redis is busy for a moment; longer ones
+/// keep the jobs of a worker that died.
 #[cfg(feature = "worker")]
-impl WorkerSettings {
+pub(crate) const LEASES: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+
+/// How long a lease is, and what follows from that.
+#[cfg(feature = "worker")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseLength(pub(crate) Duration);
+
+#[cfg(feature = "worker")]
+impl LeaseLength {
     /// How often a lease is renewed: a third of it, so that two renewals may fail.
-    pub(crate) fn renewal(&self) -> Duration {
-        self.lease / 3
+    pub(crate) fn renewal(self) -> Duration {
+        self.0 / 3
     }
 
-    /// How long before its lease ends a run is over, by our own clock, whatever Redis says.
-    pub(crate) fn margin(&self) -> Duration {
-        self.lease / 15
+    /// Until when a run may go on, by our own clock, whatever Redis says.
+    pub(crate) fn safe(self) -> Duration {
+        self.0 - self.0 / 15
     }
 
     /// How long a handler may go on after its cancellation signal, before it is dropped.
-    pub(crate) fn notice(&self) -> Duration {
-        (self.lease / 15).min(Duration::from_secs(1))
+    pub(crate) fn notice(self) -> Duration {
+        (self.0 / 15).min(Duration::from_secs(1))
     }
 }
 

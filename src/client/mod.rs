@@ -2,9 +2,13 @@
 
 mod builder;
 mod due;
+#[cfg(feature = "worker")]
+mod leases;
 mod operating;
 mod outbox;
 mod producing;
+#[cfg(feature = "worker")]
+mod settling;
 mod view;
 
 use std::collections::HashMap;
@@ -18,6 +22,8 @@ use bytes::Bytes;
 use serde::Serialize;
 
 pub use builder::ClientBuilder;
+#[cfg(feature = "worker")]
+pub use leases::{ExtendLease, Extended, SettleLease, Settled};
 pub use operating::audit::{Audit, AuditReport, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
 pub use operating::counting::Counts;
@@ -28,8 +34,6 @@ pub use operating::listing::{Cursor, DamagedJob, List, Page};
 pub use operating::pausing::{Pause, Paused, Resume};
 pub use operating::selection::Selection;
 pub use operating::stats::Stats;
-#[cfg(feature = "worker")]
-pub(crate) use outbox::Operation;
 pub(crate) use outbox::Outbox;
 pub use producing::change::{Cancelled, Reschedule, Rescheduled, Updated};
 use producing::many::Lanes;
@@ -37,14 +41,16 @@ pub use producing::new_job::NewJob;
 pub use producing::schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
+#[cfg(feature = "worker")]
+pub(crate) use settling::SettleTerms;
 pub use view::{JobState, JobView};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR};
-#[cfg(feature = "worker")]
-use crate::store::Health;
 use crate::store::{Change, Discard, Ledger, Placement, Revival, Store, Update, Word};
+#[cfg(feature = "worker")]
+use crate::store::{DeadLimits, Health, Settlement};
 
 /// Schedules jobs and looks after them.
 ///
@@ -93,6 +99,8 @@ struct Book {
     cancels: Outbox<JobKey>,
     requeues: Outbox<Revival>,
     discards: Outbox<Discard>,
+    #[cfg(feature = "worker")]
+    settles: Outbox<Settlement>,
 }
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -210,6 +218,8 @@ impl Client {
                 cancels: Outbox::new(ledger.clone(), ()),
                 requeues: Outbox::new(ledger.clone(), ()),
                 discards: Outbox::new(ledger.clone(), ()),
+                #[cfg(feature = "worker")]
+                settles: Outbox::new(ledger.clone(), SettleTerms::at_once(DeadLimits::default())),
                 ledger,
             })
         };

@@ -22,7 +22,9 @@ pub(crate) trait Operation: Sized + Send + Sync + 'static {
 
     /// How long a lane waits for more after the first has come, and how many are enough; no time
     /// where somebody waits.
-    const GATHER: (Duration, usize) = (Duration::ZERO, 0);
+    fn gather(_: &Self::Terms) -> (Duration, usize) {
+        (Duration::ZERO, 0)
+    }
 
     /// Sends one batch, as one numbered call.
     fn send(
@@ -130,7 +132,7 @@ async fn run_lane<Op: Operation>(
             {
                 batch.push(more);
             }
-            let (gather, enough) = Op::GATHER;
+            let (gather, enough) = Op::gather(&terms);
             let end = Instant::now() + gather;
             while batch.len() < enough {
                 let room = BATCH - batch.len();

@@ -8,6 +8,7 @@ mod extract;
 mod failure;
 mod job;
 mod outcome;
+mod pull;
 mod route;
 mod sample;
 mod segments;
@@ -29,6 +30,8 @@ pub use failure::{Failure, MAX_FAILURE_BYTES};
 pub use job::Job;
 pub(crate) use job::{JobParts, Names, names};
 pub use outcome::{IntoOutcome, Outcome};
+pub(crate) use pull::{Place, Wanted};
+pub use pull::{Pull, Pulled};
 pub use route::Route;
 pub use sample::SampleJob;
 pub use source::Source;
@@ -98,6 +101,13 @@ where
     fn concurrency(self, jobs: usize) -> Route<S> {
         self.into_route()
             .with(|options| options.concurrency = Some(jobs))
+    }
+
+    /// For how long a job of this route is claimed; from 1 s to 1 day. Defaults to the
+    /// [worker's](crate::Worker::lease).
+    fn lease(self, lease: Duration) -> Route<S> {
+        self.into_route()
+            .with(|options| options.lease = Some(lease))
     }
 
     /// Which of several routes gets a key that they all match: the one with the highest

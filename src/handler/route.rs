@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tower_layer::Layer;
 
-use super::{Endpoint, Handler, Job, JobService, Outcome};
+use super::{Endpoint, Handler, Job, JobService, Outcome, Pull};
 use crate::error::{Error, ErrorKind, Result};
 use crate::retry::RetryPolicy;
+use crate::settings::LEASES;
 
 /// Makes the endpoint of a route from the state of its router.
 type Make<S> = Arc<dyn Fn(Arc<S>) -> Endpoint + Send + Sync>;
@@ -29,6 +30,9 @@ pub(crate) struct RouteOptions {
     pub(crate) timeout: Option<Duration>,
     pub(crate) concurrency: Option<usize>,
     pub(crate) priority: i32,
+    pub(crate) lease: Option<Duration>,
+    /// Its jobs go to whoever pulls them.
+    pub(crate) pull: Option<Pull>,
 }
 
 impl<S: Send + Sync + 'static> Route<S> {
@@ -128,6 +132,8 @@ impl RouteOptions {
         } else if self.concurrency == Some(0) {
             "`concurrency` is 0, so no job could run: write 1 or more, \
              or leave it out for no limit of its own"
+        } else if self.lease.is_some_and(|lease| !LEASES.contains(&lease)) {
+            "`lease` must be from 1 s to 1 day"
         } else {
             return Ok(());
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Entry;
 use crate::error::Result;
-use crate::handler::{Endpoint, Names, names};
+use crate::handler::{Endpoint, Names, Pull, names};
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
@@ -29,6 +29,9 @@ pub(crate) struct RouteEntry {
     pub(crate) concurrency: Option<usize>,
     pub(crate) names: Names,
     pub(crate) priority: i32,
+    pub(crate) lease: Option<Duration>,
+    /// Its jobs go to whoever pulls them, and not to the handler.
+    pub(crate) pull: Option<Pull>,
 }
 
 impl Routes {
@@ -59,6 +62,17 @@ impl Routes {
         patterns.filter_map(Pattern::literal_kind).collect()
     }
 
+    /// To whom jobs go that are pulled, each once.
+    pub(crate) fn pulls(&self) -> Vec<&Pull> {
+        let mut pulls: Vec<&Pull> = Vec::new();
+        for pull in self.routes.iter().filter_map(|route| route.pull.as_ref()) {
+            if !pulls.iter().any(|known| known.is(pull)) {
+                pulls.push(pull);
+            }
+        }
+        pulls
+    }
+
     /// The route that a key belongs to, or else the fallback.
     pub(crate) fn find_or_fallback(&self, key: &JobKey) -> Option<&RouteEntry> {
         let index = self.table.find(key).or(self.fallback)?;
@@ -76,6 +90,8 @@ impl RouteEntry {
             timeout: entry.route.options.timeout,
             concurrency: entry.route.options.concurrency,
             priority: entry.route.options.priority,
+            lease: entry.route.options.lease,
+            pull: entry.route.options.pull,
         }
     }
 }

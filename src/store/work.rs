@@ -11,6 +11,7 @@ use super::{Lane, Ledger};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::names::MARKER;
+use crate::settings::WorkerSettings;
 use crate::time::{UnixMs, UnixUs};
 
 /// A job that this process holds a lease of.
@@ -66,11 +67,21 @@ pub(crate) enum Verb {
     Bury { header: String },
 }
 
-/// How many dead letters a ledger keeps, and for how long.
+/// How many dead letters a ledger keeps, and for how long. By default, what a worker keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeadLimits {
     pub(crate) count: u64,
     pub(crate) age: Duration,
+}
+
+impl Default for DeadLimits {
+    fn default() -> Self {
+        let settings = WorkerSettings::default();
+        DeadLimits {
+            count: settings.dead_count,
+            age: settings.dead_age,
+        }
+    }
 }
 
 /// What a sweep found.
@@ -248,7 +259,7 @@ fn claimed(called: Called) -> Result<ClaimReply> {
 
 impl Claimed {
     /// Reads a lease, `token claims fence due flag`.
-    pub(super) fn parse(id: String, lease: &str, record: Vec<u8>) -> Option<Self> {
+    pub(crate) fn parse(id: String, lease: &str, record: Vec<u8>) -> Option<Self> {
         let fields: Vec<&str> = lease.split(' ').collect();
         let [token, claims, fence, due, flag] = fields[..] else {
             return None;

@@ -254,7 +254,7 @@ impl Rehearsal {
             names: route.names.clone(),
             cancellation: CancelSignal::new(),
         });
-        let outcome = call(route, job, limit, self.settings.notice()).await;
+        let outcome = call(route, job, limit, self.settings.lease.notice()).await;
         let ending = Ending::of(outcome.clone(), attempt, &policy, self.jitter);
         self.last_fence = fence;
         if let Some(view) = self.jobs.get_mut(&key) {

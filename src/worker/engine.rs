@@ -24,11 +24,13 @@ use super::roster::Roster;
 use super::running::leases::Leases;
 use super::running::runner::Runner;
 use super::running::slots::Slots;
-use super::settle::Terms;
+use crate::client::SettleTerms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::instance::Description;
 use crate::router::Routes;
-use crate::settings::{LOOKOUT, LinkSettings, WorkerSettings};
+use crate::settings::{
+    LOOKOUT, LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings,
+};
 use crate::store::{DeadLimits, Store};
 
 /// How long the server is given at the start before it is asked again.
@@ -85,22 +87,27 @@ async fn drive(plan: Plan) -> Result<()> {
     }
 
     let routes = Arc::new(routes);
-    let limits = routes.routes.iter().map(|route| route.concurrency);
-    let slots = Slots::new(settings.concurrency, limits);
+    let slots = Slots::new(settings.concurrency, &routes.routes);
     let dead = DeadLimits {
         count: settings.dead_count,
         age: settings.dead_age,
     };
-    let terms = Terms {
+    let told = notices.clone();
+    let terms = SettleTerms {
         dead,
-        notices: notices.clone(),
+        gather: (SETTLE_GATHER, SETTLE_ENOUGH),
+        on_trimmed: Some(Arc::new(move |kind, letters| told.trimmed(kind, letters))),
     };
     let description = Description::of(&routes);
     let instances = Arc::new(Instances::new(&description)?);
     let roster = Arc::new(Roster::new(store.clone(), routes.clone(), terms));
     let desk = Arc::new(Desk::default());
     let alarm = Alarm::new().map_err(cannot_start)?;
-    let leases = Leases::new(settings.clone());
+    let lengths = routes.routes.iter().filter_map(|route| route.lease);
+    let shortest = lengths
+        .min()
+        .map_or(settings.lease.0, |one| one.min(settings.lease.0));
+    let leases = Leases::new(LeaseLength(shortest));
     let runner = Runner::new(
         handlers,
         routes.clone(),
@@ -124,7 +131,7 @@ async fn drive(plan: Plan) -> Result<()> {
         desk.clone(),
         pacer.clone(),
         events.clone(),
-        settings.renewal(),
+        settings.lease.renewal(),
     );
     let lookout = Lookout::new(
         store.clone(),
@@ -216,7 +223,7 @@ async fn drive(plan: Plan) -> Result<()> {
             }
         }
         leases.hand_back_all();
-        if timeout(HAND_BACK + settings.notice(), all_free(&slots))
+        if timeout(HAND_BACK + settings.lease.notice(), all_free(&slots))
             .await
             .is_err()
         {

@@ -128,7 +128,7 @@ impl Heart {
     }
 
     fn room(&self) -> String {
-        let routes = (0..self.routes).map(|route| self.slots.free(route) > 0);
+        let routes = (0..self.routes).map(|route| self.slots.has_room(route));
         let mut room: String = routes.map(|free| if free { '1' } else { '0' }).collect();
         room.push(if self.events.are_unheard() { 'd' } else { 'h' });
         room

@@ -8,7 +8,6 @@
 //! | [`finding`] | finds what is due: [`pacer`](finding::pacer) and [`reconciler`](finding::reconciler), [`events`](finding::events) that are to be heard, jobs that nobody takes |
 //! | [`claiming`] | claims what was found, as much as can be run |
 //! | [`running`] | calls the handlers, and keeps their leases |
-//! | [`settle`] | says how an attempt ended |
 //! | [`roster`] | knows which kinds are served |
 //! | [`instances`] | knows which instance is to take a job, or to pace a ledger |
 //! | [`notice`] | tells the owner of the worker |
@@ -22,7 +21,6 @@ mod listener;
 mod notice;
 mod roster;
 mod running;
-mod settle;
 
 use std::future::Future;
 use std::time::Duration;
@@ -34,15 +32,14 @@ use tracing::Dispatch;
 use tracing::subscriber::NoSubscriber;
 
 pub use notice::Notice;
-#[cfg(not(feature = "internals"))]
 use notice::Notices;
 #[cfg(feature = "internals")]
-pub(crate) use {notice::Notices, roster::Roster, settle::Terms};
+pub(crate) use roster::Roster;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::router::{Router, Routes};
-use crate::settings::WorkerSettings;
+use crate::settings::{LEASES, LeaseLength, WorkerSettings};
 
 /// Runs the jobs of a router's kinds.
 ///
@@ -102,7 +99,7 @@ impl Worker {
     /// For how long a job is claimed; renewed three times in that time while it runs. When
     /// a worker dies, its jobs are run again after this time. Defaults to 15 s; at least 1 s.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = lease;
+        self.settings.lease = LeaseLength(lease);
         self
     }
 
@@ -226,10 +223,8 @@ impl Worker {
         let settings = &self.settings;
         let fault = if settings.concurrency == 0 {
             "concurrency is 0, so no job could run: write 1 or more".to_owned()
-        } else if !(Duration::from_secs(1)..=Duration::from_secs(24 * 3600))
-            .contains(&settings.lease)
-        {
-            format!("lease {:?} must be from 1 s to 1 day", settings.lease)
+        } else if !LEASES.contains(&settings.lease.0) {
+            format!("lease {:?} must be from 1 s to 1 day", settings.lease.0)
         } else if settings.timeout.is_zero() {
             "timeout is zero, so no run could end in time: make it longer".to_owned()
         } else if settings.dead_count == 0 || settings.dead_age.is_zero() {

@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
-use super::settle::Terms;
-use crate::client::Outbox;
+use crate::client::{Outbox, SettleTerms};
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
@@ -21,6 +20,8 @@ pub(crate) struct Served {
     pub(crate) is_routed: bool,
     /// The routes that match it, a fallback included.
     pub(crate) routes: Vec<usize>,
+    /// Some of its jobs go to those who pull them.
+    pub(crate) is_pulled: bool,
     /// Its place in the roster; stays the same.
     pub(crate) index: usize,
     pub(crate) settles: Outbox<Settlement>,
@@ -31,7 +32,7 @@ pub(crate) struct Served {
 pub(crate) struct Roster {
     store: Arc<Store>,
     routes: Arc<Routes>,
-    terms: Terms,
+    terms: SettleTerms,
     known: RwLock<Known>,
 }
 
@@ -42,7 +43,7 @@ struct Known {
 }
 
 impl Roster {
-    pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, terms: Terms) -> Self {
+    pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, terms: SettleTerms) -> Self {
         let roster = Roster {
             store,
             routes: routes.clone(),
@@ -93,6 +94,9 @@ impl Roster {
             ledger,
             coverage,
             is_routed,
+            is_pulled: routes
+                .iter()
+                .any(|route| self.routes.routes[*route].pull.is_some()),
             routes,
             index: known.list.len(),
             settles,
@@ -147,13 +151,7 @@ impl Served {
         let names = crate::names::Names::new("keyfall");
         let store = Store::new("redis://127.0.0.1:1", names, &Default::default()).unwrap();
         let router = crate::Router::new().route(&format!("{kind}:*"), async || {});
-        let terms = Terms {
-            dead: crate::store::DeadLimits {
-                count: 1,
-                age: std::time::Duration::from_secs(1),
-            },
-            notices: super::notice::Notices::default(),
-        };
+        let terms = SettleTerms::at_once(Default::default());
         let roster = Roster::new(store, Arc::new(router.finish().unwrap()), terms);
         roster.by_kind(kind).unwrap()
     }

@@ -31,6 +31,7 @@
 //! | [`extremes`] | the largest, the oddest and the most: payloads, keys, errors, dead letters |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
+//! | [`pulling`] | consumers that pull: jobs wait until somebody asks, and are theirs then |
 //! | [`layers`] | layers of tower around the handlers of a worker |
 //! | [`mistakes`] | what the compiler says to those who write a handler that is none |
 //! | [`examples`] | each example does what it says, and ends well |
@@ -71,6 +72,7 @@ mod outcomes;
 mod pausing;
 mod process;
 mod proxy;
+mod pulling;
 mod race;
 mod refused;
 mod rights;

@@ -109,7 +109,7 @@ impl<'a> Switch<'a> {
     }
 
     fn begin(self) -> Result<(&'a Client, Prefix, bool)> {
-        let prefix = self.selection.prefix?.of_kinds()?;
+        let prefix = self.selection.prefix?.of_kinds("paused and resumed")?;
         Ok((self.selection.client, prefix, self.dry_run))
     }
 }

@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::Desk;
 use super::pick::{self, Errand, Means, Search, Wanted};
 use crate::error::Result;
-use crate::handler::Source;
+use crate::handler::{Source, Wanted as PullWanted};
 use crate::key::JobKey;
+use crate::prefix::Prefix;
 use crate::router::Routes;
-use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP};
+use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::store::{ClaimReply, Lane, Sweep, Word};
 use crate::worker::instances::Instances;
 use crate::worker::roster::{Roster, Served};
@@ -34,7 +36,9 @@ pub(crate) struct Claimer {
     desk: Arc<Desk>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
-    lease: Duration,
+    lease: LeaseLength,
+    /// Whoever comes to pull.
+    arrivals: mpsc::UnboundedReceiver<PullWanted>,
     counters: Vec<Counter>,
     /// Which ledger is served first in the next round, so that none is always last.
     turn: usize,
@@ -54,6 +58,7 @@ enum Landing {
     Claim {
         named: Vec<Wanted>,
         fill: Vec<Slot>,
+        lease: LeaseLength,
         said: u64,
         reply: Result<ClaimReply>,
     },
@@ -72,8 +77,12 @@ impl Claimer {
         desk: Arc<Desk>,
         slots: Arc<Slots>,
         runner: Arc<Runner>,
-        lease: Duration,
+        lease: LeaseLength,
     ) -> Self {
+        let (told, arrivals) = mpsc::unbounded_channel();
+        for pull in routes.pulls() {
+            pull.tell(told.clone());
+        }
         Claimer {
             roster,
             routes,
@@ -82,6 +91,7 @@ impl Claimer {
             slots,
             runner,
             lease,
+            arrivals,
             counters: Vec::new(),
             turn: 0,
         }
@@ -96,6 +106,7 @@ impl Claimer {
                 () = stop.cancelled() => break,
                 () = self.desk.changed() => {}
                 () = self.slots.freed() => {}
+                Some(wanted) = self.arrivals.recv() => self.look_for(&wanted),
                 Some((served, lane, landing)) = flights.next() => {
                     self.land(&served, lane, landing);
                 }
@@ -106,6 +117,16 @@ impl Claimer {
         }
     }
 
+    /// Somebody pulls: what they want may be due, though nobody here had room for it so far.
+    fn look_for(&self, wanted: &PullWanted) {
+        for served in self.roster.all().iter() {
+            let covers = |prefix: &Prefix| prefix.covers(served.ledger.kind());
+            if served.is_pulled && wanted.iter().any(covers) {
+                self.desk.fall_behind(served);
+            }
+        }
+    }
+
     /// Sends whatever calls make sense now.
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.roster.all();
@@ -113,6 +134,7 @@ impl Claimer {
             slots: &self.slots,
             routes: &self.routes,
             instances: &self.instances,
+            lease: self.lease,
         };
         self.counters.resize_with(ledgers.len(), Counter::default);
         // Where slots are short, each ledger that waits for one gets its share.
@@ -120,7 +142,7 @@ impl Claimer {
             let has_room = served
                 .routes
                 .iter()
-                .any(|route| self.slots.free(*route) > 0);
+                .any(|route| self.slots.free(*route, served.ledger.kind()) > 0);
             has_room && !self.desk.with(served, |paper| paper.is_blank())
         };
         let waiting = ledgers.iter().filter(waits).count();
@@ -136,7 +158,7 @@ impl Claimer {
                 };
                 counter.in_flight += 1;
                 let lane = counter.idle.pop().unwrap_or_else(Lane::new);
-                flights.push(send(served.clone(), lane, errand, self.lease));
+                flights.push(send(served.clone(), lane, errand));
             }
         }
     }
@@ -150,10 +172,11 @@ impl Claimer {
             Landing::Claim {
                 named,
                 fill,
+                lease,
                 said,
                 reply,
             } => match reply {
-                Ok(reply) => self.claimed(served, named, fill, said, reply),
+                Ok(reply) => self.claimed(served, named, fill, said, lease, reply),
                 Err(error) => {
                     served.ledger.note::<()>("claim", &Err(error));
                     self.give_up(served);
@@ -166,6 +189,7 @@ impl Claimer {
                         slots: &self.slots,
                         routes: &self.routes,
                         instances: &self.instances,
+                        lease: self.lease,
                     };
                     search.found(paper, found.overdue, served, means);
                 }),
@@ -189,12 +213,14 @@ impl Claimer {
         named: Vec<Wanted>,
         mut fill: Vec<Slot>,
         said: u64,
+        lease: LeaseLength,
         reply: ClaimReply,
     ) {
         let at = ClaimedAt {
             sent: reply.sent,
             received: Instant::now(),
             server: reply.now,
+            lease,
         };
         if reply.paused {
             self.desk.pause(served);
@@ -241,29 +267,36 @@ impl Claimer {
     }
 }
 
-fn send(served: Arc<Served>, mut lane: Lane, errand: Errand, lease: Duration) -> Flight {
+fn send(served: Arc<Served>, mut lane: Lane, errand: Errand) -> Flight {
     Box::pin(async move {
         let ledger = &served.ledger;
         let until = Instant::now() + FOREVER;
         let landing = match errand {
-            Errand::Due { named, fill, said } => {
+            Errand::Due {
+                named,
+                fill,
+                lease,
+                said,
+            } => {
                 let ids: Vec<&str> = named.iter().map(|wanted| wanted.id.as_str()).collect();
                 let reply = ledger
-                    .claim(&mut lane, &ids, fill.len(), lease, until)
+                    .claim(&mut lane, &ids, fill.len(), lease.0, until)
                     .await;
                 Landing::Claim {
                     named,
                     fill,
+                    lease,
                     said,
                     reply,
                 }
             }
-            Errand::Lapsed { named, said } => {
+            Errand::Lapsed { named, lease, said } => {
                 let keys: Vec<JobKey> = named.iter().filter_map(|w| served.key(&w.id)).collect();
-                let reply = ledger.reclaim(&mut lane, &keys, lease, until).await;
+                let reply = ledger.reclaim(&mut lane, &keys, lease.0, until).await;
                 Landing::Claim {
                     named,
                     fill: Vec::new(),
+                    lease,
                     said,
                     reply,
                 }

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::desk::Paper;
 use crate::handler::Source;
+use crate::key::Kind;
 use crate::router::Routes;
 use crate::routing::Coverage;
-use crate::settings::BATCH;
+use crate::settings::{BATCH, LeaseLength};
 use crate::worker::instances::Instances;
 use crate::worker::roster::Served;
 use crate::worker::running::slots::{Slot, Slots};
@@ -19,6 +20,8 @@ pub(crate) struct Means<'a> {
     pub(crate) slots: &'a Arc<Slots>,
     pub(crate) routes: &'a Routes,
     pub(crate) instances: &'a Instances,
+    /// The lease of a job whose route has none of its own.
+    pub(crate) lease: LeaseLength,
 }
 
 /// A call to make.
@@ -27,10 +30,15 @@ pub(crate) enum Errand {
     Due {
         named: Vec<Wanted>,
         fill: Vec<Slot>,
+        lease: LeaseLength,
         said: u64,
     },
     /// Take these over.
-    Lapsed { named: Vec<Wanted>, said: u64 },
+    Lapsed {
+        named: Vec<Wanted>,
+        lease: LeaseLength,
+        said: u64,
+    },
     /// Look which jobs are due, but for so many of the oldest.
     Look { skip: usize },
 }
@@ -78,7 +86,7 @@ pub(crate) fn next(
         return None;
     }
     lapsed(paper, served, means).or_else(|| match served.coverage {
-        Coverage::Whole(route) => whole(paper, route, means.slots, waiting),
+        Coverage::Whole(route) => whole(paper, route, served, means, waiting),
         Coverage::Mixed => mixed(paper, search, served, means),
         Coverage::None => None,
     })
@@ -86,37 +94,44 @@ pub(crate) fn next(
 
 /// Lapsed jobs, as many as their routes have slots for. The rest waits for the next slot.
 fn lapsed(paper: &mut Paper, served: &Served, means: Means<'_>) -> Option<Errand> {
-    let mut named = Vec::new();
+    let mut claim = Claim::default();
     for id in std::mem::take(&mut paper.lapsed) {
         // Without a route here, it is left to a worker that has one.
         let Some(route) = means.route_of(&id, served) else {
             continue;
         };
-        match means.slots.reserve(route, 1).pop() {
-            Some(slot) if named.len() < BATCH => named.push(Wanted {
-                id,
-                source: Source::Reconciler,
-                slot,
-            }),
-            _ => paper.lapsed.push_back(id),
+        if let Some((id, _)) = claim
+            .add(id, Source::Reconciler, route, served, means)
+            .err()
+        {
+            paper.lapsed.push_back(id);
         }
     }
-    (!named.is_empty()).then_some(Errand::Lapsed {
-        named,
+    let lease = claim.lease?;
+    Some(Errand::Lapsed {
+        named: claim.named,
+        lease,
         said: paper.said,
     })
 }
 
 /// Due jobs of a kind that belongs to one route: those heard of, or the oldest.
-fn whole(paper: &mut Paper, route: usize, slots: &Arc<Slots>, waiting: usize) -> Option<Errand> {
+fn whole(
+    paper: &mut Paper,
+    route: usize,
+    served: &Served,
+    means: Means<'_>,
+    waiting: usize,
+) -> Option<Errand> {
+    let (slots, kind) = (means.slots, served.ledger.kind());
     let wanted = if paper.behind {
         BATCH
     } else {
         paper.heard.len().min(BATCH)
     };
-    let share = slots.free(route).div_ceil(waiting.max(1));
+    let share = slots.free(route, kind).div_ceil(waiting.max(1));
     let share = share.min(slots.at_once(route));
-    let reserved = slots.reserve(route, wanted.min(share));
+    let reserved = slots.reserve(route, kind, wanted.min(share));
     if wanted > 0 && reserved.is_empty() {
         // A name heard now is only a wake-up: a slot that becomes free takes the oldest.
         paper.behind = true;
@@ -127,11 +142,12 @@ fn whole(paper: &mut Paper, route: usize, slots: &Arc<Slots>, waiting: usize) ->
     if reserved.is_empty() {
         return None;
     }
-    let said = paper.said;
+    let (said, lease) = (paper.said, means.lease_of(route));
     if paper.behind {
         return Some(Errand::Due {
             named: Vec::new(),
             fill: reserved,
+            lease,
             said,
         });
     }
@@ -142,6 +158,7 @@ fn whole(paper: &mut Paper, route: usize, slots: &Arc<Slots>, waiting: usize) ->
     Some(Errand::Due {
         named: named.collect(),
         fill: Vec::new(),
+        lease,
         said,
     })
 }
@@ -159,38 +176,82 @@ fn mixed(
         paper.forget();
         return None;
     }
-    let mut named = Vec::new();
-    while named.len() < BATCH
+    let mut claim = Claim::default();
+    let mut later = Vec::new();
+    while claim.named.len() < BATCH
         && let Some((id, source)) = paper.heard.pop_front()
     {
         // An id without a route stays in the ledger for a worker that has one.
         let Some(route) = means.route_of(&id, served) else {
             continue;
         };
-        match means.slots.reserve(route, 1).pop() {
-            Some(slot) => named.push(Wanted { id, source, slot }),
-            None => {
+        match claim.add(id, source, route, served, means) {
+            Ok(()) => {}
+            Err((id, Left::NextCall)) => later.push((id, source)),
+            Err((_, Left::NoSlot)) => {
                 paper.behind = true;
                 note(&mut search.starved, route);
             }
         }
     }
-    if !named.is_empty() {
+    for heard in later.into_iter().rev() {
+        paper.heard.push_front(heard);
+    }
+    if let Some(lease) = claim.lease {
         return Some(Errand::Due {
-            named,
+            named: claim.named,
             fill: Vec::new(),
+            lease,
             said: paper.said,
         });
     }
+    let kind = served.ledger.kind();
     if !served
         .routes
         .iter()
-        .any(|route| means.slots.free(*route) > 0)
+        .any(|route| means.slots.free(*route, kind) > 0)
     {
         return None;
     }
-    let skip = search.next_page(paper, means.slots)?;
+    let skip = search.next_page(paper, means.slots, kind)?;
     Some(Errand::Look { skip })
+}
+
+/// Jobs that one call claims: as many as fit, all with a lease of one length.
+#[derive(Default)]
+struct Claim {
+    named: Vec<Wanted>,
+    /// Of the first one.
+    lease: Option<LeaseLength>,
+}
+
+/// Why a job is not in a claim.
+enum Left {
+    /// The call is full, or the job has a lease of another length.
+    NextCall,
+    NoSlot,
+}
+
+impl Claim {
+    fn add(
+        &mut self,
+        id: String,
+        source: Source,
+        route: usize,
+        served: &Served,
+        means: Means<'_>,
+    ) -> Result<(), (String, Left)> {
+        let lease = means.lease_of(route);
+        if self.named.len() == BATCH || self.lease.is_some_and(|other| other != lease) {
+            return Err((id, Left::NextCall));
+        }
+        let Some(slot) = means.slots.reserve(route, served.ledger.kind(), 1).pop() else {
+            return Err((id, Left::NoSlot));
+        };
+        self.named.push(Wanted { id, source, slot });
+        self.lease = Some(lease);
+        Ok(())
+    }
 }
 
 fn note(routes: &mut Vec<usize>, route: usize) {
@@ -200,6 +261,11 @@ fn note(routes: &mut Vec<usize>, route: usize) {
 }
 
 impl Means<'_> {
+    fn lease_of(self, route: usize) -> LeaseLength {
+        let lease = self.routes.routes[route].lease;
+        lease.map_or(self.lease, LeaseLength)
+    }
+
     fn route_of(self, id: &str, served: &Served) -> Option<usize> {
         self.instances.route_of(&served.key(id)?, self.routes)
     }
@@ -210,12 +276,14 @@ impl Search {
         self.under_way
     }
 
-    fn has_room(&self, slots: &Slots) -> bool {
-        self.starved.iter().any(|route| slots.free(*route) > 0)
+    fn has_room(&self, slots: &Slots, kind: &Kind) -> bool {
+        self.starved
+            .iter()
+            .any(|route| slots.free(*route, kind) > 0)
     }
 
     /// Where to read on, if that makes sense now.
-    fn next_page(&mut self, paper: &Paper, slots: &Slots) -> Option<usize> {
+    fn next_page(&mut self, paper: &Paper, slots: &Slots, kind: &Kind) -> Option<usize> {
         if !paper.behind {
             return None;
         }
@@ -231,7 +299,7 @@ impl Search {
                 ..Search::default()
             };
         } else if !self.open {
-            if !self.has_room(slots) {
+            if !self.has_room(slots, kind) {
                 return None;
             }
             self.passed = 0;
@@ -260,7 +328,7 @@ impl Search {
                 continue;
             };
             let taken = taken.entry(route).or_default();
-            if *taken < means.slots.free(route) {
+            if *taken < means.slots.free(route, served.ledger.kind()) {
                 *taken += 1;
                 paper.heard.push_back((id, Source::Backlog));
             } else {
@@ -276,7 +344,7 @@ impl Search {
             {
                 paper.caught_up(said);
             }
-        } else if !self.whole && !self.has_room(means.slots) {
+        } else if !self.whole && !self.has_room(means.slots, served.ledger.kind()) {
             self.open = false;
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::Result;
 use crate::handler::CancelSignal;
-use crate::settings::{BATCH, WorkerSettings};
+use crate::settings::{BATCH, LeaseLength};
 use crate::store::{Answered, Ledger, Word};
 
 /// Why a run has to end before its handler does.
@@ -32,7 +32,8 @@ pub(crate) struct Leases {
     held: Mutex<HashMap<u64, Lease>>,
     numbers: AtomicU64,
     first: Notify,
-    settings: WorkerSettings,
+    /// The shortest length of a lease on any route.
+    shortest: LeaseLength,
 }
 
 /// One lease, by the job and the token that Redis knows it by.
@@ -43,6 +44,7 @@ struct Lease {
     /// When the last successful claim or renewal was sent.
     since: Instant,
     renewing: bool,
+    length: LeaseLength,
     signal: CancelSignal,
     stop: Option<oneshot::Sender<Stop>>,
 }
@@ -55,9 +57,10 @@ pub(crate) struct Held {
     pub(crate) stop: oneshot::Receiver<Stop>,
 }
 
-/// The leases of one ledger that are to be renewed.
+/// The leases of one ledger, and of one length, that are to be renewed.
 struct Stale {
     ledger: Arc<Ledger>,
+    length: LeaseLength,
     numbers: Vec<u64>,
     /// Id and token of each.
     pairs: Vec<(String, String)>,
@@ -67,12 +70,13 @@ struct Stale {
 type Renewal = (Vec<u64>, Result<(Vec<Answered>, Instant)>);
 
 impl Leases {
-    pub(crate) fn new(settings: WorkerSettings) -> Arc<Self> {
+    /// `shortest` is the shortest that a lease on any route can be.
+    pub(crate) fn new(shortest: LeaseLength) -> Arc<Self> {
         Arc::new(Leases {
             held: Mutex::default(),
             numbers: AtomicU64::new(0),
             first: Notify::new(),
-            settings,
+            shortest,
         })
     }
 
@@ -83,6 +87,7 @@ impl Leases {
         id: String,
         token: String,
         since: Instant,
+        length: LeaseLength,
         signal: CancelSignal,
     ) -> Held {
         let (stop, stopped) = oneshot::channel();
@@ -92,6 +97,7 @@ impl Leases {
             token,
             since,
             renewing: false,
+            length,
             signal,
             stop: Some(stop),
         };
@@ -126,7 +132,7 @@ impl Leases {
 
     /// Renews, warns and ends, for ever.
     pub(crate) async fn run(&self) {
-        let tick = (self.settings.renewal() / 10).max(Duration::from_millis(10));
+        let tick = (self.shortest.renewal() / 10).max(Duration::from_millis(10));
         let mut renewals: FuturesUnordered<BoxFuture<'static, Renewal>> = FuturesUnordered::new();
         loop {
             if self.lock().is_empty() && renewals.is_empty() {
@@ -143,10 +149,10 @@ impl Leases {
 
     /// Warns the runs whose lease is about to end, and ends those whose lease has.
     fn end_overdue(&self, now: Instant) {
-        let safe = self.settings.lease - self.settings.margin();
         for lease in self.lock().values_mut() {
+            let safe = lease.length.safe();
             let age = now.saturating_duration_since(lease.since);
-            if age + self.settings.notice() >= safe {
+            if age + lease.length.notice() >= safe {
                 lease.signal.raise();
             }
             if age >= safe {
@@ -157,16 +163,17 @@ impl Leases {
 
     /// The calls that renew what is to be renewed now.
     fn step(&self, now: Instant) -> Vec<BoxFuture<'static, Renewal>> {
-        let mut due: HashMap<String, Stale> = HashMap::new();
+        let mut due: HashMap<(String, Duration), Stale> = HashMap::new();
         for (number, lease) in self.lock().iter_mut() {
             let age = now.saturating_duration_since(lease.since);
-            if lease.renewing || age < self.settings.renewal() {
+            if lease.renewing || age < lease.length.renewal() {
                 continue;
             }
             lease.renewing = true;
-            let subject = lease.ledger.subject().to_owned();
-            let stale = due.entry(subject).or_insert_with(|| Stale {
+            let call = (lease.ledger.subject().to_owned(), lease.length.0);
+            let stale = due.entry(call).or_insert_with(|| Stale {
                 ledger: lease.ledger.clone(),
+                length: lease.length,
                 numbers: Vec::new(),
                 pairs: Vec::new(),
             });
@@ -179,9 +186,9 @@ impl Leases {
             for (numbers, pairs) in batches {
                 let ledger = stale.ledger.clone();
                 let (numbers, pairs) = (numbers.to_vec(), pairs.to_vec());
-                let (lease, until) = (self.settings.lease, now + self.settings.renewal());
+                let (length, until) = (stale.length.0, now + stale.length.renewal());
                 calls.push(Box::pin(async move {
-                    let answer = ledger.renew(&pairs, lease, until).await;
+                    let answer = ledger.renew(&pairs, length, until).await;
                     (numbers, answer)
                 }));
             }
@@ -241,10 +248,11 @@ impl Held {
     /// Whether the lease is still ours, by the clock of this process. It may be over before the
     /// run has begun: the reply to the claim was long on its way, or this process was stopped.
     pub(crate) fn is_good(&self) -> bool {
-        let safe = self.leases.settings.lease - self.leases.settings.margin();
         let held = self.leases.lock();
         let lease = held.get(&self.number);
-        lease.is_some_and(|lease| lease.stop.is_some() && lease.since.elapsed() < safe)
+        lease.is_some_and(|lease| {
+            lease.stop.is_some() && lease.since.elapsed() < lease.length.safe()
+        })
     }
 }
 

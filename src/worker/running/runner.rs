@@ -10,18 +10,19 @@ use tracing::Instrument;
 
 use super::leases::{Held, Leases, Stop};
 use super::slots::Slot;
+use crate::ended::Ended;
 use crate::handler::Source;
-use crate::handler::{CancelSignal, Job, JobParts, Outcome};
+use crate::handler::{CancelSignal, Job, JobParts, Outcome, Place};
 use crate::key::JobKey;
+use crate::lease::Lease;
 use crate::record::{Header, Record, RecordFault};
 use crate::retry::RetryPolicy;
 use crate::router::{RouteEntry, Routes};
-use crate::settings::{FOREVER, WorkerSettings};
+use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
 use crate::store::{Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::roster::Served;
-use crate::worker::settle::Ended;
 
 /// For how long a record of a newer version is left to those who know it.
 const NOT_FOR_US: Duration = Duration::from_secs(30);
@@ -46,6 +47,8 @@ pub(crate) struct ClaimedAt {
     pub(crate) received: Instant,
     /// The server's time of the claim.
     pub(crate) server: UnixUs,
+    /// For how long it is.
+    pub(crate) lease: LeaseLength,
 }
 
 /// One job between its claim and its settlement.
@@ -111,6 +114,7 @@ impl Runner {
             claimed.id,
             claimed.token.clone(),
             at.sent,
+            at.lease,
             signal.clone(),
         );
         let run = Run {
@@ -202,8 +206,12 @@ impl Run {
         let limit = terms.timeout().or(route.timeout);
         let limit = limit.unwrap_or(runner.settings.timeout);
         let job = self.job(record, attempt, policy.max_attempts(), route, at);
+        if let Some(place) = self.slot.take_place() {
+            let is_theirs = self.hand_over(place, job, at.lease).await;
+            return (!is_theirs).then(|| ended.give_back(self.due));
+        }
         tracing::debug!(source = ?self.source, lag = ?job.lag(), "started");
-        match self.call(route, limit, job).await {
+        match self.call(route, limit, at.lease.notice(), job).await {
             Ok(outcome) => {
                 tracing::debug!(?outcome, "ended");
                 Some(ended.verb(outcome, rand::random()))
@@ -243,14 +251,29 @@ impl Run {
         })
     }
 
+    /// Hands the job to one who pulls, and keeps its lease until they accept. Whether it is
+    /// theirs; or nobody's any more.
+    async fn hand_over(&mut self, place: Place, job: Job, length: LeaseLength) -> bool {
+        let lease = Lease::new(self.key.clone(), &self.token);
+        let Some(accepted) = place.deliver(job, lease, length.0) else {
+            tracing::debug!("given back, because nobody waits for it any more");
+            return false;
+        };
+        tokio::select! {
+            biased;
+            accepted = accepted => accepted.is_ok(),
+            stop = &mut self.held.stop => stop != Ok(Stop::HandBack),
+        }
+    }
+
     /// Calls the handler; a panic is a failed attempt, and so is a run that takes too long.
     async fn call(
         &mut self,
         route: &RouteEntry,
         limit: Duration,
+        notice: Duration,
         job: Job,
     ) -> Result<Outcome, Stop> {
-        let notice = self.runner.settings.notice();
         let call = route.handler.call_and_catch(job);
         let mut call = std::pin::pin!(call);
         let why = tokio::select! {

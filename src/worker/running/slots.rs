@@ -1,8 +1,13 @@
-//! How many jobs may run at the same time: over all, and on each route.
+//! How many jobs may run at the same time: over all, and on each route. Where jobs go to those
+//! who pull them, a place in their hands counts as a slot.
 
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
+
+use crate::handler::{Place, Pull};
+use crate::key::Kind;
+use crate::router::RouteEntry;
 
 /// How many jobs may wait to be settled without a slot, or as many as there are slots. Enough for
 /// several calls to be filled while others travel.
@@ -15,6 +20,8 @@ const FEW: usize = 64;
 /// wait for a slot.
 pub(crate) struct Slots {
     free: Mutex<Free>,
+    /// By route: who hands out its places, if it has any.
+    pulls: Vec<Option<Pull>>,
     /// Told whenever a slot became free, or a job was settled.
     freed: Notify,
 }
@@ -26,20 +33,31 @@ struct Free {
     total: usize,
     /// Jobs whose handler has ended and whose settlement has not, and that hold no slot.
     unsettled: usize,
+    /// Jobs that were claimed for those who pull, and are not in their hands yet.
+    places: usize,
 }
 
 /// The right to run one job of a route; given back when it is dropped.
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     route: usize,
-    /// It was given back before its job was settled.
-    early: bool,
+    holds: Holds,
+}
+
+enum Holds {
+    /// A place among those that run.
+    Run,
+    /// Nothing any more: it was given back before its job was settled.
+    Nothing,
+    /// The hand of one who pulls, until it was filled.
+    Place(Option<Place>),
 }
 
 impl Slots {
-    /// `routes` are the limits of the routes; `None` has none of its own.
-    pub(crate) fn new(all: usize, routes: impl Iterator<Item = Option<usize>>) -> Arc<Self> {
-        let limits: Vec<usize> = routes.map(|limit| limit.unwrap_or(all)).collect();
+    /// `routes` are those of the worker; one without a limit has none of its own.
+    pub(crate) fn new(all: usize, routes: &[RouteEntry]) -> Arc<Self> {
+        let limits = routes.iter().map(|route| route.concurrency.unwrap_or(all));
+        let limits: Vec<usize> = limits.collect();
         Arc::new(Slots {
             free: Mutex::new(Free {
                 all,
@@ -47,43 +65,68 @@ impl Slots {
                 limits,
                 total: all,
                 unsettled: 0,
+                places: 0,
             }),
+            pulls: routes.iter().map(|route| route.pull.clone()).collect(),
             freed: Notify::new(),
         })
     }
 
-    /// How many jobs of this route could start now.
-    pub(crate) fn free(&self, route: usize) -> usize {
-        let free = self.lock();
-        free.all.min(free.routes[route])
+    /// How many jobs of this route and kind could start now.
+    pub(crate) fn free(&self, route: usize, kind: &Kind) -> usize {
+        match &self.pulls[route] {
+            Some(pull) => pull.places(kind),
+            None => self.lock().room(route),
+        }
+    }
+
+    /// Whether a job of this route could start now.
+    pub(crate) fn has_room(&self, route: usize) -> bool {
+        match &self.pulls[route] {
+            Some(pull) => pull.has_places(),
+            None => self.lock().room(route) > 0,
+        }
     }
 
     /// How many slots of this route one claim takes at the most: where there are many, half of
     /// them, so that Redis carries out one claim while what another brought is run.
     pub(crate) fn at_once(&self, route: usize) -> usize {
+        if self.pulls[route].is_some() {
+            return usize::MAX;
+        }
         let free = self.lock();
         (free.total.min(free.limits[route]) / 2).max(FEW)
     }
 
-    /// Takes up to `count` slots of this route.
-    pub(crate) fn reserve(self: &Arc<Self>, route: usize, count: usize) -> Vec<Slot> {
+    /// Takes up to `count` slots of this route, for jobs of this kind.
+    pub(crate) fn reserve(self: &Arc<Self>, route: usize, kind: &Kind, count: usize) -> Vec<Slot> {
+        let slot = |holds| Slot {
+            slots: self.clone(),
+            route,
+            holds,
+        };
+        if let Some(pull) = &self.pulls[route] {
+            let places = pull.reserve(kind, count);
+            self.lock().places += places.len();
+            let slots = places
+                .into_iter()
+                .map(|place| slot(Holds::Place(Some(place))));
+            return slots.collect();
+        }
         let mut free = self.lock();
-        let taken = count.min(free.all).min(free.routes[route]);
+        let taken = count.min(free.room(route));
         free.all -= taken;
         free.routes[route] -= taken;
         drop(free);
-        let slot = || Slot {
-            slots: self.clone(),
-            route,
-            early: false,
-        };
-        std::iter::repeat_with(slot).take(taken).collect()
+        std::iter::repeat_with(|| slot(Holds::Run))
+            .take(taken)
+            .collect()
     }
 
     /// Whether no slot is taken, and nothing is to be settled.
     pub(crate) fn all_free(&self) -> bool {
         let free = self.lock();
-        free.all == free.total && free.unsettled == 0
+        free.all == free.total && free.unsettled == 0 && free.places == 0
     }
 
     /// Returns when a slot has become free since the last call.
@@ -101,15 +144,23 @@ impl Slot {
         self.route
     }
 
+    /// The hand that the job goes to, if it goes to one who pulls.
+    pub(crate) fn take_place(&mut self) -> Option<Place> {
+        match &mut self.holds {
+            Holds::Place(place) => place.take(),
+            _ => None,
+        }
+    }
+
     /// Gives the slot back while its job is still to be settled, so that the next one need
     /// not wait for that; unless too many jobs are to be settled already. Then Redis must be
     /// away, and memory is bounded.
     pub(crate) fn handler_ended(&mut self) {
         let mut free = self.slots.lock();
-        if !self.early && free.unsettled < free.total.max(UNSETTLED) {
+        if matches!(self.holds, Holds::Run) && free.unsettled < free.total.max(UNSETTLED) {
             free.unsettled += 1;
             free.give_back(self.route);
-            self.early = true;
+            self.holds = Holds::Nothing;
             drop(free);
             self.slots.freed.notify_one();
         }
@@ -118,11 +169,13 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        // The place first: whoever is told of a free slot looks for it at once.
+        drop(self.take_place());
         let mut free = self.slots.lock();
-        if self.early {
-            free.unsettled -= 1;
-        } else {
-            free.give_back(self.route);
+        match self.holds {
+            Holds::Run => free.give_back(self.route),
+            Holds::Nothing => free.unsettled -= 1,
+            Holds::Place(_) => free.places -= 1,
         }
         drop(free);
         self.slots.freed.notify_one();
@@ -130,6 +183,10 @@ impl Drop for Slot {
 }
 
 impl Free {
+    fn room(&self, route: usize) -> usize {
+        self.all.min(self.routes[route])
+    }
+
     fn give_back(&mut self, route: usize) {
         self.all += 1;
         self.routes[route] += 1;
@@ -139,35 +196,52 @@ impl Free {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Handler, Router};
+
+    fn slots(all: usize, limits: &[Option<usize>]) -> Arc<Slots> {
+        let mut router: Router = Router::new();
+        for (place, limit) in limits.iter().enumerate() {
+            let pattern = format!("app1:trans:kind{place}:*");
+            router = match limit {
+                Some(limit) => router.route(&pattern, (async || {}).concurrency(*limit)),
+                None => router.route(&pattern, async || {}),
+            };
+        }
+        Slots::new(all, &router.finish().unwrap().routes)
+    }
+
+    fn kind() -> Kind {
+        Kind::parse("app1:trans:kind").unwrap()
+    }
 
     #[test]
     fn a_route_takes_no_more_than_its_limit_and_leaves_the_rest_to_others() {
-        let slots = Slots::new(10, [Some(3), None].into_iter());
-        let first = slots.reserve(0, 5);
-        assert_eq!((first.len(), slots.free(0)), (3, 0));
-        let second = slots.reserve(1, 100);
+        let slots = slots(10, &[Some(3), None]);
+        let first = slots.reserve(0, &kind(), 5);
+        assert_eq!((first.len(), slots.free(0, &kind())), (3, 0));
+        let second = slots.reserve(1, &kind(), 100);
         assert_eq!(second.len(), 7);
         drop(first);
-        assert_eq!((slots.free(0), slots.free(1)), (3, 3));
+        assert_eq!((slots.free(0, &kind()), slots.free(1, &kind())), (3, 3));
         drop(second);
         assert!(slots.all_free());
     }
 
     #[test]
     fn not_all_jobs_may_wait_to_be_settled_without_a_slot() {
-        let slots = Slots::new(2, [None].into_iter());
+        let slots = slots(2, &[None]);
         let mut jobs = Vec::new();
         while jobs.len() < UNSETTLED {
-            jobs.extend(slots.reserve(0, 2));
+            jobs.extend(slots.reserve(0, &kind(), 2));
             jobs.iter_mut().for_each(Slot::handler_ended);
         }
-        jobs.extend(slots.reserve(0, 2));
+        jobs.extend(slots.reserve(0, &kind(), 2));
         assert_eq!(jobs.len(), UNSETTLED + 2);
         jobs[UNSETTLED].handler_ended();
-        assert_eq!(slots.free(0), 0);
+        assert_eq!(slots.free(0, &kind()), 0);
         jobs.remove(0);
         jobs[UNSETTLED - 1].handler_ended();
-        assert_eq!(slots.free(0), 1);
+        assert_eq!(slots.free(0, &kind()), 1);
         assert!(!slots.all_free());
         jobs.clear();
         assert!(slots.all_free());

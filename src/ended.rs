@@ -1,49 +1,11 @@
-//! How outcomes become settlements, and settlements travel.
+//! An attempt that has ended, and the settlement that its outcome asks for.
 
-use std::time::{Duration, Instant};
-
-use super::notice::Notices;
-use crate::client::Operation;
 use crate::ending::Ending;
-use crate::error::Result;
 use crate::handler::Outcome;
 use crate::record::Header;
 use crate::retry::RetryPolicy;
-use crate::settings::{SETTLE_ENOUGH, SETTLE_GATHER};
-use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb, When};
+use crate::store::{Verb, When};
 use crate::time::UnixMs;
-
-/// What all settlements of a worker have in common.
-#[derive(Clone)]
-pub(crate) struct Terms {
-    pub(crate) dead: DeadLimits,
-    pub(crate) notices: Notices,
-}
-
-impl Operation for Settlement {
-    type Terms = Terms;
-
-    const GATHER: (Duration, usize) = (SETTLE_GATHER, SETTLE_ENOUGH);
-
-    async fn send(
-        ledger: &Ledger,
-        lane: &mut Lane,
-        terms: &Terms,
-        items: &[Self],
-        until: Instant,
-    ) -> Result<Vec<Answered>> {
-        let (answers, trimmed) = ledger.settle(lane, items, terms.dead, until).await?;
-        terms.notices.trimmed(ledger.kind(), trimmed);
-        Ok(answers)
-    }
-
-    fn bytes(&self) -> usize {
-        match &self.verb {
-            Verb::Done => 0,
-            Verb::Later { header, .. } | Verb::Bury { header } => header.len() + self.payload_bytes,
-        }
-    }
-}
 
 /// An attempt that has ended, and what the ledger is to do then.
 pub(crate) struct Ended<'a> {
@@ -106,6 +68,8 @@ impl Ended<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn verb(outcome: Outcome, attempt: u32) -> Verb {

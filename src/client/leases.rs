@@ -1,0 +1,195 @@
+//! The calls of whoever holds a lease: extend it, and end it.
+
+use std::future::IntoFuture;
+use std::time::{Duration, SystemTime};
+
+use super::{Book, Client, Pending, out_of_place};
+use crate::ended::Ended;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handler::Outcome;
+use crate::lease::Lease;
+use crate::record::Record;
+use crate::retry::RetryPolicy;
+use crate::settings::LEASES;
+use crate::store::{Claimed, Found, Settlement, Verb, Word};
+
+/// A call to [`Client::settle`]; sent when it is awaited.
+#[must_use = "nothing is settled until it is awaited"]
+pub struct SettleLease<'a> {
+    client: &'a Client,
+    lease: &'a Lease,
+    outcome: Outcome,
+    policy: RetryPolicy,
+}
+
+/// A call to [`Client::extend`]; sent when it is awaited.
+#[must_use = "nothing is extended until it is awaited"]
+pub struct ExtendLease<'a> {
+    client: &'a Client,
+    lease: &'a Lease,
+    length: Duration,
+}
+
+/// What became of a [`Client::settle`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settled {
+    /// The job is done.
+    Done,
+    /// The job is pending again, and due at this time.
+    Pending(SystemTime),
+    /// The job is not run again: what was scheduled while it ran took its place.
+    Replaced,
+    /// The job is not run again: somebody cancelled it while it ran.
+    Cancelled,
+    /// The job is a dead letter with this number.
+    Buried(u64),
+    /// Nothing was done: the job has no lease. It was settled before, or lost with the data set.
+    Gone,
+    /// Nothing was done: the lease had lapsed, and somebody else has the job now.
+    Taken,
+}
+
+/// What became of a [`Client::extend`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Extended {
+    /// The lease runs on from now.
+    Extended,
+    /// It does, but somebody has cancelled the job: it is to be ended soon.
+    Cancelled,
+    /// The job has no lease: it was settled before, or lost with the data set.
+    Gone,
+    /// The lease had lapsed, and somebody else has the job now.
+    Taken,
+}
+
+impl Client {
+    /// Ends a lease that was [pulled](crate::target::Pull), with this outcome of its run. What
+    /// then becomes of the job is as after a handler; of a failed one, the job's own policy
+    /// decides, or else that of [`retry`](SettleLease::retry).
+    ///
+    /// A lease that has lapsed can be settled as long as nobody else has claimed the job.
+    /// Settling twice answers [`Settled::Gone`] the second time.
+    ///
+    /// # Errors
+    /// When it is awaited: if Redis does not answer in time, or the record is damaged.
+    pub fn settle<'a>(&'a self, lease: &'a Lease, outcome: Outcome) -> SettleLease<'a> {
+        SettleLease {
+            client: self,
+            lease,
+            outcome,
+            policy: RetryPolicy::default(),
+        }
+    }
+
+    /// Lets a lease run for `length` from now, be that longer or shorter than before. One that
+    /// has lapsed is revived, unless somebody else has claimed the job.
+    ///
+    /// # Errors
+    /// When it is awaited: if `length` is not from 1 s to 1 day, or Redis does not answer in
+    /// time.
+    pub fn extend<'a>(&'a self, lease: &'a Lease, length: Duration) -> ExtendLease<'a> {
+        ExtendLease {
+            client: self,
+            lease,
+            length,
+        }
+    }
+}
+
+impl SettleLease<'_> {
+    /// The policy of a job that has none of its own. Defaults to [`RetryPolicy::default`].
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The settlement, from the record as it is now: whoever holds the lease is the only one
+    /// who changes attempts and terms. `Err` if the lease is nobody's, or somebody else's.
+    async fn verb(self, book: &Book) -> Result<Result<(Verb, usize), Settled>> {
+        if self.outcome == Outcome::Done {
+            return Ok(Ok((Verb::Done, 0)));
+        }
+        let key = self.lease.key();
+        let found = book.ledger.get(key.id(), self.client.deadline()).await?;
+        let Found::Leased { lease, record, .. } = found else {
+            return Ok(Err(Settled::Gone));
+        };
+        let damaged = |fault: String| Error::new(ErrorKind::Damaged, format!("{key}: {fault}"));
+        let bytes = record.len();
+        let claimed = Claimed::parse(key.id().to_owned(), &lease, Vec::new())
+            .ok_or_else(|| damaged("its lease is damaged".into()))?;
+        if claimed.token != self.lease.token() {
+            return Ok(Err(Settled::Taken));
+        }
+        let record = Record::parse(record).map_err(|fault| damaged(fault.to_string()))?;
+        let ended = Ended {
+            header: &record.header,
+            attempt: record.header.attempts.saturating_add(claimed.claims),
+            policy: &record.header.terms.policy(&self.policy),
+        };
+        Ok(Ok((ended.verb(self.outcome, rand::random()), bytes)))
+    }
+}
+
+impl<'a> IntoFuture for SettleLease<'a> {
+    type Output = Result<Settled>;
+    type IntoFuture = Pending<'a, Settled>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (client, lease) = (self.client, self.lease);
+            let book = client.book(lease.key())?;
+            let (verb, payload_bytes) = match self.verb(&book).await? {
+                Ok(verb) => verb,
+                Err(nothing_to_do) => return Ok(nothing_to_do),
+            };
+            let settlement = Settlement {
+                key: lease.key().clone(),
+                token: lease.token().to_owned(),
+                verb,
+                payload_bytes,
+            };
+            let answered = book.settles.send(settlement, client.deadline()).await?;
+            Ok(match answered.answer {
+                Word::Done => Settled::Done,
+                Word::Later(due) => Settled::Pending(due.to_system()),
+                Word::Superseded => Settled::Replaced,
+                Word::Cancelled => Settled::Cancelled,
+                Word::Buried(letter) => Settled::Buried(letter),
+                Word::Gone => Settled::Gone,
+                Word::Foreign => Settled::Taken,
+                other => return Err(out_of_place(other)),
+            })
+        })
+    }
+}
+
+impl<'a> IntoFuture for ExtendLease<'a> {
+    type Output = Result<Extended>;
+    type IntoFuture = Pending<'a, Extended>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            if !LEASES.contains(&self.length) {
+                return Err(Error::new(
+                    ErrorKind::InvalidTime,
+                    format!("a lease of {:?} must be from 1 s to 1 day", self.length),
+                ));
+            }
+            let key = self.lease.key();
+            let book = self.client.book(key)?;
+            let pair = (key.id().to_owned(), self.lease.token().to_owned());
+            let until = self.client.deadline();
+            let (answers, _) = book.ledger.renew(&[pair], self.length, until).await?;
+            Ok(match answers[0].answer {
+                Word::Renewed => Extended::Extended,
+                Word::Cancelled => Extended::Cancelled,
+                Word::Gone => Extended::Gone,
+                Word::Foreign => Extended::Taken,
+                other => return Err(out_of_place(other)),
+            })
+        })
+    }
+}

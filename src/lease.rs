@@ -1,0 +1,103 @@
+//! The right to run a job, as it is handed to whoever runs it elsewhere.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::JobKey;
+
+/// What ends a job or extends its lease: the name of the job and the token of the lease. It
+/// stands for one attempt and no other, so it can be stored, and presented anywhere, by any
+/// process that can reach the same Redis.
+///
+/// As text it is `app:module:biz:id@token`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Lease {
+    key: JobKey,
+    token: Box<str>,
+}
+
+impl Lease {
+    pub(crate) fn new(key: JobKey, token: &str) -> Self {
+        Lease {
+            key,
+            token: token.into(),
+        }
+    }
+
+    /// The job that it is of.
+    pub fn key(&self) -> &JobKey {
+        &self.key
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+}
+
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.key, self.token)
+    }
+}
+
+impl FromStr for Lease {
+    type Err = Error;
+
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`] if the text is no lease.
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = |fault: &str| {
+            let shown: String = text.chars().take(120).collect();
+            Error::new(
+                ErrorKind::InvalidKey,
+                format!("{shown:?} is no lease: {fault}; pass it on as it was handed out"),
+            )
+        };
+        // An id may have an `@`, a token has none.
+        let (key, token) = text
+            .rsplit_once('@')
+            .ok_or_else(|| invalid("it has no `@`, which stands between key and token"))?;
+        let is_token = |(lane, number): (&str, &str)| {
+            let is_hex = lane.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+            is_hex && is_number && !lane.is_empty() && !number.is_empty() && token.len() <= 64
+        };
+        if !token.split_once('-').is_some_and(is_token) {
+            return Err(invalid("what follows the `@` is no token"));
+        }
+        let key = key
+            .parse::<JobKey>()
+            .map_err(|error| invalid(&error.to_string()))?;
+        Ok(Lease::new(key, token))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_read_as_it_is_written() {
+        let text = "app1:trans:notice:me@example.org@0123456789abcdef01234567-17";
+        let lease: Lease = text.parse().unwrap();
+        assert_eq!(lease.key().id(), "me@example.org");
+        assert_eq!(lease.token(), "0123456789abcdef01234567-17");
+        assert_eq!(lease.to_string(), text);
+    }
+
+    #[test]
+    fn what_is_no_lease_is_refused_with_the_reason() {
+        for (text, fault) in [
+            ("app1:trans:notice:42", "no `@`"),
+            ("app1:trans:notice:42@", "no token"),
+            ("app1:trans:notice:42@abc", "no token"),
+            ("app1:trans:notice:42@xyz-1", "no token"),
+            ("app1:trans:notice:42@ab-1 2", "no token"),
+            ("app1:trans:42@ab-1", "3 segments"),
+        ] {
+            let error = text.parse::<Lease>().unwrap_err().to_string();
+            assert!(error.contains(fault), "{text}: {error}");
+        }
+    }
+}
