@@ -1,6 +1,7 @@
 //! The `keyfall` command.
 
 mod cli;
+mod daemon;
 
 fn main() -> anyhow::Result<()> {
     cli::run()

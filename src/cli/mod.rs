@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod serve;
 
 use std::io::IsTerminal;
 
@@ -26,6 +27,11 @@ enum Command {
         after_help = "Examples:\n  keyfall bench\n  keyfall bench --pending 500000 --runs 3 --only lateness,burst\n  keyfall bench --json --url redis://127.0.0.1:6379"
     )]
     Bench(bench::Options),
+    /// Schedule and hand out jobs over HTTP
+    #[command(
+        after_help = "Example:\n  keyfall serve --redis-url redis://127.0.0.1:6379 --http-listen 127.0.0.1:9276"
+    )]
+    Serve(serve::Options),
 }
 
 /// Reads the arguments and runs the command.
@@ -42,5 +48,6 @@ pub(crate) fn run() -> anyhow::Result<()> {
     match cli.command {
         Command::Demo(options) => runtime.block_on(demo::run(options)),
         Command::Bench(options) => runtime.block_on(bench::run(options)),
+        Command::Serve(options) => runtime.block_on(serve::run(options)),
     }
 }

@@ -1,0 +1,322 @@
+//! Hands out jobs to whoever waits for them, and takes back their leases.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body as Answer, Bytes};
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::join_all;
+use futures_util::stream;
+use keyfall::target::Pulled;
+use keyfall::{Client, Extended, Lease, Outcome, Settled};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Shared;
+use super::body::Body;
+use super::problem::Problem;
+use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
+
+/// The longest that a pull holds its connection. Proxies between cut longer ones.
+const LONGEST_WAIT: Duration = Duration::from_secs(180);
+
+/// How many jobs one pull hands out at the most, and how many leases one call names.
+const MOST: usize = 1000;
+
+/// What a consumer waits for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PullIn {
+    /// Kinds, or what they begin with. Any kind, if there is none.
+    #[serde(default)]
+    #[schema(example = json!(["app1:trans:notice"]))]
+    prefixes: Vec<String>,
+    /// How many jobs at the most, from 1 to 1000.
+    #[serde(default = "one")]
+    max: usize,
+    /// How long to wait for the first one, 180 s at the most.
+    #[serde(default = "half_a_minute")]
+    wait: Span,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn half_a_minute() -> Span {
+    Span(Duration::from_secs(30))
+}
+
+/// Jobs that are the consumer's now. None, if none fell due in time.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PulledOut {
+    jobs: Vec<PulledJobOut>,
+}
+
+/// A job that is the consumer's until its lease ends.
+#[derive(Debug, Serialize, ToSchema)]
+struct PulledJobOut {
+    #[schema(example = "app1:trans:notice:42")]
+    key: String,
+    /// What it is finished, extended and failed with.
+    lease: String,
+    /// For how long it runs.
+    lease_ms: u64,
+    #[serde(flatten)]
+    payload: PayloadOut,
+    headers: HeaderMap,
+    /// The number of this attempt, from 1.
+    attempt: u32,
+    /// How many it has.
+    max_attempts: u32,
+    due: Time,
+    /// How long after that it was claimed.
+    lag_ms: u64,
+    first_scheduled_at: Time,
+    /// Only grows for a key: a store that remembers the largest can refuse a lower one.
+    fence: u64,
+}
+
+/// Leases, as they were handed out.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FinishIn {
+    leases: Vec<String>,
+}
+
+/// Leases, and how long they are to run from now.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExtendIn {
+    leases: Vec<String>,
+    /// From now, from 1 s to 1 day.
+    by: Span,
+}
+
+/// Leases of attempts that failed, and what is to become of their jobs: as their policy says,
+/// unless `after` or `bury` says otherwise.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FailIn {
+    leases: Vec<String>,
+    /// What went wrong. Kept as the last error.
+    error: String,
+    /// Try again after this time, if the policy allows another attempt.
+    after: Option<Span>,
+    /// Make it a dead letter at once.
+    #[serde(default)]
+    bury: bool,
+}
+
+/// What became of each lease, in their order.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LeasesOut {
+    results: Vec<LeaseOut>,
+}
+
+/// What became of a lease.
+#[derive(Debug, Serialize, ToSchema)]
+struct LeaseOut {
+    lease: String,
+    /// `done`, `pending` (it runs again), `replaced`, `cancelled`, `buried`, `extended`; `gone`
+    /// (it was settled before), `taken` (it lapsed, and somebody else has the job), or `failed`.
+    result: &'static str,
+    /// When it runs again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<Time>,
+    /// The number of the dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    letter: Option<u64>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<Problem>,
+}
+
+/// Waits for jobs to fall due, and hands them out.
+#[utoipa::path(post, path = "/v1/pull", tag = "consume", request_body = PullIn,
+    responses((status = 200, body = PulledOut), (status = 400, body = Problem), (status = 503, body = Problem)))]
+pub(super) async fn pull(
+    State(api): Shared,
+    Body(wanted): Body<PullIn>,
+) -> Result<Response, Problem> {
+    let PullIn {
+        prefixes,
+        max,
+        wait: Span(wait),
+    } = wanted;
+    if !(1..=MOST).contains(&max) {
+        return Err(Problem::invalid(
+            "max",
+            format!("max is {max}, and must be from 1 to {MOST}"),
+        ));
+    }
+    if wait > LONGEST_WAIT {
+        let detail = format!("wait is {wait:?}, and at the most {LONGEST_WAIT:?}: pull again then");
+        return Err(Problem::invalid("wait", detail));
+    }
+    let pulled = tokio::select! {
+        pulled = api.pull.pull(&prefixes, max, wait) => {
+            pulled.map_err(|error| Problem::from(error).field("prefixes"))?
+        }
+        () = api.stopping.cancelled() => Vec::new(),
+    };
+    let out = PulledOut {
+        jobs: pulled.iter().map(PulledJobOut::from).collect(),
+    };
+    let text = serde_json::to_vec(&out).expect("texts and numbers are JSON");
+    let kind = (header::CONTENT_TYPE, "application/json");
+    Ok(([kind], handed_over(text, pulled)).into_response())
+}
+
+/// An answer whose jobs are the consumer's once it was read to its end by the connection. If that
+/// breaks before, they go back.
+fn handed_over(text: Vec<u8>, pulled: Vec<Pulled>) -> Answer {
+    let parts = stream::unfold((Some(text), pulled), async |(text, pulled)| {
+        let Some(text) = text else {
+            // One that has gone back in the meantime will be found gone by its consumer.
+            pulled.into_iter().for_each(|one| drop(one.accept()));
+            return None;
+        };
+        Some((
+            Ok::<_, std::convert::Infallible>(Bytes::from(text)),
+            (None, pulled),
+        ))
+    });
+    Answer::from_stream(parts)
+}
+
+impl From<&Pulled> for PulledJobOut {
+    fn from(pulled: &Pulled) -> Self {
+        let job = pulled.job();
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        PulledJobOut {
+            key: job.key().to_string(),
+            lease: pulled.lease().to_string(),
+            lease_ms: ms(pulled.lease_length()),
+            payload: PayloadOut::of(job.payload()),
+            headers: headers(job.headers()),
+            attempt: job.attempt(),
+            max_attempts: job.max_attempts(),
+            due: Time(job.due()),
+            lag_ms: ms(job.lag()),
+            first_scheduled_at: Time(job.first_scheduled_at()),
+            fence: job.fence(),
+        }
+    }
+}
+
+/// Ends leases: their jobs are done.
+#[utoipa::path(post, path = "/v1/leases/finish", tag = "consume", request_body = FinishIn,
+    responses((status = 200, body = LeasesOut), (status = 400, body = Problem)))]
+pub(super) async fn finish(
+    State(api): Shared,
+    Body(FinishIn { leases }): Body<FinishIn>,
+) -> Result<Json<LeasesOut>, Problem> {
+    let client = &api.client;
+    each(leases, |lease| settle(client.clone(), lease, Outcome::Done)).await
+}
+
+/// Ends leases: their attempts failed.
+#[utoipa::path(post, path = "/v1/leases/fail", tag = "consume", request_body = FailIn,
+    responses((status = 200, body = LeasesOut), (status = 400, body = Problem)))]
+pub(super) async fn fail(
+    State(api): Shared,
+    Body(failed): Body<FailIn>,
+) -> Result<Json<LeasesOut>, Problem> {
+    if failed.bury && failed.after.is_some() {
+        let detail = "a job is buried or tried again: leave out `after` or `bury`";
+        return Err(Problem::invalid("after", detail));
+    }
+    let (error, bury, after) = (failed.error, failed.bury, failed.after);
+    let outcome = || {
+        let error = error.as_str();
+        match (bury, after) {
+            (true, _) => Outcome::bury(error),
+            (_, Some(Span(after))) => Outcome::retry_after(after, error),
+            (_, None) => Outcome::retry(error),
+        }
+    };
+    let client = &api.client;
+    each(failed.leases, |lease| {
+        settle(client.clone(), lease, outcome())
+    })
+    .await
+}
+
+/// Lets leases run longer, or shorter.
+#[utoipa::path(post, path = "/v1/leases/extend", tag = "consume", request_body = ExtendIn,
+    responses((status = 200, body = LeasesOut), (status = 400, body = Problem)))]
+pub(super) async fn extend(
+    State(api): Shared,
+    Body(ExtendIn {
+        leases,
+        by: Span(length),
+    }): Body<ExtendIn>,
+) -> Result<Json<LeasesOut>, Problem> {
+    let client = &api.client;
+    each(leases, |lease| extend_one(client.clone(), lease, length)).await
+}
+
+async fn extend_one(client: Client, lease: Lease, length: Duration) -> keyfall::Result<Became> {
+    Ok(match client.extend(&lease, length).await? {
+        Extended::Extended => ("extended", None, None),
+        Extended::Cancelled => ("cancelled", None, None),
+        Extended::Taken => ("taken", None, None),
+        _ => ("gone", None, None),
+    })
+}
+
+type Became = (&'static str, Option<Time>, Option<u64>);
+
+async fn settle(client: Client, lease: Lease, outcome: Outcome) -> keyfall::Result<Became> {
+    Ok(match client.settle(&lease, outcome).await? {
+        Settled::Done => ("done", None, None),
+        Settled::Pending(due) => ("pending", Some(Time(due)), None),
+        Settled::Replaced => ("replaced", None, None),
+        Settled::Cancelled => ("cancelled", None, None),
+        Settled::Buried(letter) => ("buried", None, Some(letter)),
+        Settled::Taken => ("taken", None, None),
+        _ => ("gone", None, None),
+    })
+}
+
+/// Does the same with each lease, at the same time.
+async fn each<F>(leases: Vec<String>, call: impl Fn(Lease) -> F) -> Result<Json<LeasesOut>, Problem>
+where
+    F: Future<Output = keyfall::Result<Became>>,
+{
+    if !(1..=MOST).contains(&leases.len()) {
+        let detail = format!("there are {} leases; give from 1 to {MOST}", leases.len());
+        return Err(Problem::invalid("leases", detail));
+    }
+    let calls = leases.into_iter().map(|lease| {
+        let called = lease.parse::<Lease>().map(&call);
+        async move {
+            let became = match called {
+                Ok(called) => called.await,
+                Err(error) => Err(error),
+            };
+            LeaseOut::new(lease, became)
+        }
+    });
+    let results = join_all(calls).await;
+    Ok(Json(LeasesOut { results }))
+}
+
+impl LeaseOut {
+    fn new(lease: String, became: keyfall::Result<Became>) -> Self {
+        let (result, due, letter, problem) = match became {
+            Ok((result, due, letter)) => (result, due, letter, None),
+            Err(error) => ("failed", None, None, Some(Problem::from(error))),
+        };
+        LeaseOut {
+            lease,
+            result,
+            due,
+            letter,
+            problem,
+        }
+    }
+}
