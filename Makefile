@@ -1,8 +1,9 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis faketime demo test chaos versions servers lint
+.PHONY: help deps toolchain redis faketime spin demo test chaos model versions servers lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
-# follow from; a word, for those scenarios only that have it in their names.
+# follow from; a word, for those scenarios only that have it in their names. Of `make model`:
+# the names of the checks to make.
 DURATION = 300
 SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 ONLY =
@@ -26,6 +27,9 @@ chaos: deps faketime ## Ill-treat Redis, workers and network, and account for ev
 	KEYFALL_CHAOS_SECONDS=$(DURATION) KEYFALL_SEED=$(SEED) \
 		cargo test --all-features --test chaos -- $(if $(ONLY),"$(ONLY)")
 
+model: spin ## Check the model of the protocol, in every order that its steps can take
+	@sh docs/model/check.sh $(ONLY)
+
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
@@ -45,3 +49,6 @@ redis:
 
 faketime:
 	@sh scripts/install-faketime.sh
+
+spin:
+	@sh scripts/install-spin.sh
