@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use keyfall::embedded::Embedded;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
 
 /// Forwards connections to a server, until it stops without closing them.
 pub(crate) struct Proxy {
@@ -14,6 +15,16 @@ pub(crate) struct Proxy {
     dead: Arc<AtomicUsize>,
     opened: Arc<AtomicUsize>,
     babbling: Arc<AtomicBool>,
+    frost: watch::Sender<Frost>,
+}
+
+/// Whether what comes has to wait.
+#[derive(Clone, Copy)]
+enum Frost {
+    No,
+    /// From the first reply on that has this in it.
+    At(&'static str),
+    Now,
 }
 
 impl Proxy {
@@ -23,8 +34,10 @@ impl Proxy {
         let socket = server.url().replace("redis+unix://", "");
         let (dead, opened) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let babbling = Arc::new(AtomicBool::new(false));
+        let frost = watch::Sender::new(Frost::No);
         tokio::spawn({
             let (dead, opened, babbling) = (dead.clone(), opened.clone(), babbling.clone());
+            let frost = frost.clone();
             async move {
                 loop {
                     let (mut near, _) = listener.accept().await.unwrap();
@@ -34,7 +47,8 @@ impl Proxy {
                         continue;
                     }
                     let number = opened.fetch_add(1, Ordering::SeqCst);
-                    tokio::spawn(forward(near, socket.clone(), number, dead.clone()));
+                    let (socket, dead, frost) = (socket.clone(), dead.clone(), frost.clone());
+                    tokio::spawn(forward(near, socket, number, dead, frost));
                 }
             }
         });
@@ -43,7 +57,19 @@ impl Proxy {
             dead,
             opened,
             babbling,
+            frost,
         }
+    }
+
+    /// The first reply with this in it has to wait, and from then on everything, in both
+    /// directions and on all connections. It has to be short enough to come in one piece.
+    pub(crate) fn freeze_at(&self, text: &'static str) {
+        self.frost.send_replace(Frost::At(text));
+    }
+
+    /// What has waited goes on, in its order.
+    pub(crate) fn thaw(&self) {
+        self.frost.send_replace(Frost::No);
     }
 
     /// New connections are answered as by a load balancer that has nobody behind it.
@@ -67,22 +93,37 @@ impl Proxy {
     }
 }
 
-async fn forward(near: TcpStream, socket: String, number: usize, dead: Arc<AtomicUsize>) {
+async fn forward(
+    near: TcpStream,
+    socket: String,
+    number: usize,
+    dead: Arc<AtomicUsize>,
+    frost: watch::Sender<Frost>,
+) {
     let (from_near, to_near) = near.into_split();
     let far = UnixStream::connect(socket).await.unwrap();
     let (from_far, to_far) = far.into_split();
     let lives = move || number >= dead.load(Ordering::SeqCst);
+    let never = |_: &[u8]| false;
+    let begins = |reply: &[u8]| matches!(*frost.borrow(), Frost::At(text) if has(reply, text));
     tokio::join!(
-        pump(from_near, to_far, &lives),
-        pump(from_far, to_near, &lives)
+        pump(from_near, to_far, &lives, &frost, never),
+        pump(from_far, to_near, &lives, &frost, begins)
     );
 }
 
-/// Copies what comes, and swallows it once the connection is dead.
+fn has(reply: &[u8], text: &str) -> bool {
+    let mut windows = reply.windows(text.len());
+    windows.any(|part| part == text.as_bytes())
+}
+
+/// Copies what comes, when it may pass, and swallows it once the connection is dead.
 async fn pump(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     lives: &impl Fn() -> bool,
+    frost: &watch::Sender<Frost>,
+    freezes: impl Fn(&[u8]) -> bool,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -91,6 +132,12 @@ async fn pump(
             // It must not be closed, even if the far end does.
             Ok(0) | Err(_) => std::future::pending().await,
             Ok(count) if lives() => {
+                if freezes(&buffer[..count]) {
+                    frost.send_replace(Frost::Now);
+                }
+                let mut frost = frost.subscribe();
+                let thawed = frost.wait_for(|frost| !matches!(frost, Frost::Now));
+                drop(thawed.await.expect("its sender is here"));
                 if to.write_all(&buffer[..count]).await.is_err() {
                     break;
                 }

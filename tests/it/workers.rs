@@ -5,9 +5,12 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use keyfall::embedded::Embedded;
 use keyfall::{Client, Handler, Job, JobState, Outcome, RetryPolicy, Router, Source, Worker};
 use tokio::runtime::Runtime;
 
+use crate::log::Log;
+use crate::proxy::Proxy;
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
@@ -281,6 +284,41 @@ async fn a_lapsed_job_that_was_cancelled_or_superseded_is_not_taken_over() {
     assert_eq!((stats.done, stats.cancelled, stats.replaced), (1, 1, 1));
     next.stop().await;
     runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_whose_claim_is_answered_when_its_lease_is_over_does_not_begin() {
+    let server = Embedded::start().await.unwrap();
+    let proxy = Proxy::to(&server).await;
+    let site = Site::at(&server.url(), "work-late").await;
+    let told = Log::read();
+    // Who is as patient as this asks only once.
+    let client = Client::builder(&proxy.url).response_timeout(PATIENCE);
+    let client = client.connect().await.unwrap();
+    let ((log, mut runs), (other_log, mut other_runs)) = (recorder(), recorder());
+    let router = Router::new().route(&site.pattern(), log.done());
+    let worker = Running::start(Worker::new(client, router).lease(SECOND));
+    // Only the reply to the claim has the payload in it.
+    proxy.freeze_at("held back");
+    let key = site.key(1);
+    site.client.schedule(&key, "held back").await.unwrap();
+    site.reaches(&key, JobState::Lapsed).await;
+    let router = Router::new().route(&site.pattern(), other_log.done());
+    let rival = Running::start(site.worker(router).lease(SECOND));
+    assert_eq!(other_runs.next().await.attempt(), 2);
+    site.all_ended().await;
+    rival.stop().await;
+    proxy.thaw();
+    site.client.schedule(site.key("next"), "").await.unwrap();
+    assert_eq!(runs.next().await.key().id(), "next");
+    let lost = told.with("the lease was lost before the run began");
+    assert_eq!(lost.len(), 1, "its claim was answered");
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (2, 1));
+    worker.stop().await;
+    runs.assert_no_more();
+    other_runs.assert_no_more();
     site.assert_balanced().await;
 }
 
