@@ -8,6 +8,7 @@ use keyfall::{Client, JobState, JobView, Result};
 use crate::journal::Version;
 use crate::load::{FAR, KINDS};
 use crate::order::Order;
+use crate::sundry::{DAMAGED, IDLE};
 
 /// What is left when nothing more is about to happen.
 #[derive(Default)]
@@ -44,11 +45,15 @@ pub(crate) async fn still_to_do(client: &Client) -> Result<Option<String>> {
 impl Kept {
     pub(crate) async fn read(client: &Client) -> Result<Self> {
         let mut kept = Kept::default();
-        for kind in KINDS {
+        // What its producer has damaged last.
+        client.audit(DAMAGED).repair().await?;
+        for kind in KINDS.into_iter().chain([IDLE, DAMAGED]) {
             let report = client.audit(kind).await?;
             if !report.is_clean() {
                 kept.wrong.push(format!("the audit of {kind}: {report:?}"));
             }
+        }
+        for kind in KINDS {
             kept.read_all(client, kind, JobState::Pending, |_| Place::Pending)
                 .await?;
             kept.read_all(client, kind, JobState::Dead, |letter| {

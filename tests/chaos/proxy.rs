@@ -127,13 +127,20 @@ impl State {
             return None;
         }
         let (ill, gap) = self.weather.ill?;
-        if !is(0, b"EVALSHA") || self.last.is_some_and(|last| last.elapsed() < gap) {
+        if !is(0, b"EVALSHA") {
             return None;
         }
         let hash = std::str::from_utf8(command.get(1)?).ok()?;
         let name = self.loaded.get(hash)?;
+        let is_new = !self.struck.contains(name);
+        let is_soon = self.last.is_some_and(|last| last.elapsed() < gap);
+        // The first call of each script is met, for some are seldom called; but connections
+        // that are dead for seconds, one after the other, would leave nothing else to be seen.
+        if is_soon && (!is_new || ill == Ill::HalfOpen) {
+            return None;
+        }
         // By chance, or whoever repeats his calls at the same pace would be met every time.
-        if self.struck.contains(name) && rand::random_bool(0.95) {
+        if !is_new && rand::random_bool(0.95) {
             return None;
         }
         self.struck.insert(name.clone());

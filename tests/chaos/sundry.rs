@@ -12,14 +12,17 @@ use crate::load::{FAR, KINDS, Producer};
 use crate::order::Order;
 
 /// Of which nothing falls due, so that its pauses delay nothing.
-const IDLE: &str = "chaos:idle:nothing";
+pub(crate) const IDLE: &str = "chaos:idle:nothing";
+
+/// Of which one job is damaged and repaired, again and again.
+pub(crate) const DAMAGED: &str = "chaos:damaged:nothing";
 
 /// Between two calls.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes all of them, again and again. Those that only look may fail; what they would have
 /// shown is looked at in the end.
-pub(crate) async fn run(producer: Arc<Producer>) {
+pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
     let letters = async {
         for kind in KINDS.iter().cycle() {
             let _ = deal_with_letters(&producer, kind).await;
@@ -41,7 +44,32 @@ pub(crate) async fn run(producer: Arc<Producer>) {
             sleep(PAUSE).await;
         }
     };
-    tokio::join!(letters, looks, pauses);
+    let repairs = async {
+        loop {
+            let _ = damage_and_repair(&producer.client, &redis).await;
+            sleep(PAUSE).await;
+        }
+    };
+    tokio::join!(letters, looks, pauses, repairs);
+}
+
+/// What somebody does by hand, and what an operator does then.
+async fn damage_and_repair(
+    client: &Client,
+    redis: &redis::Client,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let key = format!("{DAMAGED}:1");
+    client.schedule(&key, "").after(FAR).await?;
+    let mut redis = redis.get_multiplexed_async_connection().await?;
+    let shadow = format!("keyfall:{{{DAMAGED}/0}}:shadow");
+    let () = redis::cmd("HDEL")
+        .arg(shadow)
+        .arg("1")
+        .query_async(&mut redis)
+        .await?;
+    client.audit(DAMAGED).repair().await?;
+    client.delete_dead_letter(&key).await?;
+    Ok(())
 }
 
 async fn deal_with_letters(producer: &Producer, kind: &str) -> Result<()> {

@@ -9,11 +9,8 @@ use crate::order::Plan;
 use crate::proxy::{Ill, Weather};
 use crate::stage::{Setting, Stage};
 
-/// Called where something is damaged, and every five minutes: not here.
-const RARE: [&str; 2] = ["audit", "trim"];
-
 /// From this on, the faults go on until they have met every script.
-const LONG: Duration = Duration::from_secs(8);
+const LONG: Duration = Duration::from_secs(6);
 
 /// For how much longer, at the most. Services seldom make some of the calls.
 const MORE: Duration = Duration::from_secs(40);
@@ -66,25 +63,18 @@ async fn suffer(stage: &mut Stage, weather: Weather) -> Result {
         };
         Instant::now() > end + patience
     };
-    let mut spared = spared(stage)?;
+    let mut spared = stage.network()?.spared();
     while !is_over(&spared) {
-        // What it leaves is taken over.
+        // What it leaves is taken over. The next one begins by trimming.
         let number = stage.some_worker();
         stage.kill(number);
         stage.start(number);
         sleep(Duration::from_secs(4)).await;
-        spared = self::spared(stage)?;
+        spared = stage.network()?.spared();
     }
     stage.network()?.set(Weather::default());
     if meets_all && !spared.is_empty() {
         return Err(format!("these scripts were never met: {spared:?}").into());
     }
     Ok(())
-}
-
-/// The scripts that no fault has met yet.
-fn spared(stage: &Stage) -> Result<Vec<String>> {
-    let mut spared = stage.network()?.spared();
-    spared.retain(|name| !RARE.contains(&name.as_str()));
-    Ok(spared)
 }
