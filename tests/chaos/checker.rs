@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::journal::{Answer, Ask, Line, Micros, Version, What, read_all};
+use crate::journal::{Answer, Ask, Line, Micros, Version, What, at_unix_ms, read_all};
 use crate::kept::Kept;
 use crate::report::{Phase, Row};
 use crate::story::{Call, Rollback, Run, Story, Wrong};
+use crate::worker::LEASE;
 
 /// For how long after the end of a fault jobs may still be late because of it.
 const RECOVERY: Micros = 2_000_000;
@@ -21,17 +22,23 @@ const TOLD: usize = 5;
 #[derive(Default)]
 struct History {
     stories: HashMap<String, Story>,
-    /// What was done to each process; to everybody, under the empty name.
-    faults: HashMap<String, Vec<Micros>>,
+    faults: usize,
     weather: Vec<Micros>,
     rollbacks: Vec<Rollback>,
 }
 
 /// Decides on a trial by its journals and by what is left.
-pub(crate) fn check(scenario: &str, journals: &Path, kept: &Kept) -> Row {
+/// `lapsed` are the deadlines of leases whose place another took, by key and fencing value of
+/// that one.
+pub(crate) fn check(
+    scenario: &str,
+    journals: &Path,
+    kept: &Kept,
+    lapsed: &HashMap<(String, u64), u64>,
+) -> Row {
     let history = History::read(journals);
     let mut row = Row::new(scenario);
-    row.faults = history.faults.values().map(Vec::len).sum();
+    row.faults = history.faults;
     row.violations.extend(kept.wrong.iter().cloned());
     for (key, story) in &history.stories {
         let calls = story.calls.iter();
@@ -69,6 +76,11 @@ pub(crate) fn check(scenario: &str, journals: &Path, kept: &Kept) -> Row {
             row.violations.push(format!("{key}: {told}{whole}"));
         }
         history.measure(story, &mut row);
+        for run in &story.runs {
+            if let Some(deadline) = lapsed.get(&(key.clone(), run.fence)) {
+                history.redelivered(run, *deadline, &mut row);
+            }
+        }
     }
     row
 }
@@ -94,10 +106,7 @@ impl History {
 
     fn take_in_fault(&mut self, line: &Line, gone: &mut HashMap<String, Micros>) {
         match &line.what {
-            What::Fault { process, .. } => {
-                let of = process.clone().unwrap_or_default();
-                self.faults.entry(of).or_default().push(line.at);
-            }
+            What::Fault { .. } => self.faults += 1,
             What::Weather { .. } => self.weather.push(line.at),
             What::Gone { process } => drop(gone.insert(process.clone(), line.at)),
             What::RolledBack { kept } => self.rollbacks.push(Rollback {
@@ -189,13 +198,12 @@ impl History {
         story.runs.get_mut(*place)
     }
 
-    /// How late the first starts were, and how long it took until somebody else ran what a
-    /// fault had interrupted.
+    /// How late the first starts were.
     fn measure(&self, story: &Story, row: &mut Row) {
         let mut seen: Vec<Version> = Vec::new();
         let mut runs: Vec<&Run> = story.runs.iter().collect();
         runs.sort_by_key(|run| run.began);
-        for (number, run) in runs.iter().enumerate() {
+        for run in runs {
             let waited = story.calls.iter().any(|call| {
                 call.version() == Some(run.version) && call.answer != Some(Answer::Done)
             });
@@ -204,15 +212,6 @@ impl History {
                 if run.attempt == 1 && !waited {
                     row.late(self.phase(run.began.saturating_sub(run.late)), run.late);
                 }
-            }
-            let next = runs[number + 1..]
-                .iter()
-                .find(|next| next.version == run.version);
-            if let Some(next) = next
-                && run.settled != Some(true)
-                && let Some(fault) = self.last_fault(&run.process, run.began, next.began)
-            {
-                row.redelivered(next.began - fault);
             }
         }
     }
@@ -225,9 +224,16 @@ impl History {
         }
     }
 
-    fn last_fault(&self, process: &str, from: Micros, to: Micros) -> Option<Micros> {
-        let faults = self.faults.get(process)?;
-        let mut faults = faults.iter().rev();
-        faults.find(|at| (from..to).contains(*at)).copied()
+    /// How long it took until this run began, which took the place of one that had had its lease
+    /// until `deadline`: from the last claim or renewal of that one, or from the end of the
+    /// faults, whichever was later.
+    fn redelivered(&self, run: &Run, deadline: u64, row: &mut Row) {
+        let alive = at_unix_ms(deadline).saturating_sub(LEASE.as_micros() as Micros);
+        let over = self.weather.last().copied().unwrap_or(Micros::MAX);
+        if run.began < over {
+            row.redelivered(Phase::During, run.began.saturating_sub(alive));
+        } else {
+            row.redelivered(Phase::After, run.began.saturating_sub(alive.max(over)));
+        }
     }
 }

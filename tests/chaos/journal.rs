@@ -23,6 +23,13 @@ pub(crate) fn now() -> Micros {
     now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1000
 }
 
+/// When it is so many ms after 1970 by the wall clock, which no fault sets for this process.
+pub(crate) fn at_unix_ms(ms: u64) -> Micros {
+    let wall = clock_gettime(ClockId::Realtime);
+    let wall = wall.tv_sec.cast_unsigned() * 1_000_000 + wall.tv_nsec.cast_unsigned() / 1000;
+    (now() + ms * 1000).saturating_sub(wall)
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) at: Micros,

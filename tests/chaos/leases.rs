@@ -1,5 +1,6 @@
-//! Whether two leases of a job were ever valid at once, by the log and the clock of Redis: by
-//! what was written, whatever the scripts and the workers believed.
+//! What the log of Redis shows of its leases: whether two of a job were ever valid at once, and
+//! which took the place of one that had lapsed. That is by its clock and by what was written,
+//! whatever the scripts and the workers believed.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,6 +16,25 @@ struct Lease {
     deadline: u64,
 }
 
+/// What a log shows.
+#[derive(Default)]
+pub(crate) struct Leases {
+    /// Leases that were given while another of the same job was valid, and fencing values that
+    /// did not grow.
+    pub(crate) wrong: Vec<String>,
+    /// Of those that took the place of one that had lapsed, by job key and fencing value: the
+    /// deadline that had passed, Unix ms.
+    pub(crate) lapsed: HashMap<(String, u64), u64>,
+}
+
+/// What is found of a lease that was given.
+struct Given {
+    fence: u64,
+    /// The deadline of the one whose place it took.
+    lapsed: Option<u64>,
+    fault: Option<String>,
+}
+
 /// What a ledger holds while its log is read.
 #[derive(Default)]
 struct Ledger {
@@ -23,11 +43,10 @@ struct Ledger {
     fence: u64,
 }
 
-/// All leases that were given while another of the same job was valid, and fencing values that
-/// did not grow.
-pub(crate) fn wrong_in(logs: &[PathBuf]) -> Result<Vec<String>, String> {
+/// Reads a log to its end.
+pub(crate) fn read(logs: &[PathBuf]) -> Result<Leases, String> {
     let mut ledgers: HashMap<String, Ledger> = HashMap::new();
-    let mut wrong = Vec::new();
+    let mut shown = Leases::default();
     let mut given = 0;
     for block in aof::read(logs)? {
         let now = block.iter().find_map(called_at);
@@ -49,8 +68,14 @@ pub(crate) fn wrong_in(logs: &[PathBuf]) -> Result<Vec<String>, String> {
                 ("HSET", "lease") => {
                     for (_, id, lease) in pairs(name, rest) {
                         given += 1;
-                        let fault = ledger.give(&id, &lease, now);
-                        wrong.extend(fault.map(|fault| format!("{name}:{id}: {fault}")));
+                        let Some(one) = ledger.give(&id, &lease, now) else {
+                            continue;
+                        };
+                        let key = format!("{}:{id}", kind_of(name));
+                        let wrong = one.fault.map(|fault| format!("{key}: {fault}"));
+                        shown.wrong.extend(wrong);
+                        let lapsed = one.lapsed.map(|deadline| ((key, one.fence), deadline));
+                        shown.lapsed.extend(lapsed);
                     }
                 }
                 _ => {}
@@ -64,14 +89,20 @@ pub(crate) fn wrong_in(logs: &[PathBuf]) -> Result<Vec<String>, String> {
         }
     }
     if given == 0 && !logs.is_empty() {
-        wrong.push("the log of Redis shows no lease: is it read right?".into());
+        let told = "the log of Redis shows no lease: is it read right?";
+        shown.wrong.push(told.into());
     }
-    Ok(wrong)
+    Ok(shown)
 }
 
 /// `app:module:biz/0` and `lease`, of `keyfall:{app:module:biz/0}:lease`.
 fn part_of_a_ledger(key: &str) -> Option<(&str, &str)> {
     key.strip_prefix("keyfall:{")?.rsplit_once("}:")
+}
+
+/// `app:module:biz`, of `app:module:biz/0`.
+fn kind_of(ledger: &str) -> &str {
+    ledger.rsplit_once('/').map_or(ledger, |(kind, _)| kind)
 }
 
 fn pairs(name: &str, words: &[String]) -> Vec<(String, String, String)> {
@@ -82,16 +113,14 @@ fn pairs(name: &str, words: &[String]) -> Vec<(String, String, String)> {
 }
 
 impl Ledger {
-    /// `lease` is `token claims fence due flag`, as it is written at `now`.
-    fn give(&mut self, id: &str, lease: &str, now: Option<u64>) -> Option<String> {
+    /// `lease` is `token claims fence due flag`, as it is written at `now`. `None` if it is the
+    /// one that is held, marked as cancelled.
+    fn give(&mut self, id: &str, lease: &str, now: Option<u64>) -> Option<Given> {
         let mut fields = lease.split(' ');
         let token = fields.next()?.to_owned();
         let fence: u64 = fields.nth(1)?.parse().ok()?;
-        let held = self.leases.get_mut(id);
-        if let Some(held) = &held
-            && held.token == token
-        {
-            // The same, marked as cancelled.
+        let held = self.leases.get(id);
+        if held.is_some_and(|held| held.token == token) {
             return None;
         }
         let fault = match (held, now) {
@@ -102,10 +131,15 @@ impl Ledger {
             _ if fence <= self.fence => Some(format!("fencing value {fence} after {}", self.fence)),
             _ => None,
         };
+        let lapsed = held.map(|held| held.deadline);
         self.fence = self.fence.max(fence);
         let deadline = 0;
         self.leases.insert(id.to_owned(), Lease { token, deadline });
-        fault
+        Some(Given {
+            fence,
+            lapsed,
+            fault,
+        })
     }
 }
 

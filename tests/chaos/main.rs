@@ -15,6 +15,7 @@
 //! | [`proxy`] | the network between Redis and everybody else |
 //! | [`clock`] | a wall clock that can be set |
 //! | [`aof`], [`resp`], [`leases`] | what the log of Redis shows of its leases |
+//! | [`strain`] | how late the machine makes things by itself |
 //! | [`report`] | the table |
 //!
 //! `cargo test` plays a few scenarios for a few seconds each; `make chaos` plays all of them
@@ -37,6 +38,7 @@ mod scenarios;
 mod settled;
 mod stage;
 mod story;
+mod strain;
 mod sundry;
 mod trial;
 mod worker;
@@ -114,7 +116,7 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         rows.push(row);
     }
     let sum = Row::sum(&rows);
-    println!("{sum}");
+    println!("{sum}\n\n{}", sum.strain);
     if sum.violations.is_empty() {
         return ExitCode::SUCCESS;
     }

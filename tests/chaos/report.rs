@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::journal::Micros;
+use crate::strain::Strain;
 
 /// When a job was due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +35,9 @@ pub(crate) struct Row {
     /// Lost or run after cancel because Redis went back to before the call.
     pub(crate) forgotten: usize,
     lateness: [Vec<Micros>; 3],
-    redeliveries: Vec<Micros>,
+    redeliveries: [Vec<Micros>; 3],
+    /// What the machine did to all of it.
+    pub(crate) strain: Strain,
     /// All that must not be.
     pub(crate) violations: Vec<String>,
 }
@@ -52,23 +55,31 @@ impl Row {
         self.lateness[phase as usize].push(late);
     }
 
-    /// There is no clock to tell it by.
-    pub(crate) fn forget_lateness(&mut self) {
+    /// There is no clock to tell them by.
+    pub(crate) fn forget_times(&mut self) {
         self.lateness = Default::default();
+        self.redeliveries = Default::default();
     }
 
-    /// A job was run again so long after a fault had interrupted its run.
-    pub(crate) fn redelivered(&mut self, after: Micros) {
-        self.redeliveries.push(after);
+    /// A job was run again, in this phase, so long after its run had been interrupted.
+    pub(crate) fn redelivered(&mut self, phase: Phase, after: Micros) {
+        self.redeliveries[phase as usize].push(after);
     }
 
     pub(crate) fn p99(&self, phase: Phase) -> Option<Micros> {
         percentile(&self.lateness[phase as usize], 99)
     }
 
+    pub(crate) fn latest(&self, phase: Phase) -> Option<Micros> {
+        percentile(&self.lateness[phase as usize], 100)
+    }
+
     /// The longest that an interrupted job had to wait for its next run.
-    pub(crate) fn redelivery(&self) -> Option<Micros> {
-        self.redeliveries.iter().max().copied()
+    pub(crate) fn redelivery(&self, phases: &[Phase]) -> Option<Micros> {
+        let phases = phases
+            .iter()
+            .map(|phase| &self.redeliveries[*phase as usize]);
+        phases.flatten().max().copied()
     }
 
     fn add(&mut self, other: &Row) {
@@ -85,7 +96,10 @@ impl Row {
         for (all, phase) in self.lateness.iter_mut().zip(&other.lateness) {
             all.extend(phase);
         }
-        self.redeliveries.extend(&other.redeliveries);
+        for (all, phase) in self.redeliveries.iter_mut().zip(&other.redeliveries) {
+            all.extend(phase);
+        }
+        self.strain.add(&other.strain);
         self.violations.extend(other.violations.iter().cloned());
     }
 
@@ -97,7 +111,7 @@ impl Row {
     }
 }
 
-fn percentile(values: &[Micros], percent: usize) -> Option<Micros> {
+pub(crate) fn percentile(values: &[Micros], percent: usize) -> Option<Micros> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
     let place = (sorted.len() * percent).div_ceil(100).checked_sub(1)?;
@@ -133,7 +147,7 @@ impl fmt::Display for Row {
             ms(self.p99(Phase::Before)),
             ms(self.p99(Phase::During)),
             ms(self.p99(Phase::After)),
-            ms(self.redelivery()),
+            ms(self.redelivery(&[Phase::During, Phase::After])),
         )
     }
 }

@@ -19,6 +19,7 @@ pub(crate) struct Call {
 /// A run of a handler.
 #[derive(Debug)]
 pub(crate) struct Run {
+    #[expect(dead_code, reason = "it is told with the story")]
     pub(crate) process: String,
     pub(crate) version: Version,
     pub(crate) attempt: u32,

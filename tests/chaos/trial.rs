@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use crate::checker;
 use crate::kept::Kept;
-use crate::leases;
+use crate::leases::{self, Leases};
 use crate::report::Row;
 use crate::scenarios::Scenario;
 use crate::stage::Stage;
+use crate::strain::Gauge;
 
 /// Good weather, before and after the bad: enough for a p99.
 const BEFORE: Duration = Duration::from_secs(2);
@@ -16,16 +17,14 @@ const AFTER: Duration = Duration::from_secs(4);
 
 /// Plays a scenario whose faults go on for `span`. Its journals stay in `dir`.
 pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Duration) -> Row {
+    let gauge = Gauge::start();
     match try_to_play(scenario, &dir, seed, span).await {
-        Ok(End {
-            kept,
-            leases,
-            wrong,
-        }) => {
-            let mut row = checker::check(scenario.name, &dir, &kept);
-            row.leases += leases.len();
-            row.violations.extend(leases);
-            row.violations.extend(wrong);
+        Ok(end) => {
+            let mut row = checker::check(scenario.name, &dir, &end.kept, &end.leases.lapsed);
+            row.leases += end.leases.wrong.len();
+            row.strain = gauge.stop();
+            row.violations.extend(end.leases.wrong);
+            row.violations.extend(end.wrong);
             scenario.expect(&mut row);
             row
         }
@@ -40,8 +39,8 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
 /// What is left of a trial.
 struct End {
     kept: Kept,
-    /// What the log of Redis shows of its leases that must not be.
-    leases: Vec<String>,
+    /// What the log of Redis shows.
+    leases: Leases,
     /// What went wrong on the way.
     wrong: Vec<String>,
 }
@@ -70,7 +69,7 @@ async fn try_to_play(
     let kept = Kept::read(&client).await;
     let kept = kept.map_err(|error| format!("what is left cannot be read: {error:?}"))?;
     let logs = stage.kept_logs().map_err(|error| error.to_string())?;
-    let leases = leases::wrong_in(&logs)?;
+    let leases = leases::read(&logs)?;
     Ok(End {
         kept,
         leases,

@@ -2,7 +2,7 @@
 
 use tokio::time::{Instant, sleep};
 
-use super::{Promises, Result, Scenario};
+use super::{Punctual, Result, Scenario};
 use crate::stage::{Setting, Stage, Whose};
 
 const HOUR: i64 = 3600;
@@ -14,7 +14,7 @@ pub(super) fn all() -> Vec<Scenario> {
             quick: false,
             setting: || with(Whose::Workers),
             faults: |stage| Box::pin(jump(stage, &[HOUR, -HOUR, 0])),
-            promises: Promises::USUAL,
+            punctual: Punctual::Afterwards,
         },
         Scenario {
             name: "the clock of Redis jumps",
@@ -23,10 +23,7 @@ pub(super) fn all() -> Vec<Scenario> {
             // It ends ahead of all that it ever was: what was scheduled by a clock that was
             // ahead is due by then.
             faults: |stage| Box::pin(jump(stage, &[-HOUR, 0, HOUR, 0, HOUR])),
-            promises: Promises {
-                on_time: None,
-                redelivered: None,
-            },
+            punctual: Punctual::Untold,
         },
     ]
 }

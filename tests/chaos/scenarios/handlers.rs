@@ -1,6 +1,6 @@
 //! Handlers that do not behave.
 
-use super::{Promises, Result, Scenario};
+use super::{Punctual, Result, Scenario};
 use crate::order::Plan;
 use crate::stage::{Setting, Stage};
 
@@ -17,21 +17,21 @@ pub(super) fn all() -> Vec<Scenario> {
                 ])
             },
             faults: |stage| Box::pin(only_handlers(stage)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Throughout,
         },
         Scenario {
             name: "handlers that block",
             quick: false,
             setting: || with(vec![(Plan::Block(3500), 10)]),
             faults: |stage| Box::pin(only_handlers(stage)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Throughout,
         },
         Scenario {
             name: "handlers that kill",
             quick: false,
             setting: || with(vec![(Plan::Kill, 4)]),
             faults: |stage| Box::pin(only_handlers(stage)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Throughout,
         },
     ]
 }

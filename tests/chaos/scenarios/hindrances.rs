@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
-use super::{Promises, Result, Scenario};
+use super::{Punctual, Result, Scenario};
 use crate::stage::{Setting, Stage};
 
 macro_rules! scenarios {
@@ -13,7 +13,7 @@ macro_rules! scenarios {
             quick: $quick,
             setting: Setting::default,
             faults: |stage| Box::pin($faults(stage)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Afterwards,
         }),*]
     };
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Promises, Result, Scenario};
+use super::{Punctual, Result, Scenario};
 use crate::order::Plan;
 use crate::proxy::{Ill, Weather};
 use crate::stage::{Setting, Stage};
@@ -30,7 +30,7 @@ macro_rules! scenarios {
                 delay: Duration::from_millis($delay),
                 ill: $ill,
             })),
-            promises: Promises::USUAL,
+            punctual: Punctual::Afterwards,
         }),*]
     };
 }

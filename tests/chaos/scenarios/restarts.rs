@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval, sleep};
 
-use super::{Promises, Result, Scenario};
+use super::{Punctual, Result, Scenario};
 use crate::journal::{Micros, now};
 use crate::stage::{Setting, Stage};
 
@@ -24,28 +24,28 @@ pub(super) fn all() -> Vec<Scenario> {
             quick: true,
             setting: || with(&["--appendfsync", "always"]),
             faults: |stage| Box::pin(kill(stage, Disk::KeepsAll)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Afterwards,
         },
         Scenario {
             name: "kill Redis, AOF cut",
             quick: true,
             setting: || with(&["--appendfsync", "everysec"]),
             faults: |stage| Box::pin(kill(stage, Disk::LosesTheTail)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Afterwards,
         },
         Scenario {
             name: "kill Redis, RDB only",
             quick: false,
             setting: || with(&["--appendonly", "no", "--save", "1 1"]),
             faults: |stage| Box::pin(kill(stage, Disk::KeepsSnapshots)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Afterwards,
         },
         Scenario {
             name: "shut Redis down",
             quick: false,
             setting: Setting::default,
             faults: |stage| Box::pin(shut_down(stage)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Afterwards,
         },
     ]
 }

@@ -5,12 +5,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
-use super::{Promises, Result, Scenario};
+use super::{Punctual, Result, Scenario};
 use crate::order::Plan;
 use crate::stage::{Setting, Stage, WORKERS};
 use crate::worker::LEASE;
-
-const REDELIVERED: Option<Duration> = Some(Duration::from_secs(12));
 
 /// How long nobody works.
 const AWAY: Duration = Duration::from_secs(20);
@@ -22,17 +20,14 @@ pub(super) fn all() -> Vec<Scenario> {
             quick: true,
             setting: Setting::default,
             faults: |stage| Box::pin(kill_one(stage)),
-            promises: Promises {
-                redelivered: REDELIVERED,
-                ..Promises::USUAL
-            },
+            punctual: Punctual::Throughout,
         },
         Scenario {
             name: "kill all workers",
             quick: true,
             setting: Setting::default,
             faults: |stage| Box::pin(kill_all(stage)),
-            promises: Promises::USUAL,
+            punctual: Punctual::Afterwards,
         },
         Scenario {
             name: "stop a worker",
@@ -44,10 +39,7 @@ pub(super) fn all() -> Vec<Scenario> {
                 ..Setting::default()
             },
             faults: |stage| Box::pin(stop_one(stage)),
-            promises: Promises {
-                redelivered: REDELIVERED,
-                ..Promises::USUAL
-            },
+            punctual: Punctual::Throughout,
         },
     ]
 }

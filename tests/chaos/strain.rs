@@ -1,0 +1,100 @@
+//! How late the machine makes things by itself: a thread beside the processes of a trial asks for
+//! a millisecond of it now and then, and measures for how long it has to wait.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::journal::{Micros, now};
+use crate::report::percentile;
+
+/// How long it sleeps.
+const REST: Micros = 20_000;
+
+/// How long it works, by the time that it is given.
+const WORK: Micros = 1000;
+
+/// How often a job waits for its turn, generously, from the trigger to the handler: for the
+/// processes that it goes through, and in each behind what others were given.
+const TURNS: u32 = 20;
+
+/// Measures until it is asked.
+pub(crate) struct Gauge {
+    enough: Arc<AtomicBool>,
+    thread: JoinHandle<Strain>,
+}
+
+/// For how long it had to wait, each time.
+#[derive(Debug, Default)]
+pub(crate) struct Strain(Vec<Micros>);
+
+impl Gauge {
+    pub(crate) fn start() -> Self {
+        let enough = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let enough = enough.clone();
+            move || {
+                let mut waits = Vec::new();
+                while !enough.load(Ordering::Relaxed) {
+                    waits.push(measure());
+                }
+                Strain(waits)
+            }
+        });
+        Gauge { enough, thread }
+    }
+
+    pub(crate) fn stop(self) -> Strain {
+        self.enough.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic")
+    }
+}
+
+impl Strain {
+    /// By how much a job may be later here than on an idle machine: many times the usual wait,
+    /// and once the longest.
+    pub(crate) fn allowance(&self) -> Duration {
+        self.usual() * TURNS + self.longest()
+    }
+
+    pub(crate) fn add(&mut self, other: &Strain) {
+        self.0.extend(&other.0);
+    }
+
+    fn usual(&self) -> Duration {
+        Duration::from_micros(percentile(&self.0, 99).unwrap_or(0))
+    }
+
+    fn longest(&self) -> Duration {
+        Duration::from_micros(percentile(&self.0, 100).unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Strain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (usual, longest, allowance) = (self.usual(), self.longest(), self.allowance());
+        write!(
+            f,
+            "whoever wanted a millisecond of this machine waited for {usual:.1?} (p99), and for \
+             {longest:.1?} at the most; {allowance:.1?} are allowed for that"
+        )
+    }
+}
+
+fn measure() -> Micros {
+    let began = now();
+    std::thread::sleep(Duration::from_micros(REST));
+    let worked = own_time();
+    while own_time() - worked < WORK {}
+    (now() - began).saturating_sub(REST + WORK)
+}
+
+/// How long this thread has been at work.
+fn own_time() -> Micros {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000
+}
