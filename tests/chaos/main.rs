@@ -60,6 +60,9 @@ const SEED: &str = "KEYFALL_SEED";
 /// Of a scenario in the short version, and the least in the long one.
 const SHORT: Duration = Duration::from_secs(4);
 
+/// Scenarios with seeds that found a bug. The long version plays them as well.
+const FOUND: [(&str, u64); 1] = [("stop a worker", 1)];
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let parse = "a process of this program is given its terms";
@@ -96,6 +99,15 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let share = Duration::from_secs(seconds.unwrap_or(0)) / scenarios.len() as u32;
+    let mut plays: Vec<(&Scenario, u64, String)> = scenarios
+        .iter()
+        .map(|scenario| (scenario, seed, scenario.name.to_owned()))
+        .collect();
+    let found = FOUND.iter().filter(|_| seconds.is_some());
+    plays.extend(found.filter_map(|(name, seed)| {
+        let scenario = scenarios.iter().find(|one| one.name == *name)?;
+        Some((scenario, *seed, format!("{name}, seed {seed}")))
+    }));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -103,10 +115,12 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         .expect("a runtime starts");
     println!("{SEED}={seed}\n\n{}", report::HEAD);
     let mut rows = Vec::new();
-    for scenario in &scenarios {
-        let dir = journals(scenario.name);
+    for (scenario, seed, name) in plays {
+        let dir = journals(&name);
         let seed = seed_of(seed, scenario.name);
-        let row = runtime.block_on(trial::play(scenario, dir.clone(), seed, share.max(SHORT)));
+        let play = trial::play(scenario, dir.clone(), seed, share.max(SHORT));
+        let mut row = runtime.block_on(play);
+        row.scenario = name;
         println!("{row}");
         if row.violations.is_empty() {
             let _ = fs::remove_dir_all(&dir);
@@ -125,8 +139,8 @@ fn play_all(words: Vec<&String>) -> ExitCode {
 }
 
 /// A directory for the journals of one trial.
-fn journals(scenario: &str) -> PathBuf {
-    let name = scenario.replace(' ', "-");
+fn journals(name: &str) -> PathBuf {
+    let name = name.replace(' ', "-");
     let dir = std::env::temp_dir().join(format!("keyfall-chaos-{}-{name}", std::process::id()));
     fs::create_dir_all(&dir).expect("the temporary directory is writable");
     dir
