@@ -30,8 +30,9 @@ pub use failure::{Failure, MAX_FAILURE_BYTES};
 pub use job::Job;
 pub(crate) use job::{JobParts, Names, names};
 pub use outcome::{IntoOutcome, Outcome};
-pub(crate) use pull::{Place, Wanted};
+pub(crate) use pull::{News, Place};
 pub use pull::{Pull, Pulled};
+pub(crate) use route::Rate;
 pub use route::Route;
 pub use sample::SampleJob;
 pub use source::Source;
@@ -101,6 +102,22 @@ where
     fn concurrency(self, jobs: usize) -> Route<S> {
         self.into_route()
             .with(|options| options.concurrency = Some(jobs))
+    }
+
+    /// How many jobs of this route one worker starts in a time, and how many at once after a
+    /// pause. What is over that stays in the ledger, oldest first. Defaults to no limit.
+    ///
+    /// ```
+    /// use keyfall::{Handler, Router};
+    /// use std::time::Duration;
+    ///
+    /// # async fn notify() {}
+    /// let app: Router =
+    ///     Router::new().route("app1:trans:notice:*", notify.rate(50, Duration::from_secs(1)));
+    /// ```
+    fn rate(self, jobs: u32, per: Duration) -> Route<S> {
+        self.into_route()
+            .with(|options| options.rate = Some(Rate { jobs, per }))
     }
 
     /// For how long a job of this route is claimed; from 1 s to 1 day. Defaults to the

@@ -31,6 +31,7 @@ pub(crate) struct RouteOptions {
     pub(crate) concurrency: Option<usize>,
     pub(crate) priority: i32,
     pub(crate) lease: Option<Duration>,
+    pub(crate) rate: Option<Rate>,
     /// Its jobs go to whoever pulls them.
     pub(crate) pull: Option<Pull>,
 }
@@ -110,6 +111,13 @@ impl Route {
     }
 }
 
+/// So many jobs in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) jobs: u32,
+    pub(crate) per: Duration,
+}
+
 /// Tells a [`Route`] from a function where both are handlers.
 #[derive(Debug)]
 pub enum Configured {}
@@ -132,6 +140,11 @@ impl RouteOptions {
         } else if self.concurrency == Some(0) {
             "`concurrency` is 0, so no job could run: write 1 or more, \
              or leave it out for no limit of its own"
+        } else if self
+            .rate
+            .is_some_and(|rate| rate.jobs == 0 || rate.per.is_zero())
+        {
+            "`rate` lets no job through: write 1 or more in a time longer than zero"
         } else if self.lease.is_some_and(|lease| !LEASES.contains(&lease)) {
             "`lease` must be from 1 s to 1 day"
         } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Entry;
 use crate::error::Result;
-use crate::handler::{Endpoint, Names, Pull, names};
+use crate::handler::{Endpoint, Names, Pull, Rate, names};
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
@@ -30,6 +30,7 @@ pub(crate) struct RouteEntry {
     pub(crate) names: Names,
     pub(crate) priority: i32,
     pub(crate) lease: Option<Duration>,
+    pub(crate) rate: Option<Rate>,
     /// Its jobs go to whoever pulls them, and not to the handler.
     pub(crate) pull: Option<Pull>,
 }
@@ -91,6 +92,7 @@ impl RouteEntry {
             concurrency: entry.route.options.concurrency,
             priority: entry.route.options.priority,
             lease: entry.route.options.lease,
+            rate: entry.route.options.rate,
             pull: entry.route.options.pull,
         }
     }

@@ -432,6 +432,79 @@ async fn routes_that_are_pulled_and_routes_that_run_share_a_kind() {
 }
 
 #[tokio::test]
+async fn a_route_hands_out_no_more_than_its_limit_until_leases_end() {
+    let site = Site::new("pull-limit").await;
+    let pull = Pull::new();
+    let route = pull.clone().concurrency(3).lease(HOUR);
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    let jobs = site.keys(10).map(|key| NewJob::new(key, ""));
+    assert!(
+        site.client
+            .schedule_many(jobs)
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
+    let mut out = Vec::new();
+    while out.len() < 3 {
+        out.extend(
+            next(&pull, 10)
+                .await
+                .into_iter()
+                .map(|pulled| pulled.accept().unwrap().1),
+        );
+    }
+    assert_eq!(out.len(), 3);
+    assert!(pull.pull(&[""; 0], 10, ms(300)).await.unwrap().is_empty());
+    for ended in 1..=7 {
+        let lease = out.remove(0);
+        site.client.settle(&lease, Outcome::Done).await.unwrap();
+        pull.ended(&lease);
+        let got = next(&pull, 10).await;
+        assert_eq!(got.len(), 1, "after {ended}");
+        out.extend(got.into_iter().map(|pulled| pulled.accept().unwrap().1));
+    }
+    let stats = site.stats().await;
+    assert_eq!((stats.done, stats.leased, stats.pending), (7, 3, 0));
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_route_starts_no_more_in_a_time_than_its_rate() {
+    let site = Site::new("pull-rate").await;
+    let (log, mut runs) = recorder();
+    let route = log.done().rate(5, HOUR);
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    let jobs = site.keys(20).map(|key| NewJob::new(key, ""));
+    assert!(
+        site.client
+            .schedule_many(jobs)
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
+    for _ in 0..5 {
+        runs.next().await;
+    }
+    let stats = eventually("five done", async || {
+        let stats = site.stats().await;
+        (stats.done == 5).then_some(stats)
+    })
+    .await;
+    assert_eq!((stats.pending, stats.leased), (15, 0));
+    worker.stop().await;
+    assert!(runs.rest().is_empty());
+
+    // With a faster one, all come.
+    let route = log.done().rate(20, SECOND);
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    assert_eq!(site.all_ended().await.done, 20);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_pulled_or_extended_is_refused_with_the_rule() {
     let site = Site::new("pull-refused").await;
     let pull = Pull::new();

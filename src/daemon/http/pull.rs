@@ -1,5 +1,6 @@
 //! Hands out jobs to whoever waits for them, and takes back their leases.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -10,14 +11,14 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
 use futures_util::stream;
 use keyfall::target::Pulled;
-use keyfall::{Client, Extended, Lease, Outcome, Settled};
+use keyfall::{Extended, Lease, Outcome, Settled};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Shared;
 use super::body::Body;
 use super::problem::Problem;
 use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
+use super::{Api, Shared};
 
 /// The longest that a pull holds its connection. Proxies between cut longer ones.
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
@@ -214,8 +215,7 @@ pub(super) async fn finish(
     State(api): Shared,
     Body(FinishIn { leases }): Body<FinishIn>,
 ) -> Result<Json<LeasesOut>, Problem> {
-    let client = &api.client;
-    each(leases, |lease| settle(client.clone(), lease, Outcome::Done)).await
+    each(leases, |lease| settle(api.clone(), lease, Outcome::Done)).await
 }
 
 /// Ends leases: their attempts failed.
@@ -238,11 +238,7 @@ pub(super) async fn fail(
             (_, None) => Outcome::retry(error),
         }
     };
-    let client = &api.client;
-    each(failed.leases, |lease| {
-        settle(client.clone(), lease, outcome())
-    })
-    .await
+    each(failed.leases, |lease| settle(api.clone(), lease, outcome())).await
 }
 
 /// Lets leases run longer, or shorter.
@@ -255,12 +251,13 @@ pub(super) async fn extend(
         by: Span(length),
     }): Body<ExtendIn>,
 ) -> Result<Json<LeasesOut>, Problem> {
-    let client = &api.client;
-    each(leases, |lease| extend_one(client.clone(), lease, length)).await
+    each(leases, |lease| extend_one(api.clone(), lease, length)).await
 }
 
-async fn extend_one(client: Client, lease: Lease, length: Duration) -> keyfall::Result<Became> {
-    Ok(match client.extend(&lease, length).await? {
+async fn extend_one(api: Arc<Api>, lease: Lease, length: Duration) -> keyfall::Result<Became> {
+    let extended = api.client.extend(&lease, length).await?;
+    api.pull.extended(&lease, length);
+    Ok(match extended {
         Extended::Extended => ("extended", None, None),
         Extended::Cancelled => ("cancelled", None, None),
         Extended::Taken => ("taken", None, None),
@@ -270,8 +267,10 @@ async fn extend_one(client: Client, lease: Lease, length: Duration) -> keyfall::
 
 type Became = (&'static str, Option<Time>, Option<u64>);
 
-async fn settle(client: Client, lease: Lease, outcome: Outcome) -> keyfall::Result<Became> {
-    Ok(match client.settle(&lease, outcome).await? {
+async fn settle(api: Arc<Api>, lease: Lease, outcome: Outcome) -> keyfall::Result<Became> {
+    let settled = api.client.settle(&lease, outcome).await?;
+    api.pull.ended(&lease);
+    Ok(match settled {
         Settled::Done => ("done", None, None),
         Settled::Pending(due) => ("pending", Some(Time(due)), None),
         Settled::Replaced => ("replaced", None, None),

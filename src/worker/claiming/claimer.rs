@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::desk::Desk;
 use super::pick::{self, Errand, Means, Search, Wanted};
 use crate::error::Result;
-use crate::handler::{Source, Wanted as PullWanted};
+use crate::handler::{News, Source};
 use crate::key::JobKey;
 use crate::prefix::Prefix;
 use crate::router::Routes;
@@ -37,8 +37,8 @@ pub(crate) struct Claimer {
     slots: Arc<Slots>,
     runner: Arc<Runner>,
     lease: LeaseLength,
-    /// Whoever comes to pull.
-    arrivals: mpsc::UnboundedReceiver<PullWanted>,
+    /// Of those who pull.
+    news: mpsc::UnboundedReceiver<News>,
     counters: Vec<Counter>,
     /// Which ledger is served first in the next round, so that none is always last.
     turn: usize,
@@ -79,7 +79,7 @@ impl Claimer {
         runner: Arc<Runner>,
         lease: LeaseLength,
     ) -> Self {
-        let (told, arrivals) = mpsc::unbounded_channel();
+        let (told, news) = mpsc::unbounded_channel();
         for pull in routes.pulls() {
             pull.tell(told.clone());
         }
@@ -91,7 +91,7 @@ impl Claimer {
             slots,
             runner,
             lease,
-            arrivals,
+            news,
             counters: Vec::new(),
             turn: 0,
         }
@@ -106,7 +106,8 @@ impl Claimer {
                 () = stop.cancelled() => break,
                 () = self.desk.changed() => {}
                 () = self.slots.freed() => {}
-                Some(wanted) = self.arrivals.recv() => self.look_for(&wanted),
+                () = self.slots.replenished() => {}
+                Some(news) = self.news.recv() => self.hear(&news),
                 Some((served, lane, landing)) = flights.next() => {
                     self.land(&served, lane, landing);
                 }
@@ -117,13 +118,19 @@ impl Claimer {
         }
     }
 
-    /// Somebody pulls: what they want may be due, though nobody here had room for it so far.
-    fn look_for(&self, wanted: &PullWanted) {
-        for served in self.roster.all().iter() {
-            let covers = |prefix: &Prefix| prefix.covers(served.ledger.kind());
-            if served.is_pulled && wanted.iter().any(covers) {
-                self.desk.fall_behind(served);
+    fn hear(&self, news: &News) {
+        match news {
+            // What they want may be due, though nobody here had room for it so far.
+            News::Waits(wanted) => {
+                for served in self.roster.all().iter() {
+                    let covers = |prefix: &Prefix| prefix.covers(served.ledger.kind());
+                    if served.is_pulled && wanted.iter().any(covers) {
+                        self.desk.fall_behind(served);
+                    }
+                }
             }
+            News::Extended(lease, length) => self.slots.extended(lease, *length),
+            News::Ended(lease) => self.slots.ended(lease),
         }
     }
 
@@ -241,7 +248,10 @@ impl Claimer {
                 None => (fill.pop(), Source::Backlog),
             };
             match slot {
-                Some(slot) => self.runner.start(served, job, slot, source, at),
+                Some(mut slot) => {
+                    slot.begin();
+                    self.runner.start(served, job, slot, source, at);
+                }
                 // Its lease will lapse, and it is found again.
                 None => tracing::error!(ledger = ?served, id = job.id, "claimed unasked"),
             }

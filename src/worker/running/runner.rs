@@ -255,15 +255,21 @@ impl Run {
     /// theirs; or nobody's any more.
     async fn hand_over(&mut self, place: Place, job: Job, length: LeaseLength) -> bool {
         let lease = Lease::new(self.key.clone(), &self.token);
-        let Some(accepted) = place.deliver(job, lease, length.0) else {
-            tracing::debug!("given back, because nobody waits for it any more");
-            return false;
+        // Before they have it: they may be quick to settle it.
+        self.slot.hand_out(lease.clone(), length.0);
+        let is_theirs = match place.deliver(job, lease.clone(), length.0) {
+            None => false,
+            Some(accepted) => tokio::select! {
+                biased;
+                accepted = accepted => accepted.is_ok(),
+                stop = &mut self.held.stop => stop != Ok(Stop::HandBack),
+            },
         };
-        tokio::select! {
-            biased;
-            accepted = accepted => accepted.is_ok(),
-            stop = &mut self.held.stop => stop != Ok(Stop::HandBack),
+        if !is_theirs {
+            self.slot.take_back(&lease);
+            tracing::debug!("given back, because nobody took it");
         }
+        is_theirs
     }
 
     /// Calls the handler; a panic is a failed attempt, and so is a run that takes too long.

@@ -2,11 +2,16 @@
 //! who pull them, a place in their hands counts as a slot.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
+use tokio::time::sleep_until;
 
+use super::hands::Hands;
+use super::rate::Bucket;
 use crate::handler::{Place, Pull};
 use crate::key::Kind;
+use crate::lease::Lease;
 use crate::router::RouteEntry;
 
 /// How many jobs may wait to be settled without a slot, or as many as there are slots. Enough for
@@ -35,6 +40,10 @@ struct Free {
     unsettled: usize,
     /// Jobs that were claimed for those who pull, and are not in their hands yet.
     places: usize,
+    /// By route: how many may start in a time, if there is a limit.
+    rates: Vec<Option<Bucket>>,
+    /// By route: what those hold who pulled, if there is a limit.
+    hands: Vec<Option<Hands>>,
 }
 
 /// The right to run one job of a route; given back when it is dropped.
@@ -42,6 +51,8 @@ pub(crate) struct Slot {
     slots: Arc<Slots>,
     route: usize,
     holds: Holds,
+    /// A job has it.
+    begun: bool,
 }
 
 enum Holds {
@@ -58,6 +69,14 @@ impl Slots {
     pub(crate) fn new(all: usize, routes: &[RouteEntry]) -> Arc<Self> {
         let limits = routes.iter().map(|route| route.concurrency.unwrap_or(all));
         let limits: Vec<usize> = limits.collect();
+        let now = Instant::now();
+        let rates = routes
+            .iter()
+            .map(|route| Some(Bucket::new(route.rate?, now)));
+        let hands = routes.iter().map(|route| {
+            route.pull.as_ref()?;
+            Some(Hands::new(route.concurrency?))
+        });
         Arc::new(Slots {
             free: Mutex::new(Free {
                 all,
@@ -66,6 +85,8 @@ impl Slots {
                 total: all,
                 unsettled: 0,
                 places: 0,
+                rates: rates.collect(),
+                hands: hands.collect(),
             }),
             pulls: routes.iter().map(|route| route.pull.clone()).collect(),
             freed: Notify::new(),
@@ -74,18 +95,16 @@ impl Slots {
 
     /// How many jobs of this route and kind could start now.
     pub(crate) fn free(&self, route: usize, kind: &Kind) -> usize {
-        match &self.pulls[route] {
-            Some(pull) => pull.places(kind),
-            None => self.lock().room(route),
-        }
+        let wanted = self.pulls[route].as_ref().map(|pull| pull.places(kind));
+        self.lock().room(route, wanted)
     }
 
     /// Whether a job of this route could start now.
     pub(crate) fn has_room(&self, route: usize) -> bool {
-        match &self.pulls[route] {
-            Some(pull) => pull.has_places(),
-            None => self.lock().room(route) > 0,
-        }
+        let wanted = self.pulls[route]
+            .as_ref()
+            .map(|pull| usize::from(pull.has_places()));
+        self.lock().room(route, wanted) > 0
     }
 
     /// How many slots of this route one claim takes at the most: where there are many, half of
@@ -104,23 +123,72 @@ impl Slots {
             slots: self.clone(),
             route,
             holds,
+            begun: false,
         };
-        if let Some(pull) = &self.pulls[route] {
-            let places = pull.reserve(kind, count);
-            self.lock().places += places.len();
-            let slots = places
-                .into_iter()
-                .map(|place| slot(Holds::Place(Some(place))));
-            return slots.collect();
-        }
         let mut free = self.lock();
-        let taken = count.min(free.room(route));
-        free.all -= taken;
-        free.routes[route] -= taken;
+        let Some(pull) = &self.pulls[route] else {
+            let taken = count.min(free.room(route, None));
+            free.all -= taken;
+            free.routes[route] -= taken;
+            free.take_tokens(route, taken);
+            drop(free);
+            return std::iter::repeat_with(|| slot(Holds::Run))
+                .take(taken)
+                .collect();
+        };
+        let places = pull.reserve(kind, free.room(route, Some(count)));
+        free.places += places.len();
+        if let Some(hands) = &mut free.hands[route] {
+            hands.reserve(places.len());
+        }
+        free.take_tokens(route, places.len());
         drop(free);
-        std::iter::repeat_with(|| slot(Holds::Run))
-            .take(taken)
-            .collect()
+        let slots = places
+            .into_iter()
+            .map(|place| slot(Holds::Place(Some(place))));
+        slots.collect()
+    }
+
+    /// A lease that was handed out runs for so long from now.
+    pub(crate) fn extended(&self, lease: &Lease, length: Duration) {
+        let mut free = self.lock();
+        free.hands
+            .iter_mut()
+            .flatten()
+            .for_each(|hands| hands.extend(lease, length));
+    }
+
+    /// A lease that was handed out has ended.
+    pub(crate) fn ended(&self, lease: &Lease) {
+        let mut free = self.lock();
+        free.hands
+            .iter_mut()
+            .flatten()
+            .for_each(|hands| hands.release(lease));
+        drop(free);
+        self.freed.notify_one();
+    }
+
+    /// Returns when a route that could start nothing more, because of its rate or because of
+    /// leases that were not ended, can again.
+    pub(crate) async fn replenished(&self) {
+        let next = {
+            let (mut free, now) = (self.lock(), Instant::now());
+            let free = &mut *free;
+            let rates = free.rates.iter_mut().flatten().filter_map(|rate| {
+                rate.tokens(now);
+                rate.next()
+            });
+            let hands = free.hands.iter_mut().flatten().filter_map(|hands| {
+                hands.room(now);
+                hands.next()
+            });
+            rates.chain(hands).min()
+        };
+        match next {
+            Some(at) => sleep_until(at.into()).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Whether no slot is taken, and nothing is to be settled.
@@ -142,6 +210,23 @@ impl Slots {
 impl Slot {
     pub(crate) fn route(&self) -> usize {
         self.route
+    }
+
+    /// A job has it.
+    pub(crate) fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// Those who pulled are given the job, and its lease runs for so long from now.
+    pub(crate) fn hand_out(&self, lease: Lease, length: Duration) {
+        if let Some(hands) = &mut self.slots.lock().hands[self.route] {
+            hands.hold(lease, Instant::now() + length);
+        }
+    }
+
+    /// They did not take it.
+    pub(crate) fn take_back(&self, lease: &Lease) {
+        self.slots.ended(lease);
     }
 
     /// The hand that the job goes to, if it goes to one who pulls.
@@ -172,10 +257,20 @@ impl Drop for Slot {
         // The place first: whoever is told of a free slot looks for it at once.
         drop(self.take_place());
         let mut free = self.slots.lock();
+        if !self.begun
+            && let Some(rate) = &mut free.rates[self.route]
+        {
+            rate.give_back();
+        }
         match self.holds {
             Holds::Run => free.give_back(self.route),
             Holds::Nothing => free.unsettled -= 1,
-            Holds::Place(_) => free.places -= 1,
+            Holds::Place(_) => {
+                free.places -= 1;
+                if let Some(hands) = &mut free.hands[self.route] {
+                    hands.give_back();
+                }
+            }
         }
         drop(free);
         self.slots.freed.notify_one();
@@ -183,8 +278,19 @@ impl Drop for Slot {
 }
 
 impl Free {
-    fn room(&self, route: usize) -> usize {
-        self.all.min(self.routes[route])
+    /// How many jobs of a route could start now; where they are pulled, of those that are wanted.
+    fn room(&mut self, route: usize, wanted: Option<usize>) -> usize {
+        let now = Instant::now();
+        let room = wanted.unwrap_or(self.all.min(self.routes[route]));
+        let rate = self.rates[route].as_mut().map(|rate| rate.tokens(now));
+        let hands = self.hands[route].as_mut().map(|hands| hands.room(now));
+        [rate, hands].into_iter().flatten().fold(room, usize::min)
+    }
+
+    fn take_tokens(&mut self, route: usize, count: usize) {
+        if let Some(rate) = &mut self.rates[route] {
+            rate.take(count);
+        }
     }
 
     fn give_back(&mut self, route: usize) {

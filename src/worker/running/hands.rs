@@ -1,0 +1,93 @@
+//! The leases that are in the hands of those who pulled, as far as a limit needs to know.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::lease::Lease;
+
+/// Those of one route that has a limit.
+#[derive(Debug)]
+pub(super) struct Hands {
+    limit: usize,
+    /// How many more were claimed, or are being claimed.
+    reserved: usize,
+    /// Until when each lease runs; then somebody else may have it, or nobody.
+    until: HashMap<Lease, Instant>,
+}
+
+impl Hands {
+    pub(super) fn new(limit: usize) -> Self {
+        Hands {
+            limit,
+            reserved: 0,
+            until: HashMap::new(),
+        }
+    }
+
+    /// How many more jobs may be handed out.
+    pub(super) fn room(&mut self, now: Instant) -> usize {
+        if self.is_full() {
+            self.until.retain(|_, until| *until > now);
+        }
+        self.limit.saturating_sub(self.until.len() + self.reserved)
+    }
+
+    fn is_full(&self) -> bool {
+        self.until.len() + self.reserved >= self.limit
+    }
+
+    /// So many jobs are to be claimed.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.reserved += count;
+    }
+
+    /// One of them was handed out, or was not.
+    pub(super) fn give_back(&mut self) {
+        self.reserved -= 1;
+    }
+
+    /// A job was handed out, or its lease extended.
+    pub(super) fn hold(&mut self, lease: Lease, until: Instant) {
+        self.until.insert(lease, until);
+    }
+
+    /// Extends one that was handed out here.
+    pub(super) fn extend(&mut self, lease: &Lease, length: Duration) {
+        if let Some(until) = self.until.get_mut(lease) {
+            *until = Instant::now() + length;
+        }
+    }
+
+    /// A lease has ended.
+    pub(super) fn release(&mut self, lease: &Lease) {
+        self.until.remove(lease);
+    }
+
+    /// When there will be room again, if there is none.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.is_full().then(|| self.until.values().min().copied())?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_counts_until_it_is_released_or_lapses() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let lease = |id| format!("a:b:c:{id}@ab-1").parse::<Lease>().unwrap();
+        let mut hands = Hands::new(2);
+        hands.hold(lease(1), now + second);
+        hands.hold(lease(2), now + 3 * second);
+        assert_eq!((hands.room(now), hands.next()), (0, Some(now + second)));
+        assert_eq!((hands.room(now + second), hands.next()), (1, None));
+        hands.hold(lease(3), now + 9 * second);
+        hands.release(&lease(2));
+        assert_eq!(hands.room(now), 1);
+        hands.reserve(1);
+        assert_eq!(hands.room(now), 0);
+        hands.give_back();
+        assert_eq!(hands.room(now), 1);
+    }
+}

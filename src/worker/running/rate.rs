@@ -1,0 +1,114 @@
+//! How many jobs may start in a time: a bucket of tokens, one for each job.
+//!
+//! Whoever claims takes tokens beforehand and gives back those for which no job was found, which
+//! is what the rate limiters of other crates do not offer.
+
+use std::time::{Duration, Instant};
+
+use crate::handler::Rate;
+
+/// The tokens of one route.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    size: f64,
+    /// How long it takes for a token to come.
+    each: Duration,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// Full.
+    pub(super) fn new(rate: Rate, now: Instant) -> Self {
+        let size = f64::from(rate.jobs);
+        Bucket {
+            size,
+            each: rate.per.div_f64(size),
+            tokens: size,
+            at: now,
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn tokens(&mut self, now: Instant) -> usize {
+        let came = now
+            .saturating_duration_since(self.at)
+            .div_duration_f64(self.each);
+        self.tokens = (self.tokens + came).min(self.size);
+        self.at = self.at.max(now);
+        self.tokens as usize
+    }
+
+    /// Takes some of those that there are.
+    pub(super) fn take(&mut self, count: usize) {
+        self.tokens -= count as f64;
+    }
+
+    pub(super) fn give_back(&mut self) {
+        self.tokens = (self.tokens + 1.0).min(self.size);
+    }
+
+    /// When there will be one, if there is none.
+    pub(super) fn next(&self) -> Option<Instant> {
+        (self.tokens < 1.0).then(|| self.at + self.each.mul_f64(1.0 - self.tokens))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_bucket_fills_at_its_rate_and_no_further() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(
+            Rate {
+                jobs: 10,
+                per: SECOND,
+            },
+            start,
+        );
+        assert_eq!(bucket.tokens(start), 10);
+        assert_eq!(bucket.next(), None);
+        bucket.take(10);
+        assert_eq!(bucket.tokens(start), 0);
+        assert_eq!(bucket.next(), Some(start + SECOND / 10));
+        assert_eq!(bucket.tokens(start + SECOND / 2), 5);
+        assert_eq!(bucket.tokens(start + 60 * SECOND), 10);
+    }
+
+    #[test]
+    fn what_was_taken_in_vain_is_given_back() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(
+            Rate {
+                jobs: 2,
+                per: SECOND,
+            },
+            start,
+        );
+        bucket.take(2);
+        bucket.give_back();
+        assert_eq!(bucket.tokens(start), 1);
+        bucket.give_back();
+        bucket.give_back();
+        assert_eq!(bucket.tokens(start), 2);
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_adds_nothing() {
+        let start = Instant::now() + SECOND;
+        let mut bucket = Bucket::new(
+            Rate {
+                jobs: 1,
+                per: SECOND,
+            },
+            start,
+        );
+        bucket.take(1);
+        assert_eq!(bucket.tokens(start - SECOND), 0);
+        assert_eq!(bucket.tokens(start), 0);
+    }
+}
