@@ -2,20 +2,21 @@
 --
 -- KEYS  1 leased   keyfall:{app:module:biz/0}:leased
 --       2 lease    keyfall:{app:module:biz/0}:lease
--- ARGV  1 lease ms, then for each item: id, token
+-- ARGV  1 lease ms, 2 mode (set | longer), then for each item: id, token
 -- Reply {'ok', now µs, answers}; answers, separated by blanks:
---       renewed    held until now + lease ms
+--       renewed    held until now + lease ms; `longer` leaves a lease that runs longer already
 --       cancelled  renewed, but somebody cancelled the job: stop the run
 --       gone       there is no lease: the job was settled, or its ledger was lost
 --       foreign    somebody else holds it
--- Holds: works while Redis is full. Takes no lane: a renewal that arrives late extends a
---       lease that its owner already counts as shorter, or finds another token.
+-- Holds: works while Redis is full. Takes no lane: a renewal that arrives late finds another
+--       token, or a lease that its owner counts as shorter. Whose renewals differ in length
+--       asks for `longer`, so that a late one cuts nothing short.
 
 local leased_key, lease_key = KEYS[1], KEYS[2]
 local now, stamp = now_us()
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[1]))
 local ids = {}
-for i = 2, #ARGV, 2 do
+for i = 3, #ARGV, 2 do
   ids[#ids + 1] = ARGV[i]
 end
 local leases = redis.call('HMGET', lease_key, unpack(ids))
@@ -24,7 +25,7 @@ local answers, deadlines = {}, {}
 for i, id in ipairs(ids) do
   if not leases[i] then
     answers[i] = 'gone'
-  elseif not holds(leases[i], ARGV[2 * i + 1]) then
+  elseif not holds(leases[i], ARGV[2 * i + 2]) then
     answers[i] = 'foreign'
   else
     answers[i] = is_cancelled(leases[i]) and 'cancelled' or 'renewed'
@@ -36,6 +37,10 @@ end
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
 redis.call('ZREM', leased_key, '')
 if #deadlines > 0 then
-  redis.call('ZADD', leased_key, unpack(deadlines))
+  if ARGV[2] == 'longer' then
+    redis.call('ZADD', leased_key, 'GT', unpack(deadlines))
+  else
+    redis.call('ZADD', leased_key, unpack(deadlines))
+  end
 end
 return {'ok', stamp, table.concat(answers, ' ')}

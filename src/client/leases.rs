@@ -11,7 +11,7 @@ use crate::lease::Lease;
 use crate::record::Record;
 use crate::retry::RetryPolicy;
 use crate::settings::LEASES;
-use crate::store::{Claimed, Found, Settlement, Verb, Word};
+use crate::store::{Claimed, Extent, Found, Settlement, Verb, Word};
 
 /// A call to [`Client::settle`]; sent when it is awaited.
 #[must_use = "nothing is settled until it is awaited"]
@@ -54,7 +54,7 @@ pub enum Settled {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Extended {
-    /// The lease runs on from now.
+    /// The lease runs as long as was asked for, or longer.
     Extended,
     /// It does, but somebody has cancelled the job: it is to be ended soon.
     Cancelled,
@@ -83,8 +83,9 @@ impl Client {
         }
     }
 
-    /// Lets a lease run for `length` from now, be that longer or shorter than before. One that
-    /// has lapsed is revived, unless somebody else has claimed the job.
+    /// Lets a lease run for `length` from now, or longer if it does already: a call that arrives
+    /// late cuts nothing short. One that has lapsed is revived, unless somebody else has claimed
+    /// the job.
     ///
     /// # Errors
     /// When it is awaited: if `length` is not from 1 s to 1 day, or Redis does not answer in
@@ -182,7 +183,10 @@ impl<'a> IntoFuture for ExtendLease<'a> {
             let book = self.client.book(key)?;
             let pair = (key.id().to_owned(), self.lease.token().to_owned());
             let until = self.client.deadline();
-            let (answers, _) = book.ledger.renew(&[pair], self.length, until).await?;
+            let (answers, _) = book
+                .ledger
+                .renew(&[pair], Extent::AtLeast(self.length), until)
+                .await?;
             Ok(match answers[0].answer {
                 Word::Renewed => Extended::Extended,
                 Word::Cancelled => Extended::Cancelled,

@@ -80,7 +80,7 @@ pub(crate) use server::Announced;
 #[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
-pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Settlement, Sweep, Verb};
+pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;

@@ -42,6 +42,15 @@ pub(crate) struct ClaimReply {
     pub(crate) jobs: Vec<Claimed>,
 }
 
+/// How long a renewal lets leases run, from now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Extent {
+    /// So long, whatever it was before.
+    Exactly(Duration),
+    /// So long, or longer if they do already.
+    AtLeast(Duration),
+}
+
 /// The end of one lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Settlement {
@@ -143,12 +152,15 @@ impl Ledger {
     pub(crate) async fn renew(
         &self,
         leases: &[(String, String)],
-        lease: Duration,
+        extent: Extent,
         until: Instant,
     ) -> Result<(Vec<Answered>, Instant)> {
         let keys: [&str; 2] = [&self.names.leased, &self.names.lease];
         let mut cmd = self.call(&RENEW, &keys, [].into_iter());
-        cmd.arg(millis(lease));
+        match extent {
+            Extent::Exactly(length) => cmd.arg(millis(length)).arg("set"),
+            Extent::AtLeast(length) => cmd.arg(millis(length)).arg("longer"),
+        };
         for (id, token) in leases {
             cmd.arg(id).arg(token);
         }

@@ -6,7 +6,7 @@ use super::support::{Bench, HOUR, KEPT, State, after, bury, soon, word, words};
 use crate::ErrorKind;
 use crate::error::{Error, Result};
 use crate::store::script::{self, Script};
-use crate::store::{Answered, Found, Lane, PARTS, Sought, Verb};
+use crate::store::{Answered, Extent, Found, Lane, PARTS, Sought, Verb};
 
 use State::*;
 
@@ -63,7 +63,7 @@ impl Scene {
             "renew" => {
                 let leases = [("LeasedNext".to_owned(), self.token.clone())];
                 ledger
-                    .renew(&leases, HOUR, soon())
+                    .renew(&leases, Extent::Exactly(HOUR), soon())
                     .await
                     .map(|(answers, _)| words(&answers))
             }

@@ -238,7 +238,7 @@ async fn callers_pass_what_headers_list() {
                 "description" => arg == "{}",
                 "pulse channel" => arg == "keyfall:pulse:0:pending",
                 "part" => arg == "due",
-                "state" | "order" => ["pending", "up"].contains(&arg),
+                "state" | "order" | "mode" => ["pending", "up", "set"].contains(&arg),
                 "prefix of the ids" | "member" => "pending".starts_with(arg),
                 _ => is_number.is_match(arg),
             };

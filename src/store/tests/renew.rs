@@ -1,7 +1,7 @@
 //! `renew.lua`: a lease runs on as long as its token holds.
 
-use super::support::{Bench, HOUR, NEVER, State, words};
-use crate::store::Answered;
+use super::support::{Bench, HOUR, NEVER, State, soon, words};
+use crate::store::{Answered, Extent};
 
 use State::*;
 
@@ -77,5 +77,22 @@ async fn it_writes_the_deadline_and_nothing_else() {
         all.retain(|name, _| !name.contains(":leased "));
     }
     assert_eq!(left, stored);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_shorter_one_that_comes_late_cuts_nothing_short_where_that_is_asked_for() {
+    let bench = Bench::new().await;
+    let job = bench.run("job", HOUR).await;
+    let renew = async |extent| {
+        let leases = [("job".to_owned(), job.token.clone())];
+        let answers = bench.ledger.renew(&leases, extent, soon()).await.unwrap().0;
+        assert_eq!(words(&answers), ["renewed"]);
+        bench.deadline("job").await
+    };
+    let long = renew(Extent::AtLeast(2 * HOUR)).await;
+    assert_eq!(renew(Extent::AtLeast(HOUR)).await, long);
+    assert!(renew(Extent::Exactly(HOUR)).await < long);
+    assert!(renew(Extent::AtLeast(3 * HOUR)).await > long);
     bench.balanced().await;
 }

@@ -54,7 +54,7 @@ impl Hands {
     /// Extends one that was handed out here.
     pub(super) fn extend(&mut self, lease: &Lease, length: Duration) {
         if let Some(until) = self.until.get_mut(lease) {
-            *until = Instant::now() + length;
+            *until = (*until).max(Instant::now() + length);
         }
     }
 

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::error::Result;
 use crate::handler::CancelSignal;
 use crate::settings::{BATCH, LeaseLength};
-use crate::store::{Answered, Ledger, Word};
+use crate::store::{Answered, Extent, Ledger, Word};
 
 /// Why a run has to end before its handler does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,7 +188,7 @@ impl Leases {
                 let (numbers, pairs) = (numbers.to_vec(), pairs.to_vec());
                 let (length, until) = (stale.length.0, now + stale.length.renewal());
                 calls.push(Box::pin(async move {
-                    let answer = ledger.renew(&pairs, length, until).await;
+                    let answer = ledger.renew(&pairs, Extent::Exactly(length), until).await;
                     (numbers, answer)
                 }));
             }

@@ -128,8 +128,12 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
         }
         Operation::Cancel(ids) | Operation::Reclaim { ids, .. } => args(cmd, ids),
         Operation::Claim { ids, fill, lease } => args(cmd, (lease, fill, ids)),
-        Operation::Renew { leases, lease } => {
-            cmd.arg(lease);
+        Operation::Renew {
+            leases,
+            lease,
+            longer,
+        } => {
+            args(cmd, (lease, if *longer { "longer" } else { "set" }));
             for (id, holder) in leases {
                 args(cmd, (id, known.token(id, *holder)));
             }

@@ -61,8 +61,8 @@ fn working() -> impl Strategy<Value = Operation> {
         12 => (vec(id(), 0..3), select(&[3, 2, 1, 0][..]), lease())
             .prop_map(|(ids, fill, lease)| Operation::Claim { ids, fill, lease }),
         5 => (some(id()), lease()).prop_map(|(ids, lease)| Operation::Reclaim { ids, lease }),
-        3 => (some((id(), holder())), lease())
-            .prop_map(|(leases, lease)| Operation::Renew { leases, lease }),
+        3 => (some((id(), holder())), lease(), any::<bool>())
+            .prop_map(|(leases, lease, longer)| Operation::Renew { leases, lease, longer }),
         9 => (some((id(), holder(), verb)), limits())
             .prop_map(|(ends, limits)| Operation::Settle { ends, limits }),
         3 => (select(vec![0, HOUR]), 0..3_usize, [0..3_usize, 0..3_usize])

@@ -55,6 +55,8 @@ pub(super) enum Operation {
     Renew {
         leases: Vec<(Id, Holder)>,
         lease: u64,
+        /// A lease that runs longer already stays as it is.
+        longer: bool,
     },
     Settle {
         ends: Vec<(Id, Holder, Verb)>,

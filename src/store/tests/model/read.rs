@@ -23,10 +23,14 @@ impl Ledger {
     /// Carries out a call that takes no lane.
     pub(super) fn plain(&mut self, operation: &Operation) -> Reply {
         match operation {
-            Operation::Renew { leases, lease } => {
+            Operation::Renew {
+                leases,
+                lease,
+                longer,
+            } => {
                 let renew = |(id, holder): &(Id, _)| {
                     let token = self.token(id, *holder);
-                    self.renew(id, &token, *lease)
+                    self.renew(id, &token, *lease, *longer)
                 };
                 let answers: Vec<String> = leases.iter().map(renew).collect();
                 Reply::ok([answers.join(" ")])

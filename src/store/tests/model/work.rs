@@ -129,11 +129,12 @@ impl Ledger {
         fence
     }
 
-    pub(super) fn renew(&mut self, id: Id, token: &str, lease: u64) -> String {
+    pub(super) fn renew(&mut self, id: Id, token: &str, lease: u64, longer: bool) -> String {
         let deadline = self.deadline(lease);
         let answer = match self.jobs.get_mut(id) {
             Some(Job::Leased(run)) if run.token == token => {
-                run.deadline = deadline;
+                let least = if longer { run.deadline } else { 0 };
+                run.deadline = deadline.max(least);
                 if run.cancelled {
                     "cancelled"
                 } else {

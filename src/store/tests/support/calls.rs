@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::store::work::DeadLimits;
 use crate::store::{
-    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Lane, Mode, Placement, Revival,
-    Settlement, Update, Verb, When, Word,
+    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Extent, Lane, Mode, Placement,
+    Revival, Settlement, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -288,7 +288,11 @@ impl Bench {
     pub(in crate::store::tests) async fn renew(&self, leases: &[(&str, &str)]) -> Vec<Answered> {
         let own = |(id, token): &(&str, &str)| ((*id).into(), (*token).into());
         let leases: Vec<(String, String)> = leases.iter().map(own).collect();
-        self.ledger.renew(&leases, HOUR, soon()).await.unwrap().0
+        self.ledger
+            .renew(&leases, Extent::Exactly(HOUR), soon())
+            .await
+            .unwrap()
+            .0
     }
 
     pub(in crate::store::tests) async fn settle_all(&self, items: &[Settlement]) -> Vec<Answered> {
