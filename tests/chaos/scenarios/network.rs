@@ -10,7 +10,7 @@ use crate::proxy::{Ill, Weather};
 use crate::stage::{Setting, Stage};
 
 /// From this on, the faults go on until they have met every script.
-const LONG: Duration = Duration::from_secs(6);
+const LONG: Duration = Duration::from_secs(5);
 
 /// For how much longer, at the most. Services seldom make some of the calls.
 const MORE: Duration = Duration::from_secs(40);
