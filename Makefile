@@ -16,6 +16,7 @@ demo: deps ## Start a private Redis and watch reminders fall due
 
 test: deps ## Run all tests, those in the documentation included
 	cargo test --all-features
+	cargo test --no-default-features --lib
 
 versions: deps servers ## Run the tests in which the server matters on six servers
 	@sh scripts/versions.sh

@@ -105,8 +105,6 @@ mod tests {
             ("user:geheim@localhost:6379", "no scheme"),
             ("http://localhost", "the scheme http:// is not known"),
             ("geheim!://localhost", "the scheme is not known"),
-            #[cfg(not(feature = "tls"))]
-            ("rediss://:geheim@localhost", "the cargo feature `tls`"),
             #[cfg(feature = "tls")]
             ("rediss://:geheim@localhost:port", "the port is no number"),
             #[cfg(feature = "tls")]
@@ -141,6 +139,23 @@ mod tests {
             "rediss://user:pass@localhost:6380/1",
         ] {
             client(url, &LinkSettings::default()).expect(url);
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn a_build_without_tls_says_so_and_what_to_do() {
+        for scheme in ["rediss", "valkeys"] {
+            for rest in ["localhost", "user:geheim@localhost:6380/1", ":geheim@"] {
+                let url = format!("{scheme}://{rest}");
+                let error = client(&url, &LinkSettings::default()).expect_err(&url);
+                assert_eq!(error.kind(), ErrorKind::InvalidSetting);
+                let text = format!("{error} {error:?}");
+                let fault = format!("{scheme}:// asks for TLS, which this build does not speak");
+                assert!(text.contains(&fault), "{url}: {text}");
+                assert!(text.contains("switch on the cargo feature `tls`"), "{text}");
+                assert!(!text.contains("heim"), "{url}: {text}");
+            }
         }
     }
 }
