@@ -13,6 +13,7 @@
 --       header, payload
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
 --       created:due replaced:due   pending from now on, due at Unix ms
+--       first:due                  created, and no job was ever accepted here before
 --       succeeds:due               running: takes over when the run has ended
 --       exists absent              mode forbade it: nothing was done
 --       …!                         the trigger's name holds a foreign value: no trigger
@@ -90,9 +91,17 @@ end
 -- The first write is one that a full Redis refuses. Of the others, only the records were not
 -- read, and may be of a wrong type.
 local counts = {accepted = at_least_one(accepted), replaced = at_least_one(replaced)}
-local _, fault = raise(stats_key, counts)
+local counted, fault = raise(stats_key, counts)
 if fault then
   return fault
+end
+if counted.accepted == accepted then
+  -- The ledger is new, or somebody emptied the database, and its kind may be unknown.
+  for i, at in pairs(armed) do
+    if answers[i] == 'created:' .. at then
+      answers[i] = 'first:' .. at
+    end
+  end
 end
 if stored > 0 then
   fault = error_in(redis.pcall('HSET', shadow_key, unpack(records)))

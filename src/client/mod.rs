@@ -48,7 +48,7 @@ pub use view::{JobState, JobView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR};
-use crate::store::{Change, Discard, Ledger, Placement, Revival, Store, Update, Word};
+use crate::store::{Answered, Change, Discard, Ledger, Placement, Revival, Store, Update, Word};
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Settlement};
 
@@ -231,15 +231,42 @@ impl Client {
         self.0.books.lock().expect("no panic while held")
     }
 
-    /// If the connection is another one since the kind was made known, or that was long ago,
-    /// the server may have forgotten it: by a restart, or because somebody emptied it. Nobody
-    /// waits for that.
-    fn register_again(&self, book: &Arc<Book>) {
-        let is_known = book.registered.load(Ordering::Acquire) == self.0.store.connections_opened();
-        if is_known {
+    /// Makes the kind known, once for each connection.
+    async fn register(&self, book: &Book, until: Instant) -> Result<()> {
+        if !self.is_registered(book) {
+            self.make_known(book, until).await?;
+            let kind = book.ledger.kind();
+            self.0.store.warn_of_rights(kind, until).await;
+        }
+        Ok(())
+    }
+
+    /// After jobs were stored, which were answered so: the server may have forgotten the kind,
+    /// by a restart, or because somebody emptied it. Nobody waits for that, unless these are the
+    /// first jobs that it knows of: to a worker with wildcards they would not exist.
+    async fn register_again(
+        &self,
+        book: &Arc<Book>,
+        answered: &[Answered],
+        until: Instant,
+    ) -> Result<()> {
+        let is_first = |it: &Answered| matches!(it.answer, Word::First(_));
+        if answered.iter().any(is_first) {
+            // Until it is done, so that a repeat of this call does it.
+            book.registered.store(0, Ordering::Release);
+            return self.make_known(book, until).await.map_err(|error| {
+                let why = format!(
+                    "it is stored, but its kind could not be made known, and workers with \
+                     wildcards may not find it; repeat the call: {error}"
+                );
+                Error::new(ErrorKind::OutcomeUnknown, why)
+            });
+        }
+        let is_registered = self.is_registered(book);
+        if is_registered {
             let mut made_known = book.made_known.lock().expect("no panic while held");
             if made_known.elapsed() < KNOWN_FOR {
-                return;
+                return Ok(());
             }
             // One call does it for all that are made meanwhile.
             *made_known = Instant::now();
@@ -247,27 +274,27 @@ impl Client {
         let (client, book) = (self.clone(), book.clone());
         tokio::spawn(async move {
             let until = client.deadline();
-            let registered = if is_known {
-                client.0.store.register(book.ledger.kind(), until).await
+            let known = if is_registered {
+                client.make_known(&book, until).await
             } else {
                 client.register(&book, until).await
             };
-            if let Err(error) = registered {
+            if let Err(error) = known {
                 tracing::warn!(kind = %book.ledger.kind(), %error, "a kind could not be made known");
             }
         });
+        Ok(())
     }
 
-    /// Makes the kind known, once for each connection.
-    async fn register(&self, book: &Book, until: Instant) -> Result<()> {
-        let store = &self.0.store;
-        let connection = store.connections_opened();
-        if book.registered.load(Ordering::Acquire) != connection {
-            let kind = book.ledger.kind();
-            store.register(kind, until).await?;
-            store.warn_of_rights(kind, until).await;
-            book.registered.store(connection, Ordering::Release);
-        }
+    /// Whether the kind was made known on the connection of now.
+    fn is_registered(&self, book: &Book) -> bool {
+        book.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
+    }
+
+    async fn make_known(&self, book: &Book, until: Instant) -> Result<()> {
+        let connection = self.0.store.connections_opened();
+        self.0.store.register(book.ledger.kind(), until).await?;
+        book.registered.store(connection, Ordering::Release);
         Ok(())
     }
 }

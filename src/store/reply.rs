@@ -14,6 +14,8 @@ use crate::time::{UnixMs, UnixUs};
 pub(crate) enum Answer {
     /// Pending from now on.
     Created(UnixMs),
+    /// The same, as the first job that its ledger ever accepted, for all it knows.
+    First(UnixMs),
     /// Pending in the place of an earlier schedule.
     Replaced(UnixMs),
     /// It will follow the run in progress.
@@ -89,6 +91,7 @@ impl Answered {
         };
         let answer = match (word, number) {
             ("created", Some(n)) => Answer::Created(UnixMs(n)),
+            ("first", Some(n)) => Answer::First(UnixMs(n)),
             ("replaced", Some(n)) => Answer::Replaced(UnixMs(n)),
             ("replaced", None) => Answer::Superseded,
             ("succeeds", Some(n)) => Answer::Succeeds(UnixMs(n)),

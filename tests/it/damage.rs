@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use keyfall::embedded::Embedded;
-use keyfall::{Handler, JobState, Outcome, Router};
+use keyfall::{Handler, JobState, NewJob, Outcome, Router};
 
 use crate::log::Log;
 use crate::runs::{Gate, Recorder, eventually, ids, recorder};
@@ -237,17 +237,43 @@ async fn a_worker_goes_on_when_its_database_is_emptied() {
         (instances.len() == 1).then_some(())
     })
     .await;
-    // One that comes now, and whose pattern does not name the kind, finds it in a while.
+    // One that comes now, and whose pattern does not name the kind, finds it.
     worker.stop().await;
     let wild = Router::new().route(&format!("{}:*:*:{{id}}", site.app), note.done());
     let worker = site.serve(wild);
-    eventually("a job of the kind runs", async || {
-        site.client.schedule(site.key("late"), "").await.unwrap();
-        tokio::time::sleep(ms(200)).await;
-        (!runs.rest().is_empty()).then_some(())
-    })
-    .await;
+    site.client.schedule(site.key("late"), "").await.unwrap();
+    assert_eq!(runs.next().await.key().id(), "late");
     site.all_ended().await;
     worker.stop().await;
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_is_scheduled_right_after_the_database_was_emptied_is_found_by_a_wildcard() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "damage-unknown").await;
+    // Its client believes from now on that the kind is known.
+    let call = site.client.schedule(site.key("before"), "").after(HOUR);
+    call.await.unwrap();
+    for way in ["alone", "among-many", "if-absent"] {
+        let () = site.command(&["FLUSHDB"]).await;
+        let key = site.key(way);
+        match way {
+            "alone" => drop(site.client.schedule(&key, "").await.unwrap()),
+            "if-absent" => drop(site.client.schedule(&key, "").if_absent().await.unwrap()),
+            _ => {
+                let jobs = [NewJob::new(&key, "")];
+                let answers = site.client.schedule_many(jobs).await;
+                assert!(answers[0].is_ok(), "{answers:?}");
+            }
+        }
+        // No further call tells anybody.
+        let (note, mut runs) = recorder();
+        let wild = Router::new().route(&format!("{}:*:*:{{id}}", site.app), note.done());
+        let worker = site.serve(wild);
+        assert_eq!(runs.next().await.key().id(), way);
+        site.all_ended().await;
+        worker.stop().await;
+        site.assert_balanced().await;
+    }
 }

@@ -187,7 +187,7 @@ impl Client {
         };
         let lane = turn.lane.as_mut().expect("until it is dropped");
         let answered = book.ledger.schedule(lane, items, until).await?;
-        self.register_again(book);
+        self.register_again(book, &answered, until).await?;
         let unarmed = answered.iter().filter(|answer| answer.unarmed).count();
         if unarmed > 0 {
             tracing::warn!(

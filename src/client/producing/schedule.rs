@@ -1,6 +1,7 @@
 //! The call that schedules a job, as a builder that is awaited.
 
 use std::future::IntoFuture;
+use std::slice;
 use std::time::{Instant, SystemTime};
 
 use super::new_job::job_options;
@@ -102,7 +103,8 @@ impl Client {
         let book = self.book(&key)?;
         self.register(&book, until).await?;
         let answered = book.schedules.send(placement, until).await?;
-        self.register_again(&book);
+        self.register_again(&book, slice::from_ref(&answered), until)
+            .await?;
         if answered.unarmed {
             tracing::warn!(
                 %key,
@@ -174,7 +176,7 @@ impl<'a> IntoFuture for ScheduleIfPresent<'a> {
 impl Scheduled {
     pub(crate) fn from_answer(answered: Answered) -> Result<Self> {
         let (placed, due) = match answered.answer {
-            Word::Created(due) => (Placed::Created, due),
+            Word::Created(due) | Word::First(due) => (Placed::Created, due),
             Word::Replaced(due) => (Placed::Replaced, due),
             Word::Succeeds(due) => (Placed::Succeeds, due),
             other => return Err(out_of_place(other)),

@@ -8,8 +8,9 @@ use super::*;
 use crate::store::work::Claimed;
 
 /// The words that come with a number, and those that come without.
-const NUMBERED: [&str; 10] = [
+const NUMBERED: [&str; 11] = [
     "created",
+    "first",
     "replaced",
     "succeeds",
     "moved",

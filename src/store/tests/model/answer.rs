@@ -119,7 +119,7 @@ impl Ledger {
     /// The answers, and how many letters fell, where that is told.
     fn by_items(&mut self, operation: &Operation, known: &Ledger) -> (Vec<String>, Option<String>) {
         let answers = match operation {
-            Operation::Schedule(items) => items.iter().map(|item| self.schedule(item)).collect(),
+            Operation::Schedule(items) => self.schedule_all(items),
             Operation::Reschedule(items) => items
                 .iter()
                 .map(|(id, when, step)| self.reschedule(id, *when, step))

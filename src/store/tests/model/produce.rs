@@ -4,7 +4,18 @@ use super::ledger::{Job, Ledger, Record, Waiting};
 use super::operations::{Id, Payload, Placement, When};
 
 impl Ledger {
-    pub(super) fn schedule(&mut self, item: &Placement) -> String {
+    pub(super) fn schedule_all(&mut self, items: &[Placement]) -> Vec<String> {
+        let is_new = !self.counters.contains_key("accepted");
+        let answers = items.iter().map(|item| self.schedule(item));
+        answers
+            .map(|answer| match answer.strip_prefix("created") {
+                Some(due) if is_new => format!("first{due}"),
+                _ => answer,
+            })
+            .collect()
+    }
+
+    fn schedule(&mut self, item: &Placement) -> String {
         let record = Record {
             header: item.header.to_owned(),
             accepted: self.ms(),

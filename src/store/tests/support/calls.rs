@@ -55,6 +55,7 @@ pub(in crate::store::tests) fn bury() -> Verb {
 pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
     match answer {
         Word::Created(_) => "created",
+        Word::First(_) => "first",
         Word::Replaced(_) | Word::Superseded => "replaced",
         Word::Succeeds(_) => "succeeds",
         Word::Exists => "exists",
@@ -110,6 +111,7 @@ pub(in crate::store::tests) fn words(answers: &[Answered]) -> Vec<&'static str> 
 pub(in crate::store::tests) fn due_of(answer: Word) -> u64 {
     match answer {
         Word::Created(due)
+        | Word::First(due)
         | Word::Replaced(due)
         | Word::Succeeds(due)
         | Word::Moved(due)
