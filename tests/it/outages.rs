@@ -9,7 +9,7 @@ use keyfall::embedded::Embedded;
 use keyfall::{Job, Router};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::runs::{Gate, PATIENCE, Runs, ids, recorder};
+use crate::runs::{Gate, PATIENCE, Runs, eventually, ids, recorder};
 use crate::site::{Running, Site, ms};
 
 /// Opens a gate when a handler ends, in whatever way.
@@ -119,6 +119,7 @@ async fn what_fell_due_while_redis_was_away_runs_as_soon_as_it_is_back() {
     }
     server.kill_server().await.unwrap();
     let left = 300 - runs.rest().len();
+    // Until all are overdue.
     tokio::time::sleep(ms(600)).await;
     server.restart().await.unwrap();
     take_different(&mut runs, left).await;
@@ -138,6 +139,7 @@ async fn a_worker_that_starts_while_redis_is_away_waits_for_it() {
     server.kill_server().await.unwrap();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     let impatient = site.serve(Router::new().route(&site.pattern(), log.done()));
+    // They try in vain meanwhile, of which nothing is to be seen.
     tokio::time::sleep(ms(300)).await;
     // It can be stopped while it waits.
     impatient.stop().await;
@@ -275,8 +277,15 @@ async fn a_worker_that_waits_for_redis_can_be_stopped() {
     let () = site
         .command(&["PUBLISH", "__keyevent@0__:expired", &claimed])
         .await;
-    tokio::time::sleep(ms(200)).await;
+    // A ledger remembers the lanes of those who call it: of the schedule, and of the claim.
+    let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
+    eventually("it was told how long to wait", async || {
+        let lanes: u32 = site.command(&["HLEN", &calls]).await;
+        (lanes > 1).then_some(())
+    })
+    .await;
     server.kill_server().await.unwrap();
+    // It falls due meanwhile. Whether it is claimed in vain by then, nobody can see.
     tokio::time::sleep(ms(600)).await;
     // This one ends, and cannot be settled.
     gate.open();
