@@ -1,13 +1,14 @@
 //! What an operator sees and does: kinds, counts, lists, and calls on many jobs at once.
 
+use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
-use keyfall::{Cursor, ErrorKind, JobState, NewJob, Outcome, Page, Router};
+use keyfall::{Cursor, ErrorKind, Handler, JobState, NewJob, Outcome, Page, Router};
 
 use crate::runs::{Gate, eventually, recorder};
-use crate::site::{HOUR, Site, ms};
+use crate::site::{HOUR, Site, fails_slowly, ms};
 
 impl Site {
     /// Schedules them all, in an hour.
@@ -561,6 +562,48 @@ async fn of_several_letters_of_one_name_the_latest_is_requeued_however_far_apart
     assert_eq!(payloads, ["2"]);
     let stats = site.all_ended().await;
     assert_eq!((stats.dead, stats.requeued), (1, 701));
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_fails_while_its_kind_is_cancelled_does_not_slip_through() {
+    let site = Site::new("op-slip").await;
+    let (note, mut runs) = recorder();
+    let gate = Gate::closed();
+    let handler = {
+        let gate = gate.clone();
+        async move |job: keyfall::Job| {
+            note.note(&job);
+            gate.passed().await;
+            Outcome::retry("not yet")
+        }
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), handler.retry(fails_slowly())));
+    site.client.schedule(site.key("runs"), "").await.unwrap();
+    runs.next().await;
+    // Enough to go through for the run to end meanwhile. Its retry is behind them all.
+    let jobs = site
+        .keys(10_000)
+        .map(|key| NewJob::new(key, "").after(HOUR / 2));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    let first = site.key("00000");
+    let prefix = format!("{}:", site.kind());
+    let (report, ()) = tokio::join!(site.client.prefix(&prefix).cancel().into_future(), async {
+        eventually("it has begun", async || {
+            let view = site.client.get(&first).await.unwrap();
+            view.is_none().then_some(())
+        })
+        .await;
+        gate.open();
+    });
+    let report = report.unwrap();
+    let counts = (report.matched, report.done, report.running);
+    assert_eq!(counts, (10_001, 10_000, 1), "{report:?}");
+    let stats = site.all_ended().await;
+    assert_eq!((stats.cancelled, stats.failed), (10_001, 0), "{stats:?}");
     worker.stop().await;
     site.assert_balanced().await;
 }

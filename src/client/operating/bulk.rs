@@ -20,7 +20,8 @@ use crate::time::UnixMs;
 ///
 /// It goes through the jobs in pages of some hundred, each a call of its own, and ends with the
 /// last of those that were there at the beginning. Jobs that change their state meanwhile may
-/// be missed: to be sure of all, [pause](Selection::pause) first. Dropped or failed on the way,
+/// be missed; of a cancel, those whose whole run falls into the call, and that are to be
+/// retried. To be sure of all, [pause](Selection::pause) first. Dropped or failed on the way,
 /// it leaves done what is done, and can be made again.
 #[must_use = "nothing is done until it is awaited"]
 pub struct Bulk<'a> {
@@ -185,8 +186,9 @@ impl<'a> Errand<'a> {
 
     async fn run(&mut self, prefix: &Prefix) -> Result<()> {
         let states: &[&str] = match self.deed {
-            // What falls due meanwhile is met as running.
-            Deed::Cancel => &["pending", "leased"],
+            // A run that is marked is not retried, so what runs at the beginning cannot slip
+            // back behind the walk. What falls due meanwhile is met as running.
+            Deed::Cancel => &["leased", "pending", "leased"],
             Deed::Requeue | Deed::Discard => &["dead"],
             _ => &["pending"],
         };
