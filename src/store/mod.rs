@@ -181,6 +181,14 @@ impl Store {
             .collect())
     }
 
+    /// Whether a kind was ever used.
+    pub(crate) async fn knows(&self, kind: &Kind, until: Instant) -> Result<bool> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.names.kinds()).arg(kind.as_str());
+        let shards: Option<String> = from_value(self.command(&get, until).await?)?;
+        Ok(shards.is_some())
+    }
+
     /// Makes a kind known to all, before its first job is stored.
     pub(crate) async fn register(&self, kind: &Kind, until: Instant) -> Result<()> {
         let mut add = redis::cmd("HSETNX");

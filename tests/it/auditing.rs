@@ -160,3 +160,28 @@ async fn many_flaws_are_told_a_thousand_at_a_time() {
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_kind_that_was_never_used_is_not_clean_and_one_that_is_forgotten_can_be_made_known() {
+    let site = Site::filled("audit-known", 3).await;
+    let misspelt = format!("{}:it:jbo", site.app);
+    for audit in [
+        site.client.audit(&misspelt),
+        site.client.audit(&misspelt).repair(),
+    ] {
+        let report = audit.await.unwrap();
+        assert!(!report.is_known && !report.is_clean(), "{report:?}");
+        assert!(report.stats.is_balanced() && report.is_complete);
+    }
+    let kinds = site.client.kinds().await.unwrap();
+    assert!(kinds.iter().all(|kind| kind.as_str() != misspelt));
+
+    let kind = site.kind();
+    let audit = || site.client.audit(&kind);
+    assert!(audit().await.unwrap().is_clean());
+    let _: u64 = site.command(&["HDEL", "keyfall:kinds", &kind]).await;
+    assert!(!audit().await.unwrap().is_known);
+    assert!(audit().repair().await.unwrap().is_clean());
+    assert!(audit().await.unwrap().is_clean());
+    site.assert_balanced().await;
+}

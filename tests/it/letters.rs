@@ -72,6 +72,11 @@ async fn a_letter_is_chosen_by_its_number_and_the_latest_without_one() {
     assert_eq!(client.requeue(&key).await.unwrap(), Requeued::Absent);
     assert!(!client.delete_dead_letter(&key).await.unwrap());
     assert!(client.dead_letters(&key).await.unwrap().is_empty());
+    client.schedule(&key, "good").after(HOUR).await.unwrap();
+    assert_eq!(client.requeue(&key).await.unwrap(), Requeued::Present);
+    let first = client.requeue(&key).letter(1).await.unwrap();
+    assert_eq!(first, Requeued::Absent, "that letter is not there");
+    client.cancel(&key).await.unwrap();
     for payload in ["a", "b", "c"] {
         client.schedule(&key, payload).await.unwrap();
         runs.next().await;

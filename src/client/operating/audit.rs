@@ -39,6 +39,10 @@ pub struct AuditReport {
     pub stats: Stats,
     /// Whether as many records and leases are stored as there are jobs that need one.
     pub is_consistent: bool,
+    /// Whether the kind was ever used, for all that the list of kinds says. One that is spelt
+    /// wrong was not. If it was all the same, its entry in the list is lost: workers with
+    /// wildcards do not find its jobs.
+    pub is_known: bool,
     /// What is wrong, and with which names: the first thousand flaws.
     pub flawed: Vec<Flawed>,
     /// Whether all was looked at. If not, there were more flaws than are reported: repair
@@ -87,6 +91,8 @@ impl Client {
 impl Audit<'_> {
     /// Repairs what is found, as each [`Flaw`] says; each is looked at again in the same step.
     ///
+    /// A kind that is used and was not known is made known.
+    ///
     /// Nothing disappears, and no counter is put right for its own sake: a difference that no
     /// flaw explains stays, and is reported. A job that comes to light fills the gap, if by the
     /// counters one is missing; if none is, it is counted as accepted.
@@ -97,9 +103,13 @@ impl Audit<'_> {
 }
 
 impl AuditReport {
-    /// Whether everything is as it should be: balanced, consistent, and without a flaw.
+    /// Whether everything is as it should be: known, balanced, consistent, and without a flaw.
     pub fn is_clean(&self) -> bool {
-        self.stats.is_balanced() && self.is_consistent && self.is_complete && self.flawed.is_empty()
+        self.is_known
+            && self.stats.is_balanced()
+            && self.is_consistent
+            && self.is_complete
+            && self.flawed.is_empty()
     }
 }
 
@@ -123,6 +133,9 @@ impl Auditor<'_> {
         }
         let tally = self.ledger.tally(self.client.deadline()).await?;
         Ok(AuditReport {
+            is_known: self
+                .is_known(tally.counters.contains_key("accepted"))
+                .await?,
             is_consistent: tally.records == tally.pending + tally.leased
                 && tally.leases == tally.leased
                 && tally.successors <= tally.leases,
@@ -131,6 +144,18 @@ impl Auditor<'_> {
             is_complete,
             scanned: self.scanned,
         })
+    }
+
+    /// Whether the kind is known by now. One that has accepted jobs ought to be, and can be made
+    /// so.
+    async fn is_known(&self, is_used: bool) -> Result<bool> {
+        let (store, kind) = (&self.client.0.store, self.ledger.kind());
+        let is_known = store.knows(kind, self.client.deadline()).await?;
+        if is_known || !self.repair || !is_used {
+            return Ok(is_known);
+        }
+        store.register(kind, self.client.deadline()).await?;
+        Ok(true)
     }
 
     /// Whether it came to the end. A part that grows faster than it is looked through has none.

@@ -7,7 +7,7 @@ use crate::client::due::{NOW, after, at};
 use crate::client::{Book, Client, JobView, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
-use crate::store::{Discard, Letter, Revival, When, Word};
+use crate::store::{Discard, Found, Letter, Revival, When, Word};
 
 /// How many letters are found by the name of their job; `lua/lib/dead.lua` keeps so many.
 const FOUND_BY_NAME: usize = 16;
@@ -35,9 +35,11 @@ pub struct DeleteDeadLetter<'a> {
 pub enum Requeued {
     /// The dead letter is a job again, pending and due at this time.
     Requeued(SystemTime),
-    /// A job of this name is pending or running, so the dead letter was left as it is.
+    /// A job of this name is pending or running, so nothing was done: neither to the job nor,
+    /// if there is one, to the dead letter.
     Present,
-    /// There is no such dead letter.
+    /// There is no such dead letter; and, unless it was asked for by its number, no job of this
+    /// name either.
     Absent,
 }
 
@@ -137,7 +139,13 @@ impl<'a> IntoFuture for Requeue<'a> {
             let book = self.client.book(&key)?;
             let until = self.client.deadline();
             let Some(letter) = find(&book, &key, self.letter, until).await? else {
-                return Ok(Requeued::Absent);
+                // What is there already was perhaps requeued by somebody else.
+                let is_there = self.letter.is_none() && is_there(&book, &key, until).await?;
+                return Ok(if is_there {
+                    Requeued::Present
+                } else {
+                    Requeued::Absent
+                });
             };
             let revival = Revival::of(key.clone(), &letter, when)
                 .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
@@ -178,6 +186,15 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
             }
         })
     }
+}
+
+/// Whether a job of this name is pending or running.
+async fn is_there(book: &Book, key: &JobKey, until: Instant) -> Result<bool> {
+    let found = book.ledger.get(key.id(), until).await?;
+    Ok(matches!(
+        found,
+        Found::Pending { .. } | Found::Leased { .. }
+    ))
 }
 
 /// The letter with this number, or the latest.
