@@ -49,7 +49,8 @@ impl Kept {
         client.audit(DAMAGED).repair().await?;
         for kind in KINDS.into_iter().chain([IDLE, DAMAGED]) {
             let report = client.audit(kind).await?;
-            if !report.is_clean() {
+            // Some scenarios never use some of them.
+            if report.is_known && !report.is_clean() {
                 kept.wrong.push(format!("the audit of {kind}: {report:?}"));
             }
         }
