@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis faketime spin demo test chaos model versions servers lint
+.PHONY: help deps toolchain redis faketime spin demo test extremes chaos model versions servers lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
 # follow from; a word, for those scenarios only that have it in their names. Of `make model`:
@@ -17,6 +17,9 @@ demo: deps ## Start a private Redis and watch reminders fall due
 test: deps ## Run all tests, those in the documentation included
 	cargo test --all-features
 	cargo test --no-default-features --lib
+
+extremes: deps ## Bury a million jobs; list, requeue, delete and trim their dead letters
+	cargo test --all-features --test it -- --ignored --nocapture extremes::a_million
 
 versions: deps servers ## Run the tests in which the server matters on six servers
 	@sh scripts/versions.sh
