@@ -2,4 +2,4 @@
 
 mod http;
 
-pub(crate) use http::{Api, serve};
+pub(crate) use http::{Api, Settings, serve};

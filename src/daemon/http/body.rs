@@ -1,32 +1,35 @@
 //! Reads what was sent, and says what is wrong with it: which field, and why.
 
-use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Path, Request};
-use axum::http::StatusCode;
-use axum::http::request::Parts;
-use keyfall::JobKey;
-use serde::de::DeserializeOwned;
+use std::sync::Arc;
 
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::header;
+use axum::http::request::Parts;
+use futures_util::StreamExt;
+use keyfall::JobKey;
+use serde::de::{DeserializeOwned, Deserializer};
+use tokio::time::timeout;
+
+use super::Api;
 use super::problem::Problem;
+
+/// How much of a body that is too large is read all the same, so that a client that is still
+/// sending gets to read the answer.
+const READ_IN_VAIN: usize = 16 * 1024 * 1024;
 
 /// A body in JSON. No body is `{}`.
 pub(super) struct Body<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, state)
-            .await
-            .map_err(|refused| match refused.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    "payload_too_large",
-                    "The body is too large",
-                    "the body is larger than this daemon takes: see `http.body_limit`",
-                ),
-                _ => Problem::invalid("body", format!("the body cannot be read: {refused}")),
-            })?;
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        let patience = api.settings.body_timeout;
+        let bytes = timeout(patience, whole(request, api.settings.body_limit));
+        let Ok(bytes) = bytes.await else {
+            return Err(Problem::too_slow(patience));
+        };
+        let bytes = bytes?;
         let bytes: &[u8] = if bytes.trim_ascii().is_empty() {
             b"{}"
         } else {
@@ -36,10 +39,49 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
+/// The whole body, if it is not larger than this.
+async fn whole(request: Request, limit: usize) -> Result<Vec<u8>, Problem> {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length: Option<usize> = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let mut got = Vec::with_capacity(length.unwrap_or(0).min(limit));
+    let mut seen = 0;
+    let mut parts = request.into_body().into_data_stream();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(broken)?;
+        seen += part.len();
+        if seen <= limit {
+            got.extend_from_slice(&part);
+        } else if seen > limit + READ_IN_VAIN {
+            break;
+        }
+    }
+    if seen > limit {
+        return Err(Problem::too_large("the body", limit));
+    }
+    Ok(got)
+}
+
+pub(super) fn broken(error: axum::Error) -> Problem {
+    Problem::invalid("body", format!("the body cannot be read: {error}"))
+}
+
 /// Reads JSON, and names the field that is wrong.
 pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let read = read_from(&mut reader)?;
+    reader
+        .end()
+        .map_err(|error| Problem::invalid("body", error.to_string()))?;
+    Ok(read)
+}
+
+/// Reads what was parsed by half.
+pub(super) fn read_from<'de, T, D>(reader: D) -> Result<T, Problem>
+where
+    T: DeserializeOwned,
+    D: Deserializer<'de, Error = serde_json::Error>,
+{
+    serde_path_to_error::deserialize(reader).map_err(|error| {
         let field = error.path().to_string();
         let field = if field == "." {
             "body".to_owned()
@@ -47,11 +89,7 @@ pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
             field
         };
         Problem::invalid(field, error.into_inner().to_string())
-    })?;
-    reader
-        .end()
-        .map_err(|error| Problem::invalid("body", error.to_string()))?;
-    Ok(read)
+    })
 }
 
 /// The job key in the path.
@@ -65,5 +103,19 @@ impl<S: Send + Sync> FromRequestParts<S> for Key {
             .await
             .map_err(|refused| Problem::invalid("key", refused.to_string()))?;
         Ok(Key(JobKey::parse(&key)?))
+    }
+}
+
+/// What stands behind the `?`.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Query(read) = Query::<T>::from_request_parts(parts, state)
+            .await
+            .map_err(|refused| Problem::invalid("query", refused.body_text()))?;
+        Ok(Params(read))
     }
 }

@@ -1,8 +1,8 @@
 //! One job: schedule, look at, change, cancel.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use keyfall::{
     Cancelled, Client, IfAbsent, IfPresent, JobKey, Placed, Rescheduled, RetryPolicy, Scheduled,
     Updated,
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::Shared;
+use super::auth::{Caller, Scope};
 use super::body::{Body, Key};
 use super::problem::Problem;
-use super::wire::{HeaderMap, JobOut, Span, Time, payload};
+use super::wire::{HeaderMap, JobOut, Span, Time, check_when, payload};
 
 /// What a job is scheduled with.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -98,30 +98,29 @@ pub(super) struct CancelledOut {
     running: bool,
 }
 
-fn check_when(after: Option<Span>, at: Option<Time>) -> Result<(), Problem> {
-    if after.is_some() && at.is_some() {
-        return Err(Problem::invalid(
-            "at",
-            "a job is due `after` a while or `at` a time: leave out one of them",
-        ));
-    }
-    Ok(())
-}
-
 /// Creates a job, or replaces it.
-#[utoipa::path(put, path = "/v1/jobs/{key}", tag = "jobs",
-    request_body = NewJobIn,
+#[utoipa::path(put, path = "/v1/jobs/{key}", operation_id = "schedule_job", tag = "jobs", request_body = NewJobIn,
     responses(
         (status = 200, description = "It replaced the job that was pending, or follows the one that runs", body = ScheduledOut),
         (status = 201, description = "It was created", body = ScheduledOut),
-        (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
-        (status = 413, body = Problem), (status = 503, body = Problem)))]
+        (status = 404, description = "There is no such job, and there was to be one", body = Problem),
+        (status = 409, description = "There is a job, and there was to be none", body = Problem)))]
 pub(super) async fn put(
-    State(api): Shared,
+    caller: Caller,
     Key(key): Key,
     Body(job): Body<NewJobIn>,
 ) -> Result<(StatusCode, Json<ScheduledOut>), Problem> {
-    let scheduled = schedule(&api.client, &key, job).await?;
+    let (status, out) = schedule_one(&caller, &key, job).await?;
+    Ok((status, Json(out)))
+}
+
+pub(super) async fn schedule_one(
+    caller: &Caller,
+    key: &JobKey,
+    job: NewJobIn,
+) -> Result<(StatusCode, ScheduledOut), Problem> {
+    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    let scheduled = schedule(client, key, job).await?;
     let (status, placed) = match scheduled.placed {
         Placed::Created => (StatusCode::CREATED, "created"),
         Placed::Replaced => (StatusCode::OK, "replaced"),
@@ -132,7 +131,7 @@ pub(super) async fn put(
         placed,
         due: Time(scheduled.due),
     };
-    Ok((status, Json(out)))
+    Ok((status, out))
 }
 
 async fn schedule(client: &Client, key: &JobKey, job: NewJobIn) -> Result<Scheduled, Problem> {
@@ -161,14 +160,8 @@ async fn schedule(client: &Client, key: &JobKey, job: NewJobIn) -> Result<Schedu
         Some(Condition::Absent) => match call.if_absent().await? {
             IfAbsent::Scheduled(scheduled) => Ok(scheduled),
             IfAbsent::Present(view) => {
-                let detail = format!("{key} is there, and due {:?}", view.due());
-                let title = "The job is there";
-                Err(Problem::new(
-                    StatusCode::CONFLICT,
-                    "job_present",
-                    title,
-                    detail,
-                ))
+                let due = format!("it is due {}", Time(view.due()));
+                Err(Problem::job_present(key.as_str(), &due))
             }
         },
         Some(Condition::Present) => match call.if_present().await? {
@@ -179,46 +172,62 @@ async fn schedule(client: &Client, key: &JobKey, job: NewJobIn) -> Result<Schedu
 }
 
 /// The job under this key, or its latest dead letter.
-#[utoipa::path(get, path = "/v1/jobs/{key}", tag = "jobs",
-    responses((status = 200, body = JobOut), (status = 400, body = Problem),
-        (status = 404, body = Problem), (status = 500, body = Problem), (status = 503, body = Problem)))]
-pub(super) async fn show(State(api): Shared, Key(key): Key) -> Result<Json<JobOut>, Problem> {
-    let view = api.client.get(&key).await?;
+#[utoipa::path(get, path = "/v1/jobs/{key}", operation_id = "get_job", tag = "jobs",
+    responses((status = 200, body = JobOut),
+        (status = 404, description = "There is no such job", body = Problem)))]
+pub(super) async fn show(caller: Caller, Key(key): Key) -> Result<Json<JobOut>, Problem> {
+    Ok(Json(show_one(&caller, &key).await?))
+}
+
+pub(super) async fn show_one(caller: &Caller, key: &JobKey) -> Result<JobOut, Problem> {
+    let client = &caller.may_with(Scope::Read, key)?.client;
+    let view = client.get(key).await?;
     let view = view.ok_or_else(|| Problem::job_absent(key.as_str()))?;
-    Ok(Json(JobOut::from(&view)))
+    Ok(JobOut::from(&view))
 }
 
 /// Takes a job back, or keeps one that runs from being retried.
-#[utoipa::path(delete, path = "/v1/jobs/{key}", tag = "jobs",
-    responses((status = 200, body = CancelledOut), (status = 400, body = Problem),
-        (status = 404, body = Problem), (status = 503, body = Problem)))]
-pub(super) async fn cancel(
-    State(api): Shared,
-    Key(key): Key,
-) -> Result<Json<CancelledOut>, Problem> {
-    let running = match api.client.cancel(&key).await? {
+#[utoipa::path(delete, path = "/v1/jobs/{key}", operation_id = "cancel_job", tag = "jobs",
+    responses((status = 200, body = CancelledOut),
+        (status = 404, description = "There is no such job", body = Problem)))]
+pub(super) async fn cancel(caller: Caller, Key(key): Key) -> Result<Json<CancelledOut>, Problem> {
+    Ok(Json(cancel_one(&caller, &key).await?))
+}
+
+pub(super) async fn cancel_one(caller: &Caller, key: &JobKey) -> Result<CancelledOut, Problem> {
+    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    let running = match client.cancel(key).await? {
         Cancelled::Cancelled => false,
         Cancelled::Running => true,
         Cancelled::Absent => return Err(Problem::job_absent(key.as_str())),
     };
-    Ok(Json(CancelledOut {
+    Ok(CancelledOut {
         key: key.to_string(),
         running,
-    }))
+    })
 }
 
 /// Gives a pending job another due time.
-#[utoipa::path(post, path = "/v1/jobs/{key}/postpone", tag = "jobs",
-    request_body = PostponeIn,
-    responses((status = 200, body = ChangedOut), (status = 400, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem), (status = 503, body = Problem)))]
+#[utoipa::path(post, path = "/v1/jobs/{key}/postpone", operation_id = "postpone_job", tag = "jobs", request_body = PostponeIn,
+    responses((status = 200, body = ChangedOut),
+        (status = 404, description = "There is no such job", body = Problem),
+        (status = 409, description = "It runs, and nothing is scheduled to follow it", body = Problem)))]
 pub(super) async fn postpone(
-    State(api): Shared,
+    caller: Caller,
     Key(key): Key,
     Body(when): Body<PostponeIn>,
 ) -> Result<Json<ChangedOut>, Problem> {
+    Ok(Json(postpone_one(&caller, &key, when).await?))
+}
+
+pub(super) async fn postpone_one(
+    caller: &Caller,
+    key: &JobKey,
+    when: PostponeIn,
+) -> Result<ChangedOut, Problem> {
     check_when(when.after, when.at)?;
-    let call = api.client.reschedule(&key);
+    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    let call = client.reschedule(key);
     let answer = match (when.after, when.at) {
         (Some(Span(delay)), _) => call.after(delay).await?,
         (_, Some(Time(due))) => call.at(due).await?,
@@ -229,51 +238,65 @@ pub(super) async fn postpone(
             ));
         }
     };
-    moved(&key, answer)
+    moved(key, answer)
 }
 
 /// Makes a pending job due at once.
-#[utoipa::path(post, path = "/v1/jobs/{key}/fire", tag = "jobs",
-    responses((status = 200, body = ChangedOut), (status = 400, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem), (status = 503, body = Problem)))]
-pub(super) async fn fire(State(api): Shared, Key(key): Key) -> Result<Json<ChangedOut>, Problem> {
-    let answer = api.client.fire_now(&key).await?;
-    moved(&key, answer)
+#[utoipa::path(post, path = "/v1/jobs/{key}/fire", operation_id = "fire_job", tag = "jobs",
+    responses((status = 200, body = ChangedOut),
+        (status = 404, description = "There is no such job", body = Problem),
+        (status = 409, description = "It runs, and nothing is scheduled to follow it", body = Problem)))]
+pub(super) async fn fire(caller: Caller, Key(key): Key) -> Result<Json<ChangedOut>, Problem> {
+    Ok(Json(fire_one(&caller, &key).await?))
 }
 
-fn moved(key: &JobKey, answer: Rescheduled) -> Result<Json<ChangedOut>, Problem> {
+pub(super) async fn fire_one(caller: &Caller, key: &JobKey) -> Result<ChangedOut, Problem> {
+    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    moved(key, client.fire_now(key).await?)
+}
+
+fn moved(key: &JobKey, answer: Rescheduled) -> Result<ChangedOut, Problem> {
     let (successor, due) = match answer {
         Rescheduled::Moved(due) => (false, due),
         Rescheduled::SuccessorMoved(due) => (true, due),
         Rescheduled::Running => return Err(Problem::job_running(key.as_str())),
         _ => return Err(Problem::job_absent(key.as_str())),
     };
-    Ok(Json(ChangedOut {
+    Ok(ChangedOut {
         key: key.to_string(),
         successor,
         due: Time(due),
-    }))
+    })
 }
 
 /// Gives a job another payload. One that runs keeps the old one for this run.
-#[utoipa::path(put, path = "/v1/jobs/{key}/payload", tag = "jobs",
-    request_body = PayloadIn,
-    responses((status = 200, body = ChangedOut), (status = 202, description = "It is running, and carries the new payload if it runs again"),
-        (status = 400, body = Problem), (status = 404, body = Problem), (status = 413, body = Problem),
-        (status = 503, body = Problem)))]
+#[utoipa::path(put, path = "/v1/jobs/{key}/payload", operation_id = "update_payload", tag = "jobs", request_body = PayloadIn,
+    responses((status = 200, body = ChangedOut),
+        (status = 202, description = "It is running, and carries the new payload if it runs again"),
+        (status = 404, description = "There is no such job", body = Problem)))]
 pub(super) async fn put_payload(
-    State(api): Shared,
+    caller: Caller,
     Key(key): Key,
     Body(new): Body<PayloadIn>,
-) -> Result<(StatusCode, Json<Option<ChangedOut>>), Problem> {
-    let answer = api
-        .client
-        .update_payload_bytes(&key, payload(new.payload, new.payload_base64)?)
-        .await?;
-    let (successor, due) = match answer {
+) -> Result<Response, Problem> {
+    let (status, changed) = update_one(&caller, &key, new).await?;
+    Ok(match changed {
+        Some(out) => (status, Json(out)).into_response(),
+        None => status.into_response(),
+    })
+}
+
+pub(super) async fn update_one(
+    caller: &Caller,
+    key: &JobKey,
+    new: PayloadIn,
+) -> Result<(StatusCode, Option<ChangedOut>), Problem> {
+    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    let new = payload(new.payload, new.payload_base64)?;
+    let (successor, due) = match client.update_payload_bytes(key, new).await? {
         Updated::Updated(due) => (false, due),
         Updated::SuccessorUpdated(due) => (true, due),
-        Updated::Running => return Ok((StatusCode::ACCEPTED, Json(None))),
+        Updated::Running => return Ok((StatusCode::ACCEPTED, None)),
         _ => return Err(Problem::job_absent(key.as_str())),
     };
     let out = ChangedOut {
@@ -281,5 +304,5 @@ pub(super) async fn put_payload(
         successor,
         due: Time(due),
     };
-    Ok((StatusCode::OK, Json(Some(out))))
+    Ok((StatusCode::OK, Some(out)))
 }

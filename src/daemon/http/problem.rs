@@ -1,7 +1,9 @@
 //! What went wrong, as `application/problem+json`, RFC 9457.
 
+use std::time::Duration;
+
 use axum::body::Body;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keyfall::{Error, ErrorKind};
 use serde::Serialize;
@@ -25,6 +27,9 @@ pub(super) struct Problem {
     field: Option<String>,
     /// Whether the same request can succeed later.
     retryable: bool,
+    /// After how many seconds.
+    #[serde(skip)]
+    retry_after: Option<u64>,
 }
 
 fn as_number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, S::Error> {
@@ -45,6 +50,7 @@ impl Problem {
             code,
             field: None,
             retryable: false,
+            retry_after: None,
         }
     }
 
@@ -75,11 +81,77 @@ impl Problem {
         )
     }
 
+    pub(super) fn job_present(key: &str, consequence: &str) -> Self {
+        let detail = format!("there is a job {key}, pending or running: {consequence}");
+        let title = "The job is there";
+        Problem::new(StatusCode::CONFLICT, "job_present", title, detail)
+    }
+
+    pub(super) fn letter_absent(key: &str, letter: u64) -> Self {
+        let detail = format!(
+            "there is no dead letter {letter} of {key}: it was requeued or deleted, or fell to \
+             the limits; `GET /v1/dead/{key}` shows those that are there"
+        );
+        let title = "There is no such dead letter";
+        Problem::new(StatusCode::NOT_FOUND, "letter_absent", title, detail)
+    }
+
+    pub(super) fn kind_absent(kind: &str) -> Self {
+        let detail = format!("no job of the kind {kind} was ever scheduled");
+        let title = "There is no such kind";
+        Problem::new(StatusCode::NOT_FOUND, "kind_absent", title, detail)
+    }
+
+    pub(super) fn unauthorized(detail: &str) -> Self {
+        let title = "Who are you?";
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
+    }
+
+    pub(super) fn forbidden(detail: String) -> Self {
+        let title = "The token does not allow this";
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", title, detail)
+    }
+
+    /// More requests than are allowed; how long to wait for the next.
+    pub(super) fn rate_limited(wait: Duration) -> Self {
+        let detail = "there were more requests than `http.requests_per_second` allows: send \
+                      them slower, or many of them as one to `/v1/batch`";
+        let title = "Too many requests";
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let mut problem = Problem::new(status, "rate_limited", title, detail);
+        problem.retry_later(wait.as_secs() + 1);
+        problem
+    }
+
+    /// A body, or a line of one, with more bytes than are taken.
+    pub(super) fn too_large(what: &str, limit: usize) -> Self {
+        let detail = format!(
+            "{what} has more than {limit} bytes: store the payload elsewhere and schedule a \
+             reference to it, or raise `http.body_limit`"
+        );
+        let title = "The body is too large";
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Problem::new(status, "payload_too_large", title, detail)
+    }
+
+    /// A body that did not come in time.
+    pub(super) fn too_slow(patience: Duration) -> Self {
+        let detail = format!(
+            "nothing of the body came for a while, or it took more than {patience:?}, which is \
+             `http.body_timeout`"
+        );
+        let title = "The body did not come in time";
+        let status = StatusCode::REQUEST_TIMEOUT;
+        let mut problem = Problem::new(status, "body_timeout", title, detail);
+        problem.retryable = true;
+        problem
+    }
+
     pub(super) fn stopping() -> Self {
         let detail = "this daemon is about to stop; another one, or the next, can serve";
         let title = "The daemon stops";
         let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", title, detail);
-        problem.retryable = true;
+        problem.retry_later(1);
         problem
     }
 
@@ -108,6 +180,26 @@ impl Problem {
     pub(super) fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
+    }
+
+    /// What a call on many jobs failed with: what is no key there is the prefix.
+    pub(super) fn of_prefix(error: Error) -> Self {
+        let is_prefix = error.kind() == ErrorKind::InvalidKey;
+        let problem = Problem::from(error);
+        if is_prefix {
+            problem.field("prefix")
+        } else {
+            problem
+        }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    fn retry_later(&mut self, seconds: u64) {
+        self.retryable = true;
+        self.retry_after = Some(seconds);
     }
 }
 
@@ -191,7 +283,9 @@ impl From<Error> for Problem {
         };
         let mut problem = Problem::new(status, code, title, error.to_string());
         problem.field = field.map(Into::into);
-        problem.retryable = error.is_retryable();
+        if error.is_retryable() {
+            problem.retry_later(1);
+        }
         problem
     }
 }
@@ -199,7 +293,17 @@ impl From<Error> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = serde_json::to_vec(&self).expect("texts and numbers are JSON");
-        let kind = (header::CONTENT_TYPE, "application/problem+json");
-        (self.status, [kind], Body::from(body)).into_response()
+        let mut answer = (self.status, Body::from(body)).into_response();
+        let headers = answer.headers_mut();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        answer
     }
 }

@@ -1,24 +1,22 @@
 //! Hands out jobs to whoever waits for them, and takes back their leases.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body as Answer, Bytes};
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
 use futures_util::stream;
-use keyfall::target::Pulled;
-use keyfall::{Extended, Lease, Outcome, Settled};
+use keyfall::target::{Pull, Pulled};
+use keyfall::{Client, Extended, Lease, Outcome, Settled};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::problem::Problem;
 use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
-use super::{Api, Shared};
 
 /// The longest that a pull holds its connection. Proxies between cut longer ones.
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
@@ -137,11 +135,8 @@ struct LeaseOut {
 
 /// Waits for jobs to fall due, and hands them out.
 #[utoipa::path(post, path = "/v1/pull", tag = "consume", request_body = PullIn,
-    responses((status = 200, body = PulledOut), (status = 400, body = Problem), (status = 503, body = Problem)))]
-pub(super) async fn pull(
-    State(api): Shared,
-    Body(wanted): Body<PullIn>,
-) -> Result<Response, Problem> {
+    responses((status = 200, body = PulledOut)))]
+pub(super) async fn pull(caller: Caller, Body(wanted): Body<PullIn>) -> Result<Response, Problem> {
     let PullIn {
         prefixes,
         max,
@@ -157,6 +152,7 @@ pub(super) async fn pull(
         let detail = format!("wait is {wait:?}, and at the most {LONGEST_WAIT:?}: pull again then");
         return Err(Problem::invalid("wait", detail));
     }
+    let api = caller.may_with_each(Scope::Consume, &prefixes)?;
     let pulled = tokio::select! {
         pulled = api.pull.pull(&prefixes, max, wait) => {
             pulled.map_err(|error| Problem::from(error).field("prefixes"))?
@@ -209,20 +205,23 @@ impl From<&Pulled> for PulledJobOut {
 }
 
 /// Ends leases: their jobs are done.
-#[utoipa::path(post, path = "/v1/leases/finish", tag = "consume", request_body = FinishIn,
-    responses((status = 200, body = LeasesOut), (status = 400, body = Problem)))]
+#[utoipa::path(post, path = "/v1/leases/finish", operation_id = "finish_leases", tag = "consume", request_body = FinishIn,
+    responses((status = 200, body = LeasesOut)))]
 pub(super) async fn finish(
-    State(api): Shared,
+    caller: Caller,
     Body(FinishIn { leases }): Body<FinishIn>,
 ) -> Result<Json<LeasesOut>, Problem> {
-    each(leases, |lease| settle(api.clone(), lease, Outcome::Done)).await
+    each(&caller, leases, |way, lease| {
+        settle(way, lease, Outcome::Done)
+    })
+    .await
 }
 
 /// Ends leases: their attempts failed.
-#[utoipa::path(post, path = "/v1/leases/fail", tag = "consume", request_body = FailIn,
-    responses((status = 200, body = LeasesOut), (status = 400, body = Problem)))]
+#[utoipa::path(post, path = "/v1/leases/fail", operation_id = "fail_leases", tag = "consume", request_body = FailIn,
+    responses((status = 200, body = LeasesOut)))]
 pub(super) async fn fail(
-    State(api): Shared,
+    caller: Caller,
     Body(failed): Body<FailIn>,
 ) -> Result<Json<LeasesOut>, Problem> {
     if failed.bury && failed.after.is_some() {
@@ -238,25 +237,28 @@ pub(super) async fn fail(
             (_, None) => Outcome::retry(error),
         }
     };
-    each(failed.leases, |lease| settle(api.clone(), lease, outcome())).await
+    each(&caller, failed.leases, |way, lease| {
+        settle(way, lease, outcome())
+    })
+    .await
 }
 
-/// Lets leases run longer, or shorter.
-#[utoipa::path(post, path = "/v1/leases/extend", tag = "consume", request_body = ExtendIn,
-    responses((status = 200, body = LeasesOut), (status = 400, body = Problem)))]
+/// Lets leases run longer. None gets shorter by it.
+#[utoipa::path(post, path = "/v1/leases/extend", operation_id = "extend_leases", tag = "consume", request_body = ExtendIn,
+    responses((status = 200, body = LeasesOut)))]
 pub(super) async fn extend(
-    State(api): Shared,
+    caller: Caller,
     Body(ExtendIn {
         leases,
         by: Span(length),
     }): Body<ExtendIn>,
 ) -> Result<Json<LeasesOut>, Problem> {
-    each(leases, |lease| extend_one(api.clone(), lease, length)).await
+    each(&caller, leases, |way, lease| extend_one(way, lease, length)).await
 }
 
-async fn extend_one(api: Arc<Api>, lease: Lease, length: Duration) -> keyfall::Result<Became> {
-    let extended = api.client.extend(&lease, length).await?;
-    api.pull.extended(&lease, length);
+async fn extend_one(way: Way, lease: Lease, length: Duration) -> Result<Became, Problem> {
+    let extended = way.client.extend(&lease, length).await?;
+    way.pull.extended(&lease, length);
     Ok(match extended {
         Extended::Extended => ("extended", None, None),
         Extended::Cancelled => ("cancelled", None, None),
@@ -267,9 +269,15 @@ async fn extend_one(api: Arc<Api>, lease: Lease, length: Duration) -> keyfall::R
 
 type Became = (&'static str, Option<Time>, Option<u64>);
 
-async fn settle(api: Arc<Api>, lease: Lease, outcome: Outcome) -> keyfall::Result<Became> {
-    let settled = api.client.settle(&lease, outcome).await?;
-    api.pull.ended(&lease);
+/// The way to the job of a lease, and to where its route counts it.
+struct Way {
+    client: Client,
+    pull: Pull,
+}
+
+async fn settle(way: Way, lease: Lease, outcome: Outcome) -> Result<Became, Problem> {
+    let settled = way.client.settle(&lease, outcome).await?;
+    way.pull.ended(&lease);
     Ok(match settled {
         Settled::Done => ("done", None, None),
         Settled::Pending(due) => ("pending", Some(Time(due)), None),
@@ -282,20 +290,24 @@ async fn settle(api: Arc<Api>, lease: Lease, outcome: Outcome) -> keyfall::Resul
 }
 
 /// Does the same with each lease, at the same time.
-async fn each<F>(leases: Vec<String>, call: impl Fn(Lease) -> F) -> Result<Json<LeasesOut>, Problem>
+async fn each<F>(
+    caller: &Caller,
+    leases: Vec<String>,
+    call: impl Fn(Way, Lease) -> F,
+) -> Result<Json<LeasesOut>, Problem>
 where
-    F: Future<Output = keyfall::Result<Became>>,
+    F: Future<Output = Result<Became, Problem>>,
 {
     if !(1..=MOST).contains(&leases.len()) {
         let detail = format!("there are {} leases; give from 1 to {MOST}", leases.len());
         return Err(Problem::invalid("leases", detail));
     }
     let calls = leases.into_iter().map(|lease| {
-        let called = lease.parse::<Lease>().map(&call);
+        let called = held(caller, &lease).map(|(way, lease)| call(way, lease));
         async move {
             let became = match called {
                 Ok(called) => called.await,
-                Err(error) => Err(error),
+                Err(problem) => Err(problem),
             };
             LeaseOut::new(lease, became)
         }
@@ -304,11 +316,23 @@ where
     Ok(Json(LeasesOut { results }))
 }
 
+fn held(caller: &Caller, lease: &str) -> Result<(Way, Lease), Problem> {
+    let lease: Lease = lease
+        .parse()
+        .map_err(|error| Problem::from(error).field("leases"))?;
+    let api = caller.may_with(Scope::Consume, lease.key())?;
+    let way = Way {
+        client: api.client.clone(),
+        pull: api.pull.clone(),
+    };
+    Ok((way, lease))
+}
+
 impl LeaseOut {
-    fn new(lease: String, became: keyfall::Result<Became>) -> Self {
+    fn new(lease: String, became: Result<Became, Problem>) -> Self {
         let (result, due, letter, problem) = match became {
             Ok((result, due, letter)) => (result, due, letter, None),
-            Err(error) => ("failed", None, None, Some(Problem::from(error))),
+            Err(problem) => ("failed", None, None, Some(problem)),
         };
         LeaseOut {
             lease,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
@@ -53,9 +54,27 @@ impl<'de> Deserialize<'de> for Time {
 
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let time = Timestamp::try_from(self.0).map_err(serde::ser::Error::custom)?;
-        to.collect_str(&format_args!("{time:.3}"))
+        to.collect_str(self)
     }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What lies beyond the years that a calendar has is shown as its last instant.
+        let time = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
+        write!(f, "{time:.3}")
+    }
+}
+
+/// A job is due after a while or at a time, not both.
+pub(super) fn check_when(after: Option<Span>, at: Option<Time>) -> Result<(), Problem> {
+    if after.is_some() && at.is_some() {
+        return Err(Problem::invalid(
+            "at",
+            "a job is due `after` a while or `at` a time: leave out one of them",
+        ));
+    }
+    Ok(())
 }
 
 /// A payload as it is to be stored. Nothing is `null`.
@@ -158,6 +177,30 @@ impl From<&JobView> for JobOut {
             letter: view.letter(),
             successor_due: view.successor_due().map(Time),
             cancelled: view.is_cancelled(),
+        }
+    }
+}
+
+/// What a job waits for.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum StateIn {
+    #[default]
+    Pending,
+    Retrying,
+    Running,
+    Lapsed,
+    Dead,
+}
+
+impl From<StateIn> for JobState {
+    fn from(state: StateIn) -> Self {
+        match state {
+            StateIn::Pending => JobState::Pending,
+            StateIn::Retrying => JobState::Retrying,
+            StateIn::Running => JobState::Running,
+            StateIn::Lapsed => JobState::Lapsed,
+            StateIn::Dead => JobState::Dead,
         }
     }
 }

@@ -1,0 +1,141 @@
+//! Who may do what. A handler reaches Redis by saying what for, and with which jobs.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use keyfall::JobKey;
+
+use super::Api;
+use super::problem::Problem;
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Looking at jobs, kinds and instances.
+    Read,
+    /// Scheduling jobs, changing and cancelling them, one at a time.
+    Schedule,
+    /// Pulling jobs, and settling their leases.
+    Consume,
+    /// What is done with many jobs at once, with dead letters, and with whole kinds.
+    Operate,
+}
+
+/// The tokens that were made. Without them, whoever reaches the daemon may do everything.
+pub(crate) trait Tokens: Send + Sync + 'static {
+    /// What the bearer of this token may do. `None` if nobody has made it, or it was revoked.
+    fn check(&self, bearer: &str) -> Option<Arc<dyn Grant>>;
+}
+
+/// What the bearer of a token may do.
+pub(crate) trait Grant: Send + Sync + 'static {
+    /// What the token is called: in the log, and where its requests are counted.
+    fn id(&self) -> &str;
+
+    /// Whether it may do this with every job whose key begins so. A whole key is such a
+    /// beginning as well; the empty text means all jobs.
+    fn allows(&self, scope: Scope, prefix: &str) -> bool;
+}
+
+/// Whoever makes a request.
+#[derive(Clone)]
+pub(super) struct Caller {
+    api: Arc<Api>,
+    /// `None` if there are no tokens.
+    grant: Option<Arc<dyn Grant>>,
+}
+
+impl Caller {
+    /// Who makes a request with these headers.
+    pub(super) fn identify(api: &Arc<Api>, headers: &HeaderMap) -> Result<Self, Problem> {
+        let grant = match &api.tokens {
+            None => None,
+            Some(tokens) => {
+                let bearer = bearer(headers).ok_or_else(|| {
+                    Problem::unauthorized("a token is needed: send `authorization: Bearer …`")
+                })?;
+                Some(tokens.check(bearer).ok_or_else(|| {
+                    Problem::unauthorized("this token is not known here, or was revoked")
+                })?)
+            }
+        };
+        Ok(Caller {
+            api: api.clone(),
+            grant,
+        })
+    }
+
+    /// The name of the token.
+    pub(super) fn token(&self) -> Option<&str> {
+        self.grant.as_ref().map(|grant| grant.id())
+    }
+
+    /// The way to the jobs whose keys begin so, if this caller may do that with all of them.
+    pub(super) fn may(&self, scope: Scope, prefix: &str) -> Result<&Api, Problem> {
+        if self.can(scope, prefix) {
+            return Ok(&self.api);
+        }
+        let scope = scope.as_str();
+        Err(Problem::forbidden(if prefix.is_empty() {
+            format!("this needs a token with the scope `{scope}` for all jobs")
+        } else {
+            format!("this needs a token with the scope `{scope}` for all of {prefix:?}")
+        }))
+    }
+
+    /// The way to one job.
+    pub(super) fn may_with(&self, scope: Scope, key: &JobKey) -> Result<&Api, Problem> {
+        self.may(scope, key.as_str())
+    }
+
+    /// The way to the jobs whose keys begin like one of these, or to all, if there is none.
+    pub(super) fn may_with_each(&self, scope: Scope, prefixes: &[String]) -> Result<&Api, Problem> {
+        if prefixes.is_empty() {
+            return self.may(scope, "");
+        }
+        for prefix in prefixes {
+            self.may(scope, prefix)?;
+        }
+        Ok(&self.api)
+    }
+
+    /// Whether this caller may do that with all jobs whose keys begin so.
+    pub(super) fn can(&self, scope: Scope, prefix: &str) -> bool {
+        let grant = self.grant.as_ref();
+        grant.is_none_or(|grant| grant.allows(scope, prefix))
+    }
+
+    /// The way to what is filtered afterwards by what the caller [can](Self::can) see.
+    pub(super) fn sees_its_own(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl Scope {
+    fn as_str(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Schedule => "schedule",
+            Scope::Consume => "consume",
+            Scope::Operate => "operate",
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        caller.ok_or_else(|| Problem::unauthorized("nobody has asked who you are"))
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = text.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}

@@ -1,0 +1,175 @@
+//! The connections: no more than so many, and none that does not move.
+
+use std::future::{Ready, ready};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum_server::accept::Accept;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+
+/// Lets connections in, as long as there is room.
+#[derive(Clone)]
+pub(super) struct Door {
+    room: Arc<Semaphore>,
+    /// Whether it was said that there is none.
+    said: Arc<AtomicBool>,
+    patience: Duration,
+}
+
+/// A connection that is cut off when what it is sent is not read.
+pub(super) struct Guest<I> {
+    stream: I,
+    patience: Duration,
+    /// Runs while something waits to be sent.
+    stalled: Option<Pin<Box<Sleep>>>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Door {
+    /// For so many connections at a time, each of which may keep us waiting for so long.
+    pub(super) fn new(connections: usize, patience: Duration) -> Self {
+        Door {
+            room: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
+            said: Arc::default(),
+            patience,
+        }
+    }
+}
+
+impl<S> Accept<TcpStream, S> for Door {
+    type Stream = Guest<TcpStream>;
+    type Service = S;
+    type Future = Ready<io::Result<(Self::Stream, S)>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let Ok(room) = self.room.clone().try_acquire_owned() else {
+            if !self.said.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "there are as many connections as `http.max_connections` allows: further \
+                     ones are closed"
+                );
+            }
+            return ready(Err(io::ErrorKind::ConnectionRefused.into()));
+        };
+        self.said.store(false, Ordering::Relaxed);
+        // An answer is not to wait for the next one.
+        let let_in = stream.set_nodelay(true).map(|()| {
+            let guest = Guest {
+                stream,
+                patience: self.patience,
+                stalled: None,
+                _room: Some(room),
+            };
+            (guest, service)
+        });
+        ready(let_in)
+    }
+}
+
+impl<I> Guest<I> {
+    /// Passes on what came of sending, unless it has been waiting for too long.
+    fn in_time(
+        &mut self,
+        sent: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if sent.is_ready() {
+            self.stalled = None;
+            return sent;
+        }
+        let patience = self.patience;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(sleep(patience)));
+        stalled
+            .as_mut()
+            .poll(context)
+            .map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Guest<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Guest<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.in_time(sent, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.in_time(sent, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    fn guest(stream: DuplexStream) -> Guest<DuplexStream> {
+        Guest {
+            stream,
+            patience: Duration::from_secs(5),
+            stalled: None,
+            _room: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_reads_nothing_is_cut_off() {
+        let (near, _far) = duplex(10);
+        let error = guest(near).write_all(&[0; 11]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_reads_slowly_is_not() {
+        let (near, mut far) = duplex(10);
+        let reading = async {
+            let mut some = [0; 10];
+            for _ in 0..10 {
+                sleep(Duration::from_secs(4)).await;
+                far.read_exact(&mut some).await.unwrap();
+            }
+        };
+        let mut near = guest(near);
+        let (written, ()) = tokio::join!(near.write_all(&[0; 100]), reading);
+        written.unwrap();
+    }
+}

@@ -1,0 +1,129 @@
+//! Who runs what, and what nobody runs.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use keyfall::{Instance, Unrouted};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Scope};
+use super::problem::Problem;
+use super::wire::Time;
+
+/// What the live instances have routes for, and what none has.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RoutesOut {
+    /// In the order of their patterns.
+    routes: Vec<RouteOut>,
+    /// The kinds with jobs for which no live instance has a route. They stay pending.
+    unrouted: Vec<UnroutedOut>,
+}
+
+/// A route.
+#[derive(Debug, Serialize, ToSchema)]
+struct RouteOut {
+    #[schema(example = "app1:trans:notice:*")]
+    pattern: String,
+    /// How many live instances have it.
+    instances: u64,
+    /// How many of them could run no further job just then.
+    saturated: u64,
+}
+
+/// Jobs that nobody runs.
+#[derive(Debug, Serialize, ToSchema)]
+struct UnroutedOut {
+    #[schema(example = "app1:trans:notice")]
+    kind: String,
+    /// How many of them wait. Where some jobs of the kind have a route and others have none, only
+    /// those among the oldest 256 that are overdue.
+    jobs: u64,
+}
+
+/// The instances that live, in the order in which they started.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct InstancesOut {
+    instances: Vec<InstanceOut>,
+}
+
+/// A worker that lives, as it describes itself to the others.
+#[derive(Debug, Serialize, ToSchema)]
+struct InstanceOut {
+    /// Its name, unique for ever.
+    id: String,
+    host: String,
+    pid: u32,
+    /// The version of Keyfall that it runs.
+    version: String,
+    /// By the clock of its host.
+    started: Time,
+    /// How long ago it last said that it lives.
+    seen_ms: u64,
+    /// The patterns of its routes.
+    routes: Vec<String>,
+    /// Those of its routes that could run no further job just then.
+    saturated: Vec<String>,
+    /// Whether it takes jobs that no instance has a route for.
+    has_fallback: bool,
+    /// Whether it hears events. One that does not finds its jobs by sweeping.
+    hears_events: bool,
+}
+
+/// The routes of all live instances, and the jobs that none of them is for.
+#[utoipa::path(get, path = "/v1/routes", operation_id = "list_routes", tag = "instances", responses((status = 200, body = RoutesOut)))]
+pub(super) async fn routes(caller: Caller) -> Result<Json<RoutesOut>, Problem> {
+    let client = &caller.may(Scope::Read, "")?.client;
+    let instances = client.instances().await?;
+    let unrouted = client.unrouted().await?;
+    let mut routes: BTreeMap<&str, RouteOut> = BTreeMap::new();
+    for instance in &instances {
+        for pattern in &instance.routes {
+            let route = routes.entry(pattern).or_insert_with(|| RouteOut {
+                pattern: pattern.clone(),
+                instances: 0,
+                saturated: 0,
+            });
+            route.instances += 1;
+            route.saturated += u64::from(instance.saturated.contains(pattern));
+        }
+    }
+    Ok(Json(RoutesOut {
+        routes: routes.into_values().collect(),
+        unrouted: unrouted.into_iter().map(UnroutedOut::from).collect(),
+    }))
+}
+
+/// The instances that live.
+#[utoipa::path(get, path = "/v1/instances", operation_id = "list_instances", tag = "instances", responses((status = 200, body = InstancesOut)))]
+pub(super) async fn list(caller: Caller) -> Result<Json<InstancesOut>, Problem> {
+    let instances = caller.may(Scope::Read, "")?.client.instances().await?;
+    let instances = instances.into_iter().map(InstanceOut::from).collect();
+    Ok(Json(InstancesOut { instances }))
+}
+
+impl From<Unrouted> for UnroutedOut {
+    fn from(unrouted: Unrouted) -> Self {
+        UnroutedOut {
+            kind: unrouted.kind.to_string(),
+            jobs: unrouted.jobs,
+        }
+    }
+}
+
+impl From<Instance> for InstanceOut {
+    fn from(one: Instance) -> Self {
+        InstanceOut {
+            id: one.id,
+            host: one.host,
+            pid: one.pid,
+            version: one.version,
+            started: Time(one.started),
+            seen_ms: u64::try_from(one.seen.as_millis()).unwrap_or(u64::MAX),
+            routes: one.routes,
+            saturated: one.saturated,
+            has_fallback: one.has_fallback,
+            hears_events: one.hears_events,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The kinds with their counts; pausing and resuming them.
+
+use axum::Json;
+use axum::extract::Path;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use keyfall::{Kind, Stats};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Scope};
+use super::body::Body;
+use super::bulk::{BulkIn, Which};
+use super::problem::Problem;
+use super::wire::Time;
+
+/// How many kinds are counted at the same time.
+const AT_ONCE: usize = 32;
+
+/// The kinds that were ever used, in order.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct KindsOut {
+    kinds: Vec<CountsOut>,
+}
+
+/// How many jobs of a kind there are.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct CountsOut {
+    #[schema(example = "app1:trans:notice")]
+    kind: String,
+    /// Waiting to fall due, those that wait to be retried included.
+    pending: u64,
+    /// Those of the pending that are due.
+    overdue: u64,
+    /// Running, or claimed by somebody who has not been heard of since.
+    leased: u64,
+    /// Scheduled while the job of the same name was running.
+    successors: u64,
+    /// Dead letters.
+    dead: u64,
+    /// Whether nothing of the kind starts.
+    paused: bool,
+}
+
+/// The counts of one kind, and what became of all jobs that it ever had.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct KindOut {
+    #[serde(flatten)]
+    counts: CountsOut,
+    counters: CountersOut,
+}
+
+/// What was counted since the kind was first used.
+#[derive(Debug, Serialize, ToSchema)]
+struct CountersOut {
+    /// Jobs that were scheduled: one for each call that created, replaced or followed a job.
+    accepted: u64,
+    /// Dead letters that were made pending again.
+    requeued: u64,
+    /// Jobs that ended well.
+    done: u64,
+    /// Jobs that somebody cancelled.
+    cancelled: u64,
+    /// Jobs that a newer schedule took the place of.
+    replaced: u64,
+    /// Jobs that ended as dead letters.
+    buried: u64,
+    /// Dead letters that were deleted.
+    deleted: u64,
+    /// Dead letters that fell to the limits of number and age.
+    trimmed: u64,
+    /// Attempts that failed and were followed by another.
+    failed: u64,
+    /// Runs that asked to be repeated without having failed.
+    again: u64,
+    /// Runs that asked to be put off, without the attempt being counted.
+    snoozed: u64,
+    /// Jobs that were given back before they ran.
+    returned: u64,
+    /// Leases that lapsed and were taken over.
+    lapsed: u64,
+}
+
+/// What is paused.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PausedOut {
+    /// The prefixes that were paused: kinds that begin so are paused also if they are used for
+    /// the first time. The empty one stands for everything.
+    prefixes: Vec<SinceOut>,
+    /// The kinds that are paused now.
+    kinds: Vec<SinceOut>,
+}
+
+/// What is paused since when.
+#[derive(Debug, Serialize, ToSchema)]
+struct SinceOut {
+    #[schema(example = "app1:trans:notice")]
+    name: String,
+    since: Time,
+}
+
+/// The kinds that a call was about.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SwitchedOut {
+    kinds: Vec<String>,
+    dry_run: bool,
+}
+
+/// The kinds that were ever used, with their counts. With a token, those that it can see.
+#[utoipa::path(get, path = "/v1/kinds", operation_id = "list_kinds", tag = "kinds", responses((status = 200, body = KindsOut)))]
+pub(super) async fn list(caller: Caller) -> Result<Json<KindsOut>, Problem> {
+    let client = &caller.sees_its_own().client;
+    let mut kinds = client.kinds().await?;
+    kinds.retain(|kind| can_see(&caller, kind));
+    let counted = stream::iter(kinds).map(async |kind| {
+        let stats = client.stats(kind.as_str()).await?;
+        Ok::<_, Problem>(CountsOut::new(&kind, &stats))
+    });
+    let kinds = counted.buffered(AT_ONCE).try_collect().await?;
+    Ok(Json(KindsOut { kinds }))
+}
+
+/// One kind, with its counters.
+#[utoipa::path(get, path = "/v1/kinds/{kind}", operation_id = "get_kind", tag = "kinds",
+    params(("kind" = String, Path, example = "app1:trans:notice")),
+    responses((status = 200, body = KindOut),
+        (status = 404, description = "No job of this kind was ever scheduled", body = Problem)))]
+pub(super) async fn show(
+    caller: Caller,
+    Path(text): Path<String>,
+) -> Result<Json<KindOut>, Problem> {
+    let invalid = |error: keyfall::Error| Problem::from(error).field("kind");
+    let kind = Kind::parse(&text).map_err(invalid)?;
+    let client = &caller.may(Scope::Read, &format!("{kind}:"))?.client;
+    if !client.kinds().await?.contains(&kind) {
+        return Err(Problem::kind_absent(kind.as_str()));
+    }
+    let stats = client.stats(kind.as_str()).await?;
+    Ok(Json(KindOut {
+        counts: CountsOut::new(&kind, &stats),
+        counters: CountersOut::from(&stats),
+    }))
+}
+
+/// What is paused, and since when. With a token, what it can see.
+#[utoipa::path(get, path = "/v1/paused", operation_id = "list_paused", tag = "kinds", responses((status = 200, body = PausedOut)))]
+pub(super) async fn paused(caller: Caller) -> Result<Json<PausedOut>, Problem> {
+    let paused = caller.sees_its_own().client.paused().await?;
+    let since = |name: &str, since| SinceOut {
+        name: name.to_owned(),
+        since: Time(since),
+    };
+    let rules = paused.rules.iter();
+    let kinds = paused.kinds.iter();
+    Ok(Json(PausedOut {
+        prefixes: rules
+            .filter(|(rule, _)| caller.can(Scope::Read, rule))
+            .map(|(rule, at)| since(rule, *at))
+            .collect(),
+        kinds: kinds
+            .filter(|(kind, _)| can_see(&caller, kind))
+            .map(|(kind, at)| since(kind.as_str(), *at))
+            .collect(),
+    }))
+}
+
+/// Lets no job of these kinds start until they are resumed. Runs in progress go on.
+#[utoipa::path(post, path = "/v1/pause", tag = "kinds", request_body = BulkIn,
+    responses((status = 200, body = SwitchedOut)))]
+pub(super) async fn pause(
+    caller: Caller,
+    Body(call): Body<BulkIn>,
+) -> Result<Json<SwitchedOut>, Problem> {
+    let which = Which::of(call.prefix, call.everything)?;
+    let pause = which.select(&caller, Scope::Operate)?.pause();
+    let pause = if call.dry_run { pause.dry_run() } else { pause };
+    let kinds = pause.await.map_err(Problem::of_prefix)?;
+    Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
+}
+
+/// Lets jobs of these kinds start again. What fell due meanwhile starts at once.
+#[utoipa::path(post, path = "/v1/resume", tag = "kinds", request_body = BulkIn,
+    responses((status = 200, body = SwitchedOut)))]
+pub(super) async fn resume(
+    caller: Caller,
+    Body(call): Body<BulkIn>,
+) -> Result<Json<SwitchedOut>, Problem> {
+    let which = Which::of(call.prefix, call.everything)?;
+    let resume = which.select(&caller, Scope::Operate)?.resume();
+    let resume = if call.dry_run {
+        resume.dry_run()
+    } else {
+        resume
+    };
+    let kinds = resume.await.map_err(Problem::of_prefix)?;
+    Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
+}
+
+fn can_see(caller: &Caller, kind: &Kind) -> bool {
+    caller.can(Scope::Read, &format!("{kind}:"))
+}
+
+impl CountsOut {
+    fn new(kind: &Kind, stats: &Stats) -> Self {
+        CountsOut {
+            kind: kind.to_string(),
+            pending: stats.pending,
+            overdue: stats.overdue,
+            leased: stats.leased,
+            successors: stats.successors,
+            dead: stats.dead,
+            paused: stats.paused,
+        }
+    }
+}
+
+impl From<&Stats> for CountersOut {
+    fn from(stats: &Stats) -> Self {
+        CountersOut {
+            accepted: stats.accepted,
+            requeued: stats.requeued,
+            done: stats.done,
+            cancelled: stats.cancelled,
+            replaced: stats.replaced,
+            buried: stats.buried,
+            deleted: stats.deleted,
+            trimmed: stats.trimmed,
+            failed: stats.failed,
+            again: stats.again,
+            snoozed: stats.snoozed,
+            returned: stats.returned,
+            lapsed: stats.lapsed,
+        }
+    }
+}
+
+impl SwitchedOut {
+    fn new(kinds: &[Kind], dry_run: bool) -> Self {
+        SwitchedOut {
+            kinds: kinds.iter().map(Kind::to_string).collect(),
+            dry_run,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The document that describes the API: made from the code, and completed here with what every
+//! call has in common.
+
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Map, Value, json};
+use utoipa::OpenApi;
+
+use super::Shared;
+
+/// What is said of the API as a whole.
+#[derive(OpenApi)]
+#[openapi(info(title = "Keyfall", description = "Reminders that are Redis keys"))]
+pub(super) struct Document;
+
+/// What a job key looks like, but for the lengths of its segments.
+const KEY: &str =
+    r"^[A-Za-z0-9_.\-]+:[A-Za-z0-9_.\-]+:[A-Za-z0-9_.\-]+:[^:*{}\s\x00-\x1f\x7f-\x9f]+$";
+
+/// What every call can be answered with, and what only one that has a body.
+const ANY: [(&str, &str); 6] = [
+    ("400", "Something in the request is not as it has to be"),
+    ("401", "No token, or one that is not known"),
+    ("403", "A token without this scope, or not for these jobs"),
+    ("429", "Too many requests"),
+    ("500", "What is stored is damaged, or of another version"),
+    (
+        "503",
+        "Redis does not answer or takes no writes, or the daemon stops: try again",
+    ),
+];
+const WITH_BODY: [(&str, &str); 2] = [
+    ("408", "The body did not come in time"),
+    ("413", "The body is too large"),
+];
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json", operation_id = "get_openapi", tag = "about",
+    responses((status = 200, description = "An OpenAPI 3.1 document", body = serde_json::Value)))]
+pub(super) async fn show(State(api): Shared) -> Json<Value> {
+    Json(api.document.get().cloned().unwrap_or_default())
+}
+
+/// Adds what every call has in common.
+pub(super) fn completed(document: &utoipa::openapi::OpenApi) -> Value {
+    let mut document = serde_json::to_value(document).expect("a document is JSON");
+    document["components"]["securitySchemes"] =
+        json!({"token": {"type": "http", "scheme": "bearer"}});
+    let Some(Value::Object(paths)) = document.get_mut("paths") else {
+        return document;
+    };
+    for (path, calls) in paths {
+        let Value::Object(calls) = calls else {
+            continue;
+        };
+        for call in calls.values_mut().filter_map(Value::as_object_mut) {
+            complete(path, call);
+        }
+    }
+    document
+}
+
+fn complete(path: &str, call: &mut Map<String, Value>) {
+    if path.contains("{key}") {
+        let parameters = call.entry("parameters").or_insert_with(|| json!([]));
+        let key = json!({
+            "name": "key", "in": "path", "required": true,
+            "description": "The job key, percent-encoded where its id has a `/` or the like",
+            "schema": {"type": "string", "pattern": KEY},
+            "example": "app1:trans:notice:42",
+        });
+        parameters.as_array_mut().expect("a list").push(key);
+    }
+    let has_body = call.contains_key("requestBody");
+    let answers = call.entry("responses").or_insert_with(|| json!({}));
+    let answers = answers.as_object_mut().expect("answers by status");
+    let is_open = super::front::OPEN.contains(&path);
+    if !is_open {
+        let with_body = WITH_BODY.iter().filter(|_| has_body);
+        for (status, what) in ANY.iter().chain(with_body) {
+            let problem = || {
+                json!({"description": what, "content": {"application/json": {
+                "schema": {"$ref": "#/components/schemas/Problem"}}}})
+            };
+            answers.entry(*status).or_insert_with(problem);
+        }
+    }
+    for (status, answer) in answers {
+        let content = answer.get_mut("content").and_then(Value::as_object_mut);
+        if let Some(content) = content
+            && status.as_str() >= "400"
+            && let Some(body) = content.remove("application/json")
+        {
+            content.insert("application/problem+json".to_owned(), body);
+        }
+    }
+    if !is_open {
+        call.insert("security".to_owned(), json!([{}, {"token": []}]));
+    }
+}

@@ -1,0 +1,31 @@
+//! What the HTTP API is run with.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The settings of the section `http`.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Where to listen.
+    pub(crate) listen: SocketAddr,
+    /// The certificate, with its chain, and its private key, as PEM. Plain HTTP without them.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// The largest body of a request, and the longest line of a batch, in bytes.
+    pub(crate) body_limit: usize,
+    /// How long a client may take for the head of a request, and how long a connection may be
+    /// idle.
+    pub(crate) header_timeout: Duration,
+    /// How long a client may take for the body of a request; and, of a batch and of what it is
+    /// sent, for how long nothing may move.
+    pub(crate) body_timeout: Duration,
+    /// How many connections may be open.
+    pub(crate) max_connections: usize,
+    /// How many requests a second one token may make, or one address without a token.
+    pub(crate) requests_per_second: Option<NonZeroU32>,
+    /// Whether each request is logged.
+    pub(crate) access_log: bool,
+    /// How long a stop lets requests end that have begun.
+    pub(crate) grace: Duration,
+}
