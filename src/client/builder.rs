@@ -10,6 +10,7 @@ use crate::key::is_kind_char;
 use crate::settings::ClientSettings;
 #[cfg(feature = "tls")]
 use crate::settings::Pem;
+use crate::store;
 
 /// Settings of a [`Client`]; made by [`Client::builder`].
 #[derive(Clone)]
@@ -130,6 +131,16 @@ impl ClientBuilder {
     pub async fn connect(self) -> Result<Client> {
         self.validate()?;
         Client::open(&self.url, self.settings).await
+    }
+
+    /// Checks all settings, the URL and the certificates included, and does not connect: for
+    /// programs that want to tell all faults of a configuration before they use it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] if one is not valid, with the remedy.
+    pub fn check(&self) -> Result<()> {
+        self.validate()?;
+        store::check_url(&self.url, &self.settings.link)
     }
 
     fn validate(&self) -> Result<()> {

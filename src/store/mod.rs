@@ -79,6 +79,7 @@ pub(crate) use reply::{Answer as Word, Answered};
 pub(crate) use server::Announced;
 #[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
+pub(crate) use url::check_url;
 #[cfg(feature = "worker")]
 pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
 

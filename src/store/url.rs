@@ -36,6 +36,11 @@ pub(super) fn client(url: &str, settings: &LinkSettings) -> Result<redis::Client
     Ok(opened)
 }
 
+/// Refuses what [`client`] would.
+pub(crate) fn check_url(url: &str, settings: &LinkSettings) -> Result<()> {
+    client(url, settings).map(|_| ())
+}
+
 /// Which part of a URL is wrong. Names the part and does not repeat it, but for a scheme: any
 /// other may be a password, or a piece of one, that stands where it should not.
 fn fault(url: &str) -> Option<String> {
