@@ -1,5 +1,15 @@
-//! `keyfall serve`: schedules and hands out jobs over HTTP.
+//! `keyfall serve`: Keyfall for services in any language.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`config`] | what it is told, by file, environment and flags |
+//! | [`tokens`] | by which those are known who call it |
+//! | [`access`] | ties them to the HTTP API |
+//! | [`http`] | the HTTP API |
 
+mod access;
+pub(crate) mod config;
 mod http;
+pub(crate) mod tokens;
 
 pub(crate) use http::{Api, Settings, serve};

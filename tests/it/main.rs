@@ -36,6 +36,7 @@
 //! | [`mistakes`] | what the compiler says to those who write a handler that is none |
 //! | [`examples`] | each example does what it says, and ends well |
 //! | [`bench`] | `keyfall bench` measures what it says, and leaves nothing behind |
+//! | [`config`] | `keyfall config` and `keyfall token`: what they print, refuse and leave |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
 //! All tests but those that ill-treat Redis share one private server, and run in parallel
@@ -51,6 +52,7 @@ mod bench;
 mod bulk;
 mod cancelling;
 mod changing;
+mod config;
 mod crowding;
 mod damage;
 mod demo;

@@ -55,7 +55,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub(crate) use auth::Tokens;
+pub(crate) use auth::{Grant, Scope, Tokens};
 pub(crate) use server::serve;
 pub(crate) use settings::Settings;
 

@@ -1,18 +1,12 @@
 //! Listens, and stops gracefully.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
 use axum_server::Handle;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use hyper_util::rt::TokioTimer;
-use rustls::ServerConfig;
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::connections::Door;
 use super::{Api, router};
@@ -25,8 +19,7 @@ const BUFFER: usize = 64 * 1024;
 pub(crate) async fn serve(api: Api, bound: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
     let settings = api.settings.clone();
     let listen = settings.listen;
-    let tls = settings.tls.as_ref();
-    let tls = tls.map(|(cert, key)| read_tls(cert, key)).transpose()?;
+    let tls = settings.tls.clone().map(RustlsConfig::from_config);
     let listener = std::net::TcpListener::bind(listen)
         .with_context(|| format!("http.listen: {listen} cannot be listened on"))?;
     listener.set_nonblocking(true)?;
@@ -58,37 +51,4 @@ pub(crate) async fn serve(api: Api, bound: impl FnOnce(SocketAddr)) -> anyhow::R
         }
     }
     Ok(())
-}
-
-/// What HTTPS is served with. Who renews a certificate restarts the daemon.
-fn read_tls(cert: &Path, key: &Path) -> anyhow::Result<RustlsConfig> {
-    let read = |name: &str, path: &Path| {
-        fs::read(path).with_context(|| format!("http.{name}: {} cannot be read", path.display()))
-    };
-    let chain = CertificateDer::pem_slice_iter(&read("tls_cert_file", cert)?)
-        .collect::<Result<Vec<_>, _>>()
-        .ok()
-        .filter(|chain| !chain.is_empty())
-        .with_context(|| {
-            format!(
-                "http.tls_cert_file: {} holds no certificate as PEM",
-                cert.display()
-            )
-        })?;
-    let secret = PrivateKeyDer::from_pem_slice(&read("tls_key_file", key)?)
-        .ok()
-        .with_context(|| {
-            format!(
-                "http.tls_key_file: {} holds no private key as PEM",
-                key.display()
-            )
-        })?;
-    let provider = Arc::new(ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, secret)
-        .context("http.tls_cert_file and http.tls_key_file do not belong together")?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(RustlsConfig::from_config(Arc::new(config)))
 }

@@ -2,16 +2,18 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use rustls::ServerConfig;
 
 /// The settings of the section `http`.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Where to listen.
     pub(crate) listen: SocketAddr,
-    /// The certificate, with its chain, and its private key, as PEM. Plain HTTP without them.
-    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// What HTTPS is served with. Plain HTTP without it.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
     /// The largest body of a request, and the longest line of a batch, in bytes.
     pub(crate) body_limit: usize,
     /// How long a client may take for the head of a request, and how long a connection may be

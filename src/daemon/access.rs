@@ -1,0 +1,29 @@
+//! What the HTTP API asks of tokens, answered by those of the file.
+
+use std::sync::Arc;
+
+use super::http;
+use super::tokens::{Grant, Scope, Tokens};
+
+impl http::Tokens for Tokens {
+    fn check(&self, bearer: &str) -> Option<Arc<dyn http::Grant>> {
+        let grant = Tokens::check(self, bearer)?;
+        Some(grant)
+    }
+}
+
+impl http::Grant for Grant {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn allows(&self, scope: http::Scope, prefix: &str) -> bool {
+        let scope = match scope {
+            http::Scope::Read => Scope::Read,
+            http::Scope::Schedule => Scope::Schedule,
+            http::Scope::Consume => Scope::Consume,
+            http::Scope::Operate => Scope::Operate,
+        };
+        Grant::allows(self, scope, prefix)
+    }
+}

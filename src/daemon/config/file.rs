@@ -1,0 +1,262 @@
+//! The file: where in it each value stands, and what in it is no setting.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::fault::{Faults, Origin, Wrong, meant};
+use super::setting::Setting;
+use super::settings::SECTIONS;
+use super::value::{Form, Value};
+
+/// The name of the tables that are routes.
+const ROUTE: &str = "route";
+
+/// A file that was read, as far as it could be.
+pub(super) struct File<'a> {
+    place: Place<'a>,
+    table: DeTable<'a>,
+    /// Whether it is no TOML somewhere: then what seems to be missing may be there.
+    pub(super) is_broken: bool,
+}
+
+/// Tells where in the text something stands.
+#[derive(Clone)]
+struct Place<'a> {
+    path: Arc<Path>,
+    text: &'a str,
+}
+
+/// A table of the file that has a name for itself.
+pub(super) struct Entry<'a> {
+    place: Place<'a>,
+    table: &'a DeTable<'a>,
+    pub(super) origin: Origin,
+}
+
+impl Place<'_> {
+    fn at(&self, offset: usize) -> Origin {
+        let before = &self.text[..offset.min(self.text.len())];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        Origin::File {
+            path: self.path.clone(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+}
+
+impl<'a> File<'a> {
+    /// Takes the text apart, and says what is no TOML and what is no setting.
+    pub(super) fn parse(path: &Path, text: &'a str, faults: &mut Faults) -> Self {
+        let place = Place {
+            path: path.into(),
+            text,
+        };
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            let at = place.at(error.span().map_or(0, |span| span.start));
+            // The error could show the line, and with it a password; its message does not.
+            let wrong = Wrong(format!("this is no TOML: {}", error.message()));
+            faults.add(at, "", wrong);
+        }
+        let file = File {
+            place,
+            table: table.into_inner(),
+            is_broken: !errors.is_empty(),
+        };
+        file.find_strangers(faults);
+        file
+    }
+
+    /// Where there is none.
+    pub(super) fn none() -> Self {
+        File {
+            place: Place {
+                path: Path::new("").into(),
+                text: "",
+            },
+            table: DeTable::default(),
+            is_broken: false,
+        }
+    }
+
+    /// What it says of a setting, as a text.
+    pub(super) fn setting(
+        &self,
+        setting: &Setting,
+    ) -> Result<Option<(String, Origin)>, (Origin, Wrong)> {
+        let section = self.table.get(setting.section);
+        let section = section.and_then(|section| section.get_ref().as_table());
+        let Some(value) = section.and_then(|section| section.get(setting.name)) else {
+            return Ok(None);
+        };
+        let origin = self.place.at(value.span().start);
+        match written(value.get_ref(), setting.form) {
+            Ok(text) => Ok(Some((text, origin))),
+            Err(wrong) => Err((origin, wrong)),
+        }
+    }
+
+    /// The tables that are routes.
+    pub(super) fn routes(&self) -> impl Iterator<Item = Entry<'_>> {
+        let routes = self.table.get(ROUTE);
+        let routes = routes.and_then(|routes| routes.get_ref().as_array());
+        let routes = routes.into_iter().flat_map(|routes| routes.iter());
+        routes.filter_map(|route| {
+            Some(Entry {
+                place: self.place.clone(),
+                table: route.get_ref().as_table()?,
+                origin: self.place.at(route.span().start),
+            })
+        })
+    }
+
+    /// Says what nobody will ask for.
+    fn find_strangers(&self, faults: &mut Faults) {
+        for (name, value) in &self.table {
+            let at = || self.place.at(name.span().start);
+            let text: &str = name.get_ref();
+            if text == ROUTE {
+                let is_route = |value: &Spanned<DeValue<'_>>| value.get_ref().is_table();
+                let array = value.get_ref().as_array();
+                if !array.is_some_and(|routes| routes.iter().all(is_route)) {
+                    faults.add(at(), ROUTE, routes_are_tables());
+                }
+                continue;
+            }
+            let known = SECTIONS.iter().find(|section| section.name == text);
+            let Some(known) = known else {
+                faults.add(at(), text, no_section(text));
+                continue;
+            };
+            let Some(section) = value.get_ref().as_table() else {
+                let remedy = format!("write [{text}], and below it its settings");
+                faults.add(at(), text, Wrong::new("it is a section", remedy));
+                continue;
+            };
+            for name in section.keys() {
+                let text: &str = name.get_ref();
+                if !known.settings.iter().any(|setting| setting.name == text) {
+                    let field = format!("{}.{text}", known.name);
+                    let at = self.place.at(name.span().start);
+                    faults.add(at, field, no_setting(known.name, text));
+                }
+            }
+        }
+    }
+}
+
+fn routes_are_tables() -> Wrong {
+    Wrong::new(
+        "routes are tables",
+        "write [[route]], and below it `pattern = …` and `target = …`",
+    )
+}
+
+fn no_section(text: &str) -> Wrong {
+    let sections = SECTIONS.iter().map(|section| section.name);
+    let settings = super::settings::all();
+    let mut here = settings.filter(|it| it.name == text || it.field().replace('.', "_") == text);
+    let remedy = match here.next() {
+        Some(setting) => format!("write it below [{}] as `{}`", setting.section, setting.name),
+        None => meant(text, sections.chain([ROUTE])),
+    };
+    Wrong::new("there is no such section", remedy)
+}
+
+fn no_setting(section: &str, text: &str) -> Wrong {
+    let elsewhere = super::settings::all().find(|setting| setting.name == text);
+    let here = super::settings::all().filter(|setting| setting.section == section);
+    let remedy = match elsewhere {
+        Some(setting) => format!("`{text}` stands below [{}]", setting.section),
+        None => meant(text, here.map(|setting| setting.name)),
+    };
+    Wrong::new("there is no such setting", remedy)
+}
+
+impl<'a> Entry<'a> {
+    /// The value of a field, or what is wrong with it.
+    pub(super) fn value<T: Value>(
+        &self,
+        field: &str,
+        rules: &[fn(&T) -> Result<(), Wrong>],
+        faults: &mut Faults,
+    ) -> Option<T> {
+        let value = self.table.get(field)?;
+        let parsed = written(value.get_ref(), T::FORM).and_then(|text| {
+            let parsed = T::parse(&text)?;
+            rules.iter().try_for_each(|rule| rule(&parsed))?;
+            Ok(parsed)
+        });
+        match parsed {
+            Ok(parsed) => Some(parsed),
+            Err(wrong) => {
+                faults.add(self.at(field), format!("{ROUTE}.{field}"), wrong);
+                None
+            }
+        }
+    }
+
+    /// A field as it stands there.
+    pub(super) fn raw(&self, field: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.table.get(field)
+    }
+
+    /// Where the value of a field stands, or the table, if it has none.
+    pub(super) fn at(&self, field: &str) -> Origin {
+        match self.table.get(field) {
+            Some(value) => self.place.at(value.span().start),
+            None => self.origin.clone(),
+        }
+    }
+
+    /// Says which fields are none of these.
+    pub(super) fn find_strangers(&self, fields: &[&str], faults: &mut Faults) {
+        for name in self.table.keys() {
+            let text: &str = name.get_ref();
+            if !fields.contains(&text) {
+                let remedy = meant(text, fields.iter().copied());
+                let at = self.place.at(name.span().start);
+                let wrong = Wrong::new("a route has no such field", remedy);
+                faults.add(at, format!("{ROUTE}.{text}"), wrong);
+            }
+        }
+    }
+}
+
+/// A value as a text, as it would stand behind a flag.
+fn written(value: &DeValue<'_>, form: Form) -> Result<String, Wrong> {
+    match (value, form) {
+        (DeValue::String(text), Form::Text) => Ok(text.to_string()),
+        (DeValue::Boolean(value), Form::Switch) => Ok(value.to_string()),
+        (DeValue::Integer(number), Form::Number) => {
+            let number = i128::from_str_radix(number.as_str(), number.radix());
+            number
+                .map(|number| number.to_string())
+                .map_err(|_| Wrong::new("this number is too large", "write a smaller one"))
+        }
+        (other, form) => Err(Wrong::new(
+            format_args!("this is {}", name_of(other)),
+            match form {
+                Form::Text => "write a text, in quotes",
+                Form::Number => "write a whole number, without quotes",
+                Form::Switch => "write true or false, without quotes",
+            },
+        )),
+    }
+}
+
+fn name_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a number with a point",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

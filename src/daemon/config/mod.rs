@@ -1,0 +1,200 @@
+//! What `keyfall serve` is told: settings from the command line, the environment and a file, and
+//! the routes of that file.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`settings`] | lists all settings; [`setting`] makes structs of the list |
+//! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
+//! | [`file`](self::file), [`flags`] | where values stand |
+//! | [`sources`] | which of them holds |
+//! | [`redis_url`], [`tls`], [`routes`] | what more than one value takes |
+//! | [`fault`] | what is wrong, and where |
+//!
+//! All is read before anything is refused, so that all faults are told at once.
+
+mod fault;
+mod file;
+mod flags;
+mod redis_url;
+mod routes;
+mod rules;
+mod setting;
+mod settings;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod value;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use keyfall::target::Pull;
+use keyfall::{Client, ClientBuilder, Router, Worker};
+
+pub(crate) use fault::{Faults, Origin};
+pub(crate) use flags::{Args, Flags};
+pub(crate) use routes::RouteConfig;
+pub(crate) use settings::{Http, Log, Redis, TokensSection, WorkerSection};
+
+use fault::Wrong;
+use file::File;
+use settings::Settings;
+use sources::{Given, Sources};
+
+/// All settings at their defaults, each with a comment.
+pub(crate) const DEFAULT: &str = include_str!("default.toml");
+
+/// A configuration without a fault.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) redis: Redis,
+    pub(crate) http: Http,
+    pub(crate) worker: WorkerSection,
+    pub(crate) tokens: TokensSection,
+    pub(crate) log: Log,
+    /// In the order of the file.
+    pub(crate) routes: Vec<RouteConfig>,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    given: Vec<Given>,
+}
+
+impl Config {
+    /// Reads the file that is named, if one is, the environment and the flags. Called again, it
+    /// reads all of it again.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub(crate) fn load(args: &Args) -> Result<Config, Faults> {
+        let env = |name: &str| std::env::var(name).ok();
+        let of_env = || env(CONFIG_ENV).filter(|path| !path.is_empty());
+        let (path, from) = match (&args.config, of_env()) {
+            (Some(path), _) => (path.clone(), Origin::Flag("--config".into())),
+            (None, Some(path)) => (PathBuf::from(path), Origin::Env(CONFIG_ENV.into())),
+            (None, None) => return Config::read(None, &env, &args.flags),
+        };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Config::read(Some((&path, &text)), &env, &args.flags),
+            Err(error) => {
+                let mut faults = Faults::default();
+                let wrong = Wrong(format!("{} cannot be read: {error}", path.display()));
+                faults.add(from, "", wrong);
+                Err(faults)
+            }
+        }
+    }
+
+    /// The same, of the text of a file, and any environment.
+    fn read(
+        file: Option<(&Path, &str)>,
+        env: &dyn Fn(&str) -> Option<String>,
+        flags: &Flags,
+    ) -> Result<Config, Faults> {
+        let mut faults = Faults::default();
+        let file = match file {
+            Some((path, text)) => File::parse(path, text, &mut faults),
+            None => File::none(),
+        };
+        let mut sources = Sources {
+            file,
+            env,
+            flags,
+            faults,
+            given: Vec::new(),
+        };
+        let mut settings = Settings::read(&mut sources);
+        redis_url::resolve(&mut settings.redis, &mut sources);
+        let tls = tls::read(&settings.http, &mut sources);
+        check_access(&settings, &mut sources);
+        let Sources {
+            file,
+            mut faults,
+            given,
+            ..
+        } = sources;
+        let routes = routes::read(&file, settings.http.body_limit, &mut faults);
+        faults.or(Config {
+            redis: settings.redis,
+            http: settings.http,
+            worker: settings.worker,
+            tokens: settings.tokens,
+            log: settings.log,
+            routes,
+            tls,
+            given,
+        })
+    }
+
+    /// A client of this Redis, for [`connect`](ClientBuilder::connect). It takes payloads as
+    /// large as any route does, and up to the default of the library for what has no route.
+    pub(crate) fn client(&self) -> ClientBuilder {
+        let redis = &self.redis;
+        let mut builder = Client::builder(redis.url.reveal())
+            .namespace(&redis.namespace)
+            .allow_eviction(redis.allow_eviction)
+            .call_timeout(redis.call_timeout);
+        if let Some(ca) = &redis.ca_file {
+            builder = builder.ca_certificate_file(ca);
+        }
+        if let (Some(chain), Some(key)) = (&redis.cert_file, &redis.key_file) {
+            builder = builder.client_certificate_files(chain, key);
+        }
+        let limits = self.routes.iter().filter_map(|route| route.payload_limit);
+        match limits.max() {
+            Some(limit) if limit.0 > PAYLOAD_LIMIT => builder.payload_limit(limit.0),
+            _ => builder,
+        }
+    }
+
+    /// The routes. What is pulled of them is pulled from `pull`.
+    pub(crate) fn router(&self, pull: &Pull) -> Router {
+        routes::router(&self.routes, pull)
+    }
+
+    /// A worker for these routes.
+    pub(crate) fn worker(&self, client: Client, router: Router) -> Worker {
+        Worker::new(client, router)
+            .lease(self.worker.lease)
+            .grace(self.worker.grace)
+            .dead_letters(self.worker.dead_letters, self.worker.dead_letter_age)
+    }
+
+    /// The certificate to serve HTTPS with.
+    pub(crate) fn tls(&self) -> Option<Arc<rustls::ServerConfig>> {
+        self.tls.clone()
+    }
+
+    /// What was given, and not left at its default: the setting, the value without secrets, and
+    /// where it was given.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (String, &str, &Origin)> {
+        let given = self.given.iter();
+        given.map(|given| (given.setting.field(), &*given.shown, &given.origin))
+    }
+}
+
+/// Names the file, where no flag does.
+const CONFIG_ENV: &str = "KEYFALL_CONFIG";
+
+/// What the library takes if it is not told.
+const PAYLOAD_LIMIT: usize = 1024 * 1024;
+
+/// Whoever may not be let in, must not get as far as to ask.
+fn check_access(settings: &Settings, sources: &mut Sources<'_>) {
+    let listen = settings.http.listen;
+    match &settings.tokens.file {
+        Some(path) => {
+            if let Err(error) = super::tokens::Tokens::open(path) {
+                sources.fault("tokens", "file", Wrong(format!("{error:#}")));
+            }
+        }
+        None if listen.ip().to_canonical().is_loopback() => {}
+        None => {
+            let wrong = Wrong::new(
+                format_args!("{listen} can be reached from elsewhere, and there are no tokens"),
+                "name a file of them by `tokens.file`, made by `keyfall token make`, or listen on \
+                 127.0.0.1 or [::1]",
+            );
+            sources.fault("http", "listen", wrong);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The routes of a file.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use keyfall::target::Pull;
+use keyfall::{Handler, RetryPolicy, Route, Router};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use toml::de::DeValue;
+
+use super::fault::{Faults, Origin, Wrong, meant};
+use super::file::{Entry, File};
+use super::rules::{lease, longer_than_zero, size};
+use super::value::{Bytes, Rate};
+
+/// What a route can say.
+pub(super) const FIELDS: [&str; 9] = [
+    "pattern",
+    "target",
+    "priority",
+    "retry",
+    "timeout",
+    "lease",
+    "concurrency",
+    "rate",
+    "payload_limit",
+];
+
+/// One route, checked. What is `None` was not said.
+#[derive(Debug, Clone)]
+pub(crate) struct RouteConfig {
+    pub(crate) pattern: String,
+    pub(crate) target: Target,
+    pub(crate) priority: i32,
+    pub(crate) retry: Option<RetryPolicy>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) lease: Option<Duration>,
+    /// How many of its jobs are in the hands of consumers of this daemon.
+    pub(crate) concurrency: Option<NonZeroU32>,
+    /// How many of its jobs this daemon hands out.
+    pub(crate) rate: Option<Rate>,
+    /// The largest payload that this daemon takes for it.
+    pub(crate) payload_limit: Option<Bytes>,
+}
+
+/// Where the jobs of a route go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// To whoever asks for them.
+    Pull,
+}
+
+impl RouteConfig {
+    /// # Errors
+    /// If the pattern is none, or clashes with that of a route that the router has.
+    fn add_to(&self, router: Router, pull: &Pull) -> keyfall::Result<Router> {
+        let mut route: Route = match self.target {
+            Target::Pull => pull.clone().priority(self.priority),
+        };
+        if let Some(policy) = &self.retry {
+            route = route.retry(policy.clone());
+        }
+        if let Some(timeout) = self.timeout {
+            route = route.timeout(timeout);
+        }
+        if let Some(lease) = self.lease {
+            route = route.lease(lease);
+        }
+        if let Some(jobs) = self.concurrency {
+            route = route.concurrency(jobs.get() as usize);
+        }
+        if let Some(rate) = self.rate {
+            route = route.rate(rate.count.get(), rate.per);
+        }
+        router.try_route(&self.pattern, route)
+    }
+}
+
+/// The routes as the library has them; what is pulled of them, is pulled from `pull`.
+pub(super) fn router(routes: &[RouteConfig], pull: &Pull) -> Router {
+    let add = |router, route: &RouteConfig| route.add_to(router, pull);
+    let router = routes.iter().try_fold(Router::new(), add);
+    router.expect("routes are checked when they are read")
+}
+
+/// Reads all of them, and says what is wrong with each. `body` is what a request can hold.
+pub(super) fn read(file: &File<'_>, body: Bytes, faults: &mut Faults) -> Vec<RouteConfig> {
+    let pull = Pull::new();
+    let mut router = Router::new();
+    let mut known: Vec<(RouteConfig, Origin)> = Vec::new();
+    for entry in file.routes() {
+        let Some(route) = one(&entry, file.is_broken, body, faults) else {
+            continue;
+        };
+        let at = entry.at("pattern");
+        match route.add_to(router.clone(), &pull) {
+            Ok(longer) => {
+                router = longer;
+                known.push((route, at));
+            }
+            Err(_) => {
+                let is_rival = |(known, _): &&(RouteConfig, _)| {
+                    let alone = known.add_to(Router::new(), &pull);
+                    alone.is_ok_and(|alone| route.add_to(alone, &pull).is_err())
+                };
+                let rival = known.iter().find(is_rival);
+                faults.add(at, "route.pattern", clash(&route, rival));
+            }
+        }
+    }
+    known.into_iter().map(|(route, _)| route).collect()
+}
+
+fn clash(route: &RouteConfig, rival: Option<&(RouteConfig, Origin)>) -> Wrong {
+    let rival = rival.map_or("another route".to_owned(), |(rival, at)| {
+        format!("`{}` at {at}", rival.pattern)
+    });
+    Wrong::new(
+        format_args!(
+            "`{}` clashes with {rival}: both have the same rank and can match the same key",
+            route.pattern
+        ),
+        "make one of them more specific, with a literal or a narrower regex, or give one a \
+         higher `priority`",
+    )
+}
+
+/// One route, if it has a pattern; what else is wrong with it does not hide that two clash.
+fn one(
+    entry: &Entry<'_>,
+    is_broken: bool,
+    body: Bytes,
+    faults: &mut Faults,
+) -> Option<RouteConfig> {
+    entry.find_strangers(&FIELDS, faults);
+    let missing = |field: &str, remedy: &str, faults: &mut Faults| {
+        if entry.raw(field).is_none() && !is_broken {
+            let wrong = Wrong::new("it is missing", format_args!("write `{remedy}`"));
+            faults.add(entry.origin.clone(), format!("route.{field}"), wrong);
+        }
+    };
+    missing("pattern", "pattern = \"app1:trans:notice:*\"", faults);
+    missing("target", "target = \"pull\"", faults);
+    let target = target(entry, faults);
+    let route = RouteConfig {
+        pattern: String::new(),
+        target: target.unwrap_or(Target::Pull),
+        priority: entry.value("priority", &[], faults).unwrap_or(0),
+        retry: retry(entry, faults),
+        timeout: entry.value("timeout", &[longer_than_zero], faults),
+        lease: entry.value("lease", &[lease], faults),
+        concurrency: entry.value("concurrency", &[], faults),
+        rate: entry.value("rate", &[], faults),
+        payload_limit: entry.value("payload_limit", &[size], faults),
+    };
+    if route.payload_limit.is_some_and(|limit| limit > body) {
+        let wrong = Wrong::new(
+            format_args!("it is more than a request may hold, {} bytes", body.0),
+            "raise `http.body_limit`, or lower this",
+        );
+        faults.add(entry.at("payload_limit"), "route.payload_limit", wrong);
+    }
+    let pattern: String = entry.value("pattern", &[], faults)?;
+    if let Err(error) = Router::<()>::new().try_route(&pattern, Pull::new()) {
+        let wrong = Wrong(error.to_string());
+        faults.add(entry.at("pattern"), "route.pattern", wrong);
+        return None;
+    }
+    Some(RouteConfig { pattern, ..route })
+}
+
+fn target(entry: &Entry<'_>, faults: &mut Faults) -> Option<Target> {
+    let wrong = match entry.raw("target")?.get_ref() {
+        DeValue::String(text) if text == "pull" => return Some(Target::Pull),
+        DeValue::String(text) => Wrong::new("there is no such target", meant(text, ["pull"])),
+        _ => Wrong::new("a target is a text", "write \"pull\""),
+    };
+    faults.add(entry.at("target"), "route.target", wrong);
+    None
+}
+
+fn retry(entry: &Entry<'_>, faults: &mut Faults) -> Option<RetryPolicy> {
+    let policy = entry.raw("retry")?.clone().into_deserializer();
+    match RetryPolicy::deserialize(policy) {
+        Ok(policy) => Some(policy),
+        Err(error) => {
+            let wrong = Wrong(error.message().to_owned());
+            faults.add(entry.at("retry"), "route.retry", wrong);
+            None
+        }
+    }
+}

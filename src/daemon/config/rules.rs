@@ -1,0 +1,100 @@
+//! The ranges of values.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::fault::Wrong;
+use super::value::Bytes;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a lease may be; the library has the same range.
+pub(super) fn lease(lease: &Duration) -> Result<(), Wrong> {
+    within(lease, Duration::from_secs(1)..=DAY, "from 1s to 1d")
+}
+
+/// How long to wait for somebody else.
+pub(super) fn wait(wait: &Duration) -> Result<(), Wrong> {
+    within(wait, Duration::from_millis(1)..=HOUR, "from 1ms to 1h")
+}
+
+/// How long to wait at an end; not at all, perhaps.
+pub(super) fn up_to_a_day(wait: &Duration) -> Result<(), Wrong> {
+    within(wait, Duration::ZERO..=DAY, "up to 1d")
+}
+
+pub(super) fn longer_than_zero(duration: &Duration) -> Result<(), Wrong> {
+    if duration.is_zero() {
+        return Err(Wrong::new("it is zero", "write a time that is longer"));
+    }
+    Ok(())
+}
+
+/// Up to what Redis keeps in one value, which is the library's range for payloads.
+pub(super) fn size(size: &Bytes) -> Result<(), Wrong> {
+    within(size, Bytes(1)..=Bytes(256 << 20), "from 1B to 256MiB")
+}
+
+pub(super) fn at_least_one<T: PartialEq + From<u8>>(number: &T) -> Result<(), Wrong> {
+    if *number == T::from(0) {
+        return Err(Wrong::new("it is 0", "write 1 or more"));
+    }
+    Ok(())
+}
+
+pub(super) fn namespace(text: &String) -> Result<(), Wrong> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if text.is_empty() || text.len() > 64 || !text.chars().all(is_allowed) {
+        return Err(Wrong::new(
+            "it holds something else than ASCII letters, digits, `_`, `-` and `.`, or is empty",
+            "write 1 to 64 of them",
+        ));
+    }
+    Ok(())
+}
+
+fn within<T: PartialOrd>(value: &T, range: RangeInclusive<T>, written: &str) -> Result<(), Wrong> {
+    if !range.contains(value) {
+        return Err(Wrong::new(
+            "it is out of range",
+            format_args!("write one {written}"),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use keyfall::target::Pull;
+    use keyfall::{Client, Handler, Router};
+
+    use super::*;
+
+    #[test]
+    fn the_ranges_are_those_of_the_library() {
+        let ms = Duration::from_millis;
+        for ms in [ms(999), ms(1000), DAY, DAY + ms(1)] {
+            let route = Router::<()>::new().try_route("a:b:c:*", Pull::new().lease(ms));
+            assert_eq!(lease(&ms).is_ok(), route.is_ok(), "{ms:?}");
+        }
+        let builder = Client::builder("redis://localhost");
+        for ms in [ms(0), ms(1), HOUR, HOUR + ms(1)] {
+            let checked = builder.clone().call_timeout(ms).check();
+            assert_eq!(wait(&ms).is_ok(), checked.is_ok(), "{ms:?}");
+        }
+        for bytes in [0, 1, 256 << 20, (256 << 20) + 1] {
+            let checked = builder.clone().payload_limit(bytes).check();
+            assert_eq!(size(&Bytes(bytes)).is_ok(), checked.is_ok(), "{bytes}");
+        }
+        let long = ["x".repeat(64), "x".repeat(65)];
+        for text in ["", "a.b_C-9", "a b", "ä", &long[0], &long[1]] {
+            let checked = builder.clone().namespace(text).check();
+            assert_eq!(
+                namespace(&text.to_owned()).is_ok(),
+                checked.is_ok(),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The list of all settings, but for the routes. Everything else is made from it: the structs,
+//! the flags, the variables of the environment, what the file may hold, and `default.toml`.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::redis_url::RedisUrl;
+use super::rules::{at_least_one, lease, longer_than_zero, namespace, size, up_to_a_day, wait};
+use super::setting::{Section, Setting, first, settings};
+use super::sources::Sources;
+use super::value::{Bytes, LogFilter, Value};
+
+settings! {
+    /// The Redis that holds the jobs.
+    redis: Redis {
+        /// Where it is: redis://[user:password@]host:port/database, rediss:// for TLS, or
+        /// redis+unix:///path?db=0. A password has no place on a command line, which all users of
+        /// the machine can list: name it by `password_file`, or write the URL into KEYFALL_REDIS_URL.
+        url: RedisUrl = "redis://127.0.0.1:6379";
+        /// A file that holds the URL, instead of `url`.
+        url_file: Option<PathBuf>, like "/run/secrets/redis-url";
+        /// A file that holds the password, for a URL without one.
+        password_file: Option<PathBuf>, like "/run/secrets/redis-password";
+        /// What the names of all keys begin with, but for the triggers. Services and daemons that
+        /// are to meet need the same.
+        namespace: String = "keyfall" where namespace;
+        /// Whether to accept a Redis that drops any key when it is full, which loses jobs.
+        allow_eviction: bool = "false";
+        /// The certificates of the CA that signed that of Redis, as PEM, where this system does not
+        /// trust it. No other is trusted then.
+        ca_file: Option<PathBuf>, like "/etc/keyfall/ca.pem";
+        /// The certificate to show to a Redis that asks for one, with its chain, as PEM.
+        cert_file: Option<PathBuf>, like "/etc/keyfall/client.pem";
+        /// The private key of `cert_file`, as PEM.
+        key_file: Option<PathBuf>, like "/etc/keyfall/client.key";
+        /// After how long a call to Redis gives up, its repeats included.
+        call_timeout: Duration = "10s" where wait;
+    }
+
+    /// The HTTP API.
+    http: Http {
+        /// Where to listen: an IP address and a port. Without tokens, only an address that this
+        /// machine alone can reach.
+        listen: SocketAddr = "127.0.0.1:9276";
+        /// The certificate to serve HTTPS with, and its chain, as PEM. Without it, plain HTTP.
+        tls_cert_file: Option<PathBuf>, like "/etc/keyfall/tls.pem";
+        /// The private key of `tls_cert_file`, as PEM.
+        tls_key_file: Option<PathBuf>, like "/etc/keyfall/tls.key";
+        /// The largest body of a request.
+        body_limit: Bytes = "4MiB" where size;
+        /// How long a client may take to send the head of a request.
+        header_timeout: Duration = "10s" where wait;
+        /// How long a client may take to send the body.
+        body_timeout: Duration = "30s" where wait;
+        /// How many connections may be open. Each consumer that waits for jobs holds one.
+        max_connections: usize = "4096" where at_least_one;
+        /// How many requests a second one token may make, or one address without a token. Any
+        /// number, if it is not given.
+        requests_per_second: Option<NonZeroU32>, like "1000";
+        /// Whether to log each request.
+        access_log: bool = "true";
+        /// How long a stop lets requests end that have begun.
+        grace: Duration = "10s" where up_to_a_day;
+    }
+
+    /// How jobs are run.
+    worker: WorkerSection {
+        /// How long a consumer has a job, where its route does not say, before another one gets
+        /// it; consumers can extend it.
+        lease: Duration = "60s" where lease;
+        /// How long a stop waits for runs to end.
+        grace: Duration = "25s" where up_to_a_day;
+        /// How many dead letters each kind keeps. The oldest go first.
+        dead_letters: u64 = "10000" where at_least_one;
+        /// For how long.
+        dead_letter_age: Duration = "90d" where longer_than_zero;
+    }
+
+    /// Who may use the HTTP API.
+    tokens: TokensSection {
+        /// The file of tokens; `keyfall token make` makes it. Without it everybody who can reach the
+        /// daemon may do everything.
+        file: Option<PathBuf>, like "/etc/keyfall/tokens.toml";
+    }
+
+    /// What is logged, to the standard error.
+    log: Log {
+        /// A level, error, warn, info, debug or trace; or levels by module: "info,keyfall=debug".
+        filter: LogFilter = "info";
+    }
+}
+
+/// The setting with this name.
+pub(super) fn setting(section: &str, name: &str) -> &'static Setting {
+    all()
+        .find(|it| it.section == section && it.name == name)
+        .expect("the list names all that is read")
+}
+
+/// All of them.
+pub(super) fn all() -> impl Iterator<Item = &'static Setting> {
+    SECTIONS.iter().flat_map(|section| section.settings)
+}

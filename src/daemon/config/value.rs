@@ -1,0 +1,329 @@
+//! How values are written: as a text, whether it stands in the file, in the environment or
+//! behind a flag.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::{Span, SpanRelativeTo};
+use tracing_subscriber::EnvFilter;
+
+use super::fault::Wrong;
+
+/// What a value is in TOML.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Text,
+    Number,
+    Switch,
+}
+
+/// What a setting can hold.
+pub(super) trait Value: Sized {
+    const FORM: Form;
+
+    /// What help calls it.
+    const WHAT: &'static str;
+
+    fn parse(text: &str) -> Result<Self, Wrong>;
+
+    /// What it is where nothing was said and there is no default.
+    fn absent() -> Option<Self> {
+        None
+    }
+
+    /// How it is shown, where `text` was given: without secrets.
+    fn shown(text: &str) -> String {
+        text.to_owned()
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    const FORM: Form = T::FORM;
+    const WHAT: &'static str = T::WHAT;
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        T::parse(text).map(Some)
+    }
+
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+
+    fn shown(text: &str) -> String {
+        T::shown(text)
+    }
+}
+
+impl Value for String {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "TEXT";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        Ok(text.to_owned())
+    }
+}
+
+impl Value for PathBuf {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "PATH";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if text.is_empty() {
+            return Err(Wrong::new(
+                "it is empty",
+                "name a file, or leave the setting out",
+            ));
+        }
+        Ok(text.into())
+    }
+}
+
+impl Value for bool {
+    const FORM: Form = Form::Switch;
+    const WHAT: &'static str = "BOOL";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match text {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(Wrong::new(
+                format_args!("{} is neither", cut(text)),
+                "write true or false",
+            )),
+        }
+    }
+}
+
+impl Value for u64 {
+    const FORM: Form = Form::Number;
+    const WHAT: &'static str = "NUMBER";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        text.parse().map_err(|_| {
+            Wrong::new(
+                format_args!("{} is no whole number from 0", cut(text)),
+                "write digits only",
+            )
+        })
+    }
+}
+
+impl Value for usize {
+    const FORM: Form = u64::FORM;
+    const WHAT: &'static str = u64::WHAT;
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        usize::try_from(u64::parse(text)?)
+            .map_err(|_| Wrong::new(format_args!("{text} is too much"), "write a smaller number"))
+    }
+}
+
+impl Value for i32 {
+    const FORM: Form = Form::Number;
+    const WHAT: &'static str = "NUMBER";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        text.parse().map_err(|_| {
+            Wrong::new(
+                format_args!("{} is no whole number of 32 bits", cut(text)),
+                "write digits, with a minus before them if it is negative",
+            )
+        })
+    }
+}
+
+impl Value for NonZeroU32 {
+    const FORM: Form = Form::Number;
+    const WHAT: &'static str = "NUMBER";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        text.parse().map_err(|_| {
+            Wrong::new(
+                format_args!("{} is no whole number from 1 to {}", cut(text), u32::MAX),
+                "write digits only",
+            )
+        })
+    }
+}
+
+impl Value for Duration {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "DURATION";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        // A span, because a plain duration knows no days.
+        let signed = text
+            .parse::<Span>()
+            .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+        match signed.map(Duration::try_from) {
+            Ok(Ok(duration)) => Ok(duration),
+            Ok(Err(_)) => Err(Wrong::new(
+                format_args!("{} is negative", cut(text)),
+                "drop the sign",
+            )),
+            Err(_) => Err(Wrong::new(
+                format_args!("{} is no duration", cut(text)),
+                "write a number and its unit, such as 500ms, 15s, 3m, 1h30m or 2d",
+            )),
+        }
+    }
+}
+
+impl Value for SocketAddr {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "ADDRESS";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        text.parse().map_err(|_| {
+            Wrong::new(
+                format_args!("{} is no address", cut(text)),
+                "write an IP address and a port, such as 127.0.0.1:9276 or [::1]:9276",
+            )
+        })
+    }
+}
+
+/// So many bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Bytes(pub(crate) usize);
+
+impl Value for Bytes {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "SIZE";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let end = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let unit = match unit.trim_start() {
+            "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            _ => 0,
+        };
+        let bytes = number
+            .parse::<usize>()
+            .ok()
+            .and_then(|number| number.checked_mul(unit));
+        match bytes.filter(|_| unit > 0) {
+            Some(bytes) => Ok(Bytes(bytes)),
+            None => Err(Wrong::new(
+                format_args!("{} is no size", cut(text)),
+                "write a whole number and one of the units B, KiB, MiB and GiB, such as 64KiB",
+            )),
+        }
+    }
+}
+
+/// So many in such a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) count: NonZeroU32,
+    pub(crate) per: Duration,
+}
+
+impl Value for Rate {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "RATE";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let rate = text.split_once('/').and_then(|(count, unit)| {
+            let per = match unit.trim() {
+                "s" => 1,
+                "m" => 60,
+                "h" => 3600,
+                _ => return None,
+            };
+            Some(Rate {
+                count: count.trim().parse().ok()?,
+                per: Duration::from_secs(per),
+            })
+        });
+        rate.ok_or_else(|| {
+            Wrong::new(
+                format_args!("{} is no rate", cut(text)),
+                "write a whole number from 1, and /s, /m or /h: 50/s",
+            )
+        })
+    }
+}
+
+/// What is logged, as `tracing_subscriber::EnvFilter` reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogFilter(pub(crate) String);
+
+impl Value for LogFilter {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "FILTER";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match EnvFilter::try_new(text) {
+            Ok(_) => Ok(LogFilter(text.to_owned())),
+            Err(error) => Err(Wrong::new(
+                format_args!("{} is no filter, {error}", cut(text)),
+                "write a level, such as info, or levels by module: info,keyfall=debug",
+            )),
+        }
+    }
+}
+
+/// The start of a text that may be of any length, in quotes.
+pub(super) fn cut(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let start: String = text.chars().take(SHOWN).collect();
+    let more = if start.len() < text.len() { "…" } else { "" };
+    format!("{start:?}{more}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault<T: Value + std::fmt::Debug>(text: &str) -> String {
+        T::parse(text).expect_err(text).0
+    }
+
+    #[test]
+    fn values_are_read_as_people_write_them() {
+        assert_eq!(
+            Duration::parse("1h 30m").unwrap(),
+            Duration::from_secs(5400)
+        );
+        assert_eq!(
+            Duration::parse("2d").unwrap(),
+            Duration::from_secs(2 * 86400)
+        );
+        assert_eq!(Duration::parse("0s").unwrap(), Duration::ZERO);
+        assert_eq!(Bytes::parse("64KiB").unwrap(), Bytes(65536));
+        assert_eq!(Bytes::parse("4 MiB").unwrap(), Bytes(4 << 20));
+        let rate = Rate::parse("50/m").unwrap();
+        assert_eq!((rate.count.get(), rate.per), (50, Duration::from_secs(60)));
+        assert_eq!(i32::parse("-3").unwrap(), -3);
+        assert_eq!(Option::<u64>::parse("7").unwrap(), Some(7));
+    }
+
+    #[test]
+    fn what_is_none_is_told_with_the_rule_and_the_remedy() {
+        for text in ["60", "60 bananas", "", "1mo"] {
+            let fault = fault::<Duration>(text);
+            assert!(fault.contains("is no duration; write"), "{fault}");
+        }
+        assert!(fault::<Duration>("-1s").contains("negative"));
+        for text in ["64", "64KB", "KiB", "-1B", "99999999999999999GiB", ""] {
+            assert!(fault::<Bytes>(text).contains("is no size; write"), "{text}");
+        }
+        for text in ["50", "0/s", "50/", "/s", "5/fortnight", "1.5/s"] {
+            assert!(fault::<Rate>(text).contains("is no rate; write"), "{text}");
+        }
+        assert!(fault::<bool>("yes").contains("write true or false"));
+        assert!(fault::<SocketAddr>("localhost:1").contains("is no address"));
+        assert!(fault::<LogFilter>("keyfall=loud").contains("is no filter"));
+        assert!(fault::<PathBuf>("").contains("it is empty"));
+        let long = fault::<u64>(&"x".repeat(1000));
+        assert!(long.len() < 150 && long.contains('…'), "{long}");
+    }
+}
