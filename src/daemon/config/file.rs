@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::fault::{Faults, Origin, Wrong, meant};
+use super::rules::Rule;
 use super::setting::Setting;
 use super::settings::SECTIONS;
 use super::value::{Form, Value};
@@ -182,7 +183,7 @@ impl<'a> Entry<'a> {
     pub(super) fn value<T: Value>(
         &self,
         field: &str,
-        rules: &[fn(&T) -> Result<(), Wrong>],
+        rules: &[Rule<T>],
         faults: &mut Faults,
     ) -> Option<T> {
         let value = self.table.get(field)?;

@@ -9,6 +9,9 @@ use super::value::Bytes;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// What is wrong with a value, if anything is.
+pub(super) type Rule<T> = fn(&T) -> Result<(), Wrong>;
+
 /// How long a lease may be; the library has the same range.
 pub(super) fn lease(lease: &Duration) -> Result<(), Wrong> {
     within(lease, Duration::from_secs(1)..=DAY, "from 1s to 1d")
@@ -43,6 +46,7 @@ pub(super) fn at_least_one<T: PartialEq + From<u8>>(number: &T) -> Result<(), Wr
     Ok(())
 }
 
+#[expect(clippy::ptr_arg, reason = "a rule looks at the value as it is kept")]
 pub(super) fn namespace(text: &String) -> Result<(), Wrong> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if text.is_empty() || text.len() > 64 || !text.chars().all(is_allowed) {

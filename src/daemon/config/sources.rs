@@ -4,6 +4,7 @@
 use super::fault::{Faults, Origin, Wrong};
 use super::file::File;
 use super::flags::Flags;
+use super::rules::Rule;
 use super::setting::Setting;
 use super::settings::setting;
 use super::value::Value;
@@ -29,12 +30,7 @@ pub(crate) struct Given {
 impl Sources<'_> {
     /// What holds of a setting. All that is said is looked at, so that the file has no fault
     /// that a flag hides.
-    pub(super) fn value<T: Value>(
-        &mut self,
-        section: &str,
-        name: &str,
-        rules: &[fn(&T) -> Result<(), Wrong>],
-    ) -> T {
+    pub(super) fn value<T: Value>(&mut self, section: &str, name: &str, rules: &[Rule<T>]) -> T {
         let setting = setting(section, name);
         let mut value = match setting.default {
             Some(text) => T::parse(text).ok(),
