@@ -20,7 +20,7 @@
 //!
 //! # What is left behind
 //!
-//! Nothing: neither a process nor a directory, on drop, on Ctrl-C, and when this process
+//! Unless you say where its data is to be [kept](Options::keep), nothing: neither a process nor a directory, on drop, on Ctrl-C, and when this process
 //! is killed. A small shell process guards each server. It holds the end of a pipe that
 //! the kernel closes when this process ends, in whatever way, and then it kills the server
 //! and removes the directory. On drop that is done when `drop` returns; otherwise within
@@ -43,6 +43,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::time::sleep;
 
@@ -53,6 +54,7 @@ const CONFIG: &str = include_str!("../redis.conf");
 const CONFIG_FILE: &str = "redis.conf";
 const SOCKET_FILE: &str = "redis.sock";
 const LOG_FILE: &str = "redis.log";
+const LOCK_FILE: &str = "lock";
 
 /// The longest path of a unix socket: 103 bytes on macOS, 107 on Linux.
 const MAX_SOCKET_BYTES: usize = 103;
@@ -64,6 +66,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 const POLL: Duration = Duration::from_millis(2);
+
+/// How often it is looked whether a server has ended that nobody told to.
+const WATCH: Duration = Duration::from_millis(200);
 
 /// Lines of the server's log that an error quotes.
 const LOG_LINES: usize = 20;
@@ -83,6 +88,8 @@ pub struct Embedded {
     /// Absent after [`kill_server`](Self::kill_server).
     server: Option<Child>,
     guard: Guard,
+    /// Of a directory that is kept. Dropped last, when the server has ended.
+    lock: Option<File>,
 }
 
 /// How to start an [`Embedded`] server. Made by [`Embedded::options`].
@@ -90,6 +97,7 @@ pub struct Embedded {
 pub struct Options {
     binary: Option<PathBuf>,
     args: Vec<OsString>,
+    keep: Option<PathBuf>,
 }
 
 impl Options {
@@ -112,16 +120,32 @@ impl Options {
         self
     }
 
+    /// Where the server keeps its data, and its socket beside them: a directory of its own,
+    /// which is made if it is not there and stays when the server is gone. The next server that
+    /// is started there finds the data again. One at a time can use it.
+    ///
+    /// Defaults to a new directory, which goes with the server.
+    pub fn keep(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.keep = Some(dir.into());
+        self
+    }
+
     /// Starts the server, and returns when it answers.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidSetting`] when there is no server to start; the message says
-    /// how to install one. [`ErrorKind::Unavailable`] when it does not start; the message
-    /// ends with its log.
+    /// [`ErrorKind::InvalidSetting`] when there is no server to start, and the message says how
+    /// to install one; or when the directory cannot be kept. [`ErrorKind::Unavailable`] when it
+    /// does not start; the message ends with its log.
     pub async fn start(self) -> Result<Embedded> {
         let binary = binary::find(self.binary.as_deref())?;
-        let dir = private_dir(&env::temp_dir());
-        let guard = Guard::of(&dir)
+        let (dir, lock) = match &self.keep {
+            Some(dir) => {
+                let (dir, lock) = kept_dir(dir)?;
+                (dir, Some(lock))
+            }
+            None => (private_dir(&env::temp_dir()), None),
+        };
+        let guard = Guard::of(self.keep.is_none().then_some(&dir))
             .map_err(|e| unavailable("the guard of the embedded Redis cannot start").because(e))?;
         // From here on, dropping it cleans up.
         let mut embedded = Embedded {
@@ -130,6 +154,7 @@ impl Options {
             dir,
             server: None,
             guard,
+            lock,
         };
         embedded.prepare().map_err(|e| {
             let dir = embedded.dir.display();
@@ -169,6 +194,17 @@ impl Embedded {
         self.server.as_ref().map(Child::id)
     }
 
+    /// Waits until the server has ended by itself, because somebody told it to or killed it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the system does not tell.
+    pub async fn wait(&mut self) -> Result<()> {
+        while self.server.is_some() && self.ended()?.is_none() {
+            sleep(WATCH).await;
+        }
+        Ok(())
+    }
+
     /// All that the server has logged since the first start.
     pub fn log(&self) -> String {
         match fs::read(self.dir.join(LOG_FILE)) {
@@ -177,7 +213,7 @@ impl Embedded {
         }
     }
 
-    /// Asks the server to end, waits for it, and removes its data.
+    /// Asks the server to end, waits for it, and removes its data, unless they are kept.
     ///
     /// Dropping does the same, but kills the server, and blocks its thread meanwhile.
     ///
@@ -207,7 +243,10 @@ impl Embedded {
     }
 
     fn prepare(&self) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).create(&self.dir)?;
+        if self.lock.is_none() {
+            DirBuilder::new().mode(0o700).create(&self.dir)?;
+        }
+        File::create(self.dir.join(LOG_FILE))?;
         fs::write(self.dir.join(CONFIG_FILE), CONFIG)
     }
 
@@ -339,6 +378,35 @@ fn private_dir(temp: &Path) -> PathBuf {
         Ok(dir) if dir.join(SOCKET_FILE).as_os_str().len() <= MAX_SOCKET_BYTES => dir,
         _ => Path::new("/tmp").join(name),
     }
+}
+
+/// The whole path of a directory to be kept, which is made if it is not there, and the lock on
+/// it: two servers would write to one log.
+fn kept_dir(dir: &Path) -> Result<(PathBuf, File)> {
+    let cannot = |what: String| Error::new(ErrorKind::InvalidSetting, what);
+    let shown = dir.display();
+    let open = || {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(dir)?;
+        let dir = dir.canonicalize()?;
+        let lock = File::create(dir.join(LOCK_FILE))?;
+        Ok((dir, lock))
+    };
+    let (dir, lock) = open().map_err(|error: io::Error| {
+        cannot(format!("{shown} cannot be used for data: {error}")).because(error)
+    })?;
+    if dir.join(SOCKET_FILE).as_os_str().len() > MAX_SOCKET_BYTES {
+        return Err(cannot(format!(
+            "the path of {shown} is too long for a unix socket in it, which may have \
+             {MAX_SOCKET_BYTES} bytes: choose a shorter one"
+        )));
+    }
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        cannot(format!(
+            "another embedded Redis runs in {shown}: use that one, or choose another directory"
+        ))
+    })?;
+    Ok((dir, lock))
 }
 
 fn unix_url(socket: &Path) -> String {

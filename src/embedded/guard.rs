@@ -9,23 +9,24 @@ use std::process::{Child, Command, Stdio};
 const SCRIPT: &str = include_str!("guard.sh");
 
 /// A small shell that waits for the end of a pipe that this process holds. Then it kills
-/// the server that it was told of and removes the directory.
+/// the server that it was told of, and removes the directory if that is not to stay.
 ///
 /// The kernel closes the pipe whenever this process ends, even by `SIGKILL`, where no
 /// code of ours can run.
 #[derive(Debug)]
 pub(super) struct Guard {
     shell: Child,
-    dir: PathBuf,
+    /// What is removed; `None` if all is to stay.
+    dir: Option<PathBuf>,
 }
 
 impl Guard {
-    /// Starts a guard of `dir`. The directory need not exist yet, and had better not:
-    /// made afterwards, it is guarded from its first instant.
-    pub(super) fn of(dir: &Path) -> io::Result<Self> {
+    /// Starts a guard that removes `dir` in the end, if it is given one. The directory need not
+    /// exist yet, and had better not: made afterwards, it is guarded from its first instant.
+    pub(super) fn of(dir: Option<&Path>) -> io::Result<Self> {
         let shell = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "keyfall-guard"])
-            .arg(dir)
+            .arg(dir.unwrap_or(Path::new("")))
             // Out of reach of a Ctrl-C at the terminal, which goes to our group.
             .process_group(0)
             // Keeps no directory of the user's busy.
@@ -34,7 +35,7 @@ impl Guard {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let dir = dir.to_owned();
+        let dir = dir.map(Path::to_owned);
         Ok(Guard { shell, dir })
     }
 
@@ -66,9 +67,11 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // Waiting closes the pipe first.
         let cleaned = self.shell.wait().is_ok_and(|status| status.success());
-        if !cleaned {
+        if let Some(dir) = &self.dir
+            && !cleaned
+        {
             // Somebody killed the guard.
-            let _ = fs::remove_dir_all(&self.dir);
+            let _ = fs::remove_dir_all(dir);
         }
     }
 }

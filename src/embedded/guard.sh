@@ -1,6 +1,6 @@
 # Removes what a parent leaves behind, however it ends.
 #
-# $1     the directory to remove
+# $1     the directory to remove; empty if it is to stay
 # stdin  a pipe from the parent. Each line is the process group of the server that now
 #        runs, or empty when none does. The pipe ends with the parent, even when that is
 #        killed by SIGKILL.
@@ -13,11 +13,14 @@ while read -r line; do
     server=$line
 done
 
-# The data is about to go, so there is nothing to shut down cleanly. The whole group: a
-# server that rewrites its log has a child, which would outlive it.
+# Nothing has to be shut down cleanly: either the data is about to go, or whatever the server
+# acknowledged is in its log. The whole group: a server that rewrites its log has a child, which
+# would outlive it.
 if [ -n "$server" ]; then
     kill -s KILL -- "-$server"
 fi
+
+[ -n "$1" ] || exit 0
 
 # A process that was just killed may still be creating a file: then `rm` finds the
 # directory not empty, and another try helps.

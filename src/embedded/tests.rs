@@ -232,3 +232,45 @@ fn the_url_survives_odd_paths() {
     let info = unix_url(socket).into_connection_info().unwrap();
     assert_eq!(*info.addr(), redis::ConnectionAddr::Unix(socket.to_owned()));
 }
+
+#[tokio::test]
+async fn data_that_are_kept_are_there_at_the_next_start() {
+    let above = private_dir(&env::temp_dir());
+    let dir = above.join("data");
+    let start = || Embedded::options().keep(&dir).start();
+    let server = start().await.unwrap();
+    set(&server, "k", "v").await;
+    let second = start().await.unwrap_err();
+    assert_eq!(second.kind(), ErrorKind::InvalidSetting);
+    assert!(second.to_string().contains("another embedded Redis"));
+    server.stop().await.unwrap();
+
+    let server = start().await.unwrap();
+    assert_eq!(get(&server, "k").await.as_deref(), Some("v"));
+    set(&server, "k", "w").await;
+    let killed = pid(&server);
+    drop(server);
+    assert!(!runs(killed));
+
+    let mut server = start().await.unwrap();
+    assert_eq!(get(&server, "k").await.as_deref(), Some("w"));
+    kill_process(pid(&server), Signal::TERM).unwrap();
+    server.wait().await.unwrap();
+    assert_eq!(server.pid(), None);
+    drop(server);
+    fs::remove_dir_all(above).unwrap();
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_kept_is_refused() {
+    let too_long = env::temp_dir().join("x".repeat(MAX_SOCKET_BYTES));
+    for (dir, hint) in [
+        (too_long.as_path(), "shorter"),
+        (Path::new("/dev/null/x"), "/dev/null"),
+    ] {
+        let error = Embedded::options().keep(dir).start().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSetting);
+        assert!(error.to_string().contains(hint), "{error}");
+    }
+    fs::remove_dir_all(too_long).unwrap();
+}
