@@ -3,6 +3,6 @@
 mod cli;
 mod daemon;
 
-fn main() -> anyhow::Result<()> {
+fn main() -> std::process::ExitCode {
     cli::run()
 }

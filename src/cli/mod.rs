@@ -1,19 +1,54 @@
-//! The command line: one module for each command.
+//! The command line: one module for each command, or for a few that are alike.
+//!
+//! | module | what the commands share |
+//! |---|---|
+//! | [`connect`] | where the jobs are |
+//! | [`which`], [`when`] | which jobs are meant, and which times |
+//! | [`out`], [`job`] | tables and JSON; a job as JSON |
+//! | [`progress`], [`bookmark`] | how far a long command is, and where the next one goes on |
+//! | [`ask`], [`stop`] | what is asked first; exit codes |
 
+mod ask;
+mod audit;
 mod bench;
+mod bookmark;
+mod change;
+mod completions;
 mod config;
+mod connect;
+mod dead;
 mod demo;
+mod dev;
+mod export;
+mod get;
+mod import;
+mod instances;
+mod job;
+mod kinds;
+mod list;
+mod out;
+mod pause;
+mod progress;
+mod schedule;
 mod serve;
+mod stop;
 mod token;
+mod when;
+mod which;
 
 use std::io::IsTerminal;
+use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 /// Reminders that are Redis keys.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(
+    version,
+    about,
+    after_help = "Exit codes: 0 done, 1 refused or a fault, 2 a wrong flag, 3 there is no such job, letter or\nkind, 4 Redis does not answer: try again"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -21,6 +56,78 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Schedule a job, or replace the one of that name that is pending
+    #[command(
+        after_help = "Examples:\n  keyfall schedule app1:trans:notice:42 '{\"amount\": 990}' --after 15m\n  keyfall schedule app1:trans:notice:42 --file order.json --at 'tomorrow 9:00' --zone Europe/Berlin"
+    )]
+    Schedule(schedule::Options),
+    /// Look a job up, or its latest dead letter
+    #[command(after_help = "Example:\n  keyfall get app1:trans:notice:42 --json")]
+    Get(get::Options),
+    /// Take jobs back, or tell them to stop if they are running
+    #[command(
+        after_help = "Examples:\n  keyfall cancel app1:trans:notice:42\n  keyfall cancel --prefix app1:trans:notice: --dry-run"
+    )]
+    Cancel(change::Cancel),
+    /// Give pending jobs another due time
+    #[command(
+        after_help = "Examples:\n  keyfall postpone app1:trans:notice:42 --at 'monday 9:00'\n  keyfall postpone --prefix app1:trans:notice: --by 1h"
+    )]
+    Postpone(change::Postpone),
+    /// Make pending jobs due now
+    #[command(
+        after_help = "Examples:\n  keyfall fire app1:trans:notice:42\n  keyfall fire --prefix app1:trans:notice: --dry-run"
+    )]
+    Fire(change::Fire),
+    /// List jobs; for programs, one JSON object on each line
+    #[command(
+        after_help = "Examples:\n  keyfall list app1:trans:notice: --state dead\n  keyfall list app1: --limit 1000 --json"
+    )]
+    List(list::Options),
+    /// Count the jobs in each state
+    #[command(after_help = "Example:\n  keyfall count app1:")]
+    Count(list::Count),
+    /// List the kinds with their counts
+    #[command(after_help = "Examples:\n  keyfall kinds\n  keyfall kinds app1: --json")]
+    Kinds(kinds::Options),
+    /// List the workers that live, and the jobs that nobody has a route for
+    #[command(after_help = "Example:\n  keyfall instances")]
+    Instances(instances::Options),
+    /// List, requeue and delete dead letters
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keyfall dead ls --prefix app1:trans:notice:"
+    )]
+    Dead(dead::Dead),
+    /// Let nothing of these kinds start
+    #[command(after_help = "Examples:\n  keyfall pause app1:trans:notice:\n  keyfall pause --list")]
+    Pause(pause::Pause),
+    /// End a pause
+    #[command(after_help = "Example:\n  keyfall resume app1:trans:notice:")]
+    Resume(pause::Options),
+    /// Look whether every job is accounted for, and repair what is damaged
+    #[command(
+        after_help = "Examples:\n  keyfall audit\n  keyfall audit app1:trans:notice: --repair"
+    )]
+    Audit(audit::Options),
+    /// Write pending jobs and dead letters, one JSON object on each line
+    #[command(
+        after_help = "Examples:\n  keyfall export app1: > app1.ndjson\n  keyfall export -o all.ndjson --cursor-file all.cursor"
+    )]
+    Export(export::Options),
+    /// Schedule the jobs of an export, or those that another system keeps in Redis
+    #[command(
+        after_help = "Examples:\n  keyfall import app1.ndjson --paused --skip-overdue 1h\n  keyfall import --from redis-zset --due-key delayed --due-unit s --payload-key bodies --key 'app1:trans:notice:{member}' --pace 200/s"
+    )]
+    Import(Box<import::Options>),
+    /// Print what a shell needs to complete commands and flags
+    #[command(
+        after_help = "Example:\n  keyfall completions bash > ~/.local/share/bash-completion/completions/keyfall"
+    )]
+    Completions(completions::Options),
+    /// Run a private Redis for development, whose data stay, until Ctrl-C
+    #[command(after_help = "Examples:\n  keyfall dev\n  keyfall dev --dir /tmp/try --port 0")]
+    Dev(dev::Options),
     /// Watch reminders fall due on a private Redis that is started for it and gone after it
     #[command(after_help = "Example:\n  keyfall demo\n  keyfall demo --seconds 10")]
     Demo(demo::Options),
@@ -48,30 +155,59 @@ enum Command {
 }
 
 /// Reads the arguments and runs the command.
-pub(crate) fn run() -> anyhow::Result<()> {
+pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
-    let config = match &cli.command {
+    match start(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => stop::told(&error),
+    }
+}
+
+/// Logs to the standard error.
+fn log(filter: EnvFilter) {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal() && !is_plain)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+fn start(command: Command) -> anyhow::Result<()> {
+    let config = match &command {
         Command::Serve(options) => Some(options.load()?),
         _ => None,
     };
-    let filter = match &config {
+    log(match &config {
         Some(config) => EnvFilter::new(&config.log.filter.0),
         None => EnvFilter::try_from_env("KEYFALL_LOG").unwrap_or_else(|_| EnvFilter::new("error")),
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
-    let runtime = tokio::runtime::Runtime::new()?;
-    match cli.command {
-        Command::Demo(options) => runtime.block_on(demo::run(options)),
-        Command::Bench(options) => runtime.block_on(bench::run(options)),
-        Command::Serve(options) => {
-            let config = config.expect("it was loaded for this command");
-            runtime.block_on(serve::run(options, config))
+    });
+    tokio::runtime::Runtime::new()?.block_on(async {
+        match command {
+            Command::Schedule(options) => schedule::run(options).await,
+            Command::Get(options) => get::run(options).await,
+            Command::Cancel(options) => change::cancel(options).await,
+            Command::Postpone(options) => change::postpone(options).await,
+            Command::Fire(options) => change::fire(options).await,
+            Command::List(options) => list::run(options).await,
+            Command::Count(options) => list::count(options).await,
+            Command::Kinds(options) => kinds::run(options).await,
+            Command::Instances(options) => instances::run(options).await,
+            Command::Dead(command) => dead::run(command).await,
+            Command::Pause(options) => pause::pause(options).await,
+            Command::Resume(options) => pause::resume(options).await,
+            Command::Audit(options) => audit::run(options).await,
+            Command::Export(options) => export::run(options).await,
+            Command::Import(options) => import::run(*options).await,
+            Command::Completions(options) => completions::run(&options, Cli::command()),
+            Command::Serve(options) => {
+                serve::run(options, config.expect("it was loaded for this command")).await
+            }
+            Command::Config(options) => config::run(options),
+            Command::Token(command) => token::run(command),
+            Command::Dev(options) => dev::run(options).await,
+            Command::Demo(options) => demo::run(options).await,
+            Command::Bench(options) => bench::run(options).await,
         }
-        Command::Config(options) => config::run(options),
-        Command::Token(command) => token::run(command),
-    }
+    })
 }

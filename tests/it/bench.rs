@@ -140,7 +140,7 @@ async fn ctrl_c_ends_it_and_removes_its_jobs() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let complaint = String::from_utf8(output.stderr).unwrap();
-    assert!(complaint.ends_with("Error: interrupted\n"), "{complaint}");
+    assert!(complaint.ends_with("error: interrupted\n"), "{complaint}");
     let left: Vec<String> = command(&mut site.redis(), &["KEYS", "bench*"]).await;
     assert!(left.is_empty(), "{left:?}");
     site.assert_balanced().await;

@@ -37,6 +37,9 @@
 //! | [`examples`] | each example does what it says, and ends well |
 //! | [`bench`] | `keyfall bench` measures what it says, and leaves nothing behind |
 //! | [`config`] | `keyfall config` and `keyfall token`: what they print, refuse and leave |
+//! | [`commands`] | each command of the operator: what it does, its JSON, its exit codes |
+//! | [`transfer`] | export and import |
+//! | [`dev`] | `keyfall dev` keeps a Redis whose data outlive it |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
 //! All tests but those that ill-treat Redis share one private server, and run in parallel
@@ -52,10 +55,12 @@ mod bench;
 mod bulk;
 mod cancelling;
 mod changing;
+mod commands;
 mod config;
 mod crowding;
 mod damage;
 mod demo;
+mod dev;
 mod encrypted;
 mod examples;
 mod extremes;
@@ -81,11 +86,13 @@ mod rights;
 mod runs;
 mod scheduling;
 mod servers;
+mod shell;
 mod site;
 mod stage;
 mod strangers;
 mod successors;
 mod terms;
+mod transfer;
 mod version;
 mod weather;
 mod workers;

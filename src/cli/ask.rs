@@ -1,0 +1,27 @@
+//! Asks before what cannot be undone.
+
+use std::io::{self, IsTerminal};
+
+use anyhow::bail;
+
+use super::stop::Stop;
+
+/// Goes on if whoever typed the command said so already, or says so now. `what` is the sentence
+/// that they agree to.
+pub(crate) fn confirm(what: &str, yes: bool) -> anyhow::Result<()> {
+    if yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        bail!(Stop::wrong(format!(
+            "{what}, and there is no terminal to ask at: say `--yes` if that is meant"
+        )));
+    }
+    eprint!("{what}. Go on? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if !matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
+        bail!("nothing was done");
+    }
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! `keyfall completions`: what a shell needs to complete commands and flags.
+
+use std::io::{self, Write};
+
+use clap_complete::{Shell, generate};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The shell that will read them
+    shell: Shell,
+}
+
+pub(crate) fn run(options: &Options, mut command: clap::Command) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    generate(options.shell, &mut command, "keyfall", &mut script);
+    io::stdout().write_all(&script)?;
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! `keyfall dev`: a Redis for development, whose data stay.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow, bail};
+use keyfall::embedded::Embedded;
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::out::Form;
+
+/// Where every command looks unless it is told otherwise.
+const USUAL_PORT: u16 = 6379;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Where the data are kept
+    #[arg(long, value_name = "PATH", default_value = ".keyfall")]
+    dir: PathBuf,
+
+    /// The port on 127.0.0.1, for this machine only; 0 takes any that is free. By default 6379,
+    /// where all commands look, or any other if that is taken
+    #[arg(long)]
+    port: Option<u16>,
+
+    #[command(flatten)]
+    form: Form,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    url: String,
+    unix_url: String,
+    dir: PathBuf,
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let port = port(options.port)?;
+    let mut redis = Embedded::options()
+        .keep(&options.dir)
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .start()
+        .await
+        // That there is no server to start is no wrong flag.
+        .map_err(|error| anyhow!("{error}"))?;
+    // Nobody wants to commit the data of their tries.
+    fs::write(options.dir.join(".gitignore"), "*\n")?;
+    let answer = Answer {
+        url: format!("redis://127.0.0.1:{port}"),
+        unix_url: redis.url(),
+        dir: options.dir.canonicalize()?,
+    };
+    let sentence = format!(
+        "Redis runs at {}, and at {}. Its data stay in {}. Ctrl-C ends it.",
+        answer.url,
+        answer.unix_url,
+        answer.dir.display()
+    );
+    options.form.say(&answer, sentence)?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        ended = redis.wait() => {
+            ended?;
+            bail!("Redis has ended by itself; what it said is in {}/redis.log", answer.dir.display());
+        }
+    }
+    redis.stop().await?;
+    Ok(())
+}
+
+/// The port that was asked for, or one that is free.
+fn port(asked: Option<u16>) -> anyhow::Result<u16> {
+    let free = |port| {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        listener.local_addr().map(|address| address.port())
+    };
+    match asked {
+        Some(port) => free(port).with_context(|| {
+            format!("port {port} cannot be had: another `--port`, or 0 for any that is free")
+        }),
+        None => Ok(free(USUAL_PORT).or_else(|_| free(0))?),
+    }
+}

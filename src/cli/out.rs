@@ -1,0 +1,119 @@
+//! What a command prints: tables for people, JSON for programs.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+/// How many characters of a text that may have any length stand in a table.
+const WIDEST: usize = 72;
+
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub(crate) struct Form {
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Form {
+    /// One value: for programs as JSON, for people as the sentence.
+    pub(crate) fn say(self, value: &impl Serialize, sentence: impl AsRef<str>) -> io::Result<()> {
+        if self.json {
+            return json(value);
+        }
+        line(sentence)
+    }
+}
+
+/// One value on a line of its own.
+pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value)?;
+    out.write_all(b"\n")
+}
+
+/// One line for people.
+pub(crate) fn line(text: impl AsRef<str>) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{}", shown(text.as_ref()))
+}
+
+/// A table with lines where there is a terminal, and plain where there is none. Columns of
+/// `>name` are aligned to the right.
+pub(crate) fn table<const N: usize>(
+    titles: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> io::Result<()> {
+    let mut table = Table::new();
+    let is_terminal = io::stdout().is_terminal();
+    table.load_style(if is_terminal {
+        presets::UTF8_FULL_CONDENSED
+    } else {
+        presets::NOTHING
+    });
+    table.set_header(titles.map(|title| title.trim_start_matches('>')));
+    for row in rows {
+        table.add_row(row.map(|cell| shorter(&shown(&cell))));
+    }
+    for (column, title) in table.column_iter_mut().zip(titles) {
+        if !is_terminal {
+            column.set_padding((0, 2));
+        }
+        if title.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut out = io::stdout().lock();
+    for line in table.lines() {
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Labels and values, one below the other.
+pub(crate) fn sheet(fields: &[(&str, String)]) -> io::Result<()> {
+    let widest = fields.iter().map(|(label, _)| label.len()).max();
+    let widest = widest.unwrap_or_default();
+    let mut out = io::stdout().lock();
+    for (label, value) in fields {
+        writeln!(out, "{label:widest$}  {}", shown(value))?;
+    }
+    Ok(())
+}
+
+/// Without the control characters that would let a stored text move the cursor or write to the
+/// clipboard of whoever looks at it.
+fn shown(text: &str) -> String {
+    let harmless = |c: char| match c {
+        '\n' | '\t' => ' ',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.chars().map(harmless).collect()
+}
+
+fn shorter(text: &str) -> String {
+    match text.char_indices().nth(WIDEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_text_cannot_steer_the_terminal() {
+        assert_eq!(
+            shown("a\x1b]52;c;x\x07\nb\u{9b}31m"),
+            "a\u{fffd}]52;c;x\u{fffd} b\u{fffd}31m"
+        );
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(shorter(&"ü".repeat(WIDEST)), "ü".repeat(WIDEST));
+        let cut = format!("{}…", "ü".repeat(WIDEST));
+        assert_eq!(shorter(&"ü".repeat(WIDEST + 1)), cut);
+    }
+}

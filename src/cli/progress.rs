@@ -1,0 +1,33 @@
+//! How far a long command is, where there is a terminal to show it on.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// Towards so many of `unit`, or towards an end that nobody knows.
+    pub(crate) fn new(total: Option<u64>, unit: &'static str) -> Self {
+        let (bar, template) = match total {
+            Some(total) => (ProgressBar::new(total), "{wide_bar} {pos} of {len} {msg}"),
+            None => (ProgressBar::new_spinner(), "{spinner} {pos} {msg}"),
+        };
+        let style = ProgressStyle::with_template(template);
+        let style = style.expect("a template that does not change");
+        Progress(bar.with_style(style).with_message(unit))
+    }
+
+    pub(crate) fn advance(&self, by: usize) {
+        self.0.inc(by as u64);
+    }
+
+    /// Says something on a line of its own.
+    pub(crate) fn note(&self, text: &str) {
+        self.0.suspend(|| eprintln!("{text}"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

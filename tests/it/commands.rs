@@ -1,0 +1,476 @@
+//! Each command of the operator: what it does, its JSON, what it refuses, and its exit code.
+
+use std::time::Duration;
+
+use keyfall::{JobState, Outcome, Router};
+use serde_json::{Value, json};
+
+use crate::runs::{eventually, recorder};
+use crate::shell::{Ran, keyfall};
+use crate::site::{HOUR, Site, assert_about};
+
+/// Without those that the machine chooses.
+fn only(mut value: Value, fields: &[&str]) -> Value {
+    let object = value.as_object_mut().unwrap();
+    object.retain(|name, _| fields.contains(&name.as_str()));
+    value
+}
+
+#[tokio::test]
+async fn schedule_takes_terms_times_and_payloads() {
+    let site = Site::new("cmd_schedule").await;
+    let key = site.key(1);
+    let terms = "--after 1h --header tenant=acme --retry none --attempts 3 --timeout 30s --json";
+    let ran = site
+        .run(&format!("schedule {key} {{\"a\":1.50}} {terms}"))
+        .await;
+    let answer = only(ran.value(), &["key", "placed", "armed"]);
+    assert_eq!(
+        answer,
+        json!({"key": key, "placed": "created", "armed": true})
+    );
+    let job = site.view(&key).await;
+    assert_eq!(&job.payload()[..], b"{\"a\":1.50}");
+    assert_about(job.due(), HOUR);
+    assert_eq!(job.headers().get("tenant"), Some("acme"));
+    assert_eq!(job.max_attempts(), Some(3));
+    assert_eq!(job.timeout().unwrap().as_secs(), 30);
+    assert!(job.retry().is_some());
+
+    let args = [
+        "schedule",
+        &key,
+        "--at",
+        "tomorrow 9:00",
+        "--zone",
+        "Asia/Tokyo",
+        "--file",
+        "-",
+    ];
+    let ran = site.run_args(&args).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("takes the place"), "{ran:?}");
+    assert!(ran.out.contains("T00:00:00Z"), "nine in Tokyo: {ran:?}");
+    let ran = site
+        .run_reading(&format!("schedule {key} --file -"), b"\0\xff")
+        .await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(&site.view(&key).await.payload()[..], b"\0\xff");
+
+    let ran = site.run(&format!("schedule {key} --if-absent")).await;
+    ran.fails(1, "is there already");
+    let ran = site
+        .run(&format!("schedule {} --if-present", site.key(2)))
+        .await;
+    ran.fails(3, "there is no job");
+    site.run("schedule a:b:c").await.fails(2, "exactly four");
+    let ran = site
+        .run_args(&["schedule", &key, "--at", "someday 9:00"])
+        .await;
+    ran.fails(2, "tomorrow 9:00");
+    let ran = site.run(&format!("schedule {key} --after 20y")).await;
+    ran.fails(2, "2h30m");
+    let ran = site.run(&format!("schedule {key} --after 4000d")).await;
+    ran.fails(2, "10 years");
+    let ran = site.run(&format!("schedule {key} --retry 15x")).await;
+    ran.fails(2, "rung 1");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn get_shows_a_job() {
+    let site = Site::new("cmd_get").await;
+    let key = site.key(1);
+    site.client
+        .schedule(&key, &json!({"n": 1}))
+        .after(HOUR)
+        .await
+        .unwrap();
+    let job = site.run(&format!("get {key} --json")).await.value();
+    let job = only(job, &["key", "state", "payload", "attempts"]);
+    let expected = json!({"key": key, "state": "pending", "payload": {"n": 1}, "attempts": 0});
+    assert_eq!(job, expected);
+    let ran = site.run(&format!("get {key}")).await;
+    assert!(ran.out.contains("state      pending"), "{ran:?}");
+    assert!(ran.out.contains(r#"payload    {"n":1}"#), "{ran:?}");
+
+    site.client
+        .schedule_bytes(&key, "\x1b]0;title\x07")
+        .after(HOUR)
+        .await
+        .unwrap();
+    let ran = site.run(&format!("get {key}")).await;
+    assert!(
+        !ran.out.contains('\x1b'),
+        "a stored text steers no terminal: {ran:?}"
+    );
+    site.run(&format!("get {}", site.key(2)))
+        .await
+        .fails(3, "there is no job");
+    site.run("get nonsense").await.fails(2, "no job key");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn cancel_asks_before_it_cancels_many() {
+    let site = Site::new("cmd_cancel").await;
+    for key in site.keys(5) {
+        site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    }
+    let key = site.key("00000");
+    let ran = site.run(&format!("cancel {key} --json")).await;
+    assert_eq!(ran.value(), json!({"key": key, "running": false}));
+    site.run(&format!("cancel {key}"))
+        .await
+        .fails(3, "there is no job");
+
+    let prefix = format!("--prefix {}:", site.kind());
+    let ran = site.run(&format!("cancel {prefix}")).await;
+    ran.fails(2, "`--yes`");
+    assert!(ran.err.contains("4 jobs"), "{ran:?}");
+    let ran = site.run(&format!("cancel {prefix} --dry-run --json")).await;
+    assert_eq!(
+        only(ran.value(), &["matched", "done"]),
+        json!({"matched": 4, "done": 0})
+    );
+    assert_eq!(site.stats().await.pending, 4);
+    let ran = site.run(&format!("cancel {prefix} --yes")).await;
+    assert_eq!(ran.out, "4 of 4 done\n", "{ran:?}");
+    assert_eq!(site.stats().await.cancelled, 5);
+
+    site.run("cancel").await.fails(2, "required");
+    site.run(&format!("cancel {key} {prefix}"))
+        .await
+        .fails(2, "cannot be used with");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn postpone_and_fire_move_one_or_many() {
+    let site = Site::new("cmd_move").await;
+    for key in site.keys(3) {
+        site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    }
+    let key = site.key("00000");
+    let ran = site.run(&format!("postpone {key} --after 2h --json")).await;
+    assert_eq!(
+        only(ran.value(), &["key", "successor"]),
+        json!({"key": key, "successor": false})
+    );
+    assert_about(site.view(&key).await.due(), 2 * HOUR);
+    let prefix = format!("--prefix {}:", site.kind());
+    let ran = site.run(&format!("postpone {prefix} --by 1h")).await;
+    assert_eq!(ran.out, "3 of 3 done\n", "{ran:?}");
+    assert_about(site.view(&key).await.due(), 3 * HOUR);
+    let ran = site.run(&format!("fire {prefix} --dry-run --json")).await;
+    assert_eq!(ran.value()["matched"], 3);
+    let ran = site.run(&format!("fire {key}")).await;
+    assert!(ran.out.starts_with(&format!("{key} is due ")), "{ran:?}");
+    assert_about(site.view(&key).await.due(), Duration::ZERO);
+
+    let absent = site.key(9);
+    site.run(&format!("fire {absent}"))
+        .await
+        .fails(3, "there is no job");
+    site.run(&format!("postpone {absent} --after 1h"))
+        .await
+        .fails(3, "there is no job");
+    site.run(&format!("postpone {key}"))
+        .await
+        .fails(2, "--after 15m");
+    site.run(&format!("postpone {key} --by 1h"))
+        .await
+        .fails(2, "cannot be used with");
+    site.run("fire --prefix a:b:c:d:e")
+        .await
+        .fails(2, "four segments");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_runs_is_left_or_told_to_stop() {
+    let site = Site::new("cmd_running").await;
+    let (recorder, mut runs) = recorder();
+    let handler = recorder.until_stopped(|| Outcome::Done);
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    let key = site.key(1);
+    assert_eq!(site.run(&format!("schedule {key}")).await.code, 0);
+    runs.next().await;
+    site.run(&format!("fire {key}"))
+        .await
+        .fails(1, "is running");
+    let ran = site.run(&format!("cancel {key} --json")).await;
+    assert_eq!(ran.value(), json!({"key": key, "running": true}));
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn list_and_count_show_many() {
+    let site = Site::new("cmd_list").await;
+    for key in site.keys(5) {
+        site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    }
+    let prefix = format!("{}:", site.kind());
+    let first = site.run(&format!("list {prefix} --limit 3 --json")).await;
+    let cursor = first
+        .err
+        .split('\'')
+        .nth(1)
+        .expect("where to go on")
+        .to_owned();
+    let second = site
+        .run(&format!("list {prefix} --json --after {cursor}"))
+        .await;
+    assert_eq!(second.err, "");
+    let mut jobs = first.lines();
+    jobs.extend(second.lines());
+    let keys: Vec<&str> = jobs
+        .iter()
+        .map(|job| job["key"].as_str().unwrap())
+        .collect();
+    assert!(keys.into_iter().eq(site.keys(5)), "{jobs:?}");
+    let ran = site.run(&format!("list {prefix}")).await;
+    assert_eq!(ran.out.lines().count(), 6, "a title and five rows: {ran:?}");
+    assert!(
+        ran.out.starts_with("key "),
+        "plain without a terminal: {ran:?}"
+    );
+
+    let ran = site.run(&format!("count {prefix} --json")).await;
+    let expected = json!({"pending": 5, "overdue": 0, "running": 0, "lapsed": 0, "dead": 0});
+    assert_eq!(ran.value(), expected);
+    let ran = site.run(&format!("count {prefix}")).await;
+    assert_eq!(ran.out.lines().count(), 2, "{ran:?}");
+    site.run("list a*").await.fails(2, "holds '*'");
+    site.run(&format!("list {prefix} --state gone"))
+        .await
+        .fails(2, "[possible values");
+    site.run(&format!("list {prefix} --after x"))
+        .await
+        .fails(2, "no cursor");
+    site.run("count a*").await.fails(2, "holds '*'");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn kinds_and_instances_say_who_runs_what() {
+    let site = Site::new("cmd_kinds").await;
+    let (recorder, _runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
+    site.client
+        .schedule(site.key(1), &1)
+        .after(HOUR)
+        .await
+        .unwrap();
+    let app = format!("{}:", site.app);
+    let ran = site.run(&format!("kinds {app} --json")).await;
+    let kinds = ran.value();
+    assert_eq!(kinds[0]["kind"], site.kind());
+    assert_eq!(kinds[0]["pending"], 1);
+    assert_eq!(kinds.as_array().unwrap().len(), 1);
+    let ran = site.run(&format!("kinds {}:", site.kind())).await;
+    assert_eq!(ran.out.lines().count(), 2, "{ran:?}");
+    site.run("kinds cmd_no_such:")
+        .await
+        .fails(3, "there is no kind");
+
+    eventually("the worker is there", async || {
+        let told = site.run("instances --json").await.value();
+        let instances = told["instances"].as_array().unwrap().clone();
+        let routes = |one: &Value| one["routes"].to_string().contains(&site.app);
+        instances.iter().any(routes).then_some(())
+    })
+    .await;
+    let ran = site.run("instances").await;
+    assert!(ran.out.contains(&site.pattern()), "{ran:?}");
+    site.run("instances now")
+        .await
+        .fails(2, "unexpected argument");
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_requeued_and_deleted() {
+    let site = Site::new("cmd_dead").await;
+    let (recorder, _runs) = recorder();
+    let handler = recorder.then(|_| Outcome::bury("it is broken"));
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    for key in site.keys(4) {
+        site.client.schedule(&key, &1).await.unwrap();
+    }
+    for key in site.keys(4) {
+        site.reaches(&key, JobState::Dead).await;
+    }
+    worker.stop().await;
+
+    let prefix = format!("--prefix {}:", site.kind());
+    let letters = site.run(&format!("dead ls {prefix} --json")).await.lines();
+    assert_eq!(letters.len(), 4);
+    assert_eq!(letters[0]["last_error"], "it is broken");
+    let key = site.key("00000");
+    let ran = site.run(&format!("dead ls {key}")).await;
+    assert!(ran.out.contains("it is broken"), "{ran:?}");
+
+    let ran = site
+        .run(&format!("dead requeue {key} --after 1h --json"))
+        .await;
+    assert_eq!(ran.value()["key"], key);
+    assert_about(site.view(&key).await.due(), HOUR);
+    let ran = site
+        .run(&format!("dead requeue {prefix} --dry-run --json"))
+        .await;
+    assert_eq!(ran.value()["matched"], 3);
+    let letter = site.view(&site.key("00001")).await.letter().unwrap();
+    let ran = site
+        .run(&format!(
+            "dead rm {} --letter {letter} --json",
+            site.key("00001")
+        ))
+        .await;
+    assert_eq!(ran.value()["deleted"], true);
+    site.run(&format!("dead rm {prefix}"))
+        .await
+        .fails(2, "`--yes`");
+    assert_eq!(site.stats().await.dead, 2);
+    let ran = site.run(&format!("dead rm {prefix} --yes")).await;
+    assert_eq!(ran.out, "2 of 2 done\n");
+
+    site.run(&format!("dead ls {key}"))
+        .await
+        .fails(3, "no such dead letter");
+    site.run(&format!("dead rm {key}"))
+        .await
+        .fails(3, "no such dead letter");
+    site.run(&format!("dead requeue {key}"))
+        .await
+        .fails(3, "no such dead letter");
+    site.run(&format!("dead requeue {prefix} --after 1h"))
+        .await
+        .fails(2, "postpone");
+    site.run(&format!("dead ls {prefix} --limit 0"))
+        .await
+        .fails(2, "1 to 1000");
+    site.run("dead bury")
+        .await
+        .fails(2, "unrecognized subcommand");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn pause_and_resume_name_the_kinds() {
+    let site = Site::new("cmd_pause").await;
+    site.client
+        .schedule(site.key(1), &1)
+        .after(HOUR)
+        .await
+        .unwrap();
+    let app = format!("{}:", site.app);
+    let kinds = json!({"kinds": [site.kind()], "dry_run": false});
+    let ran = site.run(&format!("pause {app} --dry-run")).await;
+    assert_eq!(ran.out, format!("would be paused: {}\n", site.kind()));
+    assert!(!site.stats().await.paused);
+    assert_eq!(
+        site.run(&format!("pause {app} --json")).await.value(),
+        kinds
+    );
+    assert!(site.stats().await.paused);
+    let list = site.run("pause --list --json").await.value();
+    assert!(list["rules"].to_string().contains(&app), "{list}");
+    assert!(list["kinds"].to_string().contains(&site.kind()), "{list}");
+    let ran = site.run("pause --list").await;
+    assert!(ran.out.contains("kinds to come"), "{ran:?}");
+    assert_eq!(
+        site.run(&format!("resume {app} --json")).await.value(),
+        kinds
+    );
+    assert!(!site.stats().await.paused);
+    site.run(&format!("pause {}", site.key(1)))
+        .await
+        .fails(2, "third colon");
+    site.run("pause").await.fails(2, "required");
+    site.run("resume").await.fails(2, "required");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn audit_ends_well_only_if_all_is_well() {
+    let site = Site::new("cmd_audit").await;
+    site.client
+        .schedule(site.key(1), &1)
+        .after(HOUR)
+        .await
+        .unwrap();
+    let kind = format!("{}:", site.kind());
+    let report = site.run(&format!("audit {kind} --json")).await.value();
+    assert_eq!(report[0]["kind"], site.kind());
+    assert_eq!(report[0]["clean"], true);
+    let shadow = format!("keyfall:{{{}/0}}:shadow", site.kind());
+    let _: u64 = site.command(&["HDEL", &shadow, "1"]).await;
+
+    let ran = site.run(&format!("audit {kind} --json")).await;
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(report[0]["flaws"][0]["flaw"], "due_without_record");
+    assert_eq!(report[0]["flaws"][0]["repaired"], false);
+    let ran = site.run(&format!("audit {kind} --repair")).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("due without record, repaired"), "{ran:?}");
+    assert_eq!(site.run(&format!("audit {kind}")).await.code, 0);
+    site.run("audit cmd_no_such:")
+        .await
+        .fails(3, "there is no kind");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn every_command_has_help_with_an_example() {
+    let help = Ran::of(keyfall(&["help"])).await;
+    let listed = help.out.split("Commands:").nth(1).unwrap();
+    let listed = listed.split("Options:").next().unwrap();
+    let names = listed
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names: Vec<&str> = names
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names.into_iter().filter(|name| *name != "help") {
+        let ran = Ran::of(keyfall(&[name, "--help"])).await;
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.out.contains("Example"), "{name} has no example");
+    }
+    for name in ["ls", "requeue", "rm"] {
+        let ran = Ran::of(keyfall(&["dead", name, "--help"])).await;
+        assert!(ran.out.contains("Example"), "dead {name} has no example");
+    }
+}
+
+#[tokio::test]
+async fn completions_are_made_for_each_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = Ran::of(keyfall(&["completions", shell])).await;
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.out.contains("skip-overdue"), "{shell}");
+    }
+    let ran = Ran::of(keyfall(&["completions", "abacus"])).await;
+    ran.fails(2, "[possible values");
+}
+
+#[tokio::test]
+async fn a_redis_that_does_not_answer_has_an_exit_code_of_its_own() {
+    let mut command = keyfall(&["count"]);
+    command.env("KEYFALL_REDIS_URL", "redis://:secret@127.0.0.1:1");
+    let ran = Ran::of(command).await;
+    ran.fails(4, "127.0.0.1:1");
+    assert!(!ran.err.contains("secret"), "{ran:?}");
+    let ran = Ran::of(keyfall(&["count", "--redis-url", "127.0.0.1"])).await;
+    ran.fails(2, "Redis URL is not valid");
+    let mut command = keyfall(&["count", "--help"]);
+    command.env("KEYFALL_REDIS_URL", "redis://:secret@127.0.0.1:1");
+    let help = Ran::of(command).await;
+    assert!(help.out.contains("KEYFALL_REDIS_URL"), "{help:?}");
+    assert!(!help.out.contains("secret"), "{help:?}");
+}

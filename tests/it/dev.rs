@@ -1,0 +1,120 @@
+//! `keyfall dev` keeps a Redis whose data outlive it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::runs::eventually;
+use crate::shell::{Ran, keyfall};
+use crate::site::{HOUR, Site};
+
+/// One that runs.
+struct Dev {
+    child: Child,
+    url: String,
+    unix_url: String,
+}
+
+impl Dev {
+    fn start(dir: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_keyfall"))
+            .args(["dev", "--port", "0", "--json", "--dir"])
+            .arg(dir)
+            .env("KEYFALL_LOG", "error")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let told: Value = serde_json::from_str(&line).unwrap();
+        let text = |field: &str| told[field].as_str().unwrap().to_owned();
+        Dev {
+            child,
+            url: text("url"),
+            unix_url: text("unix_url"),
+        }
+    }
+
+    fn end(mut self, signal: Signal) -> bool {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // It has ended if the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn data_outlive_every_end_of_it() {
+    let folder = Folder(std::env::temp_dir().join(format!("keyfall-dev-{}", std::process::id())));
+    let dev = Dev::start(&folder.0);
+    let site = Site::at(&dev.url, "dev").await;
+    site.client
+        .schedule(site.key(1), &1)
+        .after(HOUR)
+        .await
+        .unwrap();
+    drop(site);
+    let path = folder.0.to_str().unwrap();
+    let second = Ran::of(keyfall(&["dev", "--dir", path])).await;
+    second.fails(1, "another embedded Redis");
+    assert!(dev.end(Signal::TERM));
+
+    let dev = Dev::start(&folder.0);
+    let site = Site::at(&dev.unix_url, "dev").await;
+    site.client
+        .schedule(site.key(2), &1)
+        .after(HOUR)
+        .await
+        .unwrap();
+    assert_eq!(site.stats().await.pending, 2);
+    drop(site);
+    assert!(dev.end(Signal::INT));
+
+    let dev = Dev::start(&folder.0);
+    let socket = folder.0.join("redis.sock");
+    assert!(!dev.end(Signal::KILL));
+    eventually("the server is gone, too", async || {
+        std::os::unix::net::UnixStream::connect(&socket)
+            .is_err()
+            .then_some(())
+    })
+    .await;
+    let dev = Dev::start(&folder.0);
+    let site = Site::at(&dev.url, "dev").await;
+    assert_eq!(site.stats().await.pending, 2);
+    site.assert_balanced().await;
+    assert!(dev.end(Signal::TERM));
+}
+
+#[tokio::test]
+async fn what_it_cannot_have_is_said() {
+    let folder = Folder(std::env::temp_dir().join(format!("keyfall-port-{}", std::process::id())));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let path = folder.0.to_str().unwrap();
+    let ran = Ran::of(keyfall(&["dev", "--dir", path, "--port", &port])).await;
+    ran.fails(1, "cannot be had");
+    let ran = Ran::of(keyfall(&["dev", "--port", "many"])).await;
+    ran.fails(2, "invalid value");
+    let mut command = keyfall(&["dev", "--dir", path]);
+    command.env("KEYFALL_REDIS_BIN", "/no/such/redis-server");
+    Ran::of(command).await.fails(1, "Install one");
+}

@@ -1,0 +1,97 @@
+//! The `keyfall` binary, as people and programs call it.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::site::Site;
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// A command with these arguments, on no Redis yet.
+pub(crate) fn keyfall<S: AsRef<str>>(args: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    command.args(args.iter().map(AsRef::as_ref));
+    command.env("KEYFALL_LOG", "error").env("TZ", "UTC");
+    command.env_remove("KEYFALL_REDIS_URL");
+    command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    command
+}
+
+impl Ran {
+    pub(crate) async fn of(mut command: Command) -> Self {
+        let output = command.output().await.unwrap();
+        Ran {
+            code: output.status.code().expect("it ends by itself"),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// What it printed, one JSON value on each line.
+    #[track_caller]
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        assert_eq!(self.code, 0, "{self:?}");
+        let lines = self.out.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// The one value that it printed.
+    #[track_caller]
+    pub(crate) fn value(&self) -> Value {
+        let mut lines = self.lines();
+        assert_eq!(lines.len(), 1, "{self:?}");
+        lines.remove(0)
+    }
+
+    /// It ended with this code, printed nothing, and said this.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: i32, hint: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.err.contains(hint), "no {hint:?} in {self:?}");
+        assert_eq!(self.out, "");
+    }
+}
+
+impl Site {
+    /// Runs a command on the Redis of this site; words are separated by blanks.
+    pub(crate) async fn run(&self, words: &str) -> Ran {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        self.run_args(&words).await
+    }
+
+    pub(crate) async fn run_args<S: AsRef<str>>(&self, args: &[S]) -> Ran {
+        let mut command = keyfall(args);
+        command.env("KEYFALL_REDIS_URL", &self.url);
+        Ran::of(command).await
+    }
+
+    /// Runs a command that reads this.
+    pub(crate) async fn run_reading(&self, words: &str, input: &[u8]) -> Ran {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let mut command = keyfall(&words);
+        command.env("KEYFALL_REDIS_URL", &self.url);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // It may end before it has read all.
+        let _ = stdin.write_all(input).await;
+        drop(stdin);
+        let output = child.wait_with_output().await.unwrap();
+        Ran {
+            code: output.status.code().expect("it ends by itself"),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}

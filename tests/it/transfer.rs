@@ -1,0 +1,317 @@
+//! Export and import: nothing is changed on the way, both go on where they ended, and an import
+//! starts nothing that it should not.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use keyfall::embedded::Embedded;
+use keyfall::{JobState, NewJob, Outcome, RetryPolicy, Router};
+use serde_json::{Value, json};
+
+use crate::runs::{eventually, recorder};
+use crate::site::{HOUR, Site, assert_about};
+
+/// A directory that is gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("keyfall-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.join(name), text).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn line(key: &str, due: SystemTime) -> String {
+    let due = jiff::Timestamp::try_from(due).unwrap();
+    json!({"key": key, "state": "pending", "due": due, "payload": 1}).to_string() + "\n"
+}
+
+#[tokio::test]
+async fn what_is_exported_comes_back_as_it_was() {
+    let site = Site::new("cmd_export").await;
+    let folder = Folder::new("export");
+    let retry = RetryPolicy::ladder([1, 60].map(Duration::from_secs)).unwrap();
+    let jobs = [
+        NewJob::from_bytes(site.key("json"), "{\"a\": 1.50,\"a\":2}"),
+        NewJob::from_bytes(site.key("bytes"), &b"\0\xff\n"[..]),
+        NewJob::from_bytes(site.key("lines"), "{\n}"),
+        NewJob::new(site.key("terms"), &())
+            .header("tenant", "acme")
+            .retry(retry)
+            .attempts(2)
+            .timeout(Duration::from_millis(90_500)),
+    ];
+    let jobs = jobs.map(|job| job.after(HOUR));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    let (recorder, _runs) = recorder();
+    let kind = format!("{}:it:dying", site.app);
+    let handler = recorder.then(|_| Outcome::bury("broken"));
+    let worker = site.serve(Router::new().route(&format!("{kind}:{{id}}"), handler));
+    let dead = format!("{kind}:1");
+    site.client.schedule(&dead, &"dead").await.unwrap();
+    site.reaches(&dead, JobState::Dead).await;
+    worker.stop().await;
+
+    let file = folder.path("jobs");
+    let ran = site.run(&format!("export {}: -o {file}", site.app)).await;
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    let again = site.run(&format!("export {}: -o {file}", site.app)).await;
+    again.fails(1, "is there already");
+
+    let server = Embedded::start().await.unwrap();
+    let other = Site::at(&server.url(), "cmd_export").await;
+    let ran = other.run(&format!("import {file} --json")).await;
+    let report = ran.value();
+    assert_eq!(
+        (&report["scheduled"], &report["dead"]),
+        (&json!(4), &json!(1))
+    );
+    for id in ["json", "bytes", "lines", "terms"] {
+        let (was, is) = (
+            site.view(&site.key(id)).await,
+            other.view(&site.key(id)).await,
+        );
+        assert_eq!(was.payload(), is.payload(), "{id}");
+        assert_eq!(was.due(), is.due(), "{id}");
+        assert_eq!(was.headers(), is.headers());
+        assert_eq!(was.retry(), is.retry());
+        assert_eq!(was.max_attempts(), is.max_attempts());
+        assert_eq!(was.timeout(), is.timeout());
+    }
+    let ran = other
+        .run(&format!("import {file} --requeue-dead --json"))
+        .await;
+    let report = ran.value();
+    assert_eq!(
+        (&report["scheduled"], &report["present"]),
+        (&json!(1), &json!(4))
+    );
+    assert_eq!(other.view(&dead).await.payload(), "\"dead\"");
+    site.run("export a*").await.fails(2, "holds '*'");
+    site.assert_balanced().await;
+    other.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn an_export_that_was_killed_goes_on_where_it_was() {
+    let site = Site::new("cmd_resume").await;
+    let folder = Folder::new("resume");
+    let jobs = site.keys(1200).map(|key| NewJob::new(key, &1).after(HOUR));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    let app = format!("{}:", site.app);
+    let whole = site.run(&format!("export {app}")).await.out;
+    assert_eq!(whole.lines().count(), 1200);
+
+    // As it is when the second page was half written.
+    let list = site.run(&format!("list {app} --limit 500 --json")).await;
+    let cursor = list.err.split('\'').nth(1).unwrap();
+    let bytes = list.out.len();
+    assert_eq!(&whole[..bytes], list.out, "both have the same lines");
+    folder.write("jobs", &whole[..bytes + 40]);
+    let mark = json!({"of": format!("an export of {app}"), "after": format!("pending@{cursor}"), "bytes": bytes});
+    folder.write("cursor", &mark.to_string());
+    let files = format!(
+        "-o {} --cursor-file {}",
+        folder.path("jobs"),
+        folder.path("cursor")
+    );
+    for _ in 0..2 {
+        let ran = site.run(&format!("export {app} {files}")).await;
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(folder.read("jobs"), whole, "once more changes nothing");
+    }
+    let rest = site
+        .run(&format!("export {app} --after pending@{cursor}"))
+        .await;
+    assert_eq!(rest.out, whole[bytes..]);
+    site.run(&format!("export {files}"))
+        .await
+        .fails(1, "another cursor file");
+    site.run(&format!("export {app} --after x"))
+        .await
+        .fails(2, "no place");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn an_import_goes_on_where_it_was_and_names_what_is_wrong() {
+    let site = Site::new("cmd_import").await;
+    let folder = Folder::new("import");
+    let later = SystemTime::now() + HOUR;
+    let line = |id| line(&site.key(id), later);
+    let good = line("1");
+    folder.write("jobs", &format!("{good}\n{{\"key\":\"a:b\"\n{}", line("2")));
+    let file = folder.path("jobs");
+    site.run(&format!("import {file}"))
+        .await
+        .fails(1, "line 3: ");
+    let ran = site
+        .run(&format!("import {file} --skip-invalid --json"))
+        .await;
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("line 3: "), "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(
+        (&report["scheduled"], &report["invalid"]),
+        (&json!(2), &json!(1))
+    );
+
+    let cursor = folder.path("cursor");
+    folder.write("jobs", &good);
+    let again = format!("import {file} --replace --cursor-file {cursor} --json");
+    assert_eq!(site.run(&again).await.value()["scheduled"], 1);
+    folder.write("jobs", &format!("{good}{}", line("3")));
+    assert_eq!(
+        site.run(&again).await.value()["scheduled"],
+        1,
+        "the line that is new"
+    );
+    assert_eq!(site.stats().await.pending, 3);
+
+    let lines = format!("x\n{}", line("4"));
+    let ran = site.run_reading("import --after 1 --json", lines.as_bytes());
+    assert_eq!(ran.await.value()["scheduled"], 1);
+    let odd = json!({"key": site.key(5), "state": "running", "due": "2026-01-01T00:00:00Z"});
+    let ran = site.run_reading("import", odd.to_string().as_bytes()).await;
+    ran.fails(1, "may have ended since");
+    site.run("import /no/such/file")
+        .await
+        .fails(1, "cannot be read");
+    site.run(&format!("import {file} --pace 0/s"))
+        .await
+        .fails(2, "never ends");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_restored_backup_starts_only_what_it_should() {
+    let site = Site::new("cmd_restore").await;
+    let now = SystemTime::now();
+    let lines = line(&site.key("old"), now - 2 * HOUR)
+        + &line(&site.key("late"), now - HOUR / 2)
+        + &line(&site.key("next"), now + HOUR);
+    let (recorder, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
+    let flags = "import --skip-overdue 1h --paused --pace 1000/s";
+    let ran = site
+        .run_reading(&format!("{flags} --json"), lines.as_bytes())
+        .await;
+    let report = ran.value();
+    assert_eq!(
+        (&report["scheduled"], &report["overdue"]),
+        (&json!(2), &json!(1))
+    );
+    assert_eq!(report["paused"], json!([site.kind()]));
+    let stats = site.stats().await;
+    assert!(stats.paused, "{stats:?}");
+    assert_eq!(
+        (stats.pending, stats.overdue),
+        (2, 1),
+        "the pause came first"
+    );
+    let ran = site.run_reading(flags, lines.as_bytes()).await;
+    assert!(
+        ran.out.contains("0 scheduled, 2 were there already"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.out
+            .contains(&format!("keyfall resume {}:", site.kind())),
+        "{ran:?}"
+    );
+
+    assert_eq!(site.run(&format!("resume {}:", site.kind())).await.code, 0);
+    assert_eq!(runs.next().await.key().id(), "late");
+    assert!(site.client.get(site.key("old")).await.unwrap().is_none());
+    eventually("one is left", async || {
+        (site.stats().await.done == 1).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn jobs_of_a_sorted_set_and_a_hash_are_taken_over() {
+    let site = Site::new("cmd_zset").await;
+    let due = SystemTime::now() + HOUR;
+    let seconds = due.duration_since(UNIX_EPOCH).unwrap().as_secs();
+    for number in 0..600 {
+        let member = format!("{}:{number}", site.app);
+        let score = (seconds + number).to_string();
+        let _: u64 = site
+            .command(&["ZADD", "cmd_zset_due", &score, &member])
+            .await;
+        let _: u64 = site
+            .command(&["HSET", "cmd_zset_body", &member, "\0body"])
+            .await;
+    }
+    let unit = |unit| {
+        format!(
+            "import --from redis-zset --due-key cmd_zset_due --payload-key cmd_zset_body \
+             --due-unit {unit} --key {{1}}:it:job:{{2}}"
+        )
+    };
+    site.run(&unit("ms"))
+        .await
+        .fails(1, "is `--due-unit` right?");
+    let report = site.run(&format!("{} --json", unit("s"))).await.value();
+    assert_eq!(report["scheduled"], 600);
+    let job = site.view(&site.key(599)).await;
+    assert_eq!(job.payload(), "\0body");
+    assert_about(job.due(), HOUR + Duration::from_secs(599));
+    let left: u64 = site.command(&["ZCARD", "cmd_zset_due"]).await;
+    assert_eq!(left, 600, "the source is left as it is");
+    let report = site
+        .run(&format!("{} --json --after end", unit("s")))
+        .await
+        .value();
+    assert_eq!(
+        (&report["scheduled"], &report["present"]),
+        (&json!(0), &json!(0))
+    );
+
+    let _: u64 = site.command(&["HDEL", "cmd_zset_body", "cmd_zset:7"]).await;
+    let ran = site.run(&unit("s")).await;
+    ran.fails(1, "the member cmd_zset:7: it has no payload");
+    let ran = site.run(&unit("s").replace("_due ", "_none ")).await;
+    ran.fails(3, "there is no key cmd_zset_none");
+    let ran = site
+        .run(&unit("s").replace("cmd_zset_due", "cmd_zset_body"))
+        .await;
+    ran.fails(1, "is a hash");
+    site.run("import --from redis-zset --due-key x")
+        .await
+        .fails(2, "--payload-key");
+    let ran = site
+        .run(&unit("s").replace("{1}:it:job:{2}", "a:b:c:d"))
+        .await;
+    ran.fails(2, "one key");
+    let _: u64 = site
+        .command(&["DEL", "cmd_zset_due", "cmd_zset_body"])
+        .await;
+    site.assert_balanced().await;
+}
