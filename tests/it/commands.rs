@@ -346,7 +346,7 @@ async fn dead_letters_are_listed_requeued_and_deleted() {
         .fails(3, "no such dead letter");
     site.run(&format!("dead requeue {key}"))
         .await
-        .fails(3, "no such dead letter");
+        .fails(1, "is pending or running");
     site.run(&format!("dead requeue {prefix} --after 1h"))
         .await
         .fails(2, "postpone");

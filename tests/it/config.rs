@@ -75,7 +75,7 @@ fn a_check_says_all_faults_and_ends_with_1() {
     let said = refusal(&command.output().unwrap());
     let lines: Vec<&str> = said.lines().collect();
     for (line, expected) in lines.iter().zip([
-        "Error: k.toml: 4 faults",
+        "error: k.toml: 4 faults",
         "k.toml:2:1: redis.urll: there is no such setting; did you mean `url`?",
         "k.toml:4:11: route.pattern: \"a:b\" is no route pattern",
         "KEYFALL_HTTP_LISTEN: http.listen: 0.0.0.0:1 can be reached from elsewhere",
