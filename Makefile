@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis faketime spin demo test extremes chaos model versions servers lint
+.PHONY: help deps toolchain redis faketime spin demo test extremes chaos model http-check versions servers lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
 # follow from; a word, for those scenarios only that have it in their names. Of `make model`:
@@ -9,7 +9,7 @@ SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 ONLY =
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' Makefile
 
 demo: deps ## Start a private Redis and watch reminders fall due
 	cargo run --release --features cli -- demo
@@ -33,6 +33,9 @@ chaos: deps faketime ## Ill-treat Redis, workers and network, and account for ev
 
 model: spin ## Check the model of the protocol, in every order that its steps can take
 	@sh docs/model/check.sh $(ONLY)
+
+http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: EXAMPLES=20 SEED=1
+	@sh scripts/schemathesis.sh
 
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt

@@ -32,6 +32,7 @@
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`pulling`] | consumers that pull: jobs wait until somebody asks, and are theirs then |
+//! | [`http`] | the HTTP API of `keyfall serve`, as its clients see it |
 //! | [`layers`] | layers of tower around the handlers of a worker |
 //! | [`mistakes`] | what the compiler says to those who write a handler that is none |
 //! | [`examples`] | each example does what it says, and ends well |
@@ -65,6 +66,7 @@ mod encrypted;
 mod examples;
 mod extremes;
 mod firing;
+mod http;
 mod instances;
 mod journal;
 mod killed;

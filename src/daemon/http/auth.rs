@@ -114,7 +114,7 @@ impl Caller {
 }
 
 impl Scope {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Scope::Read => "read",
             Scope::Schedule => "schedule",

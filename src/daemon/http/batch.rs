@@ -24,8 +24,17 @@ use super::jobs::{cancel_one, fire_one, postpone_one, schedule_one, update_one};
 use super::lines::{Line, Lines};
 use super::problem::Problem;
 
-/// What a line asks for.
-#[derive(Debug, Clone, Copy, Deserialize)]
+/// A line: what it asks for, and of which job. Beside them stands what the body of the call would
+/// hold.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct BatchIn {
+    call: Verb,
+    #[schema(example = "app1:trans:notice:42")]
+    key: String,
+}
+
+/// A call on one job; `delete` is that of a dead letter.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Verb {
     Schedule,
@@ -69,8 +78,8 @@ pub(super) struct BatchOut {
 /// different jobs are carried out at the same time, lines about the same job one after the other.
 /// What is wrong with a line spoils no other.
 #[utoipa::path(post, path = "/v1/batch", tag = "batch",
-    request_body(content = String, content_type = "application/x-ndjson",
-        example = "{\"call\": \"schedule\", \"key\": \"app1:trans:notice:42\", \"after\": \"15m\"}\n"),
+    request_body(content = Option<BatchIn>, content_type = "application/x-ndjson",
+        description = "One of these a line", example = json!({"call": "schedule", "key": "app1:trans:notice:42", "after": "15m"})),
     responses((status = 200, description = "One of these for each line",
         body = BatchOut, content_type = "application/x-ndjson")))]
 pub(super) async fn batch(
@@ -143,13 +152,7 @@ type Answered = (StatusCode, Option<Box<RawValue>>);
 
 impl Call {
     fn read(text: Bytes) -> Result<Self, Problem> {
-        /// What every line has, whatever else it has.
-        #[derive(Deserialize)]
-        struct Head {
-            call: Verb,
-            key: String,
-        }
-        let head: Head = read(&text)?;
+        let head: BatchIn = read(&text)?;
         Ok(Call {
             verb: head.call,
             key: JobKey::parse(&head.key)?,

@@ -67,6 +67,11 @@ pub(super) fn broken(error: axum::Error) -> Problem {
 
 /// Reads JSON, and names the field that is wrong.
 pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // A list would be taken for the fields in their order.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let detail = "this is a list, and has to be an object: `{…}`";
+        return Err(Problem::invalid("body", detail));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let read = read_from(&mut reader)?;
     reader

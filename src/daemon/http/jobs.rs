@@ -14,13 +14,14 @@ use utoipa::ToSchema;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key};
 use super::problem::Problem;
-use super::wire::{HeaderMap, JobOut, Span, Time, check_when, payload};
+use super::wire::{HeaderMap, JobOut, Span, Time, check_when, given, payload};
 
 /// What a job is scheduled with.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewJobIn {
     /// Any JSON. It is kept as it was written.
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
     /// Bytes that are no JSON, in Base64.
@@ -31,11 +32,13 @@ pub(super) struct NewJobIn {
     at: Option<Time>,
     /// Texts that travel with it.
     #[serde(default)]
+    #[schema(inline)]
     headers: HeaderMap,
     /// Its own retry policy, such as `15s 3m 10m`, instead of that of its route.
     #[schema(value_type = Option<String>)]
     retry: Option<RetryPolicy>,
     /// Its own limit of attempts.
+    #[schema(minimum = 1)]
     attempts: Option<u32>,
     /// Its own timeout.
     timeout: Option<Span>,
@@ -66,6 +69,7 @@ pub(super) struct PostponeIn {
 #[serde(deny_unknown_fields)]
 pub(super) struct PayloadIn {
     /// Any JSON. It is kept as it was written.
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
     /// Bytes that are no JSON, in Base64.
@@ -99,7 +103,7 @@ pub(super) struct CancelledOut {
 }
 
 /// Creates a job, or replaces it.
-#[utoipa::path(put, path = "/v1/jobs/{key}", operation_id = "schedule_job", tag = "jobs", request_body = NewJobIn,
+#[utoipa::path(put, path = "/v1/jobs/{key}", operation_id = "schedule_job", tag = "jobs", request_body = Option<NewJobIn>,
     responses(
         (status = 200, description = "It replaced the job that was pending, or follows the one that runs", body = ScheduledOut),
         (status = 201, description = "It was created", body = ScheduledOut),
@@ -292,6 +296,10 @@ pub(super) async fn update_one(
     new: PayloadIn,
 ) -> Result<(StatusCode, Option<ChangedOut>), Problem> {
     let client = &caller.may_with(Scope::Schedule, key)?.client;
+    if new.payload.is_none() && new.payload_base64.is_none() {
+        let detail = "there is no payload: give `payload`, be it `null`, or `payload_base64`";
+        return Err(Problem::invalid("payload", detail));
+    }
     let new = payload(new.payload, new.payload_base64)?;
     let (successor, due) = match client.update_payload_bytes(key, new).await? {
         Updated::Updated(due) => (false, due),

@@ -25,6 +25,7 @@ pub(super) struct ListIn {
     /// What they wait for. `pending` covers those that wait to be retried, `retrying` lists these
     /// alone. Defaults to `pending`.
     #[serde(default)]
+    #[param(inline)]
     state: StateIn,
     /// How many at the most. Defaults to 100. Beyond some 4 MiB of payloads a page has fewer.
     #[param(minimum = 1, maximum = 1000)]
@@ -75,7 +76,8 @@ pub(super) async fn list(
         text => client.prefix(text),
     };
     let mut call = selection.list(JobState::from(wanted.state)).limit(limit);
-    if let Some(text) = wanted.cursor {
+    // An empty one is what a script begins with.
+    if let Some(text) = wanted.cursor.filter(|text| !text.is_empty()) {
         let cursor: Cursor = text
             .parse()
             .map_err(|error| Problem::from(error).field("cursor"))?;

@@ -41,6 +41,8 @@ mod pull;
 mod rate;
 mod server;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::sync::{Arc, OnceLock};

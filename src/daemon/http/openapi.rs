@@ -46,18 +46,16 @@ pub(super) fn completed(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
     document["components"]["securitySchemes"] =
         json!({"token": {"type": "http", "scheme": "bearer"}});
-    let Some(Value::Object(paths)) = document.get_mut("paths") else {
-        return document;
-    };
-    for (path, calls) in paths {
-        let Value::Object(calls) = calls else {
-            continue;
-        };
-        for call in calls.values_mut().filter_map(Value::as_object_mut) {
-            complete(path, call);
+    for (path, calls) in objects(&mut document["paths"]) {
+        for (_, call) in objects(calls) {
+            complete(path, call.as_object_mut().expect("a call"));
         }
     }
     document
+}
+
+fn objects(of: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
+    of.as_object_mut().into_iter().flatten()
 }
 
 fn complete(path: &str, call: &mut Map<String, Value>) {

@@ -34,6 +34,7 @@ pub(super) struct PullIn {
     prefixes: Vec<String>,
     /// How many jobs at the most, from 1 to 1000.
     #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 1000)]
     max: usize,
     /// How long to wait for the first one, 180 s at the most.
     #[serde(default = "half_a_minute")]
@@ -65,6 +66,7 @@ struct PulledJobOut {
     lease_ms: u64,
     #[serde(flatten)]
     payload: PayloadOut,
+    #[schema(inline)]
     headers: HeaderMap,
     /// The number of this attempt, from 1.
     attempt: u32,
@@ -82,6 +84,7 @@ struct PulledJobOut {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FinishIn {
+    #[schema(min_items = 1, max_items = 1000)]
     leases: Vec<String>,
 }
 
@@ -89,6 +92,7 @@ pub(super) struct FinishIn {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExtendIn {
+    #[schema(min_items = 1, max_items = 1000)]
     leases: Vec<String>,
     /// From now, from 1 s to 1 day.
     by: Span,
@@ -99,6 +103,7 @@ pub(super) struct ExtendIn {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FailIn {
+    #[schema(min_items = 1, max_items = 1000)]
     leases: Vec<String>,
     /// What went wrong. Kept as the last error.
     error: String,
@@ -134,7 +139,7 @@ struct LeaseOut {
 }
 
 /// Waits for jobs to fall due, and hands them out.
-#[utoipa::path(post, path = "/v1/pull", tag = "consume", request_body = PullIn,
+#[utoipa::path(post, path = "/v1/pull", tag = "consume", request_body = Option<PullIn>,
     responses((status = 200, body = PulledOut)))]
 pub(super) async fn pull(caller: Caller, Body(wanted): Body<PullIn>) -> Result<Response, Problem> {
     let PullIn {

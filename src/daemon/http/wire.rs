@@ -77,6 +77,11 @@ pub(super) fn check_when(after: Option<Span>, at: Option<Time>) -> Result<(), Pr
     Ok(())
 }
 
+/// JSON that is there, be it `null`.
+pub(super) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(from).map(Some)
+}
+
 /// A payload as it is to be stored. Nothing is `null`.
 pub(super) fn payload(
     json: Option<Box<RawValue>>,
@@ -138,6 +143,7 @@ pub(super) struct JobOut {
     last_error: Option<String>,
     /// What happened to it, the last eight things at the most.
     steps: Vec<StepOut>,
+    #[schema(inline)]
     headers: HeaderMap,
     #[serde(flatten)]
     payload: PayloadOut,

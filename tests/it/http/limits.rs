@@ -1,0 +1,319 @@
+//! What is too large, too slow or too much; TLS, ids, the log, the stop.
+
+use std::io::{Read, Write};
+use std::net::TcpStream as Plain;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+use keyfall::NewJob;
+use reqwest::Body;
+use rustix::process::{Pid, Signal, kill_process};
+use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use super::{Daemon, SECOND, assert_problem, read};
+use crate::runs::{PATIENCE, eventually};
+use crate::site::{HOUR, Site};
+
+const NONE: Value = Value::Null;
+
+/// What comes until the daemon closes the connection.
+async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut all)).await;
+    // Cut off is closed, too.
+    let _ = read.expect("it is closed");
+    all
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_wherever_that_is_seen() {
+    let site = Site::new("http-large").await;
+    let daemon = Daemon::with(&site, &["--http-body-limit", "10000"]);
+    let path = format!("/v1/jobs/{}", site.key("a"));
+    let payload = |bytes: usize| json!({"payload": "x".repeat(bytes)});
+    assert_eq!(daemon.send("PUT", &path, payload(9_900)).await.0, 201);
+    let too_large = daemon.send("PUT", &path, payload(10_000)).await;
+    assert_problem(&too_large, 413, "payload_too_large", NONE);
+    // Larger than any buffer between: the client sends for a while, and reads the answer then.
+    let too_large = daemon.send("PUT", &path, payload(8_000_000)).await;
+    assert_problem(&too_large, 413, "payload_too_large", NONE);
+    // Without its length being said before.
+    let parts = stream::repeat_with(|| Ok::<_, std::io::Error>("x".repeat(1_000))).take(20);
+    let request = daemon.request("PUT", &path).body(Body::wrap_stream(parts));
+    let too_large = read(request.send().await.unwrap()).await;
+    assert_problem(&too_large, 413, "payload_too_large", NONE);
+    site.client.cancel(site.key("a")).await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn who_does_not_say_what_they_want_is_cut_off() {
+    let site = Site::new("http-slow").await;
+    let flags = ["--http-header-timeout", "1s", "--http-body-timeout", "1s"];
+    let daemon = Daemon::with(&site, &flags);
+    for begun in ["", "GET /livez HTTP/1.1\r\nhost: x\r\n"] {
+        let mut stream = TcpStream::connect(daemon.address()).await.unwrap();
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let said = rest(&mut stream).await;
+        assert!(
+            said.is_empty() || said.starts_with(b"HTTP/1.1 408"),
+            "{said:?}"
+        );
+    }
+    let mut stream = TcpStream::connect(daemon.address()).await.unwrap();
+    let begun = format!(
+        "PUT /v1/jobs/{} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{",
+        site.key("a")
+    );
+    stream.write_all(begun.as_bytes()).await.unwrap();
+    let answer = String::from_utf8(rest(&mut stream).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(answer.contains("\"body_timeout\""), "{answer}");
+
+    // A batch that stalls is answered as far as it came.
+    let line = format!("{}\n", json!({"call": "cancel", "key": site.key("a")}));
+    let lines = stream::iter([Ok::<_, std::io::Error>(line)]).chain(stream::pending());
+    let request = daemon
+        .request("POST", "/v1/batch")
+        .body(Body::wrap_stream(lines));
+    let text = request.send().await.unwrap().text().await.unwrap();
+    let answers: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let codes: Vec<_> = answers
+        .iter()
+        .map(|one| one["problem"]["code"].as_str().unwrap())
+        .collect();
+    assert_eq!(codes, ["job_absent", "body_timeout"]);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_cut_off() {
+    let site = Site::new("http-deaf").await;
+    let daemon = Daemon::with(
+        &site,
+        &["--http-body-timeout", "1s", "--http-max-connections", "1"],
+    );
+    let payload = "x".repeat(100_000);
+    let jobs = site
+        .keys(40)
+        .map(|key| NewJob::new(key, &payload).after(HOUR));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket
+        .connect(daemon.address().parse().unwrap())
+        .await
+        .unwrap();
+    let request = format!(
+        "GET /v1/jobs?prefix={} HTTP/1.1\r\nhost: x\r\n\r\n",
+        site.app
+    );
+    // More than all buffers hold.
+    stream
+        .write_all(request.repeat(10).as_bytes())
+        .await
+        .unwrap();
+    // Its place is free again.
+    eventually("there is room", async || {
+        let answer = daemon.request("GET", "/livez").send().await.ok()?;
+        (answer.status() == 204).then_some(())
+    })
+    .await;
+    assert!(rest(&mut stream).await.len() < 30_000_000);
+    let prefix = json!({"prefix": site.app});
+    daemon
+        .http
+        .post(format!("{}/v1/jobs/cancel", daemon.url))
+        .json(&prefix)
+        .send()
+        .await
+        .unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn there_are_no_more_connections_than_allowed() {
+    let site = Site::new("http-full").await;
+    let daemon = Daemon::with(&site, &["--http-max-connections", "2"]);
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(daemon.address()).await.unwrap();
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        let mut some = [0; 12];
+        stream.read_exact(&mut some).await.unwrap();
+        assert_eq!(&some, b"HTTP/1.1 204");
+        open.push(stream);
+    }
+    let mut third = TcpStream::connect(daemon.address()).await.unwrap();
+    assert!(rest(&mut third).await.is_empty());
+    open.pop();
+    eventually("there is room", async || {
+        let answer = daemon.request("GET", "/livez").send().await.ok()?;
+        (answer.status() == 204).then_some(())
+    })
+    .await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn who_asks_too_often_is_told_when_to_come_back() {
+    let site = Site::new("http-often").await;
+    let daemon = Daemon::with(&site, &["--http-requests-per-second", "1"]);
+    let mut refused = None;
+    for _ in 0..100 {
+        let answer = daemon.request("GET", "/v1/kinds/a:b").send().await.unwrap();
+        if answer.status() == 429 {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("a hundred in a second are too many");
+    let wait: u64 = refused.headers()["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((1..=2).contains(&wait), "{wait}");
+    let refused = read(refused).await;
+    assert_problem(&refused, 429, "rate_limited", NONE);
+    assert_eq!(refused.1["retryable"], true);
+    // Whether it lives may be asked at any time.
+    for _ in 0..10 {
+        assert_eq!(daemon.call("GET", "/livez").await.0, 204);
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_id_and_is_logged() {
+    let site = Site::new("http-log").await;
+    let mut command = Daemon::command(&site, &[]);
+    command.env("KEYFALL_LOG", "info").stderr(Stdio::piped());
+    let mut daemon = Daemon::spawned(command);
+    let mut log = daemon.process.child.stderr.take().unwrap();
+    let ask = |id: &'static str| {
+        let path = format!("/v1/jobs/{}", site.key("secret"));
+        daemon
+            .request("GET", &path)
+            .header("x-request-id", id)
+            .send()
+    };
+    let answer = ask("trace-17").await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"], "trace-17");
+    // One that could be mistaken for something else in a log is replaced.
+    let answer = ask("two words").await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"].len(), 32);
+    daemon.process.stop();
+    let mut text = String::new();
+    log.read_to_string(&mut text).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.contains("trace-17"))
+        .expect("a line");
+    for part in ["method=GET", "path=\"/v1/jobs/{key}\"", "status=404", "ms="] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
+    assert!(!text.contains("secret"), "{text}");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn it_serves_https() {
+    let site = Site::new("http-tls").await;
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let files = std::env::temp_dir().join(format!("keyfall-https-{:016x}", rand::random::<u64>()));
+    std::fs::create_dir(&files).unwrap();
+    let (cert, key) = (files.join("cert.pem"), files.join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let daemon = Daemon::with(
+        &site,
+        &["--http-tls-cert-file", cert, "--http-tls-key-file", key],
+    );
+    assert!(daemon.url.starts_with("https://"));
+
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(rustls::pki_types::CertificateDer::from_pem_file(cert).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let host = ServerName::try_from("localhost").unwrap();
+    let client = ClientConnection::new(Arc::new(config), host).unwrap();
+    let address = daemon.address().to_owned();
+    let answer = tokio::task::spawn_blocking(move || {
+        let socket = Plain::connect(address).unwrap();
+        let mut stream = StreamOwned::new(client, socket);
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    let answer = answer.await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+
+    let swapped = ["--http-tls-cert-file", key, "--http-tls-key-file", key];
+    let refused = Daemon::command(&site, &swapped).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        said.contains("http.tls_cert_file") && said.contains("no certificate"),
+        "{said}"
+    );
+    std::fs::remove_dir_all(files).unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_stop_ends_pulls_and_batches_well() {
+    let site = Site::new("http-stop").await;
+    let daemon = Daemon::start(&site);
+    let key = site.key("a");
+    let line = format!(
+        "{}\n",
+        json!({"call": "schedule", "key": key, "after": "1h"})
+    );
+    let lines = stream::iter([Ok::<_, std::io::Error>(line)]).chain(stream::pending());
+    let request = daemon
+        .request("POST", "/v1/batch")
+        .body(Body::wrap_stream(lines));
+    let mut answers = request.send().await.unwrap().bytes_stream();
+    let first = answers.next().await.unwrap().unwrap();
+    assert!(first.starts_with(br#"{"line":1,"status":201"#), "{first:?}");
+    let pull = daemon.send("POST", "/v1/pull", json!({"wait": "180s"}));
+    let stop = async {
+        // The pull has come by then, or is refused.
+        tokio::time::sleep(SECOND / 5).await;
+        kill_process(Pid::from_child(&daemon.process.child), Signal::TERM).unwrap();
+    };
+    let (pulled, ()) = tokio::join!(pull, stop);
+    assert_eq!(pulled, (200, json!({"jobs": []})));
+    let last: Value = serde_json::from_slice(&answers.next().await.unwrap().unwrap()).unwrap();
+    assert_eq!((&last["line"], &last["status"]), (&json!(2), &json!(503)));
+    assert_eq!(last["problem"]["code"], "stopping");
+    assert!(answers.next().await.is_none());
+    daemon.process.ends();
+    site.client.cancel(&key).await.unwrap();
+    site.assert_balanced().await;
+}

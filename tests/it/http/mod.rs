@@ -1,0 +1,136 @@
+//! The HTTP API, as a client sees it: `keyfall serve` in a process of its own.
+//!
+//! | module | what it proves |
+//! |---|---|
+//! | [`calls`] | each call on one job, and each problem that it can be answered with |
+//! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
+//! | [`document`] | document, router and manual agree |
+//! | [`limits`] | what is too large, too slow or too much; TLS, ids, the log, the stop |
+
+mod calls;
+mod document;
+mod limits;
+mod many;
+
+use std::process::Command;
+use std::time::Duration;
+
+use keyfall::embedded::Embedded;
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use serde_json::Value;
+
+use crate::process::Process;
+use crate::runs::PATIENCE;
+use crate::site::Site;
+
+/// A daemon whose consumers pull the jobs of one app.
+struct Daemon {
+    process: Process,
+    /// `http://127.0.0.1:port`
+    url: String,
+    http: Client,
+}
+
+/// A status, and the body as JSON; `null` if there is none.
+type Answer = (u16, Value);
+
+impl Daemon {
+    fn start(site: &Site) -> Self {
+        Daemon::with(site, &[])
+    }
+
+    /// With these flags.
+    fn with(site: &Site, flags: &[&str]) -> Self {
+        Daemon::spawned(Daemon::command(site, flags))
+    }
+
+    fn command(site: &Site, flags: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+        command
+            .args(["serve", "--http-listen", "127.0.0.1:0"])
+            .args(["--redis-url", &site.url])
+            .args(["--pull", &format!("{}:*:*:*", site.app)])
+            .args(flags);
+        command
+    }
+
+    fn spawned(command: Command) -> Self {
+        let process = Process::spawn(command);
+        let line = process.line();
+        let url = line.strip_prefix("listening on ").unwrap().to_owned();
+        let http = Client::builder().timeout(PATIENCE).build().unwrap();
+        Daemon { process, url, http }
+    }
+
+    fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        let method: Method = method.parse().unwrap();
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    async fn call(&self, method: &str, path: &str) -> Answer {
+        read(self.request(method, path).send().await.unwrap()).await
+    }
+
+    async fn send(&self, method: &str, path: &str, body: Value) -> Answer {
+        let sent = self.request(method, path).json(&body).send().await;
+        read(sent.unwrap()).await
+    }
+
+    /// What must be answered with 200.
+    async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.call("GET", path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    }
+
+    /// What must be answered with 200.
+    async fn post(&self, path: &str, body: Value) -> Value {
+        let (status, answer) = self.send("POST", path, body).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+
+    fn address(&self) -> &str {
+        self.url.split_once("://").unwrap().1
+    }
+}
+
+async fn read(response: Response) -> Answer {
+    let status = response.status();
+    let kind = response.headers().get("content-type").cloned();
+    let body = response.bytes().await.unwrap();
+    if body.is_empty() {
+        return (status.as_u16(), Value::Null);
+    }
+    let expected = if status < StatusCode::BAD_REQUEST {
+        "application/json"
+    } else {
+        "application/problem+json"
+    };
+    assert_eq!(kind.unwrap(), expected);
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    if status >= StatusCode::BAD_REQUEST {
+        assert_eq!(body["status"], status.as_u16());
+        assert!(!body["title"].as_str().unwrap().is_empty());
+        assert!(!body["detail"].as_str().unwrap().is_empty());
+    }
+    (status.as_u16(), body)
+}
+
+/// It was refused, with this code and because of this field.
+#[track_caller]
+fn assert_problem(answer: &Answer, status: u16, code: &str, field: impl Into<Value>) {
+    let (got, body) = answer;
+    assert_eq!(*got, status, "{body}");
+    assert_eq!(body["code"], code, "{body}");
+    assert_eq!(body["field"], field.into(), "{body}");
+}
+
+/// A Redis of one's own that is stopped in the middle.
+async fn own_redis(app: &str) -> (Embedded, Site) {
+    let redis = Embedded::start().await.unwrap();
+    let site = Site::at(&redis.url(), app).await;
+    (redis, site)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
