@@ -88,12 +88,14 @@ where
 {
     serde_path_to_error::deserialize(reader).map_err(|error| {
         let field = error.path().to_string();
-        let field = if field == "." {
+        let error = error.into_inner();
+        // Where it is no JSON, no field is to blame.
+        let field = if field == "." || !error.is_data() {
             "body".to_owned()
         } else {
             field
         };
-        Problem::invalid(field, error.into_inner().to_string())
+        Problem::invalid(field, error.to_string())
     })
 }
 

@@ -94,7 +94,8 @@ pub(super) async fn requeue_one(
     if let Some(Time(due)) = wanted.at {
         call = call.at(due);
     }
-    match call.await? {
+    let answer = call.await;
+    match answer.map_err(|error| Problem::of_time(error, wanted.after))? {
         Requeued::Requeued(due) => Ok(RequeuedOut {
             key: key.to_string(),
             letter: wanted.letter,

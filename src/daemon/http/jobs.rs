@@ -4,8 +4,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use keyfall::{
-    Cancelled, Client, IfAbsent, IfPresent, JobKey, Placed, Rescheduled, RetryPolicy, Scheduled,
-    Updated,
+    Cancelled, Client, Error, ErrorKind, IfAbsent, IfPresent, JobKey, Placed, Rescheduled,
+    RetryPolicy, Scheduled, Updated,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -140,6 +140,12 @@ pub(super) async fn schedule_one(
 
 async fn schedule(client: &Client, key: &JobKey, job: NewJobIn) -> Result<Scheduled, Problem> {
     check_when(job.after, job.at)?;
+    let (after, attempts) = (job.after, job.attempts);
+    let refused = |error: Error| match error.kind() {
+        ErrorKind::InvalidSetting if attempts == Some(0) => Problem::from(error).field("attempts"),
+        ErrorKind::InvalidSetting => Problem::from(error).field("timeout"),
+        _ => Problem::of_time(error, after),
+    };
     let mut call = client.schedule_bytes(key, payload(job.payload, job.payload_base64)?);
     if let Some(Span(delay)) = job.after {
         call = call.after(delay);
@@ -160,15 +166,15 @@ async fn schedule(client: &Client, key: &JobKey, job: NewJobIn) -> Result<Schedu
         call = call.timeout(limit);
     }
     match job.condition {
-        None => Ok(call.await?),
-        Some(Condition::Absent) => match call.if_absent().await? {
+        None => call.await.map_err(refused),
+        Some(Condition::Absent) => match call.if_absent().await.map_err(refused)? {
             IfAbsent::Scheduled(scheduled) => Ok(scheduled),
             IfAbsent::Present(view) => {
                 let due = format!("it is due {}", Time(view.due()));
                 Err(Problem::job_present(key.as_str(), &due))
             }
         },
-        Some(Condition::Present) => match call.if_present().await? {
+        Some(Condition::Present) => match call.if_present().await.map_err(refused)? {
             IfPresent::Scheduled(scheduled) => Ok(scheduled),
             IfPresent::Absent => Err(Problem::job_absent(key.as_str())),
         },
@@ -233,8 +239,8 @@ pub(super) async fn postpone_one(
     let client = &caller.may_with(Scope::Schedule, key)?.client;
     let call = client.reschedule(key);
     let answer = match (when.after, when.at) {
-        (Some(Span(delay)), _) => call.after(delay).await?,
-        (_, Some(Time(due))) => call.at(due).await?,
+        (Some(Span(delay)), _) => call.after(delay).await,
+        (_, Some(Time(due))) => call.at(due).await,
         _ => {
             return Err(Problem::invalid(
                 "after",
@@ -242,7 +248,10 @@ pub(super) async fn postpone_one(
             ));
         }
     };
-    moved(key, answer)
+    moved(
+        key,
+        answer.map_err(|error| Problem::of_time(error, when.after))?,
+    )
 }
 
 /// Makes a pending job due at once.

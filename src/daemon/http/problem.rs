@@ -9,6 +9,8 @@ use keyfall::{Error, ErrorKind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::wire::Span;
+
 /// The body of every answer that is an error.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
@@ -190,6 +192,17 @@ impl Problem {
             problem.field("prefix")
         } else {
             problem
+        }
+    }
+
+    /// What a call with a due time failed with: the time is `after`, if that was given, or `at`.
+    pub(super) fn of_time(error: Error, after: Option<Span>) -> Self {
+        let is_time = error.kind() == ErrorKind::InvalidTime;
+        let problem = Problem::from(error);
+        match after {
+            Some(_) if is_time => problem.field("after"),
+            None if is_time => problem.field("at"),
+            _ => problem,
         }
     }
 

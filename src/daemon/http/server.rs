@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use axum_server::Handle;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use axum_server::{Handle, Server};
 use hyper_util::rt::TokioTimer;
 
 use super::connections::Door;
@@ -32,23 +33,33 @@ pub(crate) async fn serve(api: Api, bound: impl FnOnce(SocketAddr)) -> anyhow::R
     });
     let service = router(Arc::new(api)).into_make_service_with_connect_info::<SocketAddr>();
     let door = Door::new(settings.max_connections, settings.body_timeout);
-    // Without HTTP/2, whose preface would be waited for without a limit.
-    let mut server = axum_server::from_tcp(listener)?.handle(handle).http1_only();
-    server
-        .http_builder()
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(settings.header_timeout)
-        .max_buf_size(BUFFER);
+    let server = axum_server::from_tcp(listener)?.handle(handle);
     match tls {
-        None => server.acceptor(door).serve(service).await?,
+        None => {
+            let server = tuned(server.acceptor(door), settings.header_timeout);
+            server.serve(service).await?;
+        }
         Some(tls) => {
             let acceptor = RustlsAcceptor::new(tls).handshake_timeout(settings.header_timeout);
-            server
-                .acceptor(acceptor.acceptor(door))
+            let server = server.acceptor(acceptor.acceptor(door));
+            tuned(server, settings.header_timeout)
                 .serve(service)
                 .await?;
         }
     }
     Ok(())
+}
+
+/// Waits for the head of a request for so long and no longer. Without HTTP/2, or the server would
+/// wait without a limit for the first bytes, which say what is spoken. An acceptor that is set
+/// afterwards would undo that.
+fn tuned<A>(server: Server<SocketAddr, A>, header_timeout: Duration) -> Server<SocketAddr, A> {
+    let mut server = server.http1_only();
+    server
+        .http_builder()
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_timeout)
+        .max_buf_size(BUFFER);
+    server
 }

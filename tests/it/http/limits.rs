@@ -35,7 +35,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_wherever_that_is_seen() {
     let site = Site::new("http-large").await;
-    let daemon = Daemon::with(&site, &["--http-body-limit", "10000"]);
+    let daemon = Daemon::with(&site, &["--http-body-limit", "10000B"]);
     let path = format!("/v1/jobs/{}", site.key("a"));
     let payload = |bytes: usize| json!({"payload": "x".repeat(bytes)});
     assert_eq!(daemon.send("PUT", &path, payload(9_900)).await.0, 201);

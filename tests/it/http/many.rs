@@ -6,7 +6,7 @@ use reqwest::Body;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Daemon, assert_problem};
+use super::{Daemon, assert_problem, next_year};
 use crate::runs::eventually;
 use crate::site::{HOUR, Site};
 
@@ -131,14 +131,14 @@ async fn many_jobs_are_postponed_fired_and_cancelled_after_a_dry_run() {
     for when in [
         json!({"after": "2h"}),
         json!({"by": "1h"}),
-        json!({"at": "2100-01-01T00:00:00Z"}),
+        json!({"at": next_year()}),
     ] {
         assert_eq!(call("/v1/jobs/postpone", when).await["done"], 300);
     }
     let key = site.keys(1).next().unwrap();
     assert_eq!(
         daemon.get(&format!("/v1/jobs/{key}")).await["due"],
-        "2100-01-01T00:00:00.000Z"
+        next_year()
     );
     assert_eq!(call("/v1/jobs/fire", json!({})).await["done"], 300);
     assert_eq!(site.stats().await.overdue, 300);
@@ -177,7 +177,7 @@ async fn many_jobs_are_postponed_fired_and_cancelled_after_a_dry_run() {
 #[tokio::test]
 async fn a_batch_is_answered_line_by_line_and_a_bad_line_spoils_no_other() {
     let site = Site::new("http-batch").await;
-    let daemon = Daemon::with(&site, &["--http-body-limit", "2000"]);
+    let daemon = Daemon::with(&site, &["--http-body-limit", "2000B"]);
     let key = site.key("a");
     let lines = [
         json!({"call": "schedule", "key": key, "after": "1h", "payload": {"n": 1}}).to_string(),

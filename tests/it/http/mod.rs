@@ -133,4 +133,11 @@ async fn own_redis(app: &str) -> (Embedded, Site) {
     (redis, site)
 }
 
+/// A time that is ahead, and not too far: the same one in all of a test run, but for one at the
+/// end of a year.
+fn next_year() -> String {
+    let this = jiff::Timestamp::now().strftime("%Y").to_string();
+    format!("{}-06-01T00:00:00.000Z", this.parse::<u32>().unwrap() + 1)
+}
+
 const SECOND: Duration = Duration::from_secs(1);
