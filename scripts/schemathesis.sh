@@ -33,7 +33,7 @@ until redis-cli -p "$redis_port" ping >/dev/null 2>&1; do
     sleep 0.1
 done
 target/debug/keyfall serve --redis-url "redis://127.0.0.1:$redis_port" \
-    --http-listen "127.0.0.1:$port" --http-access-log false &
+    --http-listen "127.0.0.1:$port" --http-access-log=false &
 serve=$!
 
 # Valid data may be refused: that `after` and `at` exclude each other, for example, is a rule that
