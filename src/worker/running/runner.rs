@@ -259,10 +259,14 @@ impl Run {
         self.slot.hand_out(lease.clone(), length.0);
         let is_theirs = match place.deliver(job, lease.clone(), length.0) {
             None => false,
-            Some(accepted) => tokio::select! {
+            Some(mut accepted) => tokio::select! {
                 biased;
-                accepted = accepted => accepted.is_ok(),
-                stop = &mut self.held.stop => stop != Ok(Stop::HandBack),
+                accepted = &mut accepted => accepted.is_ok(),
+                stop = &mut self.held.stop => {
+                    // They may have taken it just now, and nobody can after this.
+                    accepted.close();
+                    accepted.try_recv().is_ok() || stop != Ok(Stop::HandBack)
+                }
             },
         };
         if !is_theirs {
