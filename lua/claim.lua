@@ -19,7 +19,8 @@
 --       lease is `token claims fence due flag`; the token is `lane-number`. A job whose
 --       record is missing comes with an empty one, so that its claimer can bury it.
 -- Holds: a repeated call gets the same jobs, those that it still holds, their leases counted
---       from now. Fencing values only grow in a ledger. Works while Redis is full.
+--       from now. Fencing values only grow in a ledger, from call to call: the jobs of one call
+--       have the same. Works while Redis is full.
 
 local HEAD = 4
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -88,9 +89,16 @@ for i = #taken, #records + 1, -1 do
   taken[i] = nil
 end
 
+-- The jobs of a crowd are due at the same time, and so their leases are the same text. To make
+-- it anew for each would cost as much as to store it.
 local leases, held, deadlines = {}, {}, {}
+local due, lease
 for i, id in ipairs(taken) do
-  leases[i] = new_lease(token, 1, fence + i - 1, whole(dues_taken[i]), '-')
+  if dues_taken[i] ~= due then
+    due = dues_taken[i]
+    lease = new_lease(token, 1, fence, whole(due), '-')
+  end
+  leases[i] = lease
   held[2 * i - 1], held[2 * i] = id, leases[i]
   deadlines[2 * i - 1], deadlines[2 * i] = deadline, id
 end
@@ -114,5 +122,5 @@ if #taken > 0 then
   end
 end
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
-  int(fence + #taken - 1))
+  int(#taken > 0 and fence or fence - 1))
 return reply

@@ -99,7 +99,7 @@ for i = #taken, #records + 1, -1 do
 end
 local leases, held, deadlines = {}, {}, {}
 for i, id in ipairs(taken) do
-  leases[i] = new_lease(token, carried[i].claims, fence + i - 1, int(carried[i].due), '-')
+  leases[i] = new_lease(token, carried[i].claims, fence, int(carried[i].due), '-')
   held[#held + 1] = id
   held[#held + 1] = leases[i]
   deadlines[#deadlines + 1] = deadline
@@ -135,7 +135,7 @@ if #taken > 0 then
   redis.call('HSET', lease_key, unpack(held))
 end
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
-  int(fence + #taken - 1))
+  int(#taken > 0 and fence or fence - 1))
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
     arm(KEYS[FIXED + i], marker, due, now)

@@ -9,8 +9,8 @@
 --       7 lanes     keyfall:{app:module:biz/0}:lanes
 --       8… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
---       then for each item: id, mode (set | absent | present), when ('+ms' or '@ms'),
---       header, payload
+--       then for those that are alike in it: mode (set | absent | present), header, how many,
+--       and for each item: id, when ('+ms' or '@ms'), payload
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
 --       created:due replaced:due   pending from now on, due at Unix ms
 --       first:due                  created, and no job was ever accepted here before
@@ -20,7 +20,7 @@
 -- Holds: all items or none. Refused as a whole, before anything is written, while Redis is
 --       full. The same id twice in one call counts as two calls, in order.
 
-local FIXED, HEAD, WIDTH = 7, 5, 5
+local FIXED, HEAD, ALIKE, WIDTH = 7, 5, 3, 3
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
@@ -31,9 +31,17 @@ if past then
   return past
 end
 
-local items, ids = ARGV, {}
-for i = 1, (#items - HEAD) / WIDTH do
-  ids[i] = items[HEAD + (i - 1) * WIDTH + 1]
+local ids, whens, payloads, terms = {}, {}, {}, {}
+local accepted_at = int(math.floor(now / 1000))
+local at = HEAD
+while at < #ARGV do
+  local alike = {mode = ARGV[at + 1], opening = record_opening(ARGV[at + 2], accepted_at)}
+  local first = at + ALIKE + 1
+  at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
+  for i = first, at, WIDTH do
+    local n = #ids + 1
+    ids[n], whens[n], payloads[n], terms[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2], alike
+  end
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
@@ -42,17 +50,16 @@ local before = soonest(due_key, now)
 
 local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
 local accepted, replaced, stored, news = 0, 0, 0, {}
-local accepted_at = int(math.floor(now / 1000))
 local when, due, text
 local item_of = {}
 for i = 1, #ids do
-  local id, at = ids[i], HEAD + (i - 1) * WIDTH
+  local id, mode = ids[i], terms[i].mode
   local earlier = item_of[id]
   if earlier then
     dues[i], leases[i], successors[i] = dues[earlier], leases[earlier], successors[earlier]
   end
   item_of[id] = i
-  local mode, leased = items[at + 2], leases[i]
+  local leased = leases[i]
   local present = leased or dues[i]
   if mode == 'absent' and present then
     answers[i] = 'exists'
@@ -60,11 +67,11 @@ for i = 1, #ids do
     answers[i] = 'absent'
   else
     -- Most items of a batch ask for the same delay.
-    if items[at + 3] ~= when then
-      when = items[at + 3]
+    if whens[i] ~= when then
+      when = whens[i]
       due, text = due_ms(when, now)
     end
-    local record = new_record(items[at + 4], accepted_at, items[at + 5])
+    local record = terms[i].opening .. payloads[i]
     accepted = accepted + 1
     if leased then
       replaced = replaced + (successors[i] and 1 or 0)

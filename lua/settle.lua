@@ -14,9 +14,9 @@
 --      11… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
 --       6 most dead letters, 7 most ms that a dead letter is kept,
---       then for each item: id, token, verb (done | later | bury), when ('+ms' or '@ms', for
---       later), header (for later and bury; empty keeps the old one), step (for later:
---       failed | again | snoozed | returned)
+--       then for those that end alike: token, verb (done | later | bury), when ('+ms' or
+--       '@ms', for later), header (for later and bury; empty keeps the old one), step (for
+--       later: failed | again | snoozed | returned), how many, and the id of each
 -- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is how many old dead
 --       letters fell to the limits; answers, separated by blanks:
 --       done            gone for good
@@ -43,11 +43,24 @@ if past then
   return past
 end
 
-local ids, written = {}, {}
-for i = 1, (#ARGV - HEAD) / WIDTH do
-  ids[i] = ARGV[HEAD + (i - 1) * WIDTH + 1]
-  if ARGV[HEAD + (i - 1) * WIDTH + 3] ~= 'done' then
-    written[#written + 1] = ids[i]
+local ids, terms, written = {}, {}, {}
+local at = HEAD
+while at < #ARGV do
+  local alike = {
+    token = ARGV[at + 1],
+    verb = ARGV[at + 2],
+    when = ARGV[at + 3],
+    header = ARGV[at + 4] ~= '' and ARGV[at + 4] or nil,
+    step = ARGV[at + 5],
+  }
+  local first = at + WIDTH + 1
+  at = at + WIDTH + tonumber(ARGV[at + WIDTH])
+  for i = first, at do
+    ids[#ids + 1] = ARGV[i]
+    terms[#ids] = alike
+    if alike.verb ~= 'done' then
+      written[#written + 1] = ARGV[i]
+    end
   end
 end
 local leases = redis.call('HMGET', lease_key, unpack(ids))
@@ -77,26 +90,24 @@ local function pending(i, id, due, record)
 end
 
 for i, id in ipairs(ids) do
-  local at = HEAD + (i - 1) * WIDTH
-  local token, verb, when = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local header = ARGV[at + 5] ~= '' and ARGV[at + 5] or nil
-  local lease = leases[i]
-  if not lease or (settled[id] and holds(lease, token)) then
+  local lease, alike = leases[i], terms[i]
+  if not lease or (settled[id] and holds(lease, alike.token)) then
     answers[i] = 'gone'
-  elseif not holds(lease, token) then
+  elseif not holds(lease, alike.token) then
     answers[i] = 'foreign'
   else
     settled[id] = true
     ended[#ended + 1] = id
-    if verb == 'done' then
+    local stays = false
+    if alike.verb == 'done' then
       answers[i] = 'done'
       count_one(counts, 'done')
     elseif is_cancelled(lease) then
       answers[i] = 'cancelled'
       count_one(counts, 'cancelled')
-    elseif verb == 'bury' then
+    elseif alike.verb == 'bury' then
       answers[i] = 'buried:'
-      buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, header)}
+      buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, alike.header)}
       count_one(counts, 'buried')
       counts.trimmed = 0
     elseif successors[i] then
@@ -104,18 +115,19 @@ for i, id in ipairs(ids) do
       count_one(counts, 'replaced')
     else
       -- One that goes back as it came stays as overdue as it is.
+      local when = alike.when
       local due = string.sub(when, 1, 1) == '@' and tonumber(string.sub(when, 2))
         or due_ms(when, now)
-      local step = ARGV[at + 6]
       answers[i] = 'later:' .. int(due)
-      pending(i, id, due, with_step(records[id], step, now, header))
-      count_one(counts, step)
+      pending(i, id, due, with_step(records[id], alike.step, now, alike.header))
+      count_one(counts, alike.step)
+      stays = true
     end
     if successors[i] then
       local due, record = split_successor(successors[i])
       promoted[#promoted + 1] = id
       pending(i, id, due, record)
-    elseif string.sub(answers[i], 1, 5) ~= 'later' then
+    elseif not stays then
       erased[#erased + 1] = id
     end
   end

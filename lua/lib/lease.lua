@@ -13,7 +13,7 @@ end
 -- Whether a lease has this token, and whether its run must not be retried, without taking it
 -- apart.
 local function holds(lease, token)
-  return string.sub(lease, 1, #token + 1) == token .. ' '
+  return string.find(lease, token .. ' ', 1, true) == 1
 end
 
 local function is_cancelled(lease)

@@ -4,8 +4,9 @@
 -- How many of the last steps a record keeps.
 local STEPS = 8
 
-local function new_record(header, accepted, payload)
-  return header .. '\n' .. accepted .. '\n' .. payload
+-- What stands before the payload in a new record.
+local function record_opening(header, accepted)
+  return header .. '\n' .. accepted .. '\n'
 end
 
 -- Returns header, steps, payload; a record that is no record comes back whole, as payload.

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -51,7 +52,15 @@ pub(crate) struct Outbox<Op: Operation> {
 struct Entry<Op> {
     item: Op,
     until: Instant,
-    reply: oneshot::Sender<Result<Answered>>,
+    reply: Reply,
+}
+
+/// Where an answer goes.
+enum Reply {
+    /// To a caller who waits for it.
+    Awaited(oneshot::Sender<Result<Answered>>),
+    /// To what a caller left behind for it.
+    Posted(Box<dyn FnOnce(Result<Answered>) + Send>),
 }
 
 impl<Op: Operation> Outbox<Op> {
@@ -74,13 +83,11 @@ impl<Op: Operation> Outbox<Op> {
     pub(crate) async fn send(&self, item: Op, until: std::time::Instant) -> Result<Answered> {
         let until = Instant::from(until);
         let (reply, answer) = oneshot::channel();
+        let reply = Reply::Awaited(reply);
         let entry = Entry { item, until, reply };
         let queued = timeout_at(until, self.entrance().send(entry)).await;
         if !matches!(queued, Ok(Ok(()))) {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "too many calls are waiting for Redis; this one was not sent",
-            ));
+            return Err(not_sent());
         }
         match timeout_at(until, answer).await {
             Ok(Ok(answer)) => answer,
@@ -88,6 +95,23 @@ impl<Op: Operation> Outbox<Op> {
                 ErrorKind::OutcomeUnknown,
                 "Redis did not answer in time; the call may have been carried out, and may be repeated",
             )),
+        }
+    }
+
+    /// Sends one item, and has `told` called with its answer, on the runtime of the lanes. Returns
+    /// as soon as it is queued: nobody has to be woken for the answer.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn post(
+        &self,
+        item: Op,
+        until: std::time::Instant,
+        told: impl FnOnce(Result<Answered>) + Send + 'static,
+    ) {
+        let until = Instant::from(until);
+        let reply = Reply::Posted(Box::new(told));
+        let entry = Entry { item, until, reply };
+        if let Err(SendError(entry)) = self.entrance().send(entry).await {
+            entry.reply.tell(Err(not_sent()));
         }
     }
 
@@ -108,6 +132,31 @@ impl<Op: Operation> Outbox<Op> {
             ));
         }
         entrance.insert(sender).clone()
+    }
+}
+
+fn not_sent() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "too many calls are waiting for Redis; this one was not sent",
+    )
+}
+
+impl Reply {
+    /// Nobody waits any more.
+    fn is_pointless(&self) -> bool {
+        match self {
+            Reply::Awaited(caller) => caller.is_closed(),
+            Reply::Posted(_) => false,
+        }
+    }
+
+    fn tell(self, answer: Result<Answered>) {
+        match self {
+            // The caller may have stopped waiting.
+            Reply::Awaited(caller) => drop(caller.send(answer)),
+            Reply::Posted(told) => told(answer),
+        }
     }
 }
 
@@ -175,8 +224,8 @@ async fn send_batch<Op: Operation>(
     let mut replies = Vec::with_capacity(batch.len());
     let mut until = Instant::now();
     for entry in batch {
-        // Nobody waits any more, and nothing was sent: leave it.
-        if entry.reply.is_closed() {
+        // Nothing was sent: leave it.
+        if entry.reply.is_pointless() {
             continue;
         }
         until = until.max(entry.until);
@@ -189,13 +238,12 @@ async fn send_batch<Op: Operation>(
     match Op::send(ledger, lane, terms, &items, until.into_std()).await {
         Ok(answers) => {
             for (reply, answer) in replies.into_iter().zip(answers) {
-                // The caller may have stopped waiting.
-                let _ = reply.send(Ok(answer));
+                reply.tell(Ok(answer));
             }
         }
         Err(error) => {
             for reply in replies {
-                let _ = reply.send(Err(error.duplicate()));
+                reply.tell(Err(error.duplicate()));
             }
         }
     }

@@ -61,6 +61,13 @@ pub(crate) struct Change {
     pub(crate) step: &'static str,
 }
 
+impl Placement {
+    /// Whether the script needs to be told of mode and header only once for the two.
+    fn is_like(&self, other: &Self) -> bool {
+        self.mode == other.mode && self.header == other.header
+    }
+}
+
 impl When {
     /// How scripts read it: rounded up, so that nothing is early.
     pub(super) fn to_arg(self) -> String {
@@ -102,12 +109,14 @@ impl Ledger {
         let mut cmd = self.call(&SCHEDULE, &keys, items.iter().map(|item| &item.key));
         number(&mut cmd, lane);
         cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
-        for item in items {
-            cmd.arg(item.key.id())
-                .arg(item.mode.to_arg())
-                .arg(item.when.to_arg())
-                .arg(&*item.header)
-                .arg(&item.payload[..]);
+        for alike in items.chunk_by(|one, next| one.is_like(next)) {
+            let Placement { mode, header, .. } = &alike[0];
+            cmd.arg(mode.to_arg()).arg(&**header).arg(alike.len());
+            for item in alike {
+                cmd.arg(item.key.id())
+                    .arg(item.when.to_arg())
+                    .arg(&item.payload[..]);
+            }
         }
         self.eval_items(&SCHEDULE, &cmd, items.len(), until).await
     }

@@ -104,6 +104,14 @@ pub(crate) struct Sweep {
     pub(crate) next_lapse: Option<UnixMs>,
 }
 
+impl Settlement {
+    /// Whether the script needs to be told only once how the two end. Those that one claim
+    /// brought, and that are done, are the many.
+    fn ends_like(&self, other: &Self) -> bool {
+        self.token == other.token && matches!((&self.verb, &other.verb), (Verb::Done, Verb::Done))
+    }
+}
+
 impl Ledger {
     /// Claims the jobs named, as far as they are due, and up to `fill` of the oldest due
     /// ones; `lua/claim.lua`.
@@ -194,15 +202,20 @@ impl Ledger {
         number(&mut cmd, lane);
         cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
         cmd.arg(dead.count).arg(millis(dead.age));
-        for item in items {
-            cmd.arg(item.key.id()).arg(&item.token);
-            match &item.verb {
+        for alike in items.chunk_by(Settlement::ends_like) {
+            let Settlement { token, verb, .. } = &alike[0];
+            cmd.arg(token);
+            match verb {
                 Verb::Done => cmd.arg("done").arg("").arg("").arg(""),
                 Verb::Later { when, header, step } => {
                     cmd.arg("later").arg(when.to_arg()).arg(header).arg(*step)
                 }
                 Verb::Bury { header } => cmd.arg("bury").arg("").arg(header).arg(""),
             };
+            cmd.arg(alike.len());
+            for item in alike {
+                cmd.arg(item.key.id());
+            }
         }
         let mut reply = self.eval(&SETTLE, &cmd, until).await?.reply;
         let answers = reply.item_answers(items.len())?;

@@ -88,10 +88,11 @@ async fn absent_leaves_what_is_there_as_it_is() {
 #[tokio::test]
 async fn present_creates_nothing() {
     let bench = Bench::new().await;
-    let mut args = vec!["wake", "subject", "keyfall"];
     let jobs = bench.every_state().await;
+    let count = jobs.len().to_string();
+    let mut args = vec!["wake", "subject", "keyfall", "present", HEADER, &count];
     for (id, _) in &jobs {
-        args.extend([id, "present", "+3600000", HEADER, "newer"]);
+        args.extend([id, "+3600000", "newer"]);
     }
     let answers = bench.by_hand(&SCHEDULE, &mut Lane::new(), &args).await;
     let table = State::ALL.map(|state| match state {

@@ -208,7 +208,7 @@ async fn the_scripts_work_without() {
     let mut call =
         async |script, args: &[&str]| words(&bench.by_hand(script, &mut lane, args).await);
 
-    let place = with(&["job", "set", "+3600000", HEADER, "payload"]);
+    let place = with(&["set", HEADER, "1", "job", "+3600000", "payload"]);
     assert_eq!(call(&SCHEDULE, &place).await, ["first"]);
     assert_eq!(
         call(&RESCHEDULE, &with(&["job", "+0", "fired"])).await,
@@ -218,7 +218,7 @@ async fn the_scripts_work_without() {
 
     let job = bench.claim(&["job"], 0).await.jobs.remove(0);
     let limits = ["1000", "3600000"];
-    let retry = ["job", &job.token, "later", "+3600000", "", "failed"];
+    let retry = [&job.token, "later", "+3600000", "", "failed", "1", "job"];
     assert_eq!(
         call(&SETTLE, &[&head[..], &limits, &retry].concat()).await,
         ["later"]

@@ -21,7 +21,7 @@ use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::store::{ClaimReply, Lane, Sweep, Word};
 use crate::worker::instances::Instances;
 use crate::worker::roster::{Roster, Served};
-use crate::worker::running::runner::{ClaimedAt, Runner};
+use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
 
 /// How many claims on one ledger are in flight at the same time: one that is carried out
@@ -242,6 +242,7 @@ impl Claimer {
             open.entry(wanted.id.clone()).or_insert(wanted);
         }
         let wanted_more = !fill.is_empty();
+        let mut begun = Vec::with_capacity(reply.jobs.len());
         for job in reply.jobs {
             let (slot, source) = match open.remove(&job.id) {
                 Some(wanted) => (Some(wanted.slot), wanted.source),
@@ -250,12 +251,13 @@ impl Claimer {
             match slot {
                 Some(mut slot) => {
                     slot.begin();
-                    self.runner.start(served, job, slot, source, at);
+                    begun.push(Begun { job, slot, source });
                 }
                 // Its lease will lapse, and it is found again.
                 None => tracing::error!(ledger = ?served, id = job.id, "claimed unasked"),
             }
         }
+        self.runner.start(served, begun, at);
         if wanted_more && !fill.is_empty() {
             self.desk.with(served, |paper| paper.caught_up(said));
         }

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::leases::{Held, Leases, Stop};
 use super::slots::Slot;
 use crate::ended::Ended;
+use crate::error::Result;
 use crate::handler::Source;
 use crate::handler::{CancelSignal, Job, JobParts, Outcome, Place};
 use crate::key::JobKey;
@@ -19,7 +20,7 @@ use crate::record::{Header, Record, RecordFault};
 use crate::retry::RetryPolicy;
 use crate::router::{RouteEntry, Routes};
 use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
-use crate::store::{Claimed, Settlement, Verb, When, Word};
+use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::roster::Served;
@@ -49,6 +50,13 @@ pub(crate) struct ClaimedAt {
     pub(crate) server: UnixUs,
     /// For how long it is.
     pub(crate) lease: LeaseLength,
+}
+
+/// A job that was claimed, with the slot that it takes.
+pub(crate) struct Begun {
+    pub(crate) job: Claimed,
+    pub(crate) slot: Slot,
+    pub(crate) source: Source,
 }
 
 /// One job between its claim and its settlement.
@@ -91,28 +99,45 @@ impl Runner {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Starts a job, on the route of its slot.
-    pub(crate) fn start(
+    /// Starts jobs that one claim brought, each on the route of its slot.
+    pub(crate) fn start(self: &Arc<Self>, served: &Arc<Served>, begun: Vec<Begun>, at: ClaimedAt) {
+        let runs = begun.into_iter();
+        let mut runs: Vec<_> = runs
+            .filter_map(|begun| self.hold(served, begun, at))
+            .collect();
+        match runs.len() {
+            0 => {}
+            1 => drop(self.handle.spawn(run(runs.remove(0), at))),
+            // To spawn from within the runtime takes half of what it takes from outside.
+            _ => drop(self.handle.spawn(async move {
+                for job in runs {
+                    tokio::spawn(run(job, at));
+                }
+            })),
+        }
+    }
+
+    /// Keeps the lease of a job from now on. Nothing if it is none that could be run.
+    fn hold(
         self: &Arc<Self>,
         served: &Arc<Served>,
-        claimed: Claimed,
-        slot: Slot,
-        source: Source,
+        begun: Begun,
         at: ClaimedAt,
-    ) {
-        let Some(key) = served.key(&claimed.id) else {
+    ) -> Option<(Run, Vec<u8>)> {
+        let Begun { job, slot, source } = begun;
+        let Some(key) = served.key(&job.id) else {
             // Only a hand could have put it there. It stays leased, out of the way.
-            tracing::error!(ledger = ?served, id = claimed.id, "the ledger holds an id that no job key can have");
-            return;
+            tracing::error!(ledger = ?served, id = job.id, "the ledger holds an id that no job key can have");
+            return None;
         };
         let signal = CancelSignal::new();
-        if claimed.cancelled {
+        if job.cancelled {
             signal.raise();
         }
         let held = self.leases.hold(
             served.ledger.clone(),
-            claimed.id,
-            claimed.token.clone(),
+            job.id,
+            job.token.clone(),
             at.sent,
             at.lease,
             signal.clone(),
@@ -121,24 +146,29 @@ impl Runner {
             runner: self.clone(),
             served: served.clone(),
             key,
-            token: claimed.token,
-            due: claimed.due,
-            claims: claimed.claims,
-            fence: claimed.fence,
+            token: job.token,
+            due: job.due,
+            claims: job.claims,
+            fence: job.fence,
             source,
             signal,
             held,
             slot,
-            payload_bytes: claimed.record.len(),
+            payload_bytes: job.record.len(),
         };
-        let record = Record::parse(claimed.record);
-        let before = record.as_ref().map_or(0, |record| record.header.attempts);
-        let attempt = before.saturating_add(run.claims);
-        // At the highest level, so that even a lone error says which job it is about.
-        let span = tracing::error_span!("run", key = %run.key, attempt);
-        self.handle
-            .spawn(run.run(record, attempt, at).instrument(span));
+        Some((run, job.record))
     }
+}
+
+/// Runs a job, given with its record, in a span of its own.
+fn run((run, record): (Run, Vec<u8>), at: ClaimedAt) -> impl Future<Output = ()> + Send {
+    let record = Record::parse(record);
+    let before = record.as_ref().map_or(0, |record| record.header.attempts);
+    let attempt = before.saturating_add(run.claims);
+    // At the highest level, so that even a lone error says which job it is about.
+    let span = tracing::error_span!("run", key = %run.key, attempt);
+    // Large, and moved several times on its way into the runtime.
+    Box::pin(run.run(record, attempt, at)).instrument(span)
 }
 
 impl Run {
@@ -314,7 +344,9 @@ impl Run {
         }
     }
 
-    async fn settle(&self, verb: Verb) {
+    /// Hands the settlement over. The slot and the lease are kept until it is answered; nothing
+    /// else waits for that.
+    async fn settle(self, verb: Verb) {
         let reason = match &verb {
             Verb::Bury { header } => Header::reason(header),
             _ => None,
@@ -325,21 +357,19 @@ impl Run {
             verb,
             payload_bytes: self.payload_bytes,
         };
-        match self
-            .served
-            .settles
-            .send(settlement, Instant::now() + FOREVER)
-            .await
-        {
+        let (served, span) = (self.served.clone(), Span::current());
+        let told = move |answer| span.in_scope(|| self.settled(answer, reason));
+        let until = Instant::now() + FOREVER;
+        served.settles.post(settlement, until, told).await;
+    }
+
+    fn settled(self, answer: Result<Answered>, reason: Option<String>) {
+        match answer {
             Ok(answered) => match answered.answer {
                 Word::Gone | Word::Foreign => {
                     tracing::warn!(answer = ?answered.answer, "too late to settle");
                 }
-                Word::Buried(letter) => self.runner.notices.tell(&Notice::Buried {
-                    key: self.key.clone(),
-                    letter,
-                    reason: reason.unwrap_or_default(),
-                }),
+                Word::Buried(letter) => self.tell_buried(letter, reason.unwrap_or_default()),
                 answer => tracing::debug!(?answer, "settled"),
             },
             Err(error) => tracing::error!(
@@ -347,5 +377,20 @@ impl Run {
                 "the end of this run could not be told to Redis; it will be run again"
             ),
         }
+    }
+
+    /// Not on the thread that renews leases: whoever asked to be told may take their time.
+    fn tell_buried(self, letter: u64, reason: String) {
+        let handle = self.runner.handle.clone();
+        handle.spawn(
+            async move {
+                self.runner.notices.tell(&Notice::Buried {
+                    key: self.key.clone(),
+                    letter,
+                    reason,
+                });
+            }
+            .in_current_span(),
+        );
     }
 }

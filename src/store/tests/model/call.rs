@@ -112,10 +112,14 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
         When::By(delay) => format!(">{delay}"),
     };
     match operation {
-        Operation::Schedule(items) => items.iter().for_each(|item| {
-            args(cmd, (item.id, item.mode, at(&item.when), item.header));
-            cmd.arg(item.payload);
-        }),
+        Operation::Schedule(items) => {
+            for alike in items.chunk_by(|a, b| (a.mode, a.header) == (b.mode, b.header)) {
+                args(cmd, (alike[0].mode, alike[0].header, alike.len()));
+                for item in alike {
+                    args(cmd, (item.id, at(&item.when), item.payload));
+                }
+            }
+        }
         Operation::Reschedule(items) => {
             items
                 .iter()
@@ -138,14 +142,19 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
                 args(cmd, (id, known.token(id, *holder)));
             }
         }
-        Operation::Settle { ends, .. } => ends.iter().for_each(|(id, holder, verb)| {
-            args(cmd, (id, known.token(id, *holder)));
-            match verb {
-                Verb::Done => args(cmd, ("done", "", "", "")),
-                Verb::Later(when, header, step) => args(cmd, ("later", at(when), header, step)),
-                Verb::Bury(header) => args(cmd, ("bury", "", header, "")),
+        Operation::Settle { ends, .. } => {
+            let token = |(id, holder, _): &(Id, _, _)| known.token(id, *holder);
+            for alike in ends.chunk_by(|a, b| token(a) == token(b) && a.2 == b.2) {
+                args(cmd, token(&alike[0]));
+                match &alike[0].2 {
+                    Verb::Done => args(cmd, ("done", "", "", "")),
+                    Verb::Later(when, header, step) => args(cmd, ("later", at(when), header, step)),
+                    Verb::Bury(header) => args(cmd, ("bury", "", header, "")),
+                }
+                args(cmd, alike.len());
+                alike.iter().for_each(|(id, ..)| args(cmd, id));
             }
-        }),
+        }
         Operation::Requeue(items) => items.iter().for_each(|(id, which, when)| {
             args(cmd, (id, known.letter(id, *which), at(when), REQUEUED));
         }),

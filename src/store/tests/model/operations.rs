@@ -92,7 +92,7 @@ pub(super) struct Placement {
 }
 
 /// Far apart, so that no answer depends on how fast a test runs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum When {
     /// So many ms from now.
     After(u64),
@@ -114,7 +114,7 @@ pub(super) enum Holder {
     Nobody,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verb {
     Done,
     Later(When, &'static str, &'static str),

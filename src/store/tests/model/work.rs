@@ -15,15 +15,14 @@ impl Ledger {
         fill: usize,
         lease: u64,
     ) -> (Vec<String>, Vec<Id>) {
-        self.raise_fence();
-        let now = self.ms();
+        let (now, fence) = (self.ms(), self.next_fence());
         let (answers, mut handed) = each_once(ids, |id| match self.jobs.get(id) {
             None => "absent".to_owned(),
             Some(Job::Leased(_)) => "leased".to_owned(),
             Some(Job::Pending(job)) if job.due > now => format!("early:{}", job.due - now),
             Some(Job::Pending(_)) if self.is_paused() => "paused".to_owned(),
             Some(Job::Pending(_)) => {
-                self.lease(id, token, lease);
+                self.lease(id, token, fence, lease);
                 "claimed".to_owned()
             }
         });
@@ -31,10 +30,11 @@ impl Ledger {
             let mut due = self.waiting();
             due.retain(|(due, _)| *due <= now);
             for (_, id) in due.into_iter().take(fill) {
-                self.lease(id, token, lease);
+                self.lease(id, token, fence, lease);
                 handed.push(id);
             }
         }
+        self.give_out(fence, &handed);
         (answers, handed)
     }
 
@@ -44,8 +44,8 @@ impl Ledger {
         ids: &[Id],
         lease: u64,
     ) -> (Vec<String>, Vec<Id>) {
-        self.raise_fence();
-        each_once(ids, |id| {
+        let fence = self.next_fence();
+        let (answers, handed) = each_once(ids, |id| {
             let Some(Job::Leased(run)) = self.jobs.get(id).cloned() else {
                 return "absent".to_owned();
             };
@@ -62,12 +62,14 @@ impl Ledger {
             } else if self.is_paused() {
                 "paused"
             } else {
-                self.lease(id, token, lease);
+                self.lease(id, token, fence, lease);
                 self.count("lapsed");
                 "claimed"
             };
             answer.to_owned()
-        })
+        });
+        self.give_out(fence, &handed);
+        (answers, handed)
     }
 
     /// A claim that is repeated: what its token still holds, for another while.
@@ -85,9 +87,8 @@ impl Ledger {
         held
     }
 
-    fn lease(&mut self, id: Id, token: &str, lease: u64) {
+    fn lease(&mut self, id: Id, token: &str, fence: u64, lease: u64) {
         let deadline = self.deadline(lease);
-        let fence = self.next_fence();
         let run = match self.jobs.remove(id) {
             Some(Job::Pending(Waiting { due, record })) => Run {
                 token: token.to_owned(),
@@ -117,16 +118,14 @@ impl Ledger {
         self.now.div_ceil(1000) + lease
     }
 
-    /// The values of this claim are larger than all before, and not below the time.
-    fn raise_fence(&mut self) {
-        let last = self.fence.unwrap_or_default();
-        self.fence = Some(last.max(self.now - 1));
+    /// The value of this claim is larger than all before, and not below the time.
+    fn next_fence(&self) -> u64 {
+        self.fence.map_or(self.now, |last| self.now.max(last + 1))
     }
 
-    fn next_fence(&mut self) -> u64 {
-        let fence = self.fence.expect("raised by every claim") + 1;
-        self.fence = Some(fence);
-        fence
+    /// The jobs of this claim have it; without any it is left for the next.
+    fn give_out(&mut self, fence: u64, handed: &[Id]) {
+        self.fence = Some(fence - u64::from(handed.is_empty()));
     }
 
     pub(super) fn renew(&mut self, id: Id, token: &str, lease: u64, longer: bool) -> String {
