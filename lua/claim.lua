@@ -107,7 +107,12 @@ reply[1] = paused and 'paused' or 'ok'
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing. A
 -- claim of nothing is remembered too, or its late original could claim for nobody.
-redis.call('ZREM', due_key, '', unpack(taken))
+if #ARGV == HEAD and #taken > 0 then
+  -- None was named, so they are the first ones, and a range goes in a third of the time.
+  redis.call('ZREMRANGEBYRANK', due_key, 0, #taken - 1)
+else
+  redis.call('ZREM', due_key, '', unpack(taken))
+end
 if #taken > 0 then
   -- What was not read may be of the wrong type. To find out by trying costs nothing where all
   -- is well.

@@ -182,7 +182,7 @@ fn start(command: Command) -> anyhow::Result<()> {
         Some(config) => EnvFilter::new(&config.log.filter.0),
         None => EnvFilter::try_from_env("KEYFALL_LOG").unwrap_or_else(|_| EnvFilter::new("error")),
     });
-    tokio::runtime::Runtime::new()?.block_on(async {
+    runtime()?.block_on(async {
         match command {
             Command::Schedule(options) => schedule::run(options).await,
             Command::Get(options) => get::run(options).await,
@@ -210,4 +210,13 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Bench(options) => bench::run(options).await,
         }
     })
+}
+
+/// A worker has a thread of its own, beside those of the runtime, so one core is left to it.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.saturating_sub(1).max(1))
+        .enable_all()
+        .build()
 }

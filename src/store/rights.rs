@@ -74,6 +74,9 @@ impl Store {
                 names.push((command, key.clone()));
             }
         }
+        // A range that ends before it begins.
+        tries.cmd("ZREMRANGEBYRANK").arg(&ledger.due).arg(1).arg(0);
+        names.push(("ZREMRANGEBYRANK", ledger.due));
         let answers = self
             .link
             .send(Request::Many(tries.ignore_errors()), until)
