@@ -12,7 +12,8 @@ use tower_layer::Layer;
 pub(crate) use self::routes::{RouteEntry, Routes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Endpoint, Handler, Job, JobService, Outcome, Route};
-use crate::routing::{self, Pattern};
+use crate::key::JobKey;
+use crate::routing::{self, Pattern, RouteTable};
 
 /// Which handler runs which job.
 ///
@@ -62,6 +63,8 @@ use crate::routing::{self, Pattern};
 pub struct Router<S = ()> {
     routes: Vec<Entry<S>>,
     fallback: Option<Entry<S>>,
+    /// Of these routes, made when it is first asked for.
+    table: OnceLock<Arc<RouteTable>>,
 }
 
 /// A route and what it takes.
@@ -78,6 +81,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         Router {
             routes: Vec::new(),
             fallback: None,
+            table: OnceLock::new(),
         }
     }
 
@@ -228,6 +232,29 @@ impl<S: Send + Sync + 'static> Router<S> {
         self.map(|route| route.layered(layer.clone()))
     }
 
+    /// The pattern of the route that a job belongs to. `None` if no route matches its key, so that
+    /// only a fallback could take it.
+    ///
+    /// ```
+    /// use keyfall::{JobKey, Router};
+    /// # async fn notify() {}
+    ///
+    /// let app: Router = Router::new()
+    ///     .route("app1:trans:notice:{order}", notify)
+    ///     .route("app1:trans:*:*", notify);
+    /// let key = JobKey::parse("app1:trans:notice:42")?;
+    /// assert_eq!(app.route_of(&key), Some("app1:trans:notice:{order}"));
+    /// # Ok::<(), keyfall::Error>(())
+    /// ```
+    pub fn route_of(&self, key: &JobKey) -> Option<&str> {
+        let table = self.table.get_or_init(|| {
+            let ranked = self.routes.iter().map(Entry::ranked).collect();
+            let table = RouteTable::new(ranked);
+            Arc::new(table.expect("routes are checked against each other when they are added"))
+        });
+        Some(self.routes[table.find(key)?].pattern.as_str())
+    }
+
     /// Gives the handlers their state. Routes that need another state, or none, can be
     /// added afterwards.
     pub fn with_state(self, state: S) -> Router {
@@ -242,6 +269,7 @@ impl<S: Send + Sync + 'static> Router<S> {
             return Err(routing::clash_error(&rival.pattern, &entry.pattern));
         }
         self.routes.push(entry);
+        self.table = OnceLock::new();
         Ok(self)
     }
 
@@ -264,6 +292,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         Router {
             routes: self.routes.into_iter().map(change).collect(),
             fallback: self.fallback.map(change),
+            table: self.table,
         }
     }
 }
@@ -296,6 +325,11 @@ impl<S> Entry<S> {
             route,
             endpoint: Arc::default(),
         }
+    }
+
+    /// As a table takes it.
+    fn ranked(&self) -> (Pattern, i32) {
+        (self.pattern.clone(), self.route.options.priority)
     }
 
     /// Only their order of registration could tell which of the two owns a key.
@@ -331,6 +365,7 @@ impl<S> Clone for Router<S> {
         Router {
             routes: self.routes.clone(),
             fallback: self.fallback.clone(),
+            table: self.table.clone(),
         }
     }
 }

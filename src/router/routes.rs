@@ -40,9 +40,8 @@ impl Routes {
     /// [`ErrorKind::InvalidRoute`](crate::ErrorKind::InvalidRoute) if the routes do not make a
     /// table.
     pub(super) fn new(routes: Vec<Entry<()>>, fallback: Option<Entry<()>>) -> Result<Self> {
-        let ranked = |it: &Entry<()>| (it.pattern.clone(), it.route.options.priority);
         Ok(Routes {
-            table: RouteTable::new(routes.iter().map(ranked).collect())?,
+            table: RouteTable::new(routes.iter().map(Entry::ranked).collect())?,
             fallback: fallback.is_some().then_some(routes.len()),
             routes: routes
                 .into_iter()

@@ -22,6 +22,7 @@ use super::listener::Listener;
 use super::notice::Notices;
 use super::roster::Roster;
 use super::running::leases::Leases;
+use super::running::limits::Limits;
 use super::running::runner::Runner;
 use super::running::slots::Slots;
 use crate::client::SettleTerms;
@@ -46,9 +47,15 @@ pub(crate) struct Plan {
     pub(crate) store: Arc<Store>,
     pub(crate) routes: Routes,
     pub(crate) settings: WorkerSettings,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) notices: Notices,
     /// Where handlers run.
     pub(crate) handlers: Handle,
+    /// Told by the engine when it hears what is due, or finds it all the same.
+    pub(crate) ready: CancellationToken,
+    /// Asks it to claim nothing more, and to end when what it has claimed has ended. Raised with
+    /// `gently`.
+    pub(crate) retired: CancellationToken,
     /// Asks for a graceful stop.
     pub(crate) gently: CancellationToken,
     /// Asks for a stop without grace.
@@ -76,18 +83,20 @@ async fn drive(plan: Plan) -> Result<()> {
         store,
         routes,
         settings,
+        limits,
         notices,
         handlers,
+        ready,
+        retired,
         gently,
         at_once,
     } = plan;
     tokio::select! {
         checked = check(&store, &routes, allow_eviction) => checked?,
-        () = gently.cancelled() => return Ok(()),
+        () = retired.cancelled() => return Ok(()),
     }
 
     let routes = Arc::new(routes);
-    let slots = Slots::new(settings.concurrency, &routes.routes);
     let dead = DeadLimits {
         count: settings.dead_count,
         age: settings.dead_age,
@@ -103,6 +112,8 @@ async fn drive(plan: Plan) -> Result<()> {
     let roster = Arc::new(Roster::new(store.clone(), routes.clone(), terms));
     let desk = Arc::new(Desk::default());
     let alarm = Alarm::new().map_err(cannot_start)?;
+    // From here on nothing fails, and the limits can be those of these routes.
+    let slots = Slots::new(&limits, &routes);
     let lengths = routes.routes.iter().filter_map(|route| route.lease);
     let shortest = lengths
         .min()
@@ -164,6 +175,7 @@ async fn drive(plan: Plan) -> Result<()> {
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
         leases: leases.clone(),
+        ready,
     };
     let mut claimer = Claimer::new(
         roster,
@@ -178,7 +190,7 @@ async fn drive(plan: Plan) -> Result<()> {
     // What finds work ends with the first word: nothing more is looked for.
     let finding = async {
         tokio::select! {
-            () = gently.cancelled() => {}
+            () = retired.cancelled() => {}
             () = listener.run(&link) => {}
             () = pacer.run() => {}
             () = reconciler.run() => {}
@@ -189,8 +201,10 @@ async fn drive(plan: Plan) -> Result<()> {
         }
     };
     let stopping = async {
-        gently.cancelled().await;
-        tracing::info!("stopping: nothing more is claimed");
+        retired.cancelled().await;
+        if gently.is_cancelled() {
+            tracing::info!("stopping: nothing more is claimed");
+        }
         runner.stop();
         heart.stop().await;
     };
@@ -208,14 +222,14 @@ async fn drive(plan: Plan) -> Result<()> {
     let working = async {
         tokio::join!(finding, stopping, async {
             tokio::select! {
-                () = claimer.run(&gently) => {}
+                () = claimer.run(&retired) => {}
                 // While Redis is away, claims have no end.
                 () = too_late.clone() => {}
             }
         });
         tokio::select! {
             biased;
-            () = all_free(&slots) => {}
+            () = slots.all_free() => {}
             () = too_late.clone() => {
                 if !at_once.is_cancelled() {
                     tracing::warn!(grace = ?settings.grace, "handlers are still running; their jobs are given back");
@@ -223,7 +237,7 @@ async fn drive(plan: Plan) -> Result<()> {
             }
         }
         leases.hand_back_all();
-        if timeout(HAND_BACK + settings.lease.notice(), all_free(&slots))
+        if timeout(HAND_BACK + settings.lease.notice(), slots.all_free())
             .await
             .is_err()
         {
@@ -235,7 +249,9 @@ async fn drive(plan: Plan) -> Result<()> {
         () = working => {}
         () = leases.run() => {}
     }
-    tracing::info!("stopped");
+    if gently.is_cancelled() {
+        tracing::info!("stopped");
+    }
     Ok(())
 }
 
@@ -273,11 +289,5 @@ async fn refresh(listener: &Listener) {
     loop {
         sleep(LOOKOUT).await;
         listener.refresh().await;
-    }
-}
-
-async fn all_free(slots: &Slots) {
-    while !slots.all_free() {
-        slots.freed().await;
     }
 }

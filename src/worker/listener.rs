@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio_util::sync::CancellationToken;
+
 use super::claiming::desk::Desk;
 use super::finding::events::Events;
 use super::finding::lookout::Lookout;
@@ -34,6 +36,8 @@ pub(crate) struct Listener {
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) leases: Arc<Leases>,
+    /// Told when events flow for the first time, or cannot.
+    pub(crate) ready: CancellationToken,
 }
 
 impl Listener {
@@ -47,6 +51,7 @@ impl Listener {
                         health.hears();
                     }
                     self.up().await;
+                    self.ready.cancel();
                 }
                 Signal::Gap(error) => {
                     self.events.are_heard(false);
@@ -54,6 +59,7 @@ impl Listener {
                     if let Some(health) = self.store.health() {
                         health.is_deaf(&error);
                     }
+                    self.ready.cancel();
                 }
                 Signal::Expired(name) => self.expired(name),
                 Signal::Wake(message) => self.woken(message),

@@ -2,6 +2,7 @@
 //!
 //! | part | what it does |
 //! |---|---|
+//! | [`rerouting`] | replaces its routes while it runs, each set of them with an engine of its own |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 //! | [`listener`] | hears `expired` events and wake-ups, and passes them on |
 //! | [`heart`] | says that this instance lives, and asks who else does |
@@ -19,22 +20,24 @@ mod heart;
 mod instances;
 mod listener;
 mod notice;
+mod rerouting;
 mod roster;
 mod running;
 
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::Dispatch;
 use tracing::subscriber::NoSubscriber;
 
 pub use notice::Notice;
 use notice::Notices;
+pub use rerouting::Rerouter;
+use rerouting::{Orders, Staff};
 #[cfg(feature = "internals")]
 pub(crate) use roster::Roster;
+use running::limits::Limits;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
@@ -67,6 +70,8 @@ pub struct Worker {
     router: Router,
     settings: WorkerSettings,
     notices: Notices,
+    rerouter: Rerouter,
+    orders: Orders,
 }
 
 /// While workers are replaced by others, nobody may have a route for a moment.
@@ -81,11 +86,14 @@ struct StopOnDrop {
 impl Worker {
     /// A worker with the default settings.
     pub fn new(client: Client, router: Router) -> Self {
+        let (rerouter, orders) = Rerouter::new();
         Worker {
             client,
             router,
             settings: WorkerSettings::default(),
             notices: Notices::default(),
+            rerouter,
+            orders,
         }
     }
 
@@ -141,6 +149,11 @@ impl Worker {
         self
     }
 
+    /// What gives it other routes while it runs.
+    pub fn rerouter(&self) -> Rerouter {
+        self.rerouter.clone()
+    }
+
     /// Runs until the process is asked to stop, by SIGTERM or Ctrl-C, and then stops
     /// gracefully. A second signal stops hard: what still runs is given back at once.
     ///
@@ -188,35 +201,16 @@ impl Worker {
 
     async fn run_with(self, gently: CancellationToken, at_once: CancellationToken) -> Result<()> {
         self.validate()?;
-        let plan = engine::Plan {
-            link: self.client.settings().link.clone(),
-            allow_eviction: self.client.settings().allow_eviction,
-            store: self.client.store_for_worker(self.notices.clone().health()),
-            routes: routes(self.router)?,
+        let staff = Staff {
+            client: self.client,
+            limits: Limits::new(self.settings.concurrency),
             settings: self.settings,
             notices: self.notices,
-            handlers: Handle::current(),
             gently: gently.clone(),
             at_once: at_once.clone(),
         };
         let _stop = StopOnDrop { gently, at_once };
-        let (ended, end) = oneshot::channel();
-        let log = Log::of_this_thread();
-        std::thread::Builder::new()
-            .name("keyfall".into())
-            .spawn(move || {
-                // Nobody waits any more if the future was dropped.
-                let _ = ended.send(log.within(|| engine::run(plan)));
-            })
-            .map_err(|error| {
-                Error::new(ErrorKind::Unavailable, "no thread could be started").because(error)
-            })?;
-        end.await.unwrap_or_else(|_| {
-            Err(Error::new(
-                ErrorKind::Damaged,
-                "the engine of the worker panicked; this is a fault of Keyfall",
-            ))
-        })
+        staff.run(self.router, self.orders).await
     }
 
     fn validate(&self) -> Result<()> {

@@ -32,6 +32,7 @@
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`pulling`] | consumers that pull: jobs wait until somebody asks, and are theirs then |
+//! | [`rerouting`] | routes that are replaced while a worker runs |
 //! | [`http`] | the HTTP API of `keyfall serve`, as its clients see it |
 //! | [`layers`] | layers of tower around the handlers of a worker |
 //! | [`mistakes`] | what the compiler says to those who write a handler that is none |
@@ -84,6 +85,7 @@ mod proxy;
 mod pulling;
 mod race;
 mod refused;
+mod rerouting;
 mod rights;
 mod runs;
 mod scheduling;

@@ -113,6 +113,9 @@ impl Claimer {
                 }
             }
         }
+        // Those who pull are served by others from now on.
+        self.news.close();
+        self.slots.retire();
         while let Some((served, lane, landing)) = flights.next().await {
             self.land(&served, lane, landing);
         }

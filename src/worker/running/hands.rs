@@ -24,6 +24,10 @@ impl Hands {
         }
     }
 
+    pub(super) fn limit_to(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// How many more jobs may be handed out.
     pub(super) fn room(&mut self, now: Instant) -> usize {
         if self.is_full() {

@@ -2,12 +2,16 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`slots`] | how many jobs may run at the same time; with [`rate`] and [`hands`], how many in a time, and how many in the hands of those who pull |
+//! | [`slots`] | the right to run a job, of those that one set of routes has |
+//! | [`limits`] | how many jobs may run at the same time, over all |
+//! | [`gate`] | how many on each route; with [`rate`] and [`hands`], how many in a time, and how many in the hands of those who pull |
 //! | [`runner`] | calls the handler, and settles |
 //! | [`leases`] | renews the leases of what runs |
 
+mod gate;
 mod hands;
 pub(super) mod leases;
+pub(super) mod limits;
 mod rate;
 pub(super) mod runner;
 pub(super) mod slots;

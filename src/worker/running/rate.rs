@@ -10,6 +10,7 @@ use crate::handler::Rate;
 /// The tokens of one route.
 #[derive(Debug)]
 pub(super) struct Bucket {
+    rate: Rate,
     size: f64,
     /// How long it takes for a token to come.
     each: Duration,
@@ -22,11 +23,16 @@ impl Bucket {
     pub(super) fn new(rate: Rate, now: Instant) -> Self {
         let size = f64::from(rate.jobs);
         Bucket {
+            rate,
             size,
             each: rate.per.div_f64(size),
             tokens: size,
             at: now,
         }
+    }
+
+    pub(super) fn rate(&self) -> Rate {
+        self.rate
     }
 
     /// How many there are.

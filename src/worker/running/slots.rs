@@ -1,49 +1,36 @@
-//! How many jobs may run at the same time: over all, and on each route. Where jobs go to those
-//! who pull them, a place in their hands counts as a slot.
+//! The slots of one set of routes. Where jobs go to those who pull them, a place in their hands
+//! counts as a slot.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
-use super::hands::Hands;
-use super::rate::Bucket;
+use super::gate::Gate;
+use super::limits::Limits;
 use crate::handler::{Place, Pull};
 use crate::key::Kind;
 use crate::lease::Lease;
-use crate::router::RouteEntry;
-
-/// How many jobs may wait to be settled without a slot, or as many as there are slots. Enough for
-/// several calls to be filled while others travel.
-const UNSETTLED: usize = 1024;
+use crate::router::Routes;
 
 /// So many slots are not halved: a smaller claim costs Redis more for each job.
 const FEW: usize = 64;
 
-/// Counts free slots. Whoever claims reserves first, so that nothing is claimed that has to
-/// wait for a slot.
+/// Counts free slots for one set of routes. Whoever claims reserves first, so that nothing is
+/// claimed that has to wait for a slot.
 pub(crate) struct Slots {
-    free: Mutex<Free>,
+    /// Shared with the routes before these and after them.
+    limits: Arc<Limits>,
+    /// By route.
+    gates: Vec<Arc<Gate>>,
     /// By route: who hands out its places, if it has any.
     pulls: Vec<Option<Pull>>,
-    /// Told whenever a slot became free, or a job was settled.
-    freed: Notify,
-}
-
-struct Free {
-    all: usize,
-    routes: Vec<usize>,
-    limits: Vec<usize>,
-    total: usize,
-    /// Jobs whose handler has ended and whose settlement has not, and that hold no slot.
-    unsettled: usize,
-    /// Jobs that were claimed for those who pull, and are not in their hands yet.
-    places: usize,
-    /// By route: how many may start in a time, if there is a limit.
-    rates: Vec<Option<Bucket>>,
-    /// By route: what those hold who pulled, if there is a limit.
-    hands: Vec<Option<Hands>>,
+    /// How many slots are taken, or hold what is to be settled.
+    taken: AtomicUsize,
+    /// Told when none is any more.
+    all_free: Notify,
 }
 
 /// The right to run one job of a route; given back when it is dropped.
@@ -66,37 +53,24 @@ enum Holds {
 
 impl Slots {
     /// `routes` are those of the worker; one without a limit has none of its own.
-    pub(crate) fn new(all: usize, routes: &[RouteEntry]) -> Arc<Self> {
-        let limits = routes.iter().map(|route| route.concurrency.unwrap_or(all));
-        let limits: Vec<usize> = limits.collect();
-        let now = Instant::now();
-        let rates = routes
-            .iter()
-            .map(|route| Some(Bucket::new(route.rate?, now)));
-        let hands = routes.iter().map(|route| {
-            route.pull.as_ref()?;
-            Some(Hands::new(route.concurrency?))
-        });
+    pub(crate) fn new(limits: &Arc<Limits>, routes: &Routes) -> Arc<Self> {
         Arc::new(Slots {
-            free: Mutex::new(Free {
-                all,
-                routes: limits.clone(),
-                limits,
-                total: all,
-                unsettled: 0,
-                places: 0,
-                rates: rates.collect(),
-                hands: hands.collect(),
-            }),
-            pulls: routes.iter().map(|route| route.pull.clone()).collect(),
-            freed: Notify::new(),
+            limits: limits.clone(),
+            gates: limits.gates(routes),
+            pulls: routes
+                .routes
+                .iter()
+                .map(|route| route.pull.clone())
+                .collect(),
+            taken: AtomicUsize::new(0),
+            all_free: Notify::new(),
         })
     }
 
     /// How many jobs of this route and kind could start now.
     pub(crate) fn free(&self, route: usize, kind: &Kind) -> usize {
         let wanted = self.pulls[route].as_ref().map(|pull| pull.places(kind));
-        self.lock().room(route, wanted)
+        self.room(route, wanted)
     }
 
     /// Whether a job of this route could start now.
@@ -104,7 +78,12 @@ impl Slots {
         let wanted = self.pulls[route]
             .as_ref()
             .map(|pull| usize::from(pull.has_places()));
-        self.lock().room(route, wanted) > 0
+        self.room(route, wanted) > 0
+    }
+
+    fn room(&self, route: usize, wanted: Option<usize>) -> usize {
+        let room = wanted.unwrap_or_else(|| self.limits.lock().free());
+        self.gates[route].lock().room(room)
     }
 
     /// How many slots of this route one claim takes at the most: where there are many, half of
@@ -113,36 +92,35 @@ impl Slots {
         if self.pulls[route].is_some() {
             return usize::MAX;
         }
-        let free = self.lock();
-        (free.total.min(free.limits[route]) / 2).max(FEW)
+        let limit = self.gates[route].lock().limit();
+        (self.limits.total().min(limit) / 2).max(FEW)
     }
 
     /// Takes up to `count` slots of this route, for jobs of this kind.
     pub(crate) fn reserve(self: &Arc<Self>, route: usize, kind: &Kind, count: usize) -> Vec<Slot> {
-        let slot = |holds| Slot {
-            slots: self.clone(),
-            route,
-            holds,
-            begun: false,
+        let slot = |holds| {
+            self.taken.fetch_add(1, Ordering::AcqRel);
+            Slot {
+                slots: self.clone(),
+                route,
+                holds,
+                begun: false,
+            }
         };
-        let mut free = self.lock();
         let Some(pull) = &self.pulls[route] else {
-            let taken = count.min(free.room(route, None));
-            free.all -= taken;
-            free.routes[route] -= taken;
-            free.take_tokens(route, taken);
-            drop(free);
-            return std::iter::repeat_with(|| slot(Holds::Run))
-                .take(taken)
-                .collect();
+            let mut all = self.limits.lock();
+            let mut gate = self.gates[route].lock();
+            let taken = gate.room(count.min(all.free()));
+            all.running += taken;
+            gate.take(taken);
+            drop((all, gate));
+            let slots = std::iter::repeat_with(|| slot(Holds::Run));
+            return slots.take(taken).collect();
         };
-        let places = pull.reserve(kind, free.room(route, Some(count)));
-        free.places += places.len();
-        if let Some(hands) = &mut free.hands[route] {
-            hands.reserve(places.len());
-        }
-        free.take_tokens(route, places.len());
-        drop(free);
+        let mut gate = self.gates[route].lock();
+        let places = pull.reserve(kind, gate.room(count));
+        gate.take(places.len());
+        drop(gate);
         let slots = places
             .into_iter()
             .map(|place| slot(Holds::Place(Some(place))));
@@ -151,59 +129,45 @@ impl Slots {
 
     /// A lease that was handed out runs for so long from now.
     pub(crate) fn extended(&self, lease: &Lease, length: Duration) {
-        let mut free = self.lock();
-        free.hands
-            .iter_mut()
-            .flatten()
-            .for_each(|hands| hands.extend(lease, length));
+        for gate in &self.gates {
+            gate.lock().extend(lease, length);
+        }
     }
 
     /// A lease that was handed out has ended.
     pub(crate) fn ended(&self, lease: &Lease) {
-        let mut free = self.lock();
-        free.hands
-            .iter_mut()
-            .flatten()
-            .for_each(|hands| hands.release(lease));
-        drop(free);
-        self.freed.notify_one();
+        for gate in &self.gates {
+            gate.lock().release(lease);
+        }
+        self.limits.tell_freed();
     }
 
     /// Returns when a route that could start nothing more, because of its rate or because of
     /// leases that were not ended, can again.
     pub(crate) async fn replenished(&self) {
-        let next = {
-            let (mut free, now) = (self.lock(), Instant::now());
-            let free = &mut *free;
-            let rates = free.rates.iter_mut().flatten().filter_map(|rate| {
-                rate.tokens(now);
-                rate.next()
-            });
-            let hands = free.hands.iter_mut().flatten().filter_map(|hands| {
-                hands.room(now);
-                hands.next()
-            });
-            rates.chain(hands).min()
-        };
-        match next {
+        let now = Instant::now();
+        let gates = self.gates.iter();
+        match gates.filter_map(|gate| gate.lock().next(now)).min() {
             Some(at) => sleep_until(at.into()).await,
             None => std::future::pending().await,
         }
     }
 
-    /// Whether no slot is taken, and nothing is to be settled.
-    pub(crate) fn all_free(&self) -> bool {
-        let free = self.lock();
-        free.all == free.total && free.unsettled == 0 && free.places == 0
+    /// Returns when no slot is taken, and nothing is to be settled.
+    pub(crate) async fn all_free(&self) {
+        while self.taken.load(Ordering::Acquire) > 0 {
+            self.all_free.notified().await;
+        }
     }
 
     /// Returns when a slot has become free since the last call.
     pub(crate) async fn freed(&self) {
-        self.freed.notified().await;
+        self.limits.freed().await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Free> {
-        self.free.lock().expect("no panic while held")
+    /// Nothing more is reserved here. What became free meanwhile is for the routes that follow.
+    pub(crate) fn retire(&self) {
+        self.limits.tell_freed();
     }
 }
 
@@ -219,9 +183,7 @@ impl Slot {
 
     /// Those who pulled are given the job, and its lease runs for so long from now.
     pub(crate) fn hand_out(&self, lease: Lease, length: Duration) {
-        if let Some(hands) = &mut self.slots.lock().hands[self.route] {
-            hands.hold(lease, Instant::now() + length);
-        }
+        self.gate().lock().hold(lease, Instant::now() + length);
     }
 
     /// They did not take it.
@@ -241,14 +203,22 @@ impl Slot {
     /// not wait for that; unless too many jobs are to be settled already. Then Redis must be
     /// away, and memory is bounded.
     pub(crate) fn handler_ended(&mut self) {
-        let mut free = self.slots.lock();
-        if matches!(self.holds, Holds::Run) && free.unsettled < free.total.max(UNSETTLED) {
-            free.unsettled += 1;
-            free.give_back(self.route);
-            self.holds = Holds::Nothing;
-            drop(free);
-            self.slots.freed.notify_one();
+        if !matches!(self.holds, Holds::Run) {
+            return;
         }
+        let mut all = self.slots.limits.lock();
+        if all.may_leave_unsettled() {
+            all.running -= 1;
+            all.unsettled += 1;
+            self.gate().lock().give_back();
+            self.holds = Holds::Nothing;
+            drop(all);
+            self.slots.limits.tell_freed();
+        }
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.slots.gates[self.route]
     }
 }
 
@@ -256,55 +226,34 @@ impl Drop for Slot {
     fn drop(&mut self) {
         // The place first: whoever is told of a free slot looks for it at once.
         drop(self.take_place());
-        let mut free = self.slots.lock();
-        if !self.begun
-            && let Some(rate) = &mut free.rates[self.route]
-        {
-            rate.give_back();
+        let mut all = self.slots.limits.lock();
+        let mut gate = self.gate().lock();
+        if !self.begun {
+            gate.give_back_token();
         }
         match self.holds {
-            Holds::Run => free.give_back(self.route),
-            Holds::Nothing => free.unsettled -= 1,
-            Holds::Place(_) => {
-                free.places -= 1;
-                if let Some(hands) = &mut free.hands[self.route] {
-                    hands.give_back();
-                }
+            Holds::Run => {
+                all.running -= 1;
+                gate.give_back();
             }
+            Holds::Nothing => all.unsettled -= 1,
+            Holds::Place(_) => gate.give_back(),
         }
-        drop(free);
-        self.slots.freed.notify_one();
-    }
-}
-
-impl Free {
-    /// How many jobs of a route could start now; where they are pulled, of those that are wanted.
-    fn room(&mut self, route: usize, wanted: Option<usize>) -> usize {
-        let now = Instant::now();
-        let room = wanted.unwrap_or(self.all.min(self.routes[route]));
-        let rate = self.rates[route].as_mut().map(|rate| rate.tokens(now));
-        let hands = self.hands[route].as_mut().map(|hands| hands.room(now));
-        [rate, hands].into_iter().flatten().fold(room, usize::min)
-    }
-
-    fn take_tokens(&mut self, route: usize, count: usize) {
-        if let Some(rate) = &mut self.rates[route] {
-            rate.take(count);
+        drop((all, gate));
+        self.slots.limits.tell_freed();
+        if self.slots.taken.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.slots.all_free.notify_one();
         }
-    }
-
-    fn give_back(&mut self, route: usize) {
-        self.all += 1;
-        self.routes[route] += 1;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::running::limits::UNSETTLED;
     use crate::{Handler, Router};
 
-    fn slots(all: usize, limits: &[Option<usize>]) -> Arc<Slots> {
+    fn routes(limits: &[Option<usize>]) -> Routes {
         let mut router: Router = Router::new();
         for (place, limit) in limits.iter().enumerate() {
             let pattern = format!("app1:trans:kind{place}:*");
@@ -313,11 +262,19 @@ mod tests {
                 None => router.route(&pattern, async || {}),
             };
         }
-        Slots::new(all, &router.finish().unwrap().routes)
+        router.finish().unwrap()
+    }
+
+    fn slots(all: usize, limits: &[Option<usize>]) -> Arc<Slots> {
+        Slots::new(&Limits::new(all), &routes(limits))
     }
 
     fn kind() -> Kind {
         Kind::parse("app1:trans:kind").unwrap()
+    }
+
+    fn is_all_free(slots: &Slots) -> bool {
+        slots.taken.load(Ordering::Relaxed) == 0
     }
 
     #[test]
@@ -330,7 +287,22 @@ mod tests {
         drop(first);
         assert_eq!((slots.free(0, &kind()), slots.free(1, &kind())), (3, 3));
         drop(second);
-        assert!(slots.all_free());
+        assert!(is_all_free(&slots));
+    }
+
+    #[test]
+    fn routes_that_replace_others_count_what_these_still_run() {
+        let limits = Limits::new(10);
+        let before = Slots::new(&limits, &routes(&[Some(3), Some(4), None]));
+        let mut running = before.reserve(0, &kind(), 2);
+        running.extend(before.reserve(1, &kind(), 4));
+        let after = Slots::new(&limits, &routes(&[Some(3), Some(5)]));
+        assert_eq!((after.free(0, &kind()), after.free(1, &kind())), (1, 1));
+        let further = after.reserve(0, &kind(), 9);
+        assert_eq!(further.len(), 1);
+        drop(running);
+        assert!(is_all_free(&before) && !is_all_free(&after));
+        assert_eq!((after.free(0, &kind()), after.free(1, &kind())), (2, 5));
     }
 
     #[test]
@@ -348,8 +320,8 @@ mod tests {
         jobs.remove(0);
         jobs[UNSETTLED - 1].handler_ended();
         assert_eq!(slots.free(0, &kind()), 1);
-        assert!(!slots.all_free());
+        assert!(!is_all_free(&slots));
         jobs.clear();
-        assert!(slots.all_free());
+        assert!(is_all_free(&slots));
     }
 }
