@@ -51,7 +51,7 @@ pub enum ErrorKind {
     /// ACL that is too narrow, a CA that is not trusted.
     Denied,
     /// This server or this data set cannot carry Keyfall: too old a version, an
-    /// eviction policy that would drop the ledger, another schema.
+    /// eviction policy that would drop the ledger, another schema, a job of a newer version.
     Incompatible,
     /// What is stored is not what Keyfall wrote.
     Damaged,

@@ -255,6 +255,17 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+impl RecordFault {
+    /// What is told to whoever wanted to use it.
+    pub(crate) fn of(&self, key: &JobKey) -> Error {
+        let (kind, remedy) = match self {
+            RecordFault::Newer(_) => (ErrorKind::Incompatible, ": use the version that wrote it"),
+            _ => (ErrorKind::Damaged, ""),
+        };
+        Error::new(kind, format!("{key}: {self}{remedy}"))
+    }
+}
+
 impl fmt::Display for RecordFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

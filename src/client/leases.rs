@@ -117,14 +117,14 @@ impl SettleLease<'_> {
         let Found::Leased { lease, record, .. } = found else {
             return Ok(Err(Settled::Gone));
         };
-        let damaged = |fault: String| Error::new(ErrorKind::Damaged, format!("{key}: {fault}"));
+        let damaged = || Error::new(ErrorKind::Damaged, format!("{key}: its lease is damaged"));
         let bytes = record.len();
-        let claimed = Claimed::parse(key.id().to_owned(), &lease, Vec::new())
-            .ok_or_else(|| damaged("its lease is damaged".into()))?;
+        let claimed =
+            Claimed::parse(key.id().to_owned(), &lease, Vec::new()).ok_or_else(damaged)?;
         if claimed.token != self.lease.token() {
             return Ok(Err(Settled::Taken));
         }
-        let record = Record::parse(record).map_err(|fault| damaged(fault.to_string()))?;
+        let record = Record::parse(record).map_err(|fault| fault.of(key))?;
         let ended = Ended {
             header: &record.header,
             attempt: record.header.attempts.saturating_add(claimed.claims),

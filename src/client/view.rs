@@ -92,8 +92,7 @@ impl JobView {
     }
 
     fn new(key: JobKey, state: JobState, due: UnixMs, record: Vec<u8>) -> Result<Self> {
-        let record = Record::parse(record)
-            .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
+        let record = Record::parse(record).map_err(|fault| fault.of(&key))?;
         Ok(JobView {
             key,
             state,
