@@ -41,20 +41,46 @@ impl Server {
             .payload_limit(PAYLOAD_LIMIT)
             .connect()
             .await;
-        match connected {
-            Err(error) if self.redis_url.is_none() && error.kind() == ErrorKind::Unavailable => {
-                Err(error).with_context(|| {
-                    format!(
-                        "no Redis was named, and none answers at {DEFAULT_URL}: name one with \
-                         `--redis-url` or KEYFALL_REDIS_URL, or start one with `keyfall dev`"
-                    )
-                })
-            }
-            connected => Ok(connected?),
-        }
+        explained(connected, self.redis_url.is_some())
     }
 
     pub(crate) fn redis_url(&self) -> &str {
         self.redis_url.as_deref().unwrap_or(DEFAULT_URL)
+    }
+}
+
+/// Says what to do where nobody answers, if nobody has said whom to ask either.
+pub(crate) fn explained(
+    connected: keyfall::Result<Client>,
+    is_named: bool,
+) -> anyhow::Result<Client> {
+    match connected {
+        Err(error) if !is_named && error.kind() == ErrorKind::Unavailable => Err(error)
+            .with_context(|| {
+                format!(
+                    "no Redis was named, and none answers at {DEFAULT_URL}: name one with \
+                     `--redis-url` or KEYFALL_REDIS_URL, or start one with `keyfall dev`"
+                )
+            }),
+        connected => Ok(connected?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn where_no_redis_was_named_one_is_offered() {
+        // Nobody listens there.
+        let connect = || Client::connect("redis://127.0.0.1:1");
+        let said = async |is_named| {
+            let error = explained(connect().await, is_named).unwrap_err();
+            assert!(error.chain().any(|cause| cause.is::<keyfall::Error>()));
+            format!("{error:#}")
+        };
+        assert!(said(false).await.contains("start one with `keyfall dev`"));
+        let named = said(true).await;
+        assert!(!named.contains("keyfall dev"), "{named}");
     }
 }

@@ -29,6 +29,7 @@ mod list;
 mod out;
 mod pause;
 mod progress;
+mod reload;
 mod schedule;
 mod serve;
 mod stop;

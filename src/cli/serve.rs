@@ -1,12 +1,17 @@
 //! `keyfall serve`: the daemon.
 
-use keyfall::Worker;
+use std::collections::HashMap;
+
+use axum_server::tls_rustls::RustlsConfig;
 use keyfall::target::Pull;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::daemon::config::{Args, Config, Http};
+use super::connect::explained;
+use super::reload::Reload;
+use crate::daemon::config::{Args, Config, Http, RouteConfig};
 use crate::daemon::tokens::Tokens;
-use crate::daemon::{Api, Settings, serve};
+use crate::daemon::{Api, RouteSet, RouteTerms, Routes, Settings, serve};
 
 #[derive(clap::Args)]
 pub(super) struct Options {
@@ -27,12 +32,46 @@ impl Options {
             anyhow::anyhow!("the configuration has {} fault{s}\n{faults}", faults.len())
         })
     }
+
+    /// The routes of the file and those of the command line.
+    ///
+    /// # Errors
+    /// If they clash.
+    pub(super) fn routes(&self, config: &Config, pull: &Pull) -> anyhow::Result<RouteSet> {
+        let all = [String::from("*:*:*:*")];
+        let patterns = match self.patterns.as_slice() {
+            [] if config.routes.is_empty() => &all,
+            patterns => patterns,
+        };
+        let mut router = config.router(pull);
+        for pattern in patterns {
+            router = router.try_route(pattern, pull.clone())?;
+        }
+        Ok(RouteSet {
+            router,
+            terms: terms(&config.routes),
+        })
+    }
 }
 
-fn settings(http: &Http, config: &Config) -> Settings {
+/// What each pattern says. Of routes with the same one, that of the highest priority has all jobs.
+fn terms(routes: &[RouteConfig]) -> HashMap<String, RouteTerms> {
+    let mut routes: Vec<&RouteConfig> = routes.iter().collect();
+    routes.sort_by_key(|route| route.priority);
+    let terms = |route: &RouteConfig| RouteTerms {
+        retry: route.retry.clone(),
+        payload_limit: route.payload_limit.map(|limit| limit.0),
+    };
+    let named = routes
+        .into_iter()
+        .map(|route| (route.pattern.clone(), terms(route)));
+    named.collect()
+}
+
+fn settings(http: &Http, tls: Option<RustlsConfig>) -> Settings {
     Settings {
         listen: http.listen,
-        tls: config.tls(),
+        tls,
         body_limit: http.body_limit.0,
         header_timeout: http.header_timeout,
         body_timeout: http.body_timeout,
@@ -43,33 +82,50 @@ fn settings(http: &Http, config: &Config) -> Settings {
     }
 }
 
+/// Says what it was told, and where.
+fn log_given(config: &Config) {
+    for (field, value, origin) in config.given() {
+        tracing::info!("{field} = {value} ({origin})");
+    }
+    for route in &config.routes {
+        tracing::info!("route {}", route.pattern);
+    }
+}
+
 pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> {
-    let settings = settings(&config.http, &config);
-    let scheme = if settings.tls.is_some() {
-        "https"
-    } else {
-        "http"
-    };
+    // From the beginning, or one that comes early would end the process.
+    let hangups = signal(SignalKind::hangup())?;
+    log_given(&config);
+    let tls = config.tls().map(RustlsConfig::from_config);
+    let settings = settings(&config.http, tls.clone());
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let tokens = match &config.tokens.file {
         Some(path) => Some(Box::new(Tokens::open(path)?) as _),
         None => None,
     };
     let (pull, stopping) = (Pull::new(), CancellationToken::new());
-    let mut routes = config.router(&pull);
-    let all = [String::from("*:*:*:*")];
-    let patterns = match options.patterns.as_slice() {
-        [] if config.routes.is_empty() => &all,
-        patterns => patterns,
+    let set = options.routes(&config, &pull)?;
+    let client = explained(config.client().connect().await, config.names_redis())?;
+    let worker = config.worker(client.clone(), set.router.clone());
+    let reload = Reload {
+        options,
+        pull: pull.clone(),
+        known: config.routes,
+        routes: Routes::new(set),
+        rerouter: worker.rerouter(),
+        tls,
     };
-    for pattern in patterns {
-        routes = routes.try_route(pattern, pull.clone())?;
-    }
-    let client = config.client().connect().await?;
-    let api = Api::new(client.clone(), pull, stopping.clone(), settings, tokens);
+    let api = Api::new(
+        client,
+        pull,
+        reload.routes.clone(),
+        stopping.clone(),
+        settings,
+        tokens,
+    );
     let serving = serve(api, |address| {
         println!("listening on {scheme}://{address}");
     });
-    let worker: Worker = config.worker(client, routes);
     let working = async {
         // It ends when the process is asked to stop; nothing is served any more then.
         let ended = worker.run().await;
@@ -81,6 +137,13 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         stopping.cancel();
         ended
     };
-    tokio::try_join!(serving, working)?;
+    // The worker first: it catches the signals that ask for a stop, which can come as soon as
+    // somebody was told where it listens.
+    let both = async { tokio::try_join!(biased; working, serving) };
+    tokio::select! {
+        biased;
+        ended = both => ended?,
+        () = reload.run(hangups) => unreachable!("it goes on as long as the process"),
+    };
     Ok(())
 }

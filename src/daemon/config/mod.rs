@@ -126,7 +126,7 @@ impl Config {
     }
 
     /// A client of this Redis, for [`connect`](ClientBuilder::connect). It takes payloads as
-    /// large as any route does, and up to the default of the library for what has no route.
+    /// large as a request can hold: what a job may have its route says, and that may change.
     pub(crate) fn client(&self) -> ClientBuilder {
         let redis = &self.redis;
         let mut builder = Client::builder(redis.url.reveal())
@@ -139,11 +139,7 @@ impl Config {
         if let (Some(chain), Some(key)) = (&redis.cert_file, &redis.key_file) {
             builder = builder.client_certificate_files(chain, key);
         }
-        let limits = self.routes.iter().filter_map(|route| route.payload_limit);
-        match limits.max() {
-            Some(limit) if limit.0 > PAYLOAD_LIMIT => builder.payload_limit(limit.0),
-            _ => builder,
-        }
+        builder.payload_limit(self.http.body_limit.0)
     }
 
     /// The routes. What is pulled of them is pulled from `pull`.
@@ -164,6 +160,12 @@ impl Config {
         self.tls.clone()
     }
 
+    /// Whether somebody has said where Redis is.
+    pub(crate) fn names_redis(&self) -> bool {
+        let mut given = self.given.iter();
+        given.any(|given| matches!(&*given.setting.field(), "redis.url" | "redis.url_file"))
+    }
+
     /// What was given, and not left at its default: the setting, the value without secrets, and
     /// where it was given.
     pub(crate) fn given(&self) -> impl Iterator<Item = (String, &str, &Origin)> {
@@ -174,9 +176,6 @@ impl Config {
 
 /// Names the file, where no flag does.
 const CONFIG_ENV: &str = "KEYFALL_CONFIG";
-
-/// What the library takes if it is not told.
-const PAYLOAD_LIMIT: usize = 1024 * 1024;
 
 /// Whoever may not be let in, must not get as far as to ask.
 fn check_access(settings: &Settings, sources: &mut Sources<'_>) {

@@ -28,7 +28,7 @@ pub(super) const FIELDS: [&str; 9] = [
 ];
 
 /// One route, checked. What is `None` was not said.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteConfig {
     pub(crate) pattern: String,
     pub(crate) target: Target,

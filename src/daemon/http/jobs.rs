@@ -4,13 +4,14 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use keyfall::{
-    Cancelled, Client, Error, ErrorKind, IfAbsent, IfPresent, JobKey, Placed, Rescheduled,
-    RetryPolicy, Scheduled, Updated,
+    Cancelled, Error, ErrorKind, IfAbsent, IfPresent, JobKey, Placed, Rescheduled, RetryPolicy,
+    Scheduled, Updated,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::Api;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key};
 use super::problem::Problem;
@@ -123,8 +124,8 @@ pub(super) async fn schedule_one(
     key: &JobKey,
     job: NewJobIn,
 ) -> Result<(StatusCode, ScheduledOut), Problem> {
-    let client = &caller.may_with(Scope::Schedule, key)?.client;
-    let scheduled = schedule(client, key, job).await?;
+    let api = caller.may_with(Scope::Schedule, key)?;
+    let scheduled = schedule(api, key, job).await?;
     let (status, placed) = match scheduled.placed {
         Placed::Created => (StatusCode::CREATED, "created"),
         Placed::Replaced => (StatusCode::OK, "replaced"),
@@ -138,7 +139,7 @@ pub(super) async fn schedule_one(
     Ok((status, out))
 }
 
-async fn schedule(client: &Client, key: &JobKey, job: NewJobIn) -> Result<Scheduled, Problem> {
+async fn schedule(api: &Api, key: &JobKey, job: NewJobIn) -> Result<Scheduled, Problem> {
     check_when(job.after, job.at)?;
     let (after, attempts) = (job.after, job.attempts);
     let refused = |error: Error| match error.kind() {
@@ -146,7 +147,9 @@ async fn schedule(client: &Client, key: &JobKey, job: NewJobIn) -> Result<Schedu
         ErrorKind::InvalidSetting => Problem::from(error).field("timeout"),
         _ => Problem::of_time(error, after),
     };
-    let mut call = client.schedule_bytes(key, payload(job.payload, job.payload_base64)?);
+    let payload = payload(job.payload, job.payload_base64)?;
+    api.routes.check_payload(key, payload.len())?;
+    let mut call = api.client.schedule_bytes(key, payload);
     if let Some(Span(delay)) = job.after {
         call = call.after(delay);
     }
@@ -304,13 +307,14 @@ pub(super) async fn update_one(
     key: &JobKey,
     new: PayloadIn,
 ) -> Result<(StatusCode, Option<ChangedOut>), Problem> {
-    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    let api = caller.may_with(Scope::Schedule, key)?;
     if new.payload.is_none() && new.payload_base64.is_none() {
         let detail = "there is no payload: give `payload`, be it `null`, or `payload_base64`";
         return Err(Problem::invalid("payload", detail));
     }
     let new = payload(new.payload, new.payload_base64)?;
-    let (successor, due) = match client.update_payload_bytes(key, new).await? {
+    api.routes.check_payload(key, new.len())?;
+    let (successor, due) = match api.client.update_payload_bytes(key, new).await? {
         Updated::Updated(due) => (false, due),
         Updated::SuccessorUpdated(due) => (true, due),
         Updated::Running => return Ok((StatusCode::ACCEPTED, None)),

@@ -14,6 +14,7 @@
 //! | [`dead`] | dead letters |
 //! | [`kinds`] | kinds, their counts, and pausing them |
 //! | [`instances`] | who runs what |
+//! | [`routes`](self::routes) | what the routes say of a job |
 //! | [`pull`] | hands out jobs, and takes back their leases |
 //! | [`health`] | whether it lives, and whether it can serve |
 //! | [`openapi`] | the document that describes all of it |
@@ -39,6 +40,7 @@ mod openapi;
 mod problem;
 mod pull;
 mod rate;
+mod routes;
 mod server;
 mod settings;
 #[cfg(test)]
@@ -55,9 +57,10 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use utoipa_axum::routes as calls;
 
 pub(crate) use auth::{Grant, Scope, Tokens};
+pub(crate) use routes::{RouteSet, RouteTerms, Routes};
 pub(crate) use server::serve;
 pub(crate) use settings::Settings;
 
@@ -69,6 +72,7 @@ pub(crate) struct Api {
     client: Client,
     /// Who pulls.
     pull: Pull,
+    routes: Routes,
     /// Raised when the daemon is to stop: then nobody is kept waiting.
     stopping: CancellationToken,
     settings: Settings,
@@ -81,10 +85,11 @@ pub(crate) struct Api {
 type Shared = axum::extract::State<Arc<Api>>;
 
 impl Api {
-    /// What `pull` has is pulled, until `stopping` is raised.
+    /// What `pull` has is pulled, as `routes` say, until `stopping` is raised.
     pub(crate) fn new(
         client: Client,
         pull: Pull,
+        routes: Routes,
         stopping: CancellationToken,
         settings: Settings,
         tokens: Option<Box<dyn Tokens>>,
@@ -92,6 +97,7 @@ impl Api {
         Api {
             client,
             pull,
+            routes,
             stopping,
             rate: settings.requests_per_second.map(Rate::new),
             settings,
@@ -104,33 +110,33 @@ impl Api {
 /// All routes, and the document that describes them.
 fn router(api: Arc<Api>) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(openapi::Document::openapi())
-        .routes(routes!(jobs::put, jobs::show, jobs::cancel))
-        .routes(routes!(jobs::postpone))
-        .routes(routes!(jobs::fire))
-        .routes(routes!(jobs::put_payload))
-        .routes(routes!(list::list))
-        .routes(routes!(bulk::cancel))
-        .routes(routes!(bulk::postpone))
-        .routes(routes!(bulk::fire))
-        .routes(routes!(batch::batch))
-        .routes(routes!(dead::show, dead::delete))
-        .routes(routes!(dead::requeue))
-        .routes(routes!(dead::requeue_many))
-        .routes(routes!(dead::delete_many))
-        .routes(routes!(kinds::list))
-        .routes(routes!(kinds::show))
-        .routes(routes!(kinds::paused))
-        .routes(routes!(kinds::pause))
-        .routes(routes!(kinds::resume))
-        .routes(routes!(instances::routes))
-        .routes(routes!(instances::list))
-        .routes(routes!(pull::pull))
-        .routes(routes!(pull::finish))
-        .routes(routes!(pull::extend))
-        .routes(routes!(pull::fail))
-        .routes(routes!(openapi::show))
-        .routes(routes!(health::livez))
-        .routes(routes!(health::readyz))
+        .routes(calls!(jobs::put, jobs::show, jobs::cancel))
+        .routes(calls!(jobs::postpone))
+        .routes(calls!(jobs::fire))
+        .routes(calls!(jobs::put_payload))
+        .routes(calls!(list::list))
+        .routes(calls!(bulk::cancel))
+        .routes(calls!(bulk::postpone))
+        .routes(calls!(bulk::fire))
+        .routes(calls!(batch::batch))
+        .routes(calls!(dead::show, dead::delete))
+        .routes(calls!(dead::requeue))
+        .routes(calls!(dead::requeue_many))
+        .routes(calls!(dead::delete_many))
+        .routes(calls!(kinds::list))
+        .routes(calls!(kinds::show))
+        .routes(calls!(kinds::paused))
+        .routes(calls!(kinds::pause))
+        .routes(calls!(kinds::resume))
+        .routes(calls!(instances::routes))
+        .routes(calls!(instances::list))
+        .routes(calls!(pull::pull))
+        .routes(calls!(pull::finish))
+        .routes(calls!(pull::extend))
+        .routes(calls!(pull::fail))
+        .routes(calls!(openapi::show))
+        .routes(calls!(health::livez))
+        .routes(calls!(health::readyz))
         .with_state(api.clone())
         .split_for_parts();
     // Only this call knows it; a second router would say the same.

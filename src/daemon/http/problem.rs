@@ -136,6 +136,17 @@ impl Problem {
         Problem::new(status, "payload_too_large", title, detail)
     }
 
+    /// A payload with more bytes than the route of its job takes.
+    pub(super) fn payload_too_large(bytes: usize, rule: &str) -> Self {
+        let detail = format!(
+            "the payload has {bytes} bytes, {rule}: store it elsewhere and schedule a reference \
+             to it, or raise the `payload_limit` of the route"
+        );
+        let title = "The payload is too large";
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Problem::new(status, "payload_too_large", title, detail).field("payload")
+    }
+
     /// A body that did not come in time.
     pub(super) fn too_slow(patience: Duration) -> Self {
         let detail = format!(
@@ -296,7 +307,8 @@ impl From<Error> for Problem {
         };
         let mut problem = Problem::new(status, code, title, error.to_string());
         problem.field = field.map(Into::into);
-        if error.is_retryable() {
+        // Where Redis refuses us, trying again at once is in vain, and later is not.
+        if error.is_retryable() || status == S::SERVICE_UNAVAILABLE {
             problem.retry_later(1);
         }
         problem

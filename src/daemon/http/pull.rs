@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::problem::Problem;
+use super::routes::Routes;
 use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
 
 /// The longest that a pull holds its connection. Proxies between cut longer ones.
@@ -274,14 +275,16 @@ async fn extend_one(way: Way, lease: Lease, length: Duration) -> Result<Became, 
 
 type Became = (&'static str, Option<Time>, Option<u64>);
 
-/// The way to the job of a lease, and to where its route counts it.
+/// The way to the job of a lease, and to what its route says and counts.
 struct Way {
     client: Client,
     pull: Pull,
+    routes: Routes,
 }
 
 async fn settle(way: Way, lease: Lease, outcome: Outcome) -> Result<Became, Problem> {
-    let settled = way.client.settle(&lease, outcome).await?;
+    let policy = way.routes.retry(lease.key());
+    let settled = way.client.settle(&lease, outcome).retry(policy).await?;
     way.pull.ended(&lease);
     Ok(match settled {
         Settled::Done => ("done", None, None),
@@ -329,6 +332,7 @@ fn held(caller: &Caller, lease: &str) -> Result<(Way, Lease), Problem> {
     let way = Way {
         client: api.client.clone(),
         pull: api.pull.clone(),
+        routes: api.routes.clone(),
     };
     Ok((way, lease))
 }

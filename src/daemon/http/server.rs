@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use axum_server::tls_rustls::RustlsAcceptor;
 use axum_server::{Handle, Server};
 use hyper_util::rt::TokioTimer;
 
@@ -20,7 +20,7 @@ const BUFFER: usize = 64 * 1024;
 pub(crate) async fn serve(api: Api, bound: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
     let settings = api.settings.clone();
     let listen = settings.listen;
-    let tls = settings.tls.clone().map(RustlsConfig::from_config);
+    let tls = settings.tls.clone();
     let listener = std::net::TcpListener::bind(listen)
         .with_context(|| format!("http.listen: {listen} cannot be listened on"))?;
     listener.set_nonblocking(true)?;

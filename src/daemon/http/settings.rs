@@ -2,18 +2,17 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ServerConfig;
+use axum_server::tls_rustls::RustlsConfig;
 
 /// The settings of the section `http`.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Where to listen.
     pub(crate) listen: SocketAddr,
-    /// What HTTPS is served with. Plain HTTP without it.
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// What HTTPS is served with, which can be replaced meanwhile. Plain HTTP without it.
+    pub(crate) tls: Option<RustlsConfig>,
     /// The largest body of a request, and the longest line of a batch, in bytes.
     pub(crate) body_limit: usize,
     /// How long a client may take for the head of a request, and how long a connection may be

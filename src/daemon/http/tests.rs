@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::auth::{Grant, Scope, Tokens};
-use super::{Api, Settings, router};
+use super::{Api, RouteSet, Routes, Settings, router};
 
 /// A token is its scopes and a prefix, such as `read,schedule/app1:`.
 struct Telling;
@@ -64,7 +64,14 @@ impl Daemon {
         let client = Client::connect(&redis.url()).await.unwrap();
         let stopping = CancellationToken::new();
         let tokens = Some(Box::new(Telling) as _);
-        let api = Api::new(client, Pull::new(), stopping, settings, tokens);
+        let api = Api::new(
+            client,
+            Pull::new(),
+            Routes::new(RouteSet::default()),
+            stopping,
+            settings,
+            tokens,
+        );
         Daemon {
             router: router(Arc::new(api)),
             _redis: redis,

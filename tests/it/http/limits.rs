@@ -232,22 +232,8 @@ async fn a_request_keeps_its_id_and_is_logged() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn it_serves_https() {
-    let site = Site::new("http-tls").await;
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let files = std::env::temp_dir().join(format!("keyfall-https-{:016x}", rand::random::<u64>()));
-    std::fs::create_dir(&files).unwrap();
-    let (cert, key) = (files.join("cert.pem"), files.join("key.pem"));
-    std::fs::write(&cert, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
-    let daemon = Daemon::with(
-        &site,
-        &["--http-tls-cert-file", cert, "--http-tls-key-file", key],
-    );
-    assert!(daemon.url.starts_with("https://"));
-
+/// Whether who trusts this certificate, and no other, is served.
+async fn trusts(daemon: &Daemon, cert: &str) -> bool {
     let mut roots = RootCertStore::empty();
     roots
         .add(rustls::pki_types::CertificateDer::from_pem_file(cert).unwrap())
@@ -264,15 +250,53 @@ async fn it_serves_https() {
     let answer = tokio::task::spawn_blocking(move || {
         let socket = Plain::connect(address).unwrap();
         let mut stream = StreamOwned::new(client, socket);
-        stream
-            .write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            .unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
     });
-    let answer = answer.await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    match answer.await.unwrap() {
+        Ok(answer) => {
+            assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+            false
+        }
+    }
+}
+
+#[tokio::test]
+async fn it_serves_https() {
+    let site = Site::new("http-tls").await;
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let files = std::env::temp_dir().join(format!("keyfall-https-{:016x}", rand::random::<u64>()));
+    std::fs::create_dir(&files).unwrap();
+    let (cert, key) = (files.join("cert.pem"), files.join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let daemon = Daemon::with(
+        &site,
+        &["--http-tls-cert-file", cert, "--http-tls-key-file", key],
+    );
+    assert!(daemon.url.starts_with("https://"));
+
+    // Their names are the same, and only the certificate tells them apart.
+    assert!(trusts(&daemon, cert).await);
+    let other = std::fs::read(cert).unwrap();
+    let renewed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(cert, renewed.cert.pem()).unwrap();
+    std::fs::write(key, renewed.signing_key.serialize_pem()).unwrap();
+    assert!(!trusts(&daemon, cert).await);
+    kill_process(Pid::from_child(&daemon.process.child), Signal::HUP).unwrap();
+    eventually("it is renewed", async || {
+        trusts(&daemon, cert).await.then_some(())
+    })
+    .await;
+    std::fs::write(cert, other).unwrap();
+    assert!(!trusts(&daemon, cert).await);
 
     let swapped = ["--http-tls-cert-file", key, "--http-tls-key-file", key];
     let refused = Daemon::command(&site, &swapped).output().unwrap();

@@ -3,14 +3,18 @@
 //! | module | what it proves |
 //! |---|---|
 //! | [`calls`] | each call on one job, and each problem that it can be answered with |
+//! | [`hindered`] | what is said where Redis is full, read-only, of a newer version or refuses us |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
 //! | [`document`] | document, router and manual agree |
+//! | [`reloading`] | SIGHUP; what the routes say of a failure and of a payload |
 //! | [`limits`] | what is too large, too slow or too much; TLS, ids, the log, the stop |
 
 mod calls;
 mod document;
+mod hindered;
 mod limits;
 mod many;
+mod reloading;
 
 use std::process::Command;
 use std::time::Duration;

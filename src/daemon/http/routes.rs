@@ -1,0 +1,83 @@
+//! What the routes of this daemon say of a job. They can be replaced while it serves.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use keyfall::{JobKey, RetryPolicy, Router};
+
+use super::problem::Problem;
+
+/// What the library takes if it is not told.
+const PAYLOAD_LIMIT: usize = 1024 * 1024;
+
+/// What a route says where a call has to know it; the default, if it is `None`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RouteTerms {
+    pub(crate) retry: Option<RetryPolicy>,
+    /// The largest payload that is taken for it, in bytes.
+    pub(crate) payload_limit: Option<usize>,
+}
+
+/// The routes, and what those of these patterns say.
+#[derive(Debug, Default)]
+pub(crate) struct RouteSet {
+    pub(crate) router: Router,
+    pub(crate) terms: HashMap<String, RouteTerms>,
+}
+
+/// The routes as they are now. Clones have the same.
+#[derive(Clone)]
+pub(crate) struct Routes(Arc<RwLock<Arc<RouteSet>>>);
+
+impl Routes {
+    pub(crate) fn new(routes: RouteSet) -> Self {
+        Routes(Arc::new(RwLock::new(Arc::new(routes))))
+    }
+
+    /// From now on these count.
+    pub(crate) fn replace(&self, routes: RouteSet) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
+    }
+
+    /// The policy of a job that has none of its own.
+    pub(super) fn retry(&self, key: &JobKey) -> RetryPolicy {
+        let set = self.now();
+        let (_, terms) = set.of(key);
+        terms.and_then(|it| it.retry.clone()).unwrap_or_default()
+    }
+
+    /// Whether a payload of so many bytes is taken for this job.
+    pub(super) fn check_payload(&self, key: &JobKey, bytes: usize) -> Result<(), Problem> {
+        let set = self.now();
+        let (pattern, terms) = set.of(key);
+        let limit = terms.and_then(|it| it.payload_limit);
+        if bytes <= limit.unwrap_or(PAYLOAD_LIMIT) {
+            return Ok(());
+        }
+        let rule = match (pattern, limit) {
+            (Some(pattern), Some(limit)) => {
+                format!("more than the {limit} that its route `{pattern}` takes")
+            }
+            (Some(pattern), None) => {
+                format!("more than the {PAYLOAD_LIMIT} of a route without a limit, `{pattern}`")
+            }
+            (None, _) => format!("more than the {PAYLOAD_LIMIT} of a job without a route here"),
+        };
+        Err(Problem::payload_too_large(bytes, &rule))
+    }
+
+    fn now(&self) -> Arc<RouteSet> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl RouteSet {
+    /// The route of a job, and what it says.
+    fn of(&self, key: &JobKey) -> (Option<&str>, Option<&RouteTerms>) {
+        let pattern = self.router.route_of(key);
+        (pattern, pattern.and_then(|it| self.terms.get(it)))
+    }
+}
