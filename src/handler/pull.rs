@@ -384,6 +384,11 @@ impl Pulled {
         self.length
     }
 
+    /// Whether it has gone back in the meantime, because its worker stopped.
+    pub fn has_gone_back(&self) -> bool {
+        self.accept.is_closed()
+    }
+
     /// Takes the job over. `None` if it has gone back in the meantime, because its worker
     /// stopped.
     pub fn accept(self) -> Option<(Job, Lease)> {

@@ -174,18 +174,20 @@ pub(super) async fn pull(caller: Caller, Body(wanted): Body<PullIn>) -> Result<R
 }
 
 /// An answer whose jobs are the consumer's once it was read to its end by the connection. If that
-/// breaks before, they go back.
+/// breaks before, they go back; and if one of them has gone back before, the answer has no end, so
+/// that nobody takes it for theirs.
 fn handed_over(text: Vec<u8>, pulled: Vec<Pulled>) -> Answer {
-    let parts = stream::unfold((Some(text), pulled), async |(text, pulled)| {
-        let Some(text) = text else {
-            // One that has gone back in the meantime will be found gone by its consumer.
+    let parts = stream::unfold((Some(text), pulled), async |(text, pulled)| match text {
+        Some(text) => Some((Ok(Bytes::from(text)), (None, pulled))),
+        None if pulled.iter().any(Pulled::has_gone_back) => {
+            let error = std::io::Error::other("the worker stopped before the jobs were handed out");
+            Some((Err(error), (None, Vec::new())))
+        }
+        None => {
+            // One that goes back in this instant will be found gone by its consumer.
             pulled.into_iter().for_each(|one| drop(one.accept()));
-            return None;
-        };
-        Some((
-            Ok::<_, std::convert::Infallible>(Bytes::from(text)),
-            (None, pulled),
-        ))
+            None
+        }
     });
     Answer::from_stream(parts)
 }
