@@ -161,7 +161,7 @@ pub(crate) const LEASES: std::ops::RangeInclusive<Duration> =
 
 /// How long a lease is, and what follows from that.
 #[cfg(feature = "worker")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeaseLength(pub(crate) Duration);
 
 #[cfg(feature = "worker")]

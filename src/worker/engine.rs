@@ -114,11 +114,11 @@ async fn drive(plan: Plan) -> Result<()> {
     let alarm = Alarm::new().map_err(cannot_start)?;
     // From here on nothing fails, and the limits can be those of these routes.
     let slots = Slots::new(&limits, &routes);
-    let lengths = routes.routes.iter().filter_map(|route| route.lease);
-    let shortest = lengths
-        .min()
-        .map_or(settings.lease.0, |one| one.min(settings.lease.0));
-    let leases = Leases::new(LeaseLength(shortest));
+    let lengths = routes.routes.iter().map(|route| route.lease);
+    let lengths = lengths.map(|lease| lease.map_or(settings.lease, LeaseLength));
+    let shortest = lengths.clone().min().unwrap_or(settings.lease);
+    let longest = lengths.max().unwrap_or(settings.lease);
+    let leases = Leases::new(shortest);
     let runner = Runner::new(
         handlers,
         routes.clone(),
@@ -142,7 +142,7 @@ async fn drive(plan: Plan) -> Result<()> {
         desk.clone(),
         pacer.clone(),
         events.clone(),
-        settings.lease.renewal(),
+        longest.renewal(),
     );
     let lookout = Lookout::new(
         store.clone(),

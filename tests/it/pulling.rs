@@ -380,6 +380,27 @@ async fn what_is_in_nobodys_hands_goes_back_when_its_worker_stops() {
 }
 
 #[tokio::test]
+async fn a_worker_that_starts_waits_as_its_routes_have_leases_and_no_longer() {
+    let site = Site::new("pull-hold").await;
+    let pull = Pull::new();
+    let start = || {
+        let router = Router::new().route(&site.pattern(), pull.clone().lease(SECOND));
+        Running::start(site.worker(router).lease(HOUR))
+    };
+    let worker = start();
+    site.client.schedule(site.key("a"), "").await.unwrap();
+    one(&pull).await;
+    worker.stop().await;
+    site.reaches(&site.key("a"), JobState::Lapsed).await;
+    let worker = start();
+    let (job, lease) = one(&pull).await;
+    assert_eq!(job.attempt(), 2);
+    site.client.settle(&lease, Outcome::Done).await.unwrap();
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn leases_outlive_the_process_that_claimed_them() {
     let site = Site::new("pull-mortal").await;
     let pull = Pull::new();
