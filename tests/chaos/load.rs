@@ -2,22 +2,23 @@
 //! moved, replaced, changed and cancelled. Every call is written down before it is sent and
 //! when it is answered.
 
-use std::future::IntoFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use keyfall::{Cancelled, Client, Error, ErrorKind, Placed, Rescheduled, Updated};
+use keyfall::Client;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::task::TaskTracker;
 
+use crate::daemons::{Daemons, Ports};
 use crate::journal::{Answer, Ask, Journal, What};
 use crate::order::{Order, Plan};
 use crate::process;
+use crate::service::{Desk, Service};
 use crate::sundry;
 
 /// The kinds that there are jobs of.
@@ -39,6 +40,8 @@ pub(crate) struct Terms {
     /// Among the producers.
     pub(crate) number: u64,
     pub(crate) url: String,
+    /// Whether it schedules over HTTP, and where.
+    pub(crate) daemons: Option<Ports>,
     pub(crate) journals: PathBuf,
     pub(crate) seed: u64,
     pub(crate) stories_a_second: f64,
@@ -61,8 +64,13 @@ pub(crate) fn main(terms: Terms) {
 async fn produce(terms: Terms) {
     let client = Client::connect(&terms.url).await.expect("Redis is there");
     let mut random = StdRng::seed_from_u64(terms.seed);
+    let service = match &terms.daemons {
+        Some(ports) => Service::Daemons(Desk::new(Daemons::new(ports))),
+        None => Service::Redis(client.clone()),
+    };
     let producer = Arc::new(Producer {
         client,
+        service,
         journal: Journal::open(&terms.journals, &terms.name),
         calls: AtomicU64::new(0),
         versions: AtomicU64::new(terms.number << 32),
@@ -181,6 +189,7 @@ fn imagine_plan(random: &mut StdRng, special: &[(Plan, u32)]) -> Plan {
 
 pub(crate) struct Producer {
     pub(crate) client: Client,
+    service: Service,
     journal: Journal,
     calls: AtomicU64,
     versions: AtomicU64,
@@ -200,10 +209,10 @@ impl Producer {
             Then::Nothing => {}
             Then::Cancel => self.cancel(key).await,
             Then::Move => {
-                let call = self.client.reschedule(key).after(story.second_delay);
-                self.reschedule(key, call.into_future()).await;
+                let answer = self.service.postpone(key, story.second_delay);
+                self.note(key, Ask::Move, answer).await;
             }
-            Then::FireNow => self.reschedule(key, self.client.fire_now(key)).await,
+            Then::FireNow => self.note(key, Ask::Move, self.service.fire_now(key)).await,
             Then::Replace => self.schedule(key, Plan::Done, story.second_delay).await,
             Then::Update => self.update(key).await,
             Then::Disturb => match story.pause.as_millis() % 3 {
@@ -221,52 +230,16 @@ impl Producer {
 
     async fn schedule(&self, key: &str, plan: Plan, delay: Duration) {
         let order = self.order(plan);
-        let mut call = self.client.schedule(key, &order).after(delay);
-        if let Some(attempts) = plan.attempts() {
-            call = call.attempts(attempts);
-        }
-        if let Some(timeout) = plan.timeout() {
-            call = call.timeout(timeout);
-        }
         let ask = Ask::Schedule {
             version: order.version,
             deadly: plan.is_deadly(),
         };
-        let answer = async {
-            Ok(match call.await?.placed {
-                Placed::Replaced => Answer::Replaced,
-                Placed::Succeeds => Answer::Follows,
-                _ => Answer::Done,
-            })
-        };
+        let answer = self.service.schedule(key, &order, delay);
         self.note(key, ask, answer).await;
     }
 
     async fn cancel(&self, key: &str) {
-        let call = self.client.cancel(key);
-        let answer = async {
-            Ok(match call.await? {
-                Cancelled::Cancelled => Answer::Cancelled,
-                Cancelled::Running => Answer::Running,
-                Cancelled::Absent => Answer::Absent,
-            })
-        };
-        self.note(key, Ask::Cancel, answer).await;
-    }
-
-    async fn reschedule(
-        &self,
-        key: &str,
-        call: impl Future<Output = keyfall::Result<Rescheduled>>,
-    ) {
-        let answer = async {
-            Ok(match call.await? {
-                Rescheduled::Running => Answer::Running,
-                Rescheduled::Absent => Answer::Absent,
-                _ => Answer::Done,
-            })
-        };
-        self.note(key, Ask::Move, answer).await;
+        self.note(key, Ask::Cancel, self.service.cancel(key)).await;
     }
 
     /// Another payload makes another version of what is there.
@@ -275,21 +248,14 @@ impl Producer {
         let ask = Ask::Update {
             version: order.version,
         };
-        let answer = async {
-            Ok(match self.client.update_payload(key, &order).await? {
-                Updated::Running => Answer::Running,
-                Updated::Absent => Answer::Absent,
-                _ => Answer::Done,
-            })
-        };
-        self.note(key, ask, answer).await;
+        self.note(key, ask, self.service.update(key, &order)).await;
     }
 
     pub(crate) async fn note(
         &self,
         key: &str,
         ask: Ask,
-        call: impl Future<Output = keyfall::Result<Answer>>,
+        call: impl Future<Output = Result<Answer, Answer>>,
     ) {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         self.journal.note(What::Sent {
@@ -297,19 +263,10 @@ impl Producer {
             key: key.to_owned(),
             ask,
         });
-        let answer = call.await.unwrap_or_else(|error| answer_of(&error));
+        let answer = call.await.unwrap_or_else(|error| error);
         self.journal.note(What::Answered {
             call: number,
             answer,
         });
-    }
-}
-
-fn answer_of(error: &Error) -> Answer {
-    let told = format!("{error:?}");
-    match error.kind() {
-        ErrorKind::OutcomeUnknown => Answer::Unknown(told),
-        _ if error.is_retryable() => Answer::Refused(told),
-        _ => Answer::Failed(told),
     }
 }

@@ -7,8 +7,9 @@
 //! | [`trial`] | one scenario, from its first process to its row in the table |
 //! | [`stage`] | Redis, workers and producers, and what can be done to them |
 //! | [`process`] | this program, started again as a worker or a producer |
-//! | [`load`], [`sundry`], [`order`] | the producer: which calls it makes, what the jobs carry |
+//! | [`load`], [`service`], [`sundry`], [`order`] | the producer: which calls it makes and to whom, what the jobs carry |
 //! | [`worker`], [`settled`] | the worker: it writes down runs, and what Redis said to their ends |
+//! | [`daemons`], [`consumer`] | `keyfall serve`, and who pulls from it |
 //! | [`journal`] | what is written down, one file for each process |
 //! | [`kept`] | what the data set that Redis kept still holds |
 //! | [`checker`], [`story`] | what must hold of all of it, and of each key |
@@ -25,6 +26,8 @@
 mod aof;
 mod checker;
 mod clock;
+mod consumer;
+mod daemons;
 mod journal;
 mod kept;
 mod leases;
@@ -35,6 +38,7 @@ mod proxy;
 mod report;
 mod resp;
 mod scenarios;
+mod service;
 mod settled;
 mod stage;
 mod story;
@@ -69,6 +73,9 @@ fn main() -> ExitCode {
     match args.as_slice() {
         [role, terms] if role == "worker" => {
             worker::main(&serde_json::from_str(terms).expect(parse))
+        }
+        [role, terms] if role == "consumer" => {
+            consumer::main(&serde_json::from_str(terms).expect(parse))
         }
         [role, terms] if role == "producer" => {
             load::main(serde_json::from_str(terms).expect(parse))

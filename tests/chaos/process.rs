@@ -1,4 +1,4 @@
-//! The processes of a trial: this program, started again in another role.
+//! The processes of a trial: this program, started again in another role, and daemons.
 
 use std::fs::File;
 use std::io::Read;
@@ -28,17 +28,24 @@ impl Process {
         environment: &[(String, String)],
     ) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
+        let mut command = Command::new(program);
+        command
+            .arg(role)
+            .arg(serde_json::to_string(terms).expect("terms are plain data"))
+            .envs(environment.iter().map(|(name, value)| (name, value)));
+        Process::spawn(command, name, dir)
+    }
+
+    /// The same, of any program.
+    pub(crate) fn spawn(mut command: Command, name: &str, dir: &Path) -> Self {
         let log = File::options()
             .create(true)
             .append(true)
             .open(dir.join(format!("{name}.log")))
             .expect("the directory is writable");
-        let child = Command::new(program)
-            .arg(role)
-            .arg(serde_json::to_string(terms).expect("terms are plain data"))
+        let child = command
             // Handlers panic by the hundred, and each would be traced back.
             .env("RUST_BACKTRACE", "0")
-            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)

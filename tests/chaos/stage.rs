@@ -15,15 +15,19 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
+use crate::daemons::Ports;
 use crate::journal::{Journal, What, now};
 use crate::order::Plan;
 use crate::process::Process;
 use crate::proxy::Proxy;
-use crate::{aof, kept, load, worker};
+use crate::{aof, consumer, daemons, kept, load, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
 /// stories schedule twice, some not at all.
 const STORIES_A_SECOND: f64 = 560.0;
+
+/// Over HTTP, of which an unoptimised build makes several times the work.
+const STORIES_OVER_HTTP: f64 = 280.0;
 
 const PRODUCERS: u64 = 2;
 
@@ -41,6 +45,9 @@ pub(crate) struct Setting {
     pub(crate) network: bool,
     /// Whose wall clock can be set.
     pub(crate) clock: Option<Whose>,
+    /// Whether daemons are between Redis and everybody else: then consumers pull in place of
+    /// workers, and producers schedule over HTTP.
+    pub(crate) daemons: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +59,10 @@ pub(crate) enum Whose {
 /// The processes of a trial.
 pub(crate) struct Stage {
     pub(crate) server: Embedded,
+    /// Or consumers.
     pub(crate) workers: Vec<Slot>,
+    /// Where they listen, and those that live.
+    daemons: Option<(Ports, Vec<Option<Process>>)>,
     pub(crate) random: StdRng,
     /// How long the bad weather is to last.
     pub(crate) span: Duration,
@@ -104,6 +114,13 @@ impl Stage {
             ),
             false => None,
         };
+        let daemons = match setting.daemons {
+            true => {
+                let ports = Ports::free(DAEMONS).map_err(|error| error.to_string())?;
+                Some((ports, Vec::new()))
+            }
+            false => None,
+        };
         let workers = (0..WORKERS).map(|number| Slot {
             number,
             generation: 0,
@@ -111,6 +128,7 @@ impl Stage {
         });
         let mut stage = Stage {
             workers: workers.collect(),
+            daemons,
             random: StdRng::seed_from_u64(seed),
             span,
             url: network
@@ -125,6 +143,7 @@ impl Stage {
             seed,
             special: setting.special,
         };
+        stage.start_all_daemons();
         for number in 0..WORKERS {
             stage.start(number);
         }
@@ -139,11 +158,16 @@ impl Stage {
 
     async fn all_live(&self) -> Result<(), String> {
         let client = self.client().await?;
+        let all = if self.daemons.is_some() {
+            DAEMONS
+        } else {
+            WORKERS
+        };
         let deadline = Instant::now() + PATIENCE;
         while client
             .instances()
             .await
-            .is_ok_and(|instances| instances.len() < WORKERS)
+            .is_ok_and(|instances| instances.len() < all)
         {
             if Instant::now() > deadline {
                 return Err("the workers do not start".into());
@@ -156,14 +180,19 @@ impl Stage {
     // The load.
 
     pub(crate) fn produce(&mut self) {
+        let stories_a_second = match self.daemons {
+            Some(_) => STORIES_OVER_HTTP,
+            None => STORIES_A_SECOND,
+        };
         for number in 0..PRODUCERS {
             let terms = load::Terms {
                 name: format!("producer-{number}"),
                 number,
                 url: self.url.clone(),
+                daemons: self.daemons.as_ref().map(|(ports, _)| ports.clone()),
                 journals: self.dir.clone(),
                 seed: self.seed.wrapping_add(number),
-                stories_a_second: STORIES_A_SECOND / PRODUCERS as f64,
+                stories_a_second: stories_a_second / PRODUCERS as f64,
                 special: self.special.clone(),
                 sundry: self.network.is_some(),
             };
@@ -177,14 +206,43 @@ impl Stage {
         stop_all(self.producers.drain(..)).await
     }
 
-    /// Asks the workers to end, and waits for it.
+    /// Asks the workers to end, and waits for it; then the daemons.
     pub(crate) async fn stop_working(&mut self) -> Vec<String> {
-        stop_all(
-            self.workers
-                .iter_mut()
-                .filter_map(|slot| slot.process.take()),
-        )
-        .await
+        let workers = self.workers.iter_mut();
+        let mut wrong = stop_all(workers.filter_map(|slot| slot.process.take())).await;
+        if let Some((_, daemons)) = &mut self.daemons {
+            let living: Vec<Process> = daemons.drain(..).flatten().collect();
+            living.iter().for_each(|one| one.signal(Signal::TERM));
+            wrong.extend(stop_all(living.into_iter()).await);
+        }
+        wrong
+    }
+
+    // What can be done to daemons.
+
+    fn start_all_daemons(&mut self) {
+        if let Some((_, living)) = &mut self.daemons {
+            living.resize_with(DAEMONS, || None);
+            (0..DAEMONS).for_each(|number| self.start_daemon(number));
+        }
+    }
+
+    /// Starts the daemon in this place.
+    pub(crate) fn start_daemon(&mut self, number: usize) {
+        if let Some((ports, living)) = &mut self.daemons {
+            let command = daemons::command(ports.0[number], &self.url, &self.dir);
+            let name = format!("daemon-{number}");
+            living[number] = Some(Process::spawn(command, &name, &self.dir));
+        }
+    }
+
+    /// Kills the daemon in this place.
+    pub(crate) fn kill_daemon(&mut self, number: usize) {
+        let living = self.daemons.as_mut();
+        if let Some(mut process) = living.and_then(|(_, living)| living[number].take()) {
+            self.fault("killed", Some(&process));
+            process.kill();
+        }
     }
 
     // What can be done to workers.
@@ -193,6 +251,16 @@ impl Stage {
     pub(crate) fn start(&mut self, number: usize) {
         let slot = &mut self.workers[number];
         slot.generation += 1;
+        if let Some((ports, _)) = &self.daemons {
+            let terms = consumer::Terms {
+                name: format!("consumer-{}.{}", slot.number, slot.generation),
+                daemons: ports.clone(),
+                journals: self.dir.clone(),
+            };
+            let process = Process::start("consumer", &terms.name, &terms, &self.dir, &[]);
+            slot.process = Some(process);
+            return;
+        }
         let terms = worker::Terms {
             name: format!("worker-{}.{}", slot.number, slot.generation),
             url: self.url.clone(),
@@ -369,6 +437,8 @@ fn socket_of(server: &Embedded) -> PathBuf {
 }
 
 pub(crate) const WORKERS: usize = 3;
+
+pub(crate) const DAEMONS: usize = 2;
 
 async fn stop_all(processes: impl Iterator<Item = Process>) -> Vec<String> {
     let ends = join_all(processes.map(Process::stop)).await;

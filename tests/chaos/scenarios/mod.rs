@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`workers`] | worker processes: killed, stopped |
 //! | [`handlers`] | what handlers do to their worker |
+//! | [`daemons`] | daemons and those who pull from them: killed |
 //! | [`restarts`] | a Redis that is killed or shut down, and what its disk keeps |
 //! | [`network`] | what is between Redis and everybody else |
 //! | [`clocks`] | wall clocks that jump |
 //! | [`hindrances`] | a Redis that is there and does not do what it should |
 
 mod clocks;
+mod daemons;
 mod handlers;
 mod hindrances;
 mod network;
@@ -65,6 +67,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     let groups = [
         workers::all(),
         handlers::all(),
+        daemons::all(),
         restarts::all(),
         hindrances::all(),
         network::all(),
