@@ -3,16 +3,19 @@
 use std::future::{Ready, ready};
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Extension;
+use axum::middleware::AddExtension;
 use axum_server::accept::Accept;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Sleep, sleep};
+use tower_layer::Layer;
 
 /// Lets connections in, as long as there is room.
 #[derive(Clone)]
@@ -29,8 +32,14 @@ pub(super) struct Guest<I> {
     patience: Duration,
     /// Runs while something waits to be sent.
     stalled: Option<Pin<Box<Sleep>>>,
+    sent: Sent,
     _room: Option<OwnedSemaphorePermit>,
 }
+
+/// Those who wait until all that a connection was given has been passed to the system. Each request
+/// has it as an extension.
+#[derive(Clone, Default)]
+pub(super) struct Sent(Arc<Mutex<Vec<oneshot::Sender<()>>>>);
 
 impl Door {
     /// For so many connections at a time, each of which may keep us waiting for so long.
@@ -43,10 +52,33 @@ impl Door {
     }
 }
 
+impl Sent {
+    /// Returns when all that was written so far has gone; never, if the connection breaks.
+    pub(super) async fn all(&self) {
+        let (told, gone) = oneshot::channel();
+        self.lock().push(told);
+        if gone.await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    fn all_has_gone(&self) {
+        let waiting = std::mem::take(&mut *self.lock());
+        for waits in waiting {
+            // Whoever waited may have gone away.
+            let _ = waits.send(());
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<oneshot::Sender<()>>> {
+        self.0.lock().expect("no panic while held")
+    }
+}
+
 impl<S> Accept<TcpStream, S> for Door {
     type Stream = Guest<TcpStream>;
-    type Service = S;
-    type Future = Ready<io::Result<(Self::Stream, S)>>;
+    type Service = AddExtension<S, Sent>;
+    type Future = Ready<io::Result<(Self::Stream, Self::Service)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
@@ -61,10 +93,13 @@ impl<S> Accept<TcpStream, S> for Door {
         self.said.store(false, Ordering::Relaxed);
         // An answer is not to wait for the next one.
         let let_in = stream.set_nodelay(true).map(|()| {
+            let sent = Sent::default();
+            let service = Extension(sent.clone()).layer(service);
             let guest = Guest {
                 stream,
                 patience: self.patience,
                 stalled: None,
+                sent,
                 _room: Some(room),
             };
             (guest, service)
@@ -128,8 +163,13 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Guest<I> {
         self.stream.is_write_vectored()
     }
 
+    /// Called when nothing is left to be written: neither of an answer, nor by TLS.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = std::task::ready!(Pin::new(&mut self.stream).poll_flush(context));
+        if flushed.is_ok() {
+            self.sent.all_has_gone();
+        }
+        Poll::Ready(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -140,6 +180,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Guest<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     fn guest(stream: DuplexStream) -> Guest<DuplexStream> {
@@ -147,6 +188,7 @@ mod tests {
             stream,
             patience: Duration::from_secs(5),
             stalled: None,
+            sent: Sent::default(),
             _room: None,
         }
     }
@@ -156,6 +198,26 @@ mod tests {
         let (near, _far) = duplex(10);
         let error = guest(near).write_all(&[0; 11]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_until_an_answer_has_gone_is_told_then() {
+        let (near, mut far) = duplex(10);
+        let mut near = guest(near);
+        let sent = near.sent.clone();
+        let mut gone = std::pin::pin!(sent.all());
+        assert!(gone.as_mut().now_or_never().is_none());
+        near.write_all(&[0; 10]).await.unwrap();
+        assert!(gone.as_mut().now_or_never().is_none());
+        near.flush().await.unwrap();
+        gone.await;
+        far.read_exact(&mut [0; 10]).await.unwrap();
+
+        let mut gone = std::pin::pin!(sent.all());
+        assert!(gone.as_mut().now_or_never().is_none());
+        near.write_all(&[0; 11]).await.unwrap_err();
+        drop(near);
+        assert!(gone.now_or_never().is_none());
     }
 
     #[tokio::test(start_paused = true)]

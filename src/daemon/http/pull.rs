@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::{Body as Answer, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::future::join_all;
 use futures_util::stream;
 use keyfall::target::{Pull, Pulled};
@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use super::auth::{Caller, Scope};
 use super::body::Body;
+use super::connections::Sent;
 use super::problem::Problem;
 use super::routes::Routes;
 use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
@@ -142,7 +143,11 @@ struct LeaseOut {
 /// Waits for jobs to fall due, and hands them out.
 #[utoipa::path(post, path = "/v1/pull", tag = "consume", request_body = Option<PullIn>,
     responses((status = 200, body = PulledOut)))]
-pub(super) async fn pull(caller: Caller, Body(wanted): Body<PullIn>) -> Result<Response, Problem> {
+pub(super) async fn pull(
+    caller: Caller,
+    Extension(sent): Extension<Sent>,
+    Body(wanted): Body<PullIn>,
+) -> Result<Response, Problem> {
     let PullIn {
         prefixes,
         max,
@@ -169,21 +174,30 @@ pub(super) async fn pull(caller: Caller, Body(wanted): Body<PullIn>) -> Result<R
         jobs: pulled.iter().map(PulledJobOut::from).collect(),
     };
     let text = serde_json::to_vec(&out).expect("texts and numbers are JSON");
+    let answer = if pulled.is_empty() {
+        Answer::from(text)
+    } else {
+        handed_over(text, pulled, sent)
+    };
     let kind = (header::CONTENT_TYPE, "application/json");
-    Ok(([kind], handed_over(text, pulled)).into_response())
+    Ok(([kind], answer).into_response())
 }
 
-/// An answer whose jobs are the consumer's once it was read to its end by the connection. If that
+/// An answer whose jobs are the consumer's once all of it but its end has gone. If the connection
 /// breaks before, they go back; and if one of them has gone back before, the answer has no end, so
 /// that nobody takes it for theirs.
-fn handed_over(text: Vec<u8>, pulled: Vec<Pulled>) -> Answer {
-    let parts = stream::unfold((Some(text), pulled), async |(text, pulled)| match text {
-        Some(text) => Some((Ok(Bytes::from(text)), (None, pulled))),
-        None if pulled.iter().any(Pulled::has_gone_back) => {
-            let error = std::io::Error::other("the worker stopped before the jobs were handed out");
-            Some((Err(error), (None, Vec::new())))
-        }
-        None => {
+fn handed_over(text: Vec<u8>, pulled: Vec<Pulled>, sent: Sent) -> Answer {
+    let parts = stream::unfold((Some(text), pulled), move |(text, pulled)| {
+        let sent = sent.clone();
+        async move {
+            if let Some(text) = text {
+                return Some((Ok(Bytes::from(text)), (None, pulled)));
+            }
+            sent.all().await;
+            if pulled.iter().any(Pulled::has_gone_back) {
+                let error = "the worker stopped before the jobs were handed out";
+                return Some((Err(std::io::Error::other(error)), (None, Vec::new())));
+            }
             // One that goes back in this instant will be found gone by its consumer.
             pulled.into_iter().for_each(|one| drop(one.accept()));
             None

@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::auth::{Grant, Scope, Tokens};
+use super::connections::Sent;
+use super::connections::Sent;
 use super::{Api, RouteSet, Routes, Settings, router};
 
 /// A token is its scopes and a prefix, such as `read,schedule/app1:`.
@@ -85,7 +87,8 @@ impl Daemon {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .extension(ConnectInfo(peer));
+            .extension(ConnectInfo(peer))
+            .extension(Sent::default());
         if !token.is_empty() {
             request = request.header("authorization", format!("Bearer {token}"));
         }
