@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`server`] | listens, and stops gracefully |
 //! | [`connections`] | how many may be open, and how long they may keep us waiting |
+//! | [`files`] | that the system lets us have as many |
 //! | [`front`] | what every request passes: its id, who makes it, how often, the log |
 //! | [`auth`] | who may do what with which jobs |
 //! | [`rate`] | how many requests a second |
@@ -29,6 +30,7 @@ mod body;
 mod bulk;
 mod connections;
 mod dead;
+mod files;
 mod front;
 mod health;
 mod instances;

@@ -10,7 +10,7 @@ use axum_server::{Handle, Server};
 use hyper_util::rt::TokioTimer;
 
 use super::connections::Door;
-use super::{Api, router};
+use super::{Api, files, router};
 
 /// What a connection buffers of what it reads; also the largest head of a request.
 const BUFFER: usize = 64 * 1024;
@@ -24,6 +24,7 @@ pub(crate) async fn serve(api: Api, bound: impl FnOnce(SocketAddr)) -> anyhow::R
     let listener = std::net::TcpListener::bind(listen)
         .with_context(|| format!("http.listen: {listen} cannot be listened on"))?;
     listener.set_nonblocking(true)?;
+    files::allow(settings.max_connections);
     bound(listener.local_addr()?);
     let (handle, stopping) = (Handle::new(), api.stopping.clone());
     let stop = handle.clone();
