@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis faketime spin demo test extremes chaos model http-check versions servers lint
+.PHONY: help deps toolchain redis clients faketime spin demo test extremes chaos model http-check versions servers lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
 # follow from; a word, for those scenarios only that have it in their names. Of `make model`:
@@ -14,12 +14,12 @@ help: ## List the targets
 demo: deps ## Start a private Redis and watch reminders fall due
 	cargo run --release --features cli -- demo
 
-test: deps ## Run all tests, those in the documentation included
+test: deps clients ## Run all tests, those in the documentation included
 	cargo test --all-features
 	cargo test --no-default-features --lib
 
-extremes: deps ## Bury a million jobs; list, requeue, delete and trim their dead letters
-	cargo test --all-features --test it -- --ignored --nocapture extremes::a_million
+extremes: deps ## Handle a million dead letters, and drain a hundred thousand jobs over HTTP
+	cargo test --all-features --test it -- --ignored --nocapture --test-threads 1 extremes
 
 versions: deps servers ## Run the tests in which the server matters on six servers
 	@sh scripts/versions.sh
@@ -53,6 +53,9 @@ toolchain:
 
 redis:
 	@sh scripts/install-redis.sh
+
+clients:
+	@sh scripts/install-clients.sh
 
 faketime:
 	@sh scripts/install-faketime.sh

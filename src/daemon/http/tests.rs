@@ -17,7 +17,6 @@ use tower::ServiceExt;
 
 use super::auth::{Grant, Scope, Tokens};
 use super::connections::Sent;
-use super::connections::Sent;
 use super::{Api, RouteSet, Routes, Settings, router};
 
 /// A token is its scopes and a prefix, such as `read,schedule/app1:`.

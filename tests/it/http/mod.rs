@@ -7,10 +7,16 @@
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
 //! | [`document`] | document, router and manual agree |
 //! | [`reloading`] | SIGHUP; what the routes say of a failure and of a payload |
+//! | [`consumers`] | consumers that go away at every step, or come late |
+//! | [`crowds`] | a thousand consumers, a large backlog, two daemons |
+//! | [`examples`] | the examples in Python and with curl do what they say |
 //! | [`limits`] | what is too large, too slow or too much; TLS, ids, the log, the stop |
 
 mod calls;
+mod consumers;
+mod crowds;
 mod document;
+mod examples;
 mod hindered;
 mod limits;
 mod many;
@@ -21,7 +27,7 @@ use std::time::Duration;
 
 use keyfall::embedded::Embedded;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::process::Process;
 use crate::runs::PATIENCE;
@@ -92,6 +98,22 @@ impl Daemon {
         let (status, answer) = self.send("POST", path, body).await;
         assert_eq!(status, 200, "{path}: {answer}");
         answer
+    }
+
+    /// Jobs, as many as are due in this time.
+    async fn pull(&self, most: usize, wait: &str) -> Vec<Value> {
+        let wanted = json!({"max": most, "wait": wait});
+        let mut answer = self.post("/v1/pull", wanted).await;
+        let jobs = answer["jobs"].take();
+        serde_json::from_value(jobs).unwrap()
+    }
+
+    /// Finishes, extends or fails the lease of a job, and returns what became of it.
+    async fn settle(&self, verb: &str, job: &Value, mut body: Value) -> String {
+        body["leases"] = json!([job["lease"]]);
+        let answer = self.post(&format!("/v1/leases/{verb}"), body).await;
+        let result = answer["results"][0]["result"].as_str();
+        result.unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 
     fn address(&self) -> &str {

@@ -1,0 +1,291 @@
+//! Very many connections, very many jobs, and more daemons than one.
+
+use std::collections::HashSet;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+use keyfall::NewJob;
+use reqwest::Client;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::Daemon;
+use crate::runs::eventually;
+use crate::site::{Site, ms};
+
+/// A number that the system keeps of the daemon, such as `VmHWM`, in bytes; zero where it does not
+/// tell, and nothing can be said.
+fn bytes(daemon: &Daemon, name: &str) -> u64 {
+    let status = format!("/proc/{}/status", daemon.process.child.id());
+    let status = std::fs::read_to_string(status).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    kib.map_or(0, |kib| kib.parse::<u64>().unwrap() * 1024)
+}
+
+/// Returns when the daemon has used no CPU for a while: then all who wait have been heard.
+async fn is_idle(daemon: &Daemon) {
+    let stat = format!("/proc/{}/stat", daemon.process.child.id());
+    let used = || {
+        let stat = std::fs::read_to_string(&stat).unwrap_or_default();
+        let (_, rest) = stat.rsplit_once(')')?;
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        Some([words[11].to_owned(), words[12].to_owned()])
+    };
+    eventually("idle", async || {
+        let before = used();
+        tokio::time::sleep(ms(500)).await;
+        (used() == before).then_some(())
+    })
+    .await;
+}
+
+const MIB: u64 = 1024 * 1024;
+
+async fn due_now(site: &Site, count: usize) {
+    let jobs = site
+        .keys(count)
+        .map(|key| NewJob::new(key, &"x".repeat(200)));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+}
+
+/// Pulls and finishes until nothing comes any more, or the daemon says that it stops; the keys.
+async fn consumes(http: Client, url: String, most: usize, wait: &str) -> Vec<String> {
+    let mut seen = Vec::new();
+    loop {
+        let call = http.post(format!("{url}/v1/pull"));
+        let wanted = json!({"max": most, "wait": wait});
+        let answer = call.json(&wanted).send().await.unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        let jobs = answer["jobs"].as_array().unwrap();
+        if jobs.is_empty() {
+            return seen;
+        }
+        let leases: Vec<&Value> = jobs.iter().map(|job| &job["lease"]).collect();
+        let call = http.post(format!("{url}/v1/leases/finish"));
+        let answer = call.json(&json!({"leases": leases})).send().await.unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        for result in answer["results"].as_array().unwrap() {
+            assert_eq!(result["result"], "done", "{answer}");
+        }
+        seen.extend(
+            jobs.iter()
+                .map(|job| job["key"].as_str().unwrap().to_owned()),
+        );
+    }
+}
+
+/// So many of them, at these daemons in turn.
+fn consumers(
+    daemons: &[&Daemon],
+    count: usize,
+    most: usize,
+    wait: &'static str,
+) -> JoinSet<Vec<String>> {
+    let mut set = JoinSet::new();
+    let http = Client::builder().build().unwrap();
+    for number in 0..count {
+        let url = daemons[number % daemons.len()].url.clone();
+        set.spawn(consumes(http.clone(), url, most, wait));
+    }
+    set
+}
+
+/// Each of so many jobs is among them, and none twice.
+fn assert_each_once(seen: &[String], count: usize) {
+    let different: HashSet<&String> = seen.iter().collect();
+    assert_eq!((seen.len(), different.len()), (count, count));
+}
+
+/// A thousand consumers hold their connections; then jobs fall due.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_who_wait_get_each_job_once_and_a_stop_lets_all_go() {
+    const WAITING: usize = 1000;
+    const JOBS: usize = 3000;
+    let site = Site::new("http-thousand").await;
+    // The limits that services are usually started with.
+    let mut command = Command::new("sh");
+    let inner = Daemon::command(&site, &["--http-access-log=false"]);
+    command.args(["-c", "ulimit -S -n 256; exec \"$@\"", "sh"]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    let daemon = Daemon::spawned(command);
+    let before = bytes(&daemon, "VmRSS:");
+    let mut waiting = consumers(&[&daemon], WAITING, 1, "180s");
+    let open = format!("/proc/{}/fd", daemon.process.child.id());
+    if std::fs::exists(&open).unwrap() {
+        eventually("all are connected", async || {
+            (std::fs::read_dir(&open).unwrap().count() > WAITING).then_some(())
+        })
+        .await;
+    }
+    let jobs = site
+        .keys(JOBS)
+        .map(|key| NewJob::new(key, "").after(ms(500)));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    let stats = eventually("all are done", async || {
+        let stats = site.stats().await;
+        (stats.done as usize == JOBS).then_some(stats)
+    })
+    .await;
+    assert_eq!((stats.returned, stats.lapsed), (0, 0), "{stats:?}");
+    is_idle(&daemon).await;
+    let grown = bytes(&daemon, "VmHWM:").saturating_sub(before);
+    println!("a thousand connections took {} MiB", grown / MIB);
+    assert!(grown < 64 * MIB, "{grown} bytes");
+
+    kill_process(Pid::from_child(&daemon.process.child), Signal::TERM).unwrap();
+    let mut seen = Vec::new();
+    while let Some(one) = waiting.join_next().await {
+        seen.extend(one.unwrap());
+    }
+    assert_each_once(&seen, JOBS);
+    daemon.process.ends();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_daemons_share_the_jobs_and_the_leases() {
+    const JOBS: usize = 1000;
+    let site = Site::new("http-two").await;
+    let flags = ["--http-access-log=false", "--worker-lease", "1h"];
+    let (here, there) = (Daemon::with(&site, &flags), Daemon::with(&site, &flags));
+    site.client.schedule(site.key("a"), "").await.unwrap();
+    let [job] = &here.pull(1, "30s").await[..] else {
+        panic!("no job");
+    };
+    let by = json!({"by": "2h"});
+    assert_eq!(there.settle("extend", job, by).await, "extended");
+    assert_eq!(there.settle("finish", job, json!({})).await, "done");
+    assert_eq!(here.settle("finish", job, json!({})).await, "gone");
+
+    due_now(&site, JOBS).await;
+    let served = [&here, &there].map(|daemon| consumers(&[daemon], 20, 5, "2s"));
+    let [here_seen, there_seen] = served.map(JoinSet::join_all);
+    let (here_seen, there_seen) = tokio::join!(here_seen, there_seen);
+    let (here_seen, there_seen) = (here_seen.concat(), there_seen.concat());
+    assert!(!here_seen.is_empty() && !there_seen.is_empty());
+    assert_each_once(&[here_seen, there_seen].concat(), JOBS);
+
+    // A lease outlives the daemon that handed it out.
+    site.client.schedule(site.key("a"), "").await.unwrap();
+    let [job] = &here.pull(1, "30s").await[..] else {
+        panic!("no job");
+    };
+    let Daemon { mut process, .. } = here;
+    process.kill();
+    assert_eq!(there.settle("finish", job, json!({})).await, "done");
+    site.assert_balanced().await;
+}
+
+/// A backlog is drained, and the daemon's memory does not grow with it.
+async fn drained(app: &str, count: usize) {
+    let site = Site::new(app).await;
+    let daemon = Daemon::with(&site, &["--http-access-log=false"]);
+    // What it takes whatever there is: connections, buffers.
+    due_now(&site, 2000).await;
+    let warm = consumers(&[&daemon], 64, 10, "2s")
+        .join_all()
+        .await
+        .concat();
+    assert_each_once(&warm, 2000);
+    let before = bytes(&daemon, "VmHWM:");
+    let mut filled = 0;
+    while filled < count {
+        let jobs = (filled..count.min(filled + 10_000)).map(|number| {
+            let key = site.key(format_args!("{number:07}"));
+            NewJob::new(key, &"x".repeat(200))
+        });
+        filled += jobs.len();
+        for answer in site.client.schedule_many(jobs).await {
+            answer.unwrap();
+        }
+    }
+    let waits = bytes(&daemon, "VmHWM:");
+    let seen = consumers(&[&daemon], 64, 10, "5s")
+        .join_all()
+        .await
+        .concat();
+    let after = bytes(&daemon, "VmHWM:");
+    println!(
+        "{count} jobs: {} MiB before, {} with all of them waiting, {} when they were drained",
+        before / MIB,
+        waits / MIB,
+        after / MIB
+    );
+    assert_each_once(&seen, count);
+    assert!(after < before + 16 * MIB, "from {before} to {after} bytes");
+    let stats = site.stats().await;
+    assert_eq!((stats.pending, stats.leased), (0, 0), "{stats:?}");
+    daemon.process.stop();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_is_drained_in_bounded_memory() {
+    drained("http-backlog", 10_000).await;
+}
+
+/// `make extremes`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute"]
+async fn extremes_a_hundred_thousand_are_drained_in_bounded_memory() {
+    drained("http-drain", 100_000).await;
+}
+
+/// Consumers are cut off and die while they drain a backlog, and nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_that_come_and_go_lose_nothing() {
+    const JOBS: usize = 2000;
+    let site = Arc::new(Site::new("http-churn").await);
+    let daemon = Daemon::with(&site, &["--http-access-log=false", "--worker-lease", "1s"]);
+    due_now(&site, JOBS).await;
+    let cut = Arc::new(AtomicUsize::new(0));
+    let http = Client::builder().build().unwrap();
+    let churn = (0..20).map(|number| {
+        let (url, http, cut) = (daemon.url.clone(), http.clone(), cut.clone());
+        let site = site.clone();
+        tokio::spawn(async move {
+            while (site.stats().await.done as usize) < JOBS {
+                let call = http.post(format!("{url}/v1/pull"));
+                let call = call.json(&json!({"max": 20, "wait": "2s"})).send();
+                // Dropped on its way, as often as not.
+                let patience = ms(rand::random_range(0..300));
+                let Ok(Ok(answer)) = tokio::time::timeout(patience, call).await else {
+                    cut.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                let Ok(answer) = answer.json::<Value>().await else {
+                    continue;
+                };
+                let jobs = answer["jobs"].as_array().unwrap();
+                if jobs.is_empty() || number % 5 == 0 && rand::random() {
+                    // It dies with them.
+                    continue;
+                }
+                let leases: Vec<&Value> = jobs.iter().map(|job| &job["lease"]).collect();
+                let call = http.post(format!("{url}/v1/leases/finish"));
+                call.json(&json!({"leases": leases})).send().await.unwrap();
+            }
+        })
+    });
+    for one in join_all(churn).await {
+        one.unwrap();
+    }
+    println!(
+        "{} were cut off: {:?}",
+        cut.load(Ordering::Relaxed),
+        site.stats().await
+    );
+    assert!(cut.load(Ordering::Relaxed) > 0);
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done as usize, stats.dead), (JOBS, 0), "{stats:?}");
+    daemon.process.stop();
+    site.assert_balanced().await;
+}

@@ -1,0 +1,84 @@
+//! The examples in other languages, run as their readers would run them.
+
+use std::process::Command;
+
+use keyfall::JobState;
+
+use super::Daemon;
+use crate::examples::assert_in_order;
+use crate::process::Process;
+use crate::runs::eventually;
+use crate::site::Site;
+
+/// An example, with the daemon and the app that it is for.
+fn example(interpreter: &str, name: &str, daemon: &Daemon, site: &Site) -> Process {
+    let found = Command::new(interpreter).arg("--version").output();
+    assert!(
+        found.is_ok_and(|found| found.status.success()),
+        "this test needs {interpreter}: `sh scripts/install-clients.sh` installs it, and so does \
+         `make test`"
+    );
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/http");
+    let shell = if name.ends_with(".sh") {
+        "sh"
+    } else {
+        interpreter
+    };
+    let mut command = Command::new(shell);
+    command.arg(format!("{dir}/{name}")).arg(&site.app);
+    command.env("KEYFALL_API", &daemon.url);
+    command.env_remove("KEYFALL_TOKEN");
+    Process::spawn(command)
+}
+
+/// The lines until all of these have come.
+fn until(process: &Process, all: &[&str]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    while !all.iter().all(|one| lines.iter().any(|line| line == one)) {
+        lines.push(process.line());
+    }
+    lines
+}
+
+/// Four orders are delivered, each as its shop would have it, and none is left.
+async fn delivers(interpreter: &str, name: &str, app: &str) {
+    let site = Site::new(app).await;
+    let daemon = Daemon::start(&site);
+    let process = example(interpreter, name, &daemon, &site);
+    let all = [41, 42, 43, 44].map(|order| format!("order {order}: done"));
+    let lines = until(&process, &all.each_ref().map(String::as_str));
+    assert_in_order(&lines, &["order 41, attempt 1", "order 41: done"]);
+    assert_in_order(&lines, &["order 42, attempt 2", "order 42: done"]);
+    assert_in_order(&lines, &["order 43, attempt 1", "order 43: done"]);
+    // The dead letter has all its attempts ahead.
+    let order_44 = [
+        "order 44, attempt 1",
+        "order 44: buried",
+        "order 44, attempt 1",
+        "order 44: done",
+    ];
+    assert_in_order(&lines, &order_44);
+    let kind = format!("{app}:trans:notice");
+    let stats = site.client.stats(&kind).await.unwrap();
+    assert_eq!((stats.done, stats.requeued), (4, 1), "{stats:?}");
+    assert_eq!(stats.pending + stats.leased + stats.dead, 0, "{stats:?}");
+
+    // It stops while it waits, and takes nothing with it.
+    assert_eq!(process.stop(), ["stopped"]);
+    let key = format!("{kind}:45");
+    site.client.schedule(&key, "").await.unwrap();
+    let view = eventually("still due", async || site.client.get(&key).await.unwrap()).await;
+    assert_eq!(view.state(), JobState::Pending);
+    site.client.cancel(&key).await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn in_python() {
+    delivers("python3", "schedule_and_pull.py", "http-python").await;
+}
+
+#[tokio::test]
+async fn with_curl() {
+    delivers("curl", "schedule_and_pull.sh", "http-curl").await;
+}
