@@ -2,6 +2,7 @@
 
 mod cli;
 mod daemon;
+mod duration;
 
 fn main() -> std::process::ExitCode {
     cli::run()

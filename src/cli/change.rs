@@ -11,8 +11,9 @@ use super::ask;
 use super::connect::Server;
 use super::out::Form;
 use super::stop::Stop;
-use super::when::{When, duration, shown, stamp};
+use super::when::{When, shown, stamp};
 use super::which::Which;
+use crate::duration;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Cancel {
@@ -43,7 +44,7 @@ pub(crate) struct Postpone {
     when: When,
 
     /// So much later than each of many jobs is due
-    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with_all = ["after", "at", "key"])]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["after", "at", "key"])]
     by: Option<Duration>,
 
     /// Change nothing, and count the jobs

@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::connect::Server;
 use super::out::Form;
 use super::stop::Stop;
-use super::when::{When, duration, shown, stamp};
+use super::when::{When, shown, stamp};
+use crate::duration;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -43,7 +44,7 @@ pub(crate) struct Options {
     attempts: Option<u32>,
 
     /// How long a run of it may take
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
 
     /// Only if there is no such job

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
-use jiff::{Span, SpanRelativeTo, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
 
+use super::stop::Stop;
 use crate::daemon::tokens::{Grant, Scope, TokenFile};
+use crate::duration;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -99,7 +101,14 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             }
         }
         Command::Revoke { id, file } => {
-            TokenFile::revoke(&file.path()?, &id)?;
+            let path = file.path()?;
+            if TokenFile::revoke(&path, &id)?.is_none() {
+                let absent = format!(
+                    "{} has no token {id:?}: `keyfall token ls` lists them",
+                    path.display()
+                );
+                return Err(Stop::absent(absent).into());
+            }
             println!("token {id} is revoked");
         }
     }
@@ -177,11 +186,9 @@ fn expiry(text: &str) -> anyhow::Result<Timestamp> {
     let now = Timestamp::now();
     let expires = match text.parse::<Timestamp>() {
         Ok(time) => time,
-        Err(_) => text
-            .parse::<Span>()
-            .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()))
-            .and_then(|duration| now.checked_add(duration))
+        Err(_) => duration::parse(text)
             .ok()
+            .and_then(|duration| now.checked_add(duration).ok())
             .and_then(|time| Timestamp::from_second(time.as_second()).ok())
             .context("write a time, 2027-01-01T00:00:00Z, or a number and its unit, 90d")?,
     };

@@ -4,9 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
-use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp, ToSpan};
+use jiff::{SignedDuration, Timestamp, ToSpan};
 
 use super::stop::Stop;
+use crate::duration;
 
 const GRAMMAR: &str = "write RFC 3339, 2026-12-24T18:00:00+01:00, or a day and a time of day: \
                        `today 18:00`, `tomorrow 9:00`, `monday 9:00`";
@@ -15,7 +16,7 @@ const GRAMMAR: &str = "write RFC 3339, 2026-12-24T18:00:00+01:00, or a day and a
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct When {
     /// Due so long from now: 90s, 15m, 2h30m, 3d
-    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "at")]
     pub(crate) after: Option<Duration>,
 
     /// Due at this time: 2026-12-24T18:00:00+01:00, `tomorrow 9:00`, `monday 9:00`
@@ -44,18 +45,6 @@ impl When {
     pub(crate) fn is_open(&self) -> bool {
         self.after.is_none() && self.at.is_none()
     }
-}
-
-/// `15m`, `2h30m`, `1d 12h`; a day has 24 hours.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    if text.trim() == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let span = text.parse::<Span>();
-    let span = span.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
-    let span =
-        span.map_err(|_| "write a number and its unit, such as 90s, 15m, 2h30m or 3d".to_owned())?;
-    Duration::try_from(span).map_err(|_| "it is negative: drop the sign".to_owned())
 }
 
 /// A zone by its name in the IANA database.
@@ -249,18 +238,6 @@ mod tests {
             let fault = at(text).unwrap_err();
             assert!(fault.contains(hint), "{text}: {fault}");
         }
-    }
-
-    #[test]
-    fn durations_are_written_as_people_do() {
-        for (text, seconds) in [("15m", 900), ("2h30m", 9000), ("1d 12h", 129_600), ("0", 0)] {
-            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
-        }
-        assert_eq!(duration("1500ms"), Ok(Duration::from_millis(1500)));
-        for text in ["", "15", "soon", "1mo"] {
-            assert!(duration(text).unwrap_err().contains("2h30m"), "{text}");
-        }
-        assert!(duration("-5m").unwrap_err().contains("sign"));
     }
 
     #[test]

@@ -171,6 +171,10 @@ fn tokens_are_made_listed_and_revoked() {
     revoke.env("KEYFALL_TOKENS_FILE", "tokens.toml");
     assert!(revoke.output().unwrap().status.success());
     assert_eq!(folder.run(&with(&["token", "ls"])).lines().count(), 2);
+    let again = ["token", "revoke", id, "--file", "tokens.toml"];
+    let again = folder.command(&again).output().unwrap();
+    assert_eq!(again.status.code(), Some(3), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("has no token"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use keyfall::{Headers, JobKey, NewJob, RetryPolicy};
 
 use crate::cli::job::{JobLine, State};
-use crate::cli::when::duration;
+use crate::duration;
 
 pub(super) struct Entry {
     pub(super) key: JobKey,
@@ -37,7 +37,7 @@ impl Entry {
                 ));
             }
         };
-        let timeout = line.timeout.as_deref().map(duration).transpose();
+        let timeout = line.timeout.as_deref().map(duration::parse).transpose();
         Ok(Entry {
             payload: line.payload()?,
             key,

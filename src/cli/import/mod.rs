@@ -30,7 +30,7 @@ use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
 use super::out::Form;
 use super::progress::Progress;
-use super::when::duration;
+use crate::duration;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -77,7 +77,7 @@ pub(crate) struct Options {
     paused: bool,
 
     /// Leave out what has been due for longer than this
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     skip_overdue: Option<Duration>,
 
     /// Schedule dead letters as jobs that are due now, instead of leaving them out

@@ -6,10 +6,10 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use jiff::{Span, SpanRelativeTo};
 use tracing_subscriber::EnvFilter;
 
 use super::fault::Wrong;
+use crate::duration;
 
 /// What a value is in TOML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,21 +153,10 @@ impl Value for Duration {
     const WHAT: &'static str = "DURATION";
 
     fn parse(text: &str) -> Result<Self, Wrong> {
-        // A span, because a plain duration knows no days.
-        let signed = text
-            .parse::<Span>()
-            .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
-        match signed.map(Duration::try_from) {
-            Ok(Ok(duration)) => Ok(duration),
-            Ok(Err(_)) => Err(Wrong::new(
-                format_args!("{} is negative", cut(text)),
-                "drop the sign",
-            )),
-            Err(_) => Err(Wrong::new(
-                format_args!("{} is no duration", cut(text)),
-                "write a number and its unit, such as 500ms, 15s, 3m, 1h30m or 2d",
-            )),
-        }
+        duration::parse(text).map_err(|wrong| {
+            let (rule, remedy) = wrong.told();
+            Wrong::new(format_args!("{} {rule}", cut(text)), remedy)
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use keyfall::{Headers, JobState, JobView};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::problem::Problem;
+use crate::duration;
 
 /// A duration as people write it, such as `15m`, `2h 30m` or `PT15M`.
 #[derive(Debug, Clone, Copy, ToSchema)]
@@ -24,13 +25,10 @@ pub(super) struct Span(pub(super) Duration);
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(from)?;
-        let span: SignedDuration = text.parse().map_err(|error| {
-            D::Error::custom(format_args!(
-                "{text:?} is no duration: {error}; write it as `90s`, `15m` or `2h 30m`"
-            ))
+        let span = duration::parse(&text).map_err(|wrong| {
+            let (rule, remedy) = wrong.told();
+            D::Error::custom(format_args!("{text:?} {rule}; {remedy}"))
         })?;
-        let span = Duration::try_from(span)
-            .map_err(|_| D::Error::custom(format_args!("{text:?} is negative")))?;
         Ok(Span(span))
     }
 }

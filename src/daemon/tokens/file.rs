@@ -109,31 +109,29 @@ impl TokenFile {
         grant.check()?;
         TokenFile::change(path, |file| {
             file.grants.push(grant.clone());
-            Ok(())
+            Some(())
         })?;
         Ok((secret, grant))
     }
 
-    /// Takes a token out.
+    /// Takes a token out. `None` if there is none with this id.
     ///
     /// # Errors
-    /// If there is none with this id, or the file cannot be used.
-    pub(crate) fn revoke(path: &Path, id: &str) -> Result<Grant> {
+    /// If the file cannot be used.
+    pub(crate) fn revoke(path: &Path, id: &str) -> Result<Option<Grant>> {
         ensure!(path.exists(), "there is no file {}", path.display());
         TokenFile::change(path, |file| {
             let at = file.grants.iter().position(|grant| grant.id == id);
-            let at = at.with_context(|| {
-                format!(
-                    "{} has no token {id:?}: `keyfall token ls` lists them",
-                    path.display()
-                )
-            })?;
-            Ok(file.grants.remove(at))
+            at.map(|at| file.grants.remove(at))
         })
     }
 
     /// Changes the file, or makes it, in one step: whoever reads it sees all of it or nothing.
-    fn change<T>(path: &Path, change: impl FnOnce(&mut TokenFile) -> Result<T>) -> Result<T> {
+    /// It stays as it is where there was nothing to change.
+    fn change<T>(
+        path: &Path,
+        change: impl FnOnce(&mut TokenFile) -> Option<T>,
+    ) -> Result<Option<T>> {
         // What a link leads to is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let new = New::beside(&path)?;
@@ -142,8 +140,10 @@ impl TokenFile {
         } else {
             TokenFile::default()
         };
-        let answer = change(&mut file)?;
-        new.take_the_place_of(&path, &file.text()?)?;
+        let answer = change(&mut file);
+        if answer.is_some() {
+            new.take_the_place_of(&path, &file.text()?)?;
+        }
         Ok(answer)
     }
 
