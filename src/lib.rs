@@ -111,9 +111,10 @@ pub mod testing;
 
 pub use client::{
     Audit, AuditReport, Bulk, BulkReport, Cancelled, Client, ClientBuilder, Counts, Cursor,
-    DamagedJob, DeleteDeadLetter, Flawed, IfAbsent, IfPresent, JobState, JobView, List, NewJob,
-    Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Resume,
-    Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Updated,
+    DamagedJob, DeleteDeadLetter, Flawed, IfAbsent, IfPresent, JobState, JobView, KeptJob, List,
+    NewJob, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled,
+    Restored, Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats,
+    Updated,
 };
 #[cfg(feature = "worker")]
 pub use client::{ExtendLease, Extended, Instance, SettleLease, Settled, Unrouted};

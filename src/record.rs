@@ -154,6 +154,20 @@ impl Header {
         }
     }
 
+    /// Of a job that was tried before.
+    pub(crate) fn told(
+        headers: Headers,
+        terms: Terms,
+        attempts: u32,
+        error: Option<String>,
+    ) -> Self {
+        Header {
+            attempts,
+            error,
+            ..Header::new(headers, terms)
+        }
+    }
+
     /// Whether it says nothing.
     fn is_plain(&self) -> bool {
         self.attempts == 0

@@ -32,6 +32,7 @@ pub use operating::instances::{Instance, Unrouted};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
 pub use operating::listing::{Cursor, DamagedJob, List, Page};
 pub use operating::pausing::{Pause, Paused, Resume};
+pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
 pub use operating::stats::Stats;
 pub(crate) use outbox::Outbox;
@@ -48,7 +49,9 @@ pub use view::{JobState, JobView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR};
-use crate::store::{Answered, Change, Discard, Ledger, Placement, Revival, Store, Update, Word};
+use crate::store::{
+    Answered, Change, Discard, Kept, Ledger, Placement, Revival, Store, Update, Word,
+};
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Settlement};
 
@@ -99,6 +102,7 @@ struct Book {
     cancels: Outbox<JobKey>,
     requeues: Outbox<Revival>,
     discards: Outbox<Discard>,
+    restores: Outbox<Kept>,
     #[cfg(feature = "worker")]
     settles: Outbox<Settlement>,
 }
@@ -218,6 +222,7 @@ impl Client {
                 cancels: Outbox::new(ledger.clone(), ()),
                 requeues: Outbox::new(ledger.clone(), ()),
                 discards: Outbox::new(ledger.clone(), ()),
+                restores: Outbox::new(ledger.clone(), ()),
                 #[cfg(feature = "worker")]
                 settles: Outbox::new(ledger.clone(), SettleTerms::at_once(DeadLimits::default())),
                 ledger,

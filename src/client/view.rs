@@ -38,10 +38,17 @@ pub struct JobView {
     state: JobState,
     due: UnixMs,
     attempts: u32,
-    successor_due: Option<UnixMs>,
+    successor: Option<Successor>,
     letter: Option<u64>,
     cancelled: bool,
     record: Record,
+}
+
+/// What was scheduled while a job runs: when it is due, and its record, where that was read.
+#[derive(Clone)]
+struct Successor {
+    due: UnixMs,
+    record: Option<Record>,
 }
 
 impl JobView {
@@ -98,7 +105,7 @@ impl JobView {
             state,
             due,
             attempts: record.header.attempts,
-            successor_due: None,
+            successor: None,
             letter: None,
             cancelled: false,
             record,
@@ -120,12 +127,17 @@ impl JobView {
         };
         let claims: u32 = claims.parse().map_err(|_| damaged())?;
         let due = due.parse().map_err(|_| damaged())?;
-        let next = successor.split(|byte| *byte == b' ').next();
-        let next = next.and_then(|due| std::str::from_utf8(due).ok()?.parse().ok());
+        let mut next = successor.splitn(2, |byte| *byte == b' ');
+        let next_due = next.next();
+        let next_due = next_due.and_then(|due| std::str::from_utf8(due).ok()?.parse().ok());
+        let next_record = next.next().map(<[u8]>::to_vec);
         self.attempts = self.attempts.saturating_add(claims);
         self.cancelled = flag == "cancelled";
         self.due = UnixMs(due);
-        self.successor_due = next.map(UnixMs);
+        self.successor = next_due.map(|due| Successor {
+            due: UnixMs(due),
+            record: next_record.and_then(|record| Record::parse(record).ok()),
+        });
         Ok(())
     }
 
@@ -213,7 +225,24 @@ impl JobView {
 
     /// When the job that will follow the run in progress is due, if one was scheduled.
     pub fn successor_due(&self) -> Option<SystemTime> {
-        self.successor_due.map(UnixMs::to_system)
+        self.successor.as_ref().map(|next| next.due.to_system())
+    }
+
+    /// The job that will follow the run in progress, if one was scheduled:
+    /// [`Client::get`](crate::Client::get) reads it, lists do not.
+    pub fn successor(&self) -> Option<JobView> {
+        let Successor { due, record } = self.successor.as_ref()?;
+        let record = record.clone()?;
+        Some(JobView {
+            key: self.key.clone(),
+            state: JobState::Pending,
+            due: *due,
+            attempts: record.header.attempts,
+            successor: None,
+            letter: None,
+            cancelled: false,
+            record,
+        })
     }
 
     /// Whether it was cancelled while it runs, and so will not be retried.
@@ -236,8 +265,8 @@ impl fmt::Debug for JobView {
         if let Some(error) = self.last_error() {
             view.field("last_error", &error);
         }
-        if let Some(due) = self.successor_due {
-            view.field("successor_due", &format_args!("{}", Utc(due)));
+        if let Some(next) = &self.successor {
+            view.field("successor_due", &format_args!("{}", Utc(next.due)));
         }
         if self.cancelled {
             view.field("cancelled", &true);

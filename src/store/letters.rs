@@ -1,12 +1,14 @@
-//! What is done to dead letters: read, requeue, delete.
+//! What is done to dead letters: read, requeue, delete. And what brings them back, and jobs.
 
 use std::borrow::Cow;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use super::ledger::number;
 use super::produce::When;
 use super::reply::Answered;
-use super::script::{DISCARD, LETTERS, REQUEUE};
+use super::script::{DISCARD, LETTERS, REQUEUE, RESTORE};
 use super::{Lane, Ledger};
 use crate::error::Result;
 use crate::key::JobKey;
@@ -39,6 +41,30 @@ pub(crate) struct Revival {
 pub(crate) struct Discard {
     pub(crate) key: JobKey,
     pub(crate) letter: u64,
+}
+
+/// A job or a dead letter as a backup has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub(crate) key: JobKey,
+    pub(crate) what: KeptAs,
+    /// When it is due, or died.
+    pub(crate) at: UnixMs,
+    /// The header of its record, attempts and error included.
+    pub(crate) header: Cow<'static, str>,
+    /// The second line of its record; empty for one that is accepted now.
+    pub(crate) story: String,
+    pub(crate) payload: Bytes,
+}
+
+/// What it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeptAs {
+    Pending {
+        /// Whether it takes the place of one that is pending.
+        replace: bool,
+    },
+    Dead,
 }
 
 impl Revival {
@@ -78,6 +104,37 @@ impl Ledger {
                 .arg(&*item.header);
         }
         self.eval_items(&REQUEUE, &cmd, items.len(), until).await
+    }
+
+    /// Brings back jobs and dead letters; `lua/restore.lua`.
+    pub(crate) async fn restore(
+        &self,
+        lane: &mut Lane,
+        items: &[Kept],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 8] = [
+            &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.lanes,
+        ];
+        let mut cmd = self.call(&RESTORE, &keys, items.iter().map(|item| &item.key));
+        number(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        for item in items {
+            let (what, mode) = match item.what {
+                KeptAs::Pending { replace: true } => ("pending", "set"),
+                KeptAs::Pending { replace: false } => ("pending", "absent"),
+                KeptAs::Dead => ("dead", "absent"),
+            };
+            cmd.arg(item.key.id())
+                .arg(what)
+                .arg(mode)
+                .arg(item.at.to_string())
+                .arg(&*item.header)
+                .arg(&item.story)
+                .arg(&item.payload[..]);
+        }
+        self.eval_items(&RESTORE, &cmd, items.len(), until).await
     }
 
     /// Deletes dead letters; `lua/discard.lua`.

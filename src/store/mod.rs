@@ -66,7 +66,7 @@ pub(crate) use instances::{Alive, Beat};
 pub(crate) use lane::Lane;
 pub(crate) use lane::unique_id;
 pub(crate) use ledger::Ledger;
-pub(crate) use letters::{Discard, Letter, Revival};
+pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
 #[cfg(feature = "worker")]

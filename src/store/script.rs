@@ -75,6 +75,7 @@ scripts! {
     #[cfg(feature = "worker")]
     SWEEP = "sweep", 3 keys, ["clock", "paused"];
     REQUEUE = "requeue", 8 keys, ["clock", "calls", "count", "record", "trigger", "dead"];
+    RESTORE = "restore", 8 keys, ["clock", "calls", "count", "record", "trigger", "dead"];
     DISCARD = "discard", 5 keys, ["clock", "calls", "count", "dead"];
     #[cfg(feature = "worker")]
     TRIM = "trim", 3 keys, ["clock", "dead"];

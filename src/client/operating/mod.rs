@@ -8,6 +8,7 @@ pub(super) mod instances;
 pub(super) mod letters;
 pub(super) mod listing;
 pub(super) mod pausing;
+pub(super) mod restoring;
 pub(super) mod selection;
 pub(super) mod stats;
 pub(super) mod walk;

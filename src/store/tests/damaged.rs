@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::support::{Bench, HOUR, KEPT, State, after, bury, soon, word, words};
+use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, word, words};
 use crate::ErrorKind;
 use crate::error::{Error, Result};
 use crate::store::script::{self, Script};
-use crate::store::{Answered, Extent, Found, Lane, PARTS, Sought, Verb};
+use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Sought, Verb};
 
 use State::*;
 
@@ -75,6 +75,14 @@ impl Scene {
             "requeue" => {
                 let items = [bench.revival("Dead", 1, after(HOUR))];
                 ledger.requeue(lane, &items, soon()).await.map(said)
+            }
+            "restore" => {
+                let items = [
+                    bench.kept("Pending", PENDING, 1),
+                    bench.kept("new", PENDING, 1),
+                    bench.kept("Dead", KeptAs::Dead, 1),
+                ];
+                ledger.restore(lane, &items, soon()).await.map(said)
             }
             "discard" => {
                 let items = [bench.discard("Second", 2)];
@@ -211,6 +219,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("update", &["updated", "successor"]),
         ("schedule", &["replaced", "succeeds", "created"]),
         ("settle", &["buried"]),
+        ("restore", &["exists", "created", "buried"]),
         ("cancel", &["cancelled", "cancelled"]),
         ("requeue", &["requeued"]),
         ("discard", &["deleted"]),
@@ -246,6 +255,8 @@ async fn a_counter_that_is_no_number_stops_the_call_before_it_writes() {
         ("settle", "trimmed"),
         ("trim", "trimmed"),
         ("requeue", "requeued"),
+        ("restore", "accepted"),
+        ("restore", "buried"),
         ("discard", "deleted"),
     ] {
         let stats = bench.names().stats.clone();

@@ -13,9 +13,9 @@ use super::support::{
 use crate::embedded::Embedded;
 use crate::key::Kind;
 use crate::names::{MARKER, Names};
-use crate::store::Sought;
 use crate::store::reply::Answered;
 use crate::store::script::{self, Script};
+use crate::store::{KeptAs, Sought};
 
 /// The parts of a header, in order.
 const PARTS: [&str; 4] = ["KEYS", "ARGV", "Reply", "Holds"];
@@ -154,6 +154,8 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.settle(lane, &items, KEPT, soon()).await.unwrap();
     let items = [bench.revival("pending", 1, after(HOUR))];
     ledger.requeue(lane, &items, soon()).await.unwrap();
+    let items = [bench.kept("pending", KeptAs::Dead, 1)];
+    ledger.restore(lane, &items, soon()).await.unwrap();
     let items = [bench.discard("pending", 1)];
     ledger.discard(lane, &items, soon()).await.unwrap();
     let letters = ledger.letters("pending", None, 16, soon()).await;

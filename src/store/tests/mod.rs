@@ -16,6 +16,7 @@ mod reclaim;
 mod renew;
 mod requeue;
 mod reschedule;
+mod restore;
 mod schedule;
 mod settle;
 mod update;

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::support::{Bench, HOUR, KEPT, State, after, bury, later, soon, word, words};
+use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, later, soon, word, words};
 use crate::ErrorKind;
 use crate::embedded::Embedded;
 use crate::flaw::Flaw;
-use crate::store::{Lane, Mode, Placement, Verb};
+use crate::store::{KeptAs, Lane, Mode, Placement, Verb};
 
 use State::*;
 
@@ -99,6 +99,20 @@ async fn requeue_is_refused_and_writes_nothing() {
     let error = bench.ledger.requeue(&mut lane, &items, soon()).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(bench.snapshot().await, stored);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn restore_is_refused_and_writes_nothing() {
+    let (_server, bench, _) = full().await;
+    let stored = bench.snapshot().await;
+    for what in [PENDING, KeptAs::Dead] {
+        let items = [bench.kept("Absent", what, 1)];
+        let mut lane = Lane::new();
+        let error = bench.ledger.restore(&mut lane, &items, soon()).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(bench.snapshot().await, stored);
+    }
     bench.balanced().await;
 }
 

@@ -6,7 +6,7 @@ use super::support::{
     Bench, HEADER, HOUR, LATER, MOMENT, NEVER, State, after, at, due_of, later, soon, word, words,
 };
 use crate::names::MARKER;
-use crate::store::script::{CANCEL, RECLAIM, REQUEUE, RESCHEDULE, SCHEDULE, SETTLE};
+use crate::store::script::{CANCEL, RECLAIM, REQUEUE, RESCHEDULE, RESTORE, SCHEDULE, SETTLE};
 use crate::store::{Answered, Lane, Verb};
 
 use State::*;
@@ -241,6 +241,18 @@ async fn the_scripts_work_without() {
     assert_eq!(call(&REQUEUE, &requeue).await, ["requeued"]);
     assert_eq!(
         (bench.state("dead").await, bench.trigger("dead").await),
+        (Pending, None)
+    );
+
+    let record = [HEADER, "17", "payload"];
+    let restore = [
+        &head[..],
+        &["back", "pending", "absent", "9999999999999"],
+        &record,
+    ];
+    assert_eq!(call(&RESTORE, &restore.concat()).await, ["created"]);
+    assert_eq!(
+        (bench.state("back").await, bench.trigger("back").await),
         (Pending, None)
     );
 

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::store::work::DeadLimits;
 use crate::store::{
-    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Extent, Lane, Mode, Placement,
-    Revival, Settlement, Update, Verb, When, Word,
+    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Extent, Kept, KeptAs, Lane, Mode,
+    Placement, Revival, Settlement, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -28,6 +28,9 @@ pub(in crate::store::tests) const KEPT: DeadLimits = DeadLimits {
     count: 1000,
     age: HOUR,
 };
+
+/// A job that was pending, and leaves one that is there.
+pub(in crate::store::tests) const PENDING: KeptAs = KeptAs::Pending { replace: false };
 
 /// A token that nobody was given.
 pub(in crate::store::tests) const NEVER: &str = "ffffffffffffffffffffffff-1";
@@ -196,6 +199,25 @@ impl Bench {
             header: HEADER.into(),
             record_bytes: 0,
         }
+    }
+
+    /// A job as a backup has it, accepted and failed in 1970.
+    pub(in crate::store::tests) fn kept(&self, id: &str, what: KeptAs, at: u64) -> Kept {
+        Kept {
+            key: self.key(id),
+            what,
+            at: UnixMs(at),
+            header: r#"{"v":1,"attempts":2,"error":"503"}"#.into(),
+            story: "17 failed@18 failed@19".into(),
+            payload: Bytes::copy_from_slice(id.as_bytes()),
+        }
+    }
+
+    pub(in crate::store::tests) async fn restore(&self, items: &[Kept]) -> Vec<Answered> {
+        self.ledger
+            .restore(&mut Lane::new(), items, soon())
+            .await
+            .unwrap()
     }
 
     pub(in crate::store::tests) fn discard(&self, id: &str, letter: u64) -> Discard {

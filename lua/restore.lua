@@ -1,0 +1,177 @@
+-- restore: brings back jobs and dead letters as a backup has them, with their story. What is
+-- there already stays as it is.
+--
+-- KEYS  1 due       keyfall:{app:module:biz/0}:due
+--       2 shadow    keyfall:{app:module:biz/0}:shadow
+--       3 lease     keyfall:{app:module:biz/0}:lease
+--       4 dead      keyfall:{app:module:biz/0}:dead
+--       5 grave     keyfall:{app:module:biz/0}:grave
+--       6 stats     keyfall:{app:module:biz/0}:stats
+--       7 calls     keyfall:{app:module:biz/0}:calls
+--       8 lanes     keyfall:{app:module:biz/0}:lanes
+--       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       then for each item: id, what it is (pending | dead), mode (absent | set, for pending),
+--       when it is due or died (Unix ms), header, story (accepted-ms step@ms …; empty for a job
+--       that is accepted now), payload
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+--       created:due replaced:due   pending from now on, due at Unix ms, be it long ago
+--       first:due                  created, and no job was ever accepted here before
+--       buried:number              a dead letter with this number
+--       exists                     a job of this name is pending, or a letter of it died then
+--       running                    a job of this name runs, and is left to it
+--       …!                         the trigger's name holds a foreign value: no trigger
+-- Holds: repeated, it changes nothing, as long as what it brought back is there. All items or
+--       none. Refused as a whole, before anything is written, while Redis is full. The same id
+--       twice in one call counts as two calls, in order. Letters are not trimmed here.
+
+local FIXED, HEAD, WIDTH = 8, 5, 7
+local due_key, shadow_key, lease_key, dead_key, grave_key =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local stats_key, calls_key, lanes_key = KEYS[6], KEYS[7], KEYS[8]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local now, stamp = now_us()
+
+local past, known = past_reply(calls_key, lane, number, stamp)
+if past then
+  return past
+end
+
+local items, ids = ARGV, {}
+for i = 1, (#items - HEAD) / WIDTH do
+  ids[i] = items[HEAD + (i - 1) * WIDTH + 1]
+end
+local dues = redis.call('ZMSCORE', due_key, unpack(ids))
+local leases = redis.call('HMGET', lease_key, unpack(ids))
+local numbers = redis.call('HMGET', grave_key, unpack(ids))
+local before = soonest(due_key, now)
+
+-- The letters of an id, by when they died, the oldest first.
+local letters = {}
+for i, id in ipairs(ids) do
+  if items[HEAD + (i - 1) * WIDTH + 2] == 'dead' and not letters[id] then
+    letters[id] = {}
+    local names = {}
+    for letter in string.gmatch(numbers[i] or '', '%S+') do
+      table.insert(letters[id], {number = letter})
+      table.insert(names, id .. ':' .. letter)
+    end
+    local deaths = #names > 0 and redis.call('ZMSCORE', dead_key, unpack(names)) or {}
+    for place, letter in ipairs(letters[id]) do
+      letter.died = tonumber(deaths[place] or 0)
+    end
+  end
+end
+redis.call('ZCARD', dead_key)
+
+-- Puts a letter in its place among those of its id. Returns false if one of them died then.
+local function placed(of_id, letter)
+  local at = #of_id + 1
+  while at > 1 and of_id[at - 1].died >= letter.died do
+    at = at - 1
+    if of_id[at].died == letter.died then
+      return false
+    end
+  end
+  table.insert(of_id, at, letter)
+  return true
+end
+
+-- The numbers of the last of them, which are found by the id alone.
+local function last_numbers(of_id)
+  local found = {}
+  for at = math.max(1, #of_id - FOUND_BY_ID + 1), #of_id do
+    found[#found + 1] = of_id[at].number
+  end
+  return table.concat(found, ' ')
+end
+
+local answers, buried, armed, pending = {}, {}, {}, {}
+local accepted, replaced = 0, 0
+local news = {}
+for i, id in ipairs(ids) do
+  local at = HEAD + (i - 1) * WIDTH
+  local when, story = items[at + 4], items[at + 6]
+  if story == '' then
+    story = int(math.floor(now / 1000))
+  end
+  local record = new_record(items[at + 5], story, items[at + 7])
+  if items[at + 2] == 'dead' then
+    local letter = {id = id, died = tonumber(when), record = record, item = i}
+    if placed(letters[id], letter) then
+      buried[#buried + 1] = letter
+      answers[i] = 'buried:'
+    else
+      answers[i] = 'exists'
+    end
+  elseif leases[i] then
+    answers[i] = 'running'
+  elseif (dues[i] or pending[id]) and items[at + 3] ~= 'set' then
+    answers[i] = 'exists'
+  else
+    local is_new = not (dues[i] or pending[id])
+    accepted = accepted + 1
+    replaced = replaced + (is_new and 0 or 1)
+    answers[i] = (is_new and 'created:' or 'replaced:') .. when
+    pending[id] = {score = when, record = record}
+    armed[i] = when
+    note(news, id, tonumber(when), now)
+  end
+end
+
+-- The first write is one that a full Redis refuses. Of the others, only the records were not
+-- read, and may be of a wrong type.
+local shadows, scores = {}, {}
+for id, job in pairs(pending) do
+  shadows[#shadows + 1] = id
+  shadows[#shadows + 1] = job.record
+  scores[#scores + 1] = job.score
+  scores[#scores + 1] = id
+end
+accepted = accepted + #buried
+local counts = {
+  accepted = at_least_one(accepted),
+  replaced = at_least_one(replaced),
+  buried = at_least_one(#buried),
+}
+local counted, fault = raise(stats_key, counts)
+if fault then
+  return fault
+end
+if #shadows > 0 then
+  fault = error_in(redis.pcall('HSET', shadow_key, unpack(shadows)))
+  if fault then
+    lower(stats_key, counts)
+    return fault
+  end
+  redis.call('ZADD', due_key, unpack(scores))
+end
+if counted.accepted == accepted then
+  -- The ledger is new, or somebody emptied the database, and its kind may be unknown.
+  for i, at in pairs(armed) do
+    if answers[i] == 'created:' .. at then
+      answers[i] = 'first:' .. at
+    end
+  end
+end
+for place, letter in ipairs(buried) do
+  letter.number = int(counted.buried - #buried + place)
+  answers[letter.item] = 'buried:' .. letter.number
+  local name = letter.id .. ':' .. letter.number
+  redis.call('ZADD', dead_key, int(letter.died), name)
+  redis.call('HSET', grave_key, name, letter.record)
+end
+for _, letter in ipairs(buried) do
+  redis.call('HSET', grave_key, letter.id, last_numbers(letters[letter.id]))
+end
+if #KEYS > FIXED then
+  for i, due in pairs(armed) do
+    if not arm(KEYS[FIXED + i], marker, due, now) then
+      answers[i] = answers[i] .. '!'
+    end
+  end
+end
+local reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
+wake(ARGV[3], ARGV[4], news, before, now)
+return {'ok', stamp, reply}
