@@ -1,12 +1,11 @@
 //! `keyfall audit`: whether the books of each kind balance, and what is wrong with which job.
 
 use anyhow::bail;
-use keyfall::{AuditReport, Kind};
-use serde::Serialize;
 
 use super::connect::Server;
-use super::kinds::beginning;
+use super::kinds::absent;
 use super::out::{self, Form};
+use crate::daemon::shapes::{AuditIn, AuditedOut};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -25,43 +24,22 @@ pub(crate) struct Options {
     server: Server,
 }
 
-#[derive(Serialize)]
-struct KindReport {
-    kind: String,
-    /// Whether nothing is wrong any more.
-    clean: bool,
-    scanned: u64,
-    complete: bool,
-    consistent: bool,
-    /// How many more jobs came than are accounted for.
-    difference: i64,
-    letters_difference: i64,
-    flaws: Vec<FlawLine>,
-}
-
-#[derive(Serialize)]
-struct FlawLine {
-    name: String,
-    flaw: String,
-    repaired: bool,
-}
-
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let client = options.server.connect().await?;
-    let mut reports = Vec::new();
-    for kind in beginning(&client, options.prefix.as_deref()).await? {
-        let mut audit = client.audit(kind.as_str());
-        if options.repair {
-            audit = audit.repair();
-        }
-        reports.push(KindReport::new(&kind, audit.await?));
+    let jobs = options.server.connect().await?;
+    let wanted = AuditIn {
+        prefix: options.prefix,
+        repair: options.repair,
+    };
+    let audited = jobs.audit(&wanted).await?;
+    if let Some(prefix) = wanted.prefix.filter(|_| audited.kinds.is_empty()) {
+        return Err(absent(&prefix));
     }
     if options.form.json {
-        out::json(&reports)?;
+        out::json(&audited)?;
     } else {
-        show(&reports)?;
+        show(&audited.kinds)?;
     }
-    let unclean = reports.iter().filter(|report| !report.clean).count();
+    let unclean = audited.kinds.iter().filter(|kind| !kind.clean).count();
     if unclean > 0 {
         let remedy = if options.repair {
             "what is left is not repaired: see `docs/states.md`, Audit"
@@ -70,37 +48,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         };
         bail!(
             "{unclean} of {} kinds are not as they should be; {remedy}",
-            reports.len()
+            audited.kinds.len()
         );
     }
     Ok(())
 }
 
-impl KindReport {
-    fn new(kind: &Kind, report: AuditReport) -> Self {
-        let flaws = report.flawed.into_iter().map(|flawed| FlawLine {
-            name: flawed.name,
-            flaw: words(&format!("{:?}", flawed.flaw)),
-            repaired: flawed.repaired,
-        });
-        let flaws: Vec<FlawLine> = flaws.collect();
-        KindReport {
-            kind: kind.to_string(),
-            clean: report.stats.is_balanced()
-                && report.is_consistent
-                && report.is_complete
-                && flaws.iter().all(|flaw| flaw.repaired),
-            scanned: report.scanned,
-            complete: report.is_complete,
-            consistent: report.is_consistent,
-            difference: report.stats.difference(),
-            letters_difference: report.stats.letters_difference(),
-            flaws,
-        }
-    }
-}
-
-fn show(reports: &[KindReport]) -> anyhow::Result<()> {
+fn show(reports: &[AuditedOut]) -> anyhow::Result<()> {
     let rows = reports.iter().map(|report| {
         [
             report.kind.clone(),
@@ -126,16 +80,4 @@ fn show(reports: &[KindReport]) -> anyhow::Result<()> {
         out::line(format!("{}: {what}{done}", flaw.name))?;
     }
     Ok(())
-}
-
-/// `DueWithoutRecord` as `due_without_record`.
-fn words(name: &str) -> String {
-    let mut words = String::new();
-    for c in name.chars() {
-        if c.is_uppercase() && !words.is_empty() {
-            words.push('_');
-        }
-        words.extend(c.to_lowercase());
-    }
-    words
 }

@@ -1,52 +1,153 @@
 //! Where the jobs are: what every command that looks at them or changes them is told, and
 //! gets. A further way to them goes here.
 
-use anyhow::Context;
-use keyfall::{Client, ErrorKind};
+use std::path::PathBuf;
 
-/// Where a Redis is looked for if none is named.
-const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+use anyhow::{Context, bail};
+use keyfall::{Client, ErrorKind};
+use reqwest::Url;
+
+use super::jobs::{Address, Jobs};
+use super::stop::Stop;
+use crate::daemon::config::{Origin, Redis, RedisFlags};
 
 /// Whoever may type a command may store what Redis can carry. The limits of services are
 /// those of their clients.
 const PAYLOAD_LIMIT: usize = 256 * 1024 * 1024;
 
+/// Where Redis is if nobody says.
+const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+
 #[derive(clap::Args, Debug, Clone)]
-#[command(next_help_heading = "Connection")]
 pub(crate) struct Server {
-    /// The Redis that has the jobs. Other users of this machine can read what is typed: a
-    /// password goes into the variable
+    /// Ask the daemon at this URL, which `keyfall serve` prints, instead of Redis; also KEYFALL_API.
+    /// Its token goes into KEYFALL_TOKEN
     #[arg(
         long,
         value_name = "URL",
-        env = "KEYFALL_REDIS_URL",
-        hide_env_values = true
+        help_heading = "The daemon that has the jobs"
     )]
-    redis_url: Option<String>,
+    api: Option<String>,
 
-    /// What all keys of Keyfall begin with, beside those of the jobs
+    /// A file that holds the token, instead of KEYFALL_TOKEN; also KEYFALL_TOKEN_FILE
     #[arg(
         long,
-        value_name = "NAME",
-        env = "KEYFALL_NAMESPACE",
-        default_value = "keyfall"
+        value_name = "PATH",
+        help_heading = "The daemon that has the jobs"
     )]
-    namespace: String,
+    token_file: Option<PathBuf>,
+
+    /// The certificates of the CA that signed that of the daemon, as PEM, where this system does not
+    /// trust it; also KEYFALL_CA_FILE. No other is trusted then
+    #[arg(
+        long,
+        value_name = "PATH",
+        help_heading = "The daemon that has the jobs"
+    )]
+    ca_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    redis: RedisFlags,
+}
+
+/// Where the jobs are.
+enum Place {
+    Redis { redis: Box<Redis>, is_named: bool },
+    Daemon(Address),
 }
 
 impl Server {
-    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
-        let connected = Client::builder(self.redis_url())
-            .namespace(&self.namespace)
-            .payload_limit(PAYLOAD_LIMIT)
-            .connect()
-            .await;
-        explained(connected, self.redis_url.is_some())
+    pub(crate) async fn connect(&self) -> anyhow::Result<Jobs> {
+        match self.place()? {
+            Place::Daemon(address) => Jobs::behind(address),
+            Place::Redis { redis, is_named } => {
+                let client = redis.client().payload_limit(PAYLOAD_LIMIT);
+                let connected = explained(client.connect().await, is_named);
+                Ok(Jobs::on_redis(connected?))
+            }
+        }
     }
 
-    pub(crate) fn redis_url(&self) -> &str {
-        self.redis_url.as_deref().unwrap_or(DEFAULT_URL)
+    /// The URL of the Redis that has the jobs; `None` behind a daemon.
+    pub(crate) fn redis_url(&self) -> anyhow::Result<Option<String>> {
+        Ok(match self.place()? {
+            Place::Redis { redis, .. } => Some(redis.url.reveal().to_owned()),
+            Place::Daemon(_) => None,
+        })
     }
+
+    /// A flag beats the environment.
+    fn place(&self) -> anyhow::Result<Place> {
+        let api = match (&self.api, env("KEYFALL_API")) {
+            (Some(url), _) => Some((url.clone(), Origin::Flag("--api".into()))),
+            (None, Some(url)) => Some((url, Origin::Env("KEYFALL_API".into()))),
+            (None, None) => None,
+        };
+        let redis = Redis::load(&self.redis);
+        let Some((url, from)) = api else {
+            let (redis, place) = redis.map_err(wrong)?;
+            return Ok(Place::Redis {
+                redis: Box::new(redis),
+                is_named: place != Origin::Default,
+            });
+        };
+        // What is wrong with a Redis that nobody asks for does not matter.
+        if let Ok((redis, place)) = redis {
+            if place.is_beside(&from) {
+                bail!(Stop::wrong(format!(
+                    "{place} and {from} name two places that have the jobs: leave one of them out"
+                )));
+            } else if place > from {
+                return Ok(Place::Redis {
+                    redis: Box::new(redis),
+                    is_named: true,
+                });
+            }
+        }
+        self.address(&url, &from).map(Place::Daemon)
+    }
+
+    fn address(&self, url: &str, from: &Origin) -> anyhow::Result<Address> {
+        let parsed = Url::parse(url).ok();
+        let parsed = parsed.filter(|url| matches!(url.scheme(), "http" | "https"));
+        let parsed = parsed.filter(|url| url.has_host() && url.query().is_none());
+        let parsed = parsed.filter(|url| url.username().is_empty() && url.password().is_none());
+        let url = parsed.ok_or_else(|| {
+            Stop::wrong(format!(
+                "{from} is no URL of a daemon: write it as `keyfall serve` prints it, \
+                 http://127.0.0.1:9276, without a token"
+            ))
+        })?;
+        let path = |flag: &Option<PathBuf>, name| flag.clone().or(env(name).map(Into::into));
+        let token = match (
+            path(&self.token_file, "KEYFALL_TOKEN_FILE"),
+            env("KEYFALL_TOKEN"),
+        ) {
+            (Some(path), token) if self.token_file.is_some() || token.is_none() => {
+                let text = std::fs::read_to_string(&path);
+                let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
+                Some(text.trim_end().to_owned())
+            }
+            (Some(_), Some(_)) => bail!(Stop::wrong(
+                "KEYFALL_TOKEN and KEYFALL_TOKEN_FILE name two tokens: leave one of them out"
+            )),
+            (_, token) => token,
+        };
+        Ok(Address {
+            url,
+            token,
+            ca_file: path(&self.ca_file, "KEYFALL_CA_FILE"),
+        })
+    }
+}
+
+/// One that is empty says nothing.
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+fn wrong(faults: crate::daemon::config::Faults) -> Stop {
+    Stop::wrong(faults.to_string())
 }
 
 /// Says what to do where nobody answers, if nobody has said whom to ask either.
@@ -59,7 +160,8 @@ pub(crate) fn explained(
             .with_context(|| {
                 format!(
                     "no Redis was named, and none answers at {DEFAULT_URL}: name one with \
-                     `--redis-url` or KEYFALL_REDIS_URL, or start one with `keyfall dev`"
+                     `--redis-url` or KEYFALL_REDIS_URL, start one with `keyfall dev`, or name a \
+                     daemon with `--api`"
                 )
             }),
         connected => Ok(connected?),

@@ -1,19 +1,18 @@
 //! `keyfall dead`: dead letters are listed, requeued and deleted.
 
-use anyhow::anyhow;
-use jiff::Timestamp;
-use keyfall::{Cursor, JobKey, JobState, JobView, Requeued};
-use serde::Serialize;
+use anyhow::bail;
+use keyfall::{Cursor, JobKey};
 
 use super::ask;
 use super::change::tell_many;
 use super::connect::Server;
-use super::job::JobLine;
+use super::jobs::Jobs;
 use super::list::tell_damaged;
 use super::out::{self, Form};
 use super::stop::Stop;
-use super::when::{When, shown, stamp};
+use super::when::{When, shown};
 use super::which::Which;
+use crate::daemon::shapes::{Job, ListIn, Payloads, RequeueIn, State};
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Dead {
@@ -110,20 +109,22 @@ pub(crate) async fn run(command: Dead) -> anyhow::Result<()> {
 }
 
 async fn list(options: List) -> anyhow::Result<()> {
-    let client = options.server.connect().await?;
+    let jobs = options.server.connect().await?;
     if let Some(key) = &options.which.key {
-        let letters = client.dead_letters(key).await?;
+        let letters = jobs.letters(key).await?;
         if letters.is_empty() {
             return Err(absent(key));
         }
         return show(&letters, options.form);
     }
-    let letters = options.which.among(&client).list(JobState::Dead);
-    let mut letters = letters.limit(options.limit);
-    if let Some(cursor) = options.after {
-        letters = letters.after(cursor);
-    }
-    let page = letters.await?;
+    let wanted = ListIn {
+        prefix: options.which.prefix(),
+        state: State::Dead,
+        limit: Some(options.limit),
+        cursor: options.after.map(|cursor| cursor.to_string()),
+        payloads: Payloads::Exact,
+    };
+    let page = jobs.list(&wanted).await?;
     tell_damaged(&page);
     show(&page.jobs, options.form)?;
     if let Some(cursor) = page.next {
@@ -132,20 +133,20 @@ async fn list(options: List) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show(letters: &[JobView], form: Form) -> anyhow::Result<()> {
+fn show(letters: &[Job], form: Form) -> anyhow::Result<()> {
     if form.json {
         for letter in letters {
-            out::json(&JobLine::of(letter))?;
+            out::json(letter)?;
         }
         return Ok(());
     }
     let rows = letters.iter().map(|letter| {
         [
-            letter.key().to_string(),
-            letter.letter().unwrap_or_default().to_string(),
-            shown(letter.due()),
-            letter.attempts().to_string(),
-            letter.last_error().unwrap_or_default().to_owned(),
+            letter.key.clone(),
+            letter.letter.unwrap_or_default().to_string(),
+            shown(letter.due),
+            letter.attempts.to_string(),
+            letter.last_error.clone().unwrap_or_default(),
         ]
     });
     out::table(["key", ">letter", "died", ">attempts", "reason"], rows)?;
@@ -153,89 +154,68 @@ fn show(letters: &[JobView], form: Form) -> anyhow::Result<()> {
 }
 
 async fn requeue(options: Requeue) -> anyhow::Result<()> {
-    let at = options.when.at()?;
-    if options.which.key.is_none() && !options.when.is_open() {
+    let (after, at) = (options.when.after(), options.when.at()?);
+    let which = &options.which;
+    if which.key.is_none() && !options.when.is_open() {
         let wrong = "many letters are requeued to be due now: leave out `--after` and `--at`, or \
                      postpone the jobs afterwards";
         return Err(Stop::wrong(wrong).into());
     }
-    let client = options.server.connect().await?;
-    let Some(key) = &options.which.key else {
-        let mut call = options.which.among(&client).requeue();
-        if options.dry_run {
-            call = call.dry_run();
+    let jobs = options.server.connect().await?;
+    let Some(key) = &which.key else {
+        let report = jobs.requeue_many(&which.many(options.dry_run)).await?;
+        return tell_many(&report, options.form);
+    };
+    let letter = match find(&jobs, key, options.letter).await? {
+        Some(letter) => letter,
+        None if is_there(&jobs, key).await? => {
+            bail!("a job {key} is pending or running, and there is no dead letter of it");
         }
-        return tell_many(call.await?, options.dry_run, options.form);
+        None => return Err(absent(key)),
     };
-    let mut call = client.requeue(key);
-    if let Some(number) = options.letter {
-        call = call.letter(number);
-    }
-    if let Some(delay) = options.when.after {
-        call = call.after(delay);
-    }
-    if let Some(due) = at {
-        call = call.at(due);
-    }
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        key: &'a str,
-        due: Timestamp,
-    }
-    let due = match call.await? {
-        Requeued::Requeued(due) => due,
-        Requeued::Present => {
-            return Err(anyhow!(
-                "a job {key} is pending or running: the letter was left as it is"
-            ));
-        }
-        _ => return Err(absent(key)),
-    };
-    let answer = Answer {
-        key: key.as_str(),
-        due: stamp(due),
-    };
-    let sentence = format!("{key} is pending again: due {}", shown(due));
-    options.form.say(&answer, sentence)?;
+    let requeued = jobs.requeue(key, &RequeueIn { letter, after, at }).await?;
+    let sentence = format!("{key} is pending again: due {}", shown(requeued.due));
+    options.form.say(&requeued, sentence)?;
     Ok(())
 }
 
 async fn remove(options: Remove) -> anyhow::Result<()> {
-    let client = options.server.connect().await?;
+    let jobs = options.server.connect().await?;
     let which = &options.which;
     let Some(key) = &which.key else {
-        let letters = || which.among(&client).delete_dead_letters();
-        let counted = letters().dry_run().await?;
+        let counted = jobs.delete_letters(&which.many(true)).await?;
         if options.dry_run {
-            return tell_many(counted, true, options.form);
+            return tell_many(&counted, options.form);
         }
         let what = format!(
             "this deletes the dead letters of {} for good",
             which.jobs(counted.matched)
         );
         ask::confirm(&what, options.yes)?;
-        return tell_many(letters().await?, false, options.form);
+        let report = jobs.delete_letters(&which.many(false)).await?;
+        return tell_many(&report, options.form);
     };
-    let mut call = client.delete_dead_letter(key);
-    if let Some(number) = options.letter {
-        call = call.letter(number);
-    }
-    if !call.await? {
-        return Err(absent(key));
-    }
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        key: &'a str,
-        deleted: bool,
-    }
-    let answer = Answer {
-        key: key.as_str(),
-        deleted: true,
-    };
-    options
-        .form
-        .say(&answer, format!("a dead letter of {key} is deleted"))?;
+    let letter = find(&jobs, key, options.letter).await?;
+    let letter = letter.ok_or_else(|| absent(key))?;
+    let deleted = jobs.delete_letter(key, letter).await?;
+    let sentence = format!("the dead letter {letter} of {key} is deleted");
+    options.form.say(&deleted, sentence)?;
     Ok(())
+}
+
+/// The number that was given, or that of the latest letter.
+async fn find(jobs: &Jobs, key: &JobKey, given: Option<u64>) -> anyhow::Result<Option<u64>> {
+    if given.is_some() {
+        return Ok(given);
+    }
+    let letters = jobs.letters(key).await?;
+    Ok(letters.first().and_then(|letter| letter.letter))
+}
+
+/// Whether a job of this name is pending or running.
+async fn is_there(jobs: &Jobs, key: &JobKey) -> anyhow::Result<bool> {
+    let page = jobs.get(key).await;
+    Ok(page.is_ok_and(|job| job.state != State::Dead))
 }
 
 fn page(text: &str) -> Result<usize, String> {

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail};
-use keyfall::{Client, Cursor, JobState, Page};
+use keyfall::Cursor;
 
 use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
-use super::job::JobLine;
+use super::jobs::Jobs;
 use super::progress::Progress;
-use super::which::select;
+use crate::daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
 
 /// How many jobs one call brings at the most.
 const PAGE: usize = 500;
@@ -40,13 +40,16 @@ pub(crate) struct Options {
     server: Server,
 }
 
-/// How far an export is: first what is pending, then what is dead.
+/// How far an export is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    Pending(Option<Cursor>),
-    Dead(Option<Cursor>),
+    In(State, Option<Cursor>),
     End,
 }
+
+/// What is exported, in this order: whoever goes on to another state meanwhile, goes on to a later
+/// one, but for a run that fails.
+const STATES: [State; 4] = [State::Pending, State::Running, State::Lapsed, State::Dead];
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let of = format!(
@@ -57,19 +60,29 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mark = bookmark.read(&of)?;
     let mut place = match &mark {
         Some(mark) => mark.after.parse().map_err(anyhow::Error::msg)?,
-        None => options.after.unwrap_or(Place::Pending(None)),
+        None => options.after.unwrap_or(Place::In(STATES[0], None)),
     };
-    let client = options.server.connect().await?;
-    let counts = select(&client, options.prefix.as_deref()).count().await?;
+    let jobs = options.server.connect().await?;
+    let counts = jobs.count(options.prefix.as_deref()).await?;
+    let total = counts.pending + counts.running + counts.lapsed + counts.dead;
     let mut sink = Sink::open(options.output, mark.and_then(|mark| mark.bytes))?;
-    let progress = Progress::new(Some(counts.pending + counts.dead), "jobs");
-    let mut damaged = 0;
-    while place != Place::End {
-        let page = next(&client, options.prefix.as_deref(), &place)
+    let progress = Progress::new(Some(total), "jobs");
+    let (mut damaged, mut running) = (0, 0);
+    while let Place::In(state, cursor) = place.clone() {
+        let page = next(&jobs, options.prefix.as_deref(), state, cursor)
             .await
             .with_context(|| format!("it ended early: go on with `--after '{place}'`"))?;
-        for job in &page.jobs {
-            sink.put(&JobLine::of(job))?;
+        let (found, bad) = (page.jobs.len(), page.damaged.len());
+        for job in page.jobs {
+            match state {
+                State::Running | State::Lapsed => {
+                    if let Some(job) = interrupted(&jobs, job).await? {
+                        sink.put(&job)?;
+                        running += 1;
+                    }
+                }
+                _ => sink.put(&job)?,
+            }
         }
         for job in &page.damaged {
             progress.note(&format!(
@@ -78,9 +91,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
                 job.error
             ));
         }
-        damaged += page.damaged.len();
-        progress.advance(page.jobs.len() + page.damaged.len());
-        place = place.then(page.next);
+        damaged += bad;
+        progress.advance(found + bad);
+        let next = page.next.map(|cursor| cursor.parse()).transpose()?;
+        place = place.then(next);
         bookmark.write(&Mark {
             of: of.clone(),
             after: place.to_string(),
@@ -88,11 +102,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         })?;
     }
     drop(progress);
-    let running = counts.running + counts.lapsed;
     if running > 0 {
         eprintln!(
-            "{running} jobs were running and are not in it: pause the kinds, and let the runs end, \
-             to have all"
+            "{running} jobs were running, and are in it as pending: pause the kinds, and let the \
+             runs end, if nothing is to run twice"
         );
     }
     if damaged > 0 {
@@ -101,17 +114,41 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn next(client: &Client, prefix: Option<&str>, place: &Place) -> keyfall::Result<Page> {
-    let (state, cursor) = match place {
-        Place::Pending(cursor) => (JobState::Pending, cursor),
-        Place::Dead(cursor) => (JobState::Dead, cursor),
-        Place::End => unreachable!("there is no page at the end"),
+async fn next(
+    jobs: &Jobs,
+    prefix: Option<&str>,
+    state: State,
+    cursor: Option<Cursor>,
+) -> anyhow::Result<PageOut> {
+    let wanted = ListIn {
+        prefix: prefix.map(Into::into),
+        state,
+        limit: Some(PAGE),
+        cursor: cursor.map(|cursor| cursor.to_string()),
+        payloads: Payloads::Exact,
     };
-    let mut list = select(client, prefix).list(state).limit(PAGE);
-    if let Some(cursor) = cursor {
-        list = list.after(cursor.clone());
+    jobs.list(&wanted).await
+}
+
+/// A job that runs, as if that run had not begun; or what is to follow it, which takes the place
+/// of its retries. Nothing, if it was cancelled: it will not run again.
+async fn interrupted(jobs: &Jobs, job: Job) -> anyhow::Result<Option<Job>> {
+    if job.successor_due.is_some() {
+        let key = job.key.parse()?;
+        // The run may have ended by now: then that is pending.
+        let mut latest = jobs.get(&key).await?;
+        let next = latest.successor.take();
+        return Ok(Some(next.map_or(latest, |next| *next)));
     }
-    list.await
+    if job.cancelled {
+        return Ok(None);
+    }
+    Ok(Some(Job {
+        attempts: job.attempts.saturating_sub(1),
+        was: Some(job.state),
+        state: State::Pending,
+        ..job
+    }))
 }
 
 /// Where the lines go.
@@ -152,7 +189,7 @@ impl Sink {
         })
     }
 
-    fn put(&mut self, job: &JobLine) -> anyhow::Result<()> {
+    fn put(&mut self, job: &Job) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(job)?;
         line.push(b'\n');
         self.to.write_all(&line)?;
@@ -176,22 +213,22 @@ impl Sink {
 impl Place {
     /// Behind a page that says where the next one begins.
     fn then(self, next: Option<Cursor>) -> Self {
-        match (self, next) {
-            (Place::Pending(_), None) => Place::Dead(None),
-            (Place::Pending(_), next) => Place::Pending(next),
-            (Place::Dead(_), next @ Some(_)) => Place::Dead(next),
-            (Place::Dead(_) | Place::End, _) => Place::End,
+        let Place::In(state, _) = self else {
+            return Place::End;
+        };
+        if next.is_some() {
+            return Place::In(state, next);
         }
+        let behind = STATES.iter().skip_while(|one| **one != state).nth(1);
+        behind.map_or(Place::End, |state| Place::In(*state, None))
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Pending(None) => f.write_str("pending"),
-            Place::Dead(None) => f.write_str("dead"),
-            Place::Pending(Some(cursor)) => write!(f, "pending@{cursor}"),
-            Place::Dead(Some(cursor)) => write!(f, "dead@{cursor}"),
+            Place::In(state, None) => f.write_str(state.word()),
+            Place::In(state, Some(cursor)) => write!(f, "{}@{cursor}", state.word()),
             Place::End => f.write_str("end"),
         }
     }
@@ -201,20 +238,18 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let cursor = |text: &str| {
-            let cursor = text.parse::<Cursor>();
-            cursor.map(Some).map_err(|error| error.to_string())
-        };
-        match text.split_once('@') {
-            None if text == "pending" => Ok(Place::Pending(None)),
-            None if text == "dead" => Ok(Place::Dead(None)),
-            None if text == "end" => Ok(Place::End),
-            Some(("pending", rest)) => cursor(rest).map(Place::Pending),
-            Some(("dead", rest)) => cursor(rest).map(Place::Dead),
-            _ => Err(format!(
-                "{text:?} is no place: use one that an export named"
-            )),
+        if text == "end" {
+            return Ok(Place::End);
         }
+        let (word, cursor) = match text.split_once('@') {
+            Some((word, cursor)) => (word, Some(cursor.parse::<Cursor>())),
+            None => (text, None),
+        };
+        let state = STATES.into_iter().find(|state| state.word() == word);
+        let state =
+            state.ok_or_else(|| format!("{text:?} is no place: use one that an export named"))?;
+        let cursor = cursor.transpose().map_err(|error| error.to_string())?;
+        Ok(Place::In(state, cursor))
     }
 }
 
@@ -227,6 +262,7 @@ mod tests {
         for text in [
             "pending",
             "pending@pending:a:b:c:17:x@y",
+            "running",
             "dead",
             "dead@dead:a:b:c::",
             "end",
@@ -235,16 +271,18 @@ mod tests {
             assert_eq!(place.to_string(), text);
         }
         assert!("pending@".parse::<Place>().is_err());
-        assert!("running".parse::<Place>().is_err());
+        assert!("retrying".parse::<Place>().is_err());
     }
 
     #[test]
-    fn it_goes_from_the_pending_to_the_dead_to_the_end() {
+    fn it_goes_from_state_to_state_to_the_end() {
         let cursor: Cursor = "dead:a:b:c::".parse().unwrap();
-        let place = Place::Pending(None).then(None);
-        assert_eq!(place, Place::Dead(None));
+        let place = Place::In(State::Pending, None).then(None);
+        assert_eq!(place, Place::In(State::Running, None));
+        let place = place.then(None).then(None);
+        assert_eq!(place, Place::In(State::Dead, None));
         let place = place.then(Some(cursor.clone()));
-        assert_eq!(place, Place::Dead(Some(cursor)));
+        assert_eq!(place, Place::In(State::Dead, Some(cursor)));
         assert_eq!(place.then(None), Place::End);
     }
 }

@@ -1,12 +1,12 @@
 //! `keyfall get`: one job.
 
-use keyfall::{JobKey, JobView};
+use keyfall::JobKey;
 
 use super::connect::Server;
-use super::job::{JobLine, State};
 use super::out::{self, Form};
 use super::stop::Stop;
 use super::when::shown;
+use crate::daemon::shapes::{Job, State};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -21,64 +21,62 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let client = options.server.connect().await?;
-    let key = &options.key;
-    let Some(job) = client.get(key).await? else {
-        let absent = format!("there is no job {key}, and no dead letter of that name");
-        return Err(Stop::absent(absent).into());
-    };
+    let jobs = options.server.connect().await?;
+    let job = jobs.get(&options.key).await?;
     if options.form.json {
-        out::json(&JobLine::of(&job))?;
+        out::json(&job)?;
     } else {
-        out::sheet(&fields(&job))?;
+        out::sheet(&fields(&job)?)?;
     }
     Ok(())
 }
 
-fn fields(job: &JobView) -> Vec<(&'static str, String)> {
-    let state = State::from(job.state());
+fn fields(job: &Job) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut fields = vec![
-        ("key", job.key().to_string()),
-        ("state", state.word().to_owned()),
+        ("key", job.key.clone()),
+        ("state", job.state.word().to_owned()),
         (
-            if state == State::Dead { "died" } else { "due" },
-            shown(job.due()),
+            if job.state == State::Dead {
+                "died"
+            } else {
+                "due"
+            },
+            shown(job.due),
         ),
-        ("attempts", job.attempts().to_string()),
-        ("scheduled", shown(job.first_scheduled_at())),
+        ("attempts", job.attempts.to_string()),
     ];
-    if job.is_cancelled() {
+    if let Some(accepted) = job.first_scheduled_at {
+        fields.push(("scheduled", shown(accepted)));
+    }
+    if job.cancelled {
         fields.push(("cancelled", "it is told to stop".to_owned()));
     }
-    if let Some(due) = job.successor_due() {
+    if let Some(due) = job.successor_due {
         fields.push(("then", format!("another one, due {}", shown(due))));
     }
-    if let Some(number) = job.letter() {
+    if let Some(number) = job.letter {
         fields.push(("letter", number.to_string()));
     }
-    if let Some(error) = job.last_error() {
-        fields.push(("last error", error.to_owned()));
+    if let Some(error) = &job.last_error {
+        fields.push(("last error", error.clone()));
     }
-    if let Some(policy) = job.retry() {
-        fields.push(("retry", written(policy)));
+    if let Some(policy) = &job.retry {
+        fields.push(("retry", serde_json::to_string(policy)?));
     }
-    if let Some(limit) = job.max_attempts() {
+    if let Some(limit) = job.max_attempts {
         fields.push(("max attempts", limit.to_string()));
     }
-    if let Some(limit) = job.timeout() {
-        fields.push(("timeout", format!("{limit:?}")));
+    if let Some(limit) = job.timeout {
+        fields.push(("timeout", limit.to_string()));
     }
-    for (name, text) in job.headers().iter() {
+    for (name, text) in &job.headers {
         fields.push(("header", format!("{name}={text}")));
     }
-    for step in job.steps() {
+    for step in &job.steps {
         fields.push(("step", format!("{}, {}", step.what, shown(step.at))));
     }
-    let payload = String::from_utf8_lossy(job.payload());
+    let payload = job.bytes().map_err(Stop::of_problem)?;
+    let payload = String::from_utf8_lossy(&payload);
     fields.push(("payload", payload.into_owned()));
-    fields
-}
-
-fn written(policy: &keyfall::RetryPolicy) -> String {
-    serde_json::to_string(policy).expect("texts and numbers are JSON")
+    Ok(fields)
 }

@@ -1,12 +1,11 @@
 //! `keyfall instances`: who runs jobs, and which jobs nobody runs.
 
-use jiff::Timestamp;
-use keyfall::Instance;
 use serde::Serialize;
 
 use super::connect::Server;
 use super::out::{self, Form};
-use super::when::{shown, stamp};
+use super::when::shown;
+use crate::daemon::shapes::{InstanceOut, UnroutedOut};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -18,44 +17,19 @@ pub(crate) struct Options {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
-    instances: Vec<InstanceLine<'a>>,
-    unrouted: Vec<UnroutedLine<'a>>,
-}
-
-#[derive(Serialize)]
-struct InstanceLine<'a> {
-    id: &'a str,
-    host: &'a str,
-    pid: u32,
-    version: &'a str,
-    started: Timestamp,
-    seen_ms: u128,
-    routes: &'a [String],
-    saturated: &'a [String],
-    has_fallback: bool,
-    hears_events: bool,
-}
-
-#[derive(Serialize)]
-struct UnroutedLine<'a> {
-    kind: &'a str,
-    jobs: u64,
+struct Answer {
+    instances: Vec<InstanceOut>,
+    unrouted: Vec<UnroutedOut>,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let client = options.server.connect().await?;
-    let instances = client.instances().await?;
-    let unrouted = client.unrouted().await?;
+    let jobs = options.server.connect().await?;
+    let answer = Answer {
+        instances: jobs.instances().await?.instances,
+        unrouted: jobs.routes().await?.unrouted,
+    };
     if options.form.json {
-        let unrouted = unrouted.iter().map(|one| UnroutedLine {
-            kind: one.kind.as_str(),
-            jobs: one.jobs,
-        });
-        return Ok(out::json(&Answer {
-            instances: instances.iter().map(line).collect(),
-            unrouted: unrouted.collect(),
-        })?);
+        return Ok(out::json(&answer)?);
     }
     let titles = [
         "host",
@@ -65,37 +39,22 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         "routes",
         "without room",
     ];
-    let rows = instances.iter().map(|one| {
+    let rows = answer.instances.into_iter().map(|one| {
         [
-            one.host.clone(),
+            one.host,
             one.pid.to_string(),
-            one.version.clone(),
+            one.version,
             shown(one.started),
             one.routes.join(" "),
             one.saturated.join(" "),
         ]
     });
     out::table(titles, rows)?;
-    for one in &unrouted {
+    for one in &answer.unrouted {
         out::line(format!(
             "nobody has a route for {}: {} jobs wait",
             one.kind, one.jobs
         ))?;
     }
     Ok(())
-}
-
-fn line(one: &Instance) -> InstanceLine<'_> {
-    InstanceLine {
-        id: &one.id,
-        host: &one.host,
-        pid: one.pid,
-        version: &one.version,
-        started: stamp(one.started),
-        seen_ms: one.seen.as_millis(),
-        routes: &one.routes,
-        saturated: &one.saturated,
-        has_fallback: one.has_fallback,
-        hears_events: one.hears_events,
-    }
 }

@@ -1,13 +1,11 @@
 //! `keyfall list` and `keyfall count`: many jobs, looked at.
 
-use keyfall::{Cursor, JobView, Page};
-use serde::Serialize;
+use keyfall::Cursor;
 
 use super::connect::Server;
-use super::job::{JobLine, State};
 use super::out::{self, Form};
 use super::when::shown;
-use super::which::select;
+use crate::daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
 
 /// How many jobs one call brings at the most.
 const PAGE: usize = 1000;
@@ -51,78 +49,64 @@ pub(crate) struct Count {
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let client = options.server.connect().await?;
-    let mut after = options.after;
+    let jobs = options.server.connect().await?;
+    let mut cursor = options.after.map(|cursor| cursor.to_string());
     let mut left = options.limit;
     let mut rows = Vec::new();
     while left > 0 {
-        let list = select(&client, options.prefix.as_deref()).list(options.state.into());
-        let mut list = list.limit(left.min(PAGE));
-        if let Some(cursor) = after.take() {
-            list = list.after(cursor);
-        }
-        let page = list.await?;
+        let wanted = ListIn {
+            prefix: options.prefix.clone(),
+            state: options.state,
+            limit: Some(left.min(PAGE)),
+            cursor: cursor.take(),
+            payloads: Payloads::Exact,
+        };
+        let page = jobs.list(&wanted).await?;
         left = left.saturating_sub(page.jobs.len());
         tell_damaged(&page);
         for job in &page.jobs {
             if options.form.json {
-                out::json(&JobLine::of(job))?;
+                out::json(job)?;
             } else {
                 rows.push(row(job));
             }
         }
-        after = page.next;
-        if after.is_none() {
+        cursor = page.next;
+        if cursor.is_none() {
             break;
         }
     }
     if !options.form.json {
-        out::table(TITLES, rows)?;
+        out::table(["key", "state", "due", ">attempts", "last error"], rows)?;
     }
-    if let Some(cursor) = after {
+    if let Some(cursor) = cursor {
         eprintln!("there are more: `--after '{cursor}'`");
     }
     Ok(())
 }
 
-pub(crate) const TITLES: [&str; 5] = ["key", "state", "due", ">attempts", "last error"];
-
-pub(crate) fn row(job: &JobView) -> [String; 5] {
+fn row(job: &Job) -> [String; 5] {
     [
-        job.key().to_string(),
-        State::from(job.state()).word().to_owned(),
-        shown(job.due()),
-        job.attempts().to_string(),
-        job.last_error().unwrap_or_default().to_owned(),
+        job.key.clone(),
+        job.state.word().to_owned(),
+        shown(job.due),
+        job.attempts.to_string(),
+        job.last_error.clone().unwrap_or_default(),
     ]
 }
 
 /// Those of a page that cannot be shown.
-pub(crate) fn tell_damaged(page: &Page) {
+pub(crate) fn tell_damaged(page: &PageOut) {
     for job in &page.damaged {
         eprintln!("damaged: {}: {}", job.name.escape_debug(), job.error);
     }
 }
 
 pub(crate) async fn count(options: Count) -> anyhow::Result<()> {
-    #[derive(Serialize)]
-    struct Answer {
-        pending: u64,
-        overdue: u64,
-        running: u64,
-        lapsed: u64,
-        dead: u64,
-    }
-    let client = options.server.connect().await?;
-    let counts = select(&client, options.prefix.as_deref()).count().await?;
+    let jobs = options.server.connect().await?;
+    let counts = jobs.count(options.prefix.as_deref()).await?;
     if options.form.json {
-        return Ok(out::json(&Answer {
-            pending: counts.pending,
-            overdue: counts.overdue,
-            running: counts.running,
-            lapsed: counts.lapsed,
-            dead: counts.dead,
-        })?);
+        return Ok(out::json(&counts)?);
     }
     let titles = [">pending", ">overdue", ">running", ">lapsed", ">dead"];
     let row = [

@@ -2,9 +2,10 @@
 //!
 //! | module | what the commands share |
 //! |---|---|
-//! | [`connect`] | where the jobs are |
+//! | [`connect`] | where the jobs are: on a Redis, or behind a daemon |
+//! | [`jobs`] | the way to them |
 //! | [`which`], [`when`] | which jobs are meant, and which times |
-//! | [`out`], [`job`] | tables and JSON; a job as JSON |
+//! | [`out`] | tables and JSON |
 //! | [`progress`], [`bookmark`] | how far a long command is, and where the next one goes on |
 //! | [`ask`], [`stop`] | what is asked first; exit codes |
 
@@ -23,7 +24,7 @@ mod export;
 mod get;
 mod import;
 mod instances;
-mod job;
+mod jobs;
 mod kinds;
 mod list;
 mod out;
@@ -48,7 +49,7 @@ use tracing_subscriber::EnvFilter;
 #[command(
     version,
     about,
-    after_help = "Exit codes: 0 done, 1 refused or a fault, 2 a wrong flag, 3 there is no such job, letter or\nkind, 4 Redis does not answer: try again"
+    after_help = "Exit codes: 0 done, 1 refused or a fault, 2 a wrong flag, 3 there is no such job, letter or\nkind, 4 Redis or the daemon does not answer: try again"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -164,6 +165,9 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
+/// What commands log unless they are told; what TLS refuses they say themselves.
+const LOGGED: &str = "error,rustls_platform_verifier=off";
+
 /// Logs to the standard error.
 fn log(filter: EnvFilter) {
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -181,7 +185,7 @@ fn start(command: Command) -> anyhow::Result<()> {
     };
     log(match &config {
         Some(config) => EnvFilter::new(&config.log.filter.0),
-        None => EnvFilter::try_from_env("KEYFALL_LOG").unwrap_or_else(|_| EnvFilter::new("error")),
+        None => EnvFilter::try_from_env("KEYFALL_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED)),
     });
     runtime()?.block_on(async {
         match command {

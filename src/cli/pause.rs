@@ -1,13 +1,11 @@
 //! `keyfall pause` and `keyfall resume`: nothing of a kind starts, until it may.
 
-use jiff::Timestamp;
-use keyfall::{Client, Kind};
-use serde::Serialize;
-
 use super::connect::Server;
+use super::jobs::Jobs;
 use super::out::{self, Form};
-use super::when::{shown, stamp};
-use super::which::select;
+use super::when::shown;
+use super::which::among;
+use crate::daemon::shapes::SwitchedOut;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -69,76 +67,49 @@ struct KindsOrList {
 }
 
 pub(crate) async fn pause(options: Pause) -> anyhow::Result<()> {
-    let client = options.server.connect().await?;
+    let jobs = options.server.connect().await?;
     if options.kinds.list {
-        return list(&client, options.form).await;
+        return list(&jobs, options.form).await;
     }
-    let mut call = select(&client, options.kinds.prefix.as_deref()).pause();
-    if options.dry_run {
-        call = call.dry_run();
-    }
-    tell("paused", &call.await?, options.dry_run, options.form)
+    let which = among(options.kinds.prefix, options.dry_run);
+    tell("paused", &jobs.pause(&which).await?, options.form)
 }
 
 pub(crate) async fn resume(options: Options) -> anyhow::Result<()> {
-    let client = options.server.connect().await?;
-    let mut call = select(&client, options.kinds.prefix.as_deref()).resume();
-    if options.dry_run {
-        call = call.dry_run();
-    }
-    tell("resumed", &call.await?, options.dry_run, options.form)
+    let jobs = options.server.connect().await?;
+    let which = among(options.kinds.prefix, options.dry_run);
+    tell("resumed", &jobs.resume(&which).await?, options.form)
 }
 
-fn tell(done: &str, kinds: &[Kind], dry_run: bool, form: Form) -> anyhow::Result<()> {
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        kinds: Vec<&'a str>,
-        dry_run: bool,
-    }
+fn tell(done: &str, switched: &SwitchedOut, form: Form) -> anyhow::Result<()> {
     if form.json {
-        let kinds = kinds.iter().map(Kind::as_str).collect();
-        return Ok(out::json(&Answer { kinds, dry_run })?);
+        return Ok(out::json(switched)?);
     }
-    let would = if dry_run { "would be " } else { "" };
-    for kind in kinds {
+    let would = if switched.dry_run { "would be " } else { "" };
+    for kind in &switched.kinds {
         out::line(format!("{would}{done}: {kind}"))?;
     }
-    if kinds.is_empty() {
+    if switched.kinds.is_empty() {
         out::line("no kind begins so by now")?;
     }
     Ok(())
 }
 
-async fn list(client: &Client, form: Form) -> anyhow::Result<()> {
-    #[derive(Serialize)]
-    struct Since<'a> {
-        name: &'a str,
-        since: Timestamp,
-    }
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        /// What kinds to come begin with that are paused.
-        rules: Vec<Since<'a>>,
-        kinds: Vec<Since<'a>>,
-    }
-    let paused = client.paused().await?;
+async fn list(jobs: &Jobs, form: Form) -> anyhow::Result<()> {
+    let paused = jobs.paused().await?;
     if form.json {
-        let since = |name, since| Since {
-            name,
-            since: stamp(since),
-        };
-        let (rules, kinds) = (paused.rules.iter(), paused.kinds.iter());
-        return Ok(out::json(&Answer {
-            rules: rules.map(|(rule, at)| since(rule.as_str(), *at)).collect(),
-            kinds: kinds.map(|(kind, at)| since(kind.as_str(), *at)).collect(),
-        })?);
+        return Ok(out::json(&paused)?);
     }
-    let rules = paused.rules.iter().map(|(rule, since)| {
-        let all = if rule.is_empty() { "all" } else { rule };
-        [all.to_owned(), "kinds to come".to_owned(), shown(*since)]
+    let kinds = paused.kinds.into_iter();
+    let kinds = kinds.map(|one| [one.name, "kind".to_owned(), shown(one.since)]);
+    let rules = paused.prefixes.into_iter().map(|one| {
+        let all = if one.name.is_empty() {
+            "all".to_owned()
+        } else {
+            one.name
+        };
+        [all, "kinds to come".to_owned(), shown(one.since)]
     });
-    let kinds = paused.kinds.iter();
-    let kinds = kinds.map(|(kind, since)| [kind.to_string(), "kind".to_owned(), shown(*since)]);
     out::table(["paused", "what", "since"], kinds.chain(rules))?;
     Ok(())
 }

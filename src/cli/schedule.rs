@@ -2,17 +2,15 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use jiff::Timestamp;
-use keyfall::{IfAbsent, IfPresent, JobKey, Placed, RetryPolicy, Scheduled};
-use serde::Serialize;
+use anyhow::Context;
+use keyfall::{JobKey, RetryPolicy};
 
 use super::connect::Server;
 use super::out::Form;
-use super::stop::Stop;
-use super::when::{When, shown, stamp};
+use super::when::{When, shown};
+use crate::daemon::shapes::{Condition, NewJobIn, Payloads, PlacedOut, Span};
 use crate::duration;
 
 #[derive(clap::Args, Debug)]
@@ -62,76 +60,36 @@ pub(crate) struct Options {
     server: Server,
 }
 
-/// As the HTTP API answers.
-#[derive(Serialize)]
-struct Answer<'a> {
-    key: &'a str,
-    placed: &'static str,
-    due: Timestamp,
-    armed: bool,
-}
-
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let at = options.when.at()?;
-    let payload = match &options.file {
-        Some(path) => read(path)?,
-        None => options.payload.into_bytes(),
+    let (json, base64) = match &options.file {
+        Some(path) => Payloads::Exact.show(&read(path)?),
+        None => Payloads::Exact.show(options.payload.as_bytes()),
     };
-    let client = options.server.connect().await?;
-    let key = &options.key;
-    let mut job = client.schedule_bytes(key, payload);
-    for (name, text) in options.header {
-        job = job.header(name, text);
-    }
-    if let Some(delay) = options.when.after {
-        job = job.after(delay);
-    }
-    if let Some(due) = at {
-        job = job.at(due);
-    }
-    if let Some(policy) = options.retry {
-        job = job.retry(policy);
-    }
-    if let Some(limit) = options.attempts {
-        job = job.attempts(limit);
-    }
-    if let Some(limit) = options.timeout {
-        job = job.timeout(limit);
-    }
-    let scheduled = if options.if_absent {
-        match job.if_absent().await? {
-            IfAbsent::Scheduled(scheduled) => scheduled,
-            IfAbsent::Present(_) => {
-                return Err(anyhow!("{key} is there already: it was left as it is"));
-            }
-        }
-    } else if options.if_present {
-        match job.if_present().await? {
-            IfPresent::Scheduled(scheduled) => scheduled,
-            IfPresent::Absent => {
-                return Err(Stop::absent(format!("there is no job {key}")).into());
-            }
-        }
-    } else {
-        job.await?
+    let condition = match (options.if_absent, options.if_present) {
+        (true, _) => Some(Condition::Absent),
+        (_, true) => Some(Condition::Present),
+        _ => None,
     };
-    tell(key, &scheduled, options.form)
-}
-
-fn tell(key: &JobKey, scheduled: &Scheduled, form: Form) -> anyhow::Result<()> {
-    let (placed, done) = match scheduled.placed {
-        Placed::Created => ("created", "is scheduled"),
-        Placed::Replaced => ("replaced", "takes the place of the one that was pending"),
-        _ => ("succeeds", "follows the one that is running"),
+    let job = NewJobIn {
+        payload: json,
+        payload_base64: base64,
+        after: options.when.after(),
+        at: options.when.at()?,
+        headers: options.header.into_iter().collect(),
+        retry: options.retry,
+        attempts: options.attempts,
+        timeout: options.timeout.map(Span),
+        condition,
     };
-    let answer = Answer {
-        key: key.as_str(),
-        placed,
-        due: stamp(scheduled.due),
-        armed: scheduled.armed,
+    let jobs = options.server.connect().await?;
+    let scheduled = jobs.schedule(&options.key, &job).await?;
+    let done = match scheduled.placed {
+        PlacedOut::Created => "is scheduled",
+        PlacedOut::Replaced => "takes the place of the one that was pending",
+        PlacedOut::Succeeds => "follows the one that is running",
     };
-    let due: SystemTime = scheduled.due;
-    form.say(&answer, format!("{key} {done}: due {}", shown(due)))?;
+    let sentence = format!("{} {done}: due {}", scheduled.key, shown(scheduled.due));
+    options.form.say(&scheduled, sentence)?;
     Ok(())
 }
 

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use keyfall::ErrorKind;
 
+use crate::daemon::shapes::Problem;
+
 const FAULT: u8 = 1;
 const WRONG: u8 = 2;
 const ABSENT: u8 = 3;
@@ -27,6 +29,22 @@ impl Stop {
     /// There is no such job, letter or kind.
     pub(crate) fn absent(message: impl Into<String>) -> Self {
         Stop::new(ABSENT, message)
+    }
+
+    /// Redis or the daemon does not answer: try again.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Stop::new(UNAVAILABLE, message)
+    }
+
+    /// What a call was refused with.
+    pub(crate) fn of_problem(problem: Problem) -> Self {
+        let code = match &*problem.code {
+            "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_request" => WRONG,
+            code if code.ends_with("_absent") => ABSENT,
+            "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" => UNAVAILABLE,
+            _ => FAULT,
+        };
+        Stop::new(code, problem.detail)
     }
 
     fn new(code: u8, message: impl Into<String>) -> Self {

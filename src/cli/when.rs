@@ -1,12 +1,13 @@
 //! Times and durations as people write them.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use jiff::civil::{Time, Weekday};
+use jiff::civil::{self, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
 use super::stop::Stop;
+use crate::daemon::shapes::{Span, Time};
 use crate::duration;
 
 const GRAMMAR: &str = "write RFC 3339, 2026-12-24T18:00:00+01:00, or a day and a time of day: \
@@ -17,7 +18,7 @@ const GRAMMAR: &str = "write RFC 3339, 2026-12-24T18:00:00+01:00, or a day and a
 pub(crate) struct When {
     /// Due so long from now: 90s, 15m, 2h30m, 3d
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "at")]
-    pub(crate) after: Option<Duration>,
+    after: Option<Duration>,
 
     /// Due at this time: 2026-12-24T18:00:00+01:00, `tomorrow 9:00`, `monday 9:00`
     #[arg(long, value_name = "TIME")]
@@ -31,14 +32,18 @@ pub(crate) struct When {
 impl When {
     /// # Errors
     /// If it is no time, with exit code 2.
-    pub(crate) fn at(&self) -> Result<Option<SystemTime>, Stop> {
+    pub(crate) fn at(&self) -> Result<Option<Time>, Stop> {
         let Some(text) = &self.at else {
             return Ok(None);
         };
         let zone = self.zone.clone().unwrap_or_else(TimeZone::system);
         let time = time(text, &zone, Timestamp::now());
         let time = time.map_err(|fault| Stop::wrong(format!("`--at {text}`: {fault}")))?;
-        Ok(Some(time.into()))
+        Ok(Some(Time(time.into())))
+    }
+
+    pub(crate) fn after(&self) -> Option<Span> {
+        self.after.map(Span)
     }
 
     /// Whether neither was given.
@@ -92,7 +97,7 @@ pub(crate) fn time(text: &str, zone: &TimeZone, now: Timestamp) -> Result<Timest
 }
 
 /// `9:00`, `18:30`, `18:30:15`.
-fn time_of_day(text: &str) -> Option<Time> {
+fn time_of_day(text: &str) -> Option<civil::Time> {
     let parts: Vec<&str> = text.split(':').collect();
     let number = |part: &str, digits: &[usize]| {
         let is_number = part.bytes().all(|byte| byte.is_ascii_digit());
@@ -105,7 +110,7 @@ fn time_of_day(text: &str) -> Option<Time> {
     };
     let (minute, second) = (number(minute, &[2])?, number(second, &[2])?);
     // A leap second is none that anything could be due at.
-    Time::new(number(hour, &[1, 2])?, minute, second, 0).ok()
+    civil::Time::new(number(hour, &[1, 2])?, minute, second, 0).ok()
 }
 
 /// In full or by its first three letters, in lower case.
@@ -125,14 +130,10 @@ fn weekday(text: &str) -> Option<Weekday> {
         .map(|(_, day)| day)
 }
 
-/// As JSON has it; the last instant of the calendar for whatever lies beyond.
-pub(crate) fn stamp(time: SystemTime) -> Timestamp {
-    Timestamp::try_from(time).unwrap_or(Timestamp::MAX)
-}
-
 /// As people read it: `2026-12-24T18:00:00Z, in 14m 59s`.
-pub(crate) fn shown(time: SystemTime) -> String {
-    let time = stamp(time);
+pub(crate) fn shown(time: Time) -> String {
+    // The last instant of the calendar for whatever lies beyond.
+    let time = Timestamp::try_from(time.0).unwrap_or(Timestamp::MAX);
     format!("{time:.0}, {}", distance(time, Timestamp::now()))
 }
 

@@ -1,6 +1,8 @@
 //! Which jobs a command is about: one by its key, or many by what their keys begin with.
 
-use keyfall::{Client, JobKey, Selection};
+use keyfall::JobKey;
+
+use crate::daemon::shapes::BulkIn;
 
 #[derive(clap::Args, Debug, Clone)]
 #[group(required = true, multiple = false)]
@@ -19,8 +21,13 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    pub(crate) fn among<'a>(&self, client: &'a Client) -> Selection<'a> {
-        select(client, self.prefix.as_deref())
+    /// Of many jobs, which.
+    pub(crate) fn many(&self, dry_run: bool) -> BulkIn {
+        among(self.prefix.clone(), dry_run)
+    }
+
+    pub(crate) fn prefix(&self) -> Option<String> {
+        self.prefix.clone()
     }
 
     /// As in "12 jobs, all whose keys begin with app1:".
@@ -33,10 +40,11 @@ impl Which {
     }
 }
 
-/// The jobs that begin so, or all of them.
-pub(crate) fn select<'a>(client: &'a Client, prefix: Option<&str>) -> Selection<'a> {
-    match prefix {
-        Some(prefix) => client.prefix(prefix),
-        None => client.everything(),
+/// What begins so, or all of it.
+pub(crate) fn among(prefix: Option<String>, dry_run: bool) -> BulkIn {
+    BulkIn {
+        everything: prefix.is_none(),
+        prefix,
+        dry_run,
     }
 }

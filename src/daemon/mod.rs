@@ -12,4 +12,4 @@ pub(crate) mod config;
 mod http;
 pub(crate) mod tokens;
 
-pub(crate) use http::{Api, RouteSet, RouteTerms, Routes, Settings, serve};
+pub(crate) use http::{Api, RouteSet, RouteTerms, Routes, Settings, in_process, serve, shapes};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use keyfall::{JobState, Outcome, Router};
 use serde_json::{Value, json};
 
+use crate::folder::Folder;
 use crate::runs::{eventually, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Site, assert_about};
@@ -16,9 +17,40 @@ fn only(mut value: Value, fields: &[&str]) -> Value {
     value
 }
 
-#[tokio::test]
-async fn schedule_takes_terms_times_and_payloads() {
-    let site = Site::new("cmd_schedule").await;
+/// The same on a Redis and behind a daemon.
+macro_rules! both_ways {
+    ($($test:ident on $app:literal;)*) => {
+        mod on_redis {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(super::Site::new($app).await).await;
+            })*
+        }
+
+        mod through_a_daemon {
+            $(#[tokio::test]
+            async fn $test() {
+                let site = super::Site::new(concat!($app, "_api")).await;
+                super::$test(site.through_a_daemon()).await;
+            })*
+        }
+    };
+}
+
+both_ways! {
+    schedule_takes_terms_times_and_payloads on "cmd_schedule";
+    get_shows_a_job on "cmd_get";
+    cancel_asks_before_it_cancels_many on "cmd_cancel";
+    postpone_and_fire_move_one_or_many on "cmd_move";
+    what_runs_is_left_or_told_to_stop on "cmd_running";
+    list_and_count_show_many on "cmd_list";
+    kinds_and_instances_say_who_runs_what on "cmd_kinds";
+    dead_letters_are_listed_requeued_and_deleted on "cmd_dead";
+    pause_and_resume_name_the_kinds on "cmd_pause";
+    audit_ends_well_only_if_all_is_well on "cmd_audit";
+}
+
+async fn schedule_takes_terms_times_and_payloads(site: Site) {
     let key = site.key(1);
     let terms = "--after 1h --header tenant=acme --retry none --attempts 3 --timeout 30s --json";
     let ran = site
@@ -58,7 +90,7 @@ async fn schedule_takes_terms_times_and_payloads() {
     assert_eq!(&site.view(&key).await.payload()[..], b"\0\xff");
 
     let ran = site.run(&format!("schedule {key} --if-absent")).await;
-    ran.fails(1, "is there already");
+    ran.fails(1, "pending or running");
     let ran = site
         .run(&format!("schedule {} --if-present", site.key(2)))
         .await;
@@ -77,9 +109,7 @@ async fn schedule_takes_terms_times_and_payloads() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn get_shows_a_job() {
-    let site = Site::new("cmd_get").await;
+async fn get_shows_a_job(site: Site) {
     let key = site.key(1);
     site.client
         .schedule(&key, &json!({"n": 1}))
@@ -111,9 +141,7 @@ async fn get_shows_a_job() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn cancel_asks_before_it_cancels_many() {
-    let site = Site::new("cmd_cancel").await;
+async fn cancel_asks_before_it_cancels_many(site: Site) {
     for key in site.keys(5) {
         site.client.schedule(&key, &1).after(HOUR).await.unwrap();
     }
@@ -145,9 +173,7 @@ async fn cancel_asks_before_it_cancels_many() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn postpone_and_fire_move_one_or_many() {
-    let site = Site::new("cmd_move").await;
+async fn postpone_and_fire_move_one_or_many(site: Site) {
     for key in site.keys(3) {
         site.client.schedule(&key, &1).after(HOUR).await.unwrap();
     }
@@ -187,9 +213,7 @@ async fn postpone_and_fire_move_one_or_many() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn what_runs_is_left_or_told_to_stop() {
-    let site = Site::new("cmd_running").await;
+async fn what_runs_is_left_or_told_to_stop(site: Site) {
     let (recorder, mut runs) = recorder();
     let handler = recorder.until_stopped(|| Outcome::Done);
     let worker = site.serve(Router::new().route(&site.pattern(), handler));
@@ -206,9 +230,7 @@ async fn what_runs_is_left_or_told_to_stop() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn list_and_count_show_many() {
-    let site = Site::new("cmd_list").await;
+async fn list_and_count_show_many(site: Site) {
     for key in site.keys(5) {
         site.client.schedule(&key, &1).after(HOUR).await.unwrap();
     }
@@ -254,9 +276,7 @@ async fn list_and_count_show_many() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn kinds_and_instances_say_who_runs_what() {
-    let site = Site::new("cmd_kinds").await;
+async fn kinds_and_instances_say_who_runs_what(site: Site) {
     let (recorder, _runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
     site.client
@@ -267,6 +287,7 @@ async fn kinds_and_instances_say_who_runs_what() {
     let app = format!("{}:", site.app);
     let ran = site.run(&format!("kinds {app} --json")).await;
     let kinds = ran.value();
+    let kinds = &kinds["kinds"];
     assert_eq!(kinds[0]["kind"], site.kind());
     assert_eq!(kinds[0]["pending"], 1);
     assert_eq!(kinds.as_array().unwrap().len(), 1);
@@ -292,9 +313,7 @@ async fn kinds_and_instances_say_who_runs_what() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn dead_letters_are_listed_requeued_and_deleted() {
-    let site = Site::new("cmd_dead").await;
+async fn dead_letters_are_listed_requeued_and_deleted(site: Site) {
     let (recorder, _runs) = recorder();
     let handler = recorder.then(|_| Outcome::bury("it is broken"));
     let worker = site.serve(Router::new().route(&site.pattern(), handler));
@@ -330,7 +349,7 @@ async fn dead_letters_are_listed_requeued_and_deleted() {
             site.key("00001")
         ))
         .await;
-    assert_eq!(ran.value()["deleted"], true);
+    assert_eq!(ran.value()["letter"], letter);
     site.run(&format!("dead rm {prefix}"))
         .await
         .fails(2, "`--yes`");
@@ -359,9 +378,7 @@ async fn dead_letters_are_listed_requeued_and_deleted() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn pause_and_resume_name_the_kinds() {
-    let site = Site::new("cmd_pause").await;
+async fn pause_and_resume_name_the_kinds(site: Site) {
     site.client
         .schedule(site.key(1), &1)
         .after(HOUR)
@@ -378,7 +395,7 @@ async fn pause_and_resume_name_the_kinds() {
     );
     assert!(site.stats().await.paused);
     let list = site.run("pause --list --json").await.value();
-    assert!(list["rules"].to_string().contains(&app), "{list}");
+    assert!(list["prefixes"].to_string().contains(&app), "{list}");
     assert!(list["kinds"].to_string().contains(&site.kind()), "{list}");
     let ran = site.run("pause --list").await;
     assert!(ran.out.contains("kinds to come"), "{ran:?}");
@@ -395,9 +412,7 @@ async fn pause_and_resume_name_the_kinds() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn audit_ends_well_only_if_all_is_well() {
-    let site = Site::new("cmd_audit").await;
+async fn audit_ends_well_only_if_all_is_well(site: Site) {
     site.client
         .schedule(site.key(1), &1)
         .after(HOUR)
@@ -405,6 +420,7 @@ async fn audit_ends_well_only_if_all_is_well() {
         .unwrap();
     let kind = format!("{}:", site.kind());
     let report = site.run(&format!("audit {kind} --json")).await.value();
+    let report = &report["kinds"];
     assert_eq!(report[0]["kind"], site.kind());
     assert_eq!(report[0]["clean"], true);
     let shadow = format!("keyfall:{{{}/0}}:shadow", site.kind());
@@ -413,6 +429,7 @@ async fn audit_ends_well_only_if_all_is_well() {
     let ran = site.run(&format!("audit {kind} --json")).await;
     assert_eq!(ran.code, 1, "{ran:?}");
     let report: Value = serde_json::from_str(&ran.out).unwrap();
+    let report = &report["kinds"];
     assert_eq!(report[0]["flaws"][0]["flaw"], "due_without_record");
     assert_eq!(report[0]["flaws"][0]["repaired"], false);
     let ran = site.run(&format!("audit {kind} --repair")).await;
@@ -462,15 +479,124 @@ async fn completions_are_made_for_each_shell() {
 #[tokio::test]
 async fn a_redis_that_does_not_answer_has_an_exit_code_of_its_own() {
     let mut command = keyfall(&["count"]);
-    command.env("KEYFALL_REDIS_URL", "redis://:secret@127.0.0.1:1");
+    command.env("KEYFALL_REDIS_URL", "redis://:hunter2@127.0.0.1:1");
     let ran = Ran::of(command).await;
     ran.fails(4, "127.0.0.1:1");
-    assert!(!ran.err.contains("secret"), "{ran:?}");
+    assert!(!ran.err.contains("hunter2"), "{ran:?}");
     let ran = Ran::of(keyfall(&["count", "--redis-url", "127.0.0.1"])).await;
     ran.fails(2, "Redis URL is not valid");
     let mut command = keyfall(&["count", "--help"]);
-    command.env("KEYFALL_REDIS_URL", "redis://:secret@127.0.0.1:1");
+    command.env("KEYFALL_REDIS_URL", "redis://:hunter2@127.0.0.1:1");
     let help = Ran::of(command).await;
     assert!(help.out.contains("KEYFALL_REDIS_URL"), "{help:?}");
-    assert!(!help.out.contains("secret"), "{help:?}");
+    assert!(!help.out.contains("hunter2"), "{help:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_daemon_is_told_from_one_that_does_not_answer() {
+    let site = Site::new("cmd_nowhere").await;
+    let count = async |args: &[&str]| {
+        let mut command = keyfall(&[&["count"], args].concat());
+        command.env("KEYFALL_REDIS_URL", &site.url);
+        Ran::of(command).await
+    };
+    let ran = count(&["--api", "http://127.0.0.1:1"]).await;
+    ran.fails(4, "the daemon at http://127.0.0.1:1/ cannot be reached");
+
+    // Somebody else's web server.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new().fallback(async || "Welcome to nginx!");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    count(&["--api", &url])
+        .await
+        .fails(1, "there is no Keyfall at");
+
+    for (url, hint) in [
+        ("127.0.0.1:9276", "is no URL of a daemon"),
+        ("redis://127.0.0.1", "is no URL of a daemon"),
+        ("http://user:secret@127.0.0.1", "without a token"),
+    ] {
+        let ran = count(&["--api", url]).await;
+        ran.fails(2, hint);
+        assert!(!ran.err.contains("secret"), "{ran:?}");
+    }
+    let ran = count(&["--api", &url, "--redis-url", "redis://127.0.0.1"]).await;
+    ran.fails(2, "two places");
+    let mut command = keyfall(&["count"]);
+    command.env("KEYFALL_API", &url);
+    command.env("KEYFALL_REDIS_URL", &site.url);
+    Ran::of(command).await.fails(2, "two places");
+    // A flag beats the environment.
+    let mut command = keyfall(&["count", "--redis-url", &site.url]);
+    command.env("KEYFALL_API", &url);
+    assert_eq!(Ran::of(command).await.code, 0);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_token_and_a_ca_lead_to_a_daemon_that_asks_for_them() {
+    let site = Site::new("cmd_token").await;
+    let folder = Folder::new("cmd-token");
+    let tokens = folder.path("tokens");
+    let make = |scope, prefix| {
+        let args = [
+            "token", "make", "--file", &tokens, "--scope", scope, "--prefix", prefix,
+        ];
+        let made = keyfall(&args);
+        async move { Ran::of(made).await.out.trim_end().to_owned() }
+    };
+    let app = format!("{}:", site.app);
+    let (reader, all) = (make("read", &app).await, make("read,operate", "").await);
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca_key = rcgen::KeyPair::generate().unwrap();
+    let ca = rcgen::CertifiedIssuer::self_signed(params, ca_key).unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let named = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    folder.write("ca.pem", &ca.pem());
+    folder.write("tls.pem", &named.signed_by(&key, &ca).unwrap().pem());
+    folder.write("tls.key", &key.serialize_pem());
+    let flags = [
+        ("--tokens-file", tokens.as_str()),
+        ("--http-tls-cert-file", &folder.path("tls.pem")),
+        ("--http-tls-key-file", &folder.path("tls.key")),
+    ];
+    let flags: Vec<&str> = flags
+        .into_iter()
+        .flat_map(|(flag, path)| [flag, path])
+        .collect();
+    let daemon = site.daemon(&flags);
+    let ca_file = folder.path("ca.pem");
+    let run = async |words: &str, token: &str| {
+        let mut args: Vec<&str> = words.split_whitespace().collect();
+        args.extend(["--api", &daemon.url, "--ca-file", &ca_file]);
+        let mut command = keyfall(&args);
+        command.env("KEYFALL_TOKEN", token);
+        Ran::of(command).await
+    };
+    assert!(daemon.url.starts_with("https://"), "{}", daemon.url);
+    let ran = run(&format!("count {app}"), &reader).await;
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    run("count", &reader).await.fails(1, "for all jobs");
+    run(&format!("cancel --prefix {app} --yes"), &reader)
+        .await
+        .fails(1, "the scope `operate`");
+    run("count", "").await.fails(1, "a token is needed");
+    run("count", "kf_wrong").await.fails(1, "not known here");
+    assert_eq!(run("audit", &all).await.code, 0);
+
+    folder.write("token", &format!("{reader}\n"));
+    let of_file = format!("count {app} --token-file {}", folder.path("token"));
+    assert_eq!(
+        run(&of_file, "kf_wrong").await.code,
+        0,
+        "a flag beats the environment"
+    );
+    let mut untrusting = keyfall(&["count", "--api", &daemon.url]);
+    untrusting.env("KEYFALL_TOKEN", &reader);
+    Ran::of(untrusting).await.fails(1, "`--ca-file`");
+    folder.write("ca.pem", "no certificate");
+    run("count", &reader).await.fails(2, "holds no certificate");
+    site.assert_balanced().await;
 }

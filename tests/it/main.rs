@@ -67,6 +67,7 @@ mod encrypted;
 mod examples;
 mod extremes;
 mod firing;
+mod folder;
 mod http;
 mod instances;
 mod journal;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use crate::process::Process;
 use crate::site::Site;
 
 /// How a command ended, and what it said.
@@ -20,8 +21,12 @@ pub(crate) struct Ran {
 pub(crate) fn keyfall<S: AsRef<str>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     command.args(args.iter().map(AsRef::as_ref));
-    command.env("KEYFALL_LOG", "error").env("TZ", "UTC");
-    command.env_remove("KEYFALL_REDIS_URL");
+    command
+        .env("KEYFALL_LOG", "error,rustls_platform_verifier=off")
+        .env("TZ", "UTC");
+    for name in ["KEYFALL_REDIS_URL", "KEYFALL_API", "KEYFALL_TOKEN"] {
+        command.env_remove(name);
+    }
     command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
     command
 }
@@ -63,7 +68,45 @@ impl Ran {
     }
 }
 
+/// A daemon that runs none of the jobs itself.
+pub(crate) struct Daemon {
+    _process: Process,
+    /// `http://127.0.0.1:port`
+    pub(crate) url: String,
+}
+
 impl Site {
+    /// A daemon on the Redis of this site.
+    pub(crate) fn daemon(&self, flags: &[&str]) -> Daemon {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
+        command
+            .args(["serve", "--http-listen", "127.0.0.1:0"])
+            .args(["--redis-url", &self.url])
+            .args(["--pull", "nobody:has:these:*"])
+            .args(flags);
+        let process = Process::spawn(command);
+        let line = process.line();
+        let url = line.strip_prefix("listening on ").unwrap().to_owned();
+        let _process = process;
+        Daemon { _process, url }
+    }
+
+    /// The same site, whose commands go through a daemon.
+    pub(crate) fn through_a_daemon(mut self) -> Self {
+        self.daemon = Some(self.daemon(&[]));
+        self
+    }
+
+    /// A command with these arguments on the jobs of this site.
+    fn keyfall<S: AsRef<str>>(&self, args: &[S]) -> Command {
+        let mut command = keyfall(args);
+        match &self.daemon {
+            Some(daemon) => command.env("KEYFALL_API", &daemon.url),
+            None => command.env("KEYFALL_REDIS_URL", &self.url),
+        };
+        command
+    }
+
     /// Runs a command on the Redis of this site; words are separated by blanks.
     pub(crate) async fn run(&self, words: &str) -> Ran {
         let words: Vec<&str> = words.split_whitespace().collect();
@@ -71,16 +114,13 @@ impl Site {
     }
 
     pub(crate) async fn run_args<S: AsRef<str>>(&self, args: &[S]) -> Ran {
-        let mut command = keyfall(args);
-        command.env("KEYFALL_REDIS_URL", &self.url);
-        Ran::of(command).await
+        Ran::of(self.keyfall(args)).await
     }
 
     /// Runs a command that reads this.
     pub(crate) async fn run_reading(&self, words: &str, input: &[u8]) -> Ran {
         let words: Vec<&str> = words.split_whitespace().collect();
-        let mut command = keyfall(&words);
-        command.env("KEYFALL_REDIS_URL", &self.url);
+        let mut command = self.keyfall(&words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::runs::{PATIENCE, eventually};
+use crate::shell::Daemon;
 
 /// Where the Redis is that all tests share. It ends with the process.
 pub(crate) fn shared_redis() -> &'static str {
@@ -39,6 +40,8 @@ pub(crate) struct Site {
     pub(crate) url: String,
     pub(crate) client: Client,
     redis: MultiplexedConnection,
+    /// Through which commands go, if not straight to Redis.
+    pub(crate) daemon: Option<Daemon>,
 }
 
 impl Site {
@@ -54,6 +57,7 @@ impl Site {
             url: url.to_owned(),
             client: Client::connect(url).await.unwrap(),
             redis: connect(url).await,
+            daemon: None,
         }
     }
 

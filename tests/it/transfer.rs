@@ -1,44 +1,16 @@
 //! Export and import: nothing is changed on the way, both go on where they ended, and an import
 //! starts nothing that it should not.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use keyfall::embedded::Embedded;
-use keyfall::{JobState, NewJob, Outcome, RetryPolicy, Router};
+use keyfall::{Handler, JobState, NewJob, Outcome, RetryPolicy, Router};
 use serde_json::{Value, json};
 
+use crate::folder::Folder;
 use crate::runs::{eventually, recorder};
-use crate::site::{HOUR, Site, assert_about};
-
-/// A directory that is gone with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("keyfall-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.0.join(name)).unwrap()
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.0.join(name), text).unwrap();
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use crate::shell::{Ran, keyfall};
+use crate::site::{HOUR, Site, assert_about, fails_slowly};
 
 fn line(key: &str, due: SystemTime) -> String {
     let due = jiff::Timestamp::try_from(due).unwrap();
@@ -47,8 +19,13 @@ fn line(key: &str, due: SystemTime) -> String {
 
 #[tokio::test]
 async fn what_is_exported_comes_back_as_it_was() {
-    let site = Site::new("cmd_export").await;
-    let folder = Folder::new("export");
+    comes_back(Site::new("cmd_export").await).await;
+    let site = Site::new("cmd_export_api").await;
+    comes_back(site.through_a_daemon()).await;
+}
+
+async fn comes_back(site: Site) {
+    let folder = Folder::new(&site.app);
     let retry = RetryPolicy::ladder([1, 60].map(Duration::from_secs)).unwrap();
     let jobs = [
         NewJob::from_bytes(site.key("json"), "{\"a\": 1.50,\"a\":2}"),
@@ -76,17 +53,52 @@ async fn what_is_exported_comes_back_as_it_was() {
     let file = folder.path("jobs");
     let ran = site.run(&format!("export {}: -o {file}", site.app)).await;
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    if let Some(daemon) = &site.daemon {
+        let args = [
+            "export",
+            &format!("{}:", site.app),
+            "--redis-url",
+            &site.url,
+        ];
+        let straight = Ran::of(keyfall(&args)).await;
+        assert!(!daemon.url.is_empty());
+        assert_eq!(
+            straight.out,
+            folder.read("jobs"),
+            "both have the same lines"
+        );
+    }
     let again = site.run(&format!("export {}: -o {file}", site.app)).await;
     again.fails(1, "is there already");
 
     let server = Embedded::start().await.unwrap();
-    let other = Site::at(&server.url(), "cmd_export").await;
+    let mut other = Site::at(&server.url(), &site.app).await;
+    if site.daemon.is_some() {
+        other = other.through_a_daemon();
+    }
     let ran = other.run(&format!("import {file} --json")).await;
     let report = ran.value();
     assert_eq!(
         (&report["scheduled"], &report["dead"]),
         (&json!(4), &json!(1))
     );
+    let (was, is) = (site.view(&dead).await, other.view(&dead).await);
+    assert_eq!(is.state(), JobState::Dead);
+    assert_eq!(
+        (was.due(), was.attempts(), was.last_error(), was.steps()),
+        (is.due(), is.attempts(), is.last_error(), is.steps())
+    );
+    assert_eq!(was.first_scheduled_at(), is.first_scheduled_at());
+    let stored = other.run(&format!("export {}:", site.app)).await.out;
+    let again = other.run(&format!("import {file} --json")).await.value();
+    assert_eq!(
+        (&again["scheduled"], &again["dead"], &again["present"]),
+        (&json!(0), &json!(0), &json!(5)),
+        "a repeat changes nothing"
+    );
+    let unchanged = other.run(&format!("export {}:", site.app)).await.out;
+    assert_eq!(unchanged, stored);
+    assert_eq!(stored, folder.read("jobs"), "a backup of the backup");
     for id in ["json", "bytes", "lines", "terms"] {
         let (was, is) = (
             site.view(&site.key(id)).await,
@@ -197,6 +209,11 @@ async fn an_import_goes_on_where_it_was_and_names_what_is_wrong() {
     let odd = json!({"key": site.key(5), "state": "running", "due": "2026-01-01T00:00:00Z"});
     let ran = site.run_reading("import", odd.to_string().as_bytes()).await;
     ran.fails(1, "may have ended since");
+    let odd = json!({"key": site.key(5), "state": "pending", "due": "2026-01-01T00:00:00Z",
+        "first_scheduled_at": "2026-01-01T00:00:00Z",
+        "steps": [{"what": "fell over", "at": "2026-01-01T00:00:00Z"}]});
+    let ran = site.run_reading("import", odd.to_string().as_bytes()).await;
+    ran.fails(1, "no step");
     site.run("import /no/such/file")
         .await
         .fails(1, "cannot be read");
@@ -251,6 +268,92 @@ async fn a_restored_backup_starts_only_what_it_should() {
     })
     .await;
     worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_runs_or_was_tried_is_in_a_backup() {
+    let site = Site::new("cmd_interrupted").await;
+    let (recorder, mut runs) = recorder();
+    let handler = recorder.until_stopped(|| Outcome::Done);
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    let running = [site.key("alone"), site.key("followed"), site.key("also")];
+    for key in &running {
+        site.client.schedule(key, &"first").await.unwrap();
+    }
+    for _ in &running {
+        runs.next().await;
+    }
+    let followed = site.client.schedule(&running[1], &"second").after(HOUR);
+    followed.await.unwrap();
+    let app = format!("{}:", site.app);
+    let ran = site.run(&format!("export {app}")).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.err.contains("3 jobs were running"), "{ran:?}");
+    let mut lines = ran.lines();
+    lines.sort_by_key(|line| line["key"].to_string());
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            (
+                &line["state"],
+                &line["was"],
+                &line["payload"],
+                &line["attempts"],
+            )
+        })
+        .collect();
+    let (pending, was) = (json!("pending"), json!("running"));
+    let (first, second, zero) = (json!("first"), json!("second"), json!(0));
+    assert_eq!(
+        told,
+        [
+            (&pending, &was, &first, &zero),
+            (&pending, &was, &first, &zero),
+            (&pending, &Value::Null, &second, &zero),
+        ]
+    );
+    for key in &running {
+        site.client.cancel(key).await.unwrap();
+    }
+    site.all_ended().await;
+    worker.stop().await;
+
+    let server = Embedded::start().await.unwrap();
+    let other = Site::at(&server.url(), "cmd_interrupted").await;
+    let ran = other.run_reading("import --json", ran.out.as_bytes()).await;
+    assert_eq!(ran.value()["scheduled"], 3);
+    let alone = other.view(&running[0]).await;
+    assert_eq!((alone.state(), alone.attempts()), (JobState::Pending, 0));
+    assert_eq!(other.view(&running[1]).await.payload(), "\"second\"");
+    other.assert_balanced().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_failed_comes_back_with_what_it_went_through() {
+    let site = Site::new("cmd_failed").await;
+    let (recorder, _runs) = recorder();
+    let handler = recorder.then(|_| Outcome::retry("503 from the receiver"));
+    let handler = handler.retry(fails_slowly());
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    let key = site.key(1);
+    site.client.schedule(&key, &1).await.unwrap();
+    let was = site.reaches(&key, JobState::Retrying).await;
+    worker.stop().await;
+    let backup = site.run(&format!("export {}:", site.app)).await.out;
+    let server = Embedded::start().await.unwrap();
+    let other = Site::at(&server.url(), "cmd_failed").await;
+    other.run_reading("import", backup.as_bytes()).await;
+    let is = other.view(&key).await;
+    assert_eq!(is.state(), JobState::Retrying);
+    assert_eq!(
+        (was.due(), was.attempts(), was.last_error(), was.steps()),
+        (is.due(), is.attempts(), is.last_error(), is.steps())
+    );
+    assert_eq!(was.first_scheduled_at(), is.first_scheduled_at());
+    assert_eq!(is.last_error(), Some("503 from the receiver"));
+    other.assert_balanced().await;
     site.assert_balanced().await;
 }
 

@@ -1,21 +1,22 @@
 //! A job that is to be imported, wherever it comes from.
 
-use std::time::{Duration, SystemTime};
+use keyfall::JobKey;
+use serde::Serialize;
 
-use keyfall::{Headers, JobKey, NewJob, RetryPolicy};
-
-use crate::cli::job::{JobLine, State};
-use crate::duration;
+use crate::daemon::shapes::{Condition, Job, NewJobIn, RestoreIn, State, Time};
 
 pub(super) struct Entry {
     pub(super) key: JobKey,
-    pub(super) due: SystemTime,
-    pub(super) is_dead: bool,
-    pub(super) payload: Vec<u8>,
-    pub(super) headers: Headers,
-    pub(super) retry: Option<RetryPolicy>,
-    pub(super) max_attempts: Option<u32>,
-    pub(super) timeout: Option<Duration>,
+    job: Job,
+}
+
+/// A line of a batch.
+#[derive(Serialize)]
+struct Call<'a, T> {
+    call: &'static str,
+    key: &'a str,
+    #[serde(flatten)]
+    body: T,
 }
 
 impl Entry {
@@ -24,51 +25,60 @@ impl Entry {
     /// # Errors
     /// What is wrong with it, and the remedy.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
-        let line: JobLine = serde_json::from_slice(line).map_err(|error| error.to_string())?;
-        let key = JobKey::parse(&line.key).map_err(|error| error.to_string())?;
-        let is_dead = match line.state {
-            State::Pending | State::Retrying => false,
-            State::Dead => true,
-            State::Running | State::Lapsed => {
-                return Err(format!(
-                    "{key} was {} when it was written, and may have ended since: leave it out, or \
-                     write `pending`",
-                    line.state.word()
-                ));
-            }
-        };
-        let timeout = line.timeout.as_deref().map(duration::parse).transpose();
-        Ok(Entry {
-            payload: line.payload()?,
-            key,
-            due: line.due.into(),
-            is_dead,
-            timeout: timeout.map_err(|fault| format!("`timeout`: {fault}"))?,
-            headers: line.headers,
-            retry: line.retry,
-            max_attempts: line.max_attempts,
-        })
+        let job: Job = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        let key = JobKey::parse(&job.key).map_err(|error| error.to_string())?;
+        if matches!(job.state, State::Running | State::Lapsed) {
+            return Err(format!(
+                "{key} was {} when it was written, and may have ended since: leave it out, or \
+                 write `pending`",
+                job.state.word()
+            ));
+        }
+        Ok(Entry { key, job })
     }
 
-    /// Without what a new job cannot have: attempts, errors and a story of its own. A dead letter
-    /// is due now.
-    pub(super) fn into_job(self) -> NewJob {
-        let mut job = NewJob::from_bytes(self.key, self.payload);
-        if !self.is_dead {
-            job = job.at(self.due);
-        }
-        for (name, text) in self.headers.iter() {
-            job = job.header(name, text);
-        }
-        if let Some(policy) = self.retry {
-            job = job.retry(policy);
-        }
-        if let Some(limit) = self.max_attempts {
-            job = job.attempts(limit);
-        }
-        if let Some(limit) = self.timeout {
-            job = job.timeout(limit);
-        }
-        job
+    /// One that has no story yet.
+    pub(super) fn new(key: JobKey, due: Time, payload: &[u8]) -> Self {
+        let job = Job::new(key.as_str(), due, payload);
+        Entry { key, job }
     }
+
+    pub(super) fn due(&self) -> Time {
+        self.job.due
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.job.state == State::Dead
+    }
+
+    /// The call that brings it back, as a line of a batch.
+    pub(super) fn restored(self, replace: bool) -> Result<Vec<u8>, String> {
+        let mut body = RestoreIn::from(self.job);
+        body.replace = replace;
+        line("restore", &self.key, body)
+    }
+
+    /// The call that makes a job of a dead letter, due now and not tried yet.
+    pub(super) fn requeued(self, replace: bool) -> Result<Vec<u8>, String> {
+        let job = self.job;
+        let body = NewJobIn {
+            payload: job.payload,
+            payload_base64: job.payload_base64,
+            after: None,
+            at: None,
+            headers: job.headers,
+            retry: job.retry,
+            attempts: job.max_attempts,
+            timeout: job.timeout,
+            condition: (!replace).then_some(Condition::Absent),
+        };
+        line("schedule", &self.key, body)
+    }
+}
+
+fn line(call: &'static str, key: &JobKey, body: impl Serialize) -> Result<Vec<u8>, String> {
+    let key = key.as_str();
+    let mut line = serde_json::to_vec(&Call { call, key, body }).map_err(|e| e.to_string())?;
+    line.push(b'\n');
+    Ok(line)
 }

@@ -5,16 +5,20 @@ use std::fmt;
 use std::time::SystemTime;
 
 use anyhow::bail;
-use keyfall::Client;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::entry::Entry;
 use super::pace::Pacing;
 use super::{Options, Read};
+use crate::cli::jobs::Jobs;
 use crate::cli::progress::Progress;
+use crate::cli::stop::Stop;
+use crate::cli::which::among;
+use crate::daemon::shapes::{BatchOut, RestoredAs, RestoredOut};
 
 pub(super) struct Intake<'a> {
-    client: &'a Client,
+    jobs: &'a Jobs,
     options: &'a Options,
     progress: &'a Progress,
     pacing: Pacing,
@@ -25,11 +29,11 @@ pub(super) struct Intake<'a> {
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Report {
     scheduled: u64,
-    /// Left out, because a job of that name is there.
+    /// Left out, because a job of that name is there, or that very letter.
     present: u64,
     /// Left out, for they had been due for too long.
     overdue: u64,
-    /// Dead letters that were left out.
+    /// Dead letters that are dead letters again.
     dead: u64,
     pub(super) invalid: u64,
     /// The kinds that were paused for it.
@@ -37,9 +41,9 @@ pub(super) struct Report {
 }
 
 impl<'a> Intake<'a> {
-    pub(super) fn new(client: &'a Client, options: &'a Options, progress: &'a Progress) -> Self {
+    pub(super) fn new(jobs: &'a Jobs, options: &'a Options, progress: &'a Progress) -> Self {
         Intake {
-            client,
+            jobs,
             options,
             progress,
             pacing: Pacing::new(options.pace),
@@ -69,11 +73,10 @@ impl<'a> Intake<'a> {
     }
 
     fn is_wanted(&mut self, entry: &Entry) -> bool {
-        if entry.is_dead {
-            self.report.dead += u64::from(!self.options.requeue_dead);
-            return self.options.requeue_dead;
+        if entry.is_dead() {
+            return true;
         }
-        let late = SystemTime::now().duration_since(entry.due);
+        let late = SystemTime::now().duration_since(entry.due().0);
         let limit = self.options.skip_overdue;
         let is_overdue = limit.is_some_and(|limit| late.is_ok_and(|late| late > limit));
         self.report.overdue += u64::from(is_overdue);
@@ -87,19 +90,40 @@ impl<'a> Intake<'a> {
             }
         }
         self.pacing.wait(entries.len()).await;
-        let (places, entries): (Vec<String>, Vec<Entry>) = entries.into_iter().unzip();
-        let jobs = entries.into_iter().map(|entry| match self.options.replace {
-            true => entry.into_job(),
-            false => entry.into_job().if_absent(),
-        });
-        let answers = self.client.schedule_many(jobs).await;
-        for (place, answer) in places.iter().zip(answers) {
-            match answer {
-                Ok(Some(_)) => self.report.scheduled += 1,
-                Ok(None) => self.report.present += 1,
-                Err(error) if error.is_retryable() => return Err(error.into()),
-                Err(error) => self.refuse(place, &error.to_string())?,
+        let (mut lines, mut places) = (Vec::new(), Vec::new());
+        for (place, entry) in entries {
+            let line = if entry.is_dead() && self.options.requeue_dead {
+                entry.requeued(self.options.replace)
+            } else {
+                entry.restored(self.options.replace)
+            };
+            match line {
+                Ok(line) => {
+                    lines.extend(line);
+                    places.push(place);
+                }
+                Err(fault) => self.refuse(&place, &fault)?,
             }
+        }
+        let answers = self.jobs.batch(lines, places.len()).await?;
+        for (place, answer) in places.iter().zip(answers) {
+            self.count(place, answer)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, place: &str, answer: BatchOut) -> anyhow::Result<()> {
+        match answer.problem {
+            None => match answer.result.as_deref().and_then(became) {
+                Some(RestoredAs::Dead) => self.report.dead += 1,
+                Some(RestoredAs::Present | RestoredAs::Running) => self.report.present += 1,
+                _ => self.report.scheduled += 1,
+            },
+            Some(problem) if problem.code == "job_present" => self.report.present += 1,
+            Some(problem) if problem.retryable || problem.code == "forbidden" => {
+                return Err(Stop::of_problem(problem).into());
+            }
+            Some(problem) => self.refuse(place, &problem.detail)?,
         }
         Ok(())
     }
@@ -107,7 +131,9 @@ impl<'a> Intake<'a> {
     /// Before the first job of the kind is there.
     async fn pause(&mut self, kind: &str) -> anyhow::Result<()> {
         if !self.report.paused.contains(kind) {
-            self.client.prefix(&format!("{kind}:")).pause().await?;
+            self.jobs
+                .pause(&among(Some(format!("{kind}:")), false))
+                .await?;
             self.report.paused.insert(kind.to_owned());
         }
         Ok(())
@@ -123,13 +149,19 @@ impl<'a> Intake<'a> {
     }
 }
 
+/// What became of one that was restored. What was scheduled has no such answer.
+fn became(result: &RawValue) -> Option<RestoredAs> {
+    let restored: RestoredOut = serde_json::from_str(result.get()).ok()?;
+    Some(restored.restored)
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} scheduled", self.scheduled)?;
         for (count, what) in [
             (self.present, "were there already"),
             (self.overdue, "were overdue for too long"),
-            (self.dead, "dead letters left out"),
+            (self.dead, "dead letters brought back"),
             (self.invalid, "not valid"),
         ] {
             if count > 0 {

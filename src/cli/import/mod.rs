@@ -30,6 +30,7 @@ use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
 use super::out::Form;
 use super::progress::Progress;
+use super::stop::Stop;
 use crate::duration;
 
 #[derive(clap::Args, Debug)]
@@ -80,7 +81,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     skip_overdue: Option<Duration>,
 
-    /// Schedule dead letters as jobs that are due now, instead of leaving them out
+    /// Schedule dead letters as jobs that are due now and have all their attempts ahead
     #[arg(long)]
     requeue_dead: bool,
 
@@ -147,10 +148,10 @@ pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
         Some(mark) => Some(mark.after),
         None => options.after.take(),
     };
-    let client = options.server.connect().await?;
+    let jobs = options.server.connect().await?;
     let mut source = Source::open(&options, after.as_deref()).await?;
     let progress = source.progress();
-    let mut intake = Intake::new(&client, &options, &progress);
+    let mut intake = Intake::new(&jobs, &options, &progress);
     while let Some(batch) = source.next().await? {
         let taken = intake.take(batch.jobs).await;
         taken.with_context(|| {
@@ -190,10 +191,17 @@ impl Source {
         else {
             return Ok(Source::Lines(Lines::open(&options.file, after)?));
         };
-        let url = options.source_url.as_deref();
-        let url = url.unwrap_or(options.server.redis_url());
+        let url = match &options.source_url {
+            Some(url) => Some(url.clone()),
+            None => options.server.redis_url()?,
+        };
+        let url = url.ok_or_else(|| {
+            Stop::wrong(
+                "which Redis has the sorted set? Name it by `--source-url` or KEYFALL_SOURCE_URL",
+            )
+        })?;
         let keys = (due.clone(), payload.clone());
-        let zset = Zset::open(url, keys, unit, template.clone(), after).await?;
+        let zset = Zset::open(&url, keys, unit, template.clone(), after).await?;
         Ok(Source::Zset(Box::new(zset)))
     }
 

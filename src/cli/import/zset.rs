@@ -5,13 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use keyfall::{Headers, JobKey};
+use keyfall::JobKey;
 use redis::aio::MultiplexedConnection;
 
 use super::entry::Entry;
 use super::template::Template;
 use super::{Batch, Read};
 use crate::cli::stop::Stop;
+use crate::daemon::shapes::Time;
 
 /// About how many members come at a time.
 const MEMBERS: usize = 500;
@@ -131,16 +132,11 @@ impl Zset {
     fn entry(&self, member: &[u8], score: f64, payload: Option<Vec<u8>>) -> Result<Entry, String> {
         let member = std::str::from_utf8(member).map_err(|_| "it is not UTF-8".to_owned())?;
         let key = self.template.fill(member)?;
-        Ok(Entry {
-            key: JobKey::parse(&key).map_err(|error| error.to_string())?,
-            due: due(score, self.unit)?,
-            is_dead: false,
-            payload: payload.ok_or_else(|| format!("it has no payload in {}", self.payload_key))?,
-            headers: Headers::new(),
-            retry: None,
-            max_attempts: None,
-            timeout: None,
-        })
+        let key = JobKey::parse(&key).map_err(|error| error.to_string())?;
+        let due = Time(due(score, self.unit)?);
+        let payload =
+            payload.ok_or_else(|| format!("it has no payload in {}", self.payload_key))?;
+        Ok(Entry::new(key, due, &payload))
     }
 }
 

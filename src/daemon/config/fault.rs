@@ -23,7 +23,7 @@ pub(crate) enum Origin {
 
 impl Origin {
     /// Whether both are the file, both the environment, or both the command line.
-    pub(super) fn is_beside(&self, other: &Origin) -> bool {
+    pub(crate) fn is_beside(&self, other: &Origin) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 
-use super::setting::Setting;
+use super::setting::{Section, Setting};
 use super::settings::SECTIONS;
 use super::value::Form;
 
@@ -20,6 +20,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) flags: Flags,
 }
+
+/// The flags of the section that says where Redis is, for commands that have no file.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RedisFlags(pub(super) Flags);
 
 /// The flags that were given, by their names.
 #[derive(Debug, Clone, Default)]
@@ -45,22 +49,68 @@ impl FromArgMatches for Flags {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        for setting in super::settings::all() {
+        self.take(matches, SECTIONS);
+        Ok(())
+    }
+}
+
+impl Flags {
+    /// What was given of the flags of these sections.
+    fn take(&mut self, matches: &ArgMatches, sections: &[Section]) {
+        for setting in sections.iter().flat_map(|section| section.settings) {
             let flag = setting.flag();
             if let Some(text) = matches.get_one::<String>(&flag) {
                 self.0.insert(flag, text.clone());
             }
         }
+    }
+}
+
+/// The section that says where Redis is.
+fn redis() -> &'static [Section] {
+    let at = SECTIONS.iter().position(|section| section.name == "redis");
+    let at = at.expect("the list has it");
+    &SECTIONS[at..=at]
+}
+
+impl FromArgMatches for RedisFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = RedisFlags::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.take(matches, redis());
         Ok(())
     }
 }
 
+impl clap::Args for RedisFlags {
+    fn augment_args(command: Command) -> Command {
+        augmented(command, redis(), |section| text(section.doc))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        RedisFlags::augment_args(command)
+    }
+}
+
+fn augmented(
+    command: Command,
+    sections: &'static [Section],
+    heading: fn(&Section) -> String,
+) -> Command {
+    sections.iter().fold(command, |command, section| {
+        let settings = section.settings.iter();
+        command.args(settings.map(|setting| arg(setting).help_heading(heading(section))))
+    })
+}
+
 impl clap::Args for Flags {
     fn augment_args(command: Command) -> Command {
-        SECTIONS.iter().fold(command, |command, section| {
-            let heading = format!("[{}] {}", section.name, text(section.doc));
-            let settings = section.settings.iter();
-            command.args(settings.map(|setting| arg(setting).help_heading(heading.clone())))
+        augmented(command, SECTIONS, |section| {
+            format!("[{}] {}", section.name, text(section.doc))
         })
     }
 

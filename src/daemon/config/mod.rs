@@ -33,7 +33,7 @@ use keyfall::target::Pull;
 use keyfall::{Client, ClientBuilder, Router, Worker};
 
 pub(crate) use fault::{Faults, Origin};
-pub(crate) use flags::{Args, Flags};
+pub(crate) use flags::{Args, Flags, RedisFlags};
 pub(crate) use routes::RouteConfig;
 pub(crate) use settings::{Http, Log, Redis, TokensSection, WorkerSection};
 
@@ -128,18 +128,7 @@ impl Config {
     /// A client of this Redis, for [`connect`](ClientBuilder::connect). It takes payloads as
     /// large as a request can hold: what a job may have its route says, and that may change.
     pub(crate) fn client(&self) -> ClientBuilder {
-        let redis = &self.redis;
-        let mut builder = Client::builder(redis.url.reveal())
-            .namespace(&redis.namespace)
-            .allow_eviction(redis.allow_eviction)
-            .call_timeout(redis.call_timeout);
-        if let Some(ca) = &redis.ca_file {
-            builder = builder.ca_certificate_file(ca);
-        }
-        if let (Some(chain), Some(key)) = (&redis.cert_file, &redis.key_file) {
-            builder = builder.client_certificate_files(chain, key);
-        }
-        builder.payload_limit(self.http.body_limit.0)
+        self.redis.client().payload_limit(self.http.body_limit.0)
     }
 
     /// The routes. What is pulled of them is pulled from `pull`.
@@ -171,6 +160,43 @@ impl Config {
     pub(crate) fn given(&self) -> impl Iterator<Item = (String, &str, &Origin)> {
         let given = self.given.iter();
         given.map(|given| (given.setting.field(), &*given.shown, &given.origin))
+    }
+}
+
+impl Redis {
+    /// Where Redis is, for commands that have no file; and who gave the place.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub(crate) fn load(flags: &RedisFlags) -> Result<(Redis, Origin), Faults> {
+        let mut sources = Sources {
+            file: File::none(),
+            env: &|name| std::env::var(name).ok(),
+            flags: &flags.0,
+            faults: Faults::default(),
+            given: Vec::new(),
+        };
+        let mut redis = Redis::read(&mut sources);
+        redis_url::resolve(&mut redis, &mut sources);
+        let place = sources
+            .origin("redis", "url")
+            .max(sources.origin("redis", "url_file"));
+        sources.faults.or((redis, place))
+    }
+
+    /// A client of it.
+    pub(crate) fn client(&self) -> ClientBuilder {
+        let mut builder = Client::builder(self.url.reveal())
+            .namespace(&self.namespace)
+            .allow_eviction(self.allow_eviction)
+            .call_timeout(self.call_timeout);
+        if let Some(ca) = &self.ca_file {
+            builder = builder.ca_certificate_file(ca);
+        }
+        if let (Some(chain), Some(key)) = (&self.cert_file, &self.key_file) {
+            builder = builder.client_certificate_files(chain, key);
+        }
+        builder
     }
 }
 

@@ -35,7 +35,7 @@ enum Parts<'a> {
 
 impl RedisUrl {
     /// The URL, with its password.
-    pub(super) fn reveal(&self) -> &str {
+    pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 

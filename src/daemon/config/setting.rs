@@ -103,16 +103,25 @@ macro_rules! settings {
             /// What the sources say; where they are wrong, the default, and a fault.
             pub(super) fn read(sources: &mut Sources<'_>) -> Self {
                 Settings {
-                    $( $section: $Section {
+                    $( $section: $Section::read(sources), )+
+                }
+            }
+        }
+
+        $(
+            impl $Section {
+                /// The same of one section.
+                pub(super) fn read(sources: &mut Sources<'_>) -> Self {
+                    $Section {
                         $( $name: sources.value::<$type>(
                             stringify!($section),
                             stringify!($name),
                             &[$($rule)?],
                         ), )+
-                    }, )+
+                    }
                 }
             }
-        }
+        )+
     };
 }
 

@@ -23,6 +23,7 @@ use super::dead::{LetterIn, delete_one, requeue_one};
 use super::jobs::{cancel_one, fire_one, postpone_one, schedule_one, update_one};
 use super::lines::{Line, Lines};
 use super::problem::Problem;
+use super::restore::restore_one;
 
 /// A line: what it asks for, and of which job. Beside them stands what the body of the call would
 /// hold.
@@ -44,6 +45,7 @@ enum Verb {
     Payload,
     Requeue,
     Delete,
+    Restore,
 }
 
 /// A line that can be read.
@@ -55,23 +57,23 @@ struct Call {
 }
 
 /// The answer to one line.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct BatchOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct BatchOut {
     /// The number of the line, from 1. Empty lines count and are not answered.
-    line: u64,
+    pub(crate) line: u64,
     /// What the call alone would have been answered with.
-    status: u16,
+    pub(crate) status: u16,
     /// The body that it would have been answered with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
-    result: Option<Box<RawValue>>,
+    pub(crate) result: Option<Box<RawValue>>,
     /// What went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<Problem>,
+    pub(crate) problem: Option<Problem>,
 }
 
 /// Many calls, one a line, in JSON: `call` is `schedule`, `cancel`, `postpone`, `fire`, `payload`,
-/// `requeue` or `delete` (a dead letter), `key` names the job, and beside them stands what the
+/// `requeue` or `delete` (a dead letter), or `restore`, `key` names the job, and beside them stands what the
 /// body of the call would hold.
 ///
 /// The answers come line by line and in order, while further lines are read. Lines about
@@ -199,6 +201,10 @@ impl Call {
             }
             Verb::Requeue => {
                 let out = requeue_one(caller, key, self.rest()?).await?;
+                Ok((StatusCode::OK, raw(&out)))
+            }
+            Verb::Restore => {
+                let out = restore_one(caller, key, self.rest()?).await?;
                 Ok((StatusCode::OK, raw(&out)))
             }
             Verb::Delete => {

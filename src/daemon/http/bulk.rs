@@ -11,55 +11,60 @@ use super::problem::Problem;
 use super::wire::{Span, Time};
 
 /// Which jobs, and whether it is in earnest.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct BulkIn {
+pub(crate) struct BulkIn {
     /// What their keys begin with. End it with a colon to mean one kind, module or app.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
-    pub(super) prefix: Option<String>,
+    pub(crate) prefix: Option<String>,
     /// All of them, instead of a prefix.
     #[serde(default)]
-    pub(super) everything: bool,
+    pub(crate) everything: bool,
     /// Changes nothing, and counts what it would be about.
     #[serde(default)]
-    pub(super) dry_run: bool,
+    pub(crate) dry_run: bool,
 }
 
 /// Which jobs, and until when: one of `after`, `at` and `by`.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct BulkPostponeIn {
+pub(crate) struct BulkPostponeIn {
     /// What their keys begin with. End it with a colon to mean one kind, module or app.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
-    prefix: Option<String>,
+    pub(crate) prefix: Option<String>,
     /// All of them, instead of a prefix.
     #[serde(default)]
-    everything: bool,
+    pub(crate) everything: bool,
     /// Changes nothing, and counts what it would be about.
     #[serde(default)]
-    dry_run: bool,
+    pub(crate) dry_run: bool,
     /// All due so long after Redis receives the call.
-    after: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<Span>,
     /// All due at this time, by Redis' clock.
-    at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Time>,
     /// So much later than each is due. Not to be repeated: it would be added twice.
-    by: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<Span>,
 }
 
 /// What became of them.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct BulkOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct BulkOut {
     /// Those that the call was about: `done`, `running` and `skipped` add up to it. After a dry
     /// run, they are zero.
-    matched: u64,
+    pub(crate) matched: u64,
     /// Those that were changed.
-    done: u64,
+    pub(crate) done: u64,
     /// Those that run and were told to stop: of a cancel only.
-    running: u64,
+    pub(crate) running: u64,
     /// Those left as they are: they had changed their state, or are damaged; or, of a requeue, a
     /// job of their name is there.
-    skipped: u64,
-    dry_run: bool,
+    pub(crate) skipped: u64,
+    pub(crate) dry_run: bool,
 }
 
 /// The jobs that are meant. Nobody means all of them by leaving something out.

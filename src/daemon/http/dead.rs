@@ -8,63 +8,72 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
 use super::bulk::{BulkIn, BulkOut, Which, carry_out};
+use super::jobs::ShowIn;
 use super::problem::Problem;
-use super::wire::{JobOut, Span, Time, check_when};
+use super::wire::{Job, Span, Time, check_when};
 
 /// The dead letters of one job.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct LettersOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct LettersOut {
     /// The latest first: the last sixteen, or fewer if their payloads are large.
-    letters: Vec<JobOut>,
+    pub(crate) letters: Vec<Job>,
 }
 
 /// Which letter, and when it is due. Without its number, a call that is repeated would take
 /// another one.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RequeueIn {
+pub(crate) struct RequeueIn {
     /// Its number.
-    letter: u64,
+    pub(crate) letter: u64,
     /// Due so long after Redis receives the call. Due now, if neither this nor `at` is given.
-    after: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<Span>,
     /// Due at this time, by Redis' clock.
-    at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Time>,
 }
 
 /// Which letter.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct LetterIn {
+pub(crate) struct LetterIn {
     /// Its number.
-    pub(super) letter: u64,
+    pub(crate) letter: u64,
 }
 
 /// A dead letter that is a job again.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct RequeuedOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct RequeuedOut {
     #[schema(example = "app1:trans:notice:42")]
-    key: String,
-    letter: u64,
-    due: Time,
+    pub(crate) key: String,
+    pub(crate) letter: u64,
+    pub(crate) due: Time,
 }
 
 /// A dead letter that is gone.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct DeletedOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DeletedOut {
     #[schema(example = "app1:trans:notice:42")]
-    key: String,
-    letter: u64,
+    pub(crate) key: String,
+    pub(crate) letter: u64,
 }
 
 /// The dead letters of one job. None, if it has none.
-#[utoipa::path(get, path = "/v1/dead/{key}", operation_id = "get_dead_letters", tag = "dead letters",
+#[utoipa::path(get, path = "/v1/dead/{key}", operation_id = "get_dead_letters", tag = "dead letters", params(ShowIn),
     responses((status = 200, body = LettersOut)))]
-pub(super) async fn show(caller: Caller, Key(key): Key) -> Result<Json<LettersOut>, Problem> {
+pub(super) async fn show(
+    caller: Caller,
+    Key(key): Key,
+    Params(ShowIn { payloads }): Params<ShowIn>,
+) -> Result<Json<LettersOut>, Problem> {
     let client = &caller.may_with(Scope::Read, &key)?.client;
     let letters = client.dead_letters(&key).await?;
-    let letters = letters.iter().map(JobOut::from).collect();
-    Ok(Json(LettersOut { letters }))
+    let letters = letters.iter().map(|letter| Job::of(letter, payloads));
+    Ok(Json(LettersOut {
+        letters: letters.collect(),
+    }))
 }
 
 /// Makes a dead letter a job again, with all its attempts ahead.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use keyfall::{Instance, Unrouted};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Caller, Scope};
@@ -12,62 +12,62 @@ use super::problem::Problem;
 use super::wire::Time;
 
 /// What the live instances have routes for, and what none has.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct RoutesOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct RoutesOut {
     /// In the order of their patterns.
-    routes: Vec<RouteOut>,
+    pub(crate) routes: Vec<RouteOut>,
     /// The kinds with jobs for which no live instance has a route. They stay pending.
-    unrouted: Vec<UnroutedOut>,
+    pub(crate) unrouted: Vec<UnroutedOut>,
 }
 
 /// A route.
-#[derive(Debug, Serialize, ToSchema)]
-struct RouteOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct RouteOut {
     #[schema(example = "app1:trans:notice:*")]
-    pattern: String,
+    pub(crate) pattern: String,
     /// How many live instances have it.
-    instances: u64,
+    pub(crate) instances: u64,
     /// How many of them could run no further job just then.
-    saturated: u64,
+    pub(crate) saturated: u64,
 }
 
 /// Jobs that nobody runs.
-#[derive(Debug, Serialize, ToSchema)]
-struct UnroutedOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct UnroutedOut {
     #[schema(example = "app1:trans:notice")]
-    kind: String,
+    pub(crate) kind: String,
     /// How many of them wait. Where some jobs of the kind have a route and others have none, only
     /// those among the oldest 256 that are overdue.
-    jobs: u64,
+    pub(crate) jobs: u64,
 }
 
 /// The instances that live, in the order in which they started.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct InstancesOut {
-    instances: Vec<InstanceOut>,
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct InstancesOut {
+    pub(crate) instances: Vec<InstanceOut>,
 }
 
 /// A worker that lives, as it describes itself to the others.
-#[derive(Debug, Serialize, ToSchema)]
-struct InstanceOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct InstanceOut {
     /// Its name, unique for ever.
-    id: String,
-    host: String,
-    pid: u32,
+    pub(crate) id: String,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
     /// The version of Keyfall that it runs.
-    version: String,
+    pub(crate) version: String,
     /// By the clock of its host.
-    started: Time,
+    pub(crate) started: Time,
     /// How long ago it last said that it lives.
-    seen_ms: u64,
+    pub(crate) seen_ms: u64,
     /// The patterns of its routes.
-    routes: Vec<String>,
+    pub(crate) routes: Vec<String>,
     /// Those of its routes that could run no further job just then.
-    saturated: Vec<String>,
+    pub(crate) saturated: Vec<String>,
     /// Whether it takes jobs that no instance has a route for.
-    has_fallback: bool,
+    pub(crate) has_fallback: bool,
     /// Whether it hears events. One that does not finds its jobs by sweeping.
-    hears_events: bool,
+    pub(crate) hears_events: bool,
 }
 
 /// The routes of all live instances, and the jobs that none of them is for.

@@ -9,60 +9,72 @@ use keyfall::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
 use super::auth::{Caller, Scope};
-use super::body::{Body, Key};
+use super::body::{Body, Key, Params};
 use super::problem::Problem;
-use super::wire::{HeaderMap, JobOut, Span, Time, check_when, given, payload};
+use super::wire::{HeaderMap, Job, Payloads, Span, Time, check_when, given, payload};
 
 /// What a job is scheduled with.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct NewJobIn {
+pub(crate) struct NewJobIn {
     /// Any JSON. It is kept as it was written.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<serde_json::Value>)]
-    payload: Option<Box<RawValue>>,
+    pub(crate) payload: Option<Box<RawValue>>,
     /// Bytes that are no JSON, in Base64.
-    payload_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) payload_base64: Option<String>,
     /// Due so long after Redis receives the call. Due now, if neither this nor `at` is given.
-    after: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<Span>,
     /// Due at this time, by Redis' clock.
-    at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Time>,
     /// Texts that travel with it.
     #[serde(default)]
     #[schema(inline)]
-    headers: HeaderMap,
+    pub(crate) headers: HeaderMap,
     /// Its own retry policy, such as `15s 3m 10m`, instead of that of its route.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
-    retry: Option<RetryPolicy>,
+    pub(crate) retry: Option<RetryPolicy>,
     /// Its own limit of attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
-    attempts: Option<u32>,
+    pub(crate) attempts: Option<u32>,
     /// Its own timeout.
-    timeout: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout: Option<Span>,
     /// Only if there is no such job, or only if there is one.
-    #[serde(rename = "if")]
-    condition: Option<Condition>,
+    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
+    pub(crate) condition: Option<Condition>,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Condition {
+pub(crate) enum Condition {
     Absent,
     Present,
 }
 
 /// Until when a job is postponed: one of the two.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PostponeIn {
+pub(crate) struct PostponeIn {
     /// Due so long after Redis receives the call.
-    after: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<Span>,
     /// Due at this time, by Redis' clock.
-    at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Time>,
 }
 
 /// Another payload.
@@ -77,30 +89,56 @@ pub(super) struct PayloadIn {
     payload_base64: Option<String>,
 }
 
+/// How a job is shown.
+#[derive(Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ShowIn {
+    /// How its payload is shown. Defaults to `json`.
+    #[serde(default)]
+    #[param(inline)]
+    pub(crate) payloads: Payloads,
+}
+
 /// A job that was scheduled.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ScheduledOut {
-    key: String,
-    /// `created`, `replaced`, or `succeeds`: the job is running, and this follows it.
-    placed: &'static str,
-    due: Time,
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ScheduledOut {
+    pub(crate) key: String,
+    #[schema(inline)]
+    pub(crate) placed: PlacedOut,
+    pub(crate) due: Time,
+    /// `false` if it has to do without a trigger, and starts some 20 ms late: a foreign value holds
+    /// its name in Redis.
+    pub(crate) armed: bool,
+}
+
+/// What became of the job that was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PlacedOut {
+    /// There was none.
+    Created,
+    /// One was pending, and this took its place.
+    Replaced,
+    /// One is running, and this follows it.
+    Succeeds,
 }
 
 /// A job that was changed.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ChangedOut {
-    key: String,
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ChangedOut {
+    pub(crate) key: String,
     /// Whether it runs, and what will follow the run was changed.
-    successor: bool,
-    due: Time,
+    pub(crate) successor: bool,
+    pub(crate) due: Time,
 }
 
 /// A job that was cancelled.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct CancelledOut {
-    key: String,
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct CancelledOut {
+    pub(crate) key: String,
     /// Whether it runs: then it is not retried, and its consumer is told to stop.
-    running: bool,
+    pub(crate) running: bool,
 }
 
 /// Creates a job, or replaces it.
@@ -127,14 +165,15 @@ pub(super) async fn schedule_one(
     let api = caller.may_with(Scope::Schedule, key)?;
     let scheduled = schedule(api, key, job).await?;
     let (status, placed) = match scheduled.placed {
-        Placed::Created => (StatusCode::CREATED, "created"),
-        Placed::Replaced => (StatusCode::OK, "replaced"),
-        _ => (StatusCode::OK, "succeeds"),
+        Placed::Created => (StatusCode::CREATED, PlacedOut::Created),
+        Placed::Replaced => (StatusCode::OK, PlacedOut::Replaced),
+        _ => (StatusCode::OK, PlacedOut::Succeeds),
     };
     let out = ScheduledOut {
         key: key.to_string(),
         placed,
         due: Time(scheduled.due),
+        armed: scheduled.armed,
     };
     Ok((status, out))
 }
@@ -185,18 +224,18 @@ async fn schedule(api: &Api, key: &JobKey, job: NewJobIn) -> Result<Scheduled, P
 }
 
 /// The job under this key, or its latest dead letter.
-#[utoipa::path(get, path = "/v1/jobs/{key}", operation_id = "get_job", tag = "jobs",
-    responses((status = 200, body = JobOut),
+#[utoipa::path(get, path = "/v1/jobs/{key}", operation_id = "get_job", tag = "jobs", params(ShowIn),
+    responses((status = 200, body = Job),
         (status = 404, description = "There is no such job", body = Problem)))]
-pub(super) async fn show(caller: Caller, Key(key): Key) -> Result<Json<JobOut>, Problem> {
-    Ok(Json(show_one(&caller, &key).await?))
-}
-
-pub(super) async fn show_one(caller: &Caller, key: &JobKey) -> Result<JobOut, Problem> {
-    let client = &caller.may_with(Scope::Read, key)?.client;
-    let view = client.get(key).await?;
+pub(super) async fn show(
+    caller: Caller,
+    Key(key): Key,
+    Params(ShowIn { payloads }): Params<ShowIn>,
+) -> Result<Json<Job>, Problem> {
+    let client = &caller.may_with(Scope::Read, &key)?.client;
+    let view = client.get(&key).await?;
     let view = view.ok_or_else(|| Problem::job_absent(key.as_str()))?;
-    Ok(JobOut::from(&view))
+    Ok(Json(Job::of(&view, payloads)))
 }
 
 /// Takes a job back, or keeps one that runs from being retried.

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::Path;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use keyfall::{Kind, Stats};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Caller, Scope};
@@ -17,92 +17,92 @@ use super::wire::Time;
 const AT_ONCE: usize = 32;
 
 /// The kinds that were ever used, in order.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct KindsOut {
-    kinds: Vec<CountsOut>,
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct KindsOut {
+    pub(crate) kinds: Vec<KindOut>,
 }
 
 /// How many jobs of a kind there are.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct CountsOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct CountsOut {
     #[schema(example = "app1:trans:notice")]
-    kind: String,
+    pub(crate) kind: String,
     /// Waiting to fall due, those that wait to be retried included.
-    pending: u64,
+    pub(crate) pending: u64,
     /// Those of the pending that are due.
-    overdue: u64,
+    pub(crate) overdue: u64,
     /// Running, or claimed by somebody who has not been heard of since.
-    leased: u64,
+    pub(crate) leased: u64,
     /// Scheduled while the job of the same name was running.
-    successors: u64,
+    pub(crate) successors: u64,
     /// Dead letters.
-    dead: u64,
+    pub(crate) dead: u64,
     /// Whether nothing of the kind starts.
-    paused: bool,
+    pub(crate) paused: bool,
 }
 
 /// The counts of one kind, and what became of all jobs that it ever had.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct KindOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct KindOut {
     #[serde(flatten)]
-    counts: CountsOut,
-    counters: CountersOut,
+    pub(crate) counts: CountsOut,
+    pub(crate) counters: CountersOut,
 }
 
 /// What was counted since the kind was first used.
-#[derive(Debug, Serialize, ToSchema)]
-struct CountersOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct CountersOut {
     /// Jobs that were scheduled: one for each call that created, replaced or followed a job.
-    accepted: u64,
+    pub(crate) accepted: u64,
     /// Dead letters that were made pending again.
-    requeued: u64,
+    pub(crate) requeued: u64,
     /// Jobs that ended well.
-    done: u64,
+    pub(crate) done: u64,
     /// Jobs that somebody cancelled.
-    cancelled: u64,
+    pub(crate) cancelled: u64,
     /// Jobs that a newer schedule took the place of.
-    replaced: u64,
+    pub(crate) replaced: u64,
     /// Jobs that ended as dead letters.
-    buried: u64,
+    pub(crate) buried: u64,
     /// Dead letters that were deleted.
-    deleted: u64,
+    pub(crate) deleted: u64,
     /// Dead letters that fell to the limits of number and age.
-    trimmed: u64,
+    pub(crate) trimmed: u64,
     /// Attempts that failed and were followed by another.
-    failed: u64,
+    pub(crate) failed: u64,
     /// Runs that asked to be repeated without having failed.
-    again: u64,
+    pub(crate) again: u64,
     /// Runs that asked to be put off, without the attempt being counted.
-    snoozed: u64,
+    pub(crate) snoozed: u64,
     /// Jobs that were given back before they ran.
-    returned: u64,
+    pub(crate) returned: u64,
     /// Leases that lapsed and were taken over.
-    lapsed: u64,
+    pub(crate) lapsed: u64,
 }
 
 /// What is paused.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct PausedOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct PausedOut {
     /// The prefixes that were paused: kinds that begin so are paused also if they are used for
     /// the first time. The empty one stands for everything.
-    prefixes: Vec<SinceOut>,
+    pub(crate) prefixes: Vec<SinceOut>,
     /// The kinds that are paused now.
-    kinds: Vec<SinceOut>,
+    pub(crate) kinds: Vec<SinceOut>,
 }
 
 /// What is paused since when.
-#[derive(Debug, Serialize, ToSchema)]
-struct SinceOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SinceOut {
     #[schema(example = "app1:trans:notice")]
-    name: String,
-    since: Time,
+    pub(crate) name: String,
+    pub(crate) since: Time,
 }
 
 /// The kinds that a call was about.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct SwitchedOut {
-    kinds: Vec<String>,
-    dry_run: bool,
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SwitchedOut {
+    pub(crate) kinds: Vec<String>,
+    pub(crate) dry_run: bool,
 }
 
 /// The kinds that were ever used, with their counts. With a token, those that it can see.
@@ -113,7 +113,7 @@ pub(super) async fn list(caller: Caller) -> Result<Json<KindsOut>, Problem> {
     kinds.retain(|kind| can_see(&caller, kind));
     let counted = stream::iter(kinds).map(async |kind| {
         let stats = client.stats(kind.as_str()).await?;
-        Ok::<_, Problem>(CountsOut::new(&kind, &stats))
+        Ok::<_, Problem>(KindOut::new(&kind, &stats))
     });
     let kinds = counted.buffered(AT_ONCE).try_collect().await?;
     Ok(Json(KindsOut { kinds }))
@@ -135,10 +135,7 @@ pub(super) async fn show(
         return Err(Problem::kind_absent(kind.as_str()));
     }
     let stats = client.stats(kind.as_str()).await?;
-    Ok(Json(KindOut {
-        counts: CountsOut::new(&kind, &stats),
-        counters: CountersOut::from(&stats),
-    }))
+    Ok(Json(KindOut::new(&kind, &stats)))
 }
 
 /// What is paused, and since when. With a token, what it can see.
@@ -197,6 +194,15 @@ pub(super) async fn resume(
 
 fn can_see(caller: &Caller, kind: &Kind) -> bool {
     caller.can(Scope::Read, &format!("{kind}:"))
+}
+
+impl KindOut {
+    fn new(kind: &Kind, stats: &Stats) -> Self {
+        KindOut {
+            counts: CountsOut::new(kind, stats),
+            counters: CountersOut::from(stats),
+        }
+    }
 }
 
 impl CountsOut {

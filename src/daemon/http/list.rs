@@ -8,53 +8,60 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Caller, Scope};
 use super::body::Params;
 use super::problem::Problem;
-use super::wire::{JobOut, StateIn};
+use super::wire::{Job, Payloads, State};
 
 /// How many jobs a page has unless it is told otherwise, and at the most.
 const PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 
 /// Which jobs.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct ListIn {
+pub(crate) struct ListIn {
     /// What their keys begin with. All, if it is not given.
     #[param(example = "app1:trans:notice:")]
-    prefix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefix: Option<String>,
     /// What they wait for. `pending` covers those that wait to be retried, `retrying` lists these
     /// alone. Defaults to `pending`.
     #[serde(default)]
     #[param(inline)]
-    state: StateIn,
+    pub(crate) state: State,
     /// How many at the most. Defaults to 100. Beyond some 4 MiB of payloads a page has fewer.
     #[param(minimum = 1, maximum = 1000)]
-    limit: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<usize>,
     /// Where the page begins: `next` of the page before.
-    cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cursor: Option<String>,
+    /// How their payloads are shown. Defaults to `json`.
+    #[serde(default)]
+    #[param(inline)]
+    pub(crate) payloads: Payloads,
 }
 
 /// A page of jobs.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct PageOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct PageOut {
     /// In order of due time, kind by kind; those that run by the end of their lease, dead letters
     /// by the time of death.
-    jobs: Vec<JobOut>,
+    pub(crate) jobs: Vec<Job>,
     /// Those of the page that cannot be shown.
-    damaged: Vec<DamagedOut>,
+    pub(crate) damaged: Vec<DamagedOut>,
     /// Where the next page begins; missing on the last. A page can be short, and even empty, and
     /// have a next one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
+    pub(crate) next: Option<String>,
 }
 
 /// A job whose record or name is not what Keyfall wrote, or is of a newer version.
-#[derive(Debug, Serialize, ToSchema)]
-struct DamagedOut {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DamagedOut {
     /// Its kind and its id.
-    name: String,
+    pub(crate) name: String,
     /// What is wrong with it.
-    error: String,
+    pub(crate) error: String,
 }
 
 /// The jobs in one state, page by page.
@@ -87,17 +94,17 @@ pub(super) async fn list(
         keyfall::ErrorKind::InvalidSetting => Problem::from(error).field("cursor"),
         _ => Problem::of_prefix(error),
     })?;
-    Ok(Json(PageOut::from(page)))
+    Ok(Json(PageOut::new(page, wanted.payloads)))
 }
 
-impl From<Page> for PageOut {
-    fn from(page: Page) -> Self {
+impl PageOut {
+    fn new(page: Page, payloads: Payloads) -> Self {
         let damaged = |DamagedJob { name, error, .. }| DamagedOut {
             name,
             error: error.to_string(),
         };
         PageOut {
-            jobs: page.jobs.iter().map(JobOut::from).collect(),
+            jobs: page.jobs.iter().map(|job| Job::of(job, payloads)).collect(),
             damaged: page.damaged.into_iter().map(damaged).collect(),
             next: page.next.map(|cursor| cursor.to_string()),
         }

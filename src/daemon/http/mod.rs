@@ -9,11 +9,13 @@
 //! | [`auth`] | who may do what with which jobs |
 //! | [`rate`] | how many requests a second |
 //! | [`jobs`] | schedule, look at, change and cancel one job |
-//! | [`list`] | look at many |
+//! | [`list`], [`count`] | look at many |
 //! | [`bulk`] | change and cancel many, by what their keys begin with |
 //! | [`batch`] | many calls in one request; [`lines`] reads them as they come |
 //! | [`dead`] | dead letters |
+//! | [`restore`] | jobs and dead letters from a backup |
 //! | [`kinds`] | kinds, their counts, and pausing them |
+//! | [`audit`] | whether every job is accounted for |
 //! | [`instances`] | who runs what |
 //! | [`routes`](self::routes) | what the routes say of a job |
 //! | [`pull`] | hands out jobs, and takes back their leases |
@@ -24,11 +26,13 @@
 //! | [`problem`] | says what went wrong |
 //! | [`settings`] | what it is run with |
 
+mod audit;
 mod auth;
 mod batch;
 mod body;
 mod bulk;
 mod connections;
+mod count;
 mod dead;
 mod files;
 mod front;
@@ -42,6 +46,7 @@ mod openapi;
 mod problem;
 mod pull;
 mod rate;
+mod restore;
 mod routes;
 mod server;
 mod settings;
@@ -49,10 +54,13 @@ mod settings;
 mod tests;
 mod wire;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::middleware::from_fn_with_state;
+use axum::{Extension, Router};
 use keyfall::Client;
 use keyfall::target::Pull;
 use serde_json::Value;
@@ -68,6 +76,24 @@ pub(crate) use settings::Settings;
 
 use problem::Problem;
 use rate::Rate;
+
+/// What is sent and answered, for programs that make these calls.
+pub(crate) mod shapes {
+    pub(crate) use super::audit::{AuditIn, AuditOut, AuditedOut};
+    pub(crate) use super::batch::BatchOut;
+    pub(crate) use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
+    pub(crate) use super::count::{CountIn, CountOut};
+    pub(crate) use super::dead::{DeletedOut, LetterIn, LettersOut, RequeueIn, RequeuedOut};
+    pub(crate) use super::instances::{InstanceOut, InstancesOut, RoutesOut, UnroutedOut};
+    pub(crate) use super::jobs::{
+        CancelledOut, ChangedOut, Condition, NewJobIn, PlacedOut, PostponeIn, ScheduledOut, ShowIn,
+    };
+    pub(crate) use super::kinds::{KindsOut, PausedOut, SwitchedOut};
+    pub(crate) use super::list::{ListIn, PageOut};
+    pub(crate) use super::problem::Problem;
+    pub(crate) use super::restore::{RestoreIn, RestoredAs, RestoredOut};
+    pub(crate) use super::wire::{Job, Payloads, Span, State, Time};
+}
 
 /// What all calls share.
 pub(crate) struct Api {
@@ -109,6 +135,34 @@ impl Api {
     }
 }
 
+/// The calls, for a program that has a client of its own and makes them in its own process:
+/// nobody is asked who he is, and nothing is limited.
+pub(crate) fn in_process(client: Client) -> Router {
+    let settings = Settings {
+        listen: NOWHERE,
+        tls: None,
+        body_limit: usize::MAX / 2,
+        header_timeout: Duration::MAX,
+        body_timeout: Duration::from_secs(24 * 3600),
+        max_connections: usize::MAX,
+        requests_per_second: None,
+        access_log: false,
+        grace: Duration::ZERO,
+    };
+    let api = Api::new(
+        client,
+        Pull::new(),
+        Routes::new(RouteSet::without_limits()),
+        CancellationToken::new(),
+        settings,
+        None,
+    );
+    router(Arc::new(api)).layer(Extension(ConnectInfo(NOWHERE)))
+}
+
+/// Where those are who came by no network.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
 /// All routes, and the document that describes them.
 fn router(api: Arc<Api>) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(openapi::Document::openapi())
@@ -116,7 +170,9 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(jobs::postpone))
         .routes(calls!(jobs::fire))
         .routes(calls!(jobs::put_payload))
+        .routes(calls!(restore::restore))
         .routes(calls!(list::list))
+        .routes(calls!(count::count))
         .routes(calls!(bulk::cancel))
         .routes(calls!(bulk::postpone))
         .routes(calls!(bulk::fire))
@@ -130,6 +186,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(kinds::paused))
         .routes(calls!(kinds::pause))
         .routes(calls!(kinds::resume))
+        .routes(calls!(audit::audit))
         .routes(calls!(instances::routes))
         .routes(calls!(instances::list))
         .routes(calls!(pull::pull))

@@ -1,34 +1,35 @@
 //! What went wrong, as `application/problem+json`, RFC 9457.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keyfall::{Error, ErrorKind};
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::wire::Span;
 
 /// The body of every answer that is an error.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Problem {
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Problem {
     /// The status of the answer.
-    #[serde(serialize_with = "as_number")]
+    #[serde(serialize_with = "as_number", deserialize_with = "from_number")]
     #[schema(value_type = u16)]
     status: StatusCode,
     /// What it is, in a few words.
-    title: &'static str,
+    title: Cow<'static, str>,
     /// What is wrong, with the rule and the remedy.
-    detail: String,
+    pub(crate) detail: String,
     /// What it is, for programs. Stays the same for ever.
-    code: &'static str,
+    pub(crate) code: Cow<'static, str>,
     /// What of the request is wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) field: Option<String>,
     /// Whether the same request can succeed later.
-    retryable: bool,
+    pub(crate) retryable: bool,
     /// After how many seconds.
     #[serde(skip)]
     retry_after: Option<u64>,
@@ -36,6 +37,10 @@ pub(super) struct Problem {
 
 fn as_number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u16(status.as_u16())
+}
+
+fn from_number<'de, D: Deserializer<'de>>(from: D) -> Result<StatusCode, D::Error> {
+    StatusCode::from_u16(u16::deserialize(from)?).map_err(serde::de::Error::custom)
 }
 
 impl Problem {
@@ -47,9 +52,9 @@ impl Problem {
     ) -> Self {
         Problem {
             status,
-            title,
+            title: title.into(),
             detail: detail.into(),
-            code,
+            code: code.into(),
             field: None,
             retryable: false,
             retry_after: None,
@@ -92,7 +97,7 @@ impl Problem {
     pub(super) fn letter_absent(key: &str, letter: u64) -> Self {
         let detail = format!(
             "there is no dead letter {letter} of {key}: it was requeued or deleted, or fell to \
-             the limits; `GET /v1/dead/{key}` shows those that are there"
+             the limits; the list of its letters shows those that are there"
         );
         let title = "There is no such dead letter";
         Problem::new(StatusCode::NOT_FOUND, "letter_absent", title, detail)

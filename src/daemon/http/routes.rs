@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use keyfall::target::Pull;
 use keyfall::{JobKey, RetryPolicy, Router};
 
 use super::problem::Problem;
@@ -75,6 +76,19 @@ impl Routes {
 }
 
 impl RouteSet {
+    /// Payloads are as large as the client takes them.
+    pub(super) fn without_limits() -> Self {
+        let pattern = "*:*:*:*";
+        let terms = RouteTerms {
+            retry: None,
+            payload_limit: Some(usize::MAX),
+        };
+        RouteSet {
+            router: Router::new().route(pattern, Pull::new()),
+            terms: HashMap::from([(pattern.to_owned(), terms)]),
+        }
+    }
+
     /// The route of a job, and what it says.
     fn of(&self, key: &JobKey) -> (Option<&str>, Option<&RouteTerms>) {
         let pattern = self.router.route_of(key);

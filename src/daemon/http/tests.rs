@@ -104,7 +104,7 @@ impl Daemon {
 }
 
 /// Every call that does something with jobs, its body, and the scope that it takes for `a:b:c:`.
-const CALLS: [(&str, &str, &str); 18] = [
+const CALLS: [(&str, &str, &str); 22] = [
     ("PUT /v1/jobs/a:b:c:1", r#"{"after": "1h"}"#, "schedule"),
     ("GET /v1/jobs/a:b:c:1", "", "read"),
     (
@@ -120,6 +120,18 @@ const CALLS: [(&str, &str, &str); 18] = [
     ),
     ("DELETE /v1/jobs/a:b:c:1", "", "schedule"),
     ("GET /v1/jobs?prefix=a:b:c:", "", "read"),
+    ("GET /v1/jobs/count?prefix=a:b:c:", "", "read"),
+    (
+        "POST /v1/jobs/a:b:c:1/restore",
+        r#"{"state": "pending", "due": "2020-01-01T00:00:00Z"}"#,
+        "operate",
+    ),
+    ("POST /v1/audit", r#"{"prefix": "a:b:c:"}"#, "read"),
+    (
+        "POST /v1/audit",
+        r#"{"prefix": "a:b:c:", "repair": true}"#,
+        "operate",
+    ),
     ("POST /v1/jobs/cancel", r#"{"prefix": "a:b:c:"}"#, "operate"),
     ("POST /v1/jobs/fire", r#"{"prefix": "a:b:c:"}"#, "operate"),
     (

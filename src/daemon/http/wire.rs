@@ -1,4 +1,4 @@
-//! How jobs, times and payloads look in JSON.
+//! How jobs, times and payloads look in JSON: in the API, on the command line, and in exports.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use keyfall::{Headers, JobState, JobView};
+use jiff::fmt::friendly::{Spacing, SpanPrinter};
+use keyfall::{Headers, JobState, JobView, RetryPolicy};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -18,9 +19,9 @@ use super::problem::Problem;
 use crate::duration;
 
 /// A duration as people write it, such as `15m`, `2h 30m` or `PT15M`.
-#[derive(Debug, Clone, Copy, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[schema(value_type = String, example = "15m")]
-pub(super) struct Span(pub(super) Duration);
+pub(crate) struct Span(pub(crate) Duration);
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -33,10 +34,23 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let brief = SpanPrinter::new().spacing(Spacing::None);
+        f.write_str(&brief.unsigned_duration_to_string(&self.0))
+    }
+}
+
 /// A point in time, RFC 3339, such as `2026-12-24T18:00:00Z`.
 #[derive(Debug, Clone, Copy, ToSchema)]
 #[schema(value_type = String, format = DateTime, example = "2026-12-24T18:00:00Z")]
-pub(super) struct Time(pub(super) SystemTime);
+pub(crate) struct Time(pub(crate) SystemTime);
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -80,6 +94,55 @@ pub(super) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Raw
     Box::deserialize(from).map(Some)
 }
 
+/// How payloads are shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Payloads {
+    /// As JSON wherever they are JSON; white space around it is lost.
+    #[default]
+    Json,
+    /// To the byte: as JSON only where that, on one line, is what is stored.
+    Exact,
+}
+
+/// A payload: JSON as it was written, or else bytes in Base64.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PayloadOut {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    payload: Option<Box<RawValue>>,
+    /// Bytes that are no JSON, in Base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+}
+
+impl PayloadOut {
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let (payload, payload_base64) = Payloads::Json.show(bytes);
+        PayloadOut {
+            payload,
+            payload_base64,
+        }
+    }
+}
+
+/// The one or the other.
+pub(crate) type Shown = (Option<Box<RawValue>>, Option<String>);
+
+impl Payloads {
+    /// As it goes into the two fields `payload` and `payload_base64`.
+    pub(crate) fn show(self, bytes: &[u8]) -> Shown {
+        let json: Option<Box<RawValue>> = serde_json::from_slice(bytes).ok();
+        let is_shown = |json: &Box<RawValue>| {
+            self == Payloads::Json || json.get().as_bytes() == bytes && !bytes.contains(&b'\n')
+        };
+        match json.filter(is_shown) {
+            Some(json) => (Some(json), None),
+            None => (None, Some(BASE64_STANDARD.encode(bytes))),
+        }
+    }
+}
+
 /// A payload as it is to be stored. Nothing is `null`.
 pub(super) fn payload(
     json: Option<Box<RawValue>>,
@@ -97,28 +160,7 @@ pub(super) fn payload(
     }
 }
 
-/// A payload: JSON as it was written, or else bytes in Base64.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct PayloadOut {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    payload: Option<Box<RawValue>>,
-    /// Bytes that are no JSON, in Base64.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
-}
-
-impl PayloadOut {
-    pub(super) fn of(bytes: &[u8]) -> Self {
-        let json: Option<Box<RawValue>> = serde_json::from_slice(bytes).ok();
-        PayloadOut {
-            payload_base64: json.is_none().then(|| BASE64_STANDARD.encode(bytes)),
-            payload: json,
-        }
-    }
-}
-
-pub(super) type HeaderMap = BTreeMap<String, String>;
+pub(crate) type HeaderMap = BTreeMap<String, String>;
 
 pub(super) fn headers(headers: &Headers) -> HeaderMap {
     let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
@@ -126,96 +168,227 @@ pub(super) fn headers(headers: &Headers) -> HeaderMap {
 }
 
 /// A job as it was at one instant.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct JobOut {
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Job {
     #[schema(example = "app1:trans:notice:42")]
-    key: String,
-    /// `pending`, `retrying`, `running`, `lapsed` or `dead`.
-    state: &'static str,
+    pub(crate) key: String,
+    pub(crate) state: State,
     /// When it is due, or was when it was claimed; of a dead letter, when it died.
-    due: Time,
+    pub(crate) due: Time,
     /// How many attempts were begun.
-    attempts: u32,
-    first_scheduled_at: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_error: Option<String>,
+    #[serde(default)]
+    pub(crate) attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first_scheduled_at: Option<Time>,
+    /// How the last attempt failed, or why it was buried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_error: Option<String>,
     /// What happened to it, the last eight things at the most.
-    steps: Vec<StepOut>,
+    #[serde(default)]
+    pub(crate) steps: Vec<Step>,
+    #[serde(default)]
     #[schema(inline)]
-    headers: HeaderMap,
-    #[serde(flatten)]
-    payload: PayloadOut,
+    pub(crate) headers: HeaderMap,
+    /// Any JSON.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub(crate) payload: Option<Box<RawValue>>,
+    /// Any other bytes, in Base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) payload_base64: Option<String>,
+    /// Its own retry policy, instead of that of its route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub(crate) retry: Option<RetryPolicy>,
+    /// Its own limit of attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_attempts: Option<u32>,
+    /// Its own timeout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout: Option<Span>,
     /// The number of the dead letter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    letter: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) letter: Option<u64>,
     /// When what was scheduled while it runs is due.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    successor_due: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) successor_due: Option<Time>,
+    /// What was scheduled while it runs. Lists do not show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(no_recursion)]
+    pub(crate) successor: Option<Box<Job>>,
+    /// Of an export only: what it was, where that was `running` or `lapsed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) was: Option<State>,
     /// Somebody cancelled it while it runs.
-    cancelled: bool,
+    #[serde(default)]
+    pub(crate) cancelled: bool,
 }
 
 /// Something that happened to a job.
-#[derive(Debug, Serialize, ToSchema)]
-struct StepOut {
-    what: String,
-    at: Time,
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Step {
+    pub(crate) what: String,
+    pub(crate) at: Time,
 }
 
-impl From<&JobView> for JobOut {
-    fn from(view: &JobView) -> Self {
-        let steps = view.steps().iter().map(|step| StepOut {
+impl Job {
+    /// One that has no story yet.
+    pub(crate) fn new(key: &str, due: Time, payload: &[u8]) -> Self {
+        let (payload, payload_base64) = Payloads::Exact.show(payload);
+        Job {
+            key: key.to_owned(),
+            state: State::Pending,
+            due,
+            attempts: 0,
+            first_scheduled_at: None,
+            last_error: None,
+            steps: Vec::new(),
+            headers: HeaderMap::new(),
+            payload,
+            payload_base64,
+            retry: None,
+            max_attempts: None,
+            timeout: None,
+            letter: None,
+            successor_due: None,
+            successor: None,
+            was: None,
+            cancelled: false,
+        }
+    }
+
+    /// Its payload, byte for byte, if it was shown [exactly](Payloads::Exact).
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, Problem> {
+        payload(self.payload.clone(), self.payload_base64.clone())
+    }
+
+    pub(crate) fn of(view: &JobView, payloads: Payloads) -> Self {
+        let steps = view.steps().iter().map(|step| Step {
             what: step.what.clone(),
             at: Time(step.at),
         });
-        JobOut {
+        let (payload, payload_base64) = payloads.show(view.payload());
+        Job {
             key: view.key().to_string(),
-            state: state(view.state()),
+            state: view.state().into(),
             due: Time(view.due()),
             attempts: view.attempts(),
-            first_scheduled_at: Time(view.first_scheduled_at()),
+            first_scheduled_at: Some(Time(view.first_scheduled_at())),
             last_error: view.last_error().map(Into::into),
             steps: steps.collect(),
             headers: headers(view.headers()),
-            payload: PayloadOut::of(view.payload()),
+            payload,
+            payload_base64,
+            retry: view.retry().cloned(),
+            max_attempts: view.max_attempts(),
+            timeout: view.timeout().map(Span),
             letter: view.letter(),
             successor_due: view.successor_due().map(Time),
+            successor: view
+                .successor()
+                .map(|next| Box::new(Job::of(&next, payloads))),
+            was: None,
             cancelled: view.is_cancelled(),
         }
     }
 }
 
-/// What a job waits for.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+/// What a job waits for, in a word.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum StateIn {
+pub(crate) enum State {
+    /// Its due time; those that wait to be retried included
     #[default]
     Pending,
+    /// Its due time, for another attempt
     Retrying,
+    /// A worker runs it
     Running,
+    /// Its worker has not been heard of since its lease ended
     Lapsed,
+    /// It is a dead letter
     Dead,
 }
 
-impl From<StateIn> for JobState {
-    fn from(state: StateIn) -> Self {
-        match state {
-            StateIn::Pending => JobState::Pending,
-            StateIn::Retrying => JobState::Retrying,
-            StateIn::Running => JobState::Running,
-            StateIn::Lapsed => JobState::Lapsed,
-            StateIn::Dead => JobState::Dead,
+impl State {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            State::Pending => "pending",
+            State::Retrying => "retrying",
+            State::Running => "running",
+            State::Lapsed => "lapsed",
+            State::Dead => "dead",
         }
     }
 }
 
-/// A state, as it is written.
-pub(super) fn state(state: JobState) -> &'static str {
-    match state {
-        JobState::Pending => "pending",
-        JobState::Retrying => "retrying",
-        JobState::Running => "running",
-        JobState::Lapsed => "lapsed",
-        _ => "dead",
+impl From<State> for JobState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Pending => JobState::Pending,
+            State::Retrying => JobState::Retrying,
+            State::Running => JobState::Running,
+            State::Lapsed => JobState::Lapsed,
+            State::Dead => JobState::Dead,
+        }
+    }
+}
+
+impl From<JobState> for State {
+    fn from(state: JobState) -> Self {
+        match state {
+            JobState::Pending => State::Pending,
+            JobState::Retrying => State::Retrying,
+            JobState::Running => State::Running,
+            JobState::Lapsed => State::Lapsed,
+            _ => State::Dead,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_come_back_to_the_byte_on_one_line() {
+        for (bytes, is_json) in [
+            (&b"{\"a\": 1.50, \"a\": 2}"[..], true),
+            (b"null", true),
+            (b"", false),
+            (b"{\"a\":\n1}", false),
+            (b" 1", false),
+            (b"\xff\0text", false),
+        ] {
+            let (json, base64) = Payloads::Exact.show(bytes);
+            assert_eq!(json.is_some(), is_json, "{bytes:?}");
+            let line = json.as_ref().map_or("", |json| json.get());
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(payload(json, base64).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn consumers_get_json_wherever_it_is_json() {
+        let (json, base64) = Payloads::Json.show(b" {\"a\":\n1}\n");
+        assert_eq!(json.unwrap().get(), "{\"a\":\n1}");
+        assert_eq!(base64, None);
+        assert_eq!(Payloads::Json.show(b"\xff").1.unwrap(), "/w==");
+    }
+
+    #[test]
+    fn durations_come_back_as_they_were() {
+        for text in ["90s500ms", "15m", "1h"] {
+            let span: Span = serde_json::from_str(&format!("\"{text}\"")).unwrap();
+            let written = serde_json::to_string(&span).unwrap();
+            let read: Span = serde_json::from_str(&written).unwrap();
+            assert_eq!(read.0, span.0, "{text} as {written}");
+        }
     }
 }

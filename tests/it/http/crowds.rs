@@ -243,16 +243,16 @@ async fn extremes_a_hundred_thousand_are_drained_in_bounded_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumers_that_come_and_go_lose_nothing() {
     const JOBS: usize = 2000;
-    let site = Arc::new(Site::new("http-churn").await);
+    let site = Site::new("http-churn").await;
     let daemon = Daemon::with(&site, &["--http-access-log=false", "--worker-lease", "1s"]);
     due_now(&site, JOBS).await;
     let cut = Arc::new(AtomicUsize::new(0));
     let http = Client::builder().build().unwrap();
     let churn = (0..20).map(|number| {
         let (url, http, cut) = (daemon.url.clone(), http.clone(), cut.clone());
-        let site = site.clone();
+        let (client, kind) = (site.client.clone(), site.kind());
         tokio::spawn(async move {
-            while (site.stats().await.done as usize) < JOBS {
+            while (client.stats(&kind).await.unwrap().done as usize) < JOBS {
                 let call = http.post(format!("{url}/v1/pull"));
                 let call = call.json(&json!({"max": 20, "wait": "2s"})).send();
                 // Dropped on its way, as often as not.

@@ -68,6 +68,8 @@ impl Daemon {
         let process = Process::spawn(command);
         let line = process.line();
         let url = line.strip_prefix("listening on ").unwrap().to_owned();
+        // As `keyfall` does, whose client it is, too. Fails if another test was first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let http = Client::builder().timeout(PATIENCE).build().unwrap();
         Daemon { process, url, http }
     }
