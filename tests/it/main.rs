@@ -41,6 +41,7 @@
 //! | [`config`] | `keyfall config` and `keyfall token`: what they print, refuse and leave |
 //! | [`commands`] | each command of the operator: what it does, its JSON, its exit codes |
 //! | [`transfer`] | export and import |
+//! | [`terminal`] | what they ask and show at a terminal: prompts, tables, colours, bars |
 //! | [`dev`] | `keyfall dev` keeps a Redis whose data outlive it |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
@@ -96,6 +97,7 @@ mod site;
 mod stage;
 mod strangers;
 mod successors;
+mod terminal;
 mod terms;
 mod transfer;
 mod version;
