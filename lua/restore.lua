@@ -95,7 +95,7 @@ for i, id in ipairs(ids) do
   if story == '' then
     story = int(math.floor(now / 1000))
   end
-  local record = new_record(items[at + 5], story, items[at + 7])
+  local record = record_opening(items[at + 5], story) .. items[at + 7]
   if items[at + 2] == 'dead' then
     local letter = {id = id, died = tonumber(when), record = record, item = i}
     if placed(letters[id], letter) then

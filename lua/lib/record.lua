@@ -5,8 +5,8 @@
 local STEPS = 8
 
 -- What stands before the payload in a new record.
-local function record_opening(header, accepted)
-  return header .. '\n' .. accepted .. '\n'
+local function record_opening(header, steps)
+  return header .. '\n' .. steps .. '\n'
 end
 
 -- Returns header, steps, payload; a record that is no record comes back whole, as payload.
