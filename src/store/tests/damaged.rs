@@ -219,11 +219,11 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("update", &["updated", "successor"]),
         ("schedule", &["replaced", "succeeds", "created"]),
         ("settle", &["buried"]),
-        ("restore", &["exists", "created", "buried"]),
         ("cancel", &["cancelled", "cancelled"]),
         ("requeue", &["requeued"]),
         ("discard", &["deleted"]),
         ("trim", &["kept"]),
+        ("restore", &["created", "created", "buried"]),
     ] {
         assert_eq!(scene.call(script).await.unwrap(), found, "{script}");
     }
