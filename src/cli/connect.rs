@@ -68,10 +68,10 @@ impl Server {
         }
     }
 
-    /// The URL of the Redis that has the jobs; `None` behind a daemon.
-    pub(crate) fn redis_url(&self) -> anyhow::Result<Option<String>> {
+    /// The Redis that has the jobs; `None` behind a daemon.
+    pub(crate) fn redis(&self) -> anyhow::Result<Option<Redis>> {
         Ok(match self.place()? {
-            Place::Redis { redis, .. } => Some(redis.url.reveal().to_owned()),
+            Place::Redis { redis, .. } => Some(*redis),
             Place::Daemon(_) => None,
         })
     }

@@ -158,6 +158,8 @@ enum Command {
 
 /// Reads the arguments and runs the command.
 pub(crate) fn run() -> ExitCode {
+    // For whatever speaks TLS. It is the first, so it cannot fail.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse();
     match start(cli.command) {
         Ok(()) => ExitCode::SUCCESS,

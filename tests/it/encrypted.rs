@@ -6,6 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 
 use crate::limits::assert_refused;
 use crate::runs::recorder;
+use crate::shell::{Ran, keyfall};
 use crate::site::{Running, ms};
 
 /// A CA of our own.
@@ -270,4 +271,70 @@ async fn what_tls_refuses_is_told_with_the_remedy() {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains(remedy), "{error}");
     }
+}
+
+#[tokio::test]
+async fn commands_take_certificates_and_a_password_as_the_daemon_does() {
+    let authority = Authority::new();
+    let redis = Encrypted::start(&authority, &authority.signs("127.0.0.1"), "yes").await;
+    let mut admin = crate::site::connect(&redis.server.url()).await;
+    for (name, text) in [("requirepass", "correct horse"), ("port", "0")] {
+        let () = crate::site::command(&mut admin, &["CONFIG", "SET", name, text]).await;
+    }
+    let ours = authority.signs("operator");
+    let file = |name: &str, text: &str| {
+        let path = redis.files.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let url = format!("rediss://{}", redis.tls);
+    let ca = file("ca.pem", &authority.pem());
+    let chain = file("ours.pem", &ours.chain);
+    let key = file("ours.key", &ours.key);
+    let password = file("password", "correct horse\n");
+    let flags = [
+        ["--redis-url", &url],
+        ["--redis-ca-file", &ca],
+        ["--redis-cert-file", &chain],
+        ["--redis-key-file", &key],
+        ["--redis-password-file", &password],
+    ];
+    let with = |command: &[&str], flags: &[[&str; 2]]| {
+        let args: Vec<&str> = command
+            .iter()
+            .chain(flags.iter().flatten())
+            .copied()
+            .collect();
+        Ran::of(keyfall(&args))
+    };
+    let count = ["count", "--json"];
+    assert_eq!(with(&count, &flags).await.value()["pending"], 0);
+    let mut of_env = keyfall(&count);
+    for [flag, value] in flags {
+        let name = flag.trim_start_matches('-').replace('-', "_");
+        of_env.env(format!("KEYFALL_{}", name.to_uppercase()), value);
+    }
+    assert_eq!(Ran::of(of_env).await.value()["pending"], 0);
+
+    // What another system keeps there is reached by the same way.
+    let () = crate::site::command(&mut admin, &["AUTH", "correct horse"]).await;
+    let due = (std::time::SystemTime::now() + crate::site::HOUR)
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let score = due.as_secs().to_string();
+    let _: u64 = crate::site::command(&mut admin, &["ZADD", "delayed", &score, "1"]).await;
+    let _: u64 = crate::site::command(&mut admin, &["HSET", "bodies", "1", "{}"]).await;
+    let import = "import --from redis-zset --due-key delayed --payload-key bodies --due-unit s \
+                  --key encrypted:it:taken:{member} --json";
+    let import: Vec<&str> = import.split_whitespace().collect();
+    assert_eq!(with(&import, &flags).await.value()["scheduled"], 1);
+
+    with(&count, &flags[..2]).await.fails(1, "certificate");
+    with(&count, &flags[..4]).await.fails(1, "password");
+    let alone = [flags[0], flags[2]];
+    with(&count, &alone).await.fails(2, "go together");
+    let shown = format!("rediss://:correct@{}", redis.tls);
+    let ran = with(&count, &[["--redis-url", &shown]]).await;
+    ran.fails(2, "list its command lines");
+    assert!(!ran.err.contains("correct"), "{ran:?}");
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use redis::{ClientTlsConfig, TlsCertificates};
 
 use self::entry::Entry;
 use self::intake::Intake;
@@ -31,6 +32,7 @@ use super::connect::Server;
 use super::out::Form;
 use super::progress::Progress;
 use super::stop::Stop;
+use crate::daemon::config::Redis;
 use crate::duration;
 
 #[derive(clap::Args, Debug)]
@@ -178,6 +180,27 @@ pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Those that the client of these settings goes by, if it goes by any.
+fn certificates(redis: &Redis) -> anyhow::Result<Option<TlsCertificates>> {
+    if redis.ca_file.is_none() && redis.cert_file.is_none() {
+        return Ok(None);
+    }
+    let read = |path: &PathBuf| {
+        std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
+    };
+    let client_tls = match (&redis.cert_file, &redis.key_file) {
+        (Some(chain), Some(key)) => Some(ClientTlsConfig {
+            client_cert: read(chain)?,
+            client_key: read(key)?,
+        }),
+        _ => None,
+    };
+    Ok(Some(TlsCertificates {
+        client_tls,
+        root_cert: redis.ca_file.as_ref().map(read).transpose()?,
+    }))
+}
+
 impl Source {
     async fn open(options: &Options, after: Option<&str>) -> anyhow::Result<Self> {
         let zset = (
@@ -191,17 +214,26 @@ impl Source {
         else {
             return Ok(Source::Lines(Lines::open(&options.file, after)?));
         };
-        let url = match &options.source_url {
-            Some(url) => Some(url.clone()),
-            None => options.server.redis_url()?,
+        let source = match &options.source_url {
+            Some(url) => redis::Client::open(url.as_str()),
+            None => {
+                let redis = options.server.redis()?.ok_or_else(|| {
+                    Stop::wrong(
+                        "which Redis has the sorted set? Name it by `--source-url` or \
+                         KEYFALL_SOURCE_URL",
+                    )
+                })?;
+                match certificates(&redis)? {
+                    Some(certificates) => {
+                        redis::Client::build_with_tls(redis.url.reveal(), certificates)
+                    }
+                    None => redis::Client::open(redis.url.reveal()),
+                }
+            }
         };
-        let url = url.ok_or_else(|| {
-            Stop::wrong(
-                "which Redis has the sorted set? Name it by `--source-url` or KEYFALL_SOURCE_URL",
-            )
-        })?;
+        let source = source.context("the URL of the source is not valid")?;
         let keys = (due.clone(), payload.clone());
-        let zset = Zset::open(&url, keys, unit, template.clone(), after).await?;
+        let zset = Zset::open(&source, keys, unit, template.clone(), after).await?;
         Ok(Source::Zset(Box::new(zset)))
     }
 

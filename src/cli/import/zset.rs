@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use keyfall::JobKey;
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
 use super::entry::Entry;
@@ -13,6 +14,9 @@ use super::template::Template;
 use super::{Batch, Read};
 use crate::cli::stop::Stop;
 use crate::daemon::shapes::Time;
+
+/// How long the source may take: it may be busy, and what it is asked for is much.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// About how many members come at a time.
 const MEMBERS: usize = 500;
@@ -45,7 +49,7 @@ pub(super) struct Zset {
 
 impl Zset {
     pub(super) async fn open(
-        url: &str,
+        source: &redis::Client,
         (due_key, payload_key): (String, String),
         unit: Unit,
         template: Template,
@@ -57,11 +61,13 @@ impl Zset {
                 Stop::wrong("`--after` is no place: use one that such an import named")
             })?),
         };
-        // Fails if it was done before.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let source = redis::Client::open(url).context("the URL of the source is not valid")?;
-        let connected = source.get_multiplexed_async_connection().await;
-        let mut redis = connected.context("the Redis to import from cannot be reached")?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connected = source.get_multiplexed_async_connection_with_config(&config);
+        let mut redis = connected
+            .await
+            .context("the Redis to import from cannot be reached")?;
         for (key, wanted) in [(&due_key, "zset"), (&payload_key, "hash")] {
             let found: String = redis::cmd("TYPE").arg(key).query_async(&mut redis).await?;
             match found.as_str() {

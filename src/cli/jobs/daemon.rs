@@ -40,8 +40,6 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(super) fn new(address: Address) -> anyhow::Result<Self> {
-        // Fails if it was done before.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut headers = HeaderMap::new();
         if let Some(token) = &address.token {
             let bearer = HeaderValue::from_str(&format!("Bearer {token}"));

@@ -132,11 +132,10 @@ pub(crate) type Shown = (Option<Box<RawValue>>, Option<String>);
 impl Payloads {
     /// As it goes into the two fields `payload` and `payload_base64`.
     pub(crate) fn show(self, bytes: &[u8]) -> Shown {
-        let is_shown = |json: &RawValue| {
-            self == Payloads::Json || json.get().as_bytes() == bytes && !bytes.contains(&b'\n')
-        };
-        match serde_json::from_slice::<Box<RawValue>>(bytes) {
-            Ok(json) if is_shown(&json) => (Some(json), None),
+        let json: Option<Box<RawValue>> = serde_json::from_slice(bytes).ok();
+        let is_exact = |text: &str| text.as_bytes() == bytes && !text.contains('\n');
+        match json {
+            Some(json) if self == Payloads::Json || is_exact(json.get()) => (Some(json), None),
             _ => (None, Some(BASE64_STANDARD.encode(bytes))),
         }
     }
