@@ -39,8 +39,9 @@ struct Given {
 #[derive(Default)]
 struct Ledger {
     leases: HashMap<String, Lease>,
-    /// The largest fencing value given out.
+    /// The largest fencing value given out, and the claim whose jobs have it.
     fence: u64,
+    claim: String,
 }
 
 /// Reads a log to its end.
@@ -128,11 +129,15 @@ impl Ledger {
             (Some(held), Some(now)) if held.deadline > now => Some(format!(
                 "given to {token} at {now}, while {held:?} was valid"
             )),
-            _ if fence <= self.fence => Some(format!("fencing value {fence} after {}", self.fence)),
+            _ if fence < self.fence || fence == self.fence && token != self.claim => {
+                Some(format!("fencing value {fence} after {}", self.fence))
+            }
             _ => None,
         };
         let lapsed = held.map(|held| held.deadline);
-        self.fence = self.fence.max(fence);
+        if fence > self.fence {
+            (self.fence, self.claim) = (fence, token.clone());
+        }
         let deadline = 0;
         self.leases.insert(id.to_owned(), Lease { token, deadline });
         Some(Given {
