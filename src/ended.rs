@@ -18,21 +18,25 @@ pub(crate) struct Ended<'a> {
 
 impl Ended<'_> {
     /// The settlement that an outcome asks for. `random` is from 0 up to 1, for the jitter.
-    pub(crate) fn verb(&self, outcome: Outcome, random: f64) -> Verb {
-        match Ending::of(outcome, self.attempt, self.policy, random) {
-            Ending::Done => Verb::Done,
-            Ending::Again { after, error } => Verb::Later {
-                when: When::After(after),
-                step: if error.is_some() { "failed" } else { "again" },
-                header: self.counted(error.map(|it| it.as_str().into())),
+    /// `None` if there is nothing to settle yet.
+    pub(crate) fn verb(&self, outcome: Outcome, random: f64) -> Option<Verb> {
+        Some(
+            match Ending::of(outcome, self.attempt, self.policy, random) {
+                Ending::Done => Verb::Done,
+                Ending::Again { after, error } => Verb::Later {
+                    when: When::After(after),
+                    step: if error.is_some() { "failed" } else { "again" },
+                    header: self.counted(error.map(|it| it.as_str().into())),
+                },
+                Ending::Snooze { after } => Verb::Later {
+                    when: When::After(after),
+                    header: self.uncounted(),
+                    step: "snoozed",
+                },
+                Ending::Bury { reason } => self.bury(reason.as_str().into()),
+                Ending::HandedOver => return None,
             },
-            Ending::Snooze { after } => Verb::Later {
-                when: When::After(after),
-                header: self.uncounted(),
-                step: "snoozed",
-            },
-            Ending::Bury { reason } => self.bury(reason.as_str().into()),
-        }
+        )
     }
 
     /// The job goes back as it came, and this attempt does not count.
@@ -81,7 +85,7 @@ mod tests {
             attempt,
             policy: &policy,
         };
-        ended.verb(outcome, 0.5)
+        ended.verb(outcome, 0.5).unwrap()
     }
 
     fn later(verb: Verb) -> (When, String, &'static str) {

@@ -21,6 +21,8 @@ pub(crate) enum Ending {
     Snooze { after: Duration },
     /// It is a dead letter.
     Bury { reason: Failure },
+    /// It has not ended: somebody else has its lease.
+    HandedOver,
 }
 
 impl Ending {
@@ -50,6 +52,7 @@ impl Ending {
                 after: after.min(MAX_DELAY),
             },
             (Outcome::Bury { reason }, _) => Ending::Bury { reason },
+            (Outcome::HandedOver, _) => Ending::HandedOver,
         }
     }
 }

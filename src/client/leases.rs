@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::{Book, Client, Pending, out_of_place};
 use crate::ended::Ended;
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::Outcome;
+use crate::handler::{News, Outcome};
 use crate::lease::Lease;
 use crate::record::Record;
 use crate::retry::RetryPolicy;
@@ -130,7 +130,11 @@ impl SettleLease<'_> {
             attempt: record.header.attempts.saturating_add(claimed.claims),
             policy: &record.header.terms.policy(&self.policy),
         };
-        Ok(Ok((ended.verb(self.outcome, rand::random()), bytes)))
+        let verb = ended.verb(self.outcome, rand::random()).ok_or_else(|| {
+            let rule = "`HandedOver` ends no lease: give the lease to whoever goes on with the job";
+            Error::new(ErrorKind::InvalidSetting, format!("{key}: {rule}"))
+        })?;
+        Ok(Ok((verb, bytes)))
     }
 }
 
@@ -153,6 +157,7 @@ impl<'a> IntoFuture for SettleLease<'a> {
                 payload_bytes,
             };
             let answered = book.settles.send(settlement, client.deadline()).await?;
+            client.audience().tell(&News::Ended(lease.clone()));
             Ok(match answered.answer {
                 Word::Done => Settled::Done,
                 Word::Later(due) => Settled::Pending(due.to_system()),
@@ -187,6 +192,11 @@ impl<'a> IntoFuture for ExtendLease<'a> {
                 .ledger
                 .renew(&[pair], Extent::AtLeast(self.length), until)
                 .await?;
+            let is_longer = matches!(answers[0].answer, Word::Renewed | Word::Cancelled);
+            if is_longer {
+                let news = News::Extended(self.lease.clone(), self.length);
+                self.client.audience().tell(&news);
+            }
             Ok(match answers[0].answer {
                 Word::Renewed => Extended::Extended,
                 Word::Cancelled => Extended::Cancelled,

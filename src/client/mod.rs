@@ -47,6 +47,8 @@ pub(crate) use settling::SettleTerms;
 pub use view::{JobState, JobView};
 
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "worker")]
+use crate::handler::Audience;
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR};
 use crate::store::{
@@ -84,6 +86,9 @@ struct Shared {
     settings: ClientSettings,
     store: Arc<Store>,
     books: Mutex<HashMap<Kind, Arc<Book>>>,
+    /// The workers of this client, which count what they handed over.
+    #[cfg(feature = "worker")]
+    audience: Arc<Audience>,
 }
 
 /// A ledger as a producer uses it: one outbox for each operation.
@@ -138,6 +143,8 @@ impl Client {
             settings,
             store,
             books: Mutex::default(),
+            #[cfg(feature = "worker")]
+            audience: Arc::default(),
         })))
     }
 
@@ -199,6 +206,12 @@ impl Client {
     #[cfg(feature = "worker")]
     pub(crate) fn store_for_worker(&self, health: Health) -> Arc<Store> {
         self.0.store.insisting(&self.0.settings.link, health)
+    }
+
+    /// Those who are told which leases were ended or extended through this client.
+    #[cfg(feature = "worker")]
+    pub(crate) fn audience(&self) -> &Arc<Audience> {
+        &self.0.audience
     }
 
     fn book(&self, key: &JobKey) -> Result<Arc<Book>> {

@@ -10,6 +10,7 @@ use super::{CancelSignal, SampleJob};
 use crate::handler::Source;
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
+use crate::lease::Lease;
 use crate::routing::Pattern;
 
 /// The named segments of a route: name, and index into the key's segments.
@@ -53,6 +54,7 @@ pub(crate) struct JobParts {
     pub(crate) headers: Headers,
     pub(crate) names: Names,
     pub(crate) cancellation: CancelSignal,
+    pub(crate) lease: Lease,
 }
 
 impl Job {
@@ -110,6 +112,13 @@ impl Job {
     /// held up and goes on after its lease has ended.
     pub fn fence(&self) -> u64 {
         self.0.fence
+    }
+
+    /// The right to run it, by which it is [settled](crate::Client::settle). Whoever is given it
+    /// can go on with the job; the handler then ends with
+    /// [`Outcome::HandedOver`](super::Outcome::HandedOver).
+    pub fn lease(&self) -> &Lease {
+        &self.0.lease
     }
 
     /// How it was found to be due.

@@ -14,6 +14,7 @@ use super::Failure;
 /// | `Again` | runs again | no | yes |
 /// | `Snooze` | runs again | no | no |
 /// | `Bury` | is a dead letter | yes | |
+/// | `HandedOver` | stays leased | | yes |
 ///
 /// A job that would run again and has used its last attempt is buried, whatever time was
 /// asked for. A handler returns an `Outcome`, or anything else that is [`IntoOutcome`].
@@ -64,6 +65,11 @@ pub enum Outcome {
         /// Why; kept with the dead letter.
         reason: Failure,
     },
+    /// Somebody else goes on with it, who was given its [lease](super::Job::lease), and who
+    /// [settles](crate::Client::settle) it. Nobody renews the lease here any more: if it lapses,
+    /// the job runs again, as another attempt. How long it is, the
+    /// [route](super::Handler::lease) says.
+    HandedOver,
 }
 
 /// Any error, or text. `&str`, `String`, every `std::error::Error` and `anyhow::Error` fit.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use super::news::{Audience, News, Wanted};
 use super::{Handler, Job, Outcome, Route};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
@@ -68,21 +69,7 @@ struct Waiting {
     demands: BTreeMap<u64, Demand>,
     number: u64,
     /// The workers that have a route here.
-    workers: Vec<mpsc::UnboundedSender<News>>,
-}
-
-/// What somebody waits for: jobs of kinds that begin so.
-type Wanted = Arc<[Prefix]>;
-
-/// What a worker is told of its consumers.
-#[derive(Debug, Clone)]
-pub(crate) enum News {
-    /// Somebody waits for jobs of kinds that begin so.
-    Waits(Wanted),
-    /// A lease runs on for so long from now.
-    Extended(Lease, Duration),
-    /// A lease has ended.
-    Ended(Lease),
+    workers: Audience,
 }
 
 /// One who waits.
@@ -179,27 +166,14 @@ impl Pull {
         Ok(ticket.take())
     }
 
-    /// Tells that a lease which was handed out here has ended, so that it does not count any more
-    /// where its route limits how many are out at a time. Without that it counts until it lapses.
-    pub fn ended(&self, lease: &Lease) {
-        self.0.lock().announce(&News::Ended(lease.clone()));
-    }
-
-    /// Tells that a lease which was handed out here runs for `length` from now.
-    pub fn extended(&self, lease: &Lease, length: Duration) {
-        self.0
-            .lock()
-            .announce(&News::Extended(lease.clone(), length));
-    }
-
     /// Tells this worker of whoever comes to wait.
     pub(crate) fn tell(&self, worker: mpsc::UnboundedSender<News>) {
-        let mut waiting = self.0.lock();
+        let waiting = self.0.lock();
         for demand in waiting.demands.values() {
             // A worker that has ended needs not know.
             let _ = worker.send(News::Waits(demand.wanted.clone()));
         }
-        waiting.workers.push(worker);
+        waiting.workers.join(worker);
     }
 
     /// How many jobs of this kind are waited for.
@@ -269,7 +243,7 @@ impl Hub {
             changed: changed.clone(),
         };
         waiting.demands.insert(number, demand);
-        waiting.announce(&News::Waits(wanted));
+        waiting.workers.tell(&News::Waits(wanted));
         Ticket {
             hub: self.clone(),
             number,
@@ -279,13 +253,6 @@ impl Hub {
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().expect("no panic while held")
-    }
-}
-
-impl Waiting {
-    fn announce(&mut self, news: &News) {
-        self.workers
-            .retain(|worker| worker.send(news.clone()).is_ok());
     }
 }
 

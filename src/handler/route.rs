@@ -34,6 +34,8 @@ pub(crate) struct RouteOptions {
     pub(crate) rate: Option<Rate>,
     /// Its jobs go to whoever pulls them.
     pub(crate) pull: Option<Pull>,
+    /// Its runs end with their jobs in other hands.
+    pub(crate) hands_over: bool,
 }
 
 impl<S: Send + Sync + 'static> Route<S> {

@@ -10,6 +10,7 @@ use super::job::{Job, JobParts, names};
 use crate::handler::Source;
 use crate::headers::Headers;
 use crate::key::IntoJobKey;
+use crate::lease::Lease;
 use crate::retry::RetryPolicy;
 use crate::routing::Pattern;
 
@@ -42,6 +43,7 @@ impl SampleJob {
         };
         let now = SystemTime::now();
         SampleJob(Job::new(JobParts {
+            lease: Lease::new(key.clone(), "sample"),
             key,
             payload: Bytes::new(),
             due: now,

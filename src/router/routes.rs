@@ -33,6 +33,8 @@ pub(crate) struct RouteEntry {
     pub(crate) rate: Option<Rate>,
     /// Its jobs go to whoever pulls them, and not to the handler.
     pub(crate) pull: Option<Pull>,
+    /// Its runs end with their jobs in other hands.
+    pub(crate) hands_over: bool,
 }
 
 impl Routes {
@@ -93,6 +95,7 @@ impl RouteEntry {
             lease: entry.route.options.lease,
             rate: entry.route.options.rate,
             pull: entry.route.options.pull,
+            hands_over: entry.route.options.hands_over,
         }
     }
 }

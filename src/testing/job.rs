@@ -27,6 +27,8 @@ pub enum JobState {
     Cancelled,
     /// It is a dead letter.
     Dead,
+    /// It was [handed over](crate::Outcome::HandedOver), and nobody here ends it.
+    HandedOver,
 }
 
 /// A job of a [`Rehearsal`](super::Rehearsal), as it is now. Jobs that have ended are
@@ -123,6 +125,7 @@ impl JobView {
                 self.error = Some(reason);
                 self.state = JobState::Dead;
             }
+            Ending::HandedOver => self.state = JobState::HandedOver,
         }
     }
 }

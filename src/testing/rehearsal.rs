@@ -13,6 +13,7 @@ use crate::ending::Ending;
 use crate::handler::Source;
 use crate::handler::{CancelSignal, Job, JobParts, Outcome};
 use crate::key::{IntoJobKey, JobKey};
+use crate::lease::Lease;
 use crate::router::{RouteEntry, Router, Routes};
 use crate::settings::WorkerSettings;
 
@@ -253,6 +254,7 @@ impl Rehearsal {
             headers: view.headers.clone(),
             names: route.names.clone(),
             cancellation: CancelSignal::new(),
+            lease: Lease::new(key.clone(), "rehearsal"),
         });
         let outcome = call(route, job, limit, self.settings.lease.notice()).await;
         let ending = Ending::of(outcome.clone(), attempt, &policy, self.jitter);

@@ -27,6 +27,7 @@ use super::running::runner::Runner;
 use super::running::slots::Slots;
 use crate::client::SettleTerms;
 use crate::error::{Error, ErrorKind, Result};
+use crate::handler::Audience;
 use crate::instance::Description;
 use crate::router::Routes;
 use crate::settings::{
@@ -49,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) settings: WorkerSettings,
     pub(crate) limits: Arc<Limits>,
     pub(crate) notices: Notices,
+    /// Where it learns what became of jobs that are in other hands.
+    pub(crate) audience: Arc<Audience>,
     /// Where handlers run.
     pub(crate) handlers: Handle,
     /// Told by the engine when it hears what is due, or finds it all the same.
@@ -85,6 +88,7 @@ async fn drive(plan: Plan) -> Result<()> {
         settings,
         limits,
         notices,
+        audience,
         handlers,
         ready,
         retired,
@@ -179,12 +183,12 @@ async fn drive(plan: Plan) -> Result<()> {
     };
     let mut claimer = Claimer::new(
         roster,
-        routes,
         instances,
         desk,
         slots.clone(),
         runner.clone(),
         settings.lease,
+        &audience,
     );
 
     // What finds work ends with the first word: nothing more is looked for.

@@ -133,14 +133,16 @@ impl Staff {
     /// Starts an engine for these routes.
     fn start(&self, router: Router) -> Result<Running> {
         let (ready, retired) = (CancellationToken::new(), self.gently.child_token());
+        let routes = routes(router)?;
         let plan = Plan {
             link: self.client.settings().link.clone(),
             allow_eviction: self.client.settings().allow_eviction,
             store: self.client.store_for_worker(self.notices.clone().health()),
-            routes: routes(router)?,
+            routes,
             settings: self.settings.clone(),
             limits: self.limits.clone(),
             notices: self.notices.clone(),
+            audience: self.client.audience().clone(),
             handlers: Handle::current(),
             ready: ready.clone(),
             retired: retired.clone(),

@@ -13,6 +13,7 @@
 //! | [`letters`] | dead letters: looked at, requeued, deleted |
 //! | [`limits`] | what is refused, with the rule and the remedy |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
+//! | [`handing_over`] | jobs that a handler hands to somebody else |
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
 //! | [`killed`] | worker processes that are killed |
@@ -69,6 +70,7 @@ mod examples;
 mod extremes;
 mod firing;
 mod folder;
+mod handing_over;
 mod http;
 mod instances;
 mod journal;

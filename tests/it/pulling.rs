@@ -480,7 +480,6 @@ async fn a_route_hands_out_no_more_than_its_limit_until_leases_end() {
     for ended in 1..=7 {
         let lease = out.remove(0);
         site.client.settle(&lease, Outcome::Done).await.unwrap();
-        pull.ended(&lease);
         let got = next(&pull, 10).await;
         assert_eq!(got.len(), 1, "after {ended}");
         out.extend(got.into_iter().map(|pulled| pulled.accept().unwrap().1));

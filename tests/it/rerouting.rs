@@ -112,7 +112,6 @@ async fn those_who_pull_notice_nothing_and_a_route_keeps_its_limits() {
     assert_eq!(out.len(), 3);
     for lease in &out {
         site.client.settle(lease, Outcome::Done).await.unwrap();
-        pull.ended(lease);
     }
     let got = pull.pull(&ANY, 10, SECOND).await.unwrap();
     assert!((1..=2).contains(&got.len()));

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::future::join_all;
 use futures_util::stream;
-use keyfall::target::{Pull, Pulled};
+use keyfall::target::Pulled;
 use keyfall::{Client, Extended, Lease, Outcome, Settled};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -280,7 +280,6 @@ pub(super) async fn extend(
 
 async fn extend_one(way: Way, lease: Lease, length: Duration) -> Result<Became, Problem> {
     let extended = way.client.extend(&lease, length).await?;
-    way.pull.extended(&lease, length);
     Ok(match extended {
         Extended::Extended => ("extended", None, None),
         Extended::Cancelled => ("cancelled", None, None),
@@ -294,14 +293,12 @@ type Became = (&'static str, Option<Time>, Option<u64>);
 /// The way to the job of a lease, and to what its route says and counts.
 struct Way {
     client: Client,
-    pull: Pull,
     routes: Routes,
 }
 
 async fn settle(way: Way, lease: Lease, outcome: Outcome) -> Result<Became, Problem> {
     let policy = way.routes.retry(lease.key());
     let settled = way.client.settle(&lease, outcome).retry(policy).await?;
-    way.pull.ended(&lease);
     Ok(match settled {
         Settled::Done => ("done", None, None),
         Settled::Pending(due) => ("pending", Some(Time(due)), None),
@@ -347,7 +344,6 @@ fn held(caller: &Caller, lease: &str) -> Result<(Way, Lease), Problem> {
     let api = caller.may_with(Scope::Consume, lease.key())?;
     let way = Way {
         client: api.client.clone(),
-        pull: api.pull.clone(),
         routes: api.routes.clone(),
     };
     Ok((way, lease))

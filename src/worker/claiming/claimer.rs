@@ -13,10 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::desk::Desk;
 use super::pick::{self, Errand, Means, Search, Wanted};
 use crate::error::Result;
-use crate::handler::{News, Source};
+use crate::handler::{Audience, News, Source};
 use crate::key::JobKey;
 use crate::prefix::Prefix;
-use crate::router::Routes;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::store::{ClaimReply, Lane, Sweep, Word};
 use crate::worker::instances::Instances;
@@ -31,13 +30,12 @@ const CLAIMS: usize = 2;
 /// Takes up what lies on the desk.
 pub(crate) struct Claimer {
     roster: Arc<Roster>,
-    routes: Arc<Routes>,
     instances: Arc<Instances>,
     desk: Arc<Desk>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
     lease: LeaseLength,
-    /// Of those who pull.
+    /// Of jobs that are in other hands.
     news: mpsc::UnboundedReceiver<News>,
     counters: Vec<Counter>,
     /// Which ledger is served first in the next round, so that none is always last.
@@ -72,20 +70,20 @@ type Flight = BoxFuture<'static, (Arc<Served>, Lane, Landing)>;
 impl Claimer {
     pub(crate) fn new(
         roster: Arc<Roster>,
-        routes: Arc<Routes>,
         instances: Arc<Instances>,
         desk: Arc<Desk>,
         slots: Arc<Slots>,
         runner: Arc<Runner>,
         lease: LeaseLength,
+        audience: &Audience,
     ) -> Self {
         let (told, news) = mpsc::unbounded_channel();
-        for pull in routes.pulls() {
+        audience.join(told.clone());
+        for pull in roster.routes().pulls() {
             pull.tell(told.clone());
         }
         Claimer {
             roster,
-            routes,
             instances,
             desk,
             slots,
@@ -142,7 +140,7 @@ impl Claimer {
         let ledgers = self.roster.all();
         let means = Means {
             slots: &self.slots,
-            routes: &self.routes,
+            routes: self.roster.routes(),
             instances: &self.instances,
             lease: self.lease,
         };
@@ -197,7 +195,7 @@ impl Claimer {
                     let search = &mut self.counters[served.index].search;
                     let means = Means {
                         slots: &self.slots,
-                        routes: &self.routes,
+                        routes: self.roster.routes(),
                         instances: &self.instances,
                         lease: self.lease,
                     };

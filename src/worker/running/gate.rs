@@ -17,7 +17,7 @@ pub(super) struct Count {
     running: usize,
     /// How many may start in a time, if there is a limit.
     rate: Option<Bucket>,
-    /// What those hold who pulled, if that is limited.
+    /// What is in the hands of others, if that is limited.
     hands: Option<Hands>,
 }
 
@@ -61,7 +61,8 @@ fn limit_of_runs(all: usize, route: &RouteEntry) -> usize {
 }
 
 fn limit_of_hands(route: &RouteEntry) -> Option<usize> {
-    route.pull.as_ref().and(route.concurrency)
+    let leaves = route.pull.is_some() || route.hands_over;
+    route.concurrency.filter(|_| leaves)
 }
 
 impl Count {
@@ -124,7 +125,7 @@ impl Count {
         }
     }
 
-    /// When there will be room again, if its rate or those who pulled leave none.
+    /// When there will be room again, if its rate or what is in other hands leaves none.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let rate = self.rate.as_mut().and_then(|rate| {
             rate.tokens(now);

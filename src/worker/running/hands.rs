@@ -1,4 +1,5 @@
-//! The leases that are in the hands of those who pulled, as far as a limit needs to know.
+//! The leases that are in the hands of others: who pulled, or was given the job by a target. As
+//! far as a limit needs to know.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

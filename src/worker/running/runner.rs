@@ -241,10 +241,19 @@ impl Run {
             return (!is_theirs).then(|| ended.give_back(self.due));
         }
         tracing::debug!(source = ?self.source, lag = ?job.lag(), "started");
-        match self.call(route, limit, at.lease.notice(), job).await {
+        let lease = job.lease().clone();
+        if route.hands_over {
+            // Before they have it: they may be quick to settle it.
+            self.slot.hand_out(lease.clone(), at.lease.0);
+        }
+        let called = self.call(route, limit, at.lease.notice(), job).await;
+        if route.hands_over && called != Ok(Outcome::HandedOver) {
+            self.slot.take_back(&lease);
+        }
+        match called {
             Ok(outcome) => {
                 tracing::debug!(?outcome, "ended");
-                Some(ended.verb(outcome, rand::random()))
+                ended.verb(outcome, rand::random())
             }
             Err(Stop::HandBack) => {
                 tracing::info!("given back, because the worker stops");
@@ -278,13 +287,14 @@ impl Run {
             headers: record.header.headers.clone(),
             names: route.names.clone(),
             cancellation: self.signal.clone(),
+            lease: Lease::new(self.key.clone(), &self.token),
         })
     }
 
     /// Hands the job to one who pulls, and keeps its lease until they accept. Whether it is
     /// theirs; or nobody's any more.
     async fn hand_over(&mut self, place: Place, job: Job, length: LeaseLength) -> bool {
-        let lease = Lease::new(self.key.clone(), &self.token);
+        let lease = job.lease().clone();
         // Before they have it: they may be quick to settle it.
         self.slot.hand_out(lease.clone(), length.0);
         let is_theirs = match place.deliver(job, lease.clone(), length.0) {
