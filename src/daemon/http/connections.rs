@@ -13,7 +13,7 @@ use axum::middleware::AddExtension;
 use axum_server::accept::Accept;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tower_layer::Layer;
 
@@ -36,10 +36,12 @@ pub(super) struct Guest<I> {
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Those who wait until all that a connection was given has been passed to the system. Each request
-/// has it as an extension.
+/// What a connection does when all that it was given has been passed to the system. If it breaks
+/// before, that is dropped. Each request has it as an extension.
 #[derive(Clone, Default)]
-pub(super) struct Sent(Arc<Mutex<Vec<oneshot::Sender<()>>>>);
+pub(super) struct Sent(Arc<Mutex<Vec<Call>>>);
+
+type Call = Box<dyn FnOnce() + Send>;
 
 impl Door {
     /// For so many connections at a time, each of which may keep us waiting for so long.
@@ -53,24 +55,17 @@ impl Door {
 }
 
 impl Sent {
-    /// Returns when all that was written so far has gone; never, if the connection breaks.
-    pub(super) async fn all(&self) {
-        let (told, gone) = oneshot::channel();
-        self.lock().push(told);
-        if gone.await.is_err() {
-            std::future::pending().await
-        }
+    /// Has `call` called when what is written next has gone.
+    pub(super) fn then(&self, call: impl FnOnce() + Send + 'static) {
+        self.lock().push(Box::new(call));
     }
 
     fn all_has_gone(&self) {
-        let waiting = std::mem::take(&mut *self.lock());
-        for waits in waiting {
-            // Whoever waited may have gone away.
-            let _ = waits.send(());
-        }
+        let calls = std::mem::take(&mut *self.lock());
+        calls.into_iter().for_each(|call| call());
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<oneshot::Sender<()>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Call>> {
         self.0.lock().expect("no panic while held")
     }
 }
@@ -180,8 +175,8 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Guest<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::oneshot::error::TryRecvError;
 
     fn guest(stream: DuplexStream) -> Guest<DuplexStream> {
         Guest {
@@ -201,23 +196,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_until_an_answer_has_gone_is_told_then() {
+    async fn what_waits_for_an_answer_to_go_is_done_when_it_has_gone() {
         let (near, mut far) = duplex(10);
         let mut near = guest(near);
-        let sent = near.sent.clone();
-        let mut gone = std::pin::pin!(sent.all());
-        assert!(gone.as_mut().now_or_never().is_none());
+        let (told, mut went) = tokio::sync::oneshot::channel();
+        near.sent.then(move || told.send(()).unwrap());
         near.write_all(&[0; 10]).await.unwrap();
-        assert!(gone.as_mut().now_or_never().is_none());
+        assert!(went.try_recv().is_err());
         near.flush().await.unwrap();
-        gone.await;
+        went.try_recv().unwrap();
         far.read_exact(&mut [0; 10]).await.unwrap();
 
-        let mut gone = std::pin::pin!(sent.all());
-        assert!(gone.as_mut().now_or_never().is_none());
+        let (told, mut went) = tokio::sync::oneshot::channel();
+        near.sent.then(move || told.send(()).unwrap());
         near.write_all(&[0; 11]).await.unwrap_err();
         drop(near);
-        assert!(gone.now_or_never().is_none());
+        assert_eq!(went.try_recv(), Err(TryRecvError::Closed));
     }
 
     #[tokio::test(start_paused = true)]

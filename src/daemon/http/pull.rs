@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body as Answer, Bytes};
-use axum::http::header;
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::future::join_all;
@@ -19,6 +19,9 @@ use super::connections::Sent;
 use super::problem::Problem;
 use super::routes::Routes;
 use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
+
+/// So much of an answer is written at once. Between two parts its jobs can go back.
+const PART: usize = 64 * 1024;
 
 /// The longest that a pull holds its connection. Proxies between cut longer ones.
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
@@ -174,33 +177,40 @@ pub(super) async fn pull(
         jobs: pulled.iter().map(PulledJobOut::from).collect(),
     };
     let text = serde_json::to_vec(&out).expect("texts and numbers are JSON");
-    let answer = if pulled.is_empty() {
-        Answer::from(text)
-    } else {
-        handed_over(text, pulled, sent)
-    };
-    let kind = (header::CONTENT_TYPE, "application/json");
-    Ok(([kind], answer).into_response())
+    let kind = HeaderValue::from_static("application/json");
+    // So the connection has nothing to add, such as the mark of an end.
+    let length = HeaderValue::from(text.len());
+    let head = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_LENGTH, length),
+    ];
+    Ok((head, handed_over(text.into(), pulled, sent)).into_response())
 }
 
-/// An answer whose jobs are the consumer's once all of it but its end has gone. If the connection
-/// breaks before, they go back; and if one of them has gone back before, the answer has no end, so
-/// that nobody takes it for theirs.
-fn handed_over(text: Vec<u8>, pulled: Vec<Pulled>, sent: Sent) -> Answer {
-    let parts = stream::unfold((Some(text), pulled), move |(text, pulled)| {
+/// An answer whose jobs are the consumer's once its last byte has gone. If the connection breaks
+/// before, they go back; and if one of them goes back before, the answer has no end, so that nobody
+/// takes it for theirs.
+fn handed_over(text: Bytes, pulled: Vec<Pulled>, sent: Sent) -> Answer {
+    let parts = stream::try_unfold((text, pulled), move |(mut text, pulled)| {
         let sent = sent.clone();
         async move {
-            if let Some(text) = text {
-                return Some((Ok(Bytes::from(text)), (None, pulled)));
+            if text.is_empty() {
+                return Ok(None);
             }
-            sent.all().await;
             if pulled.iter().any(Pulled::has_gone_back) {
                 let error = "the worker stopped before the jobs were handed out";
-                return Some((Err(std::io::Error::other(error)), (None, Vec::new())));
+                return Err(std::io::Error::other(error));
             }
-            // One that goes back in this instant will be found gone by its consumer.
-            pulled.into_iter().for_each(|one| drop(one.accept()));
-            None
+            let part = text.split_to(text.len().min(PART));
+            if !text.is_empty() {
+                return Ok(Some((part, (text, pulled))));
+            }
+            // Asked for now, it is written next.
+            sent.then(|| {
+                // One that goes back in this instant will be found gone by its consumer.
+                pulled.into_iter().for_each(|one| drop(one.accept()));
+            });
+            Ok(Some((part, (text, Vec::new()))))
         }
     });
     Answer::from_stream(parts)
