@@ -189,7 +189,12 @@ async fn records_that_cannot_be_read_are_buried_or_left_and_are_in_nobodys_way()
             assert!(pushed.contains("99"), "{pushed}");
             continue;
         }
-        let letter = site.reaches(&site.key(id), JobState::Dead).await;
+        let letter = eventually("it is buried", async || {
+            // Until then it cannot be shown.
+            let view = site.client.get(site.key(id)).await.ok()??;
+            (view.state() == JobState::Dead).then_some(view)
+        })
+        .await;
         let reason = letter.last_error().unwrap();
         assert!(reason.contains("record"), "{id}: {reason}");
     }

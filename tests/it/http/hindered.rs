@@ -8,6 +8,17 @@ use crate::site::Site;
 
 const NONE: Value = Value::Null;
 
+/// A daemon whose worker is at work: one that starts now would refuse this Redis, and end.
+async fn at_work(site: &Site) -> Daemon {
+    let daemon = Daemon::start(site);
+    eventually("the worker hears", async || {
+        let seen = daemon.get("/v1/instances").await;
+        (seen["instances"][0]["hears_events"] == true).then_some(())
+    })
+    .await;
+    daemon
+}
+
 /// What is said to a schedule, as soon as it is this.
 async fn refused(daemon: &Daemon, site: &Site, code: &str) {
     let path = format!("/v1/jobs/{}", site.key("new"));
@@ -32,7 +43,7 @@ async fn accepted(daemon: &Daemon, site: &Site) {
 #[tokio::test]
 async fn a_full_redis_takes_no_jobs_and_lets_those_it_has_be_ended() {
     let (_redis, site) = own_redis("http-full-redis").await;
-    let daemon = Daemon::start(&site);
+    let daemon = at_work(&site).await;
     site.client.schedule(site.key("a"), "").await.unwrap();
     let pulled = daemon.post("/v1/pull", json!({"wait": "40s"})).await;
     let () = site.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -48,7 +59,7 @@ async fn a_full_redis_takes_no_jobs_and_lets_those_it_has_be_ended() {
 #[tokio::test]
 async fn a_redis_that_became_a_replica_takes_no_writes() {
     let (_redis, site) = own_redis("http-replica").await;
-    let daemon = Daemon::start(&site);
+    let daemon = at_work(&site).await;
     let replica = ["CONFIG", "SET", "replica-serve-stale-data", "yes"];
     let () = site.command(&replica).await;
     let () = site.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
@@ -61,7 +72,7 @@ async fn a_redis_that_became_a_replica_takes_no_writes() {
 #[tokio::test]
 async fn a_user_without_the_right_is_refused() {
     let (_redis, site) = own_redis("http-denied").await;
-    let daemon = Daemon::start(&site);
+    let daemon = at_work(&site).await;
     let () = site
         .command(&["ACL", "SETUSER", "default", "-evalsha", "-eval"])
         .await;
@@ -76,7 +87,7 @@ async fn a_user_without_the_right_is_refused() {
 #[tokio::test]
 async fn a_job_of_a_newer_version_is_left_alone_and_so_is_a_newer_schema() {
     let (_redis, site) = own_redis("http-newer").await;
-    let daemon = Daemon::start(&site);
+    let daemon = at_work(&site).await;
     let key = site.key("a");
     let later = site.client.schedule(&key, "x").after(crate::site::HOUR);
     later.await.unwrap();
