@@ -51,8 +51,18 @@ fn all_phases_come_to_a_figure_in_one_object() {
         "burst_redis_cpu_us_per_job",
         "redis_cpu_us_per_job",
         "idle_commands_per_s",
+        "http_schedule_jobs_per_s",
+        "http_batch_jobs_per_s",
+        "http_pull_jobs_per_s",
+        "in_process_schedule_jobs_per_s",
+        "in_process_batch_jobs_per_s",
+        "in_process_pull_jobs_per_s",
     ] {
         assert!(number(&object, figure) > 0.0, "{figure} in {object}");
+    }
+    for what in ["schedule", "batch", "pull"] {
+        let ratio = number(&object, &format!("http_{what}_ratio"));
+        assert!(ratio > 0.0, "{what}: {object}");
     }
     // A job is scheduled, claimed and settled, and each of the three reads and writes.
     assert!(number(&object, "commands_per_job") > 1.0, "{object}");

@@ -90,6 +90,9 @@ pub(super) enum Phase {
     Idle,
     /// How often a job is asked for
     Claims,
+    /// Scheduling and pulling over HTTP, from a daemon that is started for it, beside the same in
+    /// this process
+    Http,
     /// Lateness on the plain form; `--plain` asks for it
     #[value(skip)]
     Plain,

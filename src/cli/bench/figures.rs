@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::histogram::Histogram;
 
 /// What is reported, in the order of the table.
-pub(super) const FIGURES: [Figure; 22] = [
+pub(super) const FIGURES: [Figure; 31] = [
     Figure::of("schedule_jobs_per_s", "schedule, one by one", "jobs/s", 0),
     Figure::of("schedule_bulk_jobs_per_s", "schedule, in bulk", "jobs/s", 0),
     Figure::of("bare_jobs_per_s", "bare writes", "jobs/s", 0),
@@ -35,6 +35,30 @@ pub(super) const FIGURES: [Figure; 22] = [
     ),
     Figure::of("idle_commands_per_s", "commands while idle", "a second", 2),
     Figure::of("claims_per_job", "claims", "a job", 2),
+    Figure::of(
+        "http_schedule_jobs_per_s",
+        "schedule over HTTP",
+        "jobs/s",
+        0,
+    ),
+    Figure::of(
+        "in_process_schedule_jobs_per_s",
+        "... in process",
+        "jobs/s",
+        0,
+    ),
+    Figure::of("http_schedule_ratio", "... HTTP to in process", "", 2),
+    Figure::of("http_batch_jobs_per_s", "batches over HTTP", "jobs/s", 0),
+    Figure::of("in_process_batch_jobs_per_s", "... in process", "jobs/s", 0),
+    Figure::of("http_batch_ratio", "... HTTP to in process", "", 2),
+    Figure::of(
+        "http_pull_jobs_per_s",
+        "pull, finish over HTTP",
+        "jobs/s",
+        0,
+    ),
+    Figure::of("in_process_pull_jobs_per_s", "... in process", "jobs/s", 0),
+    Figure::of("http_pull_ratio", "... HTTP to in process", "", 2),
     Figure::of("plain.lateness_ms.p50", "plain listener p50", "ms", 2),
     Figure::of("plain.lateness_ms.p90", "plain listener p90", "ms", 2),
     Figure::of("plain.lateness_ms.p99", "plain listener p99", "ms", 2),

@@ -66,6 +66,11 @@ impl Ground {
         })
     }
 
+    /// Where the server is, and in which namespace the jobs are.
+    pub(super) fn place(&self) -> (&str, &str) {
+        (&self.url, &self.namespace)
+    }
+
     /// A client with connections of its own.
     pub(super) async fn another_client(&self) -> keyfall::Result<Client> {
         let builder = Client::builder(&self.url).namespace(&self.namespace);

@@ -9,6 +9,7 @@
 //! | [`crew`] | the workers, and what their handlers note |
 //! | [`watch`] | counts what the server is asked |
 //! | [`schedule`], [`standing`], [`lateness`], [`burst`], [`claims`] | the phases |
+//! | [`http`] | scheduling and pulling over HTTP |
 //! | [`bare`], [`plain`] | the workloads of scheduling and of lateness without Keyfall |
 //! | [`figures`] | names, medians, JSON; [`histogram`] and [`report`] for people |
 //! | [`bar`] | how far it is |
@@ -22,6 +23,7 @@ mod crew;
 mod figures;
 mod ground;
 mod histogram;
+mod http;
 mod lateness;
 mod plain;
 mod report;
@@ -93,6 +95,7 @@ async fn measure(
         Phase::Burst => burst::measure(ground, options, bar, figures).await,
         Phase::Idle => standing::idle(ground, options, bar, figures).await,
         Phase::Claims => claims::measure(ground, options, bar, figures).await,
+        Phase::Http => http::measure(ground, options, bar, figures).await,
         Phase::Plain => plain::measure(ground, options, bar, figures).await,
     }
 }

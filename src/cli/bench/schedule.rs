@@ -1,5 +1,6 @@
 //! How fast jobs are scheduled that are due in an hour.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -12,37 +13,16 @@ use super::ground::{self, Ground};
 use super::stock::{self, HOUR};
 
 /// How many callers there are at the same time.
-const TASKS: usize = 64;
+pub(super) const TASKS: usize = 64;
 
-/// Each call schedules one job, and each task waits for the answer before the next call.
 pub(super) async fn one_by_one(
     ground: &Ground,
     options: &Options,
     bar: &Bar,
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
-    bar.begin("scheduling", TASKS);
-    let payload = stock::payload(options.payload);
-    let jobs = options.jobs;
-    let began = Instant::now();
-    let mut tasks = JoinSet::<keyfall::Result<()>>::new();
-    for task in 0..TASKS {
-        let (client, kind, payload) = (ground.client.clone(), ground.kind(), payload.clone());
-        tasks.spawn(async move {
-            for number in (task..jobs).step_by(TASKS) {
-                let key = ground::key(&kind, number);
-                let call = client.schedule_bytes(key, payload.clone());
-                call.after(HOUR).await?;
-            }
-            Ok(())
-        });
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.context("a task panicked")??;
-        bar.advance(1);
-    }
-    let took = began.elapsed().as_secs_f64();
-    figures.note("schedule_jobs_per_s", jobs as f64 / took);
+    let rate = single(ground, options, 0..options.jobs, bar).await?;
+    figures.note("schedule_jobs_per_s", rate);
     Ok(())
 }
 
@@ -52,10 +32,70 @@ pub(super) async fn in_bulk(
     bar: &Bar,
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
-    let payload = stock::payload(options.payload);
-    let began = Instant::now();
-    stock::pend(ground, &ground.kind(), &payload, 0..options.jobs, bar).await?;
-    let took = began.elapsed().as_secs_f64();
-    figures.note("schedule_bulk_jobs_per_s", options.jobs as f64 / took);
+    let rate = bulk(ground, options, 0..options.jobs, bar).await?;
+    figures.note("schedule_bulk_jobs_per_s", rate);
     Ok(())
+}
+
+/// How many of these were scheduled in a second. Each call schedules one job, and each task waits
+/// for the answer before the next call.
+pub(super) async fn single(
+    ground: &Ground,
+    options: &Options,
+    numbers: Range<usize>,
+    bar: &Bar,
+) -> anyhow::Result<f64> {
+    let payload = stock::payload(options.payload);
+    let (client, kind) = (ground.client.clone(), ground.kind());
+    let call = move |number| {
+        let (client, key) = (client.clone(), ground::key(&kind, number));
+        let payload = payload.clone();
+        async move {
+            let call = client.schedule_bytes(key, payload);
+            call.after(HOUR).await?;
+            Ok(())
+        }
+    };
+    from_many_tasks(numbers, call, bar).await
+}
+
+/// How many of these were scheduled in a second, with a call for many at a time.
+pub(super) async fn bulk(
+    ground: &Ground,
+    options: &Options,
+    numbers: Range<usize>,
+    bar: &Bar,
+) -> anyhow::Result<f64> {
+    let payload = stock::payload(options.payload);
+    let (jobs, began) = (numbers.len(), Instant::now());
+    stock::pend(ground, &ground.kind(), &payload, numbers, bar).await?;
+    Ok(jobs as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Makes a call for each number, [`TASKS`] of them at the same time; how many it made in a second.
+pub(super) async fn from_many_tasks<F>(
+    numbers: Range<usize>,
+    call: impl Fn(usize) -> F + Clone + Send + 'static,
+    bar: &Bar,
+) -> anyhow::Result<f64>
+where
+    F: Future<Output = anyhow::Result<()>> + Send,
+{
+    bar.begin("scheduling", TASKS);
+    let (jobs, began) = (numbers.len(), Instant::now());
+    let mut tasks = JoinSet::<anyhow::Result<()>>::new();
+    for task in 0..TASKS {
+        let (call, numbers) = (call.clone(), numbers.clone());
+        tasks.spawn(async move {
+            for number in numbers.skip(task).step_by(TASKS) {
+                call(number).await?;
+            }
+            Ok(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("a task panicked")??;
+        bar.advance(1);
+    }
+    Ok(jobs as f64 / began.elapsed().as_secs_f64())
 }

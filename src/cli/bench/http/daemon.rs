@@ -1,0 +1,73 @@
+//! `keyfall serve`, in a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::task::spawn_blocking;
+
+use crate::cli::bench::ground::Ground;
+
+/// Dropped, it is killed.
+pub(super) struct Daemon {
+    child: Child,
+    url: String,
+}
+
+impl Daemon {
+    /// On the Redis that is measured, with jobs that match `pattern` to be pulled.
+    pub(super) async fn start(ground: &Ground, pattern: &str) -> anyhow::Result<Self> {
+        let (url, namespace) = ground.place();
+        let mut command = Command::new(std::env::current_exe()?);
+        // What is said to other daemons on this machine is not for this one.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("KEYFALL_") {
+                command.env_remove(name);
+            }
+        }
+        // Where a password may stand, which is nobody's business.
+        command.env("KEYFALL_REDIS_URL", url);
+        command
+            .args(["serve", "--http-listen", "127.0.0.1:0", "--pull", pattern])
+            .args(["--redis-namespace", namespace, "--log-filter", "error"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().context("the daemon cannot be started")?;
+        let mut out = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut daemon = Daemon {
+            child,
+            url: String::new(),
+        };
+        let line = spawn_blocking(move || {
+            let mut line = String::new();
+            out.read_line(&mut line).map(|_| line)
+        });
+        let line = line.await??;
+        let url = line.trim_end().strip_prefix("listening on ");
+        url.context("the daemon did not come up")?
+            .clone_into(&mut daemon.url);
+        Ok(daemon)
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Stops it gracefully.
+    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let ended = spawn_blocking(move || self.child.wait());
+        let ended = ended.await??;
+        ensure!(ended.success(), "the daemon ended with {ended}");
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It has ended, if all went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

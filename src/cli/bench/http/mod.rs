@@ -1,0 +1,115 @@
+//! How fast jobs are scheduled and pulled over HTTP, and how fast the same is in this process:
+//! what the daemon adds to it.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`daemon`] | `keyfall serve`, in a process of its own |
+//! | [`calls`] | what its clients ask |
+//! | [`drain`] | consumers that pull and finish until nothing is left |
+
+mod calls;
+mod daemon;
+mod drain;
+
+use keyfall::target::Pull;
+use keyfall::{Router, Worker};
+use tokio_util::sync::CancellationToken;
+
+use super::args::Options;
+use super::bar::Bar;
+use super::figures::Figures;
+use super::ground::Ground;
+use super::{schedule, stock};
+use calls::Api;
+use daemon::Daemon;
+
+/// What is measured both ways.
+#[derive(Clone, Copy)]
+struct Rates {
+    /// Jobs scheduled a second, one with each call.
+    schedule: f64,
+    /// The same, with calls that hold many.
+    batch: f64,
+    /// Jobs pulled and finished a second.
+    pull: f64,
+}
+
+pub(super) async fn measure(
+    ground: &Ground,
+    options: &Options,
+    bar: &Bar,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    let here = in_process(ground, options, bar).await?;
+    let there = over_http(ground, options, bar).await?;
+    figures.note("http_schedule_jobs_per_s", there.schedule);
+    figures.note("http_batch_jobs_per_s", there.batch);
+    figures.note("http_pull_jobs_per_s", there.pull);
+    figures.note("in_process_schedule_jobs_per_s", here.schedule);
+    figures.note("in_process_batch_jobs_per_s", here.batch);
+    figures.note("in_process_pull_jobs_per_s", here.pull);
+    figures.note("http_schedule_ratio", there.schedule / here.schedule);
+    figures.note("http_batch_ratio", there.batch / here.batch);
+    figures.note("http_pull_ratio", there.pull / here.pull);
+    Ok(())
+}
+
+async fn in_process(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<Rates> {
+    let jobs = options.jobs;
+    let schedule = schedule::single(ground, options, 0..jobs, bar).await?;
+    let batch = schedule::bulk(ground, options, jobs..2 * jobs, bar).await?;
+
+    let (pull, stop) = (Pull::new(), CancellationToken::new());
+    let routes = Router::new().route(&pattern(ground), pull.clone());
+    let client = ground.another_client().await?;
+    let worker = Worker::new(client.clone(), routes).run_until(stop.clone().cancelled_owned());
+    let worker = tokio::spawn(worker);
+    fall_due(ground, options, bar).await?;
+    let take = move || drain::locally(pull.clone(), client.clone());
+    let pull = drain::rate(jobs, take, bar).await;
+    stop.cancel();
+    worker.await??;
+    Ok(Rates {
+        schedule,
+        batch,
+        pull: pull?,
+    })
+}
+
+async fn over_http(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<Rates> {
+    let jobs = options.jobs;
+    let daemon = Daemon::start(ground, &pattern(ground)).await?;
+    let api = Api::new(daemon.url(), ground.kind(), options.payload);
+    let call = {
+        let api = api.clone();
+        move |number| api.clone().schedule(number)
+    };
+    let schedule = schedule::from_many_tasks(2 * jobs..3 * jobs, call, bar).await?;
+    let batch = api.batches(3 * jobs..4 * jobs, bar).await?;
+    fall_due(ground, options, bar).await?;
+    let take = move || api.clone().pull_and_finish();
+    let pull = drain::rate(jobs, take, bar).await?;
+    daemon.stop().await?;
+    Ok(Rates {
+        schedule,
+        batch,
+        pull,
+    })
+}
+
+/// The kind that is pulled, which is not the one whose jobs are due in an hour.
+fn pulled(ground: &Ground) -> String {
+    ground.kinds(2).last().expect("two")
+}
+
+fn pattern(ground: &Ground) -> String {
+    format!("{}:*", pulled(ground))
+}
+
+/// A backlog for those who pull.
+async fn fall_due(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<()> {
+    bar.begin("filling", options.jobs);
+    let payload = stock::payload(options.payload);
+    let (kind, now) = (pulled(ground), ground.time().await?.server);
+    stock::schedule(ground, &kind, &payload, 0..options.jobs, |_| now, bar).await
+}
