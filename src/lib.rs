@@ -137,7 +137,7 @@ pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::Router;
 #[cfg(feature = "worker")]
-pub use worker::{Notice, Rerouter, Worker};
+pub use worker::{Notice, Readiness, Rerouter, Worker};
 
 /// The examples of the README are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "worker"))]

@@ -107,6 +107,7 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
     let set = options.routes(&config, &pull)?;
     let client = explained(config.client().connect().await, config.names_redis())?;
     let worker = config.worker(client.clone(), set.router.clone());
+    let readiness = worker.readiness();
     let reload = Reload {
         options,
         pull: pull.clone(),
@@ -119,6 +120,7 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         client,
         pull,
         reload.routes.clone(),
+        readiness,
         stopping.clone(),
         settings,
         tokens,

@@ -20,6 +20,7 @@ use super::heart::Heart;
 use super::instances::Instances;
 use super::listener::Listener;
 use super::notice::Notices;
+use super::readiness::Readiness;
 use super::roster::Roster;
 use super::running::leases::Leases;
 use super::running::limits::Limits;
@@ -50,6 +51,7 @@ pub(crate) struct Plan {
     pub(crate) settings: WorkerSettings,
     pub(crate) limits: Arc<Limits>,
     pub(crate) notices: Notices,
+    pub(crate) readiness: Readiness,
     /// Where it learns what became of jobs that are in other hands.
     pub(crate) audience: Arc<Audience>,
     /// Where handlers run.
@@ -88,6 +90,7 @@ async fn drive(plan: Plan) -> Result<()> {
         settings,
         limits,
         notices,
+        readiness,
         audience,
         handlers,
         ready,
@@ -130,7 +133,7 @@ async fn drive(plan: Plan) -> Result<()> {
         settings.clone(),
         notices.clone(),
     );
-    let events = Arc::new(Events::new(store.clone()));
+    let events = Arc::new(Events::new(store.clone(), readiness));
     let pacer = Pacer::new(
         store.clone(),
         roster.clone(),

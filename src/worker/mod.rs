@@ -11,7 +11,7 @@
 //! | [`running`] | calls the handlers, and keeps their leases |
 //! | [`roster`] | knows which kinds are served |
 //! | [`instances`] | knows which instance is to take a job, or to pace a ledger |
-//! | [`notice`] | tells the owner of the worker |
+//! | [`notice`] | tells the owner of the worker; [`readiness`] can be asked |
 
 mod claiming;
 mod engine;
@@ -20,6 +20,7 @@ mod heart;
 mod instances;
 mod listener;
 mod notice;
+mod readiness;
 mod rerouting;
 mod roster;
 mod running;
@@ -33,6 +34,7 @@ use tracing::subscriber::NoSubscriber;
 
 pub use notice::Notice;
 use notice::Notices;
+pub use readiness::Readiness;
 pub use rerouting::Rerouter;
 use rerouting::{Orders, Staff};
 #[cfg(feature = "internals")]
@@ -70,6 +72,7 @@ pub struct Worker {
     router: Router,
     settings: WorkerSettings,
     notices: Notices,
+    readiness: Readiness,
     rerouter: Rerouter,
     orders: Orders,
 }
@@ -92,6 +95,7 @@ impl Worker {
             router,
             settings: WorkerSettings::default(),
             notices: Notices::default(),
+            readiness: Readiness::default(),
             rerouter,
             orders,
         }
@@ -154,6 +158,11 @@ impl Worker {
         self.rerouter.clone()
     }
 
+    /// What says whether it is at work.
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
     /// Runs until the process is asked to stop, by SIGTERM or Ctrl-C, and then stops
     /// gracefully. A second signal stops hard: what still runs is given back at once.
     ///
@@ -206,11 +215,14 @@ impl Worker {
             limits: Limits::new(self.settings.concurrency),
             settings: self.settings,
             notices: self.notices,
+            readiness: self.readiness.clone(),
             gently: gently.clone(),
             at_once: at_once.clone(),
         };
         let _stop = StopOnDrop { gently, at_once };
-        staff.run(self.router, self.orders).await
+        let ended = staff.run(self.router, self.orders).await;
+        self.readiness.set(false);
+        ended
     }
 
     fn validate(&self) -> Result<()> {

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::{self, Plan};
 use super::notice::Notices;
+use super::readiness::Readiness;
 use super::running::limits::Limits;
 use super::{Log, routes};
 use crate::client::Client;
@@ -58,6 +59,7 @@ pub(super) struct Staff {
     pub(super) settings: WorkerSettings,
     pub(super) limits: Arc<Limits>,
     pub(super) notices: Notices,
+    pub(super) readiness: Readiness,
     /// Asks for a graceful stop.
     pub(super) gently: CancellationToken,
     /// Asks for a stop without grace.
@@ -142,6 +144,7 @@ impl Staff {
             settings: self.settings.clone(),
             limits: self.limits.clone(),
             notices: self.notices.clone(),
+            readiness: self.readiness.clone(),
             audience: self.client.audience().clone(),
             handlers: Handle::current(),
             ready: ready.clone(),

@@ -12,7 +12,7 @@ pub(super) async fn livez() -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// Redis answers, and the daemon is not about to stop.
+/// Redis answers, the worker hears what it announces, and the daemon is not about to stop.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 204), (status = 503, body = Problem)))]
 pub(super) async fn readyz(State(api): Shared) -> Result<StatusCode, Problem> {
@@ -20,5 +20,8 @@ pub(super) async fn readyz(State(api): Shared) -> Result<StatusCode, Problem> {
         return Err(Problem::stopping());
     }
     api.client.kinds().await?;
+    if !api.readiness.is_ready() {
+        return Err(Problem::deaf());
+    }
     Ok(StatusCode::NO_CONTENT)
 }

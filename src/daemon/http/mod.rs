@@ -61,8 +61,8 @@ use std::time::Duration;
 use axum::extract::ConnectInfo;
 use axum::middleware::from_fn_with_state;
 use axum::{Extension, Router};
-use keyfall::Client;
 use keyfall::target::Pull;
+use keyfall::{Client, Readiness};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
@@ -101,6 +101,8 @@ pub(crate) struct Api {
     /// Who pulls.
     pull: Pull,
     routes: Routes,
+    /// Of the worker that serves who pulls.
+    readiness: Readiness,
     /// Raised when the daemon is to stop: then nobody is kept waiting.
     stopping: CancellationToken,
     settings: Settings,
@@ -118,6 +120,7 @@ impl Api {
         client: Client,
         pull: Pull,
         routes: Routes,
+        readiness: Readiness,
         stopping: CancellationToken,
         settings: Settings,
         tokens: Option<Box<dyn Tokens>>,
@@ -126,6 +129,7 @@ impl Api {
             client,
             pull,
             routes,
+            readiness,
             stopping,
             rate: settings.requests_per_second.map(Rate::new),
             settings,
@@ -153,6 +157,7 @@ pub(crate) fn in_process(client: Client) -> Router {
         client,
         Pull::new(),
         Routes::new(RouteSet::without_limits()),
+        Readiness::default(),
         CancellationToken::new(),
         settings,
         None,

@@ -173,6 +173,20 @@ impl Problem {
         problem
     }
 
+    pub(super) fn deaf() -> Self {
+        let detail = "the worker of this daemon does not hear what Redis announces, because it is \
+                      starting, or connects anew; another daemon can serve";
+        let title = "Redis is away";
+        let mut problem = Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            title,
+            detail,
+        );
+        problem.retry_later(1);
+        problem
+    }
+
     pub(super) fn unknown_route() -> Self {
         let detail = "no call has this path; `/v1/openapi.json` lists all of them";
         Problem::new(

@@ -69,6 +69,7 @@ impl Daemon {
             client,
             Pull::new(),
             Routes::new(RouteSet::default()),
+            keyfall::Readiness::default(),
             stopping,
             settings,
             tokens,

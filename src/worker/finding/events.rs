@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::store::{Announced, Store};
+use crate::worker::readiness::Readiness;
 
 /// How often the setting is looked up at the most, whoever doubts it.
 const AT_LEAST: Duration = Duration::from_secs(3);
@@ -19,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What is known of the events of a server.
 pub(crate) struct Events {
     store: Arc<Store>,
-    /// Neither events nor wake-ups are heard.
-    deaf: AtomicBool,
+    /// Whether events and wake-ups are heard.
+    readiness: Readiness,
     /// How many were heard that concern this worker.
     heard: AtomicU64,
     doubted: Notify,
@@ -31,10 +32,10 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new(store: Arc<Store>) -> Self {
+    pub(crate) fn new(store: Arc<Store>, readiness: Readiness) -> Self {
         Events {
             store,
-            deaf: AtomicBool::new(true),
+            readiness,
             heard: AtomicU64::new(0),
             doubted: Notify::new(),
             said: AtomicBool::new(false),
@@ -44,12 +45,12 @@ impl Events {
 
     /// Whether events and wake-ups are heard from now on.
     pub(crate) fn are_heard(&self, heard: bool) {
-        self.deaf.store(!heard, Ordering::Relaxed);
+        self.readiness.set(heard);
     }
 
     /// Whether neither events nor wake-ups are heard.
     pub(crate) fn are_unheard(&self) -> bool {
-        self.deaf.load(Ordering::Relaxed)
+        !self.readiness.is_ready()
     }
 
     /// An event was heard.
