@@ -54,9 +54,10 @@ pub(crate) struct Wanted {
 /// whose route has a free slot.
 #[derive(Default)]
 pub(crate) struct Search {
+    /// A page is being read.
     under_way: bool,
-    /// The pages that were read so far do not end it.
-    open: bool,
+    /// How far it goes; none between two searches.
+    reach: Option<Reach>,
     /// How many due jobs were passed over: their route has no slot, or they have no route.
     passed: usize,
     /// The routes of those that had no slot. When one of them has, it is worth searching
@@ -64,10 +65,17 @@ pub(crate) struct Search {
     starved: Vec<usize>,
     /// Such routes as this search has met.
     met: Vec<usize>,
-    /// It goes to the end, and not only as far as a starved route has slots.
-    whole: bool,
     /// When the last whole search began, and what [`Paper::said`] was then.
     began: Option<(Instant, u64)>,
+}
+
+/// How far a search goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// To the end.
+    Whole,
+    /// As far as a starved route has slots.
+    Slots,
 }
 
 /// How often the due jobs of a kind are searched to the end at the most, while there are more
@@ -294,19 +302,18 @@ impl Search {
         if is_news {
             // Somebody has found more than is known here: search anew, to the end.
             *self = Search {
-                whole: true,
+                reach: Some(Reach::Whole),
                 began: Some((now, paper.said)),
                 ..Search::default()
             };
-        } else if !self.open {
+        } else if self.reach.is_none() {
             if !self.has_room(slots, kind) {
                 return None;
             }
+            self.reach = Some(Reach::Slots);
             self.passed = 0;
             self.met.clear();
-            self.whole = false;
         }
-        self.open = true;
         self.under_way = true;
         Some(self.passed)
     }
@@ -337,15 +344,17 @@ impl Search {
             }
         }
         if is_last {
-            self.open = false;
+            self.reach = None;
             self.starved = std::mem::take(&mut self.met);
             if self.starved.is_empty()
                 && let Some((_, said)) = self.began
             {
                 paper.caught_up(said);
             }
-        } else if !self.whole && !self.has_room(means.slots, served.ledger.kind()) {
-            self.open = false;
+        } else if self.reach == Some(Reach::Slots)
+            && !self.has_room(means.slots, served.ledger.kind())
+        {
+            self.reach = None;
         }
     }
 }
