@@ -60,7 +60,7 @@ pub(crate) struct FlawOut {
 
 /// Looks whether every job is accounted for, and repairs what is damaged. It goes through all that
 /// is stored, and answers when it has.
-#[utoipa::path(post, path = "/v1/audit", operation_id = "audit", tag = "kinds", request_body = AuditIn,
+#[utoipa::path(post, path = "/v1/audit", operation_id = "audit", tag = "kinds", request_body = Option<AuditIn>,
     responses((status = 200, body = AuditOut)))]
 pub(super) async fn audit(
     caller: Caller,

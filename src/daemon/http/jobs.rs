@@ -104,7 +104,6 @@ pub(crate) struct ShowIn {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ScheduledOut {
     pub(crate) key: String,
-    #[schema(inline)]
     pub(crate) placed: PlacedOut,
     pub(crate) due: Time,
     /// `false` if it has to do without a trigger, and starts some 20 ms late: a foreign value holds

@@ -16,7 +16,6 @@ use super::wire::{HeaderMap, Job, Span, State, Step, Time, given, payload};
 #[serde(deny_unknown_fields)]
 pub(crate) struct RestoreIn {
     /// `pending` and `retrying` are the same here. What ran is to be restored as `pending`.
-    #[schema(inline)]
     state: State,
     /// When it is due, be it long ago; of a dead letter, when it died.
     due: Time,
@@ -60,7 +59,6 @@ pub(crate) struct RestoreIn {
 pub(crate) struct RestoredOut {
     #[schema(example = "app1:trans:notice:42")]
     key: String,
-    #[schema(inline)]
     pub(crate) restored: RestoredAs,
     /// The number of the dead letter, which is a new one.
     #[serde(skip_serializing_if = "Option::is_none")]
