@@ -57,11 +57,11 @@ class Keyfall:
 
     def schedule(self, key, payload, after):
         body = {"payload": payload, "after": after}
-        return self.call("PUT", f"/v1/jobs/{quote(key)}", body)
+        return self.call("PUT", f"/v1/jobs/{quote(key, safe='')}", body)
 
-    def pull(self, prefix, most, seconds):
-        """Jobs of these kinds, as soon as there are some; none, if none falls due in time."""
-        body = {"prefixes": [prefix], "max": most, "wait": f"{seconds}s"}
+    def pull(self, kind, most, seconds):
+        """Jobs of this kind, as soon as there are some; none, if none falls due in time."""
+        body = {"kinds": [kind], "max": most, "wait": f"{seconds}s"}
         return self.call("POST", "/v1/pull", body, holds=seconds)["jobs"]
 
     def stop(self, *_):
@@ -78,8 +78,8 @@ class Keyfall:
 
     def requeue(self, key):
         """Makes the last dead letter of a job a job again, with all its attempts ahead."""
-        letter = self.call("GET", f"/v1/dead/{quote(key)}")["letters"][0]["letter"]
-        self.call("POST", f"/v1/dead/{quote(key)}/requeue", {"letter": letter})
+        letter = self.call("GET", f"/v1/dead/{quote(key, safe='')}")["letters"][0]["letter"]
+        self.call("POST", f"/v1/dead/{quote(key, safe='')}/requeue", {"letter": letter})
 
 
 MENDED = set()

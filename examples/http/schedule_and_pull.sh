@@ -73,7 +73,7 @@ done
 stopping=
 trap 'stopping=yes' INT TERM
 while [ -z "$stopping" ]; do
-    if answer=$(call POST /v1/pull "{\"prefixes\": [\"$kind\"], \"max\": 1, \"wait\": \"2s\"}"); then
+    if answer=$(call POST /v1/pull "{\"kinds\": [\"$kind\"], \"max\": 1, \"wait\": \"2s\"}"); then
         case $answer in *'"lease"'*) deliver "$answer" ;; esac
     else
         echo "$answer" >&2

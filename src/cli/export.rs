@@ -62,6 +62,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         Some(mark) => mark.after.parse().map_err(anyhow::Error::msg)?,
         None => options.after.unwrap_or(Place::In(STATES[0], None)),
     };
+    if matches!(place, Place::End) {
+        eprintln!(
+            "this export was finished before, and nothing was written: for a new one, name \
+             another output and another cursor file, or remove these"
+        );
+        return Ok(());
+    }
     let jobs = options.server.connect().await?;
     let counts = jobs.count(options.prefix.as_deref()).await?;
     let total = counts.pending + counts.running + counts.lapsed + counts.dead;

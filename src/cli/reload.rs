@@ -40,11 +40,15 @@ impl Reload {
             serving.reload_from_config(read);
         }
         if config.routes == self.known {
-            tracing::info!("the configuration was read again, and has the same routes");
+            tracing::info!(
+                "the configuration was read again, and has the same routes; other settings are taken at a start only"
+            );
         } else {
             self.rerouter.replace(set.router.clone()).await?;
             self.routes.replace(set);
-            tracing::info!("the routes are those of the configuration as it is now");
+            tracing::info!(
+                "the routes are those of the configuration as it is now; other settings are taken at a start only"
+            );
             for route in &config.routes {
                 tracing::info!("route {}", route.pattern);
             }

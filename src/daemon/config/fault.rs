@@ -131,10 +131,17 @@ pub(super) fn meant<'a>(text: &str, names: impl IntoIterator<Item = &'a str>) ->
     let names: Vec<&str> = names.into_iter().collect();
     let near = names
         .iter()
-        .map(|name| (strsim::jaro_winkler(text, name), name))
+        // Of short names two letters that were swapped leave little that is alike.
+        .map(|name| {
+            let alike = strsim::jaro_winkler(text, name);
+            (
+                alike.max(strsim::normalized_damerau_levenshtein(text, name)),
+                name,
+            )
+        })
         .max_by(|a, b| a.0.total_cmp(&b.0));
     match near {
-        Some((likeness, name)) if likeness > 0.75 => format!("did you mean `{name}`?"),
+        Some((likeness, name)) if likeness > 0.65 => format!("did you mean `{name}`?"),
         _ => {
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
             format!("there are {}", names.join(", "))

@@ -15,7 +15,7 @@ use super::rules::{lease, longer_than_zero, size};
 use super::value::{Bytes, Rate};
 
 /// What a route can say.
-pub(super) const FIELDS: [&str; 9] = [
+pub(super) const FIELDS: [&str; 10] = [
     "pattern",
     "target",
     "priority",
@@ -25,6 +25,7 @@ pub(super) const FIELDS: [&str; 9] = [
     "concurrency",
     "rate",
     "payload_limit",
+    "adoption",
 ];
 
 /// One route, checked. What is `None` was not said.
@@ -154,6 +155,13 @@ fn one(
         rate: entry.value("rate", &[], faults),
         payload_limit: entry.value("payload_limit", &[size], faults),
     };
+    if entry.value("adoption", &[], faults) == Some(true) {
+        let wrong = Wrong::new(
+            "this version does not adopt plain Redis keys yet",
+            "leave it out, or write false",
+        );
+        faults.add(entry.at("adoption"), "route.adoption", wrong);
+    }
     if route.payload_limit.is_some_and(|limit| limit > body) {
         let wrong = Wrong::new(
             format_args!("it is more than a request may hold, {} bytes", body.0),

@@ -9,7 +9,7 @@ use axum::{Extension, Json};
 use futures_util::future::join_all;
 use futures_util::stream;
 use keyfall::target::Pulled;
-use keyfall::{Client, Extended, Lease, Outcome, Settled};
+use keyfall::{Client, Extended, Kind, Lease, Outcome, Settled};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -33,15 +33,19 @@ const MOST: usize = 1000;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PullIn {
-    /// Kinds, or what they begin with. Any kind, if there is none.
+    /// Jobs of these kinds.
     #[serde(default)]
     #[schema(example = json!(["app1:trans:notice"]))]
+    kinds: Vec<String>,
+    /// Jobs of the kinds that begin so. Without them, and without kinds, of any.
+    #[serde(default)]
+    #[schema(example = json!(["app1:"]))]
     prefixes: Vec<String>,
-    /// How many jobs at the most, from 1 to 1000.
+    /// How many jobs at the most, from 1 to 1000. 1, if it is not said.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000)]
     max: usize,
-    /// How long to wait for the first one, 180 s at the most.
+    /// How long to wait for the first one, 180 s at the most. 30 s, if it is not said.
     #[serde(default = "half_a_minute")]
     wait: Span,
 }
@@ -152,7 +156,8 @@ pub(super) async fn pull(
     Body(wanted): Body<PullIn>,
 ) -> Result<Response, Problem> {
     let PullIn {
-        prefixes,
+        kinds,
+        mut prefixes,
         max,
         wait: Span(wait),
     } = wanted;
@@ -165,6 +170,10 @@ pub(super) async fn pull(
     if wait > LONGEST_WAIT {
         let detail = format!("wait is {wait:?}, and at the most {LONGEST_WAIT:?}: pull again then");
         return Err(Problem::invalid("wait", detail));
+    }
+    for kind in kinds {
+        let parsed = Kind::parse(&kind).map_err(|error| Problem::from(error).field("kinds"))?;
+        prefixes.push(format!("{parsed}:"));
     }
     let api = caller.may_with_each(Scope::Consume, &prefixes)?;
     let pulled = tokio::select! {
