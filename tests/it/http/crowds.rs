@@ -54,17 +54,28 @@ async fn due_now(site: &Site, count: usize) {
     }
 }
 
-/// Pulls and finishes until nothing comes any more, or the daemon says that it stops; the keys.
-async fn consumes(http: Client, url: String, most: usize, wait: &str) -> Vec<String> {
-    let mut seen = Vec::new();
+/// What a consumer has finished, and whether it was told that there is no more. If not, it asked
+/// in the moment of a stop.
+struct Consumed {
+    keys: Vec<String>,
+    was_told: bool,
+}
+
+/// Pulls and finishes until nothing comes any more, or the daemon stops.
+async fn consumes(http: Client, url: String, most: usize, wait: &str) -> Consumed {
+    let mut keys = Vec::new();
     loop {
         let call = http.post(format!("{url}/v1/pull"));
         let wanted = json!({"max": most, "wait": wait});
-        let answer = call.json(&wanted).send().await.unwrap();
+        let Ok(answer) = call.json(&wanted).send().await else {
+            let was_told = false;
+            return Consumed { keys, was_told };
+        };
         let answer: Value = answer.json().await.unwrap();
         let jobs = answer["jobs"].as_array().unwrap();
         if jobs.is_empty() {
-            return seen;
+            let was_told = true;
+            return Consumed { keys, was_told };
         }
         let leases: Vec<&Value> = jobs.iter().map(|job| &job["lease"]).collect();
         let call = http.post(format!("{url}/v1/leases/finish"));
@@ -73,7 +84,7 @@ async fn consumes(http: Client, url: String, most: usize, wait: &str) -> Vec<Str
         for result in answer["results"].as_array().unwrap() {
             assert_eq!(result["result"], "done", "{answer}");
         }
-        seen.extend(
+        keys.extend(
             jobs.iter()
                 .map(|job| job["key"].as_str().unwrap().to_owned()),
         );
@@ -86,7 +97,7 @@ fn consumers(
     count: usize,
     most: usize,
     wait: &'static str,
-) -> JoinSet<Vec<String>> {
+) -> JoinSet<Consumed> {
     let mut set = JoinSet::new();
     let http = Client::builder().build().unwrap();
     for number in 0..count {
@@ -94,6 +105,13 @@ fn consumers(
         set.spawn(consumes(http.clone(), url, most, wait));
     }
     set
+}
+
+/// The keys of all, all of whom are told.
+async fn finished(consumers: JoinSet<Consumed>) -> Vec<String> {
+    let all = consumers.join_all().await;
+    assert!(all.iter().all(|one| one.was_told));
+    all.into_iter().flat_map(|one| one.keys).collect()
 }
 
 /// Each of so many jobs is among them, and none twice.
@@ -115,7 +133,7 @@ async fn a_thousand_who_wait_get_each_job_once_and_a_stop_lets_all_go() {
     command.arg(inner.get_program()).args(inner.get_args());
     let daemon = Daemon::spawned(command);
     let before = bytes(&daemon, "VmRSS:");
-    let mut waiting = consumers(&[&daemon], WAITING, 1, "180s");
+    let waiting = consumers(&[&daemon], WAITING, 1, "180s");
     let open = format!("/proc/{}/fd", daemon.process.child.id());
     if std::fs::exists(&open).unwrap() {
         eventually("all are connected", async || {
@@ -141,10 +159,10 @@ async fn a_thousand_who_wait_get_each_job_once_and_a_stop_lets_all_go() {
     assert!(grown < 64 * MIB, "{grown} bytes");
 
     kill_process(Pid::from_child(&daemon.process.child), Signal::TERM).unwrap();
-    let mut seen = Vec::new();
-    while let Some(one) = waiting.join_next().await {
-        seen.extend(one.unwrap());
-    }
+    let all = waiting.join_all().await;
+    let told = all.iter().filter(|one| one.was_told).count();
+    assert!(told > WAITING * 9 / 10, "{told} were told");
+    let seen: Vec<String> = all.into_iter().flat_map(|one| one.keys).collect();
     assert_each_once(&seen, JOBS);
     daemon.process.ends();
     site.assert_balanced().await;
@@ -167,9 +185,8 @@ async fn two_daemons_share_the_jobs_and_the_leases() {
 
     due_now(&site, JOBS).await;
     let served = [&here, &there].map(|daemon| consumers(&[daemon], 20, 5, "2s"));
-    let [here_seen, there_seen] = served.map(JoinSet::join_all);
+    let [here_seen, there_seen] = served.map(finished);
     let (here_seen, there_seen) = tokio::join!(here_seen, there_seen);
-    let (here_seen, there_seen) = (here_seen.concat(), there_seen.concat());
     assert!(!here_seen.is_empty() && !there_seen.is_empty());
     assert_each_once(&[here_seen, there_seen].concat(), JOBS);
 
@@ -190,10 +207,7 @@ async fn drained(app: &str, count: usize) {
     let daemon = Daemon::with(&site, &["--http-access-log=false"]);
     // What it takes whatever there is: connections, buffers.
     due_now(&site, 2000).await;
-    let warm = consumers(&[&daemon], 64, 10, "2s")
-        .join_all()
-        .await
-        .concat();
+    let warm = finished(consumers(&[&daemon], 64, 10, "2s")).await;
     assert_each_once(&warm, 2000);
     let before = bytes(&daemon, "VmHWM:");
     let mut filled = 0;
@@ -208,10 +222,7 @@ async fn drained(app: &str, count: usize) {
         }
     }
     let waits = bytes(&daemon, "VmHWM:");
-    let seen = consumers(&[&daemon], 64, 10, "5s")
-        .join_all()
-        .await
-        .concat();
+    let seen = finished(consumers(&[&daemon], 64, 10, "5s")).await;
     let after = bytes(&daemon, "VmHWM:");
     println!(
         "{count} jobs: {} MiB before, {} with all of them waiting, {} when they were drained",
