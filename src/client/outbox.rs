@@ -7,7 +7,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -60,6 +59,7 @@ enum Reply {
     /// To a caller who waits for it.
     Awaited(oneshot::Sender<Result<Answered>>),
     /// To what a caller left behind for it.
+    #[cfg(feature = "worker")]
     Posted(Box<dyn FnOnce(Result<Answered>) + Send>),
 }
 
@@ -110,8 +110,8 @@ impl<Op: Operation> Outbox<Op> {
         let until = Instant::from(until);
         let reply = Reply::Posted(Box::new(told));
         let entry = Entry { item, until, reply };
-        if let Err(SendError(entry)) = self.entrance().send(entry).await {
-            entry.reply.tell(Err(not_sent()));
+        if let Err(unsent) = self.entrance().send(entry).await {
+            unsent.0.reply.tell(Err(not_sent()));
         }
     }
 
@@ -147,6 +147,7 @@ impl Reply {
     fn is_pointless(&self) -> bool {
         match self {
             Reply::Awaited(caller) => caller.is_closed(),
+            #[cfg(feature = "worker")]
             Reply::Posted(_) => false,
         }
     }
@@ -155,6 +156,7 @@ impl Reply {
         match self {
             // The caller may have stopped waiting.
             Reply::Awaited(caller) => drop(caller.send(answer)),
+            #[cfg(feature = "worker")]
             Reply::Posted(told) => told(answer),
         }
     }
