@@ -1,10 +1,10 @@
 //! The calls that a service seldom makes, so that faults meet every script: dead letters,
-//! lists, audits, pauses.
+//! lists, audits, pauses, backups.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use keyfall::{Client, JobState, JobView, Requeued, Result};
+use keyfall::{Client, JobState, JobView, KeptJob, Requeued, Result};
 use tokio::time::sleep;
 
 use crate::journal::{Answer, Ask};
@@ -44,13 +44,21 @@ pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
             sleep(PAUSE).await;
         }
     };
+    // One comes back under its name, or is there already.
+    let restores = async {
+        loop {
+            let job = KeptJob::pending(format!("{IDLE}:2"), SystemTime::now() + FAR, "");
+            let _ = producer.client.restore(job).await;
+            sleep(PAUSE).await;
+        }
+    };
     let repairs = async {
         loop {
             let _ = damage_and_repair(&producer.client, &redis).await;
             sleep(PAUSE).await;
         }
     };
-    tokio::join!(letters, looks, pauses, repairs);
+    tokio::join!(letters, looks, pauses, restores, repairs);
 }
 
 /// What somebody does by hand, and what an operator does then.
