@@ -47,6 +47,7 @@ struct Lease {
     length: LeaseLength,
     signal: CancelSignal,
     stop: Option<oneshot::Sender<Stop>>,
+    is_lost: bool,
 }
 
 /// A lease is kept for as long as this is.
@@ -100,6 +101,7 @@ impl Leases {
             length,
             signal,
             stop: Some(stop),
+            is_lost: false,
         };
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let mut held = self.lock();
@@ -239,6 +241,7 @@ impl Lease {
             let _ = stop.send(why);
         }
         if why == Stop::Lost {
+            self.is_lost = true;
             self.signal.raise();
         }
     }
@@ -247,17 +250,52 @@ impl Lease {
 impl Held {
     /// Whether the lease is still ours, by the clock of this process. It may be over before the
     /// run has begun: the reply to the claim was long on its way, or this process was stopped.
+    /// A lease that is to be handed back is ours until that is done.
     pub(crate) fn is_good(&self) -> bool {
         let held = self.leases.lock();
         let lease = held.get(&self.number);
-        lease.is_some_and(|lease| {
-            lease.stop.is_some() && lease.since.elapsed() < lease.length.safe()
-        })
+        lease.is_some_and(|lease| !lease.is_lost && lease.since.elapsed() < lease.length.safe())
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         self.leases.lock().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Kind;
+    use crate::names::Names;
+    use crate::settings::LinkSettings;
+    use crate::store::Store;
+
+    fn hold(leases: &Arc<Leases>, since: Instant) -> Held {
+        // Nothing is asked of it.
+        let link = LinkSettings::default();
+        let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link).unwrap();
+        let ledger = store.ledger(&Kind::parse("app:orders:expire").unwrap());
+        let id = "1".to_owned();
+        let token = "token".to_owned();
+        let length = leases.shortest;
+        leases.hold(ledger, id, token, since, length, CancelSignal::new())
+    }
+
+    #[test]
+    fn a_lease_is_good_until_it_is_lost() {
+        let length = LeaseLength(Duration::from_secs(30));
+        let leases = Leases::new(length);
+        let mut held = hold(&leases, Instant::now());
+        assert!(held.is_good());
+        // Its run may not have begun yet, and has to give it back nevertheless.
+        leases.hand_back_all();
+        assert!(held.is_good());
+        assert_eq!(held.stop.try_recv(), Ok(Stop::HandBack));
+        leases.end_overdue(Instant::now() + length.safe());
+        assert!(!held.is_good());
+
+        assert!(!hold(&leases, Instant::now() - length.safe()).is_good());
     }
 }
