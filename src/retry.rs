@@ -246,6 +246,26 @@ impl RetryPolicy {
         }
     }
 
+    /// The longest delay that it can lead to; zero if it has none.
+    pub fn longest(&self) -> Duration {
+        let retries = self.max_attempts() - 1;
+        if retries == 0 {
+            return Duration::ZERO;
+        }
+        match &self.shape {
+            Shape::Ladder(rungs) => {
+                let climbed = rungs.iter().take(retries as usize);
+                climbed.max().copied().unwrap_or_default()
+            }
+            Shape::Exponential { base, cap } => doubled(*base, retries - 1).min(*cap),
+            Shape::Linear { step, cap } => {
+                step.saturating_mul(retries).min(cap.unwrap_or(MAX_DELAY))
+            }
+            Shape::Fixed(delay) => *delay,
+            Shape::None => Duration::ZERO,
+        }
+    }
+
     /// For the ladders of this file, which a test checks.
     fn of_seconds(rungs: &[u64]) -> Self {
         RetryPolicy {

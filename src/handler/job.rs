@@ -11,6 +11,7 @@ use crate::handler::Source;
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::lease::Lease;
+use crate::retry::RetryPolicy;
 use crate::routing::Pattern;
 
 /// The named segments of a route: name, and index into the key's segments.
@@ -48,6 +49,10 @@ pub(crate) struct JobParts {
     pub(crate) lag: Duration,
     pub(crate) attempt: u32,
     pub(crate) max_attempts: u32,
+    /// When it runs again if it fails.
+    pub(crate) policy: RetryPolicy,
+    /// How long this run may take.
+    pub(crate) limit: Duration,
     pub(crate) first_scheduled_at: SystemTime,
     pub(crate) fence: u64,
     pub(crate) source: Source,
@@ -102,6 +107,17 @@ impl Job {
         self.0.max_attempts
     }
 
+    /// When it runs again if this run fails, by its own policy or that of its route.
+    pub fn retry_policy(&self) -> &RetryPolicy {
+        &self.0.policy
+    }
+
+    /// How long this run may take, by the job's own timeout, that of its route, or that of the
+    /// worker.
+    pub fn timeout(&self) -> Duration {
+        self.0.limit
+    }
+
     /// When the job was first scheduled. Retries do not change it.
     pub fn first_scheduled_at(&self) -> SystemTime {
         self.0.first_scheduled_at
@@ -112,6 +128,12 @@ impl Job {
     /// held up and goes on after its lease has ended.
     pub fn fence(&self) -> u64 {
         self.0.fence
+    }
+
+    /// What this attempt is known by at whoever it is passed on to: no other attempt of any job has
+    /// the same, so whoever remembers it does nothing twice.
+    pub fn idempotency_key(&self) -> String {
+        format!("{}#{}", self.0.key, self.0.fence)
     }
 
     /// The right to run it, by which it is [settled](crate::Client::settle). Whoever is given it

@@ -13,6 +13,7 @@ use crate::key::IntoJobKey;
 use crate::lease::Lease;
 use crate::retry::RetryPolicy;
 use crate::routing::Pattern;
+use crate::settings::WorkerSettings;
 
 /// A job for tests, made by [`Job::sample`]: attempt 1 of 10, due and scheduled now, with an empty
 /// payload and no headers, unless told otherwise.
@@ -50,6 +51,8 @@ impl SampleJob {
             lag: Duration::ZERO,
             attempt: 1,
             max_attempts: RetryPolicy::default().max_attempts(),
+            policy: RetryPolicy::default(),
+            limit: WorkerSettings::default().timeout,
             first_scheduled_at: now,
             fence: 1,
             source: Source::Event,
@@ -84,6 +87,19 @@ impl SampleJob {
     /// How many attempts the job has.
     pub fn max_attempts(self, limit: u32) -> Self {
         self.with(|job| job.max_attempts = limit)
+    }
+
+    /// Its retry policy, and as many attempts as that has.
+    pub fn retry(self, policy: RetryPolicy) -> Self {
+        self.with(|job| {
+            job.max_attempts = policy.max_attempts();
+            job.policy = policy;
+        })
+    }
+
+    /// How long the run may take: what the handler reads, and nobody else keeps to.
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.with(|job| job.limit = limit)
     }
 
     /// One more header.

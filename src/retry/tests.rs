@@ -28,6 +28,37 @@ fn from_json(text: &str) -> Result<RetryPolicy, String> {
 }
 
 #[test]
+fn the_longest_delay_is_one_that_it_leads_to() {
+    let minute = mins(1);
+    let policies = [
+        RetryPolicy::default(),
+        RetryPolicy::ladder([mins(2), minute, mins(9)]).unwrap(),
+        RetryPolicy::ladder([mins(2), minute, mins(9)])
+            .unwrap()
+            .attempts(3),
+        RetryPolicy::exponential(minute, mins(30)).unwrap(),
+        RetryPolicy::exponential(minute, mins(30))
+            .unwrap()
+            .attempts(3),
+        RetryPolicy::linear(minute).unwrap(),
+        RetryPolicy::linear_up_to(minute, mins(3)).unwrap(),
+        RetryPolicy::fixed(minute).unwrap(),
+        RetryPolicy::fixed(minute).unwrap().attempts(1),
+        RetryPolicy::none(),
+    ];
+    for policy in policies {
+        let delays = (1..).map_while(|attempt| policy.next(attempt, 1.0));
+        assert_eq!(
+            policy.longest(),
+            delays.max().unwrap_or_default(),
+            "{policy:?}"
+        );
+    }
+    let for_ever = RetryPolicy::linear(minute).unwrap().attempts(u32::MAX);
+    assert_eq!(for_ever.longest(), MAX_DELAY);
+}
+
+#[test]
 fn named_ladders() {
     let day = [15, 180, 600, 1800, 1800, 3600, 7200, 21600, 54000];
     assert_eq!(delays(&RetryPolicy::day_ladder()), day);

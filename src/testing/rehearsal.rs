@@ -248,6 +248,8 @@ impl Rehearsal {
             lag: at.duration_since(view.due).unwrap_or_default(),
             attempt,
             max_attempts: policy.max_attempts(),
+            policy: policy.clone(),
+            limit,
             first_scheduled_at: view.first_scheduled_at,
             fence,
             source: Source::Event,

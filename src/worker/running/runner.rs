@@ -235,7 +235,7 @@ impl Run {
         }
         let limit = terms.timeout().or(route.timeout);
         let limit = limit.unwrap_or(runner.settings.timeout);
-        let job = self.job(record, attempt, policy.max_attempts(), route, at);
+        let job = self.job(record, attempt, policy, limit, route, at);
         if let Some(place) = self.slot.take_place() {
             let is_theirs = self.hand_over(place, job, at.lease).await;
             return (!is_theirs).then(|| ended.give_back(self.due));
@@ -270,7 +270,8 @@ impl Run {
         &self,
         record: &Record,
         attempt: u32,
-        max_attempts: u32,
+        policy: &RetryPolicy,
+        limit: Duration,
         route: &RouteEntry,
         at: ClaimedAt,
     ) -> Job {
@@ -280,7 +281,9 @@ impl Run {
             due: self.due.to_system(),
             lag: at.server.plus(at.received.elapsed()).since(self.due),
             attempt,
-            max_attempts,
+            max_attempts: policy.max_attempts(),
+            policy: policy.clone(),
+            limit,
             first_scheduled_at: record.accepted.to_system(),
             fence: self.fence,
             source: self.source,
