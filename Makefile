@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis clients faketime spin demo test extremes chaos model http-check versions servers lint
+.PHONY: help deps toolchain redis clients faketime spin demo test extremes chaos model http-check webhooks-check versions servers lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
 # follow from; a word, for those scenarios only that have it in their names. Of `make model`:
@@ -9,7 +9,7 @@ SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 ONLY =
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s  %s\n", $$1, $$2 }' Makefile
 
 demo: deps ## Start a private Redis and watch reminders fall due
 	cargo run --release --features cli -- demo
@@ -37,12 +37,16 @@ model: spin ## Check the model of the protocol, in every order that its steps ca
 http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: EXAMPLES=20 SEED=1
 	@sh scripts/schemathesis.sh
 
+webhooks-check: deps ## Have the library of Standard Webhooks (Python) check what we sign
+	@sh scripts/standardwebhooks.sh
+
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --all-targets -- -D warnings
+	cargo clippy --lib --features callbacks -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 

@@ -52,6 +52,7 @@
 //! | `worker` | [`Router`], handlers, [`Worker`] | yes |
 //! | `tls` | `rediss://` URLs, and the certificates of [`ClientBuilder`] | |
 //! | `embedded` | [`embedded`]: a private Redis for demos and tests | |
+//! | `callbacks` | [`target::http`]: jobs that go to an HTTP server | |
 //! | `cli` | the `keyfall` command | |
 //!
 //! A service that only schedules depends on this crate with `default-features = false`.

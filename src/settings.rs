@@ -1,6 +1,6 @@
 //! Every setting, its default and the reason for it, in one place.
 
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "tls", feature = "callbacks"))]
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) struct Certificates {
 }
 
 /// Where a certificate or a key is.
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "tls", feature = "callbacks"))]
 #[derive(Clone)]
 pub(crate) enum Pem {
     Text(Vec<u8>),
@@ -39,7 +39,7 @@ pub(crate) enum Pem {
 }
 
 /// It may hold a private key.
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "tls", feature = "callbacks"))]
 impl std::fmt::Debug for Pem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

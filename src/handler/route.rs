@@ -36,11 +36,13 @@ pub(crate) struct RouteOptions {
     pub(crate) pull: Option<Pull>,
     /// Its runs end with their jobs in other hands.
     pub(crate) hands_over: bool,
+    /// Why the handler cannot be used, with the remedy.
+    pub(crate) fault: Option<String>,
 }
 
 impl<S: Send + Sync + 'static> Route<S> {
     /// A route whose handler is called with each job and the state.
-    pub(super) fn new(
+    pub(crate) fn new(
         call: impl Fn(Job, Arc<S>) -> BoxFuture<'static, Outcome> + Send + Sync + 'static,
     ) -> Self {
         let call = Arc::new(call);
@@ -71,7 +73,7 @@ impl<S: Send + Sync + 'static> Route<S> {
         Route::making(move |_| endpoint.clone())
     }
 
-    pub(super) fn with(mut self, set: impl FnOnce(&mut RouteOptions)) -> Self {
+    pub(crate) fn with(mut self, set: impl FnOnce(&mut RouteOptions)) -> Self {
         set(&mut self.options);
         self
     }
@@ -136,6 +138,12 @@ impl RouteOptions {
     /// # Errors
     /// [`ErrorKind::InvalidSetting`], naming route, option and remedy.
     pub(crate) fn check(&self, route: impl fmt::Display) -> Result<()> {
+        if let Some(fault) = &self.fault {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                format!("{route}: {fault}"),
+            ));
+        }
         let fault = if self.timeout == Some(Duration::ZERO) {
             "`timeout` is zero, so no run could end in time: make it longer, \
              or leave it out for the worker's default"

@@ -10,16 +10,16 @@ use crate::shell::{Ran, keyfall};
 use crate::site::{Running, ms};
 
 /// A CA of our own.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, as PEM.
-struct Identity {
-    chain: String,
-    key: String,
+pub(crate) struct Identity {
+    pub(crate) chain: String,
+    pub(crate) key: String,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // A certificate of the same name would pass for its own issuer.
@@ -29,12 +29,12 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).unwrap())
     }
 
-    fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         self.0.pem()
     }
 
     /// For a host, or for a client, whose name nobody looks at.
-    fn signs(&self, host: &str) -> Identity {
+    pub(crate) fn signs(&self, host: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([host.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
@@ -45,7 +45,7 @@ impl Authority {
     }
 
     /// The same, valid in the last century only.
-    fn signed_once(&self, host: &str) -> Identity {
+    pub(crate) fn signed_once(&self, host: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([host.to_owned()]).unwrap();
         params.not_before = rcgen::date_time_ymd(1990, 1, 1);

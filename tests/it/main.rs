@@ -33,6 +33,7 @@
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`pulling`] | consumers that pull: jobs wait until somebody asks, and are theirs then |
+//! | [`callbacks`] | jobs that go to HTTP servers, which misbehave |
 //! | [`rerouting`] | routes that are replaced while a worker runs |
 //! | [`http`] | the HTTP API of `keyfall serve`, as its clients see it |
 //! | [`layers`] | layers of tower around the handlers of a worker |
@@ -57,6 +58,7 @@ mod auditing;
 mod backlog;
 mod bench;
 mod bulk;
+mod callbacks;
 mod cancelling;
 mod changing;
 mod commands;

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Has the library of the Standard Webhooks specification (PyPI standardwebhooks) check what we sign:
+# it believes that, and refuses what was altered or is old.
+set -eu
+cd "$(dirname "$0")/.."
+
+tools=target/standardwebhooks
+if [ ! -e "$tools/ready" ]; then
+    python3 -m venv "$tools"
+    "$tools/bin/pip" install --quiet 'standardwebhooks==1.*'
+    touch "$tools/ready"
+fi
+KEYFALL_STANDARDWEBHOOKS="$PWD/$tools/bin/python" cargo test --all-features --test it -- \
+    --ignored --exact callbacks::signing::the_library_of_the_specification_believes_it_too

@@ -1,0 +1,119 @@
+//! The hosts that the URLs of jobs may name.
+
+use std::str::FromStr;
+
+use reqwest::Url;
+
+/// A host, or all below one: `hooks.example.org`, `*.example.org`, `hooks.example.org:8443`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AllowedHost {
+    /// As URLs have it; of those below it, with the dot before it.
+    host: String,
+    /// Without one, the port is that of the scheme.
+    port: Option<u16>,
+}
+
+impl AllowedHost {
+    pub(super) fn allows(&self, url: &Url) -> bool {
+        let Some(host) = url.host_str() else {
+            return false;
+        };
+        let is_host = if self.host.starts_with('.') {
+            host.len() > self.host.len() && host.ends_with(&self.host)
+        } else {
+            host == self.host
+        };
+        let is_port = match self.port {
+            Some(port) => url.port_or_known_default() == Some(port),
+            // A URL has none where it is that of its scheme.
+            None => url.port().is_none(),
+        };
+        is_host && is_port
+    }
+}
+
+impl FromStr for AllowedHost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text).ok_or_else(|| {
+            format!(
+                "{text:?} is no host: write one as hooks.example.org, all below one as \
+                 *.example.org, and a port that is not that of the scheme behind a colon"
+            )
+        })
+    }
+}
+
+fn parse(text: &str) -> Option<AllowedHost> {
+    let (below, rest) = match text.strip_prefix("*.") {
+        Some(rest) => (".", rest),
+        None => ("", text),
+    };
+    let (host, port) = match rest.rsplit_once(':') {
+        // A colon within brackets is part of an address.
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port.parse().ok()?)),
+        _ => (rest, None),
+    };
+    if host.is_empty() || host.contains(['/', '?', '#', '@', '*', '\\']) {
+        return None;
+    }
+    // As a URL would have it: lower case, and international names in their ASCII form.
+    let url = Url::parse(&format!("http://{host}/")).ok()?;
+    Some(AllowedHost {
+        host: format!("{below}{}", url.host_str()?),
+        port,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_allowed_by_name_and_port() {
+        let allows = |rule: &str, url: &str| {
+            let rule: AllowedHost = rule.parse().unwrap();
+            rule.allows(&Url::parse(url).unwrap())
+        };
+        assert!(allows("hooks.example.org", "https://hooks.example.org/a"));
+        assert!(allows(
+            "Hooks.Example.org",
+            "http://HOOKS.example.ORG:80/a?b"
+        ));
+        assert!(allows("[::1]:81", "http://[::1]:81/"));
+        assert!(allows("10.0.0.1", "http://0xa000001/"));
+        assert!(allows("bücher.example", "https://xn--bcher-kva.example/"));
+        assert!(allows("*.example.org", "https://a.b.example.org/"));
+        assert!(allows("a.org:8443", "https://a.org:8443/"));
+        assert!(allows("a.org:443", "https://a.org/"));
+        for (rule, url) in [
+            ("example.org", "https://a.example.org/"),
+            ("*.example.org", "https://example.org/"),
+            ("*.example.org", "https://badexample.org/"),
+            ("*.example.org", "https://a.example.org.evil.net/"),
+            ("example.org", "https://example.org@evil.net/"),
+            ("example.org", "https://example.org:22/"),
+            ("example.org:8443", "https://example.org/"),
+        ] {
+            assert!(!allows(rule, url), "{rule} allows {url}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        for text in [
+            "",
+            "*",
+            "*.",
+            "https://a.org",
+            "a.org/b",
+            "a@b.org",
+            "a.org:x",
+            "a.*.org",
+            "a b",
+        ] {
+            assert!(text.parse::<AllowedHost>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What a server said, and what it means for the job.
+
+use std::time::{Duration, SystemTime};
+
+use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::{Response, StatusCode};
+
+use crate::handler::{Failure, Job, Outcome};
+
+/// How much of a body is kept with the job.
+const SHOWN: usize = 1024;
+
+/// An answer that is complete, as far as it was asked for.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    headers: HeaderMap,
+    /// The first bytes of the body.
+    beginning: Vec<u8>,
+}
+
+impl Answer {
+    /// Reads on, as far as the limit: a connection of which all was read can be used again.
+    pub(super) async fn read(mut response: Response, limit: usize) -> reqwest::Result<Self> {
+        let (mut beginning, mut length) = (Vec::new(), 0);
+        while length <= limit
+            && let Some(part) = response.chunk().await?
+        {
+            let room = SHOWN - beginning.len();
+            beginning.extend_from_slice(&part[..part.len().min(room)]);
+            length += part.len();
+        }
+        Ok(Answer {
+            status: response.status(),
+            headers: response.headers().clone(),
+            beginning,
+        })
+    }
+
+    /// Where it sends us with the same request; nowhere, if it does not.
+    pub(super) fn elsewhere(&self) -> Option<&str> {
+        match self.status {
+            StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => {
+                self.headers.get(LOCATION)?.to_str().ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the host cannot do its work, whatever it is asked.
+    pub(super) fn host_is_down(&self) -> bool {
+        matches!(self.status.as_u16(), 502..=504)
+    }
+
+    /// `place` is who answered.
+    pub(super) fn outcome(&self, place: &str, job: &Job) -> Outcome {
+        if self.status.is_success() {
+            return Outcome::Done;
+        }
+        let error = Failure::written(format_args!("{place} answered {}", self.told()));
+        if self.status == StatusCode::GONE {
+            return Outcome::Bury { reason: error };
+        }
+        Outcome::Retry {
+            after: self.asked().and_then(|asked| within(asked, job)),
+            error,
+        }
+    }
+
+    fn told(&self) -> String {
+        let mut told = self.status.to_string();
+        if self.status.is_redirection() {
+            told.push_str(", and no redirect is followed there");
+        }
+        let text = String::from_utf8_lossy(&self.beginning);
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        let text: String = text.trim().chars().map(printable).collect();
+        if !text.is_empty() {
+            told.push_str(": ");
+            told.push_str(&text);
+        }
+        told
+    }
+
+    /// After which time it wants to be asked again: `Retry-After`, in seconds or as a date.
+    fn asked(&self) -> Option<Duration> {
+        let text = self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+        }
+        let at = httpdate::parse_http_date(text).ok()?;
+        Some(at.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+}
+
+/// No sooner than the policy says, and no later than the longest pause that it knows. `None`
+/// where it has no attempt left.
+fn within(asked: Duration, job: &Job) -> Option<Duration> {
+    let policy = job.retry_policy();
+    let own = policy.next(job.attempt(), rand::random())?;
+    Some(asked.min(policy.longest()).max(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::retry::RetryPolicy;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn answer(status: u16, headers: &[(&'static str, &str)], body: &str) -> Answer {
+        let header = |(name, value): &(&'static str, &str)| {
+            ((*name).parse().unwrap(), value.parse().unwrap())
+        };
+        Answer {
+            status: status.try_into().unwrap(),
+            headers: headers.iter().map(header).collect(),
+            beginning: body.into(),
+        }
+    }
+
+    fn job(attempt: u32) -> Job {
+        let policy = RetryPolicy::ladder([10 * SECOND, 5 * SECOND, 60 * SECOND]).unwrap();
+        let job = Job::sample("app1:trans:notice:1").retry(policy);
+        job.attempt(attempt).build()
+    }
+
+    #[test]
+    fn what_an_answer_means() {
+        let outcome = |status| answer(status, &[], "no\nroom").outcome("h", &job(1));
+        for status in [200, 201, 204, 299] {
+            assert_eq!(outcome(status), Outcome::Done);
+        }
+        assert_eq!(outcome(410), Outcome::bury("h answered 410 Gone: no room"));
+        for status in [400, 404, 429, 500, 503] {
+            let status: StatusCode = status.try_into().unwrap();
+            let error = format!("h answered {status}: no room");
+            assert_eq!(outcome(status.as_u16()), Outcome::retry(error));
+        }
+        let moved = "h answered 302 Found, and no redirect is followed there: no room";
+        assert_eq!(outcome(302), Outcome::retry(moved));
+    }
+
+    #[test]
+    fn retry_after_is_kept_to_within_the_policy() {
+        let after = |attempt, text: &str| {
+            let answer = answer(429, &[("retry-after", text)], "");
+            match answer.outcome("h", &job(attempt)) {
+                Outcome::Retry { after, .. } => after,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(after(1, "30"), Some(30 * SECOND));
+        assert_eq!(after(1, "3"), Some(10 * SECOND));
+        assert_eq!(after(2, "99999999999999999999999"), Some(60 * SECOND));
+        assert_eq!(after(4, "30"), None);
+        for none in ["", "soon", "-1", "1.5"] {
+            assert_eq!(after(1, none), None, "{none}");
+        }
+        let date = httpdate::fmt_http_date(SystemTime::now() + 40 * SECOND);
+        let asked = after(2, &date).unwrap();
+        assert!(asked > 35 * SECOND && asked <= 40 * SECOND, "{asked:?}");
+        let past = httpdate::fmt_http_date(SystemTime::now() - 40 * SECOND);
+        assert_eq!(after(2, &past), Some(5 * SECOND));
+    }
+}

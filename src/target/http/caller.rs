@@ -1,0 +1,264 @@
+//! Calls the server of a job, and says what came of it.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Instant;
+
+use reqwest::header::HeaderMap;
+use reqwest::{Client, Url};
+use tokio::time::timeout;
+
+use super::URL;
+use super::allowed::AllowedHost;
+use super::answer::Answer;
+use super::hosts::{Hosts, Verdict};
+use super::request::{PRIVATE, Request};
+use super::resolver::{Guard, Refused};
+use super::signature::Secret;
+use crate::handler::{Failure, Job, Outcome};
+
+/// How much of a redirect's URL is told.
+const SHOWN: usize = 200;
+
+/// A target that can be called.
+pub(super) struct Caller {
+    /// That of the route.
+    pub(super) url: Option<Url>,
+    /// The hosts that jobs may name; none if jobs name no URL.
+    pub(super) allowed: Option<Vec<AllowedHost>>,
+    /// For the URL of the route, which may be anywhere.
+    pub(super) own: Client,
+    /// For all others, if there can be any.
+    pub(super) guarded: Option<Client>,
+    pub(super) guard: Guard,
+    pub(super) secrets: Vec<Secret>,
+    /// What the route adds, for the host that it means.
+    pub(super) headers: HeaderMap,
+    pub(super) redirects: usize,
+    pub(super) response_limit: usize,
+    pub(super) hosts: Arc<Hosts>,
+}
+
+/// Where to call.
+#[derive(Debug, Clone)]
+struct Place {
+    url: Url,
+    /// A job named it, and not the route.
+    by_job: bool,
+    /// It is the host that was meant, and none that it sent us to.
+    is_meant: bool,
+}
+
+/// Why there is no answer.
+enum Silence {
+    Refused(Refused),
+    Broken(reqwest::Error),
+    /// A redirect that is not followed.
+    Astray(String),
+}
+
+impl Caller {
+    pub(super) async fn call(&self, job: Job) -> Outcome {
+        let begun = Instant::now();
+        let place = match self.place(&job) {
+            Ok(place) => place,
+            Err(reason) => return Outcome::bury(reason),
+        };
+        let name = name(&place.url);
+        let pass = match self.hosts.enter(&name).await {
+            Ok(pass) => pass,
+            Err(after) => return Outcome::snooze(after),
+        };
+        let request = Request::of(&job, &self.secrets);
+        let left = job.timeout().saturating_sub(begun.elapsed());
+        let Ok(answered) = timeout(left, self.post(&request, place)).await else {
+            pass.ends(Verdict::Down);
+            let limit = job.timeout();
+            return Outcome::retry(format!("{name} did not answer within {limit:?}"));
+        };
+        match answered {
+            Ok(answer) => {
+                pass.ends(if answer.host_is_down() {
+                    Verdict::Down
+                } else {
+                    Verdict::Up
+                });
+                answer.outcome(&name, &job)
+            }
+            Err(Silence::Broken(error)) => {
+                pass.ends(Verdict::Down);
+                told(&name, error)
+            }
+            Err(Silence::Refused(refused)) => {
+                pass.ends(Verdict::Unknown);
+                Outcome::retry(refused)
+            }
+            Err(Silence::Astray(fault)) => {
+                pass.ends(Verdict::Up);
+                Outcome::retry(format!("{name} {fault}"))
+            }
+        }
+    }
+
+    /// Where a job goes.
+    ///
+    /// # Errors
+    /// Why it can go nowhere, however often it is tried.
+    fn place(&self, job: &Job) -> Result<Place, String> {
+        let named = job.headers().iter();
+        let mut named = named.filter(|(name, _)| name.eq_ignore_ascii_case(URL));
+        let url = match (&self.allowed, named.next()) {
+            (Some(allowed), Some((_, text))) => {
+                let url = parse(text).map_err(|fault| format!("its header `{URL}` {fault}"))?;
+                if !allowed.iter().any(|host| host.allows(&url)) {
+                    return Err(format!(
+                        "its header `{URL}` names {}, which is not among the hosts that the \
+                         route allows",
+                        name(&url)
+                    ));
+                }
+                self.guard
+                    .check_host(&url)
+                    .map_err(|refused| refused.to_string())?;
+                return Ok(Place {
+                    url,
+                    by_job: true,
+                    is_meant: true,
+                });
+            }
+            _ => self.url.clone(),
+        };
+        let url = url.ok_or_else(|| format!("it has no header `{URL}`, and its route no URL"))?;
+        Ok(Place {
+            url,
+            by_job: false,
+            is_meant: true,
+        })
+    }
+
+    async fn post(&self, request: &Request, mut place: Place) -> Result<Answer, Silence> {
+        for hop in 0.. {
+            let is_own = place.is_meant && !place.by_job;
+            let client = if is_own {
+                &self.own
+            } else {
+                let guarded = self.guarded.as_ref();
+                guarded.expect("it is there where jobs or redirects say where to go")
+            };
+            let sent = client
+                .post(place.url.clone())
+                .headers(self.headers_for(request, &place))
+                .body(request.body.clone())
+                .send();
+            let response = sent.await.map_err(Silence::of)?;
+            let answer = Answer::read(response, self.response_limit).await;
+            let answer = answer.map_err(Silence::of)?;
+            match answer.elsewhere() {
+                Some(to) if hop < self.redirects => place = self.follow(place, to)?,
+                _ => return Ok(answer),
+            }
+        }
+        unreachable!("a hop too many is an answer")
+    }
+
+    fn headers_for(&self, request: &Request, place: &Place) -> HeaderMap {
+        let mut headers = request.headers.clone();
+        if place.is_meant {
+            headers.extend(self.headers.clone());
+        } else {
+            for name in PRIVATE {
+                headers.remove(name);
+            }
+        }
+        headers
+    }
+
+    /// The next hop, checked as the first one was.
+    fn follow(&self, from: Place, to: &str) -> Result<Place, Silence> {
+        let shown: String = to.chars().take(SHOWN).collect();
+        let astray = |fault: &str| {
+            Silence::Astray(format!(
+                "redirects to {shown:?}, and that is not followed: {fault}"
+            ))
+        };
+        let url = from.url.join(to).ok();
+        let url = url.filter(is_http).ok_or_else(|| astray("it is no URL"))?;
+        if from.url.scheme() == "https" && url.scheme() == "http" {
+            return Err(astray("it is without TLS"));
+        }
+        if url.origin() == from.url.origin() {
+            return Ok(Place { url, ..from });
+        }
+        if from.by_job
+            && let Some(allowed) = &self.allowed
+            && !allowed.iter().any(|host| host.allows(&url))
+        {
+            return Err(astray("the route does not allow this host"));
+        }
+        self.guard.check_host(&url).map_err(Silence::Refused)?;
+        Ok(Place {
+            url,
+            is_meant: false,
+            ..from
+        })
+    }
+}
+
+impl Silence {
+    fn of(error: reqwest::Error) -> Self {
+        // The resolver's word, if that is what it is.
+        let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
+        while let Some(error) = cause {
+            if let Some(refused) = error.downcast_ref::<Refused>() {
+                return Silence::Refused(refused.clone());
+            }
+            cause = error.source();
+        }
+        Silence::Broken(error)
+    }
+}
+
+/// A URL that can be called.
+///
+/// # Errors
+/// The rule and the remedy; nothing of the text, which may hold a secret.
+pub(super) fn parse(text: &str) -> Result<Url, &'static str> {
+    let url = Url::parse(text).ok().filter(is_http);
+    let url = url.ok_or("is no URL: write https://hooks.example.org/path")?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("holds a user or a password: send them in a header");
+    }
+    Ok(url)
+}
+
+fn is_http(url: &Url) -> bool {
+    matches!(url.scheme(), "http" | "https") && url.has_host()
+}
+
+/// What a host is called: without the path, which may hold a secret.
+fn name(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    match url.port() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
+fn told(name: &str, error: reqwest::Error) -> Outcome {
+    let error = error.without_url();
+    let mut cause: &(dyn StdError + 'static) = &error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let what = if error.is_timeout() && error.is_connect() {
+        "could not be connected to in time".to_owned()
+    } else if error.is_connect() {
+        format!("cannot be reached: {cause}")
+    } else {
+        format!("broke off: {cause}")
+    };
+    Outcome::Retry {
+        after: None,
+        error: Failure::written(format_args!("{name} {what}")),
+    }
+}

@@ -1,0 +1,323 @@
+//! The hosts that are called: how many calls each has, and which are left alone because they are
+//! down. What happens at one does not touch the others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
+
+/// The first pause of a host that is down. Each that follows is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a job waits for its turn at a host. It holds a slot meanwhile.
+const TURN: Duration = Duration::from_secs(1);
+
+/// For about how long a job is put off whose host has enough to do.
+const CROWDED: Duration = Duration::from_secs(1);
+
+/// Of so many hosts, those that nothing has to be known of are forgotten.
+const REMEMBERED: usize = 1000;
+
+/// What is kept to with each host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HostLimits {
+    /// How many calls it has at a time.
+    pub(super) concurrency: Option<usize>,
+    /// After how many failures in a row it is left alone.
+    pub(super) failures: u32,
+    /// The longest pause.
+    pub(super) longest_pause: Duration,
+}
+
+/// All hosts of a target.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    limits: HostLimits,
+    known: Mutex<HashMap<String, Host>>,
+}
+
+#[derive(Debug)]
+struct Host {
+    turns: Option<Turns>,
+    state: State,
+}
+
+#[derive(Debug, Clone)]
+struct Turns {
+    calls: Arc<Semaphore>,
+    /// As many may wait as may call, so that there is always a next one.
+    waiting: Arc<Semaphore>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// It is called; the last calls failed.
+    Up { failures: u32 },
+    /// It is left alone. Whoever comes after that tries it.
+    Paused { until: Instant, pause: Duration },
+    /// One tries it.
+    Tried { pause: Duration },
+}
+
+/// The right to call a host once. Dropped without a verdict, the host did not answer in time.
+#[derive(Debug)]
+pub(super) struct Pass {
+    hosts: Arc<Hosts>,
+    name: String,
+    verdict: Verdict,
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+/// What a call has shown of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Up,
+    Down,
+    /// Nothing: it was not reached, and that was not its fault.
+    Unknown,
+}
+
+impl Hosts {
+    pub(super) fn new(limits: HostLimits) -> Arc<Self> {
+        Arc::new(Hosts {
+            limits,
+            known: Mutex::default(),
+        })
+    }
+
+    /// The right to call this host, or after which time to ask again.
+    pub(super) async fn enter(self: &Arc<Self>, name: &str) -> Result<Pass, Duration> {
+        let turns = self.with(name, |host| {
+            host.look()?;
+            Ok(host.turns.clone())
+        })?;
+        let turn = match turns {
+            None => None,
+            Some(turns) => Some(turns.next().await.ok_or_else(|| scattered(CROWDED))?),
+        };
+        // It may have gone down meanwhile.
+        self.with(name, Host::admit)?;
+        Ok(Pass {
+            hosts: self.clone(),
+            name: name.to_owned(),
+            verdict: Verdict::Down,
+            _turn: turn,
+        })
+    }
+
+    fn with<T>(&self, name: &str, look: impl FnOnce(&mut Host) -> T) -> T {
+        let mut known = self.lock();
+        if !known.contains_key(name) {
+            if known.len() >= REMEMBERED {
+                known.retain(|_, host| !host.is_as_new());
+            }
+            known.insert(name.to_owned(), Host::new(&self.limits));
+        }
+        look(known.get_mut(name).expect("it was put there"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Host>> {
+        self.known.lock().expect("no panic while held")
+    }
+}
+
+impl Host {
+    fn new(limits: &HostLimits) -> Self {
+        let turns = |calls| Turns {
+            calls: Arc::new(Semaphore::new(calls)),
+            waiting: Arc::new(Semaphore::new(calls)),
+        };
+        Host {
+            turns: limits.concurrency.map(turns),
+            state: State::Up { failures: 0 },
+        }
+    }
+
+    /// Whether it may be called now, or when to ask again.
+    fn look(&self) -> Result<(), Duration> {
+        match self.state {
+            State::Up { .. } => Ok(()),
+            State::Tried { pause } => Err(scattered(pause)),
+            State::Paused { until, pause } => {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(());
+                }
+                // Not all at the same time.
+                Err(left + scattered(pause / 4))
+            }
+        }
+    }
+
+    /// As `look`; the first after a pause tries it.
+    fn admit(&mut self) -> Result<(), Duration> {
+        self.look()?;
+        if let State::Paused { pause, .. } = self.state {
+            self.state = State::Tried { pause };
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, name: &str, verdict: Verdict, limits: &HostLimits) {
+        let pause_of = |pause: Duration| {
+            let pause = pause.min(limits.longest_pause);
+            let until = Instant::now() + pause;
+            State::Paused { until, pause }
+        };
+        self.state = match (self.state, verdict) {
+            (State::Up { .. }, Verdict::Up) => State::Up { failures: 0 },
+            (_, Verdict::Up) => {
+                tracing::info!(host = name, "answers again");
+                State::Up { failures: 0 }
+            }
+            (State::Up { failures }, Verdict::Down) if failures + 1 >= limits.failures => {
+                tracing::warn!(
+                    host = name,
+                    failures = limits.failures,
+                    "is down and left alone for a while: its jobs wait, no attempt is counted"
+                );
+                pause_of(FIRST_PAUSE)
+            }
+            (State::Up { failures }, Verdict::Down) => State::Up {
+                failures: failures + 1,
+            },
+            (State::Tried { pause }, Verdict::Down) => pause_of(pause * 2),
+            // The next one tries it.
+            (State::Tried { pause }, Verdict::Unknown) => State::Paused {
+                until: Instant::now(),
+                pause,
+            },
+            (state, _) => state,
+        };
+    }
+
+    fn is_as_new(&self) -> bool {
+        let idle = |turns: &Turns| Arc::strong_count(&turns.calls) == 1;
+        matches!(self.state, State::Up { failures: 0 }) && self.turns.as_ref().is_none_or(idle)
+    }
+}
+
+impl Turns {
+    /// `None` if it takes too long, or too many wait.
+    async fn next(self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(turn) = self.calls.clone().try_acquire_owned() {
+            return Some(turn);
+        }
+        let _waiting = self.waiting.try_acquire_owned().ok()?;
+        let turn = timeout(TURN, self.calls.acquire_owned()).await;
+        turn.ok()?.ok()
+    }
+}
+
+impl Pass {
+    pub(super) fn ends(mut self, verdict: Verdict) {
+        self.verdict = verdict;
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let (verdict, limits) = (self.verdict, self.hosts.limits);
+        self.hosts
+            .with(&self.name, |host| host.judge(&self.name, verdict, &limits));
+    }
+}
+
+/// From half of it up to one and a half.
+fn scattered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + rand::random::<f64>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn hosts(concurrency: Option<usize>) -> Arc<Hosts> {
+        Hosts::new(HostLimits {
+            concurrency,
+            failures: 3,
+            longest_pause: 3 * SECOND,
+        })
+    }
+
+    async fn call(hosts: &Arc<Hosts>, name: &str, verdict: Verdict) {
+        hosts
+            .enter(name)
+            .await
+            .expect("it may be called")
+            .ends(verdict);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_is_down_is_left_alone_and_tried_by_one() {
+        let hosts = hosts(None);
+        for verdict in [Verdict::Down, Verdict::Down, Verdict::Up, Verdict::Down] {
+            call(&hosts, "a", verdict).await;
+        }
+        call(&hosts, "a", Verdict::Unknown).await;
+        call(&hosts, "a", Verdict::Down).await;
+        // Two in a row are not three; what was under way is not waited for.
+        let late = hosts.enter("a").await.unwrap();
+        // Nobody said how it ended.
+        drop(hosts.enter("a").await.unwrap());
+        for (pause, verdict) in [
+            (SECOND, Verdict::Down),
+            (2 * SECOND, Verdict::Down),
+            (3 * SECOND, Verdict::Unknown),
+            (Duration::ZERO, Verdict::Down),
+            (3 * SECOND, Verdict::Down),
+        ] {
+            if !pause.is_zero() {
+                let wait = hosts.enter("a").await.unwrap_err();
+                assert!(wait >= pause && wait <= 2 * pause, "{pause:?}: {wait:?}");
+            }
+            call(&hosts, "b", Verdict::Down).await;
+            call(&hosts, "b", Verdict::Up).await;
+            tokio::time::advance(pause).await;
+            let trying = hosts.enter("a").await.unwrap();
+            let wait = hosts.enter("a").await.unwrap_err();
+            assert!(wait >= SECOND / 2 && wait < 5 * SECOND, "{wait:?}");
+            trying.ends(verdict);
+        }
+        // Whoever hears from it, however late.
+        late.ends(Verdict::Up);
+        let both = (hosts.enter("a").await, hosts.enter("a").await);
+        assert!(both.0.is_ok() && both.1.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_has_so_many_calls_and_as_many_wait() {
+        let hosts = hosts(Some(1));
+        let first = hosts.enter("a").await.unwrap();
+        let next = tokio::spawn({
+            let hosts = hosts.clone();
+            async move { hosts.enter("a").await.map(|pass| pass.ends(Verdict::Up)) }
+        });
+        tokio::task::yield_now().await;
+        let third = hosts.enter("a").await;
+        assert!(third.unwrap_err() <= 2 * CROWDED);
+        call(&hosts, "b", Verdict::Up).await;
+        first.ends(Verdict::Up);
+        next.await.unwrap().unwrap();
+        // Whose turn does not come is put off, too.
+        let _first = hosts.enter("a").await.unwrap();
+        assert!(hosts.enter("a").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn hosts_without_news_are_forgotten() {
+        let hosts = hosts(Some(1));
+        call(&hosts, "down", Verdict::Down).await;
+        let _busy = hosts.enter("busy").await.unwrap();
+        for number in 0..3 * REMEMBERED {
+            call(&hosts, &number.to_string(), Verdict::Up).await;
+        }
+        let known = hosts.lock();
+        assert!(known.len() <= REMEMBERED, "{}", known.len());
+        assert!(known.contains_key("down") && known.contains_key("busy"));
+    }
+}

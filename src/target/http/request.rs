@@ -1,0 +1,185 @@
+//! What is sent for a job, beside its payload.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use serde::de::IgnoredAny;
+
+use super::URL;
+use super::signature::{Secret, message_id, signatures};
+use crate::handler::Job;
+
+/// What is said of one connection, or by whoever keeps it.
+const OF_CONNECTIONS: [&str; 12] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Those that only the host that was meant may see.
+pub(super) const PRIVATE: [&str; 2] = ["authorization", "cookie"];
+
+/// What one attempt sends, wherever it is sent.
+pub(super) struct Request {
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+impl Request {
+    pub(super) fn of(job: &Job, secrets: &[Secret]) -> Self {
+        let body = job.payload().clone();
+        let mut headers = passed_on(job);
+        if !headers.contains_key(CONTENT_TYPE) {
+            let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
+            let kind = if is_json {
+                "application/json"
+            } else {
+                "application/octet-stream"
+            };
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        let mut set = |name: &'static str, value: String| {
+            let value = HeaderValue::try_from(value).expect("it is ASCII");
+            headers.insert(name, value);
+        };
+        set("keyfall-key", escaped(job.key().as_str()));
+        set("keyfall-attempt", job.attempt().to_string());
+        set("keyfall-max-attempts", job.max_attempts().to_string());
+        set("keyfall-due", timestamp(job.due()));
+        set(
+            "keyfall-first-scheduled",
+            timestamp(job.first_scheduled_at()),
+        );
+        set("keyfall-lag-ms", job.lag().as_millis().to_string());
+        set("keyfall-fence", job.fence().to_string());
+        set("keyfall-idempotency-key", escaped(&job.idempotency_key()));
+        if !secrets.is_empty() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let (id, now) = (message_id(job), now.unwrap_or_default().as_secs());
+            set("webhook-signature", signatures(secrets, &id, now, &body));
+            set("webhook-timestamp", now.to_string());
+            set("webhook-id", id);
+        }
+        Request { headers, body }
+    }
+}
+
+/// The headers of the job that mean something elsewhere, and are not ours to say.
+fn passed_on(job: &Job) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in job.headers().iter() {
+        // What no HTTP header can hold stays with the job.
+        let (Ok(name), Ok(value)) = (
+            HeaderName::try_from(name),
+            HeaderValue::from_bytes(value.as_bytes()),
+        ) else {
+            continue;
+        };
+        if name != URL && !is_reserved(&name) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// Whether it is said here, or by whoever keeps the connection.
+pub(super) fn is_reserved(name: &HeaderName) -> bool {
+    let ours = ["keyfall-", "webhook-"];
+    let is_ours = ours.iter().any(|ours| name.as_str().starts_with(ours));
+    is_ours || OF_CONNECTIONS.contains(&name.as_str())
+}
+
+/// With `%XX` for what a header cannot hold, and for `%`.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'!'..=b'~' if byte != b'%' => escaped.push(char::from(byte)),
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}
+
+/// RFC 3339, to the millisecond.
+fn timestamp(time: SystemTime) -> String {
+    match jiff::Timestamp::try_from(time) {
+        Ok(time) => format!("{time:.3}"),
+        Err(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_receiver_is_told_what_a_handler_is_told() {
+        let scheduled = UNIX_EPOCH + Duration::from_millis(1_790_000_000_042);
+        let job = Job::sample("app1:trans:notice:ä/5%")
+            .raw_payload("[1]")
+            .attempt(2)
+            .max_attempts(9)
+            .first_scheduled_at(scheduled)
+            .due(scheduled + Duration::from_secs(60))
+            .lag(Duration::from_micros(3900))
+            .fence(1_790_000_060_042_000)
+            .header("traceparent", "00-1-2-01")
+            .header("Tenant", "ä")
+            .header("url", "https://example.org/")
+            .header("Host", "evil")
+            .header("Transfer-Encoding", "chunked")
+            .header("keyfall-attempt", "1")
+            .header("Webhook-Id", "x")
+            .header("no name", "x")
+            .header("split", "a\r\nb: c");
+        let Request { headers, body } = Request::of(&job.build(), &[]);
+        assert_eq!(body, "[1]");
+        let mut told: Vec<String> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())))
+            .collect();
+        told.sort();
+        assert_eq!(
+            told,
+            [
+                "content-type: application/json",
+                "keyfall-attempt: 2",
+                "keyfall-due: 2026-09-21T14:14:20.042Z",
+                "keyfall-fence: 1790000060042000",
+                "keyfall-first-scheduled: 2026-09-21T14:13:20.042Z",
+                "keyfall-idempotency-key: app1:trans:notice:%C3%A4/5%25#1790000060042000",
+                "keyfall-key: app1:trans:notice:%C3%A4/5%25",
+                "keyfall-lag-ms: 3",
+                "keyfall-max-attempts: 9",
+                "tenant: ä",
+                "traceparent: 00-1-2-01",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_kind_of_the_payload_is_told() {
+        let kind = |job: crate::SampleJob| {
+            let headers = Request::of(&job.build(), &[]).headers;
+            headers[CONTENT_TYPE].to_str().unwrap().to_owned()
+        };
+        let job = || Job::sample("app1:trans:notice:1");
+        assert_eq!(kind(job().payload(&"x")), "application/json");
+        assert_eq!(kind(job().raw_payload("<x>")), "application/octet-stream");
+        let said = job().header("Content-Type", "text/xml").raw_payload("<x>");
+        assert_eq!(kind(said), "text/xml");
+    }
+}

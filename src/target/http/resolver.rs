@@ -1,0 +1,108 @@
+//! Names become addresses here, and an address that may not be called goes no further: it is the
+//! one that would be connected to.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use super::address::{Network, is_public};
+
+/// The addresses that a name has.
+pub(super) type Lookup =
+    Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
+
+/// As this system finds them.
+pub(super) fn of_the_system() -> Lookup {
+    Arc::new(|name| {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name, 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
+        })
+    })
+}
+
+/// Which addresses may be called.
+#[derive(Debug, Clone)]
+pub(super) struct Guard {
+    /// Beside those of the open internet.
+    pub(super) networks: Arc<[Network]>,
+}
+
+/// An address that may not be called.
+#[derive(Debug, Clone)]
+pub(super) struct Refused {
+    host: String,
+    address: IpAddr,
+}
+
+impl Guard {
+    /// # Errors
+    /// If the host is an address that may not be called. Of a name nothing is known yet.
+    pub(super) fn check_host(&self, url: &Url) -> Result<(), Refused> {
+        let host = url.host_str().unwrap_or_default();
+        let literal = host.trim_start_matches('[').trim_end_matches(']');
+        match literal.parse() {
+            Ok(address) => self.check(host, address),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
+        let mut allowed = self.networks.iter();
+        if is_public(address) || allowed.any(|network| network.contains(address)) {
+            return Ok(());
+        }
+        Err(Refused {
+            host: host.to_owned(),
+            address,
+        })
+    }
+}
+
+/// What connections ask for the address of a name.
+pub(super) struct Resolver {
+    pub(super) lookup: Lookup,
+    /// Without one, any address will do.
+    pub(super) guard: Option<Guard>,
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let name = name.as_str().to_owned();
+        let (lookup, guard) = (self.lookup.clone(), self.guard.clone());
+        Box::pin(async move {
+            let found = lookup(name.clone()).await?;
+            if let Some(guard) = guard {
+                // All of them: a name that has an address inside is up to something.
+                found
+                    .iter()
+                    .try_for_each(|address| guard.check(&name, *address))?;
+            }
+            let found = found.into_iter().map(|address| SocketAddr::new(address, 0));
+            Ok(Box::new(found) as Addrs)
+        })
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refused { host, address } = self;
+        if host.contains(&address.to_string()) {
+            write!(f, "{host} is no address of the open internet")?;
+        } else {
+            write!(
+                f,
+                "{host} stands for {address}, which is no address of the open internet"
+            )?;
+        }
+        f.write_str(", and this route does not allow it")
+    }
+}
+
+impl StdError for Refused {}

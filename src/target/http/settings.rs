@@ -1,0 +1,154 @@
+//! What a target is told, and whether that can work.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::address::Network;
+use super::allowed::AllowedHost;
+use super::caller::{Caller, parse};
+use super::clients::{Certificates, Connecting, client as client_of};
+use super::hosts::{HostLimits, Hosts};
+use super::request::is_reserved;
+use super::resolver::{Guard, Lookup, Resolver, of_the_system};
+use super::signature::Secret;
+
+/// How many calls each host has at a time, where jobs name it.
+const CALLS_OF_JOBS: usize = 16;
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) url: Option<String>,
+    pub(super) job_hosts: Option<Vec<String>>,
+    pub(super) networks: Vec<String>,
+    pub(super) secrets: Vec<String>,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) certificates: Certificates,
+    pub(super) connect_timeout: Duration,
+    pub(super) response_limit: usize,
+    pub(super) redirects: usize,
+    pub(super) host_concurrency: Option<usize>,
+    pub(super) failures: u32,
+    pub(super) longest_pause: Duration,
+    pub(super) lookup: Lookup,
+}
+
+impl Settings {
+    /// With the defaults.
+    pub(super) fn new(url: Option<String>) -> Self {
+        Settings {
+            url,
+            job_hosts: None,
+            networks: Vec::new(),
+            secrets: Vec::new(),
+            headers: Vec::new(),
+            certificates: Certificates::default(),
+            connect_timeout: Duration::from_secs(5),
+            response_limit: 64 * 1024,
+            redirects: 0,
+            host_concurrency: None,
+            failures: 5,
+            longest_pause: Duration::from_secs(60),
+            lookup: of_the_system(),
+        }
+    }
+
+    /// # Errors
+    /// What is wrong, and the remedy.
+    pub(super) fn caller(&self) -> Result<Caller, String> {
+        let url = self.url.as_deref().map(parse).transpose();
+        let url = url.map_err(|fault| format!("the URL of its callback {fault}"))?;
+        let allowed: Option<Vec<AllowedHost>> = match &self.job_hosts {
+            None => None,
+            Some(hosts) if hosts.is_empty() => {
+                return Err("`job_urls` has no host: write those that jobs may name".into());
+            }
+            Some(hosts) => Some(all("job_urls", hosts)?),
+        };
+        let networks: Vec<Network> = all("networks", &self.networks)?;
+        let secrets: Vec<Secret> = all("secret", &self.secrets)?;
+        let headers = headers(&self.headers)?;
+        if self.connect_timeout.is_zero() {
+            return Err("`connect_timeout` is zero: make it longer".into());
+        }
+        if self.host_concurrency == Some(0) {
+            return Err(
+                "`host_concurrency` is 0, so nothing could be sent: write 1 or more".into(),
+            );
+        }
+        if self.failures == 0 {
+            return Err("`breaker_failures` is 0: write 1 or more".into());
+        }
+        if self.longest_pause.is_zero() {
+            return Err("`breaker_pause` is zero: make it longer".into());
+        }
+        let guard = Guard {
+            networks: networks.into(),
+        };
+        let client = |guard: Option<Guard>, with_tls| {
+            client_of(Connecting {
+                certificates: &self.certificates,
+                timeout: self.connect_timeout,
+                resolver: Resolver {
+                    lookup: self.lookup.clone(),
+                    guard,
+                },
+                with_tls,
+            })
+        };
+        let own = client(
+            None,
+            url.as_ref().is_some_and(|url| url.scheme() == "https"),
+        )?;
+        let is_guarded = allowed.is_some() || self.redirects > 0;
+        let guarded = is_guarded.then(|| client(Some(guard.clone()), true));
+        let guarded = guarded.transpose()?;
+        let of_jobs = allowed.as_ref().map(|_| CALLS_OF_JOBS);
+        Ok(Caller {
+            url,
+            allowed,
+            own,
+            guarded,
+            guard,
+            secrets,
+            headers,
+            redirects: self.redirects,
+            response_limit: self.response_limit,
+            hosts: Hosts::new(HostLimits {
+                concurrency: self.host_concurrency.or(of_jobs),
+                failures: self.failures,
+                longest_pause: self.longest_pause,
+            }),
+        })
+    }
+}
+
+fn all<T>(setting: &str, texts: &[String]) -> Result<Vec<T>, String>
+where
+    T: FromStr<Err: fmt::Display>,
+{
+    let parse = |text: &String| {
+        let parsed = text.parse();
+        parsed.map_err(|fault| format!("`{setting}`: {fault}"))
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// Nothing of a value is told: it may be a secret.
+fn headers(texts: &[(String, String)]) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in texts {
+        let parsed = name.parse::<HeaderName>();
+        let parsed = parsed.map_err(|_| format!("`header`: {name:?} is no name of a header"))?;
+        if is_reserved(&parsed) {
+            return Err(format!("`header`: {name} is said by others: leave it out"));
+        }
+        let mut value = HeaderValue::try_from(value)
+            .map_err(|_| format!("`header`: the value of {name} cannot stand in one line"))?;
+        value.set_sensitive(true);
+        headers.insert(parsed, value);
+    }
+    Ok(headers)
+}

@@ -1,0 +1,129 @@
+//! Signatures after the Standard Webhooks specification.
+
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+use crate::handler::Job;
+use crate::time::UnixMs;
+
+/// What the text of a secret begins with.
+const PREFIX: &str = "whsec_";
+
+/// What sender and receiver know, and nobody else.
+#[derive(Clone)]
+pub(super) struct Secret(Hmac<Sha256>);
+
+impl FromStr for Secret {
+    type Err = &'static str;
+
+    /// The text is never repeated.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let key = text.strip_prefix(PREFIX);
+        let key = key.and_then(|key| STANDARD.decode(key).ok());
+        match key {
+            Some(key) if (24..=64).contains(&key.len()) => Ok(Secret(
+                Hmac::new_from_slice(&key).expect("a key of any length will do"),
+            )),
+            _ => Err(
+                "a secret is none: write whsec_ and then 24 to 64 random bytes in base64, \
+                 as `printf whsec_; openssl rand -base64 32` does",
+            ),
+        }
+    }
+}
+
+/// It is not shown.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// What a receiver knows a message by: the same over all retries of a job, and another one for
+/// the next job of its name. Of ASCII letters and digits, whatever the key holds.
+pub(super) fn message_id(job: &Job) -> String {
+    let scheduled = UnixMs::from_system(job.first_scheduled_at()).unwrap_or_default();
+    let mut hash = Sha256::new();
+    hash.update(job.key().as_str());
+    hash.update(scheduled.0.to_be_bytes());
+    let mut id = String::from("msg_");
+    for byte in &hash.finalize()[..16] {
+        let _ = write!(id, "{byte:02x}");
+    }
+    id
+}
+
+/// One signature by each secret, so that a receiver can know the old one or the new one.
+/// `timestamp` is in seconds since the Unix epoch.
+pub(super) fn signatures(secrets: &[Secret], id: &str, timestamp: u64, body: &[u8]) -> String {
+    let sign = |Secret(secret): &Secret| {
+        let mut signer = secret.clone();
+        signer.update(format!("{id}.{timestamp}.").as_bytes());
+        signer.update(body);
+        format!("v1,{}", STANDARD.encode(signer.finalize().into_bytes()))
+    };
+    let signed: Vec<String> = secrets.iter().map(sign).collect();
+    signed.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    /// The example of the libraries of the specification.
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const SIGNED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+
+    #[test]
+    fn it_signs_as_the_specification_says() {
+        let secret: Secret = SECRET.parse().unwrap();
+        let (id, body) = ("msg_p5jXN8AQM9LWM0D4loKWxJek", br#"{"test": 2432232314}"#);
+        let one = signatures(std::slice::from_ref(&secret), id, 1614265330, body);
+        assert_eq!(one, SIGNED);
+        let two = signatures(&[secret.clone(), secret], id, 1614265330, body);
+        assert_eq!(two, format!("{SIGNED} {SIGNED}"));
+    }
+
+    #[test]
+    fn an_id_stays_over_retries_and_is_of_one_job() {
+        let now = SystemTime::now();
+        let id = |key: &str, attempt, at| {
+            let job = Job::sample(key).attempt(attempt).first_scheduled_at(at);
+            message_id(&job.build())
+        };
+        let first = id("app1:trans:notice:ä1", 1, now);
+        assert_eq!(first.len(), 36);
+        assert!(
+            first
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        );
+        assert_eq!(first, id("app1:trans:notice:ä1", 2, now));
+        assert_ne!(first, id("app1:trans:notice:2", 1, now));
+        let later = now + Duration::from_millis(1);
+        assert_ne!(first, id("app1:trans:notice:ä1", 1, later));
+    }
+
+    #[test]
+    fn what_is_no_secret_is_refused_and_not_repeated() {
+        for text in [
+            "",
+            "whsec_",
+            "geheim",
+            "whsec_geheim",
+            "whsec_Z2VoZWlt",
+            &SECRET[6..],
+        ] {
+            let told = text.parse::<Secret>().unwrap_err();
+            assert!(told.contains("24 to 64 random bytes") && !told.contains("geheim"));
+        }
+        assert_eq!(format!("{:?}", SECRET.parse::<Secret>().unwrap()), "Secret");
+    }
+}

@@ -1,0 +1,295 @@
+//! Where a URL of a job or a redirect may lead, and where not.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use keyfall::{Outcome, target};
+
+use super::receiver::{Receiver, says};
+use super::{failure, job, outcome, reason};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_url_of_a_job_is_on_one_of_the_hosts_or_nowhere() {
+    let target = target::http("http://127.0.0.1:1/").job_urls(["*.hooks.example", "127.0.0.1"]);
+    for (url, fault) in [
+        (
+            "http://evil.example/secret",
+            "names evil.example, which is not among",
+        ),
+        ("http://hooks.example/", "not among the hosts"),
+        (
+            "http://a.hooks.example:22/",
+            "names a.hooks.example:22, which is not",
+        ),
+        (
+            "http://a.hooks.example@evil.example/",
+            "holds a user or a password",
+        ),
+        (
+            "http://user:geheim@a.hooks.example/",
+            "holds a user or a password",
+        ),
+        ("ftp://a.hooks.example/", "is no URL: write https://"),
+        ("geheim", "is no URL: write https://"),
+        // Allowed as a host, and inside all the same.
+        (
+            "http://127.0.0.1/",
+            "127.0.0.1 is no address of the open internet",
+        ),
+        (
+            "http://0x7f.1/",
+            "127.0.0.1 is no address of the open internet",
+        ),
+        (
+            "http://2130706433/",
+            "127.0.0.1 is no address of the open internet",
+        ),
+    ] {
+        let told = reason(outcome(&target, job().header("url", url).build()).await);
+        assert!(told.contains(fault), "{url}: {told}");
+        assert!(
+            !told.contains("geheim") && !told.contains("secret"),
+            "{told}"
+        );
+    }
+    let none = target::http_of_jobs(["hooks.example"]);
+    let told = reason(outcome(&none, job().build()).await);
+    assert_eq!(told, "it has no header `url`, and its route no URL");
+}
+
+#[tokio::test]
+async fn a_job_goes_to_no_address_inside() {
+    for inside in [
+        "127.0.0.1",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "0.0.0.0",
+        "100.100.100.200",
+        "168.63.129.16",
+        "224.0.0.1",
+        "::1",
+        "fe80::1",
+        "fd00:ec2::254",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+    ] {
+        let literal = match ip(inside) {
+            IpAddr::V4(_) => inside.to_owned(),
+            IpAddr::V6(_) => format!("[{inside}]"),
+        };
+        let target = target::http_of_jobs([literal.clone()]);
+        let named = job().header("url", format!("http://{literal}/")).build();
+        let told = reason(outcome(&target, named).await);
+        assert!(
+            told.contains("no address of the open internet"),
+            "{inside}: {told}"
+        );
+        let found = ip(inside);
+        let target = target::http_of_jobs(["*.hooks.example"])
+            .resolve_with(move |_| async move { Ok(vec![ip("1.1.1.1"), found]) });
+        let named = job().header("url", "http://a.hooks.example/").build();
+        let told = failure(outcome(&target, named).await);
+        let expected = format!("a.hooks.example stands for {found}, which is no address");
+        assert!(told.starts_with(&expected), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_changes_its_address_is_checked_each_time() {
+    // Each answer closes its connection, so that the name is looked up again.
+    let mut receiver = Receiver::start(|_| says("200 OK", "connection: close\r\n", "")).await;
+    let asked: Arc<AtomicUsize> = Arc::default();
+    let lookups = asked.clone();
+    let port = receiver.address.port();
+    let host = format!("a.hooks.example:{port}");
+    let target = target::http_of_jobs([host.clone()])
+        .networks(["127.0.0.1"])
+        .resolve_with(move |name| {
+            assert_eq!(name, "a.hooks.example");
+            let number = lookups.fetch_add(1, Ordering::Relaxed);
+            // The second one is inside as well, and nobody allowed it.
+            let address = ["127.0.0.1", "127.0.0.2"][number % 2];
+            async move { Ok(vec![ip(address)]) }
+        });
+    let url = format!("http://{host}/");
+    for number in 0..4 {
+        let outcome = outcome(&target, job().header("url", &url).build()).await;
+        if number % 2 == 0 {
+            assert_eq!(outcome, Outcome::Done);
+        } else {
+            assert!(failure(outcome).contains("stands for 127.0.0.2"));
+        }
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 4);
+    assert_eq!(receiver.rest().len(), 2);
+}
+
+#[tokio::test]
+async fn the_url_of_the_route_may_be_inside() {
+    let receiver = Receiver::always("200 OK", "").await;
+    let port = receiver.address.port();
+    let target = target::http(format!("http://inside.example:{port}/"))
+        .resolve_with(async |_| Ok(vec![ip("127.0.0.1")]));
+    assert_eq!(outcome(&target, job().build()).await, Outcome::Done);
+    // And what a job says is one header like any other there.
+    let named = job().header("url", "http://evil.example/").build();
+    assert_eq!(outcome(&target, named).await, Outcome::Done);
+}
+
+/// A server that sends everybody there.
+async fn pointing(to: String) -> Receiver {
+    let head = format!("location: {to}\r\n");
+    Receiver::start(move |_| says("307 Temporary Redirect", &head, "")).await
+}
+
+#[tokio::test]
+async fn redirects_lead_to_no_address_inside_either() {
+    let mut inside = Receiver::always("200 OK", "").await;
+    let name = format!("http://private.example:{}/", inside.address.port());
+    for to in [inside.url("/"), name] {
+        let first = pointing(to.clone()).await;
+        let target = target::http(first.url("/"))
+            .redirects(3)
+            .resolve_with(async |_| Ok(vec![ip("127.0.0.1")]));
+        let told = failure(outcome(&target, job().build()).await);
+        assert!(
+            told.contains("no address of the open internet"),
+            "{to}: {told}"
+        );
+    }
+    assert!(inside.rest().is_empty());
+    let first = pointing(inside.url("/b")).await;
+    let target = target::http(first.url("/"))
+        .redirects(1)
+        .networks(["127.0.0.1"])
+        .header("Authorization", "Bearer geheim")
+        .secret(super::signing::SECRET);
+    let with_cookie = job().header("cookie", "a=b").header("tenant", "t1");
+    assert_eq!(outcome(&target, with_cookie.build()).await, Outcome::Done);
+    let received = inside.next().await;
+    assert_eq!(
+        (received.path.as_str(), &*received.body),
+        ("/b", &b"\"hello\""[..])
+    );
+    assert_eq!(received.header("tenant"), "t1");
+    received.header("webhook-signature");
+    for name in ["authorization", "cookie"] {
+        assert!(!received.headers.contains_key(name), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_followed_as_often_as_the_route_says() {
+    let mut last = Receiver::always("200 OK", "").await;
+    let second = pointing(last.url("/")).await;
+    let mut first = pointing(second.url("/")).await;
+    let target = |count| {
+        let target = target::http(first.url("/")).networks(["127.0.0.1"]);
+        target.header("authorization", "Bearer x").redirects(count)
+    };
+    let told = failure(outcome(&target(1), job().build()).await);
+    assert!(told.contains("answered 307 Temporary Redirect"), "{told}");
+    assert!(last.rest().is_empty());
+    assert_eq!(outcome(&target(2), job().build()).await, Outcome::Done);
+    assert_eq!(last.rest().len(), 1);
+    assert_eq!(first.next().await.header("authorization"), "Bearer x");
+}
+
+#[tokio::test]
+async fn the_url_of_a_job_is_not_left_for_a_host_that_is_not_allowed() {
+    let last = Receiver::always("200 OK", "").await;
+    let first = pointing(last.url("/")).await;
+    let target = target::http_of_jobs([first.address.to_string()])
+        .networks(["127.0.0.1"])
+        .redirects(3);
+    let named = || job().header("url", first.url("/")).build();
+    let told = failure(outcome(&target, named()).await);
+    assert!(
+        told.contains("the route does not allow this host"),
+        "{told}"
+    );
+    let both = [first.address.to_string(), last.address.to_string()];
+    assert_eq!(
+        outcome(&target.job_urls(both), named()).await,
+        Outcome::Done
+    );
+}
+
+#[tokio::test]
+async fn a_target_that_cannot_work_is_refused_with_the_remedy() {
+    let ok = || target::http("https://shop.example.org/");
+    let pem = "-----BEGIN CERTIFICATE-----";
+    for (target, fault) in [
+        (
+            target::http("shop.example.org"),
+            "is no URL: write https://",
+        ),
+        (
+            target::http("https://a:geheim@shop.example.org"),
+            "send them in a header",
+        ),
+        (target::http_of_jobs::<&str>([]), "`job_urls` has no host"),
+        (
+            ok().job_urls(["https://a.org"]),
+            "`job_urls`: \"https://a.org\" is no host",
+        ),
+        (
+            ok().networks(["10.0.0.0/99"]),
+            "is no network: write one as 10.0.0.0/8",
+        ),
+        (
+            ok().secret("geheim"),
+            "`secret`: a secret is none: write whsec_",
+        ),
+        (ok().header("a b", "geheim"), "is no name of a header"),
+        (
+            ok().header("a", "geheim\n"),
+            "the value of a cannot stand in one line",
+        ),
+        (
+            ok().header("host", "geheim"),
+            "`header`: host is said by others",
+        ),
+        (
+            ok().connect_timeout(std::time::Duration::ZERO),
+            "`connect_timeout` is zero",
+        ),
+        (ok().host_concurrency(0), "`host_concurrency` is 0"),
+        (ok().breaker_failures(0), "`breaker_failures` is 0"),
+        (
+            ok().breaker_pause(std::time::Duration::ZERO),
+            "`breaker_pause` is zero",
+        ),
+        (
+            ok().ca_certificate("geheim"),
+            "`ca_certificate` holds no certificate",
+        ),
+        (
+            ok().ca_certificate_file("/no/such"),
+            "/no/such cannot be read",
+        ),
+        (
+            ok().client_certificate(pem, "geheim"),
+            "`client_certificate` holds no certificate",
+        ),
+    ] {
+        let error = target.check().unwrap_err();
+        assert_eq!(error.kind(), keyfall::ErrorKind::InvalidSetting);
+        assert!(error.to_string().contains(fault), "{error}");
+        let routed = keyfall::Router::<()>::new().try_route("cb:it:job:*", target);
+        let told = routed.expect_err("it is refused").to_string();
+        assert!(
+            told.contains("route `cb:it:job:*`: ") && told.contains(fault),
+            "{told}"
+        );
+        assert!(!told.contains("geheim"), "{told}");
+    }
+}

@@ -1,0 +1,172 @@
+//! What is sent, and what becomes of a job by the answer, in a worker.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use keyfall::{Handler, JobState, RetryPolicy, Router, target};
+
+use super::receiver::{Receiver, says};
+use crate::site::{HOUR, Site, assert_about, ms, steps};
+
+#[tokio::test]
+async fn a_job_is_sent_with_all_that_a_handler_is_told() {
+    let site = Site::new("cb-sent").await;
+    let mut receiver = Receiver::always("204 No Content", "").await;
+    let url = receiver.url("/orders?shop=7");
+    let worker = site.serve(Router::new().route(&site.pattern(), target::http(url)));
+    let key = site.key("order-7/ä");
+    let call = site.client.schedule(&key, &serde_json::json!({"order": 7}));
+    let call = call
+        .header("traceparent", "00-4bf9-00f0-01")
+        .header("host", "elsewhere");
+    call.after(ms(50)).await.unwrap();
+    let received = receiver.next().await;
+    assert_eq!(received.path, "/orders?shop=7");
+    assert_eq!(received.body, br#"{"order":7}"#);
+    assert_eq!(received.header("host"), receiver.address.to_string());
+    assert_eq!(received.header("content-type"), "application/json");
+    assert_eq!(received.header("traceparent"), "00-4bf9-00f0-01");
+    assert!(received.header("user-agent").starts_with("keyfall/"));
+    assert_eq!(
+        received.header("keyfall-key"),
+        "cb-sent:it:job:order-7/%C3%A4"
+    );
+    assert_eq!(received.header("keyfall-attempt"), "1");
+    assert_eq!(received.header("keyfall-max-attempts"), "10");
+    for name in ["keyfall-due", "keyfall-first-scheduled"] {
+        let time: jiff::Timestamp = received.header(name).parse().unwrap();
+        assert_about(SystemTime::from(time), Duration::ZERO);
+    }
+    for name in ["keyfall-lag-ms", "keyfall-fence"] {
+        received.header(name).parse::<u64>().unwrap();
+    }
+    assert!(!received.headers.contains_key("webhook-signature"));
+    site.all_ended().await;
+    assert_eq!(site.stats().await.done, 1);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn retries_are_of_the_same_message_and_no_two_attempts_are_alike() {
+    let site = Site::new("cb-retried").await;
+    let mut receiver = Receiver::start(|received| match received.header("keyfall-attempt") {
+        "3" => says("200 OK", "", ""),
+        _ => says("500 Internal Server Error", "", "the shop is\nclosed"),
+    })
+    .await;
+    let target = target::http(receiver.url("/")).secret(super::signing::SECRET);
+    let quickly = RetryPolicy::ladder([Duration::ZERO, HOUR]).unwrap();
+    let worker = site.serve(Router::new().route(&site.pattern(), target.retry(quickly)));
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    let (first, second) = (receiver.next().await, receiver.next().await);
+    let view = site.reaches(&key, JobState::Retrying).await;
+    assert_eq!(view.attempts(), 2);
+    let error = format!(
+        "{} answered 500 Internal Server Error: the shop is closed",
+        receiver.address
+    );
+    assert_eq!(view.last_error(), Some(&*error));
+    site.client.fire_now(&key).await.unwrap();
+    let third = receiver.next().await;
+    let all = [&first, &second, &third];
+    let distinct = |name: &str| {
+        all.map(|it| it.header(name))
+            .into_iter()
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(distinct("webhook-id").len(), 1);
+    assert_eq!(distinct("keyfall-first-scheduled").len(), 1);
+    assert_eq!(distinct("keyfall-attempt").len(), 3);
+    assert_eq!(distinct("keyfall-fence").len(), 3);
+    assert_eq!(distinct("keyfall-idempotency-key").len(), 3);
+    site.all_ended().await;
+    // One connection for all.
+    assert_eq!(receiver.connections(), 1);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_is_gone_is_buried() {
+    let site = Site::new("cb-gone").await;
+    let receiver = Receiver::always("410 Gone", "").await;
+    let worker = site.serve(Router::new().route(&site.pattern(), target::http(receiver.url("/"))));
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    let view = site.reaches(&key, JobState::Dead).await;
+    assert_eq!(view.attempts(), 1);
+    let reason = format!("{} answered 410 Gone: so it is", receiver.address);
+    assert_eq!(view.last_error(), Some(&*reason));
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+/// The due time that a job gets by an answer with this `Retry-After`, from now.
+async fn asked(app: &str, status: &'static str, after: String, ahead: Duration) {
+    let site = Site::new(app).await;
+    let head = format!("retry-after: {after}\r\n");
+    let receiver = Receiver::start(move |_| says(status, &head, "")).await;
+    let policy = RetryPolicy::ladder([60 * Duration::from_secs(10), 2 * HOUR]).unwrap();
+    let target = target::http(receiver.url("/")).retry(policy);
+    let worker = site.serve(Router::new().route(&site.pattern(), target));
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    crate::runs::eventually("it has failed", async || {
+        let view = site.client.get(&key).await.unwrap()?;
+        steps(&view).contains(&"failed").then_some(view)
+    })
+    .await;
+    assert_about(site.view(&key).await.due(), ahead);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn whoever_asks_for_more_time_gets_it_within_the_policy() {
+    let in_an_hour = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let date = in_an_hour.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    asked("cb-later", "429 Too Many Requests", "3600".into(), HOUR).await;
+    asked("cb-date", "503 Service Unavailable", date, HOUR).await;
+    asked("cb-soon", "503 Service Unavailable", "1".into(), HOUR / 6).await;
+    asked("cb-never", "500 Oh", "99999999".into(), 2 * HOUR).await;
+}
+
+#[tokio::test]
+async fn a_job_brings_its_own_url_ladder_and_timeout() {
+    let site = Site::new("cb-own").await;
+    let mut route = Receiver::always("200 OK", "").await;
+    let mut own = Receiver::start(|received| match received.header("keyfall-attempt") {
+        "1" => super::receiver::Reply::Hangs,
+        _ => says("500 Oh", "", ""),
+    })
+    .await;
+    let target = target::http(route.url("/route"))
+        .job_urls([own.address.to_string()])
+        .networks(["127.0.0.0/8"]);
+    let worker = site.serve(Router::new().route(&site.pattern(), target));
+    let (key, plain) = (site.key("own"), site.key("plain"));
+    let call = site
+        .client
+        .schedule(&key, "")
+        .header("url", own.url("/own"));
+    let call = call
+        .timeout(ms(300))
+        .retry(RetryPolicy::fixed(ms(10)).unwrap().attempts(2));
+    call.await.unwrap();
+    site.client.schedule(&plain, "").await.unwrap();
+    let view = site.reaches(&key, JobState::Dead).await;
+    assert_eq!(view.attempts(), 2);
+    for _ in 0..2 {
+        let received = own.next().await;
+        assert_eq!(received.path, "/own");
+        assert_eq!(received.header("keyfall-max-attempts"), "2");
+        assert!(!received.headers.contains_key("url"));
+    }
+    assert_eq!(route.next().await.header("keyfall-key"), plain);
+    site.all_ended().await;
+    assert!(own.rest().is_empty() && route.rest().is_empty());
+    worker.stop().await;
+    site.assert_balanced().await;
+}
