@@ -30,11 +30,13 @@ struct Place<'a> {
     text: &'a str,
 }
 
-/// A table of the file that has a name for itself.
+/// A route of the file, or a table in one.
 pub(super) struct Entry<'a> {
     place: Place<'a>,
     table: &'a DeTable<'a>,
     pub(super) origin: Origin,
+    /// What its fields are told by: `route`, or `route.target.http`.
+    name: String,
 }
 
 impl Place<'_> {
@@ -111,6 +113,7 @@ impl<'a> File<'a> {
                 place: self.place.clone(),
                 table: route.get_ref().as_table()?,
                 origin: self.place.at(route.span().start),
+                name: ROUTE.to_owned(),
             })
         })
     }
@@ -195,10 +198,48 @@ impl<'a> Entry<'a> {
         match parsed {
             Ok(parsed) => Some(parsed),
             Err(wrong) => {
-                faults.add(self.at(field), format!("{ROUTE}.{field}"), wrong);
+                self.fault(field, wrong, faults);
                 None
             }
         }
+    }
+
+    /// A list of texts, or what is wrong with it.
+    pub(super) fn texts(&self, field: &str, faults: &mut Faults) -> Option<Vec<String>> {
+        let value = self.table.get(field)?.get_ref();
+        let texts = value.as_array().and_then(|list| {
+            let text = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
+            list.iter().map(text).collect()
+        });
+        if texts.is_none() {
+            let wrong = Wrong::new(
+                format_args!("this is {}", name_of(value)),
+                "write a list of texts, [\"…\", \"…\"]",
+            );
+            self.fault(field, wrong, faults);
+        }
+        texts
+    }
+
+    /// A table within this one.
+    pub(super) fn table(&self, field: &str) -> Option<Entry<'a>> {
+        let value = self.table.get(field)?;
+        Some(Entry {
+            place: self.place.clone(),
+            table: value.get_ref().as_table()?,
+            origin: self.place.at(value.span().start),
+            name: format!("{}.{field}", self.name),
+        })
+    }
+
+    /// The names of its fields.
+    pub(super) fn fields(&self) -> impl Iterator<Item = &str> {
+        self.table.keys().map(|name| &**name.get_ref())
+    }
+
+    /// Says what is wrong with a field.
+    pub(super) fn fault(&self, field: &str, wrong: Wrong, faults: &mut Faults) {
+        faults.add(self.at(field), format!("{}.{field}", self.name), wrong);
     }
 
     /// A field as it stands there.
@@ -214,6 +255,13 @@ impl<'a> Entry<'a> {
         }
     }
 
+    fn what(&self) -> String {
+        match self.name.rsplit_once('.') {
+            Some((_, last)) => format!("`{last}`"),
+            None => format!("a {}", self.name),
+        }
+    }
+
     /// Says which fields are none of these.
     pub(super) fn find_strangers(&self, fields: &[&str], faults: &mut Faults) {
         for name in self.table.keys() {
@@ -221,8 +269,8 @@ impl<'a> Entry<'a> {
             if !fields.contains(&text) {
                 let remedy = meant(text, fields.iter().copied());
                 let at = self.place.at(name.span().start);
-                let wrong = Wrong::new("a route has no such field", remedy);
-                faults.add(at, format!("{ROUTE}.{text}"), wrong);
+                let wrong = Wrong::new(format_args!("{} has no such field", self.what()), remedy);
+                faults.add(at, format!("{}.{text}", self.name), wrong);
             }
         }
     }

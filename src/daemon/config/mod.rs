@@ -7,11 +7,12 @@
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
 //! | [`file`](self::file), [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
-//! | [`redis_url`], [`tls`], [`routes`] | what more than one value takes |
+//! | [`redis_url`], [`tls`], [`routes`], [`callback`] | what more than one value takes |
 //! | [`fault`] | what is wrong, and where |
 //!
 //! All is read before anything is refused, so that all faults are told at once.
 
+mod callback;
 mod fault;
 mod file;
 mod flags;
@@ -112,7 +113,7 @@ impl Config {
             given,
             ..
         } = sources;
-        let routes = routes::read(&file, settings.http.body_limit, &mut faults);
+        let routes = routes::read(&file, settings.http.body_limit, env, &mut faults);
         faults.or(Config {
             redis: settings.redis,
             http: settings.http,

@@ -243,7 +243,7 @@ pub(super) fn alone(other: &str) -> Wrong {
 }
 
 /// What a file holds, without the end of its line.
-fn secret(path: &Path) -> Result<String, Wrong> {
+pub(super) fn secret(path: &Path) -> Result<String, Wrong> {
     let text = fs::read_to_string(path)
         .map_err(|error| Wrong(format!("{} cannot be read: {error}", path.display())))?;
     let text = text.strip_suffix('\n').unwrap_or(&text);

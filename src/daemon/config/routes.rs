@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use toml::de::DeValue;
 
+use super::callback::{self, Callback};
 use super::fault::{Faults, Origin, Wrong, meant};
 use super::file::{Entry, File};
 use super::rules::{lease, longer_than_zero, size};
@@ -50,14 +51,17 @@ pub(crate) struct RouteConfig {
 pub(crate) enum Target {
     /// To whoever asks for them.
     Pull,
+    /// To an HTTP server.
+    Http(Box<Callback>),
 }
 
 impl RouteConfig {
     /// # Errors
     /// If the pattern is none, or clashes with that of a route that the router has.
     fn add_to(&self, router: Router, pull: &Pull) -> keyfall::Result<Router> {
-        let mut route: Route = match self.target {
+        let mut route: Route = match &self.target {
             Target::Pull => pull.clone().priority(self.priority),
+            Target::Http(callback) => callback.target.clone().priority(self.priority),
         };
         if let Some(policy) = &self.retry {
             route = route.retry(policy.clone());
@@ -86,12 +90,18 @@ pub(super) fn router(routes: &[RouteConfig], pull: &Pull) -> Router {
 }
 
 /// Reads all of them, and says what is wrong with each. `body` is what a request can hold.
-pub(super) fn read(file: &File<'_>, body: Bytes, faults: &mut Faults) -> Vec<RouteConfig> {
+/// `env` is the environment.
+pub(super) fn read(
+    file: &File<'_>,
+    body: Bytes,
+    env: &dyn Fn(&str) -> Option<String>,
+    faults: &mut Faults,
+) -> Vec<RouteConfig> {
     let pull = Pull::new();
     let mut router = Router::new();
     let mut known: Vec<(RouteConfig, Origin)> = Vec::new();
     for entry in file.routes() {
-        let Some(route) = one(&entry, file.is_broken, body, faults) else {
+        let Some(route) = one(&entry, file.is_broken, body, env, faults) else {
             continue;
         };
         let at = entry.at("pattern");
@@ -132,6 +142,7 @@ fn one(
     entry: &Entry<'_>,
     is_broken: bool,
     body: Bytes,
+    env: &dyn Fn(&str) -> Option<String>,
     faults: &mut Faults,
 ) -> Option<RouteConfig> {
     entry.find_strangers(&FIELDS, faults);
@@ -143,7 +154,7 @@ fn one(
     };
     missing("pattern", "pattern = \"app1:trans:notice:*\"", faults);
     missing("target", "target = \"pull\"", faults);
-    let target = target(entry, faults);
+    let target = target(entry, env, faults);
     let route = RouteConfig {
         pattern: String::new(),
         target: target.unwrap_or(Target::Pull),
@@ -178,14 +189,50 @@ fn one(
     Some(RouteConfig { pattern, ..route })
 }
 
-fn target(entry: &Entry<'_>, faults: &mut Faults) -> Option<Target> {
+fn target(
+    entry: &Entry<'_>,
+    env: &dyn Fn(&str) -> Option<String>,
+    faults: &mut Faults,
+) -> Option<Target> {
     let wrong = match entry.raw("target")?.get_ref() {
         DeValue::String(text) if text == "pull" => return Some(Target::Pull),
+        DeValue::String(text) if TABLES.contains(&&**text) => Wrong::new(
+            "it does not say where to",
+            format_args!("write {{ {text} = {{ … }} }}"),
+        ),
         DeValue::String(text) => Wrong::new("there is no such target", meant(text, ["pull"])),
-        _ => Wrong::new("a target is a text", "write \"pull\""),
+        DeValue::Table(_) => return table(&entry.table("target")?, env, faults),
+        _ => Wrong::new(
+            "a target is a text or a table",
+            "write \"pull\", or { http = { url = \"https://…\" } }",
+        ),
     };
     faults.add(entry.at("target"), "route.target", wrong);
     None
+}
+
+/// The targets that are tables.
+const TABLES: [&str; 1] = ["http"];
+
+fn table(
+    entry: &Entry<'_>,
+    env: &dyn Fn(&str) -> Option<String>,
+    faults: &mut Faults,
+) -> Option<Target> {
+    entry.find_strangers(&TABLES, faults);
+    if entry.fields().count() != 1 {
+        let wrong = Wrong::new("a route has one target", "name one, and no other");
+        faults.add(entry.origin.clone(), "route.target", wrong);
+    }
+    let Some(http) = entry.table("http") else {
+        if entry.raw("http").is_some() {
+            let wrong = Wrong::new("it is a table", "write { url = \"https://…\" }");
+            entry.fault("http", wrong, faults);
+        }
+        return None;
+    };
+    let callback = callback::read(&http, env, faults)?;
+    Some(Target::Http(Box::new(callback)))
 }
 
 fn retry(entry: &Entry<'_>, faults: &mut Faults) -> Option<RetryPolicy> {

@@ -8,12 +8,14 @@
 //! | [`misbehaving`] | servers that are slow, cut off, silent, endless or badly encrypted |
 //! | [`reaching`] | where a URL of a job or a redirect may lead, and where not |
 //! | [`crowded`] | hosts that are down or slow beside others, which go on |
+//! | [`serving`] | callbacks of `keyfall serve` |
 
 mod crowded;
 mod misbehaving;
 mod reaching;
 mod receiver;
 mod sending;
+mod serving;
 mod signing;
 
 use keyfall::{Job, Outcome, Router, target::Http};
