@@ -9,6 +9,8 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::JobKey;
+#[cfg(feature = "worker")]
+use crate::lease::Lease;
 use crate::record::{Record, Step};
 use crate::retry::RetryPolicy;
 use crate::store::{Found, Letter};
@@ -41,6 +43,8 @@ pub struct JobView {
     successor: Option<Successor>,
     letter: Option<u64>,
     cancelled: bool,
+    #[cfg(feature = "worker")]
+    lease: Option<Lease>,
     record: Record,
 }
 
@@ -108,6 +112,8 @@ impl JobView {
             successor: None,
             letter: None,
             cancelled: false,
+            #[cfg(feature = "worker")]
+            lease: None,
             record,
         })
     }
@@ -122,9 +128,13 @@ impl JobView {
             )
         };
         let fields: Vec<&str> = lease.split(' ').collect();
-        let [_, claims, _, due, flag] = fields[..] else {
+        let [_token, claims, _, due, flag] = fields[..] else {
             return Err(damaged());
         };
+        #[cfg(feature = "worker")]
+        {
+            self.lease = Some(Lease::new(self.key.clone(), _token));
+        }
         let claims: u32 = claims.parse().map_err(|_| damaged())?;
         let due = due.parse().map_err(|_| damaged())?;
         let mut next = successor.splitn(2, |byte| *byte == b' ');
@@ -241,8 +251,17 @@ impl JobView {
             successor: None,
             letter: None,
             cancelled: false,
+            #[cfg(feature = "worker")]
+            lease: None,
             record,
         })
+    }
+
+    /// The lease that it has, if it runs or has lapsed: whoever knows that the run has ended can
+    /// [settle](crate::Client::settle) it.
+    #[cfg(feature = "worker")]
+    pub fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
     }
 
     /// Whether it was cancelled while it runs, and so will not be retried.

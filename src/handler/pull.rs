@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::lease::Lease;
 use crate::prefix::Prefix;
+use crate::settings::LEASES;
 
 /// How long jobs that are claimed by several calls wait for each other, so that they are handed
 /// out together.
@@ -106,8 +107,11 @@ pub struct Pulled {
     job: Job,
     lease: Lease,
     length: Duration,
-    accept: oneshot::Sender<()>,
+    accept: oneshot::Sender<Accepted>,
 }
+
+/// For how long the lease runs from the moment of acceptance; `None` if as it does anyway.
+pub(crate) type Accepted = Option<Duration>;
 
 impl Pull {
     /// A target that nobody waits at yet.
@@ -306,7 +310,7 @@ impl Place {
         job: Job,
         lease: Lease,
         length: Duration,
-    ) -> Option<oneshot::Receiver<()>> {
+    ) -> Option<oneshot::Receiver<Accepted>> {
         let (accept, accepted) = oneshot::channel();
         let pulled = Pulled {
             job,
@@ -359,7 +363,20 @@ impl Pulled {
     /// Takes the job over. `None` if it has gone back in the meantime, because its worker
     /// stopped.
     pub fn accept(self) -> Option<(Job, Lease)> {
-        self.accept.send(()).ok()?;
+        self.accepted(None)
+    }
+
+    /// Takes the job over, with a lease that runs for `length` from now, be that longer or shorter
+    /// than the lease of its route; from 1 s to 1 day, and what is outside counts as the nearer
+    /// end. `None` as with [`accept`](Self::accept).
+    ///
+    /// Redis is told a moment later. If it cannot be told, the lease stays as it is.
+    pub fn accept_for(self, length: Duration) -> Option<(Job, Lease)> {
+        self.accepted(Some(length.clamp(*LEASES.start(), *LEASES.end())))
+    }
+
+    fn accepted(self, accepted: Accepted) -> Option<(Job, Lease)> {
+        self.accept.send(accepted).ok()?;
         Some((self.job, self.lease))
     }
 }

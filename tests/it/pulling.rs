@@ -11,7 +11,7 @@ use keyfall::{
 };
 
 use crate::runs::{PATIENCE, eventually, recorder};
-use crate::site::{HOUR, Running, Site, ms};
+use crate::site::{HOUR, Running, Site, ms, redis_time};
 use crate::workers::{Mortal, SECOND};
 
 /// A worker whose jobs of the usual kind are pulled.
@@ -543,4 +543,41 @@ async fn what_cannot_be_pulled_or_extended_is_refused_with_the_rule() {
             .unwrap(),
         Settled::Gone
     );
+}
+
+/// A lease runs as long as its consumer wants it from the moment of acceptance, whatever its route
+/// says, and is that one's alone from then on.
+#[tokio::test]
+async fn a_job_can_be_accepted_for_a_time_of_its_own() {
+    let site = Site::new("pull-own-lease").await;
+    let pull = Pull::new();
+    let route = pull.clone().lease(10 * SECOND).concurrency(2);
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    let leased = format!("keyfall:{{{}/0}}:leased", site.kind());
+    for (id, length, least) in [("longer", HOUR, 3500 * SECOND), ("shorter", SECOND, ms(0))] {
+        site.client.schedule(site.key(id), "").await.unwrap();
+        let pulled = next(&pull, 1).await.pop().unwrap();
+        let (job, lease) = pulled.accept_for(length).unwrap();
+        eventually("Redis was told", async || {
+            let now = redis_time(&mut site.redis()).await / 1000;
+            let until: f64 = site.command(&["ZSCORE", &leased, id]).await;
+            let left = Duration::from_millis((until as u64).saturating_sub(now as u64));
+            (least..=length).contains(&left).then_some(())
+        })
+        .await;
+        assert_eq!(site.view(job.key().as_str()).await.lease(), Some(&lease));
+    }
+    // Nobody renews it, and its slot is free again.
+    let again = next(&pull, 1).await.pop().unwrap();
+    assert_eq!(
+        (again.job().key().id(), again.job().attempt()),
+        ("shorter", 2)
+    );
+    let (job, lease) = again.accept_for(Duration::ZERO).unwrap();
+    let settled = site.client.settle(&lease, Outcome::Done).await.unwrap();
+    assert_eq!(settled, Settled::Done);
+    assert!(site.client.get(job.key()).await.unwrap().is_none());
+    site.client.cancel(site.key("longer")).await.unwrap();
+    worker.stop().await;
+    site.assert_balanced().await;
 }

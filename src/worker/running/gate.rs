@@ -118,6 +118,13 @@ impl Count {
         }
     }
 
+    /// The lease of one that was handed out here runs until then.
+    pub(super) fn run_out(&mut self, lease: &Lease, until: Instant) {
+        if let Some(hands) = &mut self.hands {
+            hands.run_out(lease, until);
+        }
+    }
+
     /// The lease of one that was handed out here has ended.
     pub(super) fn release(&mut self, lease: &Lease) {
         if let Some(hands) = &mut self.hands {

@@ -63,6 +63,13 @@ impl Hands {
         }
     }
 
+    /// One that was handed out here, and has not ended, runs until then.
+    pub(super) fn run_out(&mut self, lease: &Lease, until: Instant) {
+        if let Some(known) = self.until.get_mut(lease) {
+            *known = until;
+        }
+    }
+
     /// A lease has ended.
     pub(super) fn release(&mut self, lease: &Lease) {
         self.until.remove(lease);

@@ -4,6 +4,7 @@
 //! monotonic clock of this process, so that it ends here before it ends in Redis.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -31,7 +32,8 @@ pub(crate) enum Stop {
 pub(crate) struct Leases {
     held: Mutex<HashMap<u64, Lease>>,
     numbers: AtomicU64,
-    first: Notify,
+    /// Told of the first one, and of one that is to run out.
+    changed: Notify,
     /// The shortest length of a lease on any route.
     shortest: LeaseLength,
 }
@@ -48,6 +50,15 @@ struct Lease {
     signal: CancelSignal,
     stop: Option<oneshot::Sender<Stop>>,
     is_lost: bool,
+    last: Option<Last>,
+}
+
+/// The renewal after which a lease runs out: its job is somebody else's.
+struct Last {
+    length: LeaseLength,
+    is_sent: bool,
+    /// Dropped when Redis knows, or cannot be told any more.
+    _told: oneshot::Sender<Infallible>,
 }
 
 /// A lease is kept for as long as this is.
@@ -76,7 +87,7 @@ impl Leases {
         Arc::new(Leases {
             held: Mutex::default(),
             numbers: AtomicU64::new(0),
-            first: Notify::new(),
+            changed: Notify::new(),
             shortest,
         })
     }
@@ -102,12 +113,13 @@ impl Leases {
             signal,
             stop: Some(stop),
             is_lost: false,
+            last: None,
         };
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let mut held = self.lock();
         held.insert(number, lease);
         if held.len() == 1 {
-            self.first.notify_one();
+            self.changed.notify_one();
         }
         Held {
             leases: self.clone(),
@@ -138,12 +150,13 @@ impl Leases {
         let mut renewals: FuturesUnordered<BoxFuture<'static, Renewal>> = FuturesUnordered::new();
         loop {
             if self.lock().is_empty() && renewals.is_empty() {
-                self.first.notified().await;
+                self.changed.notified().await;
             }
             self.end_overdue(Instant::now());
             renewals.extend(self.step(Instant::now()));
             tokio::select! {
                 () = tokio::time::sleep(tick) => {}
+                () = self.changed.notified() => {}
                 Some((numbers, answer)) = renewals.next() => self.renewed(&numbers, answer),
             }
         }
@@ -168,14 +181,19 @@ impl Leases {
         let mut due: HashMap<(String, Duration), Stale> = HashMap::new();
         for (number, lease) in self.lock().iter_mut() {
             let age = now.saturating_duration_since(lease.since);
-            if lease.renewing || age < lease.length.renewal() {
+            let is_old = age >= lease.length.renewal();
+            if lease.renewing || !is_old && lease.last.is_none() {
                 continue;
             }
             lease.renewing = true;
-            let call = (lease.ledger.subject().to_owned(), lease.length.0);
+            let length = lease.last.as_mut().map_or(lease.length, |last| {
+                last.is_sent = true;
+                last.length
+            });
+            let call = (lease.ledger.subject().to_owned(), length.0);
             let stale = due.entry(call).or_insert_with(|| Stale {
                 ledger: lease.ledger.clone(),
-                length: lease.length,
+                length,
                 numbers: Vec::new(),
                 pairs: Vec::new(),
             });
@@ -207,6 +225,7 @@ impl Leases {
                 for number in numbers {
                     if let Some(lease) = held.get_mut(number) {
                         lease.renewing = false;
+                        lease.last.iter_mut().for_each(|last| last.is_sent = false);
                     }
                 }
                 return;
@@ -218,6 +237,10 @@ impl Leases {
                 continue;
             };
             lease.renewing = false;
+            if lease.last.as_ref().is_some_and(|last| last.is_sent) {
+                held.remove(number);
+                continue;
+            }
             match answered.answer {
                 Word::Renewed => lease.since = sent,
                 Word::Cancelled => {
@@ -243,11 +266,28 @@ impl Lease {
         if why == Stop::Lost {
             self.is_lost = true;
             self.signal.raise();
+            self.last = None;
         }
     }
 }
 
 impl Held {
+    /// Lets the lease run for so long from now, and renews it no more. Returns when Redis has been
+    /// told, or cannot be any more.
+    pub(crate) async fn run_out(&self, length: LeaseLength) {
+        let (told, known) = oneshot::channel();
+        if let Some(lease) = self.leases.lock().get_mut(&self.number) {
+            lease.last = Some(Last {
+                length,
+                is_sent: false,
+                _told: told,
+            });
+            self.leases.changed.notify_one();
+        }
+        // Never a value: it is told by being dropped.
+        let _ = known.await;
+    }
+
     /// Whether the lease is still ours, by the clock of this process. It may be over before the
     /// run has begun: the reply to the claim was long on its way, or this process was stopped.
     /// A lease that is to be handed back is ours until that is done.

@@ -300,18 +300,24 @@ impl Run {
         let lease = job.lease().clone();
         // Before they have it: they may be quick to settle it.
         self.slot.hand_out(lease.clone(), length.0);
-        let is_theirs = match place.deliver(job, lease.clone(), length.0) {
-            None => false,
+        let (is_theirs, length) = match place.deliver(job, lease.clone(), length.0) {
+            None => (false, None),
             Some(mut accepted) => tokio::select! {
                 biased;
-                accepted = &mut accepted => accepted.is_ok(),
+                accepted = &mut accepted => (accepted.is_ok(), accepted.ok().flatten()),
                 stop = &mut self.held.stop => {
                     // They may have taken it just now, and nobody can after this.
                     accepted.close();
-                    accepted.try_recv().is_ok() || stop != Ok(Stop::HandBack)
+                    let accepted = accepted.try_recv();
+                    let is_theirs = accepted.is_ok() || stop != Ok(Stop::HandBack);
+                    (is_theirs, accepted.ok().flatten())
                 }
             },
         };
+        if let Some(length) = length {
+            self.slot.hand_on(&lease, length);
+            self.held.run_out(LeaseLength(length)).await;
+        }
         if !is_theirs {
             self.slot.take_back(&lease);
             tracing::debug!("given back, because nobody took it");

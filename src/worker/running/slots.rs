@@ -186,6 +186,11 @@ impl Slot {
         self.gate().lock().hold(lease, Instant::now() + length);
     }
 
+    /// They took it, and its lease runs for so long from now, unless it has ended already.
+    pub(crate) fn hand_on(&self, lease: &Lease, length: Duration) {
+        self.gate().lock().run_out(lease, Instant::now() + length);
+    }
+
     /// They did not take it.
     pub(crate) fn take_back(&self, lease: &Lease) {
         self.slots.ended(lease);
