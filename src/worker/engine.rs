@@ -126,13 +126,6 @@ async fn drive(plan: Plan) -> Result<()> {
     let shortest = lengths.clone().min().unwrap_or(settings.lease);
     let longest = lengths.max().unwrap_or(settings.lease);
     let leases = Leases::new(shortest);
-    let runner = Runner::new(
-        handlers,
-        routes.clone(),
-        leases.clone(),
-        settings.clone(),
-        notices.clone(),
-    );
     let events = Arc::new(Events::new(store.clone(), readiness));
     let pacer = Pacer::new(
         store.clone(),
@@ -150,6 +143,14 @@ async fn drive(plan: Plan) -> Result<()> {
         pacer.clone(),
         events.clone(),
         longest.renewal(),
+    );
+    let runner = Runner::new(
+        handlers,
+        routes.clone(),
+        leases.clone(),
+        reconciler.clone(),
+        settings.clone(),
+        notices.clone(),
     );
     let lookout = Lookout::new(
         store.clone(),

@@ -1,7 +1,7 @@
 //! Consumers that pull: jobs wait in the ledger until somebody asks, and are theirs then.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use keyfall::target::{Pull, Pulled};
@@ -551,7 +551,8 @@ async fn what_cannot_be_pulled_or_extended_is_refused_with_the_rule() {
 async fn a_job_can_be_accepted_for_a_time_of_its_own() {
     let site = Site::new("pull-own-lease").await;
     let pull = Pull::new();
-    let route = pull.clone().lease(10 * SECOND).concurrency(2);
+    let route = pull.clone().lease(30 * SECOND).concurrency(2);
+    let began = Instant::now();
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     let leased = format!("keyfall:{{{}/0}}:leased", site.kind());
     for (id, length, least) in [("longer", HOUR, 3500 * SECOND), ("shorter", SECOND, ms(0))] {
@@ -573,6 +574,8 @@ async fn a_job_can_be_accepted_for_a_time_of_its_own() {
         (again.job().key().id(), again.job().attempt()),
         ("shorter", 2)
     );
+    // It was looked for when it lapsed, and not when it would have.
+    assert!(began.elapsed() < 25 * SECOND);
     let (job, lease) = again.accept_for(Duration::ZERO).unwrap();
     let settled = site.client.settle(&lease, Outcome::Done).await.unwrap();
     assert_eq!(settled, Settled::Done);

@@ -107,7 +107,14 @@ impl Reconciler {
     /// Something happened in this ledger, or will at `due`: see afterwards whether anything
     /// was left behind.
     pub(crate) fn expect(&self, served: &Served, due: Option<UnixMs>) {
-        let ahead = due.map_or(Duration::ZERO, |due| self.clock.until(due));
+        self.expect_in(
+            served,
+            due.map_or(Duration::ZERO, |due| self.clock.until(due)),
+        );
+    }
+
+    /// The same, of what will happen so long from now.
+    pub(crate) fn expect_in(&self, served: &Served, ahead: Duration) {
         let at = Instant::now() + ahead + OVERDUE + spread();
         let mut asked = self.lock();
         let earliest = asked.by_index.entry(served.index).or_insert(at);

@@ -22,6 +22,7 @@ use crate::router::{RouteEntry, Routes};
 use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
 use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
+use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::roster::Served;
 
@@ -33,6 +34,8 @@ pub(crate) struct Runner {
     handle: Handle,
     routes: Arc<Routes>,
     leases: Arc<Leases>,
+    /// Told of leases that will run out.
+    reconciler: Arc<Reconciler>,
     settings: WorkerSettings,
     default_policy: RetryPolicy,
     notices: Notices,
@@ -80,6 +83,7 @@ impl Runner {
         handle: Handle,
         routes: Arc<Routes>,
         leases: Arc<Leases>,
+        reconciler: Arc<Reconciler>,
         settings: WorkerSettings,
         notices: Notices,
     ) -> Arc<Self> {
@@ -87,6 +91,7 @@ impl Runner {
             handle,
             routes,
             leases,
+            reconciler,
             settings,
             default_policy: RetryPolicy::default(),
             notices,
@@ -317,6 +322,7 @@ impl Run {
         if let Some(length) = length {
             self.slot.hand_on(&lease, length);
             self.held.run_out(LeaseLength(length)).await;
+            self.runner.reconciler.expect_in(&self.served, length);
         }
         if !is_theirs {
             self.slot.take_back(&lease);
