@@ -5,7 +5,7 @@ use keyfall::Rerouter;
 use keyfall::target::Pull;
 use tokio::signal::unix::Signal;
 
-use super::serve::Options;
+use super::serve::{ClassicRoute, Options};
 use crate::daemon::Routes;
 use crate::daemon::config::RouteConfig;
 
@@ -13,6 +13,7 @@ use crate::daemon::config::RouteConfig;
 pub(super) struct Reload {
     pub(super) options: Options,
     pub(super) pull: Pull,
+    pub(super) classic: Option<ClassicRoute>,
     /// Those that count.
     pub(super) known: Vec<RouteConfig>,
     pub(super) routes: Routes,
@@ -35,7 +36,9 @@ impl Reload {
     /// it.
     async fn once(&mut self) -> anyhow::Result<()> {
         let config = self.options.load()?;
-        let set = self.options.routes(&config, &self.pull)?;
+        let set = self
+            .options
+            .routes(&config, &self.pull, self.classic.as_ref())?;
         if let (Some(serving), Some(read)) = (&self.tls, config.tls()) {
             serving.reload_from_config(read);
         }

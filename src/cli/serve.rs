@@ -1,6 +1,7 @@
 //! `keyfall serve`: the daemon.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use axum_server::tls_rustls::RustlsConfig;
 use keyfall::target::Pull;
@@ -9,9 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::connect::explained;
 use super::reload::Reload;
+use crate::daemon::classic::{Classic, Terms};
 use crate::daemon::config::{Args, Config, Http, RouteConfig};
 use crate::daemon::tokens::Tokens;
-use crate::daemon::{Api, RouteSet, RouteTerms, Routes, Settings, serve};
+use crate::daemon::{Api, RouteSet, RouteTerms, Routes, Settings, allow_connections, serve};
 
 #[derive(clap::Args)]
 pub(super) struct Options {
@@ -33,11 +35,16 @@ impl Options {
         })
     }
 
-    /// The routes of the file and those of the command line.
+    /// The routes of the file, those of the command line, and that of the classic interface.
     ///
     /// # Errors
     /// If they clash.
-    pub(super) fn routes(&self, config: &Config, pull: &Pull) -> anyhow::Result<RouteSet> {
+    pub(super) fn routes(
+        &self,
+        config: &Config,
+        pull: &Pull,
+        classic: Option<&ClassicRoute>,
+    ) -> anyhow::Result<RouteSet> {
         let all = [String::from("*:*:*:*")];
         let patterns = match self.patterns.as_slice() {
             [] if config.routes.is_empty() => &all,
@@ -47,11 +54,24 @@ impl Options {
         for pattern in patterns {
             router = router.try_route(pattern, pull.clone())?;
         }
-        Ok(RouteSet {
-            router,
-            terms: terms(&config.routes),
-        })
+        let mut terms = terms(&config.routes);
+        if let Some(classic) = classic {
+            let pattern = classic.terms.pattern();
+            router = router.try_route(&pattern, classic.terms.route(&classic.pull))?;
+            let of_route = RouteTerms {
+                retry: Some(classic.terms.retry()),
+                payload_limit: Some(config.http.body_limit.0),
+            };
+            terms.insert(pattern, of_route);
+        }
+        Ok(RouteSet { router, terms })
     }
+}
+
+/// The route of the classic interface, which stays what it is as long as the process.
+pub(super) struct ClassicRoute {
+    terms: Terms,
+    pull: Pull,
 }
 
 /// What each pattern says. Of routes with the same one, that of the highest priority has all jobs.
@@ -68,9 +88,9 @@ fn terms(routes: &[RouteConfig]) -> HashMap<String, RouteTerms> {
     named.collect()
 }
 
-fn settings(http: &Http, tls: Option<RustlsConfig>) -> Settings {
+fn settings(http: &Http, listen: SocketAddr, tls: Option<RustlsConfig>) -> Settings {
     Settings {
-        listen: http.listen,
+        listen,
         tls,
         body_limit: http.body_limit.0,
         header_timeout: http.header_timeout,
@@ -97,20 +117,34 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
     let hangups = signal(SignalKind::hangup())?;
     log_given(&config);
     let tls = config.tls().map(RustlsConfig::from_config);
-    let settings = settings(&config.http, tls.clone());
+    let http = settings(&config.http, config.http.listen, tls.clone());
     let scheme = if tls.is_some() { "https" } else { "http" };
     let tokens = match &config.tokens.file {
         Some(path) => Some(Box::new(Tokens::open(path)?) as _),
         None => None,
     };
     let (pull, stopping) = (Pull::new(), CancellationToken::new());
-    let set = options.routes(&config, &pull)?;
+    let classic = config.classic();
+    let classic_route = classic.as_ref().map(|(_, terms)| ClassicRoute {
+        terms: terms.clone(),
+        pull: Pull::new(),
+    });
+    let set = options.routes(&config, &pull, classic_route.as_ref())?;
+    let servers = 1 + usize::from(classic.is_some());
+    allow_connections(http.max_connections.saturating_mul(servers));
     let client = explained(config.client().connect().await, config.names_redis())?;
     let worker = config.worker(client.clone(), set.router.clone());
     let readiness = worker.readiness();
+    let classic = classic.zip(classic_route.as_ref());
+    let classic = classic.map(|((listen, terms), route)| {
+        let settings = settings(&config.http, listen, None);
+        let (client, pull) = (client.clone(), route.pull.clone());
+        Classic::new(client, pull, terms, settings, stopping.clone())
+    });
     let reload = Reload {
         options,
         pull: pull.clone(),
+        classic: classic_route,
         known: config.routes,
         routes: Routes::new(set),
         rerouter: worker.rerouter(),
@@ -122,7 +156,7 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         reload.routes.clone(),
         readiness,
         stopping.clone(),
-        settings,
+        http,
         tokens,
     );
     let serving = serve(api, |address| {
@@ -139,9 +173,20 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         stopping.cancel();
         ended
     };
+    let serving_classic = async {
+        let Some(classic) = classic else {
+            return Ok(());
+        };
+        let ended = classic.serve(|address| {
+            println!("classic interface on http://{address}");
+        });
+        let ended = ended.await;
+        stopping.cancel();
+        ended
+    };
     // The worker first: it catches the signals that ask for a stop, which can come as soon as
     // somebody was told where it listens.
-    let both = async { tokio::try_join!(biased; working, serving) };
+    let both = async { tokio::try_join!(biased; working, serving, serving_classic) };
     tokio::select! {
         biased;
         ended = both => ended?,

@@ -6,10 +6,14 @@
 //! | [`tokens`] | by which those are known who call it |
 //! | [`access`] | ties them to the HTTP API |
 //! | [`http`] | the HTTP API |
+//! | [`classic`] | the interface for clients of classic delay queues |
 
 mod access;
+pub(crate) mod classic;
 pub(crate) mod config;
 mod http;
 pub(crate) mod tokens;
 
-pub(crate) use http::{Api, RouteSet, RouteTerms, Routes, Settings, in_process, serve, shapes};
+pub(crate) use http::{
+    Api, RouteSet, RouteTerms, Routes, Settings, allow_connections, in_process, serve, shapes,
+};

@@ -36,6 +36,7 @@
 //! | [`callbacks`] | jobs that go to HTTP servers, which misbehave |
 //! | [`rerouting`] | routes that are replaced while a worker runs |
 //! | [`http`] | the HTTP API of `keyfall serve`, as its clients see it |
+//! | [`classic`] | the classic interface, as clients of such queues see it |
 //! | [`layers`] | layers of tower around the handlers of a worker |
 //! | [`mistakes`] | what the compiler says to those who write a handler that is none |
 //! | [`examples`] | each example does what it says, and ends well |
@@ -61,6 +62,7 @@ mod bulk;
 mod callbacks;
 mod cancelling;
 mod changing;
+mod classic;
 mod commands;
 mod config;
 mod crowding;

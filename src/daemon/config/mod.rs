@@ -7,15 +7,18 @@
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
 //! | [`file`](self::file), [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
-//! | [`redis_url`], [`tls`], [`routes`], [`callback`] | what more than one value takes |
+//! | [`redis_url`], [`tls`], [`classic`], [`routes`], [`callback`] | what more than one value takes |
+//! | [`networks`] | whose clients are let in without a token |
 //! | [`fault`] | what is wrong, and where |
 //!
 //! All is read before anything is refused, so that all faults are told at once.
 
 mod callback;
+mod classic;
 mod fault;
 mod file;
 mod flags;
+mod networks;
 mod redis_url;
 mod routes;
 mod rules;
@@ -27,17 +30,21 @@ mod tests;
 mod tls;
 mod value;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use keyfall::target::Pull;
 use keyfall::{Client, ClientBuilder, Router, Worker};
 
+pub(crate) use classic::Existing;
 pub(crate) use fault::{Faults, Origin};
 pub(crate) use flags::{Args, Flags, RedisFlags};
+pub(crate) use networks::Networks;
 pub(crate) use routes::RouteConfig;
-pub(crate) use settings::{Http, Log, Redis, TokensSection, WorkerSection};
+pub(crate) use settings::{ClassicSection, Http, Log, Redis, TokensSection, WorkerSection};
 
+use super::classic::Terms;
 use fault::Wrong;
 use file::File;
 use settings::Settings;
@@ -51,12 +58,14 @@ pub(crate) const DEFAULT: &str = include_str!("default.toml");
 pub(crate) struct Config {
     pub(crate) redis: Redis,
     pub(crate) http: Http,
+    pub(crate) classic: ClassicSection,
     pub(crate) worker: WorkerSection,
     pub(crate) tokens: TokensSection,
     pub(crate) log: Log,
     /// In the order of the file.
     pub(crate) routes: Vec<RouteConfig>,
     tls: Option<Arc<rustls::ServerConfig>>,
+    classic_terms: Option<Terms>,
     given: Vec<Given>,
 }
 
@@ -107,21 +116,26 @@ impl Config {
         redis_url::resolve(&mut settings.redis, &mut sources);
         let tls = tls::read(&settings.http, &mut sources);
         check_access(&settings, &mut sources);
+        let classic_terms = classic::terms(&settings, &mut sources);
+        let classic_route = classic::route(classic_terms.as_ref(), &sources);
         let Sources {
             file,
             mut faults,
             given,
             ..
         } = sources;
-        let routes = routes::read(&file, settings.http.body_limit, env, &mut faults);
+        let limit = settings.http.body_limit;
+        let routes = routes::read(&file, limit, env, classic_route, &mut faults);
         faults.or(Config {
             redis: settings.redis,
             http: settings.http,
+            classic: settings.classic,
             worker: settings.worker,
             tokens: settings.tokens,
             log: settings.log,
             routes,
             tls,
+            classic_terms,
             given,
         })
     }
@@ -135,6 +149,11 @@ impl Config {
     /// The routes. What is pulled of them is pulled from `pull`.
     pub(crate) fn router(&self, pull: &Pull) -> Router {
         routes::router(&self.routes, pull)
+    }
+
+    /// Where the classic interface listens, and what is said of it; `None` if it is off.
+    pub(crate) fn classic(&self) -> Option<(SocketAddr, Terms)> {
+        Some((self.classic.listen?, self.classic_terms.clone()?))
     }
 
     /// A worker for these routes.

@@ -89,12 +89,13 @@ pub(super) fn router(routes: &[RouteConfig], pull: &Pull) -> Router {
     router.expect("routes are checked when they are read")
 }
 
-/// Reads all of them, and says what is wrong with each. `body` is what a request can hold.
-/// `env` is the environment.
+/// Reads all of them, and says what is wrong with each. `body` is what a request can hold, `env` the
+/// environment; `classic` is a route that comes from elsewhere, and who asked for it.
 pub(super) fn read(
     file: &File<'_>,
     body: Bytes,
     env: &dyn Fn(&str) -> Option<String>,
+    classic: Option<(String, Origin)>,
     faults: &mut Faults,
 ) -> Vec<RouteConfig> {
     let pull = Pull::new();
@@ -120,7 +121,28 @@ pub(super) fn read(
             }
         }
     }
+    if let Some((pattern, at)) = classic {
+        let clashes = |(route, _): &&(RouteConfig, _)| {
+            let alone = route.add_to(Router::new(), &pull);
+            alone.is_ok_and(|alone| alone.try_route(&pattern, Pull::new()).is_err())
+        };
+        if let Some((rival, place)) = known.iter().find(clashes) {
+            faults.add(at, "classic.prefix", classic_clash(&pattern, rival, place));
+        }
+    }
     known.into_iter().map(|(route, _)| route).collect()
+}
+
+fn classic_clash(pattern: &str, rival: &RouteConfig, place: &Origin) -> Wrong {
+    Wrong::new(
+        format_args!(
+            "its route `{pattern}` clashes with `{}` at {place}: both have the same rank and can \
+             match the same key",
+            rival.pattern
+        ),
+        "leave that route out, make it more specific, give it another `priority`, or keep the \
+         topics below another prefix",
+    )
 }
 
 fn clash(route: &RouteConfig, rival: Option<&(RouteConfig, Origin)>) -> Wrong {

@@ -6,6 +6,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::classic::{Existing, TopicPrefix};
+use super::networks::Networks;
 use super::redis_url::RedisUrl;
 use super::rules::{at_least_one, lease, longer_than_zero, namespace, size, up_to_a_day, wait};
 use super::setting::{Section, Setting, first, settings};
@@ -63,6 +65,24 @@ settings! {
         access_log: bool = "true";
         /// How long a stop lets requests end that have begun.
         grace: Duration = "10s" where up_to_a_day;
+    }
+
+    /// The interface for clients of classic delay queues. Its limits are those of [http].
+    classic: ClassicSection {
+        /// Where to listen; without it, nowhere. Such clients know the port 9277. Without `allow`,
+        /// only an address that this machine alone can reach.
+        listen: Option<SocketAddr>, like "127.0.0.1:9277";
+        /// What the keys of its jobs begin with, app:module. A topic is the third segment.
+        prefix: Option<TopicPrefix>, like "app1:queue";
+        /// How long a consumer has a job whose push does not say, before another one gets it.
+        ttr: Duration = "60s" where lease;
+        /// What becomes of a push whose id exists: it can "replace" the job, or "refuse".
+        existing: Existing = "replace";
+        /// How often a job is delivered at the most, before it becomes a dead letter. Without end,
+        /// if it is not given.
+        deliveries: Option<NonZeroU32>, like "100";
+        /// The networks that may use it beside this machine: its clients know no tokens.
+        allow: Option<Networks>, like "10.0.0.0/8, fd00::/8";
     }
 
     /// How jobs are run.

@@ -10,8 +10,8 @@ use keyfall::JobKey;
 use serde::de::{DeserializeOwned, Deserializer};
 use tokio::time::timeout;
 
-use super::Api;
 use super::problem::Problem;
+use super::{Api, Settings};
 
 /// How much of a body that is too large is read all the same, so that a client that is still
 /// sending gets to read the answer.
@@ -24,19 +24,27 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
-        let patience = api.settings.body_timeout;
-        let bytes = timeout(patience, whole(request, api.settings.body_limit));
-        let Ok(bytes) = bytes.await else {
-            return Err(Problem::too_slow(patience));
-        };
-        let bytes = bytes?;
-        let bytes: &[u8] = if bytes.trim_ascii().is_empty() {
-            b"{}"
-        } else {
-            &bytes
-        };
-        read(bytes).map(Body)
+        received(request, &api.settings).await.map(Body)
     }
+}
+
+/// A body in JSON, within the limits of size and time. No body is `{}`.
+pub(in crate::daemon) async fn received<T: DeserializeOwned>(
+    request: Request,
+    settings: &Settings,
+) -> Result<T, Problem> {
+    let patience = settings.body_timeout;
+    let bytes = timeout(patience, whole(request, settings.body_limit));
+    let Ok(bytes) = bytes.await else {
+        return Err(Problem::too_slow(patience));
+    };
+    let bytes = bytes?;
+    let bytes: &[u8] = if bytes.trim_ascii().is_empty() {
+        b"{}"
+    } else {
+        &bytes
+    };
+    read(bytes)
 }
 
 /// The whole body, if it is not larger than this.

@@ -39,7 +39,7 @@ pub(super) struct Guest<I> {
 /// What a connection does when all that it was given has been passed to the system. If it breaks
 /// before, that is dropped. Each request has it as an extension.
 #[derive(Clone, Default)]
-pub(super) struct Sent(Arc<Mutex<Vec<Call>>>);
+pub(in crate::daemon) struct Sent(Arc<Mutex<Vec<Call>>>);
 
 type Call = Box<dyn FnOnce() + Send>;
 

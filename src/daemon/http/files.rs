@@ -7,7 +7,7 @@ const OWN: u64 = 64;
 
 /// Raises the limit of this process, which is 1024 where services are usually started, so that it
 /// does not stand in the way of so many connections.
-pub(super) fn allow(connections: usize) {
+pub(crate) fn allow_connections(connections: usize) {
     let wanted = (connections as u64).saturating_add(OWN);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // No limit is `None`.

@@ -24,30 +24,53 @@ const LONGEST_ID: usize = 128;
 /// What needs no token: whether the daemon is well, and what it offers.
 pub(super) const OPEN: [&str; 3] = ["/livez", "/readyz", "/v1/openapi.json"];
 
+/// What an answer says beside its status, for the log.
+#[derive(Clone, Copy)]
+pub(in crate::daemon) struct Code(pub(in crate::daemon) u8);
+
 pub(super) async fn pass(
     State(api): State<Arc<Api>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
-    let began = Instant::now();
-    let id = request_id(&request);
-    let method = request.method().clone();
-    let path = request.extensions().get::<MatchedPath>().cloned();
-    let path = path.as_ref().map_or("", MatchedPath::as_str);
-    let span = info_span!("request", id = id.to_str().unwrap_or_default());
-    let answered = async {
-        let (token, admitted) = admit(&api, peer, path, &mut request);
+    let is_logged = api.settings.access_log;
+    let answer = move |mut request: Request| async move {
+        let (token, admitted) = admit(&api, peer, &mut request);
         let answer = match admitted {
             Ok(()) => next.run(request).await,
             Err(problem) => problem.into_response(),
         };
-        if api.settings.access_log {
+        (token, answer)
+    };
+    told(is_logged, peer, request, answer).await
+}
+
+/// Has a request answered, under the id that it came with or a new one, and logs it. With the
+/// answer comes the name of the token, if there was one.
+pub(in crate::daemon) async fn told<F>(
+    is_logged: bool,
+    peer: SocketAddr,
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response
+where
+    F: Future<Output = (Option<String>, Response)>,
+{
+    let began = Instant::now();
+    let id = request_id(&request);
+    let method = request.method().clone();
+    let path = path(&request);
+    let span = info_span!("request", id = id.to_str().unwrap_or_default());
+    let answered = async {
+        let (token, answer) = answer(request).await;
+        if is_logged {
             info!(
                 target: "keyfall::access",
                 %method,
                 path,
                 status = answer.status().as_u16(),
+                code = answer.extensions().get::<Code>().map(|code| code.0),
                 ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
                 token,
                 %peer,
@@ -65,10 +88,9 @@ pub(super) async fn pass(
 fn admit(
     api: &Arc<Api>,
     peer: SocketAddr,
-    path: &str,
     request: &mut Request,
 ) -> (Option<String>, Result<(), Problem>) {
-    if OPEN.contains(&path) {
+    if OPEN.contains(&&*path(request)) {
         return (None, Ok(()));
     }
     let caller = Caller::identify(api, request.headers());
@@ -84,6 +106,12 @@ fn admit(
         request.extensions_mut().insert(caller);
     });
     (token, admitted)
+}
+
+/// The path as the router knows it; empty if it does not.
+fn path(request: &Request) -> String {
+    let path = request.extensions().get::<MatchedPath>();
+    path.map_or_else(String::new, |path| path.as_str().to_owned())
 }
 
 /// The id that the request came with, or a new one.

@@ -18,7 +18,7 @@
 //! | [`audit`] | whether every job is accounted for |
 //! | [`instances`] | who runs what |
 //! | [`routes`](self::routes) | what the routes say of a job |
-//! | [`pull`] | hands out jobs, and takes back their leases |
+//! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] when they are gone |
 //! | [`health`] | whether it lives, and whether it can serve |
 //! | [`openapi`] | the document that describes all of it |
 //! | [`wire`] | how jobs, times and payloads look in JSON |
@@ -36,6 +36,7 @@ mod count;
 mod dead;
 mod files;
 mod front;
+mod handing_over;
 mod health;
 mod instances;
 mod jobs;
@@ -70,7 +71,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes as calls;
 
 pub(crate) use auth::{Grant, Scope, Tokens};
+pub(super) use body::received;
+pub(super) use connections::Sent;
+pub(crate) use files::allow_connections;
+pub(super) use front::{Code, told};
+pub(super) use handing_over::handed_over;
+pub(super) use pull::LONGEST_WAIT;
 pub(crate) use routes::{RouteSet, RouteTerms, Routes};
+pub(super) use server::listen;
 pub(crate) use server::serve;
 pub(crate) use settings::Settings;
 

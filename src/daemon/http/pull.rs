@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use axum::body::{Body as Answer, Bytes};
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use futures_util::future::join_all;
-use futures_util::stream;
 use keyfall::target::Pulled;
 use keyfall::{Client, Extended, Kind, Lease, Outcome, Settled};
 use serde::{Deserialize, Serialize};
@@ -16,15 +13,13 @@ use utoipa::ToSchema;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::connections::Sent;
+use super::handing_over::handed_over;
 use super::problem::Problem;
 use super::routes::Routes;
 use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
 
-/// So much of an answer is written at once. Between two parts its jobs can go back.
-const PART: usize = 64 * 1024;
-
 /// The longest that a pull holds its connection. Proxies between cut longer ones.
-const LONGEST_WAIT: Duration = Duration::from_secs(180);
+pub(in crate::daemon) const LONGEST_WAIT: Duration = Duration::from_secs(180);
 
 /// How many jobs one pull hands out at the most, and how many leases one call names.
 const MOST: usize = 1000;
@@ -186,43 +181,9 @@ pub(super) async fn pull(
         jobs: pulled.iter().map(PulledJobOut::from).collect(),
     };
     let text = serde_json::to_vec(&out).expect("texts and numbers are JSON");
-    let kind = HeaderValue::from_static("application/json");
-    // So the connection has nothing to add, such as the mark of an end.
-    let length = HeaderValue::from(text.len());
-    let head = [
-        (header::CONTENT_TYPE, kind),
-        (header::CONTENT_LENGTH, length),
-    ];
-    Ok((head, handed_over(text.into(), pulled, sent)).into_response())
-}
-
-/// An answer whose jobs are the consumer's once its last byte has gone. If the connection breaks
-/// before, they go back; and if one of them goes back before, the answer has no end, so that nobody
-/// takes it for theirs.
-fn handed_over(text: Bytes, pulled: Vec<Pulled>, sent: Sent) -> Answer {
-    let parts = stream::try_unfold((text, pulled), move |(mut text, pulled)| {
-        let sent = sent.clone();
-        async move {
-            if text.is_empty() {
-                return Ok(None);
-            }
-            if pulled.iter().any(Pulled::has_gone_back) {
-                let error = "the worker stopped before the jobs were handed out";
-                return Err(std::io::Error::other(error));
-            }
-            let part = text.split_to(text.len().min(PART));
-            if !text.is_empty() {
-                return Ok(Some((part, (text, pulled))));
-            }
-            // Asked for now, it is written next.
-            sent.then(|| {
-                // One that goes back in this instant will be found gone by its consumer.
-                pulled.into_iter().for_each(|one| drop(one.accept()));
-            });
-            Ok(Some((part, (text, Vec::new()))))
-        }
-    });
-    Answer::from_stream(parts)
+    // One that goes back in this instant will be found gone by its consumer.
+    let accept = |one: Pulled| drop(one.accept());
+    Ok(handed_over(text, pulled, sent, accept))
 }
 
 impl From<&Pulled> for PulledJobOut {

@@ -5,34 +5,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::Router;
 use axum_server::tls_rustls::RustlsAcceptor;
 use axum_server::{Handle, Server};
 use hyper_util::rt::TokioTimer;
+use tokio_util::sync::CancellationToken;
 
 use super::connections::Door;
-use super::{Api, files, router};
+use super::{Api, Settings, router};
 
 /// What a connection buffers of what it reads; also the largest head of a request.
 const BUFFER: usize = 64 * 1024;
 
-/// Serves until told to stop, and until the calls that were under way have ended; pulls end at
-/// once. `bound` is told where it listens.
+/// Serves the API until told to stop, and until the calls that were under way have ended; pulls end
+/// at once. `bound` is told where it listens.
 pub(crate) async fn serve(api: Api, bound: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
-    let settings = api.settings.clone();
+    let (settings, stopping) = (api.settings.clone(), api.stopping.clone());
+    listen("http", &settings, &stopping, router(Arc::new(api)), bound).await
+}
+
+/// The same with other calls; `section` is where the address is configured.
+pub(in crate::daemon) async fn listen(
+    section: &str,
+    settings: &Settings,
+    stopping: &CancellationToken,
+    router: Router,
+    bound: impl FnOnce(SocketAddr),
+) -> anyhow::Result<()> {
     let listen = settings.listen;
     let tls = settings.tls.clone();
     let listener = std::net::TcpListener::bind(listen)
-        .with_context(|| format!("http.listen: {listen} cannot be listened on"))?;
+        .with_context(|| format!("{section}.listen: {listen} cannot be listened on"))?;
     listener.set_nonblocking(true)?;
-    files::allow(settings.max_connections);
     bound(listener.local_addr()?);
-    let (handle, stopping) = (Handle::new(), api.stopping.clone());
-    let stop = handle.clone();
+    let (handle, stopping) = (Handle::new(), stopping.clone());
+    let (stop, grace) = (handle.clone(), settings.grace);
     tokio::spawn(async move {
         stopping.cancelled().await;
-        stop.graceful_shutdown(Some(settings.grace));
+        stop.graceful_shutdown(Some(grace));
     });
-    let service = router(Arc::new(api)).into_make_service_with_connect_info::<SocketAddr>();
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let door = Door::new(settings.max_connections, settings.body_timeout);
     let server = axum_server::from_tcp(listener)?.handle(handle);
     match tls {

@@ -1,0 +1,72 @@
+//! The leases of what was popped here, by id: a finish names no topic and no lease.
+//!
+//! It saves the search for an id, and nothing depends on it: what is not in it, or no longer true,
+//! is looked for in all topics.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use keyfall::Lease;
+
+/// No fewer are looked through for those that have lapsed.
+const FEW: usize = 1024;
+
+#[derive(Default)]
+pub(super) struct Handed(Mutex<Leases>);
+
+#[derive(Default)]
+struct Leases {
+    by_id: HashMap<String, (Lease, Instant)>,
+    /// How many there were when those that had lapsed were last dropped.
+    kept: usize,
+}
+
+impl Handed {
+    /// A job is in the hands of a consumer for so long.
+    pub(super) fn remember(&self, lease: Lease, length: Duration) {
+        let now = Instant::now();
+        let mut leases = self.lock();
+        if leases.by_id.len() >= 2 * leases.kept.max(FEW) {
+            leases.by_id.retain(|_, (_, until)| *until > now);
+            leases.kept = leases.by_id.len();
+        }
+        let id = lease.key().id().to_owned();
+        leases.by_id.insert(id, (lease, now + length));
+    }
+
+    /// The lease of a job that is to be finished. `id` is that of its key.
+    pub(super) fn take(&self, id: &str) -> Option<Lease> {
+        self.lock().by_id.remove(id).map(|(lease, _)| lease)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Leases> {
+        self.0.lock().expect("no panic while held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(id: usize) -> Lease {
+        format!("app1:queue:a:{id}@ab-{id}").parse().unwrap()
+    }
+
+    #[test]
+    fn the_latest_delivery_counts_and_what_has_lapsed_is_dropped() {
+        let handed = Handed::default();
+        let hour = Duration::from_secs(3600);
+        handed.remember(lease(1), hour);
+        let later: Lease = "app1:queue:b:1@cd-1".parse().unwrap();
+        handed.remember(later.clone(), hour);
+        assert_eq!(handed.take("1"), Some(later));
+        assert_eq!(handed.take("1"), None);
+        handed.remember(lease(2), hour);
+        for id in 3..10 * FEW {
+            handed.remember(lease(id), Duration::ZERO);
+        }
+        assert!(handed.lock().by_id.len() <= 2 * FEW);
+        assert_eq!(handed.take("2"), Some(lease(2)));
+    }
+}
