@@ -1,6 +1,7 @@
 //! Handlers: async functions whose arguments are made from the job, and whose return value
 //! says how it ends.
 
+mod attendant;
 mod cancel;
 mod debug;
 mod endpoint;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
+pub(crate) use attendant::{Attendance, Attendant};
 pub use cancel::CancelSignal;
 pub use debug::debug_handler;
 pub use endpoint::{Endpoint, JobService};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tower_layer::Layer;
 
-use super::{Endpoint, Handler, Job, JobService, Outcome, Pull};
+use super::{Attendant, Endpoint, Handler, Job, JobService, Outcome, Pull};
 use crate::error::{Error, ErrorKind, Result};
 use crate::retry::RetryPolicy;
 use crate::settings::LEASES;
@@ -38,6 +38,8 @@ pub(crate) struct RouteOptions {
     pub(crate) hands_over: bool,
     /// Why the handler cannot be used, with the remedy.
     pub(crate) fault: Option<String>,
+    /// What has to run beside its handler.
+    pub(crate) attendant: Option<Attendant>,
 }
 
 impl<S: Send + Sync + 'static> Route<S> {

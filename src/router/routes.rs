@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Entry;
 use crate::error::Result;
-use crate::handler::{Endpoint, Names, Pull, Rate, names};
+use crate::handler::{Attendant, Endpoint, Names, Pull, Rate, names};
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
@@ -35,6 +35,7 @@ pub(crate) struct RouteEntry {
     pub(crate) pull: Option<Pull>,
     /// Its runs end with their jobs in other hands.
     pub(crate) hands_over: bool,
+    pub(crate) attendant: Option<Attendant>,
 }
 
 impl Routes {
@@ -96,6 +97,7 @@ impl RouteEntry {
             rate: entry.route.options.rate,
             pull: entry.route.options.pull,
             hands_over: entry.route.options.hands_over,
+            attendant: entry.route.options.attendant,
         }
     }
 }

@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{self, Plan};
@@ -16,7 +17,8 @@ use super::running::limits::Limits;
 use super::{Log, routes};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
-use crate::router::Router;
+use crate::handler::Attendance;
+use crate::router::{Router, Routes};
 use crate::settings::WorkerSettings;
 
 /// Gives a [`Worker`](super::Worker) other routes while it runs. Its clones do the same.
@@ -71,6 +73,8 @@ struct Running {
     ready: CancellationToken,
     retired: CancellationToken,
     end: oneshot::Receiver<Result<()>>,
+    /// They end when this is dropped.
+    _attendants: JoinSet<()>,
 }
 
 impl Rerouter {
@@ -136,6 +140,7 @@ impl Staff {
     fn start(&self, router: Router) -> Result<Running> {
         let (ready, retired) = (CancellationToken::new(), self.gently.child_token());
         let routes = routes(router)?;
+        let attendants = self.attend(&routes);
         let plan = Plan {
             link: self.client.settings().link.clone(),
             allow_eviction: self.client.settings().allow_eviction,
@@ -167,7 +172,23 @@ impl Staff {
             ready,
             retired,
             end,
+            _attendants: attendants,
         })
+    }
+
+    /// Starts what runs beside the handlers of these routes.
+    fn attend(&self, routes: &Routes) -> JoinSet<()> {
+        let mut attendants = JoinSet::new();
+        for route in &routes.routes {
+            if let Some(attendant) = &route.attendant {
+                attendants.spawn(attendant.attend(Attendance {
+                    client: self.client.clone(),
+                    retry: route.retry.clone().unwrap_or_default(),
+                    lease: route.lease.unwrap_or(self.settings.lease.0),
+                }));
+            }
+        }
+        attendants
     }
 }
 
