@@ -33,6 +33,11 @@ impl Lease {
     pub(crate) fn token(&self) -> &str {
         &self.token
     }
+
+    /// By whom the job was claimed.
+    pub(crate) fn claimer(&self) -> &str {
+        self.token.split_once('-').map_or("", |(lane, _)| lane)
+    }
 }
 
 impl fmt::Display for Lease {

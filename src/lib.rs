@@ -66,7 +66,7 @@
 //! `settings`, `prefix`, `flaw` and `names` know nothing of Redis; `store` is the only one that
 //! speaks it, through the scripts in `lua/`; `client` is the producer's side; `routing`, `handler`
 //! and `router` find and call handlers, and `ending` says what follows; `worker` ties them
-//! together, and `testing` does without Redis.
+//! together; `target` has handlers that hand jobs to others, and `testing` does without Redis.
 #![deny(missing_docs)]
 
 mod client;

@@ -75,6 +75,27 @@ impl Names {
         format!("__keyevent@{database}__:expired")
     }
 
+    /// List beside the list of a target: leases that consumers have done with, in the Redis of
+    /// the target.
+    #[cfg(feature = "worker")]
+    pub(crate) fn receipts(list: &str) -> String {
+        format!("{list}:done")
+    }
+
+    /// String beside the stream of a target: id; no entry up to this one has to be looked at any
+    /// more.
+    #[cfg(feature = "worker")]
+    pub(crate) fn settled(stream: &str, group: &str) -> String {
+        format!("{stream}:{group}:settled")
+    }
+
+    /// String beside the stream of a target, which expires: somebody looks after the entries of
+    /// workers that are gone.
+    #[cfg(feature = "worker")]
+    pub(crate) fn sweep(stream: &str, group: &str) -> String {
+        format!("{stream}:{group}:sweep")
+    }
+
     /// The keys of one ledger.
     pub(crate) fn ledger(&self, kind: &Kind) -> LedgerNames {
         // One shard for each kind so far; the number is part of the name from the start.

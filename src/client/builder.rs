@@ -143,6 +143,13 @@ impl ClientBuilder {
         store::check_url(&self.url, &self.settings.link)
     }
 
+    /// The way to the same server, for lists and streams that are not of Keyfall.
+    #[cfg(feature = "worker")]
+    pub(crate) fn outlet(&self) -> Result<store::Outlet> {
+        self.validate()?;
+        store::Outlet::new(&self.url, &self.settings)
+    }
+
     fn validate(&self) -> Result<()> {
         let ClientSettings {
             namespace,

@@ -10,7 +10,7 @@ use crate::handler::{News, Outcome};
 use crate::lease::Lease;
 use crate::record::Record;
 use crate::retry::RetryPolicy;
-use crate::settings::LEASES;
+use crate::settings::{BATCH, LEASES};
 use crate::store::{Claimed, Extent, Found, Settlement, Verb, Word};
 
 /// A call to [`Client::settle`]; sent when it is awaited.
@@ -99,6 +99,46 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Extends many, each as [`extend`](Self::extend) does. The answers are in their order.
+    pub(crate) async fn extend_all(
+        &self,
+        leases: &[&Lease],
+        length: Duration,
+    ) -> Result<Vec<Extended>> {
+        let mut extended = Vec::with_capacity(leases.len());
+        for of_kind in leases.chunk_by(|a, b| a.key().kind() == b.key().kind()) {
+            for batch in of_kind.chunks(BATCH) {
+                extended.extend(self.extend_of_kind(batch, length).await?);
+            }
+        }
+        Ok(extended)
+    }
+
+    /// Extends leases of the same kind, of which there is one at least.
+    async fn extend_of_kind(&self, leases: &[&Lease], length: Duration) -> Result<Vec<Extended>> {
+        let book = self.book(leases[0].key())?;
+        let pair = |lease: &&Lease| (lease.key().id().to_owned(), lease.token().to_owned());
+        let pairs: Vec<_> = leases.iter().map(pair).collect();
+        let until = self.deadline();
+        let extent = Extent::AtLeast(length);
+        let (answers, _) = book.ledger.renew(&pairs, extent, until).await?;
+        let extended = leases.iter().zip(answers).map(|(lease, answered)| {
+            let extended = match answered.answer {
+                Word::Renewed => Extended::Extended,
+                Word::Cancelled => Extended::Cancelled,
+                Word::Gone => return Ok(Extended::Gone),
+                Word::Foreign => return Ok(Extended::Taken),
+                other => return Err(out_of_place(other)),
+            };
+            let news = News::Extended((*lease).clone(), length);
+            self.audience().tell(&news);
+            Ok(extended)
+        });
+        extended.collect()
+    }
+}
+
 impl SettleLease<'_> {
     /// The policy of a job that has none of its own. Defaults to [`RetryPolicy::default`].
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
@@ -184,26 +224,9 @@ impl<'a> IntoFuture for ExtendLease<'a> {
                     format!("a lease of {:?} must be from 1 s to 1 day", self.length),
                 ));
             }
-            let key = self.lease.key();
-            let book = self.client.book(key)?;
-            let pair = (key.id().to_owned(), self.lease.token().to_owned());
-            let until = self.client.deadline();
-            let (answers, _) = book
-                .ledger
-                .renew(&[pair], Extent::AtLeast(self.length), until)
-                .await?;
-            let is_longer = matches!(answers[0].answer, Word::Renewed | Word::Cancelled);
-            if is_longer {
-                let news = News::Extended(self.lease.clone(), self.length);
-                self.client.audience().tell(&news);
-            }
-            Ok(match answers[0].answer {
-                Word::Renewed => Extended::Extended,
-                Word::Cancelled => Extended::Cancelled,
-                Word::Gone => Extended::Gone,
-                Word::Foreign => Extended::Taken,
-                other => return Err(out_of_place(other)),
-            })
+            let leases = [self.lease];
+            let extended = self.client.extend_of_kind(&leases, self.length).await?;
+            Ok(extended[0])
         })
     }
 }

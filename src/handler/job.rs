@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
@@ -130,10 +130,17 @@ impl Job {
         self.0.fence
     }
 
-    /// What this attempt is known by at whoever it is passed on to: no other attempt of any job has
-    /// the same, so whoever remembers it does nothing twice.
+    /// What this attempt is known by at whoever it is passed on to, so that who remembers it does
+    /// nothing twice. The same for the same attempt, however often it is passed on, and for no other:
+    /// an attempt that a worker gives back because it stops is due as before, one that was requeued
+    /// is due anew.
     pub fn idempotency_key(&self) -> String {
-        format!("{}#{}", self.0.key, self.0.fence)
+        let millis = |time: SystemTime| {
+            let since = time.duration_since(UNIX_EPOCH);
+            since.unwrap_or_default().as_millis()
+        };
+        let (first, due) = (millis(self.first_scheduled_at()), millis(self.due()));
+        format!("{}@{first}-{due}-{}", self.0.key, self.0.attempt)
     }
 
     /// The right to run it, by which it is [settled](crate::Client::settle). Whoever is given it

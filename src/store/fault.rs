@@ -42,6 +42,8 @@ enum Class {
     NoScript,
     /// The server did not let us in.
     Refused,
+    /// A key holds something of another type.
+    WrongType,
     /// Trying again at once changes nothing.
     Final,
 }
@@ -175,7 +177,7 @@ impl Fault {
                 "check user, password and the rights of the ACL user",
             ),
             (_, "WRONGTYPE") => (
-                Class::Final,
+                Class::WrongType,
                 ErrorKind::Damaged,
                 "a key of the ledger holds something that Keyfall did not write",
             ),
@@ -230,13 +232,18 @@ impl Fault {
             Class::Refused => Some(Ailment::Refusing),
             Class::Demoted => Some(Ailment::ReadOnly),
             Class::Final if self.error.kind() == ErrorKind::ReadOnly => Some(Ailment::ReadOnly),
-            Class::Final | Class::NoScript => None,
+            Class::Final | Class::WrongType | Class::NoScript => None,
         }
     }
 
     #[cfg(feature = "worker")]
     pub(crate) fn error(&self) -> &Error {
         &self.error
+    }
+
+    #[cfg(feature = "worker")]
+    pub(crate) fn is_wrong_type(&self) -> bool {
+        self.class == Class::WrongType
     }
 
     pub(crate) fn is_no_script(&self) -> bool {

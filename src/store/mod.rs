@@ -14,6 +14,7 @@
 //! | [`pause`] | pausing kinds, and resuming them |
 //! | [`audit`] | looking for what is wrong in a ledger, and mending it |
 //! | [`url`], `tls` | where a server is, and how it is known to be the right one |
+//! | [`outlet`] | the Redis of a target: a list or a stream of somebody else |
 //! | [`server`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
 
 mod audit;
@@ -30,6 +31,8 @@ mod ledger;
 mod letters;
 mod link;
 mod list;
+#[cfg(feature = "worker")]
+mod outlet;
 #[cfg(feature = "worker")]
 mod pace;
 mod pause;
@@ -69,6 +72,8 @@ pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
+#[cfg(feature = "worker")]
+pub(crate) use outlet::{EntryId, Outlet, Standing};
 #[cfg(feature = "worker")]
 pub(crate) use pace::Round;
 pub(crate) use produce::{Change, Mode, Placement, Update, When};

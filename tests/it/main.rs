@@ -14,6 +14,8 @@
 //! | [`limits`] | what is refused, with the rule and the remedy |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
 //! | [`handing_over`] | jobs that a handler hands to somebody else |
+//! | [`lists`] | jobs that go into a Redis list, and come again until they are acknowledged |
+//! | [`streams`] | jobs that go into a Redis stream, and what its group says of them |
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
 //! | [`killed`] | worker processes that are killed |
@@ -82,6 +84,7 @@ mod killed;
 mod layers;
 mod letters;
 mod limits;
+mod lists;
 mod log;
 mod mistakes;
 mod operating;
@@ -102,6 +105,7 @@ mod shell;
 mod site;
 mod stage;
 mod strangers;
+mod streams;
 mod successors;
 mod terminal;
 mod terms;

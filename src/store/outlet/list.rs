@@ -1,0 +1,44 @@
+//! Lists: documents that others take, and the leases that they put beside it when they are done.
+
+use super::{Outlet, Place};
+use crate::error::Result;
+use crate::names::Names;
+
+impl Outlet {
+    /// Appends a document to a list.
+    pub(crate) async fn push(&self, list: &str, document: &[u8]) -> Result<()> {
+        let mut cmd = redis::cmd("RPUSH");
+        cmd.arg(list).arg(document);
+        self.ask(&place(list), &cmd).await
+    }
+
+    /// The oldest of what was put beside this list; it stays there.
+    pub(crate) async fn receipts(&self, list: &str, most: usize) -> Result<Vec<Vec<u8>>> {
+        let receipts = Names::receipts(list);
+        let mut cmd = redis::cmd("LRANGE");
+        cmd.arg(&receipts).arg(0).arg(most - 1);
+        self.ask(&place(&receipts), &cmd).await
+    }
+
+    /// Removes these from beside the list, each as often as it is named.
+    pub(crate) async fn forget(&self, list: &str, dealt_with: &[Vec<u8>]) -> Result<()> {
+        if dealt_with.is_empty() {
+            return Ok(());
+        }
+        let receipts = Names::receipts(list);
+        let mut pipeline = redis::pipe();
+        for receipt in dealt_with {
+            pipeline
+                .cmd("LREM")
+                .arg(&receipts)
+                .arg(1)
+                .arg(receipt)
+                .ignore();
+        }
+        self.ask_many(&place(&receipts), &pipeline).await
+    }
+}
+
+fn place(key: &str) -> Place<'_> {
+    Place { what: "list", key }
+}

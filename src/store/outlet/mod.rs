@@ -1,0 +1,88 @@
+//! The Redis of a target: a list or a stream that belongs to others, on this Redis or any other.
+
+mod entry_id;
+mod list;
+mod stream;
+
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, FromRedisValue, Pipeline, Value};
+
+use super::fault::Fault;
+use super::link::{Link, Request};
+use super::{from_value, url};
+use crate::error::{Error, ErrorKind, Result};
+use crate::settings::ClientSettings;
+
+pub(crate) use entry_id::EntryId;
+pub(crate) use stream::Standing;
+
+/// The way to a Redis that holds lists and streams. Calls that are made at the same time travel
+/// together.
+pub(crate) struct Outlet {
+    link: Link,
+    patience: Duration,
+}
+
+impl Outlet {
+    /// Opens nothing yet.
+    pub(crate) fn new(url: &str, settings: &ClientSettings) -> Result<Self> {
+        let client = url::client(url, &settings.link)?;
+        Ok(Outlet {
+            link: Link::new(client, &settings.link),
+            patience: settings.call_timeout,
+        })
+    }
+
+    /// Where it is; without credentials.
+    pub(crate) fn address(&self) -> String {
+        self.link.address()
+    }
+
+    async fn ask<T: FromRedisValue>(&self, place: &Place<'_>, cmd: &Cmd) -> Result<T> {
+        self.send(place, Request::One(cmd)).await
+    }
+
+    async fn ask_many<T: FromRedisValue>(
+        &self,
+        place: &Place<'_>,
+        pipeline: &Pipeline,
+    ) -> Result<T> {
+        self.send(place, Request::Many(pipeline)).await
+    }
+
+    async fn send<T: FromRedisValue>(&self, place: &Place<'_>, request: Request<'_>) -> Result<T> {
+        from_value(self.try_send(place, request).await?)
+    }
+
+    async fn try_send(&self, place: &Place<'_>, request: Request<'_>) -> Result<Value, Error> {
+        let until = Instant::now() + self.patience;
+        match self.link.send(request, until).await {
+            Ok(answer) => Ok(answer.value),
+            Err(fault) => Err(self.explained(place, fault)),
+        }
+    }
+
+    fn explained(&self, place: &Place<'_>, fault: Fault) -> Error {
+        let Place { what, key } = place;
+        if fault.is_wrong_type() {
+            let address = self.address();
+            return Error::new(
+                ErrorKind::Damaged,
+                format!(
+                    "`{key}` in the Redis at {address} is no {what}: name another key, or delete \
+                     what is there"
+                ),
+            );
+        }
+        let error = Error::from(fault);
+        Error::new(error.kind(), format!("{what} `{key}`: {error}"))
+    }
+}
+
+/// What a call is about, for whoever reads that it failed.
+struct Place<'a> {
+    /// A list, or a stream.
+    what: &'static str,
+    key: &'a str,
+}

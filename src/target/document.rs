@@ -1,0 +1,124 @@
+//! A job as others read it: one JSON document, or the fields of an entry.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::handler::Job;
+
+/// A job as others read it; the names are those of a job that is pulled over HTTP.
+#[derive(Serialize)]
+pub(super) struct Document<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+    attempt: u32,
+    max_attempts: u32,
+    due: String,
+    first_scheduled_at: String,
+    lag_ms: u64,
+    fence: u64,
+    headers: BTreeMap<&'a str, &'a str>,
+    idempotency_key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
+}
+
+impl<'a> Document<'a> {
+    /// With its lease, if whoever reads it is to end it.
+    pub(super) fn of(job: &'a Job, with_lease: bool) -> Self {
+        let payload: Option<&RawValue> = serde_json::from_slice(job.payload()).ok();
+        let encoded = || BASE64_STANDARD.encode(job.payload());
+        Document {
+            key: job.key().as_str(),
+            payload_base64: payload.is_none().then(encoded),
+            payload,
+            attempt: job.attempt(),
+            max_attempts: job.max_attempts(),
+            due: written(job.due()),
+            first_scheduled_at: written(job.first_scheduled_at()),
+            lag_ms: u64::try_from(job.lag().as_millis()).unwrap_or(u64::MAX),
+            fence: job.fence(),
+            headers: job.headers().iter().collect(),
+            idempotency_key: job.idempotency_key(),
+            lease: with_lease.then(|| job.lease().to_string()),
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("texts and numbers can be written")
+    }
+
+    /// What is no text is JSON.
+    pub(super) fn into_fields(self) -> Vec<(&'static str, Vec<u8>)> {
+        let headers = serde_json::to_vec(&self.headers).expect("texts can be written");
+        let payload = match (self.payload, self.payload_base64) {
+            (_, Some(text)) => ("payload_base64", text.into_bytes()),
+            (json, None) => ("payload", json.map_or("null", RawValue::get).into()),
+        };
+        let mut fields = vec![
+            ("key", self.key.into()),
+            payload,
+            ("attempt", self.attempt.to_string().into_bytes()),
+            ("max_attempts", self.max_attempts.to_string().into_bytes()),
+            ("due", self.due.into_bytes()),
+            ("first_scheduled_at", self.first_scheduled_at.into_bytes()),
+            ("lag_ms", self.lag_ms.to_string().into_bytes()),
+            ("fence", self.fence.to_string().into_bytes()),
+            ("headers", headers),
+            ("idempotency_key", self.idempotency_key.into_bytes()),
+        ];
+        fields.extend(self.lease.map(|lease| ("lease", lease.into_bytes())));
+        fields
+    }
+}
+
+/// RFC 3339; what lies beyond the years that a calendar has, as its last instant.
+fn written(time: SystemTime) -> String {
+    format!("{:.3}", Timestamp::try_from(time).unwrap_or(Timestamp::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(job: &Job, with_lease: bool) -> Value {
+        serde_json::from_slice(&Document::of(job, with_lease).to_json()).unwrap()
+    }
+
+    #[test]
+    fn json_is_put_in_as_it_is_and_bytes_as_base64() {
+        let sample = |payload: &'static [u8]| Job::sample("a:b:c:1").raw_payload(payload).build();
+        let text = Document::of(&sample(br#"{"a": 1.50}"#), false).to_json();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(r#""payload":{"a": 1.50}"#), "{text}");
+        let read = read(&sample(b"\xff"), true);
+        assert_eq!(
+            (&read["payload"], &read["payload_base64"]),
+            (&Value::Null, &json!("/w=="))
+        );
+        assert!(read["lease"].as_str().unwrap().starts_with("a:b:c:1@"));
+    }
+
+    #[test]
+    fn the_fields_of_an_entry_say_what_the_document_says() {
+        let job = Job::sample("a:b:c:1").raw_payload(&b"[1]"[..]).build();
+        let document = read(&job, true);
+        let fields = Document::of(&job, true).into_fields();
+        assert_eq!(fields.len(), document.as_object().unwrap().len());
+        for (name, value) in fields {
+            let text = String::from_utf8(value).unwrap();
+            let told = &document[name];
+            assert_eq!(told.as_str().map_or(told.to_string(), Into::into), text);
+        }
+    }
+}

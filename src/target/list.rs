@@ -1,0 +1,150 @@
+//! A Redis list as a target.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::document::Document;
+use super::outlet::{HANDED_OVER, Way};
+use super::receipts::Receipts;
+use crate::client::{Client, ClientBuilder};
+use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
+
+/// Appends jobs to a Redis list, each as one JSON document, for consumers that `BLPOP`.
+///
+/// A job is done when it is written: a consumer that crashes then loses it. With
+/// [`acknowledged`](Self::acknowledged) it is done when a consumer says so.
+///
+/// A target that is full, away, read-only or of another type is a failed attempt.
+///
+/// ```no_run
+/// use keyfall::{Client, Handler, Router, Worker, target};
+/// use std::time::Duration;
+///
+/// # async fn example() -> keyfall::Result<()> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let mails = target::list("redis://127.0.0.1:6379", "mails");
+/// let orders = target::list("redis://orders:6379", "orders").acknowledged();
+/// let app = Router::new()
+///     .route("app1:mail:remind:*", mails)
+///     .route("app1:order:close:*", orders.lease(Duration::from_secs(60)));
+/// Worker::new(client, app).run().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct List {
+    way: Way,
+    acknowledged: bool,
+    shared: Arc<Shared>,
+}
+
+/// What those who write share with those who hear of acknowledgements.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) written: Notify,
+    /// By whom the jobs were claimed that were written here.
+    claimers: Mutex<HashSet<Box<str>>>,
+}
+
+/// The list `key` of the Redis at `url`, which may be any, as a target. A URL that is not valid is
+/// refused by the router.
+pub fn list(url: &str, key: &str) -> List {
+    List::on(&Client::builder(url), key)
+}
+
+impl List {
+    /// The list `key` on a server that takes more than a URL: certificates, or other timeouts.
+    /// Nothing is connected. An attempt fails that the server has not taken within the
+    /// [call timeout](ClientBuilder::call_timeout).
+    pub fn on(server: &ClientBuilder, key: &str) -> Self {
+        List {
+            way: Way::new(server, "list", key),
+            acknowledged: false,
+            shared: Arc::default(),
+        }
+    }
+
+    /// The same list, whose consumers acknowledge. The document has a `lease`; a consumer that is
+    /// done with the job appends that to the list `key:done`, or [settles](Client::settle) it. Until
+    /// then the job is leased, for as long as the [route](Handler::lease) says, counted from when
+    /// it is written; after that it is written again, as another attempt.
+    ///
+    /// `concurrency` is how many jobs of this worker are written and not ended; 1000, if the route
+    /// does not say.
+    pub fn acknowledged(mut self) -> Self {
+        self.acknowledged = true;
+        self
+    }
+
+    async fn deliver(&self, job: &Job) -> Outcome {
+        let document = Document::of(job, self.acknowledged).to_json();
+        if self.acknowledged {
+            // Before they have it: they may be quick.
+            self.shared.claims(job.lease().claimer());
+        }
+        if let Err(error) = self.way.outlet().push(&self.way.key, &document).await {
+            return Outcome::retry(error);
+        }
+        if !self.acknowledged {
+            return Outcome::Done;
+        }
+        self.shared.written.notify_one();
+        Outcome::HandedOver
+    }
+
+    fn attendant(&self) -> Attendant {
+        let (way, shared) = (self.way.clone(), self.shared.clone());
+        Attendant::new(move |attendance: Attendance| {
+            Box::pin(Receipts::new(way.clone(), shared.clone(), attendance).run())
+        })
+    }
+}
+
+impl Shared {
+    fn claims(&self, claimer: &str) {
+        let mut claimers = self.claimers.lock().expect("no panic while held");
+        if !claimers.contains(claimer) {
+            claimers.insert(claimer.into());
+        }
+    }
+
+    /// Whether a job that was claimed by this one was written here.
+    pub(super) fn is_ours(&self, claimer: &str) -> bool {
+        let claimers = self.claimers.lock().expect("no panic while held");
+        claimers.contains(claimer)
+    }
+}
+
+/// Tells a [`List`] from a function where both are handlers.
+#[derive(Debug)]
+pub enum Lists {}
+
+#[diagnostic::do_not_recommend]
+impl<S: Send + Sync + 'static> Handler<Lists, S> for List {
+    fn into_route(self) -> Route<S> {
+        let list = self.clone();
+        Route::new(move |job, _| {
+            let list = list.clone();
+            Box::pin(async move { list.deliver(&job).await })
+        })
+        .with(|options| {
+            options.fault = self.way.fault();
+            if self.acknowledged {
+                options.hands_over = true;
+                options.concurrency = Some(HANDED_OVER);
+                options.attendant = Some(self.attendant());
+            }
+        })
+    }
+}
+
+impl fmt::Debug for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("List")
+            .field("key", &self.way.key)
+            .field("acknowledged", &self.acknowledged)
+            .finish_non_exhaustive()
+    }
+}

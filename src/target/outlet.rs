@@ -1,0 +1,56 @@
+//! What lists and streams have in common: a Redis, a key, and perhaps somebody who acknowledges.
+
+use std::sync::Arc;
+
+use crate::client::ClientBuilder;
+use crate::store::Outlet;
+
+/// How many jobs of a route are handed over and not ended, where the route does not say. Each is
+/// an entry that is looked after.
+pub(super) const HANDED_OVER: usize = 1000;
+
+/// A key in a Redis that others read.
+#[derive(Clone)]
+pub(super) struct Way {
+    /// Or what is wrong with it.
+    outlet: Result<Arc<Outlet>, Arc<str>>,
+    pub(super) key: Arc<str>,
+}
+
+impl Way {
+    /// Opens nothing yet. What is wrong is told by the router.
+    pub(super) fn new(server: &ClientBuilder, what: &str, key: &str) -> Self {
+        let outlet = if key.is_empty() {
+            Err(format!("its {what} has no name: name its key").into())
+        } else {
+            let opened = server.outlet().map(Arc::new);
+            opened.map_err(|error| format!("its {what} `{key}` cannot be reached: {error}").into())
+        };
+        Way {
+            outlet,
+            key: key.into(),
+        }
+    }
+
+    pub(super) fn fault(&self) -> Option<String> {
+        self.outlet.as_ref().err().map(|fault| fault.to_string())
+    }
+
+    /// # Panics
+    /// If it has a fault: a router refuses a route that has one.
+    pub(super) fn outlet(&self) -> &Outlet {
+        self.outlet
+            .as_ref()
+            .expect("the router refuses what has a fault")
+    }
+}
+
+/// For messages: the key, and where it is.
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.outlet {
+            Ok(outlet) => write!(f, "{} at {}", self.key, outlet.address()),
+            Err(_) => f.write_str(&self.key),
+        }
+    }
+}

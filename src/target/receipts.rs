@@ -1,0 +1,101 @@
+//! Ends the jobs of a list whose consumers are done with them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use super::list::Shared;
+use super::outlet::Way;
+use super::pace::Pace;
+use crate::error::Result;
+use crate::handler::{Attendance, Outcome};
+use crate::lease::Lease;
+
+/// How many receipts are looked at in one round.
+const MOST: usize = 1000;
+
+/// How long a receipt is left to the worker that wrote the job: it is the one that counts how many
+/// of its jobs are out. Then it is gone, and anybody may deal with the receipt.
+const STRANGERS: Duration = Duration::from_secs(2);
+
+/// Settles what stands in `<list>:done`. A receipt is removed when it has been dealt with, so that
+/// none is lost with a worker.
+pub(super) struct Receipts {
+    way: Way,
+    shared: Arc<Shared>,
+    attendance: Attendance,
+    /// Since when those of others have been seen.
+    strangers: HashMap<Vec<u8>, Instant>,
+}
+
+impl Receipts {
+    pub(super) fn new(way: Way, shared: Arc<Shared>, attendance: Attendance) -> Self {
+        Receipts {
+            way,
+            shared,
+            attendance,
+            strangers: HashMap::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut pace = Pace::new(self.attendance.lease);
+        loop {
+            let round = self.step().await;
+            pace.rest(&self.way, round, &self.shared.written).await;
+        }
+    }
+
+    /// Whether there was something to do.
+    async fn step(&mut self) -> Result<bool> {
+        let list = &self.way.key;
+        let receipts = self.way.outlet().receipts(list, MOST).await?;
+        let mut strangers = HashMap::new();
+        let mut dealt_with = Vec::new();
+        let mut ended = Vec::new();
+        for receipt in receipts {
+            match read(&receipt) {
+                Err(fault) => {
+                    tracing::warn!(list = %self.way, %fault, "a receipt is dropped");
+                    dealt_with.push(receipt);
+                }
+                Ok(lease) => {
+                    let since = self.strangers.get(&receipt).copied();
+                    let since = since.unwrap_or_else(Instant::now);
+                    if self.shared.is_ours(lease.claimer()) || since.elapsed() >= STRANGERS {
+                        ended.push((receipt, lease));
+                    } else {
+                        strangers.insert(receipt, since);
+                    }
+                }
+            }
+        }
+        self.strangers = strangers;
+        let client = &self.attendance.client;
+        let settle = async |(receipt, lease): (Vec<u8>, Lease)| {
+            let settled = client.settle(&lease, Outcome::Done).await;
+            (receipt, lease, settled)
+        };
+        let mut fault = None;
+        for (receipt, lease, settled) in join_all(ended.into_iter().map(settle)).await {
+            match settled {
+                Ok(settled) => tracing::debug!(%lease, ?settled, "acknowledged"),
+                // It stays where it is.
+                Err(error) if error.is_retryable() => {
+                    fault = Some(error);
+                    continue;
+                }
+                Err(error) => tracing::warn!(%lease, %error, "a receipt is dropped"),
+            }
+            dealt_with.push(receipt);
+        }
+        self.way.outlet().forget(list, &dealt_with).await?;
+        fault.map_or(Ok(!dealt_with.is_empty()), Err)
+    }
+}
+
+fn read(receipt: &[u8]) -> Result<Lease> {
+    String::from_utf8_lossy(receipt).parse()
+}

@@ -1,0 +1,280 @@
+//! Looks after the entries of a stream whose jobs have not ended.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use super::pace::Pace;
+use super::stream::Stream;
+use crate::client::Extended;
+use crate::error::{Error, Result};
+use crate::handler::{Attendance, Outcome};
+use crate::lease::Lease;
+use crate::store::{EntryId, Outlet, Standing};
+
+/// How many entries are asked for at a time; a stream answers with all of each.
+const PAGE: usize = 64;
+
+/// Asks the group how the entries stand, and settles and extends leases by that. Two go on side by
+/// side: what this worker wrote is [followed](Self::follow), and now and then one of all workers
+/// [sweeps](Self::sweep) through the rest, for those who wrote it may be gone.
+pub(super) struct Watch {
+    stream: Stream,
+    group: Arc<str>,
+    attendance: Attendance,
+}
+
+/// An entry whose job has not ended, as far as is known.
+struct Ward {
+    id: EntryId,
+    lease: Lease,
+    /// Whether its lease has to be extended now.
+    is_stale: bool,
+}
+
+/// Whoever reads an entry has the job; whoever does not, has not.
+struct Waiting<'a> {
+    ward: &'a Ward,
+    is_unread: bool,
+}
+
+impl Watch {
+    pub(super) fn new(stream: Stream, group: Arc<str>, attendance: Attendance) -> Self {
+        Watch {
+            stream,
+            group,
+            attendance,
+        }
+    }
+
+    pub(super) async fn run(self) {
+        tokio::join!(self.follow(), self.sweep());
+    }
+
+    /// A third of the lease, as workers renew theirs.
+    fn renewal(&self) -> Duration {
+        self.attendance.lease / 3
+    }
+
+    fn outlet(&self) -> &Outlet {
+        self.stream.way.outlet()
+    }
+
+    async fn follow(&self) -> Infallible {
+        let mut pace = Pace::new(self.attendance.lease);
+        let shared = &self.stream.shared;
+        loop {
+            while shared.open().is_empty() {
+                shared.written.notified().await;
+            }
+            let round = self.follow_once().await;
+            pace.rest(&self.stream.way, round, &shared.written).await;
+        }
+    }
+
+    /// Whether something ended.
+    async fn follow_once(&self) -> Result<bool> {
+        let renewal = self.renewal();
+        let wards: Vec<Ward> = (self.stream.shared.open().iter())
+            .map(|(id, open)| Ward {
+                id: *id,
+                lease: open.lease.clone(),
+                is_stale: open.fresh.elapsed() >= renewal,
+            })
+            .collect();
+        let mut has_ended = false;
+        for page in wards.chunks(PAGE) {
+            has_ended |= !self.tend(page).await?.is_empty();
+        }
+        Ok(has_ended)
+    }
+
+    async fn sweep(&self) -> Infallible {
+        let mut pace = Pace::new(self.attendance.lease);
+        // A worker that starts may come after one that died, and leases are short.
+        let mut is_first = true;
+        loop {
+            let (key, group) = (&self.stream.way.key, &self.group);
+            let swept = async {
+                let turn = self.outlet().takes_turn(key, group, self.renewal());
+                if turn.await? || is_first {
+                    self.sweep_once().await?;
+                }
+                Ok(())
+            };
+            let swept = swept.await;
+            pace.note(&self.stream.way, &swept);
+            is_first &= swept.is_err();
+            sleep(self.renewal() / 4).await;
+        }
+    }
+
+    async fn sweep_once(&self) -> Result<()> {
+        let (key, group) = (&self.stream.way.key, &self.group);
+        self.outlet().make_group(key, group).await?;
+        let mut after = self.outlet().settled_to(key, group).await?;
+        let mut all_settled = true;
+        loop {
+            let page = self.outlet().entries(key, Some(after), PAGE).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok(());
+            };
+            after = *last;
+            let read = |lease: &Option<String>| lease.as_deref()?.parse::<Lease>().ok();
+            let leased = page.iter().map(|(id, lease)| (*id, read(lease)));
+            let leased: Vec<(EntryId, Option<Lease>)> = leased.collect();
+            let ours: HashSet<EntryId> = self.stream.shared.open().keys().copied().collect();
+            let wards = leased.iter().filter(|(id, _)| !ours.contains(id));
+            let wards: Vec<Ward> = wards
+                .filter_map(|(id, lease)| {
+                    Some(Ward {
+                        id: *id,
+                        lease: lease.clone()?,
+                        is_stale: true,
+                    })
+                })
+                .collect();
+            let ended = self.tend(&wards).await?;
+            // What has no lease is of no concern here.
+            let is_settled =
+                |(id, lease): &&(EntryId, Option<Lease>)| lease.is_none() || ended.contains(id);
+            if all_settled {
+                if let Some((id, _)) = leased.iter().take_while(is_settled).last() {
+                    self.outlet().settle_to(key, group, *id).await?;
+                }
+                all_settled = leased.iter().all(|entry| is_settled(&entry));
+            }
+        }
+    }
+
+    /// Does what there is to do about entries, given in their order. Returns those that need not be
+    /// looked after any more.
+    async fn tend(&self, wards: &[Ward]) -> Result<HashSet<EntryId>> {
+        let mut ended = HashSet::new();
+        let mut rest = wards;
+        while let [first, .., last] | [first @ last] = rest {
+            let range = (first.id, last.id);
+            let (key, group) = (&self.stream.way.key, &self.group);
+            let look = self.outlet().look(key, group, self.stream.keep, range);
+            let Some(look) = look.await? else {
+                self.outlet().make_group(key, group).await?;
+                break;
+            };
+            let standing: Vec<(&Ward, Standing)> = rest
+                .iter()
+                .map_while(|ward| Some((ward, look.standing(ward.id)?)))
+                .collect();
+            rest = &rest[standing.len()..];
+            let (done, fault) = self.act(standing).await;
+            self.stream.shared.end(&done);
+            ended.extend(done);
+            fault.map_or(Ok(()), Err)?;
+        }
+        Ok(ended)
+    }
+
+    /// What has ended, and why something has not that could have.
+    async fn act(&self, standing: Vec<(&Ward, Standing)>) -> (Vec<EntryId>, Option<Error>) {
+        let lease = self.attendance.lease;
+        let (mut ended, mut ends, mut late, mut waiting) = (vec![], vec![], vec![], vec![]);
+        for (ward, standing) in standing {
+            match standing {
+                Standing::Acknowledged => ends.push((ward, Outcome::Done)),
+                Standing::Trimmed => ended.push(ward.id),
+                Standing::Read { consumer, idle } if idle > lease => {
+                    let text = format!("{consumer} has not acknowledged it within {lease:?}");
+                    ends.push((ward, Outcome::retry(text)));
+                    late.push(ward.id);
+                }
+                _ if !ward.is_stale => {}
+                standing => waiting.push(Waiting {
+                    ward,
+                    is_unread: standing == Standing::Unread,
+                }),
+            }
+        }
+        let (settled, fault) = self.settle(ends).await;
+        late.retain(|id| settled.contains(id));
+        ended.extend(settled);
+        let rest = async {
+            let (key, group) = (&self.stream.way.key, &self.group);
+            // After their jobs have ended: an entry that nobody has acknowledged is found again.
+            self.outlet().acknowledge(key, group, &late).await?;
+            ended.extend(self.extend(waiting).await?);
+            Ok(())
+        };
+        let rest: Result<()> = rest.await;
+        (ended, fault.or(rest.err()))
+    }
+
+    /// The entries whose jobs have ended, and why others have not.
+    async fn settle(&self, ends: Vec<(&Ward, Outcome)>) -> (Vec<EntryId>, Option<Error>) {
+        let Attendance { client, retry, .. } = &self.attendance;
+        let settles = ends.into_iter().map(|(ward, outcome)| async move {
+            let settled = client.settle(&ward.lease, outcome).retry(retry.clone());
+            (ward, settled.await)
+        });
+        let (mut ended, mut fault) = (Vec::new(), None);
+        for (ward, settled) in join_all(settles).await {
+            let (lease, id) = (&ward.lease, ward.id);
+            match settled {
+                Ok(settled) => tracing::debug!(%lease, %id, ?settled, "ended"),
+                Err(error) if error.is_retryable() => {
+                    fault = Some(error);
+                    continue;
+                }
+                Err(error) => tracing::warn!(%lease, %id, %error, "an entry is left alone"),
+            }
+            ended.push(id);
+        }
+        (ended, fault)
+    }
+
+    /// Extends leases. Returns the entries that nobody has to look after any more.
+    async fn extend(&self, mut waiting: Vec<Waiting<'_>>) -> Result<Vec<EntryId>> {
+        if waiting.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (key, group) = (&self.stream.way.key, &self.group);
+        let unread: Vec<EntryId> = (waiting.iter())
+            .filter(|waiting| waiting.is_unread)
+            .map(|waiting| waiting.ward.id)
+            .collect();
+        let present = self.outlet().present(key, &unread).await?;
+        let unread = unread.into_iter().zip(present);
+        let mut ended: Vec<EntryId> = unread
+            .filter_map(|(id, is_there)| (!is_there).then_some(id))
+            .collect();
+        waiting.retain(|waiting| !ended.contains(&waiting.ward.id));
+        let leases: Vec<&Lease> = waiting.iter().map(|waiting| &waiting.ward.lease).collect();
+        let client = &self.attendance.client;
+        let extended = client.extend_all(&leases, self.attendance.lease).await?;
+        let (mut unwanted, mut withdrawn, mut cancelled) = (vec![], vec![], vec![]);
+        for (Waiting { ward, is_unread }, extended) in waiting.into_iter().zip(extended) {
+            match extended {
+                Extended::Cancelled if is_unread => {
+                    withdrawn.push(ward.id);
+                    cancelled.push((ward, Outcome::retry("it was cancelled")));
+                }
+                Extended::Extended | Extended::Cancelled => {
+                    if let Some(open) = self.stream.shared.open().get_mut(&ward.id) {
+                        open.fresh = Instant::now();
+                    }
+                }
+                // Somebody else has ended it, or has the job by now.
+                Extended::Gone | Extended::Taken if is_unread => withdrawn.push(ward.id),
+                Extended::Gone | Extended::Taken => unwanted.push(ward.id),
+            }
+        }
+        self.outlet().acknowledge(key, group, &unwanted).await?;
+        self.outlet().withdraw(key, &withdrawn).await?;
+        self.settle(cancelled).await.1.map_or(Ok(()), Err)?;
+        ended.extend(unwanted);
+        ended.extend(withdrawn);
+        Ok(ended)
+    }
+}

@@ -1,0 +1,304 @@
+//! Lists as targets: handed over, and acknowledged.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use keyfall::embedded::Embedded;
+use keyfall::target::{List, list};
+use keyfall::{Client, ErrorKind, Handler, JobState, Outcome, RetryPolicy, Route, Router};
+use redis::aio::MultiplexedConnection;
+use serde_json::{Value, json};
+
+use crate::runs::eventually;
+use crate::site::{HOUR, Site, command, connect, ms};
+
+/// As short as a lease can be.
+const SHORT: Duration = Duration::from_secs(1);
+
+fn route(target: impl Handler<keyfall::target::Lists, ()>) -> Route {
+    target.lease(HOUR)
+}
+
+/// Takes the next document from a list.
+async fn pop(redis: &mut MultiplexedConnection, list: &str) -> Value {
+    eventually("a document", async || {
+        let text: Option<String> = command(redis, &["LPOP", list]).await;
+        text.map(|text| serde_json::from_str(&text).unwrap())
+    })
+    .await
+}
+
+fn text<'a>(document: &'a Value, field: &str) -> &'a str {
+    document[field].as_str().unwrap()
+}
+
+impl Site {
+    fn list(&self) -> String {
+        format!("{}-list", self.app)
+    }
+
+    fn done(&self) -> String {
+        format!("{}:done", self.list())
+    }
+
+    fn acknowledged(&self) -> List {
+        list(&self.url, &self.list()).acknowledged()
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_done_when_it_is_written() {
+    let site = Site::new("list-over").await;
+    let target = list(&site.url, &site.list());
+    let worker = site.serve(Router::new().route(&site.pattern(), target));
+    let key = site.key("1");
+    let schedule = site.client.schedule(&key, &json!({"a": [1, null]}));
+    schedule.header("tenant", "7").await.unwrap();
+    let document = pop(&mut site.redis(), &site.list()).await;
+    let names: Vec<&String> = document.as_object().unwrap().keys().collect();
+    let expected = [
+        "attempt",
+        "due",
+        "fence",
+        "first_scheduled_at",
+        "headers",
+        "idempotency_key",
+        "key",
+        "lag_ms",
+        "max_attempts",
+        "payload",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(document["key"], key);
+    assert_eq!(document["payload"], json!({"a": [1, null]}));
+    assert_eq!(document["headers"], json!({"tenant": "7"}));
+    assert_eq!(document["attempt"], 1);
+    assert_eq!(site.all_ended().await.done, 1);
+    site.client
+        .schedule_bytes(site.key("2"), &b"\xff"[..])
+        .await
+        .unwrap();
+    let document = pop(&mut site.redis(), &site.list()).await;
+    assert_eq!(document["payload_base64"], "/w==");
+    assert_eq!(site.all_ended().await.done, 2);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_is_cancelled_in_time_is_not_written() {
+    let site = Site::new("list-cancel").await;
+    let worker = site.serve(Router::new().route(&site.pattern(), list(&site.url, &site.list())));
+    let (early, late) = (site.key("early"), site.key("late"));
+    site.client
+        .schedule(&early, &1)
+        .after(ms(500))
+        .await
+        .unwrap();
+    site.client
+        .schedule(&late, &2)
+        .after(ms(600))
+        .await
+        .unwrap();
+    site.client.cancel(&early).await.unwrap();
+    assert_eq!(pop(&mut site.redis(), &site.list()).await["payload"], 2);
+    assert_eq!(site.all_ended().await.cancelled, 1);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_target_that_cannot_be_written_to_is_a_failed_attempt_that_says_why() {
+    let site = Site::new("list-fails").await;
+    let other = Embedded::start().await.unwrap();
+    let mut redis = connect(&other.url()).await;
+    let server = Client::builder(&other.url()).call_timeout(SHORT);
+    let target = List::on(&server, "mails");
+    let quick = RetryPolicy::fixed(ms(100)).unwrap();
+    let route = target.retry(quick.attempts(1000));
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    let fails = async |id: &str, why: &str| {
+        let key = site.key(id);
+        site.client.schedule(&key, &id).await.unwrap();
+        eventually(why, async || {
+            let view = site.client.get(&key).await.unwrap()?;
+            view.last_error()?.contains(why).then_some(())
+        })
+        .await;
+    };
+    let () = command(&mut redis, &["SET", "mails", "x"]).await;
+    fails("type", "`mails` in the Redis at").await;
+    let _: u64 = command(&mut redis, &["DEL", "mails"]).await;
+    assert_eq!(pop(&mut redis, "mails").await["payload"], "type");
+    let () = command(&mut redis, &["CONFIG", "SET", "maxmemory", "1"]).await;
+    fails("full", "maxmemory").await;
+    let () = command(&mut redis, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_eq!(pop(&mut redis, "mails").await["payload"], "full");
+    let () = command(&mut redis, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    fails("replica", "replica").await;
+    let () = command(&mut redis, &["REPLICAOF", "NO", "ONE"]).await;
+    assert_eq!(pop(&mut redis, "mails").await["payload"], "replica");
+    let () = command(&mut redis, &["CLIENT", "PAUSE", "4000", "ALL"]).await;
+    fails("silent", "did not answer").await;
+    eventually("it is back", async || {
+        let length: u64 = command(&mut redis, &["LLEN", "mails"]).await;
+        (length > 0).then_some(())
+    })
+    .await;
+    drop((redis, other));
+    fails("gone", "is it running").await;
+    site.client.cancel(site.key("gone")).await.unwrap();
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_is_no_target_is_refused_by_the_router() {
+    let refused = |target: List| {
+        let error = Router::<()>::new()
+            .try_route("a:b:c:*", target)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSetting);
+        error.to_string()
+    };
+    let error = refused(list("http://localhost", "mails"));
+    assert!(
+        error.contains("list `mails` cannot be reached: the Redis URL"),
+        "{error}"
+    );
+    let error = refused(list("redis://localhost", ""));
+    assert!(error.contains("list has no name"), "{error}");
+}
+
+#[tokio::test]
+async fn an_acknowledged_job_is_done_when_its_consumer_says_so() {
+    let site = Site::new("list-ack").await;
+    let worker = site.serve(Router::new().route(&site.pattern(), route(site.acknowledged())));
+    let mut redis = site.redis();
+    for key in site.keys(3) {
+        site.client.schedule(&key, &1).await.unwrap();
+    }
+    let mut leases = Vec::new();
+    for _ in 0..3 {
+        leases.push(text(&pop(&mut redis, &site.list()).await, "lease").to_owned());
+    }
+    eventually("all are leased", async || {
+        (site.stats().await.leased == 3).then_some(())
+    })
+    .await;
+    // Garbage, a lease of nobody, and one twice.
+    let nobody = format!("{}@ab-1", site.key("none"));
+    for receipt in ["?", &*nobody, &leases[0], &leases[0], &leases[1]] {
+        let _: u64 = command(&mut redis, &["RPUSH", &site.done(), receipt]).await;
+    }
+    // As HTTP does.
+    let lease = leases[2].parse().unwrap();
+    site.client
+        .settle(&lease, Outcome::bury("no"))
+        .await
+        .unwrap();
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.dead), (2, 1));
+    eventually("all receipts are dealt with", async || {
+        let left: u64 = command(&mut redis, &["LLEN", &site.done()]).await;
+        (left == 0).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_nobody_acknowledges_comes_again_and_ends_as_a_dead_letter() {
+    let site = Site::new("list-lapse").await;
+    let policy = RetryPolicy::fixed(ms(10)).unwrap().attempts(2);
+    let route = site.acknowledged().lease(SHORT).retry(policy);
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    let key = site.key("1");
+    site.client.schedule(&key, &1).await.unwrap();
+    let mut redis = site.redis();
+    let first = pop(&mut redis, &site.list()).await;
+    let second = pop(&mut redis, &site.list()).await;
+    assert_eq!(
+        (&first["attempt"], &second["attempt"]),
+        (&json!(1), &json!(2))
+    );
+    assert_ne!(first["idempotency_key"], second["idempotency_key"]);
+    assert_ne!(first["lease"], second["lease"]);
+    let view = site.reaches(&key, JobState::Dead).await;
+    assert!(view.last_error().unwrap().contains("lapsed"), "{view:?}");
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn receipts_outlast_workers_and_those_of_others_are_dealt_with() {
+    let site = Site::new("list-outlast").await;
+    let router = || Router::new().route(&site.pattern(), route(site.acknowledged()));
+    let first = site.serve(router());
+    let mut redis = site.redis();
+    for key in site.keys(20) {
+        site.client.schedule(&key, &1).await.unwrap();
+    }
+    let mut leases = Vec::new();
+    for _ in 0..20 {
+        leases.push(text(&pop(&mut redis, &site.list()).await, "lease").to_owned());
+    }
+    // Nobody is there when the consumer is done.
+    first.drop_it().await;
+    for lease in &leases {
+        let _: u64 = command(&mut redis, &["RPUSH", &site.done(), lease]).await;
+    }
+    let (second, third) = (site.serve(router()), site.serve(router()));
+    assert_eq!(site.all_ended().await.done, 20);
+    second.stop().await;
+    third.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn no_more_jobs_are_out_than_the_route_allows() {
+    let site = Site::new("list-limit").await;
+    let limited = route(site.acknowledged()).concurrency(3);
+    let worker = site.serve(Router::new().route(&site.pattern(), limited));
+    for key in site.keys(10) {
+        site.client.schedule(&key, &1).await.unwrap();
+    }
+    let mut redis = site.redis();
+    let mut seen = HashSet::new();
+    for round in 0..10 {
+        let document = pop(&mut redis, &site.list()).await;
+        assert!(seen.insert(text(&document, "key").to_owned()));
+        let out = site.stats().await.leased;
+        assert!(out <= 3, "{out} are out in round {round}");
+        let _: u64 = command(
+            &mut redis,
+            &["RPUSH", &site.done(), text(&document, "lease")],
+        )
+        .await;
+    }
+    assert_eq!(site.all_ended().await.done, 10);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_ledger_that_is_away_loses_no_receipt() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "list-away").await;
+    let shared = Site::new("list-away-target").await;
+    let target = list(&shared.url, &shared.list()).acknowledged();
+    let worker = site.serve(Router::new().route(&site.pattern(), route(target)));
+    site.client.schedule(site.key("1"), &1).await.unwrap();
+    let mut redis = shared.redis();
+    let document = pop(&mut redis, &shared.list()).await;
+    let () = command(&mut site.redis(), &["CLIENT", "PAUSE", "3000", "ALL"]).await;
+    let _: u64 = command(
+        &mut redis,
+        &["RPUSH", &shared.done(), text(&document, "lease")],
+    )
+    .await;
+    assert_eq!(site.all_ended().await.done, 1);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
