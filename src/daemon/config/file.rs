@@ -232,11 +232,6 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// The names of its fields.
-    pub(super) fn fields(&self) -> impl Iterator<Item = &str> {
-        self.table.keys().map(|name| &**name.get_ref())
-    }
-
     /// Says what is wrong with a field.
     pub(super) fn fault(&self, field: &str, wrong: Wrong, faults: &mut Faults) {
         faults.add(self.at(field), format!("{}.{field}", self.name), wrong);

@@ -7,13 +7,12 @@
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
 //! | [`file`](self::file), [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
-//! | [`redis_url`], [`tls`], [`classic`], [`routes`], [`callback`] | what more than one value takes |
+//! | [`redis_url`], [`tls`], [`classic`], [`routes`], [`target`] | what more than one value takes |
 //! | [`networks`] | whose clients are let in without a token |
 //! | [`fault`] | what is wrong, and where |
 //!
 //! All is read before anything is refused, so that all faults are told at once.
 
-mod callback;
 mod classic;
 mod fault;
 mod file;
@@ -25,6 +24,7 @@ mod rules;
 mod setting;
 mod settings;
 mod sources;
+mod target;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -47,6 +47,7 @@ pub(crate) use settings::{ClassicSection, Http, Log, Redis, TokensSection, Worke
 use super::classic::Terms;
 use fault::Wrong;
 use file::File;
+use routes::Context;
 use settings::Settings;
 use sources::{Given, Sources};
 
@@ -124,8 +125,12 @@ impl Config {
             given,
             ..
         } = sources;
-        let limit = settings.http.body_limit;
-        let routes = routes::read(&file, limit, env, classic_route, &mut faults);
+        let context = Context {
+            body: settings.http.body_limit,
+            redis: &settings.redis,
+            env,
+        };
+        let routes = routes::read(&file, &context, classic_route, &mut faults);
         faults.or(Config {
             redis: settings.redis,
             http: settings.http,
@@ -148,7 +153,7 @@ impl Config {
 
     /// The routes. What is pulled of them is pulled from `pull`.
     pub(crate) fn router(&self, pull: &Pull) -> Router {
-        routes::router(&self.routes, pull)
+        routes::router(&self.routes, pull, &self.redis)
     }
 
     /// Where the classic interface listens, and what is said of it; `None` if it is off.

@@ -34,6 +34,10 @@ enum Parts<'a> {
 }
 
 impl RedisUrl {
+    pub(super) fn new(text: String) -> Self {
+        RedisUrl(text)
+    }
+
     /// The URL, with its password.
     pub(crate) fn reveal(&self) -> &str {
         &self.0

@@ -4,15 +4,15 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use keyfall::target::Pull;
-use keyfall::{Handler, RetryPolicy, Route, Router};
+use keyfall::{Handler, RetryPolicy, Router};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
-use toml::de::DeValue;
 
-use super::callback::{self, Callback};
-use super::fault::{Faults, Origin, Wrong, meant};
+use super::fault::{Faults, Origin, Wrong};
 use super::file::{Entry, File};
 use super::rules::{lease, longer_than_zero, size};
+use super::settings::Redis;
+use super::target::{self, Target};
 use super::value::{Bytes, Rate};
 
 /// What a route can say.
@@ -46,23 +46,20 @@ pub(crate) struct RouteConfig {
     pub(crate) payload_limit: Option<Bytes>,
 }
 
-/// Where the jobs of a route go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// To whoever asks for them.
-    Pull,
-    /// To an HTTP server.
-    Http(Box<Callback>),
-}
-
 impl RouteConfig {
+    /// The same route, where only its pattern and rank are of concern: what is wrong with its
+    /// target has been told.
+    fn without_target(&self) -> Self {
+        RouteConfig {
+            target: Target::Pull,
+            ..self.clone()
+        }
+    }
+
     /// # Errors
     /// If the pattern is none, or clashes with that of a route that the router has.
-    fn add_to(&self, router: Router, pull: &Pull) -> keyfall::Result<Router> {
-        let mut route: Route = match &self.target {
-            Target::Pull => pull.clone().priority(self.priority),
-            Target::Http(callback) => callback.target.clone().priority(self.priority),
-        };
+    fn add_to(&self, router: Router, pull: &Pull, redis: &Redis) -> keyfall::Result<Router> {
+        let mut route = self.target.route(pull, redis).priority(self.priority);
         if let Some(policy) = &self.retry {
             route = route.retry(policy.clone());
         }
@@ -83,18 +80,27 @@ impl RouteConfig {
 }
 
 /// The routes as the library has them; what is pulled of them, is pulled from `pull`.
-pub(super) fn router(routes: &[RouteConfig], pull: &Pull) -> Router {
-    let add = |router, route: &RouteConfig| route.add_to(router, pull);
+pub(super) fn router(routes: &[RouteConfig], pull: &Pull, redis: &Redis) -> Router {
+    let add = |router, route: &RouteConfig| route.add_to(router, pull, redis);
     let router = routes.iter().try_fold(Router::new(), add);
     router.expect("routes are checked when they are read")
 }
 
-/// Reads all of them, and says what is wrong with each. `body` is what a request can hold, `env` the
-/// environment; `classic` is a route that comes from elsewhere, and who asked for it.
+/// What a route is read with.
+pub(super) struct Context<'a> {
+    /// What a request can hold.
+    pub(super) body: Bytes,
+    /// Where the jobs are.
+    pub(super) redis: &'a Redis,
+    /// The environment.
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
+}
+
+/// Reads all of them, and says what is wrong with each. `classic` is a route that comes from
+/// elsewhere, and who asked for it.
 pub(super) fn read(
     file: &File<'_>,
-    body: Bytes,
-    env: &dyn Fn(&str) -> Option<String>,
+    context: &Context<'_>,
     classic: Option<(String, Origin)>,
     faults: &mut Faults,
 ) -> Vec<RouteConfig> {
@@ -102,19 +108,25 @@ pub(super) fn read(
     let mut router = Router::new();
     let mut known: Vec<(RouteConfig, Origin)> = Vec::new();
     for entry in file.routes() {
-        let Some(route) = one(&entry, file.is_broken, body, env, faults) else {
+        let Some(route) = one(&entry, file.is_broken, context, faults) else {
             continue;
         };
         let at = entry.at("pattern");
-        match route.add_to(router.clone(), &pull) {
+        match route
+            .without_target()
+            .add_to(router.clone(), &pull, context.redis)
+        {
             Ok(longer) => {
                 router = longer;
                 known.push((route, at));
             }
             Err(_) => {
                 let is_rival = |(known, _): &&(RouteConfig, _)| {
-                    let alone = known.add_to(Router::new(), &pull);
-                    alone.is_ok_and(|alone| route.add_to(alone, &pull).is_err())
+                    let alone = known
+                        .without_target()
+                        .add_to(Router::new(), &pull, context.redis);
+                    let both = |alone| route.without_target().add_to(alone, &pull, context.redis);
+                    alone.is_ok_and(|alone| both(alone).is_err())
                 };
                 let rival = known.iter().find(is_rival);
                 faults.add(at, "route.pattern", clash(&route, rival));
@@ -123,7 +135,7 @@ pub(super) fn read(
     }
     if let Some((pattern, at)) = classic {
         let clashes = |(route, _): &&(RouteConfig, _)| {
-            let alone = route.add_to(Router::new(), &pull);
+            let alone = route.add_to(Router::new(), &pull, context.redis);
             alone.is_ok_and(|alone| alone.try_route(&pattern, Pull::new()).is_err())
         };
         if let Some((rival, place)) = known.iter().find(clashes) {
@@ -163,8 +175,7 @@ fn clash(route: &RouteConfig, rival: Option<&(RouteConfig, Origin)>) -> Wrong {
 fn one(
     entry: &Entry<'_>,
     is_broken: bool,
-    body: Bytes,
-    env: &dyn Fn(&str) -> Option<String>,
+    context: &Context<'_>,
     faults: &mut Faults,
 ) -> Option<RouteConfig> {
     entry.find_strangers(&FIELDS, faults);
@@ -176,7 +187,7 @@ fn one(
     };
     missing("pattern", "pattern = \"app1:trans:notice:*\"", faults);
     missing("target", "target = \"pull\"", faults);
-    let target = target(entry, env, faults);
+    let target = target::read(entry, context, faults);
     let route = RouteConfig {
         pattern: String::new(),
         target: target.unwrap_or(Target::Pull),
@@ -195,9 +206,15 @@ fn one(
         );
         faults.add(entry.at("adoption"), "route.adoption", wrong);
     }
-    if route.payload_limit.is_some_and(|limit| limit > body) {
+    if route
+        .payload_limit
+        .is_some_and(|limit| limit > context.body)
+    {
         let wrong = Wrong::new(
-            format_args!("it is more than a request may hold, {} bytes", body.0),
+            format_args!(
+                "it is more than a request may hold, {} bytes",
+                context.body.0
+            ),
             "raise `http.body_limit`, or lower this",
         );
         faults.add(entry.at("payload_limit"), "route.payload_limit", wrong);
@@ -209,52 +226,6 @@ fn one(
         return None;
     }
     Some(RouteConfig { pattern, ..route })
-}
-
-fn target(
-    entry: &Entry<'_>,
-    env: &dyn Fn(&str) -> Option<String>,
-    faults: &mut Faults,
-) -> Option<Target> {
-    let wrong = match entry.raw("target")?.get_ref() {
-        DeValue::String(text) if text == "pull" => return Some(Target::Pull),
-        DeValue::String(text) if TABLES.contains(&&**text) => Wrong::new(
-            "it does not say where to",
-            format_args!("write {{ {text} = {{ … }} }}"),
-        ),
-        DeValue::String(text) => Wrong::new("there is no such target", meant(text, ["pull"])),
-        DeValue::Table(_) => return table(&entry.table("target")?, env, faults),
-        _ => Wrong::new(
-            "a target is a text or a table",
-            "write \"pull\", or { http = { url = \"https://…\" } }",
-        ),
-    };
-    faults.add(entry.at("target"), "route.target", wrong);
-    None
-}
-
-/// The targets that are tables.
-const TABLES: [&str; 1] = ["http"];
-
-fn table(
-    entry: &Entry<'_>,
-    env: &dyn Fn(&str) -> Option<String>,
-    faults: &mut Faults,
-) -> Option<Target> {
-    entry.find_strangers(&TABLES, faults);
-    if entry.fields().count() != 1 {
-        let wrong = Wrong::new("a route has one target", "name one, and no other");
-        faults.add(entry.origin.clone(), "route.target", wrong);
-    }
-    let Some(http) = entry.table("http") else {
-        if entry.raw("http").is_some() {
-            let wrong = Wrong::new("it is a table", "write { url = \"https://…\" }");
-            entry.fault("http", wrong, faults);
-        }
-        return None;
-    };
-    let callback = callback::read(&http, env, faults)?;
-    Some(Target::Http(Box::new(callback)))
 }
 
 fn retry(entry: &Entry<'_>, faults: &mut Faults) -> Option<RetryPolicy> {

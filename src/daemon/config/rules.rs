@@ -47,6 +47,14 @@ pub(super) fn at_least_one<T: PartialEq + From<u8>>(number: &T) -> Result<(), Wr
 }
 
 #[expect(clippy::ptr_arg, reason = "a rule looks at the value as it is kept")]
+pub(super) fn not_empty(text: &String) -> Result<(), Wrong> {
+    if text.is_empty() {
+        return Err(Wrong::new("it is empty", "write its name"));
+    }
+    Ok(())
+}
+
+#[expect(clippy::ptr_arg, reason = "a rule looks at the value as it is kept")]
 pub(super) fn namespace(text: &String) -> Result<(), Wrong> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if text.is_empty() || text.len() > 64 || !text.chars().all(is_allowed) {

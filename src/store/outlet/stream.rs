@@ -139,8 +139,9 @@ impl Outlet {
         let from = after.map_or("-".to_owned(), |after| format!("({after}"));
         let mut cmd = redis::cmd("XRANGE");
         cmd.arg(stream).arg(from).arg("+").arg("COUNT").arg(most);
-        let rows: Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> = self.ask(&place(stream), &cmd).await?;
-        let entry = |(id, fields): (String, Vec<(Vec<u8>, Vec<u8>)>)| {
+        type Row = (String, Vec<(Vec<u8>, Vec<u8>)>);
+        let rows: Vec<Row> = self.ask(&place(stream), &cmd).await?;
+        let entry = |(id, fields): Row| {
             let lease = fields.into_iter().find(|(name, _)| name == b"lease");
             let lease = lease.and_then(|(_, lease)| String::from_utf8(lease).ok());
             Ok((parse(&id)?, lease))

@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod classic;
+mod targets;
 
 use std::path::Path;
 use std::time::Duration;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use keyfall::target::{self, Http};
 
-use super::fault::{Faults, Wrong};
-use super::file::Entry;
-use super::redis_url::{alone, secret};
-use super::rules::{longer_than_zero, size, up_to_a_day};
-use super::value::Bytes;
+use super::super::fault::{Faults, Wrong};
+use super::super::file::Entry;
+use super::super::redis_url::{alone, secret};
+use super::super::rules::{longer_than_zero, size, up_to_a_day};
+use super::super::value::Bytes;
 
 /// What it can say.
-pub(super) const FIELDS: [&str; 16] = [
+pub(in super::super) const FIELDS: [&str; 16] = [
     "url",
     "job_url",
     "hosts",
