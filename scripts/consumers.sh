@@ -50,9 +50,16 @@ try go "cp -r $dir/go $work && cd $work/go && go mod init consumers && go get gi
     "apt-get install golang-go" "$work/golist" "$work/gostream"
 try php "php -r 'exit(extension_loaded(\"redis\") ? 0 : 1);'" "apt-get install php-cli php-redis" \
     "php $dir/list.php" "php $dir/stream.php"
-try java "jbang --version && jbang build $dir/ListConsumer.java && jbang build $dir/StreamConsumer.java" \
-    "install jbang, https://www.jbang.dev" \
-    "jbang $dir/ListConsumer.java" "jbang $dir/StreamConsumer.java"
+cat >"$work/pom.xml" <<POM
+<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>
+<dependencies>
+<dependency><groupId>redis.clients</groupId><artifactId>jedis</artifactId><version>5.2.0</version></dependency>
+<dependency><groupId>com.google.code.gson</groupId><artifactId>gson</artifactId><version>2.11.0</version></dependency>
+</dependencies></project>
+POM
+try java "cd $work && mvn -q -B dependency:copy-dependencies -DoutputDirectory=$work/jars" \
+    "apt-get install default-jdk-headless maven, which fetches Jedis and Gson" \
+    "java -cp $work/jars/* $dir/ListConsumer.java" "java -cp $work/jars/* $dir/StreamConsumer.java"
 
 "$keyfall" serve --config "$work/keyfall.toml" --http-listen 127.0.0.1:0 >"$work/keyfall.log" 2>&1 &
 started="$started $!"
@@ -66,9 +73,12 @@ for name in $names; do
         eval "run=\$${way}_$name"
         args="$name-$way"
         [ "$way" = list ] || args="$args closers me"
+        # The words of a command; a class path is to keep its star.
+        set -f
         # shellcheck disable=SC2086
         $run $args >"$work/$name-$way.log" 2>&1 &
         pid=$!
+        set +f
         started="$started $pid"
         tries=0
         until "$keyfall" kinds --json | grep "$name:$way:job" | grep -q '"done": *3'; do

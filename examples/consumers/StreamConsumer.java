@@ -14,7 +14,7 @@ class StreamConsumer {
     public static void main(String[] args) {
         Jedis db = new Jedis(URI.create(System.getenv("REDIS_URL")));
         var few = XReadGroupParams.xReadGroupParams().count(10).block(1000);
-        var news = Map.of(args[0], StreamEntryID.UNRECEIVED_ENTRY);
+        var news = Map.of(args[0], StreamEntryID.XREADGROUP_UNDELIVERED_ENTRY);
         while (true) {
             var read = db.xreadGroup(args[1], args[2], few, news);
             if (read == null) continue;
