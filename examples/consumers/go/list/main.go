@@ -12,14 +12,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-type Job struct {
-	Key, Lease string
-	Payload    json.RawMessage
-}
+type Job struct{ Key, Lease string; Payload json.RawMessage }
 
-func closeOrder(job Job) error {
-	_, err := fmt.Println("done", job.Key, string(job.Payload))
-	return err
+func closeOrder(job Job) (err error) {
+	_, err = fmt.Println("done", job.Key, string(job.Payload))
+	return
 }
 
 func main() {
@@ -33,8 +30,8 @@ func main() {
 		}
 		if err := closeOrder(job); err != nil {
 			log.Print(job.Key, err) // Not acknowledged, it comes again when its lease is over.
-			continue
+		} else {
+			db.RPush(ctx, list+":done", job.Lease)
 		}
-		db.RPush(ctx, list+":done", job.Lease)
 	}
 }
