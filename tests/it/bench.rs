@@ -57,11 +57,21 @@ fn all_phases_come_to_a_figure_in_one_object() {
         "in_process_schedule_jobs_per_s",
         "in_process_batch_jobs_per_s",
         "in_process_pull_jobs_per_s",
+        "function_jobs_per_s",
+        "callback_jobs_per_s",
+        "list_jobs_per_s",
+        "stream_jobs_per_s",
+        "pop_jobs_per_s",
+        "pop_in_process_jobs_per_s",
     ] {
         assert!(number(&object, figure) > 0.0, "{figure} in {object}");
     }
     for what in ["schedule", "batch", "pull"] {
         let ratio = number(&object, &format!("http_{what}_ratio"));
+        assert!(ratio > 0.0, "{what}: {object}");
+    }
+    for what in ["callback", "list", "stream", "pop"] {
+        let ratio = number(&object, &format!("{what}_ratio"));
         assert!(ratio > 0.0, "{what}: {object}");
     }
     // A job is scheduled, claimed and settled, and each of the three reads and writes.

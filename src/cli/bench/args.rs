@@ -93,6 +93,9 @@ pub(super) enum Phase {
     /// Scheduling and pulling over HTTP, from a daemon that is started for it, beside the same in
     /// this process
     Http,
+    /// Jobs due at one instant that go to HTTP callbacks, lists, streams, and to a thousand
+    /// consumers of the classic interface, beside the same in this process
+    Targets,
     /// Lateness on the plain form; `--plain` asks for it
     #[value(skip)]
     Plain,

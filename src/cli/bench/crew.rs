@@ -18,7 +18,7 @@ use super::ground::Ground;
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long the last jobs may take after all of them were due.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Workers of this process. Dropped, they stop hard.
 pub(super) struct Crew {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::histogram::Histogram;
 
 /// What is reported, in the order of the table.
-pub(super) const FIGURES: [Figure; 31] = [
+pub(super) const FIGURES: [Figure; 41] = [
     Figure::of("schedule_jobs_per_s", "schedule, one by one", "jobs/s", 0),
     Figure::of("schedule_bulk_jobs_per_s", "schedule, in bulk", "jobs/s", 0),
     Figure::of("bare_jobs_per_s", "bare writes", "jobs/s", 0),
@@ -59,6 +59,16 @@ pub(super) const FIGURES: [Figure; 31] = [
     ),
     Figure::of("in_process_pull_jobs_per_s", "... in process", "jobs/s", 0),
     Figure::of("http_pull_ratio", "... HTTP to in process", "", 2),
+    Figure::of("function_jobs_per_s", "to a function", "jobs/s", 0),
+    Figure::of("callback_jobs_per_s", "to an HTTP callback", "jobs/s", 0),
+    Figure::of("callback_ratio", "... to that of a function", "", 2),
+    Figure::of("list_jobs_per_s", "into a list", "jobs/s", 0),
+    Figure::of("list_ratio", "... to that of a function", "", 2),
+    Figure::of("stream_jobs_per_s", "into a stream", "jobs/s", 0),
+    Figure::of("stream_ratio", "... to that of a function", "", 2),
+    Figure::of("pop_jobs_per_s", "pop, finish, 1000 wait", "jobs/s", 0),
+    Figure::of("pop_in_process_jobs_per_s", "... in process", "jobs/s", 0),
+    Figure::of("pop_ratio", "... HTTP to in process", "", 2),
     Figure::of("plain.lateness_ms.p50", "plain listener p50", "ms", 2),
     Figure::of("plain.lateness_ms.p90", "plain listener p90", "ms", 2),
     Figure::of("plain.lateness_ms.p99", "plain listener p99", "ms", 2),

@@ -9,7 +9,9 @@
 //! | [`crew`] | the workers, and what their handlers note |
 //! | [`watch`] | counts what the server is asked |
 //! | [`schedule`], [`standing`], [`lateness`], [`burst`], [`claims`] | the phases |
-//! | [`http`] | scheduling and pulling over HTTP |
+//! | [`http`] | scheduling and pulling over HTTP, from a [`daemon`] |
+//! | [`targets`] | jobs that go to callbacks, lists, streams and the classic interface |
+//! | [`drain`] | consumers that pull and finish until nothing is left |
 //! | [`bare`], [`plain`] | the workloads of scheduling and of lateness without Keyfall |
 //! | [`figures`] | names, medians, JSON; [`histogram`] and [`report`] for people |
 //! | [`bar`] | how far it is |
@@ -20,6 +22,8 @@ mod bare;
 mod burst;
 mod claims;
 mod crew;
+mod daemon;
+mod drain;
 mod figures;
 mod ground;
 mod histogram;
@@ -30,6 +34,7 @@ mod report;
 mod schedule;
 mod standing;
 mod stock;
+mod targets;
 mod usage;
 mod watch;
 
@@ -96,6 +101,7 @@ async fn measure(
         Phase::Idle => standing::idle(ground, options, bar, figures).await,
         Phase::Claims => claims::measure(ground, options, bar, figures).await,
         Phase::Http => http::measure(ground, options, bar, figures).await,
+        Phase::Targets => targets::measure(ground, options, bar, figures).await,
         Phase::Plain => plain::measure(ground, options, bar, figures).await,
     }
 }

@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::drain::{MAX, WAIT};
+use super::CONSUMERS;
 use crate::cli::bench::bar::Bar;
 use crate::cli::bench::ground;
 
@@ -99,7 +99,7 @@ impl Api {
 
     /// Pulls some jobs and finishes them; how many there were.
     pub(super) async fn pull_and_finish(self) -> anyhow::Result<usize> {
-        let wanted = json!({"max": MAX, "wait": format!("{}s", WAIT.as_secs())});
+        let wanted = json!({"max": CONSUMERS.max, "wait": format!("{:?}", CONSUMERS.wait)});
         let answer = self.sent(Method::POST, "/v1/pull", wanted.to_string());
         let PulledIn { jobs } = serde_json::from_str(&answer.await?)?;
         if jobs.is_empty() {

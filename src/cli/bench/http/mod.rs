@@ -3,13 +3,11 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`daemon`] | `keyfall serve`, in a process of its own |
 //! | [`calls`] | what its clients ask |
-//! | [`drain`] | consumers that pull and finish until nothing is left |
 
 mod calls;
-mod daemon;
-mod drain;
+
+use std::time::{Duration, Instant};
 
 use keyfall::target::Pull;
 use keyfall::{Router, Worker};
@@ -17,11 +15,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::args::Options;
 use super::bar::Bar;
+use super::daemon::Daemon;
+use super::drain::{self, Consumers};
 use super::figures::Figures;
 use super::ground::Ground;
 use super::{schedule, stock};
 use calls::Api;
-use daemon::Daemon;
+
+/// As many as there are callers who schedule.
+const CONSUMERS: Consumers = Consumers {
+    count: schedule::TASKS,
+    max: 10,
+    wait: Duration::from_secs(1),
+};
 
 /// What is measured both ways.
 #[derive(Clone, Copy)]
@@ -65,8 +71,8 @@ async fn in_process(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Re
     let worker = Worker::new(client.clone(), routes).run_until(stop.clone().cancelled_owned());
     let worker = tokio::spawn(worker);
     fall_due(ground, options, bar).await?;
-    let take = move || drain::locally(pull.clone(), client.clone());
-    let pull = drain::rate(jobs, take, bar).await;
+    let take = move || drain::locally(CONSUMERS, pull.clone(), client.clone());
+    let pull = rate(jobs, take, bar).await;
     stop.cancel();
     worker.await??;
     Ok(Rates {
@@ -78,7 +84,8 @@ async fn in_process(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Re
 
 async fn over_http(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<Rates> {
     let jobs = options.jobs;
-    let daemon = Daemon::start(ground, &pattern(ground)).await?;
+    let flags = ["--pull", &pattern(ground)];
+    let daemon = Daemon::start(ground, &flags, "listening on ").await?;
     let api = Api::new(daemon.url(), ground.kind(), options.payload);
     let call = {
         let api = api.clone();
@@ -88,13 +95,27 @@ async fn over_http(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Res
     let batch = api.batches(3 * jobs..4 * jobs, bar).await?;
     fall_due(ground, options, bar).await?;
     let take = move || api.clone().pull_and_finish();
-    let pull = drain::rate(jobs, take, bar).await?;
+    let pull = rate(jobs, take, bar).await?;
     daemon.stop().await?;
     Ok(Rates {
         schedule,
         batch,
         pull,
     })
+}
+
+/// How many jobs are pulled and finished in a second.
+async fn rate<F>(
+    jobs: usize,
+    take: impl Fn() -> F + Clone + Send + 'static,
+    bar: &Bar,
+) -> anyhow::Result<f64>
+where
+    F: Future<Output = anyhow::Result<usize>> + Send,
+{
+    let began = Instant::now();
+    let done = drain::until_done(CONSUMERS, jobs, take, bar).await?;
+    Ok(jobs as f64 / (done - began).as_secs_f64())
 }
 
 /// The kind that is pulled, which is not the one whose jobs are due in an hour.

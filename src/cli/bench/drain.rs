@@ -11,35 +11,39 @@ use keyfall::{Client, Outcome};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::cli::bench::bar::Bar;
-use crate::cli::bench::schedule::TASKS;
-
-/// How many jobs a consumer takes at a time.
-pub(super) const MAX: usize = 10;
-
-/// How long it waits for them.
-pub(super) const WAIT: Duration = Duration::from_secs(1);
+use super::bar::Bar;
 
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// As many consumers as there are callers who schedule; how many jobs they finished in a second.
-/// `take` pulls some jobs and finishes them, and returns how many.
-pub(super) async fn rate<F>(
+/// Consumers that take jobs, and how many.
+#[derive(Clone, Copy)]
+pub(super) struct Consumers {
+    pub(super) count: usize,
+    /// How many jobs each takes at a time.
+    pub(super) max: usize,
+    /// How long it waits for them.
+    pub(super) wait: Duration,
+}
+
+/// When these consumers had finished so many jobs. `take` pulls some and finishes them, and
+/// returns how many.
+pub(super) async fn until_done<F>(
+    consumers: Consumers,
     jobs: usize,
     take: impl Fn() -> F + Clone + Send + 'static,
     bar: &Bar,
-) -> anyhow::Result<f64>
+) -> anyhow::Result<Instant>
 where
     F: Future<Output = anyhow::Result<usize>> + Send,
 {
     bar.begin("pulling", jobs);
-    let (finished, began) = (Arc::<AtomicUsize>::default(), Instant::now());
+    let finished = Arc::<AtomicUsize>::default();
     // Those who wait in vain when all is done are dropped with it.
-    let mut consumers = JoinSet::<anyhow::Result<Instant>>::new();
-    for _ in 0..TASKS {
+    let mut tasks = JoinSet::<anyhow::Result<Instant>>::new();
+    for _ in 0..consumers.count {
         let (take, finished) = (take.clone(), finished.clone());
-        consumers.spawn(async move {
+        tasks.spawn(async move {
             loop {
                 let some = take().await?;
                 if some > 0 && finished.fetch_add(some, Ordering::Relaxed) + some >= jobs {
@@ -56,22 +60,24 @@ where
         }
     };
     let last = tokio::select! {
-        last = timeout(PATIENCE, consumers.join_next()) => last,
+        last = timeout(PATIENCE, tasks.join_next()) => last,
         () = watch => unreachable!("it has no end"),
     };
     let Ok(last) = last else {
         let finished = finished.load(Ordering::Relaxed);
         bail!("{finished} of {jobs} jobs were finished within {PATIENCE:?}");
     };
-    let ended = last
-        .expect("there are consumers")
-        .context("a task panicked")??;
-    Ok(jobs as f64 / (ended - began).as_secs_f64())
+    last.expect("there are consumers")
+        .context("a task panicked")?
 }
 
 /// Pulls and finishes in this process.
-pub(super) async fn locally(pull: Pull, client: Client) -> anyhow::Result<usize> {
-    let pulled = pull.pull(&[""; 0], MAX, WAIT).await?;
+pub(super) async fn locally(
+    consumers: Consumers,
+    pull: Pull,
+    client: Client,
+) -> anyhow::Result<usize> {
+    let pulled = pull.pull(&[""; 0], consumers.max, consumers.wait).await?;
     let taken: Vec<_> = pulled.into_iter().filter_map(Pulled::accept).collect();
     let settle = |(_, lease)| {
         let client = &client;

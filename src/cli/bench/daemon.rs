@@ -1,23 +1,30 @@
 //! `keyfall serve`, in a process of its own.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::spawn_blocking;
 
-use crate::cli::bench::ground::Ground;
+use super::ground::Ground;
 
 /// Dropped, it is killed.
 pub(super) struct Daemon {
     child: Child,
     url: String,
+    /// It may have more to say.
+    _out: BufReader<ChildStdout>,
 }
 
 impl Daemon {
-    /// On the Redis that is measured, with jobs that match `pattern` to be pulled.
-    pub(super) async fn start(ground: &Ground, pattern: &str) -> anyhow::Result<Self> {
+    /// On the Redis that is measured, with these flags. Its URL is what follows `announced` in
+    /// what it prints.
+    pub(super) async fn start(
+        ground: &Ground,
+        flags: &[&str],
+        announced: &'static str,
+    ) -> anyhow::Result<Self> {
         let (url, namespace) = ground.place();
         let mut command = Command::new(std::env::current_exe()?);
         // What is said to other daemons on this machine is not for this one.
@@ -29,25 +36,37 @@ impl Daemon {
         // Where a password may stand, which is nobody's business.
         command.env("KEYFALL_REDIS_URL", url);
         command
-            .args(["serve", "--http-listen", "127.0.0.1:0", "--pull", pattern])
+            .args(["serve", "--http-listen", "127.0.0.1:0"])
             .args(["--redis-namespace", namespace, "--log-filter", "error"])
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut child = command.spawn().context("the daemon cannot be started")?;
         let mut out = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut daemon = Daemon {
-            child,
-            url: String::new(),
-        };
-        let line = spawn_blocking(move || {
+        let read = spawn_blocking(move || {
             let mut line = String::new();
-            out.read_line(&mut line).map(|_| line)
+            loop {
+                line.clear();
+                let is_over = out.read_line(&mut line)? == 0;
+                if let Some(url) = line.trim_end().strip_prefix(announced) {
+                    return anyhow::Ok((url.to_owned(), out));
+                }
+                ensure!(!is_over, "the daemon did not come up");
+            }
         });
-        let line = line.await??;
-        let url = line.trim_end().strip_prefix("listening on ");
-        url.context("the daemon did not come up")?
-            .clone_into(&mut daemon.url);
-        Ok(daemon)
+        let (url, out) = match read.await? {
+            Ok(read) => read,
+            Err(error) => {
+                child.kill()?;
+                child.wait()?;
+                return Err(error);
+            }
+        };
+        Ok(Daemon {
+            child,
+            url,
+            _out: out,
+        })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -57,8 +76,7 @@ impl Daemon {
     /// Stops it gracefully.
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
-        let ended = spawn_blocking(move || self.child.wait());
-        let ended = ended.await??;
+        let ended = spawn_blocking(move || self.child.wait()).await??;
         ensure!(ended.success(), "the daemon ended with {ended}");
         Ok(())
     }
