@@ -30,7 +30,6 @@ mod list;
 mod out;
 mod pause;
 mod progress;
-mod reload;
 mod schedule;
 mod serve;
 mod stop;

@@ -8,17 +8,19 @@
 //! | [`queue`] | what they mean to jobs |
 //! | [`names`] | topics and ids as job keys |
 //! | [`handed`] | the leases of what was popped here |
+//! | [`terms`], [`networks`] | what is said of it, and who may use it |
 //! | [`turns`] | one after the other, for pushes of the same id |
 
 mod answer;
 mod calls;
 mod handed;
 mod names;
+mod networks;
 mod queue;
+mod terms;
 mod turns;
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,52 +29,16 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use keyfall::Client;
 use keyfall::target::Pull;
-use keyfall::{Client, Handler, RetryPolicy, Route};
 use tokio_util::sync::CancellationToken;
 
-use super::config::{Existing, Networks};
 use super::http::{Settings, listen, told};
 use answer::Answer;
 use queue::Queue;
 
-/// What the configuration says of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Terms {
-    /// `app:module`, below which the topics are.
-    pub(crate) prefix: String,
-    /// How long a consumer has a job whose push does not say.
-    pub(crate) ttr: Duration,
-    pub(crate) existing: Existing,
-    /// How often a job is delivered at the most.
-    pub(crate) deliveries: Option<NonZeroU32>,
-    /// Who may use it, beside this machine.
-    pub(crate) allow: Networks,
-}
-
-impl Terms {
-    /// Which jobs can be popped.
-    pub(crate) fn pattern(&self) -> String {
-        pattern(&self.prefix)
-    }
-
-    /// Their route. What is popped is pulled from `pull`.
-    pub(crate) fn route(&self, pull: &Pull) -> Route {
-        pull.clone().lease(self.ttr).retry(self.retry())
-    }
-
-    /// A delivery that was not finished is followed by another one at once.
-    pub(crate) fn retry(&self) -> RetryPolicy {
-        let deliveries = self.deliveries.map_or(u32::MAX, NonZeroU32::get);
-        let at_once = RetryPolicy::fixed(Duration::ZERO).expect("zero is no long delay");
-        at_once.attempts(deliveries)
-    }
-}
-
-/// The pattern of the topics below a prefix.
-pub(crate) fn pattern(prefix: &str) -> String {
-    format!("{prefix}:*:*")
-}
+pub(crate) use networks::Networks;
+pub(crate) use terms::{Existing, Terms, pattern};
 
 /// What all calls share.
 pub(crate) struct Classic {

@@ -17,8 +17,8 @@ use keyfall::{
 
 use super::handed::Handed;
 use super::names::Names;
+use super::terms::Existing;
 use super::turns::Turns;
-use crate::daemon::config::Existing;
 
 /// The header of a job that says for how many seconds a consumer has it.
 pub(super) const TTR: &str = "ttr";

@@ -3,11 +3,10 @@
 use keyfall::Kind;
 
 use super::fault::{Origin, Wrong};
-use super::networks::Networks;
 use super::settings::Settings;
 use super::sources::Sources;
 use super::value::{Form, Value, cut};
-use crate::daemon::classic::{Terms, pattern};
+use crate::daemon::classic::{Existing, Networks, Terms, pattern};
 
 /// `app:module`, below which the topics are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,15 +27,6 @@ impl Value for TopicPrefix {
     }
 }
 
-/// What becomes of a push whose id exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Existing {
-    /// It takes the place of the job that is there.
-    Replace,
-    /// Nothing is done.
-    Refuse,
-}
-
 impl Value for Existing {
     const FORM: Form = Form::Text;
     const WHAT: &'static str = "WHAT";
@@ -48,6 +38,25 @@ impl Value for Existing {
             _ => Err(Wrong::new(
                 format_args!("{} is neither", cut(text)),
                 "write replace or refuse",
+            )),
+        }
+    }
+}
+
+impl Value for Networks {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "NETWORKS";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match Networks::from_list(text) {
+            Ok(networks) if networks.is_empty() => Err(Wrong::new(
+                "it names no network",
+                "write one, such as 10.0.0.0/8, or leave the setting out",
+            )),
+            Ok(networks) => Ok(networks),
+            Err(one) => Err(Wrong::new(
+                format_args!("{} is no network", cut(one)),
+                "write an address and how many bits of it count, such as 10.0.0.0/8",
             )),
         }
     }
@@ -77,7 +86,7 @@ pub(super) fn terms(settings: &Settings, sources: &mut Sources<'_>) -> Option<Te
         ttr: classic.ttr,
         existing: classic.existing,
         deliveries: classic.deliveries,
-        allow: classic.allow.clone().unwrap_or_else(Networks::none),
+        allow: classic.allow.clone().unwrap_or_default(),
     })
 }
 

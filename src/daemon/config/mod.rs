@@ -8,7 +8,6 @@
 //! | [`file`](self::file), [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
 //! | [`redis_url`], [`tls`], [`classic`], [`routes`], [`target`] | what more than one value takes |
-//! | [`networks`] | whose clients are let in without a token |
 //! | [`fault`] | what is wrong, and where |
 //!
 //! All is read before anything is refused, so that all faults are told at once.
@@ -17,7 +16,6 @@ mod classic;
 mod fault;
 mod file;
 mod flags;
-mod networks;
 mod redis_url;
 mod routes;
 mod rules;
@@ -37,10 +35,8 @@ use std::sync::Arc;
 use keyfall::target::Pull;
 use keyfall::{Client, ClientBuilder, Router, Worker};
 
-pub(crate) use classic::Existing;
 pub(crate) use fault::{Faults, Origin};
 pub(crate) use flags::{Args, Flags, RedisFlags};
-pub(crate) use networks::Networks;
 pub(crate) use routes::RouteConfig;
 pub(crate) use settings::{ClassicSection, Http, Log, Redis, TokensSection, WorkerSection};
 

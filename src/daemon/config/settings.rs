@@ -6,13 +6,13 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::classic::{Existing, TopicPrefix};
-use super::networks::Networks;
+use super::classic::TopicPrefix;
 use super::redis_url::RedisUrl;
 use super::rules::{at_least_one, lease, longer_than_zero, namespace, size, up_to_a_day, wait};
 use super::setting::{Section, Setting, first, settings};
 use super::sources::Sources;
 use super::value::{Bytes, LogFilter, Value};
+use crate::daemon::classic::{Existing, Networks};
 
 settings! {
     /// The Redis that holds the jobs.

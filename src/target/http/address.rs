@@ -3,26 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use ipnet::IpNet;
+
 /// The addresses that begin with the same bits, such as `10.0.0.0/8`; or a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Network {
-    first: IpAddr,
-    bits: u8,
-}
+pub(super) struct Network(IpNet);
 
 impl Network {
     pub(super) fn contains(&self, address: IpAddr) -> bool {
-        match (self.first, address) {
-            (IpAddr::V4(first), IpAddr::V4(address)) => {
-                let ours = u32::MAX.checked_shl(32 - u32::from(self.bits));
-                (first.to_bits() ^ address.to_bits()) & ours.unwrap_or(0) == 0
-            }
-            (IpAddr::V6(first), IpAddr::V6(address)) => {
-                let ours = u128::MAX.checked_shl(128 - u32::from(self.bits));
-                (first.to_bits() ^ address.to_bits()) & ours.unwrap_or(0) == 0
-            }
-            _ => false,
-        }
+        self.0.contains(&address)
     }
 }
 
@@ -30,16 +19,9 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let network = address.parse::<IpAddr>().ok().and_then(|first| {
-            let most = if first.is_ipv4() { 32 } else { 128 };
-            let bits = bits.map_or(Some(most), |bits| bits.parse().ok())?;
-            (bits <= most).then_some(Network { first, bits })
-        });
-        network.ok_or_else(|| {
+        let one = || text.parse().map(|address: IpAddr| IpNet::from(address));
+        let network = text.parse().or_else(|_| one());
+        network.map(Network).map_err(|_| {
             format!("{text:?} is no network: write one as 10.0.0.0/8 or fd00::/8, or an address")
         })
     }

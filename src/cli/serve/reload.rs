@@ -5,7 +5,7 @@ use keyfall::Rerouter;
 use keyfall::target::Pull;
 use tokio::signal::unix::Signal;
 
-use super::serve::{ClassicRoute, Options};
+use super::options::{ClassicRoute, Options};
 use crate::daemon::Routes;
 use crate::daemon::config::RouteConfig;
 

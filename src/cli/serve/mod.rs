@@ -1,6 +1,13 @@
 //! `keyfall serve`: the daemon.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`options`] | what the command is told, and the routes that come of it |
+//! | [`reload`] | reads that again on SIGHUP |
 
-use std::collections::HashMap;
+mod options;
+mod reload;
+
 use std::net::SocketAddr;
 
 use axum_server::tls_rustls::RustlsConfig;
@@ -9,84 +16,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::connect::explained;
-use super::reload::Reload;
-use crate::daemon::classic::{Classic, Terms};
-use crate::daemon::config::{Args, Config, Http, RouteConfig};
+use crate::daemon::classic::Classic;
+use crate::daemon::config::{Config, Http};
 use crate::daemon::tokens::Tokens;
-use crate::daemon::{Api, RouteSet, RouteTerms, Routes, Settings, allow_connections, serve};
+use crate::daemon::{Api, Routes, Settings, allow_connections, serve};
+use options::ClassicRoute;
+use reload::Reload;
 
-#[derive(clap::Args)]
-pub(super) struct Options {
-    #[command(flatten)]
-    args: Args,
-    /// Let consumers pull the jobs that match this pattern, beside the routes of the file; all
-    /// jobs, if there is neither
-    #[arg(long = "pull", value_name = "PATTERN")]
-    patterns: Vec<String>,
-}
-
-impl Options {
-    /// # Errors
-    /// All that is wrong with the configuration.
-    pub(super) fn load(&self) -> anyhow::Result<Config> {
-        Config::load(&self.args).map_err(|faults| {
-            let s = if faults.len() == 1 { "" } else { "s" };
-            anyhow::anyhow!("the configuration has {} fault{s}\n{faults}", faults.len())
-        })
-    }
-
-    /// The routes of the file, those of the command line, and that of the classic interface.
-    ///
-    /// # Errors
-    /// If they clash.
-    pub(super) fn routes(
-        &self,
-        config: &Config,
-        pull: &Pull,
-        classic: Option<&ClassicRoute>,
-    ) -> anyhow::Result<RouteSet> {
-        let all = [String::from("*:*:*:*")];
-        let patterns = match self.patterns.as_slice() {
-            [] if config.routes.is_empty() => &all,
-            patterns => patterns,
-        };
-        let mut router = config.router(pull);
-        for pattern in patterns {
-            router = router.try_route(pattern, pull.clone())?;
-        }
-        let mut terms = terms(&config.routes);
-        if let Some(classic) = classic {
-            let pattern = classic.terms.pattern();
-            router = router.try_route(&pattern, classic.terms.route(&classic.pull))?;
-            let of_route = RouteTerms {
-                retry: Some(classic.terms.retry()),
-                payload_limit: Some(config.http.body_limit.0),
-            };
-            terms.insert(pattern, of_route);
-        }
-        Ok(RouteSet { router, terms })
-    }
-}
-
-/// The route of the classic interface, which stays what it is as long as the process.
-pub(super) struct ClassicRoute {
-    terms: Terms,
-    pull: Pull,
-}
-
-/// What each pattern says. Of routes with the same one, that of the highest priority has all jobs.
-fn terms(routes: &[RouteConfig]) -> HashMap<String, RouteTerms> {
-    let mut routes: Vec<&RouteConfig> = routes.iter().collect();
-    routes.sort_by_key(|route| route.priority);
-    let terms = |route: &RouteConfig| RouteTerms {
-        retry: route.retry.clone(),
-        payload_limit: route.payload_limit.map(|limit| limit.0),
-    };
-    let named = routes
-        .into_iter()
-        .map(|route| (route.pattern.clone(), terms(route)));
-    named.collect()
-}
+pub(super) use options::Options;
 
 fn settings(http: &Http, listen: SocketAddr, tls: Option<RustlsConfig>) -> Settings {
     Settings {
