@@ -346,6 +346,16 @@ async fn one_that_is_not_finished_within_its_ttr_comes_again() {
     queue.finish("next").await;
     assert_eq!(queue.get("short").await, Value::Null);
 
+    // What others write into the header does not harm the rest.
+    for (ttr, known) in [(u64::MAX.to_string(), 86_400), ("soon".into(), 30)] {
+        let key = format!("{}:odd", kind(&site, "a"));
+        let odd = site.client.schedule_bytes(key, "").header("ttr", ttr);
+        odd.await.unwrap();
+        assert_eq!(queue.get("odd").await["ttr"], known);
+        assert_eq!(queue.pop("a").await, "odd");
+        queue.finish("odd").await;
+    }
+
     // A longer one than that of the route, and the one of the route.
     for (id, ttr, range) in [("long", 7200, 7100..7201), ("default", 0, 20..31)] {
         queue.does("push", job(id, ttr)).await;

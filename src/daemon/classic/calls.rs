@@ -231,10 +231,14 @@ fn seconds(field: &str, seconds: i64, longest: i64) -> Result<Duration, Answer> 
     }
 }
 
-/// For how long a consumer has a job.
+/// For how long a consumer has a job. Whoever scheduled it by another way can have written
+/// anything: what is no number, or 0, is as good as nothing, and what is too much is the most.
 fn ttr_of(headers: &Headers, default: Duration) -> Duration {
     let said = headers.get(TTR).and_then(|seconds| seconds.parse().ok());
-    said.map_or(default, Duration::from_secs)
+    match said {
+        None | Some(0) => default,
+        Some(seconds) => Duration::from_secs(seconds.min(LONGEST_TTR.unsigned_abs())),
+    }
 }
 
 /// A payload that is no text can have come by another way only.
