@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::client::ClientBuilder;
+use crate::error::{Error, ErrorKind};
 use crate::store::Outlet;
 
 /// How many jobs of a route are handed over and not ended, where the route does not say. Each is
@@ -43,6 +44,15 @@ impl Way {
             .as_ref()
             .expect("the router refuses what has a fault")
     }
+}
+
+/// Whether a job can never be ended, because of what is stored of it. Anything else can pass: even
+/// a Redis that refuses us will let us in again, and an acknowledgement is worth waiting for.
+pub(super) fn is_hopeless(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Damaged | ErrorKind::Incompatible | ErrorKind::InvalidKey
+    )
 }
 
 /// For messages: the key, and where it is.

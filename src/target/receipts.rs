@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::list::Shared;
-use super::outlet::Way;
+use super::outlet::{Way, is_hopeless};
 use super::pace::Pace;
 use crate::error::Result;
 use crate::handler::{Attendance, Outcome};
@@ -82,12 +82,14 @@ impl Receipts {
         for (receipt, lease, settled) in join_all(ended.into_iter().map(settle)).await {
             match settled {
                 Ok(settled) => tracing::debug!(%lease, ?settled, "acknowledged"),
+                Err(error) if is_hopeless(&error) => {
+                    tracing::warn!(%lease, %error, "a receipt is dropped");
+                }
                 // It stays where it is.
-                Err(error) if error.is_retryable() => {
+                Err(error) => {
                     fault = Some(error);
                     continue;
                 }
-                Err(error) => tracing::warn!(%lease, %error, "a receipt is dropped"),
             }
             dealt_with.push(receipt);
         }

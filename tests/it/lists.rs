@@ -302,3 +302,35 @@ async fn a_ledger_that_is_away_loses_no_receipt() {
     worker.stop().await;
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_ledger_that_refuses_us_for_a_while_loses_no_receipt() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "list-refused").await;
+    let shared = Site::new("list-refused-target").await;
+    let target = list(&shared.url, &shared.list()).acknowledged();
+    let worker = site.serve(Router::new().route(&site.pattern(), target.lease(HOUR)));
+    site.client.schedule(site.key("1"), &1).await.unwrap();
+    let mut redis = shared.redis();
+    let document = pop(&mut redis, &shared.list()).await;
+    let rights = async |scripts: &str| {
+        let () = site.command(&["ACL", "SETUSER", "default", scripts]).await;
+    };
+    rights("-@scripting").await;
+    let _: u64 = command(
+        &mut redis,
+        &["RPUSH", &shared.done(), text(&document, "lease")],
+    )
+    .await;
+    eventually("it was tried", async || {
+        let log: Vec<redis::Value> = site.command(&["ACL", "LOG"]).await;
+        (!log.is_empty()).then_some(())
+    })
+    .await;
+    let left: u64 = command(&mut redis, &["LLEN", &shared.done()]).await;
+    assert_eq!(left, 1);
+    rights("+@scripting").await;
+    assert_eq!(site.all_ended().await.done, 1);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
