@@ -101,15 +101,15 @@ impl Client {
 
 impl Client {
     /// Extends many, each as [`extend`](Self::extend) does. The answers are in their order.
-    pub(crate) async fn extend_all(
-        &self,
-        leases: &[&Lease],
-        length: Duration,
-    ) -> Result<Vec<Extended>> {
+    pub(crate) async fn extend_all(&self, leases: &[(&Lease, Duration)]) -> Result<Vec<Extended>> {
         let mut extended = Vec::with_capacity(leases.len());
-        for of_kind in leases.chunk_by(|a, b| a.key().kind() == b.key().kind()) {
-            for batch in of_kind.chunks(BATCH) {
-                extended.extend(self.extend_of_kind(batch, length).await?);
+        let is_alike = |(a, of_a): &(&Lease, Duration), (b, of_b): &(&Lease, Duration)| {
+            a.key().kind() == b.key().kind() && of_a == of_b
+        };
+        for alike in leases.chunk_by(is_alike) {
+            for batch in alike.chunks(BATCH) {
+                let leases: Vec<&Lease> = batch.iter().map(|(lease, _)| *lease).collect();
+                extended.extend(self.extend_of_kind(&leases, batch[0].1).await?);
             }
         }
         Ok(extended)

@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::client::Client;
+use crate::key::JobKey;
 use crate::retry::RetryPolicy;
+use crate::router::Routes;
 
 /// A task that each worker with a route runs beside its handlers, for as long as it has the route.
 /// Several workers do so at the same time. It goes on until it is dropped.
@@ -18,10 +20,29 @@ pub(crate) struct Attendant(Arc<dyn Fn(Attendance) -> BoxFuture<'static, ()> + S
 pub(crate) struct Attendance {
     /// Settles and extends leases.
     pub(crate) client: Client,
-    /// What the route says of jobs without a policy of their own.
-    pub(crate) retry: RetryPolicy,
-    /// How long a lease of the route is.
+    /// How long a lease of its own route is.
     pub(crate) lease: Duration,
+    /// How long a lease is of which a route says nothing.
+    pub(crate) usual_lease: Duration,
+    /// All routes of the worker: the jobs of several can be in one place.
+    pub(crate) routes: Arc<Routes>,
+}
+
+impl Attendance {
+    /// How long a lease of this job is.
+    pub(crate) fn lease(&self, key: &JobKey) -> Duration {
+        match self.routes.find_or_fallback(key) {
+            Some(route) => route.lease.unwrap_or(self.usual_lease),
+            None => self.lease,
+        }
+    }
+
+    /// When this job is tried again that has no policy of its own.
+    pub(crate) fn retry(&self, key: &JobKey) -> RetryPolicy {
+        let route = self.routes.find_or_fallback(key);
+        let policy = route.and_then(|route| route.retry.clone());
+        policy.unwrap_or_default()
+    }
 }
 
 impl Attendant {

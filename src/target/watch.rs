@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
+use super::outlet::is_hopeless;
 use super::pace::Pace;
 use super::stream::Stream;
 use crate::client::Extended;
@@ -55,9 +56,14 @@ impl Watch {
         tokio::join!(self.follow(), self.sweep());
     }
 
-    /// A third of the lease, as workers renew theirs.
-    fn renewal(&self) -> Duration {
-        self.attendance.lease / 3
+    /// How often it is looked for what others have left.
+    fn sweeping(&self) -> Duration {
+        renewal(self.attendance.lease)
+    }
+
+    /// How long a consumer has a job, by its own route: several can write to this stream.
+    fn length(&self, lease: &Lease) -> Duration {
+        self.attendance.lease(lease.key())
     }
 
     fn outlet(&self) -> &Outlet {
@@ -78,12 +84,11 @@ impl Watch {
 
     /// Whether something ended.
     async fn follow_once(&self) -> Result<bool> {
-        let renewal = self.renewal();
         let wards: Vec<Ward> = (self.stream.shared.open().iter())
             .map(|(id, open)| Ward {
                 id: *id,
                 lease: open.lease.clone(),
-                is_stale: open.fresh.elapsed() >= renewal,
+                is_stale: open.fresh.elapsed() >= renewal(self.length(&open.lease)),
             })
             .collect();
         let mut has_ended = false;
@@ -100,7 +105,7 @@ impl Watch {
         loop {
             let (key, group) = (&self.stream.way.key, &self.group);
             let swept = async {
-                let turn = self.outlet().takes_turn(key, group, self.renewal());
+                let turn = self.outlet().takes_turn(key, group, self.sweeping());
                 if turn.await? || is_first {
                     self.sweep_once().await?;
                 }
@@ -109,7 +114,7 @@ impl Watch {
             let swept = swept.await;
             pace.note(&self.stream.way, &swept);
             is_first &= swept.is_err();
-            sleep(self.renewal() / 4).await;
+            sleep(self.sweeping() / 4).await;
         }
     }
 
@@ -179,9 +184,9 @@ impl Watch {
 
     /// What has ended, and why something has not that could have.
     async fn act(&self, standing: Vec<(&Ward, Standing)>) -> (Vec<EntryId>, Option<Error>) {
-        let lease = self.attendance.lease;
         let (mut ended, mut ends, mut late, mut waiting) = (vec![], vec![], vec![], vec![]);
         for (ward, standing) in standing {
+            let lease = self.length(&ward.lease);
             match standing {
                 Standing::Acknowledged => ends.push((ward, Outcome::Done)),
                 Standing::Trimmed => ended.push(ward.id),
@@ -213,21 +218,23 @@ impl Watch {
 
     /// The entries whose jobs have ended, and why others have not.
     async fn settle(&self, ends: Vec<(&Ward, Outcome)>) -> (Vec<EntryId>, Option<Error>) {
-        let Attendance { client, retry, .. } = &self.attendance;
         let settles = ends.into_iter().map(|(ward, outcome)| async move {
-            let settled = client.settle(&ward.lease, outcome).retry(retry.clone());
-            (ward, settled.await)
+            let settled = self.attendance.client.settle(&ward.lease, outcome);
+            let policy = self.attendance.retry(ward.lease.key());
+            (ward, settled.retry(policy).await)
         });
         let (mut ended, mut fault) = (Vec::new(), None);
         for (ward, settled) in join_all(settles).await {
             let (lease, id) = (&ward.lease, ward.id);
             match settled {
                 Ok(settled) => tracing::debug!(%lease, %id, ?settled, "ended"),
-                Err(error) if error.is_retryable() => {
+                Err(error) if is_hopeless(&error) => {
+                    tracing::warn!(%lease, %id, %error, "an entry is left alone");
+                }
+                Err(error) => {
                     fault = Some(error);
                     continue;
                 }
-                Err(error) => tracing::warn!(%lease, %id, %error, "an entry is left alone"),
             }
             ended.push(id);
         }
@@ -250,9 +257,10 @@ impl Watch {
             .filter_map(|(id, is_there)| (!is_there).then_some(id))
             .collect();
         waiting.retain(|waiting| !ended.contains(&waiting.ward.id));
-        let leases: Vec<&Lease> = waiting.iter().map(|waiting| &waiting.ward.lease).collect();
-        let client = &self.attendance.client;
-        let extended = client.extend_all(&leases, self.attendance.lease).await?;
+        let leases = waiting.iter().map(|waiting| &waiting.ward.lease);
+        let leases: Vec<(&Lease, Duration)> =
+            leases.map(|lease| (lease, self.length(lease))).collect();
+        let extended = self.attendance.client.extend_all(&leases).await?;
         let (mut unwanted, mut withdrawn, mut cancelled) = (vec![], vec![], vec![]);
         for (Waiting { ward, is_unread }, extended) in waiting.into_iter().zip(extended) {
             match extended {
@@ -277,4 +285,9 @@ impl Watch {
         ended.extend(withdrawn);
         Ok(ended)
     }
+}
+
+/// After how much of its length a lease is extended: a third, as workers renew theirs.
+fn renewal(length: Duration) -> Duration {
+    length / 3
 }

@@ -47,7 +47,7 @@ pub(crate) struct Plan {
     pub(crate) link: LinkSettings,
     pub(crate) allow_eviction: bool,
     pub(crate) store: Arc<Store>,
-    pub(crate) routes: Routes,
+    pub(crate) routes: Arc<Routes>,
     pub(crate) settings: WorkerSettings,
     pub(crate) limits: Arc<Limits>,
     pub(crate) notices: Notices,
@@ -103,7 +103,6 @@ async fn drive(plan: Plan) -> Result<()> {
         () = retired.cancelled() => return Ok(()),
     }
 
-    let routes = Arc::new(routes);
     let dead = DeadLimits {
         count: settings.dead_count,
         age: settings.dead_age,

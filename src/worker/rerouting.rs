@@ -139,7 +139,7 @@ impl Staff {
     /// Starts an engine for these routes.
     fn start(&self, router: Router) -> Result<Running> {
         let (ready, retired) = (CancellationToken::new(), self.gently.child_token());
-        let routes = routes(router)?;
+        let routes = Arc::new(routes(router)?);
         let attendants = self.attend(&routes);
         let plan = Plan {
             link: self.client.settings().link.clone(),
@@ -177,14 +177,15 @@ impl Staff {
     }
 
     /// Starts what runs beside the handlers of these routes.
-    fn attend(&self, routes: &Routes) -> JoinSet<()> {
+    fn attend(&self, routes: &Arc<Routes>) -> JoinSet<()> {
         let mut attendants = JoinSet::new();
         for route in &routes.routes {
             if let Some(attendant) = &route.attendant {
                 attendants.spawn(attendant.attend(Attendance {
                     client: self.client.clone(),
-                    retry: route.retry.clone().unwrap_or_default(),
                     lease: route.lease.unwrap_or(self.settings.lease.0),
+                    usual_lease: self.settings.lease.0,
+                    routes: routes.clone(),
                 }));
             }
         }

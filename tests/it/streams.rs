@@ -303,6 +303,38 @@ async fn workers_look_after_the_entries_of_those_that_are_gone() {
 }
 
 #[tokio::test]
+async fn routes_that_share_a_stream_keep_their_own_leases_and_policies() {
+    let site = Site::new("stream-shared").await;
+    let once = RetryPolicy::fixed(ms(10)).unwrap().attempts(1);
+    let router = Router::new()
+        .route(
+            &site.pattern(),
+            site.in_group().lease(SHORT).retry(once.clone()),
+        )
+        .route(
+            &format!("{}:it:long:*", site.app),
+            site.in_group().lease(HOUR).retry(once),
+        );
+    let worker = site.serve(router);
+    let long = format!("{}:it:long:1", site.app);
+    site.client.schedule(&long, &1).await.unwrap();
+    let read = site.read().await;
+    site.schedule("1").await;
+    site.read().await;
+    site.reaches(&site.key("1"), JobState::Dead).await;
+    // Read before that one, and all sweeps have met it.
+    assert_eq!(site.view(&long).await.state(), JobState::Running);
+    assert_eq!(site.ack(&read).await, 1);
+    eventually("it is done", async || {
+        let stats = site.client.stats(&format!("{}:it:long", site.app)).await;
+        (stats.unwrap().done == 1).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn a_backlog_is_drained_by_two_workers_and_a_consumer() {
     let site = Site::new("stream-backlog").await;
     let router = || Router::new().route(&site.pattern(), site.in_group().concurrency(100));
