@@ -42,8 +42,8 @@ impl<'a> Document<'a> {
             payload,
             attempt: job.attempt(),
             max_attempts: job.max_attempts(),
-            due: written(job.due()),
-            first_scheduled_at: written(job.first_scheduled_at()),
+            due: rfc3339(job.due()),
+            first_scheduled_at: rfc3339(job.first_scheduled_at()),
             lag_ms: u64::try_from(job.lag().as_millis()).unwrap_or(u64::MAX),
             fence: job.fence(),
             headers: job.headers().iter().collect(),
@@ -81,7 +81,7 @@ impl<'a> Document<'a> {
 }
 
 /// RFC 3339; what lies beyond the years that a calendar has, as its last instant.
-fn written(time: SystemTime) -> String {
+pub(super) fn rfc3339(time: SystemTime) -> String {
     format!("{:.3}", Timestamp::try_from(time).unwrap_or(Timestamp::MAX))
 }
 

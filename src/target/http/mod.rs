@@ -133,7 +133,7 @@ impl Http {
     ///
     /// A job brings its own [retry policy](crate::Schedule::retry) and
     /// [timeout](crate::Schedule::timeout) as any other does. Defaults to no host; without it the
-    /// header `url` is one like any other.
+    /// header `url` means nothing. It is never passed on.
     pub fn job_urls<T: Into<String>>(self, hosts: impl IntoIterator<Item = T>) -> Self {
         self.with(|to| to.job_hosts = Some(hosts.into_iter().map(Into::into).collect()))
     }
@@ -155,7 +155,7 @@ impl Http {
     }
 
     /// Sends this header, too, such as `authorization`; instead of that of the job, if it has one
-    /// of this name. Not to where a redirect leads.
+    /// of this name. To all hosts that a job names, too, and not to where a redirect leads.
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|to| to.headers.push((name.into(), value.into())))
     }

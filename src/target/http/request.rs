@@ -9,6 +9,7 @@ use serde::de::IgnoredAny;
 use super::URL;
 use super::signature::{Secret, message_id, signatures};
 use crate::handler::Job;
+use crate::target::document::rfc3339;
 
 /// What is said of one connection, or by whoever keeps it.
 const OF_CONNECTIONS: [&str; 12] = [
@@ -55,11 +56,8 @@ impl Request {
         set("keyfall-key", escaped(job.key().as_str()));
         set("keyfall-attempt", job.attempt().to_string());
         set("keyfall-max-attempts", job.max_attempts().to_string());
-        set("keyfall-due", timestamp(job.due()));
-        set(
-            "keyfall-first-scheduled",
-            timestamp(job.first_scheduled_at()),
-        );
+        set("keyfall-due", rfc3339(job.due()));
+        set("keyfall-first-scheduled", rfc3339(job.first_scheduled_at()));
         set("keyfall-lag-ms", job.lag().as_millis().to_string());
         set("keyfall-fence", job.fence().to_string());
         set("keyfall-idempotency-key", escaped(&job.idempotency_key()));
@@ -109,14 +107,6 @@ fn escaped(text: &str) -> String {
         }
     }
     escaped
-}
-
-/// RFC 3339, to the millisecond.
-fn timestamp(time: SystemTime) -> String {
-    match jiff::Timestamp::try_from(time) {
-        Ok(time) => format!("{time:.3}"),
-        Err(_) => String::new(),
-    }
 }
 
 #[cfg(test)]
