@@ -555,6 +555,15 @@ async fn topics_and_ids_come_back_as_they_were_whatever_is_in_them() {
             assert_eq!(queue.get(&id).await, Value::Null);
         }
     }
+    // What others scheduled has a name, too, by which it can be finished.
+    for id in ["x%2Fy", "x%252Fy", "%FF"] {
+        let key = format!("{}:{id}", kind(&site, "order"));
+        site.client.schedule_bytes(key, "").await.unwrap();
+        let popped = queue.pop("order").await;
+        assert_eq!(queue.get(&popped).await["id"], popped);
+        queue.finish(&popped).await;
+        assert_eq!(queue.get(&popped).await, Value::Null);
+    }
     site.assert_balanced().await;
 }
 
