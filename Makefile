@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis clients faketime spin demo test extremes chaos model http-check webhooks-check consumers versions servers lint
+.PHONY: help deps toolchain redis clients languages faketime spin demo test extremes chaos model http-check webhooks-check consumers versions servers lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
 # follow from; a word, for those scenarios only that have it in their names. Of `make model`:
@@ -40,7 +40,7 @@ http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: E
 webhooks-check: deps ## Have the library of Standard Webhooks (Python) check what we sign
 	@sh scripts/standardwebhooks.sh
 
-consumers: deps clients ## Run the consumers of lists and streams in other languages
+consumers: deps clients languages ## Run the consumers of lists and streams in Python, Node, Go, PHP and Java
 	cargo build --all-features
 	@sh scripts/consumers.sh
 
@@ -64,6 +64,9 @@ redis:
 
 clients:
 	@sh scripts/install-clients.sh
+
+languages:
+	@sh scripts/install-languages.sh
 
 faketime:
 	@sh scripts/install-faketime.sh

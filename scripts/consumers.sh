@@ -1,96 +1,136 @@
 #!/bin/sh
-# Runs the consumers of examples/consumers on a private Redis, each until it has done with three
-# jobs. Those whose language or library is not here are named, with what would install it.
+# Runs the consumers of examples/consumers, of lists and of streams, in five languages, on a
+# private Redis. The first one of each is killed before it acknowledges its job; the second gets that
+# one again, and three others.
 set -eu
+cd "$(dirname "$0")/.."
 
-dir=$(CDPATH='' cd -- "$(dirname -- "$0")/../examples/consumers" && pwd)
+languages='python node go php java'
+examples=$PWD/examples/consumers
+tools=$PWD/target/consumers
+keyfall=$PWD/target/debug/keyfall
 work=$(mktemp -d)
 started=
 end() {
-    for pid in $started; do kill "$pid" 2>/dev/null || :; done
+    for pid in $started; do kill -9 "$pid" 2>/dev/null || :; done
+    wait
     rm -rf "$work"
 }
 trap end EXIT
 trap 'exit 1' INT TERM
 
-keyfall=$(dirname "$dir")/../target/debug/keyfall
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
-redis-server --port "$port" --save '' --notify-keyspace-events Ex >"$work/redis.log" &
-started="$started $!"
-export REDIS_URL="redis://127.0.0.1:$port"
-export KEYFALL_REDIS_URL="$REDIS_URL"
-until redis-cli -p "$port" ping >/dev/null 2>&1; do sleep 0.1; done
-
-# By name: a command that fails where the library is missing, and what would install it.
-try() {
-    name=$1 needs=$2 install=$3
-    shift 3
-    if ! sh -c "$needs" >"$work/needs.log" 2>&1; then
-        echo "$name: not run; $install"
-        return 0
-    fi
-    cat >>"$work/keyfall.toml" <<TOML
-[[route]]
-pattern = "$name:list:job:*"
-target = { list = { key = "$name-list", acknowledged = true } }
-[[route]]
-pattern = "$name:stream:job:*"
-target = { stream = { key = "$name-stream", group = "closers" } }
-TOML
-    names="$names $name"
-    eval "list_$name=\$1 stream_$name=\$2"
+# Waits until a command succeeds; what for, for who reads that it did not.
+until_so() {
+    what=$1 tries=0
+    shift
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 300 ]; then
+            echo "not within a minute: $what" >&2
+            tail -n 20 "$work"/*.log >&2
+            exit 1
+        fi
+        sleep 0.2
+    done
 }
 
-names=
-try python "python3 -c 'import redis'" "pip install redis" \
-    "python3 $dir/list.py" "python3 $dir/stream.py"
-try node "cp $dir/*.mjs $work && cd $work && npm install --no-fund --no-audit redis" \
-    "install node and npm" "node $work/list.mjs" "node $work/stream.mjs"
-try go "cp -r $dir/go $work && cd $work/go && go mod init consumers && go get github.com/redis/go-redis/v9@v9.0.5 && go build -o $work/golist ./list && go build -o $work/gostream ./stream" \
-    "apt-get install golang-go" "$work/golist" "$work/gostream"
-try php "php -r 'exit(extension_loaded(\"redis\") ? 0 : 1);'" "apt-get install php-cli php-redis" \
-    "php $dir/list.php" "php $dir/stream.php"
-cat >"$work/pom.xml" <<POM
-<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>
-<dependencies>
-<dependency><groupId>redis.clients</groupId><artifactId>jedis</artifactId><version>5.2.0</version></dependency>
-<dependency><groupId>com.google.code.gson</groupId><artifactId>gson</artifactId><version>2.11.0</version></dependency>
-</dependencies></project>
-POM
-try java "cd $work && mvn -q -B dependency:copy-dependencies -DoutputDirectory=$work/jars" \
-    "apt-get install default-jdk-headless maven, which fetches Jedis and Gson" \
-    "java -cp $work/jars/* $dir/ListConsumer.java" "java -cp $work/jars/* $dir/StreamConsumer.java"
+# What each needs that is no package of Debian, and what is compiled.
+redis_py=8.1.0 node_redis=5.9.0
+python=$tools/redis-py-$redis_py node=$tools/node-redis-$node_redis
+if [ ! -e "$python/ready" ]; then
+    python3 -m venv "$python"
+    "$python/bin/pip" install --quiet "redis==$redis_py"
+    touch "$python/ready"
+fi
+if [ ! -e "$node/ready" ]; then
+    npm install --silent --no-fund --no-audit --prefix "$node" "redis@$node_redis"
+    touch "$node/ready"
+fi
+cp "$examples"/*.mjs "$node"
+for way in list stream; do
+    (cd "$examples/go" && GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE="$tools/go-cache" \
+        CGO_ENABLED=0 go build -o "$tools/go-$way" "./$way")
+done
+gson=/usr/share/java/gson.jar
+javac -Xlint -Werror -d "$tools/java" -cp "$gson" -sourcepath scripts/jedis "$examples"/*.java
 
+# Starts the consumer of a language and a way.
+consume() {
+    key=$1-$2
+    case $key in
+    python-*) set -- "$python/bin/python" "$examples/$2.py" ;;
+    node-*) set -- node "$node/$2.mjs" ;;
+    go-*) set -- "$tools/go-$2" ;;
+    php-*) set -- php "$examples/$2.php" ;;
+    java-list) set -- java -cp "$tools/java:$gson" ListConsumer ;;
+    java-stream) set -- java -cp "$tools/java:$gson" StreamConsumer ;;
+    esac
+    case $key in
+    *-list) exec "$@" "$key" ;;
+    *-stream) exec "$@" "$key" closers me ;;
+    esac
+}
+# Calls a command with each language and way.
+each() {
+    for language in $languages; do
+        for way in list stream; do "$@" "$language" "$way"; done
+    done
+}
+
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+redis-server redis.conf --port "$port" --dir "$work" --daemonize no >"$work/redis.log" 2>&1 &
+started="$started $!"
+ask() { redis-cli -p "$port" "$@"; }
+until_so 'Redis answers' ask ping
+# Consumers have a user of their own, the default one, so that they can be hindered.
+ask acl setuser keyfall on '>secret' '~*' '&*' +@all >/dev/null
+export REDIS_URL="redis://127.0.0.1:$port" KEYFALL_REDIS_URL="redis://keyfall:secret@127.0.0.1:$port"
+
+route() {
+    target="list = { key = \"$1-list\", acknowledged = true }"
+    [ "$2" = list ] || target="stream = { key = \"$1-stream\", group = \"closers\" }"
+    printf '[[route]]\npattern = "%s:%s:job:*"\ntarget = { %s }\n' "$1" "$2" "$target"
+    printf 'lease = "5s"\nretry = "1s 1s 1s 1s 1s"\n'
+}
+each route >"$work/keyfall.toml"
 "$keyfall" serve --config "$work/keyfall.toml" --http-listen 127.0.0.1:0 >"$work/keyfall.log" 2>&1 &
 started="$started $!"
-until grep -q '^listening on' "$work/keyfall.log"; do sleep 0.1; done
+until_so 'the daemon listens' grep -q '^listening on' "$work/keyfall.log"
 
-for name in $names; do
-    for way in list stream; do
-        for id in 1 2 3; do
-            "$keyfall" schedule "$name:$way:job:$id" '{"order": 7}' >/dev/null
-        done
-        eval "run=\$${way}_$name"
-        args="$name-$way"
-        [ "$way" = list ] || args="$args closers me"
-        # The words of a command; a class path is to keep its star.
-        set -f
-        # shellcheck disable=SC2086
-        $run $args >"$work/$name-$way.log" 2>&1 &
-        pid=$!
-        set +f
-        started="$started $pid"
-        tries=0
-        until "$keyfall" kinds --json | grep "$name:$way:job" | grep -q '"done": *3'; do
-            tries=$((tries + 1))
-            if [ "$tries" -gt 100 ]; then
-                echo "$name, $way: not done" >&2
-                cat "$work/$name-$way.log" "$work/keyfall.log" >&2
-                exit 1
-            fi
-            sleep 0.3
-        done
-        kill "$pid"
-        echo "$name, $way: three jobs are done"
+schedule() {
+    first=$1 last=$2
+    for id in $(seq "$first" "$last"); do
+        "$keyfall" schedule "$3:$4:job:$id" '{"order": 7}' >/dev/null
     done
+}
+
+# `run 1` starts the first one of each, `run 2` the second.
+run() {
+    consume "$2" "$3" >"$work/$2-$3-$1.log" 2>&1 &
+    running="$running $!" started="$started $!"
+}
+
+# The first ones run a job, and nobody lets them acknowledge it; then they are killed.
+ask acl setuser default -xack -rpush >/dev/null
+running=
+each run 1
+each schedule 1 1
+ran() { grep -q "^done $1:$2:job:1 " "$work/$1-$2-1.log"; }
+each until_so 'a first consumer runs a job' ran
+for pid in $running; do
+    kill -9 "$pid" 2>/dev/null || : # Some have ended by themselves.
+    wait "$pid" 2>/dev/null || :
 done
+ask acl setuser default +xack +rpush >/dev/null
+
+each run 2
+each schedule 2 4
+ended() {
+    "$keyfall" kinds --json | grep "$1:$2:job" | grep -q '"done": *4' &&
+        [ "$(grep -c "^done $1:$2:job:[1-4] " "$work/$1-$2-2.log")" = 4 ]
+}
+told() {
+    until_so "$1, $2: four jobs are done" ended "$1" "$2"
+    echo "$1, $2: four jobs are done, and one of them was taken by a consumer that was killed"
+}
+each told

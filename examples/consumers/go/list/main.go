@@ -2,36 +2,36 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log"
 	"os"
-	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 )
 
-type Job struct{ Key, Lease string; Payload json.RawMessage }
-
-func closeOrder(job Job) (err error) {
-	_, err = fmt.Println("done", job.Key, string(job.Payload))
-	return
+func closeOrder(job map[string]any) error {
+	_, err := fmt.Println("done", job["key"], job["payload"])
+	return err
 }
 
 func main() {
-	options, _ := redis.ParseURL(os.Getenv("REDIS_URL"))
-	db, ctx, list := redis.NewClient(options), context.Background(), os.Args[1]
-	for {
-		taken, err := db.BLPop(ctx, time.Second, list).Result()
-		var job Job
-		if err != nil || json.Unmarshal([]byte(taken[1]), &job) != nil {
+	list := os.Args[1]
+	db, err := redis.DialURL(os.Getenv("REDIS_URL"))
+	for err == nil || err == redis.ErrNil {
+		var taken [][]byte
+		if taken, err = redis.ByteSlices(db.Do("BLPOP", list, 1)); err != nil {
+			continue
+		}
+		var job map[string]any
+		if err = json.Unmarshal(taken[1], &job); err != nil {
 			continue
 		}
 		if err := closeOrder(job); err != nil {
-			log.Print(job.Key, err) // Not acknowledged, it comes again when its lease is over.
-		} else {
-			db.RPush(ctx, list+":done", job.Lease)
+			log.Print(job["key"], err) // Not acknowledged, it comes again when its lease is over.
+			continue
 		}
+		_, err = db.Do("RPUSH", list+":done", job["lease"])
 	}
+	log.Fatal(err)
 }

@@ -2,35 +2,36 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log"
 	"os"
-	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 )
 
-func closeOrder(job map[string]any) error {
+func closeOrder(job map[string]string) error {
 	_, err := fmt.Println("done", job["key"], job["payload"])
 	return err
 }
 
 func main() {
-	options, _ := redis.ParseURL(os.Getenv("REDIS_URL"))
-	db, ctx := redis.NewClient(options), context.Background()
 	stream, group, me := os.Args[1], os.Args[2], os.Args[3]
-	for {
-		read, _ := db.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: me,
-			Streams: []string{stream, ">"}, Count: 10, Block: time.Second}).Result()
+	db, err := redis.DialURL(os.Getenv("REDIS_URL"))
+	for err == nil || err == redis.ErrNil {
+		var read []any
+		read, err = redis.Values(db.Do("XREADGROUP", "GROUP", group, me, "COUNT", 10, "BLOCK", 1000,
+			"STREAMS", stream, ">"))
 		for _, of := range read {
-			for _, entry := range of.Messages {
-				if err := closeOrder(entry.Values); err != nil {
-					log.Print(entry.ID, err) // Not acknowledged, it comes again.
+			for _, entry := range of.([]any)[1].([]any) {
+				id := entry.([]any)[0]
+				job, _ := redis.StringMap(entry.([]any)[1], nil)
+				if err := closeOrder(job); err != nil {
+					log.Printf("%s: %v", id, err) // Not acknowledged, it comes again.
 					continue
 				}
-				db.XAck(ctx, stream, group, entry.ID)
+				_, err = db.Do("XACK", stream, group, id)
 			}
 		}
 	}
+	log.Fatal(err)
 }
