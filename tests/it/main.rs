@@ -36,6 +36,7 @@
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`pulling`] | consumers that pull: jobs wait until somebody asks, and are theirs then |
 //! | [`callbacks`] | jobs that go to HTTP servers, which misbehave |
+//! | [`conformance`] | one suite over all targets: crashes, retries, limits |
 //! | [`rerouting`] | routes that are replaced while a worker runs |
 //! | [`http`] | the HTTP API of `keyfall serve`, as its clients see it |
 //! | [`classic`] | the classic interface, as clients of such queues see it |
@@ -67,6 +68,7 @@ mod changing;
 mod classic;
 mod commands;
 mod config;
+mod conformance;
 mod crowding;
 mod damage;
 mod demo;

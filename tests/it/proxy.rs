@@ -18,20 +18,27 @@ pub(crate) struct Proxy {
     frost: watch::Sender<Frost>,
 }
 
-/// Whether what comes has to wait.
+/// Whether what comes has to wait, or will have to.
 #[derive(Clone, Copy)]
 enum Frost {
     No,
     /// From the first reply on that has this in it.
     At(&'static str),
+    /// Nothing has to; but the first reply with this in it is the last that passes.
+    Last(&'static str),
     Now,
 }
 
 impl Proxy {
     pub(crate) async fn to(server: &Embedded) -> Self {
+        Proxy::at(&server.url()).await
+    }
+
+    /// To a server at a socket.
+    pub(crate) async fn at(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        let socket = server.url().replace("redis+unix://", "");
+        let socket = server.replace("redis+unix://", "");
         let (dead, opened) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let babbling = Arc::new(AtomicBool::new(false));
         let frost = watch::Sender::new(Frost::No);
@@ -65,6 +72,12 @@ impl Proxy {
     /// directions and on all connections. It has to be short enough to come in one piece.
     pub(crate) fn freeze_at(&self, text: &'static str) {
         self.frost.send_replace(Frost::At(text));
+    }
+
+    /// The first reply with this in it is the last thing that passes, in both directions and on all
+    /// connections, whether they are there or still to come.
+    pub(crate) fn end_with(&self, text: &'static str) {
+        self.frost.send_replace(Frost::Last(text));
     }
 
     /// What has waited goes on, in its order.
@@ -103,9 +116,16 @@ async fn forward(
     let (from_near, to_near) = near.into_split();
     let far = UnixStream::connect(socket).await.unwrap();
     let (from_far, to_far) = far.into_split();
-    let lives = move || number >= dead.load(Ordering::SeqCst);
+    let lives = || number >= dead.load(Ordering::SeqCst);
     let never = |_: &[u8]| false;
-    let begins = |reply: &[u8]| matches!(*frost.borrow(), Frost::At(text) if has(reply, text));
+    let begins = |reply: &[u8]| match *frost.borrow() {
+        Frost::At(text) => has(reply, text),
+        Frost::Last(text) if has(reply, text) => {
+            dead.store(usize::MAX, Ordering::SeqCst);
+            false
+        }
+        _ => false,
+    };
     tokio::join!(
         pump(from_near, to_far, &lives, &frost, never),
         pump(from_far, to_near, &lives, &frost, begins)

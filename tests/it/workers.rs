@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
 use keyfall::{Client, Handler, Job, JobState, Outcome, RetryPolicy, Router, Source, Worker};
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 
 use crate::log::Log;
 use crate::proxy::Proxy;
@@ -22,17 +23,29 @@ pub(crate) struct Mortal(Runtime);
 
 impl Mortal {
     pub(crate) fn start(url: &str, router: Router, lease: Duration) -> Self {
+        Mortal::start_telling(url, router, lease).0
+    }
+
+    /// The same, and the client that the worker has.
+    pub(crate) fn start_telling(
+        url: &str,
+        router: Router,
+        lease: Duration,
+    ) -> (Self, oneshot::Receiver<Client>) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
         let url = url.to_owned();
+        let (tell, told) = oneshot::channel();
         runtime.spawn(async move {
             let client = Client::connect(&url).await.unwrap();
+            // Whoever does not want to know is gone.
+            let _ = tell.send(client.clone());
             Worker::new(client, router).lease(lease).run().await
         });
-        Mortal(runtime)
+        (Mortal(runtime), told)
     }
 
     /// Takes the runtime away from under its handlers.

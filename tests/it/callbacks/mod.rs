@@ -13,7 +13,7 @@
 mod crowded;
 mod misbehaving;
 mod reaching;
-mod receiver;
+pub(crate) mod receiver;
 mod sending;
 mod serving;
 mod signing;

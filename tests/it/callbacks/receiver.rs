@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -15,34 +15,36 @@ use crate::runs::PATIENCE;
 
 /// A request as it came.
 #[derive(Debug, Clone)]
-pub(super) struct Received {
-    pub(super) path: String,
+pub(crate) struct Received {
+    pub(crate) path: String,
     /// By their names in lower case.
-    pub(super) headers: BTreeMap<String, String>,
-    pub(super) body: Vec<u8>,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// What a server does with a request.
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// Answers, and keeps the connection.
     Says(String),
     /// Writes these bytes and closes the connection.
     Cuts(&'static str),
     /// Says nothing, and keeps the connection.
     Hangs,
+    /// What it is told later to do; cuts the connection if whoever was to tell is gone.
+    Later(oneshot::Receiver<Reply>),
     /// Answers with a status line, and a body without an end.
     Floods(&'static str),
 }
 
-pub(super) struct Receiver {
-    pub(super) address: SocketAddr,
+pub(crate) struct Receiver {
+    pub(crate) address: SocketAddr,
     received: mpsc::UnboundedReceiver<Received>,
     connections: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
 /// A status, such as `200 OK`, with these further lines of the head and this body.
-pub(super) fn says(status: &str, head: &str, body: &str) -> Reply {
+pub(crate) fn says(status: &str, head: &str, body: &str) -> Reply {
     let length = body.len();
     Reply::Says(format!(
         "HTTP/1.1 {status}\r\n{head}content-length: {length}\r\n\r\n{body}"
@@ -51,14 +53,14 @@ pub(super) fn says(status: &str, head: &str, body: &str) -> Reply {
 
 impl Received {
     #[track_caller]
-    pub(super) fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         let value = self.headers.get(name);
         value.unwrap_or_else(|| panic!("no {name} in {self:?}"))
     }
 }
 
 impl Receiver {
-    pub(super) async fn start(
+    pub(crate) async fn start(
         reply: impl Fn(&Received) -> Reply + Clone + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -86,16 +88,16 @@ impl Receiver {
     }
 
     /// One that says the same to everybody.
-    pub(super) async fn always(status: &'static str, head: &'static str) -> Self {
+    pub(crate) async fn always(status: &'static str, head: &'static str) -> Self {
         Receiver::start(move |_| says(status, head, "so it is")).await
     }
 
-    pub(super) fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
     #[track_caller]
-    pub(super) fn next(&mut self) -> impl Future<Output = Received> {
+    pub(crate) fn next(&mut self) -> impl Future<Output = Received> {
         let caller = std::panic::Location::caller();
         async move {
             match timeout(PATIENCE, self.received.recv()).await {
@@ -106,12 +108,12 @@ impl Receiver {
     }
 
     /// Those that have come and were not looked at.
-    pub(super) fn rest(&mut self) -> Vec<Received> {
+    pub(crate) fn rest(&mut self) -> Vec<Received> {
         std::iter::from_fn(|| self.received.try_recv().ok()).collect()
     }
 
     /// How many there were.
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 }
@@ -134,7 +136,12 @@ async fn serve(
         let said = reply(&received);
         // A test that has seen enough is gone.
         let _ = note.send(received);
+        let said = match said {
+            Reply::Later(said) => said.await.unwrap_or(Reply::Cuts("")),
+            said => said,
+        };
         match said {
+            Reply::Later(_) => panic!("it is put off once"),
             Reply::Says(text) => stream.write_all(text.as_bytes()).await?,
             Reply::Cuts(text) => return stream.write_all(text.as_bytes()).await,
             Reply::Hangs => std::future::pending().await,

@@ -1,0 +1,69 @@
+//! One suite over all targets: what a route promises, it promises wherever its jobs go.
+//!
+//! | part | what is in it |
+//! |---|---|
+//! | [`target`] | what a target has to do to be tested, and what its nature is |
+//! | [`scenarios`] | what each of them has to stand |
+//! | [`function`], [`callback`], [`list`], [`stream`], [`pull`] | the targets |
+//!
+//! A failure names both: `conformance::list_acknowledged::the_worker_dies_before`. What a target
+//! does not do by its nature stands in its [`Nature`](target::Nature); there the scenario proves
+//! what it does instead.
+
+mod callback;
+mod function;
+mod list;
+mod pull;
+mod scenarios;
+mod stream;
+mod target;
+
+/// The scenarios that all targets stand, and those that only some of them can.
+macro_rules! conforms {
+    ($($name:ident: $target:ty $(, $more:ident)*;)*) => {$(
+        mod $name {
+            use super::*;
+
+            conforms!(@all $target);
+            $(conforms!(@$more $target);)*
+        }
+    )*};
+    (@all $target:ty) => {
+        conforms!(@each $target:
+            a_job_is_delivered_once
+            a_consumer_vanishes
+            a_job_is_cancelled_in_time
+            the_worker_dies_before
+            the_worker_dies_meanwhile
+            the_worker_dies_after
+        );
+    };
+    // A consumer can say that it failed.
+    (@fails $target:ty) => {
+        conforms!(@each $target: failures_climb_the_ladder_and_are_buried);
+    };
+    // The job is its consumer's, whatever becomes of the worker.
+    (@leased $target:ty) => {
+        conforms!(@each $target: worker_and_consumer_die_together);
+    };
+    // Its route can be limited.
+    (@limited $target:ty) => {
+        conforms!(@each $target: the_concurrency_is_kept the_rate_is_kept);
+    };
+    (@each $target:ty: $($scenario:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $scenario() {
+            scenarios::$scenario::<$target>().await;
+        }
+    )*};
+}
+
+conforms! {
+    in_process: function::Function, fails, limited;
+    http_callback: callback::Callback, fails, limited;
+    list_handed_over: list::List<false>, limited;
+    list_acknowledged: list::List<true>, fails, leased, limited;
+    stream_handed_over: stream::Stream<false>, limited;
+    stream_acknowledged: stream::Stream<true>, fails, leased, limited;
+    pulled: pull::Pull, fails, leased, limited;
+}
