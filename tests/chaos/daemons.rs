@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::journal::Answer;
-use crate::worker::LEASE;
+use crate::target::Ways;
+
+pub(crate) const DAEMONS: usize = 2;
 
 /// Longer than any call takes, a pull included.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,16 +52,11 @@ impl Ports {
     }
 }
 
-/// A daemon for the Redis at `url`, whose configuration is kept in `dir`.
-pub(crate) fn command(port: u16, url: &str, dir: &Path) -> Command {
-    let config = dir.join("daemon.toml");
-    let lease = LEASE.as_secs();
-    // As the workers of the other scenarios: so many attempts that a fault does not use them up.
-    let routes = format!(
-        "[[route]]\npattern = \"chaos:load:*:*\"\ntarget = \"pull\"\nlease = \"{lease}s\"\n\
-         retry = {{ fixed = \"100ms\", attempts = 1000 }}\n"
-    );
-    fs::write(&config, routes).expect("the directory is writable");
+/// The daemon in this place, for the Redis at `url`; its configuration is kept in `dir`.
+pub(crate) fn command(ways: &Ways, number: usize, url: &str, dir: &Path) -> Command {
+    let config = dir.join(format!("daemon-{number}.toml"));
+    fs::write(&config, ways.config(number)).expect("the directory is writable");
+    let port = ways.api.0[number];
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     command
         .args(["serve", "--redis-url", url])

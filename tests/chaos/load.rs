@@ -14,12 +14,14 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::task::TaskTracker;
 
-use crate::daemons::{Daemons, Ports};
+use crate::classic::{Classic, topic};
+use crate::daemons::Daemons;
 use crate::journal::{Answer, Ask, Journal, What};
 use crate::order::{Order, Plan};
 use crate::process;
 use crate::service::{Desk, Service};
 use crate::sundry;
+use crate::target::{Target, Ways};
 
 /// The kinds that there are jobs of.
 pub(crate) const KINDS: [&str; 2] = ["chaos:load:notice", "chaos:load:refund"];
@@ -40,8 +42,8 @@ pub(crate) struct Terms {
     /// Among the producers.
     pub(crate) number: u64,
     pub(crate) url: String,
-    /// Whether it schedules over HTTP, and where.
-    pub(crate) daemons: Option<Ports>,
+    /// How its jobs reach consumers, if these are no workers.
+    pub(crate) ways: Option<Ways>,
     pub(crate) journals: PathBuf,
     pub(crate) seed: u64,
     pub(crate) stories_a_second: f64,
@@ -49,6 +51,12 @@ pub(crate) struct Terms {
     pub(crate) special: Vec<(Plan, u32)>,
     /// Whether to make the calls, too, that a service seldom makes.
     pub(crate) sundry: bool,
+}
+
+impl Terms {
+    fn can_bury(&self) -> bool {
+        self.ways.as_ref().is_none_or(|ways| ways.target.can_bury())
+    }
 }
 
 /// Schedules until its standard input ends.
@@ -64,9 +72,14 @@ pub(crate) fn main(terms: Terms) {
 async fn produce(terms: Terms) {
     let client = Client::connect(&terms.url).await.expect("Redis is there");
     let mut random = StdRng::seed_from_u64(terms.seed);
-    let service = match &terms.daemons {
-        Some(ports) => Service::Daemons(Desk::new(Daemons::new(ports))),
-        None => Service::Redis(client.clone()),
+    let service = match &terms.ways {
+        Some(ways) if ways.target == Target::Pull => {
+            Service::Daemons(Desk::new(Daemons::new(&ways.api)))
+        }
+        Some(ways) if ways.target == Target::Classic => {
+            Service::Classic(Classic::new(ways), client.clone())
+        }
+        _ => Service::Redis(client.clone()),
     };
     let producer = Arc::new(Producer {
         client,
@@ -142,12 +155,14 @@ impl Story {
         };
         let kind = KINDS[random.random_range(0..KINDS.len())];
         let busy = then == Then::Disturb || random.random_bool(0.04);
-        let key = if busy {
-            format!("{kind}:busy-{}", random.random_range(0..BUSY_NAMES))
+        let name = if busy {
+            format!("busy-{}", random.random_range(0..BUSY_NAMES))
         } else {
-            format!("{kind}:{}-{number}", terms.number)
+            format!("{}-{number}", terms.number)
         };
-        let plan = imagine_plan(random, &terms.special);
+        // The id has its topic, too: to some it is unique over all.
+        let key = format!("{kind}:{}-{name}", topic(kind));
+        let plan = imagine_plan(random, terms);
         let delay = match random.random_range(0..100) {
             _ if busy || plan.is_deadly() => ms(random, 800),
             0..10 => Duration::ZERO,
@@ -169,9 +184,9 @@ impl Story {
     }
 }
 
-fn imagine_plan(random: &mut StdRng, special: &[(Plan, u32)]) -> Plan {
+fn imagine_plan(random: &mut StdRng, terms: &Terms) -> Plan {
     let mut lot = random.random_range(0..10_000);
-    for (plan, share) in special {
+    for (plan, share) in &terms.special {
         if lot < *share {
             return *plan;
         }
@@ -181,7 +196,7 @@ fn imagine_plan(random: &mut StdRng, special: &[(Plan, u32)]) -> Plan {
         0..8 => Plan::Retry,
         8..11 => Plan::Again,
         11..13 => Plan::Snooze,
-        13..15 => Plan::Bury,
+        13..15 if terms.can_bury() => Plan::Bury,
         15..25 => Plan::Slow(random.random_range(1..400)),
         _ => Plan::Done,
     }

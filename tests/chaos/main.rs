@@ -9,7 +9,8 @@
 //! | [`process`] | this program, started again as a worker or a producer |
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: which calls it makes and to whom, what the jobs carry |
 //! | [`worker`], [`settled`] | the worker: it writes down runs, and what Redis said to their ends |
-//! | [`daemons`], [`consumer`] | `keyfall serve`, and who pulls from it |
+//! | [`daemons`], [`target`] | `keyfall serve`, and how jobs get from it to consumers |
+//! | [`consumer`], [`classic`] | the consumer: it takes jobs in each of these ways |
 //! | [`journal`] | what is written down, one file for each process |
 //! | [`kept`] | what the data set that Redis kept still holds |
 //! | [`checker`], [`story`] | what must hold of all of it, and of each key |
@@ -25,6 +26,7 @@
 
 mod aof;
 mod checker;
+mod classic;
 mod clock;
 mod consumer;
 mod daemons;
@@ -44,6 +46,7 @@ mod stage;
 mod story;
 mod strain;
 mod sundry;
+mod target;
 mod trial;
 mod worker;
 

@@ -1,4 +1,5 @@
-//! The calls of a producer, straight to Redis or through a daemon.
+//! The calls of a producer: straight to Redis, through a daemon, or as the clients of a classic
+//! delay queue make them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
+use crate::classic::Classic;
 use crate::daemons::{Daemons, Lost};
 use crate::journal::Answer;
 use crate::order::Order;
@@ -17,6 +19,8 @@ use crate::order::Order;
 pub(crate) enum Service {
     Redis(Client),
     Daemons(Desk),
+    /// What such clients cannot say, and every other delete, goes straight to Redis.
+    Classic(Classic, Client),
 }
 
 /// Where calls wait for others to go with.
@@ -45,6 +49,7 @@ impl Service {
                 let job = json!({"payload": order, "after": written(delay)});
                 return desk.ask(key, "schedule", job).await;
             }
+            Service::Classic(classic, _) => return classic.push(key, order, delay).await,
         };
         let mut call = client.schedule(key, order).after(delay);
         if let Some(attempts) = order.plan.attempts() {
@@ -62,18 +67,23 @@ impl Service {
 
     pub(crate) async fn cancel(&self, key: &str) -> Result<Answer, Answer> {
         match self {
-            Service::Redis(client) => Ok(match client.cancel(key).await? {
-                Cancelled::Cancelled => Answer::Cancelled,
-                Cancelled::Running => Answer::Running,
-                Cancelled::Absent => Answer::Absent,
-            }),
+            Service::Classic(classic, _) if rand::random() => classic.delete(key).await,
+            Service::Redis(client) | Service::Classic(_, client) => {
+                Ok(match client.cancel(key).await? {
+                    Cancelled::Cancelled => Answer::Cancelled,
+                    Cancelled::Running => Answer::Running,
+                    Cancelled::Absent => Answer::Absent,
+                })
+            }
             Service::Daemons(desk) => desk.ask(key, "cancel", json!({})).await,
         }
     }
 
     pub(crate) async fn postpone(&self, key: &str, delay: Duration) -> Result<Answer, Answer> {
         match self {
-            Service::Redis(client) => Ok(moved(client.reschedule(key).after(delay).await?)),
+            Service::Redis(client) | Service::Classic(_, client) => {
+                Ok(moved(client.reschedule(key).after(delay).await?))
+            }
             Service::Daemons(desk) => {
                 let when = json!({"after": written(delay)});
                 desk.ask(key, "postpone", when).await
@@ -83,18 +93,22 @@ impl Service {
 
     pub(crate) async fn fire_now(&self, key: &str) -> Result<Answer, Answer> {
         match self {
-            Service::Redis(client) => Ok(moved(client.fire_now(key).await?)),
+            Service::Redis(client) | Service::Classic(_, client) => {
+                Ok(moved(client.fire_now(key).await?))
+            }
             Service::Daemons(desk) => desk.ask(key, "fire", json!({})).await,
         }
     }
 
     pub(crate) async fn update(&self, key: &str, order: &Order) -> Result<Answer, Answer> {
         match self {
-            Service::Redis(client) => Ok(match client.update_payload(key, order).await? {
-                Updated::Running => Answer::Running,
-                Updated::Absent => Answer::Absent,
-                _ => Answer::Done,
-            }),
+            Service::Redis(client) | Service::Classic(_, client) => {
+                Ok(match client.update_payload(key, order).await? {
+                    Updated::Running => Answer::Running,
+                    Updated::Absent => Answer::Absent,
+                    _ => Answer::Done,
+                })
+            }
             Service::Daemons(desk) => {
                 let payload = json!({"payload": order});
                 desk.ask(key, "payload", payload).await

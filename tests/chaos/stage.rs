@@ -15,19 +15,20 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
-use crate::daemons::Ports;
+use crate::daemons::DAEMONS;
 use crate::journal::{Journal, What, now};
 use crate::order::Plan;
 use crate::process::Process;
 use crate::proxy::Proxy;
+use crate::target::{Target, Ways};
 use crate::{aof, consumer, daemons, kept, load, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
 /// stories schedule twice, some not at all.
 const STORIES_A_SECOND: f64 = 560.0;
 
-/// Over HTTP, of which an unoptimised build makes several times the work.
-const STORIES_OVER_HTTP: f64 = 280.0;
+/// Through daemons, of which an unoptimised build makes several times the work.
+const STORIES_OF_DAEMONS: f64 = 280.0;
 
 const PRODUCERS: u64 = 2;
 
@@ -45,9 +46,8 @@ pub(crate) struct Setting {
     pub(crate) network: bool,
     /// Whose wall clock can be set.
     pub(crate) clock: Option<Whose>,
-    /// Whether daemons are between Redis and everybody else: then consumers pull in place of
-    /// workers, and producers schedule over HTTP.
-    pub(crate) daemons: bool,
+    /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
+    pub(crate) target: Option<Target>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +61,10 @@ pub(crate) struct Stage {
     pub(crate) server: Embedded,
     /// Or consumers.
     pub(crate) workers: Vec<Slot>,
-    /// Where they listen, and those that live.
-    daemons: Option<(Ports, Vec<Option<Process>>)>,
+    /// How jobs reach consumers, and the daemons that live.
+    daemons: Option<(Ways, Vec<Option<Process>>)>,
+    /// The Redis that lists and streams are on.
+    outlet: Option<Embedded>,
     pub(crate) random: StdRng,
     /// How long the bad weather is to last.
     pub(crate) span: Duration,
@@ -114,13 +116,16 @@ impl Stage {
             ),
             false => None,
         };
-        let daemons = match setting.daemons {
-            true => {
-                let ports = Ports::free(DAEMONS).map_err(|error| error.to_string())?;
-                Some((ports, Vec::new()))
+        let outlet = match setting.target {
+            Some(target) if target.has_an_outlet() => {
+                Some(Embedded::start().await.map_err(|error| error.to_string())?)
             }
-            false => None,
+            _ => None,
         };
+        let url = outlet.as_ref().map(Embedded::url).unwrap_or_default();
+        let ways = setting.target.map(|target| Ways::new(target, url));
+        let ways = ways.transpose().map_err(|error| error.to_string())?;
+        let daemons = ways.map(|ways| (ways, Vec::new()));
         let workers = (0..WORKERS).map(|number| Slot {
             number,
             generation: 0,
@@ -129,6 +134,7 @@ impl Stage {
         let mut stage = Stage {
             workers: workers.collect(),
             daemons,
+            outlet,
             random: StdRng::seed_from_u64(seed),
             span,
             url: network
@@ -181,7 +187,7 @@ impl Stage {
 
     pub(crate) fn produce(&mut self) {
         let stories_a_second = match self.daemons {
-            Some(_) => STORIES_OVER_HTTP,
+            Some(_) => STORIES_OF_DAEMONS,
             None => STORIES_A_SECOND,
         };
         for number in 0..PRODUCERS {
@@ -189,7 +195,7 @@ impl Stage {
                 name: format!("producer-{number}"),
                 number,
                 url: self.url.clone(),
-                daemons: self.daemons.as_ref().map(|(ports, _)| ports.clone()),
+                ways: self.daemons.as_ref().map(|(ways, _)| ways.clone()),
                 journals: self.dir.clone(),
                 seed: self.seed.wrapping_add(number),
                 stories_a_second: stories_a_second / PRODUCERS as f64,
@@ -229,8 +235,8 @@ impl Stage {
 
     /// Starts the daemon in this place.
     pub(crate) fn start_daemon(&mut self, number: usize) {
-        if let Some((ports, living)) = &mut self.daemons {
-            let command = daemons::command(ports.0[number], &self.url, &self.dir);
+        if let Some((ways, living)) = &mut self.daemons {
+            let command = daemons::command(ways, number, &self.url, &self.dir);
             let name = format!("daemon-{number}");
             living[number] = Some(Process::spawn(command, &name, &self.dir));
         }
@@ -251,10 +257,10 @@ impl Stage {
     pub(crate) fn start(&mut self, number: usize) {
         let slot = &mut self.workers[number];
         slot.generation += 1;
-        if let Some((ports, _)) = &self.daemons {
+        if let Some((ways, _)) = &self.daemons {
             let terms = consumer::Terms {
                 name: format!("consumer-{}.{}", slot.number, slot.generation),
-                daemons: ports.clone(),
+                ways: ways.clone(),
                 journals: self.dir.clone(),
             };
             let process = Process::start("consumer", &terms.name, &terms, &self.dir, &[]);
@@ -338,6 +344,27 @@ impl Stage {
                 return Err(format!("{PATIENCE:?} after the load: {rest}"));
             }
             self.live_for(Duration::from_millis(50)).await;
+        }
+    }
+
+    // What can be done to the Redis of lists and streams.
+
+    /// Kills it, if there is one.
+    pub(crate) async fn kill_outlet(&mut self) -> keyfall::Result<()> {
+        if self.outlet.is_some() {
+            self.strike("the other Redis is killed");
+        }
+        match &mut self.outlet {
+            Some(outlet) => outlet.kill_server().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts it again, with its log.
+    pub(crate) async fn restart_outlet(&mut self) -> keyfall::Result<()> {
+        match &mut self.outlet {
+            Some(outlet) => outlet.restart().await,
+            None => Ok(()),
         }
     }
 
@@ -437,8 +464,6 @@ fn socket_of(server: &Embedded) -> PathBuf {
 }
 
 pub(crate) const WORKERS: usize = 3;
-
-pub(crate) const DAEMONS: usize = 2;
 
 async fn stop_all(processes: impl Iterator<Item = Process>) -> Vec<String> {
     let ends = join_all(processes.map(Process::stop)).await;

@@ -19,6 +19,7 @@
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
 //! | [`killed`] | worker processes that are killed |
+//! | [`steps`] | daemons that are killed at each step of handing over to lists and streams |
 //! | [`outages`] | a Redis that is killed, hangs or cuts connections |
 //! | [`weather`] | every sort of outage: said once, survived, made good |
 //! | [`servers`] | what the bare server does, and where versions differ |
@@ -106,6 +107,7 @@ mod servers;
 mod shell;
 mod site;
 mod stage;
+mod steps;
 mod strangers;
 mod streams;
 mod successors;

@@ -19,13 +19,17 @@ pub(crate) struct Proxy {
 }
 
 /// Whether what comes has to wait, or will have to.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Frost {
     No,
     /// From the first reply on that has this in it.
     At(&'static str),
     /// Nothing has to; but the first reply with this in it is the last that passes.
     Last(&'static str),
+    /// From the first request on that has this in it.
+    Before(&'static str),
+    /// From the reply on to the first request that has this in it.
+    After(&'static str),
     Now,
 }
 
@@ -74,6 +78,21 @@ impl Proxy {
         self.frost.send_replace(Frost::At(text));
     }
 
+    /// The same, from the first request with this in it.
+    pub(crate) fn freeze_before(&self, text: &'static str) {
+        self.frost.send_replace(Frost::Before(text));
+    }
+
+    /// The same, once the first request with this in it has passed.
+    pub(crate) fn freeze_after(&self, text: &'static str) {
+        self.frost.send_replace(Frost::After(text));
+    }
+
+    /// Whether it has come to that.
+    pub(crate) fn is_frozen(&self) -> bool {
+        *self.frost.borrow() == Frost::Now
+    }
+
     /// The first reply with this in it is the last thing that passes, in both directions and on all
     /// connections, whether they are there or still to come.
     pub(crate) fn end_with(&self, text: &'static str) {
@@ -117,23 +136,35 @@ async fn forward(
     let far = UnixStream::connect(socket).await.unwrap();
     let (from_far, to_far) = far.into_split();
     let lives = || number >= dead.load(Ordering::SeqCst);
-    let never = |_: &[u8]| false;
-    let begins = |reply: &[u8]| match *frost.borrow() {
-        Frost::At(text) => has(reply, text),
-        Frost::Last(text) if has(reply, text) => {
+    let asked = |frost: Frost, part: &[u8]| match frost {
+        Frost::Before(text) if has(part, text) => Freezes::This,
+        Frost::After(text) if has(part, text) => Freezes::WhatFollows,
+        _ => Freezes::Nothing,
+    };
+    let answered = |frost: Frost, part: &[u8]| match frost {
+        Frost::At(text) if has(part, text) => Freezes::This,
+        Frost::Last(text) if has(part, text) => {
             dead.store(usize::MAX, Ordering::SeqCst);
-            false
+            Freezes::Nothing
         }
-        _ => false,
+        _ => Freezes::Nothing,
     };
     tokio::join!(
-        pump(from_near, to_far, &lives, &frost, never),
-        pump(from_far, to_near, &lives, &frost, begins)
+        pump(from_near, to_far, &lives, &frost, asked),
+        pump(from_far, to_near, &lives, &frost, answered)
     );
 }
 
-fn has(reply: &[u8], text: &str) -> bool {
-    let mut windows = reply.windows(text.len());
+/// What has to wait from now on, beside all that comes later.
+#[derive(Clone, Copy, PartialEq)]
+enum Freezes {
+    Nothing,
+    This,
+    WhatFollows,
+}
+
+fn has(part: &[u8], text: &str) -> bool {
+    let mut windows = part.windows(text.len());
     windows.any(|part| part == text.as_bytes())
 }
 
@@ -143,7 +174,7 @@ async fn pump(
     mut to: impl AsyncWriteExt + Unpin,
     lives: &impl Fn() -> bool,
     frost: &watch::Sender<Frost>,
-    freezes: impl Fn(&[u8]) -> bool,
+    freezes: impl Fn(Frost, &[u8]) -> Freezes,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -152,12 +183,16 @@ async fn pump(
             // It must not be closed, even if the far end does.
             Ok(0) | Err(_) => std::future::pending().await,
             Ok(count) if lives() => {
-                if freezes(&buffer[..count]) {
+                let at = *frost.borrow();
+                let freezes = freezes(at, &buffer[..count]);
+                if freezes != Freezes::Nothing {
                     frost.send_replace(Frost::Now);
                 }
-                let mut frost = frost.subscribe();
-                let thawed = frost.wait_for(|frost| !matches!(frost, Frost::Now));
-                drop(thawed.await.expect("its sender is here"));
+                if freezes != Freezes::WhatFollows {
+                    let mut frost = frost.subscribe();
+                    let thawed = frost.wait_for(|frost| *frost != Frost::Now);
+                    drop(thawed.await.expect("its sender is here"));
+                }
                 if to.write_all(&buffer[..count]).await.is_err() {
                     break;
                 }

@@ -1,49 +1,88 @@
-//! Daemons that are killed, and those who pull from them.
+//! Daemons that are killed, those who have the jobs, and what is in between.
 
+use std::time::Duration;
+
+use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
-use crate::stage::{DAEMONS, Setting, Stage};
+use crate::daemons::DAEMONS;
+use crate::stage::{Setting, Stage, WORKERS};
+use crate::target::Target;
 
-pub(super) fn all() -> Vec<Scenario> {
-    vec![Scenario {
-        name: "kill daemons",
-        quick: true,
-        setting: || Setting {
-            daemons: true,
-            ..Setting::default()
-        },
-        faults: |stage| Box::pin(kill(stage)),
-        punctual: Punctual::Afterwards,
-    }]
+/// How often something is done at least: each once.
+const TURNS: usize = 5;
+
+macro_rules! scenarios {
+    ($($name:literal, $quick:literal, $target:ident, $punctual:ident;)*) => {
+        vec![$(Scenario {
+            name: $name,
+            quick: $quick,
+            setting: || Setting {
+                target: Some(Target::$target),
+                ..Setting::default()
+            },
+            faults: |stage| Box::pin(kill(stage, Target::$target)),
+            punctual: Punctual::$punctual,
+        }),*]
+    };
 }
 
-/// One of two daemons is killed, or one of three consumers, or all at once, again and again; all
-/// come back after a moment.
-async fn kill(stage: &mut Stage) -> Result {
+pub(super) fn all() -> Vec<Scenario> {
+    scenarios! {
+        "kill daemons", true, Pull, Afterwards;
+        "callbacks", false, Callback, Afterwards;
+        "an acknowledged list", true, List, Afterwards;
+        "an acknowledged stream", false, Stream, Afterwards;
+        // Its clients are not told when a job was due.
+        "the classic interface", false, Classic, Untold;
+    }
+}
+
+/// One of two daemons is killed, or one of three consumers, or all daemons and a consumer, or all
+/// consumers and the Redis between them and the daemons, again and again; all come back after a
+/// moment. A receiver is stopped, too, for longer than a call may take.
+async fn kill(stage: &mut Stage, target: Target) -> Result {
     let end = stage.until_the_end();
     for turn in 0.. {
-        if turn > 2 && Instant::now() >= end {
+        if turn >= TURNS && Instant::now() >= end {
             return Ok(());
         }
-        let consumer = stage.some_worker();
-        let daemons = match turn % 3 {
-            0 => vec![turn % DAEMONS],
-            1 => vec![],
-            _ => (0..DAEMONS).collect(),
+        let one = stage.some_worker();
+        let (daemons, consumers) = match turn % TURNS {
+            0 => (vec![turn % DAEMONS], vec![]),
+            1 => (vec![], vec![one]),
+            2 => ((0..DAEMONS).collect(), vec![one]),
+            3 => (vec![], (0..WORKERS).collect()),
+            _ if target == Target::Callback => {
+                hang(stage, one).await;
+                continue;
+            }
+            _ => continue,
         };
+        let all = consumers.len() == WORKERS;
         daemons.iter().for_each(|number| stage.kill_daemon(*number));
-        if turn % 3 > 0 {
-            stage.kill(consumer);
+        consumers.iter().for_each(|number| stage.kill(*number));
+        if all {
+            stage.kill_outlet().await?;
         }
         sleep(stage.some_ms(50..700)).await;
+        if all {
+            stage.restart_outlet().await?;
+        }
         daemons
             .iter()
             .for_each(|number| stage.start_daemon(*number));
-        if turn % 3 > 0 {
-            stage.start(consumer);
-        }
+        consumers.iter().for_each(|number| stage.start(*number));
         sleep(stage.some_ms(300..1000)).await;
     }
     Ok(())
+}
+
+/// A receiver that nobody gets an answer from.
+async fn hang(stage: &mut Stage, number: usize) {
+    stage.signal(number, Signal::STOP, "stopped");
+    sleep(Duration::from_secs(1) + stage.some_ms(100..700)).await;
+    stage.signal(number, Signal::CONT, "continued");
+    sleep(stage.some_ms(300..1000)).await;
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`workers`] | worker processes: killed, stopped |
 //! | [`handlers`] | what handlers do to their worker |
-//! | [`daemons`] | daemons and those who pull from them: killed |
+//! | [`daemons`] | daemons, those who have the jobs, and what is in between: killed |
 //! | [`restarts`] | a Redis that is killed or shut down, and what its disk keeps |
 //! | [`network`] | what is between Redis and everybody else |
 //! | [`clocks`] | wall clocks that jump |

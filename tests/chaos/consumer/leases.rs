@@ -1,0 +1,76 @@
+//! What is said of leases over HTTP. Any daemon can be told, and these calls may be repeated.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{End, PAUSE};
+use crate::daemons::{Daemons, Lost};
+
+pub(super) struct Leases {
+    pub(super) daemons: Daemons,
+}
+
+impl Leases {
+    pub(super) fn new(daemons: Daemons) -> Self {
+        Leases { daemons }
+    }
+
+    /// Asks for more time, once.
+    pub(super) async fn ask_for_more(&self, lease: &str) {
+        let _ = self.call("extend", &[lease], json!({"by": "3s"})).await;
+    }
+
+    /// Which of these are still to be run, for as long as a lease from now on.
+    pub(super) async fn hold(&self, leases: &[&str]) -> Vec<bool> {
+        let (results, _) = self.insist("extend", leases, &json!({"by": "2s"})).await;
+        let are_held = results.iter().map(|result| result == "extended");
+        are_held.collect()
+    }
+
+    /// Ends these. For each, whether that counted, if it can be known.
+    pub(super) async fn end(&self, leases: &[&str], end: End) -> Vec<Option<bool>> {
+        let (call, further) = match end {
+            End::Done => ("finish", json!({})),
+            End::Failed => ("fail", json!({"error": "not this time"})),
+            End::Later => ("fail", json!({"error": "not yet", "after": "150ms"})),
+            End::Bury => ("fail", json!({"error": "no more", "bury": true})),
+        };
+        let (results, repeated) = self.insist(call, leases, &further).await;
+        let counted = results.iter().map(|result| match result.as_str() {
+            // It may be the call before this one that ended it.
+            "gone" | "taken" => (!repeated).then_some(false),
+            "done" | "pending" | "replaced" | "cancelled" | "buried" => Some(true),
+            _ => None,
+        });
+        counted.collect()
+    }
+
+    /// Asks until it is answered. What each lease is told, and whether it took more than one call.
+    async fn insist(&self, call: &str, leases: &[&str], further: &Value) -> (Vec<String>, bool) {
+        let mut repeated = false;
+        loop {
+            match self.call(call, leases, further.clone()).await {
+                Ok((status, answer)) if status.is_success() => {
+                    let results = answer["results"].as_array().expect("one for each");
+                    let told = results.iter().map(|one| one["result"].as_str());
+                    let told = told.map(|told| told.unwrap_or_default().to_owned());
+                    return (told.collect(), repeated);
+                }
+                _ => repeated = true,
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn call(
+        &self,
+        call: &str,
+        leases: &[&str],
+        mut body: Value,
+    ) -> Result<(StatusCode, Value), Lost> {
+        body["leases"] = json!(leases);
+        let path = format!("/v1/leases/{call}");
+        self.daemons.call(Method::POST, &path, &body).await
+    }
+}

@@ -1,0 +1,211 @@
+//! A consumer as a process of its own: it takes jobs as its [`Source`] has them, and writes down
+//! every run.
+//!
+//! | module | where jobs come from |
+//! |---|---|
+//! | [`pull`] | it pulls from the daemons |
+//! | [`receiver`] | the daemons call it |
+//! | [`outlet`] | it takes them from a list or a stream |
+//! | [`popper`] | it pops them, as clients of classic delay queues do |
+//! | [`leases`] | what is said of leases over HTTP |
+
+mod leases;
+mod outlet;
+mod popper;
+mod pull;
+mod receiver;
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
+
+use crate::daemons::Daemons;
+use crate::journal::{Journal, What, at_unix_ms, now};
+use crate::order::{Order, Plan};
+use crate::process;
+use crate::target::{Target, Ways};
+use leases::Leases;
+
+/// How many jobs are taken at once, where that can be said.
+const AT_ONCE: usize = 50;
+
+/// How many ends may be under way. Whoever cannot end what they have, takes no more.
+const UNENDED: usize = 100;
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(40);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    pub(crate) name: String,
+    pub(crate) ways: Ways,
+    pub(crate) journals: PathBuf,
+}
+
+/// How jobs reach a consumer, and what it says of them reaches whoever sent them.
+trait Source: Send + Sync + 'static {
+    /// What a delivery is known by.
+    type Ticket: Send + Sync + 'static;
+
+    /// How many jobs are waited for side by side.
+    const HANDS: usize = 1;
+
+    /// Waits for jobs. There are none if whoever has them is away.
+    fn take(&self) -> impl Future<Output = Vec<Delivery<Self::Ticket>>> + Send;
+
+    /// Asks for more time. If there is no answer the time is long enough all the same.
+    fn extend(&self, _ticket: &Self::Ticket) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
+    /// Says that these runs ended so. For each, whether that counted, if it is told.
+    fn end(
+        &self,
+        tickets: Vec<Self::Ticket>,
+        end: End,
+    ) -> impl Future<Output = Vec<Option<bool>>> + Send;
+}
+
+/// A job in the hands of a consumer.
+struct Delivery<T> {
+    key: String,
+    order: Order,
+    attempt: u32,
+    fence: u64,
+    due: Option<Timestamp>,
+    ticket: T,
+}
+
+/// How a run ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Done,
+    Failed,
+    /// It is to be tried again after a while.
+    Later,
+    Bury,
+}
+
+struct Consumer<S> {
+    source: S,
+    journal: Journal,
+}
+
+/// Consumes until its standard input ends.
+pub(crate) fn main(terms: &Terms) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    runtime.block_on(async {
+        let leases = Leases::new(Daemons::new(&terms.ways.api));
+        match terms.ways.target {
+            Target::Pull => consume(terms, leases).await,
+            Target::Callback => consume(terms, receiver::Receiver::start(&terms.ways)).await,
+            Target::List => consume(terms, outlet::List::new(&terms.ways, leases)).await,
+            Target::Stream => {
+                let stream = outlet::Stream::new(&terms.ways, &terms.name, leases);
+                consume(terms, stream).await;
+            }
+            Target::Classic => consume(terms, popper::Popper::new(&terms.ways)).await,
+        }
+    });
+}
+
+async fn consume<S: Source>(terms: &Terms, source: S) {
+    let consumer = Arc::new(Consumer {
+        source,
+        journal: Journal::open(&terms.journals, &terms.name),
+    });
+    let runs = TaskTracker::new();
+    let hands = (0..S::HANDS).map(|_| Box::pin(consumer.clone().take(&runs)));
+    tokio::select! {
+        _ = select_all(hands) => {}
+        () = process::told_to_stop() => {}
+    }
+    // What was taken is ended well.
+    runs.close();
+    runs.wait().await;
+}
+
+impl<S: Source> Consumer<S> {
+    /// Takes jobs, for ever. What comes is run beside.
+    async fn take(self: Arc<Self>, runs: &TaskTracker) -> Infallible {
+        loop {
+            while runs.len() > UNENDED {
+                sleep(PAUSE).await;
+            }
+            let taken = self.source.take().await;
+            taken.iter().for_each(|one| self.begin(one));
+            let (done, others): (Vec<_>, Vec<_>) =
+                (taken.into_iter()).partition(|one| one.order.plan == Plan::Done);
+            if !done.is_empty() {
+                runs.spawn(self.clone().end(done, End::Done));
+            }
+            for one in others {
+                runs.spawn(self.clone().run(one));
+            }
+        }
+    }
+
+    fn begin(&self, one: &Delivery<S::Ticket>) {
+        let due = one.due.map(|due| u64::try_from(due.as_millisecond()));
+        let due = due.map(|due| at_unix_ms(due.expect("it is after 1970")));
+        self.journal.note(What::Began {
+            key: one.key.clone(),
+            version: one.order.version,
+            attempt: one.attempt,
+            fence: one.fence,
+            late: due.map_or(0, |due| now().saturating_sub(due)),
+        });
+    }
+
+    async fn run(self: Arc<Self>, one: Delivery<S::Ticket>) {
+        let first = one.attempt == 1;
+        let end = match one.order.plan {
+            Plan::Slow(ms) => {
+                if ms > 300 {
+                    self.source.extend(&one.ticket).await;
+                }
+                sleep(Duration::from_millis(ms)).await;
+                End::Done
+            }
+            Plan::Retry if first => End::Failed,
+            Plan::Again | Plan::Snooze if first => End::Later,
+            Plan::Bury => End::Bury,
+            _ => End::Done,
+        };
+        self.end(vec![one], end).await;
+    }
+
+    async fn end(self: Arc<Self>, all: Vec<Delivery<S::Ticket>>, end: End) {
+        let mut tickets = Vec::new();
+        let mut ended = Vec::new();
+        for one in all {
+            self.journal.note(What::Ended {
+                key: one.key.clone(),
+                fence: one.fence,
+            });
+            tickets.push(one.ticket);
+            ended.push((one.key, one.attempt));
+        }
+        let counted = self.source.end(tickets, end).await;
+        for ((key, attempt), counted) in ended.into_iter().zip(counted) {
+            if let Some(taken) = counted {
+                self.journal.note(What::Settled {
+                    key,
+                    attempt,
+                    taken,
+                });
+            }
+        }
+    }
+}

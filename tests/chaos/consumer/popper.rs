@@ -1,0 +1,67 @@
+//! Pops jobs, as clients of classic delay queues do. They are told an id and a body, and name no
+//! delivery when they finish one.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use tokio::time::sleep;
+
+use super::{Delivery, End, PAUSE, Source};
+use crate::classic::Classic;
+use crate::journal::{Version, now};
+use crate::target::Ways;
+use crate::worker::LEASE;
+
+pub(super) struct Popper {
+    classic: Classic,
+    /// What it had before: nobody tells it the number of an attempt.
+    seen: Mutex<HashSet<Version>>,
+}
+
+/// When it was popped, and its id.
+type Popped = (Instant, String);
+
+impl Popper {
+    pub(super) fn new(ways: &Ways) -> Self {
+        Popper {
+            classic: Classic::new(ways),
+            seen: Mutex::default(),
+        }
+    }
+}
+
+impl Source for Popper {
+    type Ticket = Popped;
+
+    /// Each pop brings one job.
+    const HANDS: usize = 12;
+
+    async fn take(&self) -> Vec<Delivery<Popped>> {
+        let Some((id, order)) = self.classic.pop().await else {
+            sleep(PAUSE).await;
+            return Vec::new();
+        };
+        let is_new = self.seen.lock().expect("no panic").insert(order.version);
+        vec![Delivery {
+            key: Classic::key(&id),
+            order,
+            attempt: if is_new { 1 } else { 2 },
+            // Nor is it told a fencing value: the later one is the newer one.
+            fence: now(),
+            due: None,
+            ticket: (Instant::now(), id),
+        }]
+    }
+
+    /// A finish that comes late would end the delivery that has followed, so it is not repeated,
+    /// and not sent when the time is over.
+    async fn end(&self, tickets: Vec<Popped>, end: End) -> Vec<Option<bool>> {
+        for (popped, id) in tickets {
+            if end == End::Done && popped.elapsed() < LEASE {
+                self.classic.finish(&id).await;
+            }
+        }
+        Vec::new()
+    }
+}

@@ -1,0 +1,151 @@
+//! Is called by the daemons. All receivers listen at one port, as behind a load balancer. Of some
+//! calls it cuts the connection, before the run or in the middle of the answer; others it never
+//! answers, or it says 500 although it did the work.
+
+use std::collections::HashMap;
+use std::io::{Error, Result};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use super::{Delivery, End, Source};
+use crate::target::{CALL, Ways};
+
+/// Whoever waits for the answer.
+type Caller = oneshot::Sender<End>;
+type Calls = mpsc::UnboundedSender<Delivery<Caller>>;
+
+pub(super) struct Receiver(Mutex<mpsc::UnboundedReceiver<Delivery<Caller>>>);
+
+/// A call as it came.
+struct Call {
+    headers: HashMap<String, String>,
+    body: Vec<u8>,
+}
+
+impl Receiver {
+    pub(super) fn start(ways: &Ways) -> Self {
+        let listener = listen(ways.receivers).expect("the port is only for receivers");
+        let (calls, called) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let calls = calls.clone();
+                // Whoever calls may be killed at any time.
+                tokio::spawn(async move { serve(stream, &calls).await });
+            }
+        });
+        Receiver(Mutex::new(called))
+    }
+}
+
+fn listen(port: u16) -> Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    socket.listen(1024)
+}
+
+impl Source for Receiver {
+    type Ticket = Caller;
+
+    async fn take(&self) -> Vec<Delivery<Caller>> {
+        let called = self.0.lock().await.recv().await;
+        vec![called.expect("it listens for ever")]
+    }
+
+    async fn end(&self, callers: Vec<Caller>, end: End) -> Vec<Option<bool>> {
+        for caller in callers {
+            // It may have gone away.
+            let _ = caller.send(end);
+        }
+        Vec::new()
+    }
+}
+
+async fn serve(stream: TcpStream, calls: &Calls) -> Result<()> {
+    let mut stream = BufStream::new(stream);
+    loop {
+        let call = Call::read(&mut stream).await?;
+        let lot = rand::random_range(0..100);
+        // Nobody waits for the answer any more: the job is somebody else's by now.
+        if lot == 0 || call.is_over() {
+            return Ok(());
+        }
+        let (caller, ended) = oneshot::channel();
+        let delivery = call.delivery(caller);
+        calls.send(delivery).map_err(Error::other)?;
+        let end = ended.await.map_err(Error::other)?;
+        let answer: &[u8] = match (lot, end) {
+            (1, _) => std::future::pending().await,
+            (2, _) | (_, End::Failed) => {
+                b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 13\r\n\r\nnot this time"
+            }
+            (3, _) => b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\nnot",
+            (_, End::Done) => b"HTTP/1.1 204 No Content\r\n\r\n",
+            (_, End::Later) => {
+                b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
+            }
+            (_, End::Bury) => b"HTTP/1.1 410 Gone\r\ncontent-length: 7\r\n\r\nno more",
+        };
+        stream.write_all(answer).await?;
+        stream.flush().await?;
+        if lot == 3 {
+            return Ok(());
+        }
+    }
+}
+
+impl Call {
+    async fn read(stream: &mut BufStream<TcpStream>) -> Result<Self> {
+        let mut headers = HashMap::new();
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line).await? == 0 {
+                return Err(Error::other("it is closed"));
+            }
+            if line == "\r\n" {
+                break;
+            }
+            // The first line is none.
+            if let Some((name, value)) = line.split_once(": ") {
+                headers.insert(name.to_lowercase(), value.trim_end().to_owned());
+            }
+        }
+        let length = headers["content-length"].parse().map_err(Error::other)?;
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        Ok(Call { headers, body })
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.headers[name].parse().expect("it is a number")
+    }
+
+    fn due(&self) -> Timestamp {
+        let due = self.headers["keyfall-due"].parse();
+        due.expect("it is a time")
+    }
+
+    /// Whether it was sent so long ago that its caller has given up.
+    fn is_over(&self) -> bool {
+        let lag = i64::try_from(self.number("keyfall-lag-ms")).expect("it is short");
+        let began = self.due() + SignedDuration::from_millis(lag);
+        Timestamp::now() > began + SignedDuration::from_secs(CALL)
+    }
+
+    fn delivery(&self, caller: Caller) -> Delivery<Caller> {
+        Delivery {
+            // Nothing in it needs to be escaped.
+            key: self.headers["keyfall-key"].clone(),
+            order: serde_json::from_slice(&self.body).expect("as it was scheduled"),
+            attempt: u32::try_from(self.number("keyfall-attempt")).expect("attempts are few"),
+            fence: self.number("keyfall-fence"),
+            due: Some(self.due()),
+            ticket: caller,
+        }
+    }
+}

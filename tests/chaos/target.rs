@@ -1,0 +1,111 @@
+//! How jobs reach those who run them, where these are no functions of a worker: what daemons are
+//! told of it, and where everybody finds each other.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::daemons::{DAEMONS, Ports};
+use crate::worker::LEASE;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Target {
+    /// Consumers pull from daemons.
+    Pull,
+    /// Daemons call receivers.
+    Callback,
+    /// An acknowledged list, on a Redis of its own.
+    List,
+    /// An acknowledged stream, on a Redis of its own.
+    Stream,
+    /// Clients of a classic delay queue pop from daemons.
+    Classic,
+}
+
+/// Where everybody finds each other. Whoever is started again is found where they were.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Ways {
+    pub(crate) target: Target,
+    /// Of the HTTP API of each daemon.
+    pub(crate) api: Ports,
+    /// Of the classic interface of each daemon.
+    pub(crate) classic: Ports,
+    /// Of all receivers: they share it, as behind a load balancer.
+    pub(crate) receivers: u16,
+    /// The URL of the Redis that the list or the stream is on.
+    pub(crate) outlet: String,
+}
+
+/// How long a callback may take, in seconds. Shorter than a lease.
+pub(crate) const CALL: i64 = 1;
+
+/// The list, or the stream; and its group.
+pub(crate) const OUTLET: &str = "chaos-jobs";
+pub(crate) const GROUP: &str = "chaos-group";
+
+/// What the keys of all jobs begin with; their topics follow.
+pub(crate) const PREFIX: &str = "chaos:load";
+
+impl Target {
+    /// Whether there is another Redis between daemons and consumers.
+    pub(crate) fn has_an_outlet(self) -> bool {
+        matches!(self, Target::List | Target::Stream)
+    }
+
+    /// Whether consumers can say that they want no more of a job.
+    pub(crate) fn can_bury(self) -> bool {
+        self != Target::Classic
+    }
+}
+
+impl Ways {
+    pub(crate) fn new(target: Target, outlet: String) -> io::Result<Self> {
+        let mut ports = Ports::free(2 * DAEMONS + 1)?;
+        let receivers = ports.0.pop().expect("one is left over");
+        let classic = Ports(ports.0.split_off(DAEMONS));
+        Ok(Ways {
+            target,
+            api: ports,
+            classic,
+            receivers,
+            outlet,
+        })
+    }
+
+    /// The configuration of the daemon in this place.
+    pub(crate) fn config(&self, number: usize) -> String {
+        let lease = LEASE.as_secs();
+        let url = &self.outlet;
+        let target = match self.target {
+            Target::Pull => "\"pull\"".into(),
+            Target::Callback => format!(
+                // It is down for moments only.
+                "{{ http = {{ url = \"http://127.0.0.1:{}/\", breaker_pause = \"1s\" }} }}\n\
+                 timeout = \"{CALL}s\"",
+                self.receivers
+            ),
+            Target::List => {
+                format!(
+                    "{{ list = {{ key = \"{OUTLET}\", acknowledged = true, url = \"{url}\" }} }}"
+                )
+            }
+            Target::Stream => format!(
+                "{{ stream = {{ key = \"{OUTLET}\", group = \"{GROUP}\", url = \"{url}\" }} }}"
+            ),
+            // It brings a route of its own.
+            Target::Classic => {
+                let port = self.classic.0[number];
+                return format!(
+                    "[classic]\nlisten = \"127.0.0.1:{port}\"\nprefix = \"{PREFIX}\"\n\
+                     ttr = \"{lease}s\"\n"
+                );
+            }
+        };
+        // As the workers of the other scenarios: so many attempts that a fault does not use them
+        // up.
+        format!(
+            "[[route]]\npattern = \"{PREFIX}:*:*\"\nlease = \"{lease}s\"\n\
+             retry = {{ fixed = \"100ms\", attempts = 1000 }}\ntarget = {target}\n"
+        )
+    }
+}

@@ -1,0 +1,214 @@
+//! Daemons that are killed at each step by which a job gets into a list or a stream, and its end
+//! comes back.
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::join_all;
+use keyfall::embedded::Embedded;
+use redis::aio::MultiplexedConnection;
+use serde_json::Value;
+
+use crate::folder::Folder;
+use crate::process::Process;
+use crate::proxy::Proxy;
+use crate::runs::eventually;
+use crate::site::{Site, command, connect, ms};
+
+const GROUP: &str = "closers";
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Target {
+    List,
+    Stream,
+    /// One whose consumer does not acknowledge the first attempt.
+    Neglected,
+}
+
+/// Where the daemon is when it is killed.
+struct Step {
+    app: &'static str,
+    /// It gets no further with the Redis of its target.
+    stop: fn(&Proxy),
+    /// Whether a consumer has the job by then.
+    has_come: bool,
+}
+
+const fn step(app: &'static str, stop: fn(&Proxy), has_come: bool) -> Step {
+    Step {
+        app,
+        stop,
+        has_come,
+    }
+}
+
+/// Whoever takes the jobs, straight from the Redis of the target.
+#[derive(Clone)]
+struct Consumer {
+    target: Target,
+    name: &'static str,
+    taken: Arc<AtomicU64>,
+}
+
+impl Consumer {
+    async fn consume(self, mut redis: MultiplexedConnection) {
+        loop {
+            match self.target {
+                Target::List => self.pop(&mut redis).await,
+                Target::Stream | Target::Neglected => self.read(&mut redis).await,
+            }
+            tokio::time::sleep(ms(5)).await;
+        }
+    }
+
+    async fn pop(&self, redis: &mut MultiplexedConnection) {
+        let document: Option<String> = command(redis, &["LPOP", self.name]).await;
+        let Some(document) = document else {
+            return;
+        };
+        let document: Value = serde_json::from_str(&document).unwrap();
+        let done = format!("{}:done", self.name);
+        let lease = document["lease"].as_str().unwrap();
+        let _: u64 = command(redis, &["RPUSH", &done, lease]).await;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn read(&self, redis: &mut MultiplexedConnection) {
+        type Entries = Vec<(String, HashMap<String, String>)>;
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg(&["GROUP", GROUP, "one", "STREAMS", self.name, ">"]);
+        // Until the group is there, this fails.
+        let read: redis::RedisResult<Option<Vec<(String, Entries)>>> =
+            read.query_async(redis).await;
+        let streams = read.ok().flatten().unwrap_or_default();
+        for (id, fields) in streams.into_iter().flat_map(|(_, entries)| entries) {
+            if self.target == Target::Stream || fields["attempt"] != "1" {
+                let _: u64 = command(redis, &["XACK", self.name, GROUP, &id]).await;
+            }
+            self.taken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether all that it said has been dealt with.
+    async fn is_heard(&self, redis: &mut MultiplexedConnection) -> bool {
+        if self.target == Target::List {
+            let left: u64 = command(redis, &["LLEN", &format!("{}:done", self.name)]).await;
+            return left == 0;
+        }
+        let left: Vec<redis::Value> =
+            command(redis, &["XPENDING", self.name, GROUP, "-", "+", "10"]).await;
+        left.is_empty()
+    }
+}
+
+/// A daemon that finds the list or the stream at `url`.
+fn serve(site: &Site, folder: &Folder, target: Target, url: &str) -> Process {
+    let name = &site.app;
+    let target = match target {
+        Target::List => format!("list = {{ key = \"{name}\", acknowledged = true"),
+        _ => format!("stream = {{ key = \"{name}\", group = \"{GROUP}\""),
+    };
+    let route = format!(
+        "[[route]]\npattern = \"{}:*\"\nlease = \"1s\"\nretry = {{ fixed = \"50ms\" }}\n\
+         target = {{ {target}, url = \"{url}\" }} }}\n",
+        site.kind()
+    );
+    folder.write("routes.toml", &route);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    command
+        .args(["serve", "--http-listen", "127.0.0.1:0"])
+        .args(["--redis-url", &site.url, "--config"])
+        .arg(folder.path("routes.toml"));
+    let process = Process::spawn(command);
+    assert!(process.line().starts_with("listening on"));
+    process
+}
+
+/// Kills a daemon at this step; another one ends the job.
+async fn is_survived(step: &Step, target: Target, outlet: &Embedded) {
+    let site = Site::new(step.app).await;
+    let folder = Folder::new(step.app);
+    let proxy = Proxy::to(outlet).await;
+    let consumer = Consumer {
+        target,
+        name: step.app,
+        taken: Arc::default(),
+    };
+    let consuming = tokio::spawn(consumer.clone().consume(connect(&outlet.url()).await));
+    let taken = || consumer.taken.load(Ordering::Relaxed) > 0;
+    (step.stop)(&proxy);
+    let mut first = serve(&site, &folder, target, &proxy.url);
+    site.client.schedule(site.key("1"), &1).await.unwrap();
+    eventually(step.app, async || {
+        (proxy.is_frozen() && (taken() || !step.has_come)).then_some(())
+    })
+    .await;
+    first.kill();
+    // What was on its way comes now.
+    proxy.thaw();
+    let second = serve(&site, &folder, target, &outlet.url());
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.dead), (1, 0), "{}", step.app);
+    assert!(taken(), "{}: nobody had it", step.app);
+    let mut redis = connect(&outlet.url()).await;
+    eventually("all is heard", async || {
+        consumer.is_heard(&mut redis).await.then_some(())
+    })
+    .await;
+    consuming.abort();
+    second.stop();
+    site.assert_balanced().await;
+}
+
+async fn are_survived(target: Target, steps: &[Step]) {
+    let outlet = Embedded::start().await.unwrap();
+    join_all(steps.iter().map(|step| is_survived(step, target, &outlet))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_is_killed_at_any_step_of_a_list_loses_no_job() {
+    let steps = [
+        step("killed-list-claimed", |it| it.freeze_before("RPUSH"), false),
+        step("killed-list-written", |it| it.freeze_after("RPUSH"), true),
+        // A receipt in the answer to `LRANGE`.
+        step("killed-list-told", |it| it.freeze_at("@"), true),
+        step("killed-list-settled", |it| it.freeze_before("LREM"), true),
+        step("killed-list-removed", |it| it.freeze_after("LREM"), true),
+    ];
+    are_survived(Target::List, &steps).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_is_killed_at_any_step_of_a_stream_loses_no_job() {
+    let steps = [
+        step(
+            "killed-stream-claimed",
+            |it| it.freeze_before("XADD"),
+            false,
+        ),
+        step("killed-stream-written", |it| it.freeze_after("XADD"), true),
+        step(
+            "killed-stream-acked",
+            |it| it.freeze_before("XPENDING"),
+            true,
+        ),
+        // Settled, and about to say so to whoever sweeps: `SET key id`, where others are longer.
+        step(
+            "killed-stream-settled",
+            |it| it.freeze_before("*3\r\n$3\r\nSET\r\n"),
+            true,
+        ),
+    ];
+    are_survived(Target::Stream, &steps).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_is_killed_while_it_takes_an_entry_back_loses_no_job() {
+    let steps = [
+        step("killed-late-failed", |it| it.freeze_before("XACK"), true),
+        step("killed-late-acked", |it| it.freeze_after("XACK"), true),
+    ];
+    are_survived(Target::Neglected, &steps).await;
+}
