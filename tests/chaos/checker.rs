@@ -161,13 +161,14 @@ impl History {
                         late: *late,
                         began: at,
                         ended: end,
+                        last: false,
                         settled: None,
                     });
                 }
-                What::Ended { key, fence } => {
+                What::Ended { key, fence, last } => {
                     let is_it = |run: &Run| run.fence == *fence;
                     if let Some(run) = self.last_run(key, &runs, is_it) {
-                        run.ended = at;
+                        (run.ended, run.last) = (at, *last);
                     }
                 }
                 What::Settled {

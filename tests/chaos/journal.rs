@@ -60,6 +60,8 @@ pub(crate) enum What {
     Ended {
         key: String,
         fence: u64,
+        /// Done or buried: nobody needs to run it again.
+        last: bool,
     },
     /// The end of a run was told to Redis, which took it, or refused it.
     Settled {

@@ -28,6 +28,8 @@ pub(crate) struct Run {
     pub(crate) began: Micros,
     /// With its process, if not before.
     pub(crate) ended: Micros,
+    /// Whether it came to its end, done or buried.
+    pub(crate) last: bool,
     /// Whether Redis took its end, if it was told.
     pub(crate) settled: Option<bool>,
 }
@@ -143,10 +145,10 @@ impl Story {
         wrong
     }
 
-    /// Acknowledged jobs that neither ran, nor were replaced or cancelled, nor are there.
+    /// Acknowledged jobs that neither ran to their end, nor were replaced or cancelled, nor are there.
     fn lost(&self, kept: &HashMap<Version, Place>, rollbacks: &[Rollback]) -> Vec<Wrong> {
         let is_accounted_for = |call: &Call, version: Version| {
-            let ran = |run: &Run| run.version == version && run.began >= call.sent;
+            let ran = |run: &Run| run.version == version && run.began >= call.sent && run.last;
             let ended_by = |other: &Call| {
                 !std::ptr::eq(other, call) && other.may_end_others() && other.until > call.sent
             };

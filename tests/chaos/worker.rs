@@ -65,6 +65,7 @@ async fn work(terms: &Terms) {
 struct Ending<'a> {
     journal: &'a Journal,
     job: &'a Job,
+    last: bool,
 }
 
 impl Drop for Ending<'_> {
@@ -72,6 +73,7 @@ impl Drop for Ending<'_> {
         self.journal.note(What::Ended {
             key: self.job.key().to_string(),
             fence: self.job.fence(),
+            last: self.last,
         });
     }
 }
@@ -85,11 +87,14 @@ fn handler(journal: Arc<Journal>) -> impl Handler<(Job, Json<Order>), ()> {
             fence: job.fence(),
             late: job.lag().as_micros().try_into().unwrap_or(u64::MAX),
         });
-        let _ending = Ending {
+        let mut ending = Ending {
             journal: &journal,
             job: &job,
+            last: false,
         };
-        carry_out(order.plan, job.attempt() == 1).await
+        let outcome = carry_out(order.plan, job.attempt() == 1).await;
+        ending.last = matches!(outcome, Outcome::Done | Outcome::Bury { .. });
+        outcome
     }
 }
 

@@ -193,6 +193,7 @@ impl<S: Source> Consumer<S> {
             self.journal.note(What::Ended {
                 key: one.key.clone(),
                 fence: one.fence,
+                last: matches!(end, End::Done | End::Bury),
             });
             tickets.push(one.ticket);
             ended.push((one.key, one.attempt));
