@@ -4,13 +4,17 @@
 //! |---|---|
 //! | [`target`] | what a target has to do to be tested, and what its nature is |
 //! | [`scenarios`] | what each of them has to stand |
-//! | [`function`], [`callback`], [`list`], [`stream`], [`pull`] | the targets |
+//! | [`function`], [`callback`], [`list`], [`stream`], [`pull`], [`api`], [`classic`] | the targets |
+//! | [`daemon`] | what the last two have in common |
 //!
 //! A failure names both: `conformance::list_acknowledged::the_worker_dies_before`. What a target
 //! does not do by its nature stands in its [`Nature`](target::Nature); there the scenario proves
 //! what it does instead.
 
+mod api;
 mod callback;
+mod classic;
+mod daemon;
 mod function;
 mod list;
 mod pull;
@@ -50,6 +54,10 @@ macro_rules! conforms {
     (@limited $target:ty) => {
         conforms!(@each $target: the_concurrency_is_kept the_rate_is_kept);
     };
+    // It cannot, and nothing else holds jobs back.
+    (@unlimited $target:ty) => {
+        conforms!(@each $target: nobody_waits_for_others);
+    };
     (@each $target:ty: $($scenario:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $scenario() {
@@ -66,4 +74,6 @@ conforms! {
     stream_handed_over: stream::Stream<false>, limited;
     stream_acknowledged: stream::Stream<true>, fails, leased, limited;
     pulled: pull::Pull, fails, leased, limited;
+    pulled_over_http: api::Api, fails, leased, limited;
+    popped: classic::Classic, leased, unlimited;
 }

@@ -222,6 +222,23 @@ pub(super) async fn the_concurrency_is_kept<T: Target>() {
     assert_eq!((stats.done, stats.lapsed), (JOBS as u64, 0));
 }
 
+pub(super) async fn nobody_waits_for_others<T: Target>() {
+    const JOBS: usize = 50;
+    let scene = Scene::<T>::new("crowd", LONG).await;
+    let _worker = scene.target.start(&scene.site.url).await;
+    scene.schedule_many(JOBS).await;
+    let mut out = Vec::new();
+    while out.len() < JOBS {
+        out.push(scene.target.take().await);
+    }
+    let keys: HashSet<&str> = out.iter().map(|it| &*it.key).collect();
+    assert_eq!(keys.len(), JOBS);
+    for delivery in out {
+        delivery.done().await;
+    }
+    assert_eq!(scene.ended().await.done, JOBS as u64);
+}
+
 pub(super) async fn the_rate_is_kept<T: Target>() {
     const JOBS: usize = 15;
     const RATE: u32 = 5;

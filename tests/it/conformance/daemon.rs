@@ -1,0 +1,62 @@
+//! Consumers that are in no process of ours: they speak to whichever daemon there is.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use reqwest::Client;
+use serde_json::Value;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::process::Process;
+use crate::site::ms;
+
+/// Where the daemon is that runs now.
+#[derive(Clone)]
+pub(super) struct Line {
+    url: Arc<Mutex<String>>,
+    http: Client,
+}
+
+/// `keyfall serve` on this Redis. It announces each of its addresses on a line of its own.
+pub(super) fn serve(redis: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    command
+        .args(["serve", "--http-listen", "127.0.0.1:0"])
+        .args(["--redis-url", redis, "--log-filter", "error"]);
+    command
+}
+
+impl Line {
+    /// To nobody yet.
+    pub(super) fn new() -> Self {
+        // Fails if another test was first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Line {
+            url: Arc::default(),
+            http: Client::new(),
+        }
+    }
+
+    /// Speaks to this daemon from now on, at the address that it announces so.
+    pub(super) fn dial(&self, daemon: &Process, announced: &str) {
+        let line = daemon.line();
+        let url = line.strip_prefix(announced).unwrap().to_owned();
+        *self.url.lock().unwrap() = url;
+    }
+
+    /// What is answered to this in time. If a daemon dies meanwhile, the next one is asked.
+    pub(super) async fn post(&self, path: &str, body: &Value, until: Instant) -> Option<Value> {
+        while Instant::now() < until {
+            let url = format!("{}{path}", self.url.lock().unwrap());
+            let answered = async {
+                let response = self.http.post(url).json(body).send().await?;
+                response.json().await
+            };
+            if let Ok(answer) = timeout_at(until, answered).await.ok()? {
+                return Some(answer);
+            }
+            sleep(ms(20)).await;
+        }
+        None
+    }
+}
