@@ -18,7 +18,7 @@ test: deps clients ## Run all tests, those in the documentation included
 	cargo test --all-features
 	cargo test --no-default-features --lib
 
-extremes: deps ## Handle a million dead letters, and drain a hundred thousand jobs over HTTP
+extremes: deps ## Handle a million dead letters, and drain a hundred thousand jobs through each target
 	cargo test --all-features --test it -- --ignored --nocapture --test-threads 1 extremes
 
 versions: deps servers ## Run the tests in which the server matters on six servers

@@ -1,4 +1,7 @@
-//! The largest, the oddest and the most: payloads, keys, errors and dead letters.
+//! The largest, the oddest and the most: payloads, keys, errors, dead letters, and jobs through
+//! each target.
+
+mod draining;
 
 use std::time::{Duration, Instant};
 

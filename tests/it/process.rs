@@ -60,6 +60,16 @@ impl Process {
         self.lines.recv_timeout(PATIENCE).expect("a further line")
     }
 
+    /// A number that the system keeps of it, such as `VmHWM:`, in bytes; zero where it does not
+    /// tell, and nothing can be said.
+    pub(crate) fn memory(&self, name: &str) -> u64 {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next());
+        kib.map_or(0, |kib| kib.parse::<u64>().unwrap() * 1024)
+    }
+
     /// Waits until it ends by itself, well, and returns what it had still to say.
     pub(crate) fn ends(mut self) -> Vec<String> {
         let mut rest = Vec::new();

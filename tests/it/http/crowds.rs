@@ -16,16 +16,6 @@ use super::Daemon;
 use crate::runs::eventually;
 use crate::site::{Site, ms};
 
-/// A number that the system keeps of the daemon, such as `VmHWM`, in bytes; zero where it does not
-/// tell, and nothing can be said.
-fn bytes(daemon: &Daemon, name: &str) -> u64 {
-    let status = format!("/proc/{}/status", daemon.process.child.id());
-    let status = std::fs::read_to_string(status).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|line| line.split_whitespace().next());
-    kib.map_or(0, |kib| kib.parse::<u64>().unwrap() * 1024)
-}
-
 /// Returns when the daemon has used no CPU for a while: then all who wait have been heard.
 async fn is_idle(daemon: &Daemon) {
     let stat = format!("/proc/{}/stat", daemon.process.child.id());
@@ -132,7 +122,7 @@ async fn a_thousand_who_wait_get_each_job_once_and_a_stop_lets_all_go() {
     command.args(["-c", "ulimit -S -n 256; exec \"$@\"", "sh"]);
     command.arg(inner.get_program()).args(inner.get_args());
     let daemon = Daemon::spawned(command);
-    let before = bytes(&daemon, "VmRSS:");
+    let before = daemon.process.memory("VmRSS:");
     let waiting = consumers(&[&daemon], WAITING, 1, "180s");
     let open = format!("/proc/{}/fd", daemon.process.child.id());
     if std::fs::exists(&open).unwrap() {
@@ -154,7 +144,7 @@ async fn a_thousand_who_wait_get_each_job_once_and_a_stop_lets_all_go() {
     .await;
     assert_eq!((stats.returned, stats.lapsed), (0, 0), "{stats:?}");
     is_idle(&daemon).await;
-    let grown = bytes(&daemon, "VmHWM:").saturating_sub(before);
+    let grown = daemon.process.memory("VmHWM:").saturating_sub(before);
     println!("a thousand connections took {} MiB", grown / MIB);
     assert!(grown < 64 * MIB, "{grown} bytes");
 
@@ -209,7 +199,7 @@ async fn drained(app: &str, count: usize) {
     due_now(&site, 2000).await;
     let warm = finished(consumers(&[&daemon], 64, 10, "2s")).await;
     assert_each_once(&warm, 2000);
-    let before = bytes(&daemon, "VmHWM:");
+    let before = daemon.process.memory("VmHWM:");
     let mut filled = 0;
     while filled < count {
         let jobs = (filled..count.min(filled + 10_000)).map(|number| {
@@ -221,9 +211,9 @@ async fn drained(app: &str, count: usize) {
             answer.unwrap();
         }
     }
-    let waits = bytes(&daemon, "VmHWM:");
+    let waits = daemon.process.memory("VmHWM:");
     let seen = finished(consumers(&[&daemon], 64, 10, "5s")).await;
-    let after = bytes(&daemon, "VmHWM:");
+    let after = daemon.process.memory("VmHWM:");
     println!(
         "{count} jobs: {} MiB before, {} with all of them waiting, {} when they were drained",
         before / MIB,
