@@ -110,6 +110,27 @@ impl Link {
     /// the connection and while the server is loading or busy; an answer that repeating does
     /// not change comes back at once, as an error.
     pub(crate) async fn send(&self, request: Request<'_>, until: Instant) -> Result<Answer, Fault> {
+        self.keep_sending(request, until, |_| true).await
+    }
+
+    /// The same, and repeats nothing that may have been carried out.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn send_once(
+        &self,
+        request: Request<'_>,
+        until: Instant,
+    ) -> Result<Answer, Fault> {
+        self.keep_sending(request, until, |maybe_done| !maybe_done)
+            .await
+    }
+
+    /// `repeats` is told whether the request may have been carried out.
+    async fn keep_sending(
+        &self,
+        request: Request<'_>,
+        until: Instant,
+        repeats: impl Fn(bool) -> bool,
+    ) -> Result<Answer, Fault> {
         let mut pause = FIRST_PAUSE;
         let mut maybe_done = false;
         loop {
@@ -126,7 +147,7 @@ impl Link {
                 health.fails(ailment, sent, fault.error());
             }
             let again = Instant::now() + pause;
-            if !fault.is_passing() || again >= until {
+            if !fault.is_passing() || again >= until || !repeats(maybe_done) {
                 return Err(fault.after_sending(maybe_done));
             }
             sleep(pause).await;

@@ -73,7 +73,7 @@ pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
 #[cfg(feature = "worker")]
-pub(crate) use outlet::{EntryId, Outlet, Standing};
+pub(crate) use outlet::{EntryId, Outlet, Standing, Writes};
 #[cfg(feature = "worker")]
 pub(crate) use pace::Round;
 pub(crate) use produce::{Change, Mode, Placement, Update, When};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::document::Document;
-use super::outlet::{HANDED_OVER, Way};
+use super::outlet::{HANDED_OVER, Way, writes};
 use super::receipts::Receipts;
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
@@ -84,11 +84,13 @@ impl List {
             // Before they have it: they may be quick.
             self.shared.claims(job.lease().claimer());
         }
-        if let Err(error) = self.way.outlet().push(&self.way.key, &document).await {
-            return Outcome::retry(error);
-        }
-        if !self.acknowledged {
-            return Outcome::Done;
+        let writes = writes(self.acknowledged);
+        let pushed = self.way.outlet().push(&self.way.key, &document, writes);
+        match pushed.await {
+            Ok(()) if self.acknowledged => {}
+            Ok(()) => return Outcome::Done,
+            Err(error) if self.acknowledged && self.way.may_be_there(&error) => {}
+            Err(error) => return Outcome::retry(error),
         }
         self.shared.written.notify_one();
         Outcome::HandedOver

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::client::ClientBuilder;
 use crate::error::{Error, ErrorKind};
-use crate::store::Outlet;
+use crate::store::{Outlet, Writes};
 
 /// How many jobs of a route are handed over and not ended, where the route does not say. Each is
 /// an entry that is looked after.
@@ -43,6 +43,25 @@ impl Way {
         self.outlet
             .as_ref()
             .expect("the router refuses what has a fault")
+    }
+
+    /// Whether what could not be written for this reason may be there all the same.
+    pub(super) fn may_be_there(&self, error: &Error) -> bool {
+        let may_be = error.kind() == ErrorKind::OutcomeUnknown;
+        if may_be {
+            tracing::info!(way = %self, %error, "a job may have been handed over, or not");
+        }
+        may_be
+    }
+}
+
+/// What is acknowledged has a lease. If it were there twice, two consumers would hold it at the same
+/// time, and neither could tell; if it is not there, the lease lapses.
+pub(super) fn writes(is_acknowledged: bool) -> Writes {
+    if is_acknowledged {
+        Writes::Once
+    } else {
+        Writes::Again
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::sync::Notify;
 
 use super::document::Document;
-use super::outlet::{HANDED_OVER, Way};
+use super::outlet::{HANDED_OVER, Way, writes};
 use super::watch::Watch;
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
@@ -103,9 +103,14 @@ impl Stream {
     async fn deliver(&self, job: &Job) -> Outcome {
         let fields = Document::of(job, self.group.is_some()).into_fields();
         let outlet = self.way.outlet();
-        match outlet.add(&self.way.key, self.keep, &fields).await {
+        let is_acknowledged = self.group.is_some();
+        let writes = writes(is_acknowledged);
+        let added = outlet.add(&self.way.key, self.keep, &fields, writes);
+        match added.await {
+            // Where it is, is not known: whoever sweeps finds it.
+            Err(error) if is_acknowledged && self.way.may_be_there(&error) => Outcome::HandedOver,
             Err(error) => Outcome::retry(error),
-            Ok(_) if self.group.is_none() => Outcome::Done,
+            Ok(_) if !is_acknowledged => Outcome::Done,
             Ok(id) => {
                 let open = Open {
                     lease: job.lease().clone(),

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use keyfall::embedded::Embedded;
 use keyfall::target::{List, list};
-use keyfall::{Client, ErrorKind, Handler, JobState, Outcome, RetryPolicy, Route, Router};
+use keyfall::{Client, ErrorKind, Handler, JobState, Outcome, RetryPolicy, Route, Router, Settled};
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 
+use crate::proxy::Proxy;
 use crate::runs::eventually;
 use crate::site::{HOUR, Site, command, connect, ms};
 
@@ -332,5 +333,31 @@ async fn a_ledger_that_refuses_us_for_a_while_loses_no_receipt() {
     rights("+@scripting").await;
     assert_eq!(site.all_ended().await.done, 1);
     worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_is_lost_is_not_repeated_where_it_is_acknowledged() {
+    let site = Site::new("list-once").await;
+    let other = Embedded::start().await.unwrap();
+    let proxy = Proxy::to(&other).await;
+    let server = Client::builder(&proxy.url).call_timeout(SHORT);
+    let target = List::on(&server, "orders").acknowledged();
+    let worker = site.serve(Router::new().route(&site.pattern(), route(target)));
+    proxy.freeze_after("RPUSH");
+    site.client.schedule(site.key("1"), &1).await.unwrap();
+    let mut redis = connect(&other.url()).await;
+    let document = pop(&mut redis, "orders").await;
+    // The answer never comes.
+    proxy.forget_connections();
+    proxy.thaw();
+    worker.stop().await;
+    let stats = site.stats().await;
+    assert_eq!((stats.leased, stats.failed, stats.pending), (1, 0, 0));
+    let left: u64 = command(&mut redis, &["LLEN", "orders"]).await;
+    assert_eq!(left, 0);
+    let lease = text(&document, "lease").parse().unwrap();
+    let settled = site.client.settle(&lease, Outcome::Done).await.unwrap();
+    assert_eq!(settled, Settled::Done);
     site.assert_balanced().await;
 }

@@ -1,15 +1,15 @@
 //! Lists: documents that others take, and the leases that they put beside it when they are done.
 
-use super::{Outlet, Place};
+use super::{Outlet, Place, Writes};
 use crate::error::Result;
 use crate::names::Names;
 
 impl Outlet {
     /// Appends a document to a list.
-    pub(crate) async fn push(&self, list: &str, document: &[u8]) -> Result<()> {
+    pub(crate) async fn push(&self, list: &str, document: &[u8], writes: Writes) -> Result<()> {
         let mut cmd = redis::cmd("RPUSH");
         cmd.arg(list).arg(document);
-        self.ask(&place(list), &cmd).await
+        self.write(&place(list), &cmd, writes).await
     }
 
     /// The oldest of what was put beside this list; it stays there.

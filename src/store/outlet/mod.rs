@@ -55,6 +55,24 @@ impl Outlet {
         from_value(self.try_send(place, request).await?)
     }
 
+    /// Adds to a list or a stream. [`Writes::Once`] fails with
+    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if it may be there already.
+    async fn write<T: FromRedisValue>(
+        &self,
+        place: &Place<'_>,
+        cmd: &Cmd,
+        writes: Writes,
+    ) -> Result<T> {
+        if writes == Writes::Again {
+            return self.ask(place, cmd).await;
+        }
+        let until = Instant::now() + self.patience;
+        match self.link.send_once(Request::One(cmd), until).await {
+            Ok(answer) => from_value(answer.value),
+            Err(fault) => Err(self.explained(place, fault)),
+        }
+    }
+
     async fn try_send(&self, place: &Place<'_>, request: Request<'_>) -> Result<Value, Error> {
         let until = Instant::now() + self.patience;
         match self.link.send(request, until).await {
@@ -78,6 +96,15 @@ impl Outlet {
         let error = Error::from(fault);
         Error::new(error.kind(), format!("{what} `{key}`: {error}"))
     }
+}
+
+/// What becomes of a write whose answer is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writes {
+    /// It is repeated, and may be there twice then.
+    Again,
+    /// It may be there, or not.
+    Once,
 }
 
 /// What a call is about, for whoever reads that it failed.

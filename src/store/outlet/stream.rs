@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{EntryId, Outlet, Place};
+use super::{EntryId, Outlet, Place, Writes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
 use crate::store::from_value;
@@ -48,13 +48,14 @@ impl Outlet {
         stream: &str,
         keep: u64,
         fields: &[(&str, Vec<u8>)],
+        writes: Writes,
     ) -> Result<EntryId> {
         let mut cmd = redis::cmd("XADD");
         cmd.arg(stream).arg("MAXLEN").arg("~").arg(keep).arg("*");
         for (name, value) in fields {
             cmd.arg(name).arg(value);
         }
-        let id: String = self.ask(&place(stream), &cmd).await?;
+        let id: String = self.write(&place(stream), &cmd, writes).await?;
         parse(&id)
     }
 
