@@ -27,8 +27,10 @@ use crate::{aof, consumer, daemons, kept, load, worker};
 /// stories schedule twice, some not at all.
 const STORIES_A_SECOND: f64 = 560.0;
 
-/// Through daemons, of which an unoptimised build makes several times the work.
+/// Through daemons, of which an unoptimised build makes several times the work; and where each job
+/// is a request of its own, or several.
 const STORIES_OF_DAEMONS: f64 = 280.0;
+const STORIES_ONE_BY_ONE: f64 = 140.0;
 
 const PRODUCERS: u64 = 2;
 
@@ -186,7 +188,8 @@ impl Stage {
     // The load.
 
     pub(crate) fn produce(&mut self) {
-        let stories_a_second = match self.daemons {
+        let stories_a_second = match &self.daemons {
+            Some((ways, _)) if ways.target.is_one_by_one() => STORIES_ONE_BY_ONE,
             Some(_) => STORIES_OF_DAEMONS,
             None => STORIES_A_SECOND,
         };

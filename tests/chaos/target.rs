@@ -52,6 +52,11 @@ impl Target {
         matches!(self, Target::List | Target::Stream)
     }
 
+    /// Whether each job is a request of its own.
+    pub(crate) fn is_one_by_one(self) -> bool {
+        matches!(self, Target::Callback | Target::Classic)
+    }
+
     /// Whether consumers can say that they want no more of a job.
     pub(crate) fn can_bury(self) -> bool {
         self != Target::Classic
@@ -84,11 +89,12 @@ impl Ways {
                  timeout = \"{CALL}s\"",
                 self.receivers
             ),
-            Target::List => {
-                format!(
-                    "{{ list = {{ key = \"{OUTLET}\", acknowledged = true, url = \"{url}\" }} }}"
-                )
-            }
+            Target::List => format!(
+                // No more than the consumers finish in a lease, which runs while documents lie
+                // there.
+                "{{ list = {{ key = \"{OUTLET}\", acknowledged = true, url = \"{url}\" }} }}\n\
+                 concurrency = 100"
+            ),
             Target::Stream => format!(
                 "{{ stream = {{ key = \"{OUTLET}\", group = \"{GROUP}\", url = \"{url}\" }} }}"
             ),
