@@ -118,7 +118,7 @@ enum Command {
     Export(export::Options),
     /// Schedule the jobs of an export, or those that another system keeps in Redis
     #[command(
-        after_help = "Examples:\n  keyfall import app1.ndjson --paused --skip-overdue 1h\n  keyfall import --from redis-zset --due-key delayed --due-unit s --payload-key bodies --key 'app1:trans:notice:{member}' --pace 200/s"
+        after_help = "Examples:\n  keyfall import app1.ndjson --paused --skip-overdue 1h\n  keyfall import --from redis-zset --due-key delayed --due-unit s --payload-key bodies --key 'app1:trans:notice:{member}' --pace 200/s\n  keyfall import --from classic-queue --due-key dq_bucket_1 --prefix app1:queue"
     )]
     Import(Box<import::Options>),
     /// Print what a shell needs to complete commands and flags

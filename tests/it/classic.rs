@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::process::Process;
 use crate::runs::{PATIENCE, eventually};
-use crate::site::{Site, ms, redis_time};
+use crate::site::{Site, command, connect, ms, redis_time};
 use crate::workers::SECOND;
 
 /// A daemon that speaks the classic protocol, with its topics below `app:queue` of a site.
@@ -785,6 +785,69 @@ async fn what_waits_in_sorted_sets_is_imported() {
     let _: u64 = site
         .command(&["DEL", "classic_import_bucket", "classic_import_jobs"])
         .await;
+    site.assert_balanced().await;
+}
+
+/// A job as the original keeps it: a map in MessagePack, its numbers in eight bytes.
+fn kept(topic: &str, id: &str, delay: u64, body: &str) -> Vec<u8> {
+    let text = |text: &str| [&[0xd9, text.len() as u8], text.as_bytes()].concat();
+    let number = |number: u64| [&[0xd3][..], &number.to_be_bytes()].concat();
+    let fields = [
+        ("Topic", text(topic)),
+        ("Id", text(id)),
+        ("Delay", number(delay)),
+        ("TTR", number(7)),
+        ("Body", text(body)),
+    ];
+    let fields = fields.map(|(name, value)| [text(name), value].concat());
+    [&[0x85][..], &fields.concat()].concat()
+}
+
+#[tokio::test]
+async fn what_the_original_keeps_is_imported() {
+    let site = Site::new("classic-original").await;
+    let old = Embedded::start().await.unwrap();
+    let mut redis = connect(&old.url()).await;
+    let now = (redis_time(&mut site.redis()).await / 1_000_000) as u64;
+    for (topic, id, score, delay) in [
+        ("order:close", "a b", now, now),
+        // A consumer has it, or it was pushed again for later.
+        ("t", "later", now + 3600, now - 60),
+        ("t", "again", now - 60, now + 3600),
+    ] {
+        let _: u64 = command(&mut redis, &["ZADD", "dq_bucket_1", &score.to_string(), id]).await;
+        let mut set = redis::cmd("SET");
+        set.arg(id).arg(kept(topic, id, delay, &format!("<{id}>")));
+        let () = set.query_async(&mut redis).await.unwrap();
+    }
+    // It was deleted, and its time has not come.
+    let _: u64 = command(&mut redis, &["ZADD", "dq_bucket_1", "9", "gone"]).await;
+    let import = format!(
+        "import --from classic-queue --due-key dq_bucket_1 --prefix {}:queue --source-url {} --json",
+        site.app,
+        old.url()
+    );
+    let report = site.run(&import).await.value();
+    assert_eq!(
+        (&report["scheduled"], &report["invalid"]),
+        (&json!(3), &json!(0))
+    );
+    assert_eq!(site.run(&import).await.value()["present"], 3);
+
+    let queue = Queue::start(&site);
+    let popped = queue.does("pop", json!({"topic": "order:close"})).await;
+    assert_eq!(popped, json!({"id": "a b", "body": "<a b>"}));
+    queue.finish("a b").await;
+    for id in ["later", "again"] {
+        let seen = queue.get(id).await;
+        let expected = json!({"topic": "t", "id": id, "delay": now + 3600, "ttr": 7, "body": format!("<{id}>")});
+        assert_eq!(seen, expected);
+    }
+    let () = command(&mut redis, &["SET", "later", "no job"]).await;
+    site.run(&import).await.fails(1, "is no job in MessagePack");
+    site.run(&import.replace(":queue", ""))
+        .await
+        .fails(2, "write two segments, such as app1:queue");
     site.assert_balanced().await;
 }
 

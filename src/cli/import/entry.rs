@@ -43,6 +43,12 @@ impl Entry {
         Entry { key, job }
     }
 
+    /// With one more header.
+    pub(super) fn header(mut self, name: &str, value: String) -> Self {
+        self.job.headers.insert(name.to_owned(), value);
+        self
+    }
+
     pub(super) fn due(&self) -> Time {
         self.job.due
     }

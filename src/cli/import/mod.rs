@@ -2,13 +2,15 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`lines`], [`zset`] | read jobs, a batch at a time; [`template`] makes keys |
+//! | [`lines`], [`zset`] | read jobs, a batch at a time |
+//! | [`layout`] | what stands beside a sorted set; [`template`] makes keys |
 //! | [`entry`] | a job, wherever it comes from |
 //! | [`pace`] | how fast it goes |
 //! | [`intake`] | schedules them, and counts what became of them |
 
 mod entry;
 mod intake;
+mod layout;
 mod lines;
 mod pace;
 mod template;
@@ -19,19 +21,22 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use keyfall::Kind;
 use redis::{ClientTlsConfig, TlsCertificates};
 
 use self::entry::Entry;
 use self::intake::Intake;
+use self::layout::{Layout, Unit};
 use self::lines::Lines;
 use self::pace::Pace;
 use self::template::Template;
-use self::zset::{Unit, Zset};
+use self::zset::Zset;
 use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
 use super::out::Form;
 use super::progress::Progress;
 use super::stop::Stop;
+use crate::daemon::classic::Names;
 use crate::daemon::config::Redis;
 use crate::duration;
 
@@ -46,7 +51,7 @@ pub(crate) struct Options {
     from: From,
 
     /// The sorted set: members by their due times
-    #[arg(long, value_name = "KEY", required_if_eq("from", "redis-zset"))]
+    #[arg(long, value_name = "KEY", required_if_eq_any([("from", "redis-zset"), ("from", "classic-queue")]))]
     due_key: Option<String>,
 
     /// The unit of the due times
@@ -61,6 +66,11 @@ pub(crate) struct Options {
     /// colons of a member
     #[arg(long, value_name = "TEMPLATE", required_if_eq("from", "redis-zset"))]
     key: Option<Template>,
+
+    /// Where the topics of a classic queue are to be, such as app1:queue: the `classic.prefix` of
+    /// the daemon
+    #[arg(long, value_name = "APP:MODULE", value_parser = topics, required_if_eq("from", "classic-queue"))]
+    prefix: Option<Names>,
 
     /// The Redis that has the sorted set, unless it is the one that is to have the jobs
     #[arg(
@@ -116,6 +126,34 @@ enum From {
     Ndjson,
     /// A sorted set of due times and a hash of payloads
     RedisZset,
+    /// A sorted set of due times in seconds, and each job under its bare id, as MessagePack: one
+    /// bucket of a delay queue after Youzan's model
+    ClassicQueue,
+}
+
+impl Options {
+    /// The sorted set that is to be read, if it is one, and what is known of it.
+    fn sorted_set(&self) -> Option<(String, Layout)> {
+        let layout = match self.from {
+            From::Ndjson => return None,
+            From::RedisZset => Layout::Hash {
+                payload_key: self.payload_key.clone()?,
+                unit: self.due_unit?,
+                template: self.key.clone()?,
+            },
+            From::ClassicQueue => Layout::Classic(self.prefix.clone()?),
+        };
+        Some((self.due_key.clone()?, layout))
+    }
+}
+
+fn topics(prefix: &str) -> Result<Names, &'static str> {
+    match Kind::parse(&format!("{prefix}:topic")) {
+        Ok(_) => Ok(Names::new(prefix)),
+        Err(_) => {
+            Err("it is not the beginning of job keys: write two segments, such as app1:queue")
+        }
+    }
 }
 
 /// What was read at once.
@@ -203,15 +241,7 @@ fn certificates(redis: &Redis) -> anyhow::Result<Option<TlsCertificates>> {
 
 impl Source {
     async fn open(options: &Options, after: Option<&str>) -> anyhow::Result<Self> {
-        let zset = (
-            &options.due_key,
-            &options.payload_key,
-            options.due_unit,
-            &options.key,
-        );
-        let (From::RedisZset, (Some(due), Some(payload), Some(unit), Some(template))) =
-            (options.from, zset)
-        else {
+        let Some((due_key, layout)) = options.sorted_set() else {
             return Ok(Source::Lines(Lines::open(&options.file, after)?));
         };
         let source = match &options.source_url {
@@ -232,8 +262,7 @@ impl Source {
             }
         };
         let source = source.context("the URL of the source is not valid")?;
-        let keys = (due.clone(), payload.clone());
-        let zset = Zset::open(&source, keys, unit, template.clone(), after).await?;
+        let zset = Zset::open(&source, due_key, layout, after).await?;
         Ok(Source::Zset(Box::new(zset)))
     }
 

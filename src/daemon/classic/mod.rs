@@ -37,7 +37,9 @@ use super::http::{Settings, listen, told};
 use answer::Answer;
 use queue::Queue;
 
+pub(crate) use names::Names;
 pub(crate) use networks::Networks;
+pub(crate) use queue::TTR;
 pub(crate) use terms::{Existing, Terms, pattern};
 
 /// What all calls share.

@@ -11,7 +11,7 @@ use keyfall::{JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 
 /// Where the topics are.
 #[derive(Debug, Clone)]
-pub(super) struct Names {
+pub(crate) struct Names {
     /// `app:module:`
     prefix: String,
 }
@@ -38,7 +38,7 @@ const ID: Writing = Writing {
 
 impl Names {
     /// Below `app:module`.
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(crate) fn new(prefix: &str) -> Self {
         Names {
             prefix: format!("{prefix}:"),
         }
@@ -46,13 +46,13 @@ impl Names {
 
     /// # Errors
     /// If the topic is empty, or too long.
-    pub(super) fn kind(&self, topic: &str) -> keyfall::Result<Kind> {
+    pub(crate) fn kind(&self, topic: &str) -> keyfall::Result<Kind> {
         Kind::parse(&format!("{}{}", self.prefix, TOPIC.name_of(topic)))
     }
 
     /// # Errors
     /// If the id is empty, or too long.
-    pub(super) fn key(kind: &Kind, id: &str) -> keyfall::Result<JobKey> {
+    pub(crate) fn key(kind: &Kind, id: &str) -> keyfall::Result<JobKey> {
         kind.key(&ID.name_of(id))
     }
 

@@ -21,7 +21,7 @@ use super::terms::Existing;
 use super::turns::Turns;
 
 /// The header of a job that says for how many seconds a consumer has it.
-pub(super) const TTR: &str = "ttr";
+pub(crate) const TTR: &str = "ttr";
 
 /// How many topics are asked at the same time.
 const AT_ONCE: usize = 32;
