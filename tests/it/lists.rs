@@ -258,6 +258,37 @@ async fn receipts_outlast_workers_and_those_of_others_are_dealt_with() {
 }
 
 #[tokio::test]
+async fn what_is_no_lease_is_dropped_and_those_behind_it_are_heard() {
+    let site = Site::new("list-nonsense").await;
+    let worker = site.serve(Router::new().route(&site.pattern(), route(site.acknowledged())));
+    let mut redis = site.redis();
+    site.client.schedule(site.key("1"), &1).await.unwrap();
+    let document = pop(&mut redis, &site.list()).await;
+    let lease = text(&document, "lease");
+    // One that was never given out, of a job that is not there, is as good as one that has ended.
+    let strange = format!("{}@ab-1", site.key("none"));
+    for receipt in ["", "nonsense", "\u{1F4E6}", &strange, lease, lease] {
+        let _: u64 = command(&mut redis, &["RPUSH", &site.done(), receipt]).await;
+    }
+    assert_eq!(site.all_ended().await.done, 1);
+    eventually("all are dealt with", async || {
+        let left: u64 = site.command(&["LLEN", &site.done()]).await;
+        (left == 0).then_some(())
+    })
+    .await;
+    // Who puts something else there is told, and heard when it is gone.
+    let () = command(&mut redis, &["SET", &site.done(), "x"]).await;
+    site.client.schedule(site.key("2"), &1).await.unwrap();
+    let document = pop(&mut redis, &site.list()).await;
+    let _: u64 = command(&mut redis, &["DEL", &site.done()]).await;
+    let receipt = ["RPUSH", &site.done(), text(&document, "lease")];
+    let _: u64 = command(&mut redis, &receipt).await;
+    assert_eq!(site.all_ended().await.done, 2);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn no_more_jobs_are_out_than_the_route_allows() {
     let site = Site::new("list-limit").await;
     let limited = route(site.acknowledged()).concurrency(3);

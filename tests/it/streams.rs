@@ -177,6 +177,48 @@ async fn an_entry_that_is_read_and_not_acknowledged_is_a_failed_attempt() {
 }
 
 #[tokio::test]
+async fn a_consumer_that_needs_longer_says_so() {
+    let site = Site::new("stream-longer").await;
+    let once = RetryPolicy::fixed(ms(10)).unwrap().attempts(1);
+    let route = site.in_group().lease(2 * SHORT).retry(once);
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    site.schedule("1").await;
+    let read = site.read().await;
+    let stream = site.stream();
+    for _ in 0..12 {
+        let claim = ["XCLAIM", &stream, GROUP, "one", "0", &read.id];
+        let _: Entries = site.command(&claim).await;
+        tokio::time::sleep(SHORT / 3).await;
+    }
+    // Twice its time has passed.
+    assert_eq!(site.view(&site.key("1")).await.state(), JobState::Running);
+    assert_eq!(site.ack(&read).await, 1);
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.failed, stats.lapsed), (1, 0, 0));
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_group_that_somebody_destroys_is_made_anew_and_no_job_is_lost() {
+    let site = Site::new("stream-destroyed").await;
+    let route = site.in_group().lease(2 * SHORT);
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    site.schedule("1").await;
+    site.read().await;
+    let gone: u64 = site
+        .command(&["XGROUP", "DESTROY", &site.stream(), GROUP])
+        .await;
+    assert_eq!(gone, 1);
+    let read = site.read().await;
+    assert_eq!(read.fields["key"], site.key("1"));
+    assert_eq!(site.ack(&read).await, 1);
+    assert_eq!(site.all_ended().await.done, 1);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn consumers_that_are_away_cost_no_attempt() {
     let site = Site::new("stream-away").await;
     let route = site.in_group().lease(SHORT);

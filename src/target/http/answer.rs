@@ -141,6 +141,24 @@ mod tests {
         assert_eq!(outcome(302), Outcome::retry(moved));
     }
 
+    #[tokio::test]
+    async fn of_a_long_body_the_beginning_is_kept() {
+        let body = [vec![b'a'; SHOWN], vec![b'b'; 100]].concat();
+        let response = http_response(body.clone());
+        let whole = Answer::read(response, body.len()).await.unwrap();
+        assert_eq!(whole.beginning, body[..SHOWN]);
+        assert!(whole.told().ends_with("aaa"), "{}", whole.told());
+        let short = Answer::read(http_response(b"ab".to_vec()), 1)
+            .await
+            .unwrap();
+        assert_eq!(short.beginning, b"ab");
+    }
+
+    fn http_response(body: Vec<u8>) -> Response {
+        let response = axum::http::Response::builder().status(500).body(body);
+        response.unwrap().into()
+    }
+
     #[test]
     fn retry_after_is_kept_to_within_the_policy() {
         let after = |attempt, text: &str| {

@@ -87,6 +87,11 @@ impl Hosts {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn limits(&self) -> HostLimits {
+        self.limits
+    }
+
     /// The right to call this host, or after which time to ask again.
     pub(super) async fn enter(self: &Arc<Self>, name: &str) -> Result<Pass, Duration> {
         let turns = self.with(name, |host| {

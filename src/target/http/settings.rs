@@ -152,3 +152,20 @@ fn headers(texts: &[(String, String)]) -> Result<HeaderMap, String> {
     }
     Ok(headers)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_that_jobs_name_have_sixteen_calls_at_a_time() {
+        let calls = |url: Option<&str>, job_hosts: Option<&str>| {
+            let mut settings = Settings::new(url.map(Into::into));
+            settings.job_hosts = job_hosts.map(|host| vec![host.into()]);
+            settings.caller().unwrap().hosts.limits().concurrency
+        };
+        assert_eq!(calls(None, Some("example.org")), Some(16));
+        assert_eq!(calls(Some("http://h/"), Some("example.org")), Some(16));
+        assert_eq!(calls(Some("http://h/"), None), None);
+    }
+}

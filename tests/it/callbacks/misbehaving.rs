@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
 use axum::routing::post;
 use axum_server::tls_rustls::RustlsConfig;
 use keyfall::{Outcome, target};
@@ -125,7 +127,13 @@ async fn encrypted(identity: &Identity, clients: Option<&Authority>) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let app = axum::Router::new().route("/", post(async || ""));
+    let down = (
+        StatusCode::TEMPORARY_REDIRECT,
+        [(LOCATION, "http://localhost/")],
+    );
+    let app = axum::Router::new()
+        .route("/", post(async || ""))
+        .route("/down", post(async move || down));
     let config = RustlsConfig::from_config(Arc::new(config));
     let server = axum_server::from_tcp_rustls(listener, config).unwrap();
     tokio::spawn(server.serve(app.into_make_service()));
@@ -142,6 +150,8 @@ async fn who_is_not_to_be_trusted_is_sent_nothing() {
     assert_eq!(sent, Outcome::Done);
 
     let told = async |target| failure(outcome(&target, job().build()).await);
+    let bare = told(trusting(url("localhost") + "down").redirects(1)).await;
+    assert!(bare.contains("not followed: it is without TLS"), "{bare}");
     let unknown = told(target::http(url("localhost")).ca_certificate(Authority::new().pem())).await;
     assert!(
         unknown.contains("cannot be reached: ") && unknown.contains("UnknownIssuer"),

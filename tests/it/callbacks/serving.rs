@@ -18,7 +18,11 @@ fn serve(site: &Site, folder: &Folder) -> Process {
         .args(["serve", "--http-listen", "127.0.0.1:0"])
         .args(["--redis-url", &site.url])
         .args(["--config", &folder.path("k.toml")])
-        .env("HOOK_SECRET", SECRET);
+        .env("HOOK_SECRET", SECRET)
+        // It would connect to anything, so it is not used.
+        .env("HTTP_PROXY", "http://127.0.0.1:1")
+        .env("http_proxy", "http://127.0.0.1:1")
+        .env("ALL_PROXY", "http://127.0.0.1:1");
     let process = Process::spawn(command);
     assert!(process.line().starts_with("listening on "));
     process
