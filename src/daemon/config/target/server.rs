@@ -1,5 +1,7 @@
 //! The Redis that a list or a stream is on.
 
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
 use keyfall::{Client, ClientBuilder};
@@ -19,6 +21,8 @@ pub(crate) struct Server {
     ca_file: Option<PathBuf>,
     /// A certificate and its key.
     shown: Option<(PathBuf, PathBuf)>,
+    /// Of what these files held, to see whether that changes.
+    print: u64,
 }
 
 impl Server {
@@ -74,6 +78,7 @@ impl Server {
             url,
             ca_file: None,
             shown: None,
+            print: 0,
         };
         // One after the other, so that the fault is told of the field that has it.
         for (field, ca_file, shown) in [
@@ -98,6 +103,17 @@ impl Server {
                 break;
             }
         }
+        server.print = server.print();
         server
+    }
+
+    fn print(&self) -> u64 {
+        let shown = self.shown.iter().flat_map(|(chain, key)| [chain, key]);
+        let mut print = DefaultHasher::new();
+        for path in self.ca_file.iter().chain(shown) {
+            // One that cannot be read has been told.
+            fs::read(path).ok().hash(&mut print);
+        }
+        print.finish()
     }
 }

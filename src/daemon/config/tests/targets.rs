@@ -67,3 +67,18 @@ target = { list = { key = "mails" } }
     assert_eq!(routes.matches("hands_over: true").count(), 2, "{routes}");
     assert_eq!(routes.matches("fault: None").count(), 3, "{routes}");
 }
+
+#[test]
+fn a_target_is_the_same_if_its_certificates_are() {
+    let make = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let ca = Kept::new("target-ca", &make().cert.pem());
+    let text = format!(
+        "[[route]]\npattern = \"a:b:c:*\"\n\
+         target = {{ list = {{ key = \"m\", url = \"rediss://h\", ca_file = \"{}\" }} }}\n",
+        ca.path()
+    );
+    let one = read(&text).unwrap().routes;
+    assert_eq!(one, read(&text).unwrap().routes);
+    std::fs::write(ca.path(), make().cert.pem()).unwrap();
+    assert_ne!(one, read(&text).unwrap().routes);
+}
