@@ -61,7 +61,8 @@ enum State {
     Tried { pause: Duration },
 }
 
-/// The right to call a host once. Dropped without a verdict, the host did not answer in time.
+/// The right to call a host once. Dropped without a verdict, the call was broken off for a reason
+/// that is not the host's: the worker stops, or has lost the lease.
 #[derive(Debug)]
 pub(super) struct Pass {
     hosts: Arc<Hosts>,
@@ -107,7 +108,7 @@ impl Hosts {
         Ok(Pass {
             hosts: self.clone(),
             name: name.to_owned(),
-            verdict: Verdict::Down,
+            verdict: Verdict::Unknown,
             _turn: turn,
         })
     }
@@ -267,8 +268,10 @@ mod tests {
         call(&hosts, "a", Verdict::Down).await;
         // Two in a row are not three; what was under way is not waited for.
         let late = hosts.enter("a").await.unwrap();
-        // Nobody said how it ended.
+        // Nobody said how it ended, so it says nothing of the host.
         drop(hosts.enter("a").await.unwrap());
+        assert!(hosts.enter("a").await.is_ok());
+        call(&hosts, "a", Verdict::Down).await;
         for (pause, verdict) in [
             (SECOND, Verdict::Down),
             (2 * SECOND, Verdict::Down),
