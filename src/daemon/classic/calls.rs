@@ -38,6 +38,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Classic>> for Body<T> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(super) struct PushIn {
     topic: Option<String>,
     id: Option<String>,
@@ -49,11 +50,13 @@ pub(super) struct PushIn {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(super) struct PopIn {
     topic: Option<String>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 pub(super) struct IdIn {
     id: Option<String>,
 }
