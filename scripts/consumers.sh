@@ -126,8 +126,8 @@ ask acl setuser default +xack +rpush >/dev/null
 each run 2
 each schedule 2 4
 ended() {
-    "$keyfall" kinds --json | grep "$1:$2:job" | grep -q '"done": *4' &&
-        [ "$(grep -c "^done $1:$2:job:[1-4] " "$work/$1-$2-2.log")" = 4 ]
+    "$keyfall" kinds "$1:$2:job" --json | grep -q '"done":4,' &&
+        [ "$(grep -o "^done $1:$2:job:[1-4] " "$work/$1-$2-2.log" | sort -u | wc -l)" -eq 4 ]
 }
 told() {
     until_so "$1, $2: four jobs are done" ended "$1" "$2"
