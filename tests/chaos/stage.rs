@@ -27,8 +27,8 @@ use crate::{aof, consumer, daemons, kept, load, worker};
 /// stories schedule twice, some not at all.
 const STORIES_A_SECOND: f64 = 560.0;
 
-/// Through daemons, of which an unoptimised build makes several times the work; and where each job
-/// is a request of its own, or several.
+/// Through daemons, of which an unoptimised build makes several times the work; and where jobs come
+/// one by one.
 const STORIES_OF_DAEMONS: f64 = 280.0;
 const STORIES_ONE_BY_ONE: f64 = 140.0;
 

@@ -52,9 +52,9 @@ impl Target {
         matches!(self, Target::List | Target::Stream)
     }
 
-    /// Whether each job is a request of its own.
+    /// Whether jobs come one by one, and not many with one request.
     pub(crate) fn is_one_by_one(self) -> bool {
-        matches!(self, Target::Callback | Target::Classic)
+        self != Target::Pull
     }
 
     /// Whether consumers can say that they want no more of a job.
@@ -81,6 +81,9 @@ impl Ways {
     pub(crate) fn config(&self, number: usize) -> String {
         let lease = LEASE.as_secs();
         let url = &self.outlet;
+        // No more than consumers of an unoptimised build finish in so short a lease: it runs while
+        // a document waits in a list, and is extended for each entry that waits in a stream.
+        let out = |outlet: &str| format!("{{ {outlet} }}\nconcurrency = 100");
         let target = match self.target {
             Target::Pull => "\"pull\"".into(),
             Target::Callback => format!(
@@ -89,15 +92,12 @@ impl Ways {
                  timeout = \"{CALL}s\"",
                 self.receivers
             ),
-            Target::List => format!(
-                // No more than the consumers finish in a lease, which runs while documents lie
-                // there.
-                "{{ list = {{ key = \"{OUTLET}\", acknowledged = true, url = \"{url}\" }} }}\n\
-                 concurrency = 100"
-            ),
-            Target::Stream => format!(
-                "{{ stream = {{ key = \"{OUTLET}\", group = \"{GROUP}\", url = \"{url}\" }} }}"
-            ),
+            Target::List => out(&format!(
+                "list = {{ key = \"{OUTLET}\", acknowledged = true, url = \"{url}\" }}"
+            )),
+            Target::Stream => out(&format!(
+                "stream = {{ key = \"{OUTLET}\", group = \"{GROUP}\", url = \"{url}\" }}"
+            )),
             // It brings a route of its own.
             Target::Classic => {
                 let port = self.classic.0[number];
