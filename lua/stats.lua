@@ -9,10 +9,11 @@
 --       7 shadow   keyfall:{app:module:biz/0}:shadow
 --       8 lease    keyfall:{app:module:biz/0}:lease
 -- ARGV  none
--- Reply {'ok', now µs, pending, overdue, leased, successors, dead, records, leases, name,
---       value, name, value …}, the same with 'paused' instead of 'ok' if the kind is paused;
---       the names are those of the counters: accepted, done, cancelled, replaced, buried,
---       requeued, deleted, trimmed, failed, again, snoozed, returned, lapsed
+-- Reply {'ok', now µs, pending, overdue, oldest, leased, successors, dead, records, leases,
+--       name, value, name, value …}, the same with 'paused' instead of 'ok' if the kind is
+--       paused; oldest is the first due time, '' if nothing is pending; the names are those of
+--       the counters: accepted, done, cancelled, replaced, buried, requeued, deleted, trimmed,
+--       failed, again, snoozed, returned, lapsed
 -- Holds: all numbers are of one instant, so they balance.
 
 local due_key, leased_key, next_key = KEYS[1], KEYS[2], KEYS[3]
@@ -22,6 +23,7 @@ local now, stamp = now_us()
 local paused = is_paused(redis.call('HGET', calls_key, 'paused'))
 local reply = {paused and 'paused' or 'ok', stamp, redis.call('ZCARD', due_key),
   redis.call('ZCOUNT', due_key, '-inf', int(math.floor(now / 1000))),
+  redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] or '',
   redis.call('ZCARD', leased_key), redis.call('HLEN', next_key), redis.call('ZCARD', dead_key),
   redis.call('HLEN', shadow_key), redis.call('HLEN', lease_key)}
 for _, field in ipairs(redis.call('HGETALL', stats_key)) do

@@ -52,6 +52,7 @@
 //! | `worker` | [`Router`], handlers, [`Worker`] | yes |
 //! | `tls` | `rediss://` URLs, and the certificates of [`ClientBuilder`] | |
 //! | `embedded` | [`embedded`]: a private Redis for demos and tests | |
+//! | `metrics` | [`metrics`]: what is counted and measured | |
 //! | `callbacks` | [`target::http`]: jobs that go to an HTTP server | |
 //! | `cli` | the `keyfall` command | |
 //!
@@ -86,6 +87,8 @@ mod instance;
 mod key;
 #[cfg(feature = "worker")]
 mod lease;
+#[cfg(not(feature = "metrics"))]
+mod metrics;
 mod names;
 mod prefix;
 mod record;
@@ -105,6 +108,8 @@ pub mod embedded;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 #[cfg(feature = "worker")]
 pub mod target;
 #[cfg(feature = "worker")]

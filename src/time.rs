@@ -39,7 +39,6 @@ impl UnixUs {
     }
 
     /// How long after `earlier` this is; zero if it is before.
-    #[cfg(feature = "worker")]
     pub(crate) fn since(self, earlier: UnixMs) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0.saturating_mul(1000)))
     }

@@ -15,5 +15,6 @@ mod http;
 pub(crate) mod tokens;
 
 pub(crate) use http::{
-    Api, RouteSet, RouteTerms, Routes, Settings, allow_connections, in_process, serve, shapes,
+    Api, Recorder, RouteSet, RouteTerms, Routes, Settings, allow_connections, in_process, serve,
+    shapes,
 };

@@ -9,6 +9,7 @@ use super::Store;
 use super::reply::Reply;
 use super::script::Script;
 use crate::error::{Error, Result};
+use crate::metrics;
 
 /// How long an insisting store waits before it asks a server again that has refused.
 const INSISTENCE: Duration = Duration::from_millis(500);
@@ -59,6 +60,7 @@ impl Store {
         };
         #[cfg(feature = "worker")]
         self.note(subject, script.name, None);
+        metrics::script_took(script.name, answer.received - answer.sent);
         let reply = Reply::parse(answer.value)?;
         self.clock.observe(answer.sent, answer.received, reply.now);
         Ok(Called {

@@ -1,7 +1,7 @@
 //! What can be read from a ledger without changing it.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Ledger;
 use super::call::Called;
@@ -39,6 +39,8 @@ pub(crate) enum Found {
 pub(crate) struct Tally {
     pub(crate) pending: u64,
     pub(crate) overdue: u64,
+    /// For how long the oldest of the pending has been due.
+    pub(crate) overdue_for: Duration,
     pub(crate) leased: u64,
     pub(crate) successors: u64,
     pub(crate) dead: u64,
@@ -88,9 +90,12 @@ impl Ledger {
         ];
         let cmd = self.call(&STATS, &keys, [].into_iter());
         let Called { mut reply, .. } = self.eval(&STATS, &cmd, until).await?;
+        let (pending, overdue) = (reply.number()?, reply.number()?);
+        let oldest = reply.text()?;
         let mut tally = Tally {
-            pending: reply.number()?,
-            overdue: reply.number()?,
+            pending,
+            overdue,
+            overdue_for: overdue_for(&oldest, reply.now),
             leased: reply.number()?,
             successors: reply.number()?,
             dead: reply.number()?,
@@ -105,4 +110,10 @@ impl Ledger {
         }
         Ok(tally)
     }
+}
+
+/// How long before `now` this score is. One that is no time was put there by hand.
+fn overdue_for(score: &str, now: UnixUs) -> Duration {
+    let due = score.parse().map_or(now.floor_ms(), UnixMs);
+    now.since(due)
 }

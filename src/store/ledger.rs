@@ -12,6 +12,7 @@ use super::script::Script;
 use super::{Lane, Store};
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
+use crate::metrics::Meter;
 use crate::names::LedgerNames;
 
 /// The truth about one kind. What can be done to it stands in
@@ -21,6 +22,7 @@ pub(crate) struct Ledger {
     pub(super) names: LedgerNames,
     pub(super) wake: String,
     kind: Kind,
+    meter: Meter,
 }
 
 impl Ledger {
@@ -29,12 +31,18 @@ impl Ledger {
             names: store.names.ledger(&kind),
             wake: store.names.wake(store.database),
             store,
+            meter: Meter::new(&kind),
             kind,
         })
     }
 
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
+    }
+
+    /// What is counted of it.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// How wake-ups call this ledger.

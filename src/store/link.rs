@@ -21,6 +21,7 @@ use super::fault::{Fault, TLS};
 #[cfg(feature = "worker")]
 use super::health::Health;
 use crate::error::Result;
+use crate::metrics;
 use crate::settings::LinkSettings;
 
 /// The first pause between two tries; it doubles up to [`LAST_PAUSE`].
@@ -210,6 +211,9 @@ impl Link {
                 .get_multiplexed_async_connection_with_config(&self.config)
                 .await?;
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
+            if number > 1 {
+                metrics::reconnected("commands");
+            }
             let connection = Connection { number, inner };
             *self.current.lock().expect("no panic while held") = Some(connection.clone());
             Ok::<_, RedisError>(connection)

@@ -57,6 +57,7 @@ impl Ledger {
         let mut next = || replies.next().unwrap_or(Value::Nil);
         let ms = |due: f64| UnixMs(due as u64);
         if !round.triggers.is_empty() {
+            self.meter().touched(round.triggers.len() as u64);
             paced.alive = from_value(next())?;
         }
         if round.read.is_some() {

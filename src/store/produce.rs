@@ -118,7 +118,9 @@ impl Ledger {
                     .arg(&item.payload[..]);
             }
         }
-        self.eval_items(&SCHEDULE, &cmd, items.len(), until).await
+        let answers = self.eval_items(&SCHEDULE, &cmd, items.len(), until).await?;
+        self.meter().scheduled(&answers);
+        Ok(answers)
     }
 
     /// Gives jobs another due time; `lua/reschedule.lua`.
@@ -175,6 +177,8 @@ impl Ledger {
         for key in items {
             cmd.arg(key.id());
         }
-        self.eval_items(&CANCEL, &cmd, items.len(), until).await
+        let answers = self.eval_items(&CANCEL, &cmd, items.len(), until).await?;
+        self.meter().cancelled(&answers);
+        Ok(answers)
     }
 }

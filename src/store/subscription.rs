@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::Store;
 use super::fault::Fault;
 use crate::error::Error;
+use crate::metrics;
 use crate::names::Names;
 use crate::settings::{LinkSettings, SUBSCRIPTION_SILENCE};
 
@@ -53,10 +54,14 @@ impl Subscription {
     /// connection breaks or hangs. Ends only when it is dropped.
     pub(crate) async fn run(&self, mut hear: impl AsyncFnMut(Signal<'_>)) {
         let mut pause = FIRST_PAUSE;
+        let mut is_first = true;
         loop {
             let fault = match self.subscribe().await {
                 Ok((sink, stream)) => {
                     pause = FIRST_PAUSE;
+                    if !std::mem::take(&mut is_first) {
+                        metrics::reconnected("events");
+                    }
                     hear(Signal::Up).await;
                     self.follow(sink, stream, &mut hear).await
                 }

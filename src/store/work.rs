@@ -219,6 +219,9 @@ impl Ledger {
         }
         let mut reply = self.eval(&SETTLE, &cmd, until).await?.reply;
         let answers = reply.item_answers(items.len())?;
+        for (item, answered) in items.iter().zip(&answers) {
+            self.meter().settled(&item.verb, answered.answer);
+        }
         Ok((answers, reply.number()?))
     }
 

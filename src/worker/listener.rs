@@ -17,6 +17,7 @@ use super::running::leases::Leases;
 use crate::error::{Error, ErrorKind};
 use crate::handler::Source;
 use crate::key::Kind;
+use crate::metrics;
 use crate::settings::LinkSettings;
 use crate::store::{Signal, Store, Subscription};
 use crate::time::UnixMs;
@@ -89,11 +90,13 @@ impl Listener {
 
     /// A key expired; most likely not one of ours.
     fn expired(&self, name: &[u8]) {
-        if let Some((served, id)) = self.roster.recognise(name) {
-            self.events.hear();
-            self.announced(&served, id);
-            self.reconciler.expect(&served, None);
-        }
+        let Some((served, id)) = self.roster.recognise(name) else {
+            return metrics::event_is_foreign();
+        };
+        metrics::event_is_heard();
+        self.events.hear();
+        self.announced(&served, id);
+        self.reconciler.expect(&served, None);
     }
 
     /// A job is due. All instances hear it, and one claims.

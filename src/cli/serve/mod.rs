@@ -19,7 +19,7 @@ use super::connect::explained;
 use crate::daemon::classic::Classic;
 use crate::daemon::config::{Config, Http};
 use crate::daemon::tokens::Tokens;
-use crate::daemon::{Api, Routes, Settings, allow_connections, serve};
+use crate::daemon::{Api, Recorder, Routes, Settings, allow_connections, serve};
 use options::ClassicRoute;
 use reload::Reload;
 
@@ -60,6 +60,7 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         Some(path) => Some(Box::new(Tokens::open(path)?) as _),
         None => None,
     };
+    let recorder = Recorder::install()?;
     let (pull, stopping) = (Pull::new(), CancellationToken::new());
     let classic = config.classic();
     let classic_route = classic.as_ref().map(|(_, terms)| ClassicRoute {
@@ -95,7 +96,8 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         stopping.clone(),
         http,
         tokens,
-    );
+    )
+    .recorder(recorder.clone());
     let serving = serve(api, |address| {
         println!("listening on {scheme}://{address}");
     });
@@ -128,6 +130,7 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         biased;
         ended = both => ended?,
         () = reload.run(hangups) => unreachable!("it goes on as long as the process"),
+        () = recorder.keep_up() => unreachable!("and so does this"),
     };
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The counts of one kind.
 
+use std::time::Duration;
+
 use crate::store::Tally;
 
 /// How many jobs of a kind are in each state, and what became of the others.
@@ -13,6 +15,8 @@ pub struct Stats {
     pub pending: u64,
     /// Those of the pending that are due.
     pub overdue: u64,
+    /// For how long the oldest of those has been due, by the clock of Redis; zero if none is.
+    pub overdue_for: Duration,
     /// Running, or claimed by a worker that has not been heard of since.
     pub leased: u64,
     /// Scheduled while the job of the same name was running.
@@ -78,6 +82,7 @@ impl From<Tally> for Stats {
         Stats {
             pending: tally.pending,
             overdue: tally.overdue,
+            overdue_for: tally.overdue_for,
             leased: tally.leased,
             successors: tally.successors,
             dead: tally.dead,

@@ -19,6 +19,7 @@
 //! | [`instances`] | who runs what |
 //! | [`routes`](self::routes) | what the routes say of a job |
 //! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] when they are gone |
+//! | [`metrics`] | what was counted, for Prometheus |
 //! | [`health`] | whether it lives, and whether it can serve |
 //! | [`openapi`] | the document that describes all of it |
 //! | [`wire`] | how jobs, times and payloads look in JSON |
@@ -43,6 +44,7 @@ mod jobs;
 mod kinds;
 mod lines;
 mod list;
+mod metrics;
 mod openapi;
 mod problem;
 mod pull;
@@ -76,6 +78,7 @@ pub(super) use connections::Sent;
 pub(crate) use files::allow_connections;
 pub(super) use front::{Code, told};
 pub(super) use handing_over::handed_over;
+pub(crate) use metrics::Recorder;
 pub(super) use pull::LONGEST_WAIT;
 pub(crate) use routes::{RouteSet, RouteTerms, Routes};
 pub(super) use server::listen;
@@ -117,6 +120,8 @@ pub(crate) struct Api {
     /// Without them, whoever reaches the daemon may do everything.
     tokens: Option<Box<dyn Tokens>>,
     rate: Option<Rate>,
+    /// What this process counts, if it does.
+    recorder: Option<Recorder>,
     document: OnceLock<Value>,
 }
 
@@ -142,8 +147,15 @@ impl Api {
             rate: settings.requests_per_second.map(Rate::new),
             settings,
             tokens,
+            recorder: None,
             document: OnceLock::new(),
         }
+    }
+
+    /// Shows what this counts.
+    pub(crate) fn recorder(mut self, recorder: Recorder) -> Self {
+        self.recorder = Some(recorder);
+        self
     }
 }
 
@@ -206,6 +218,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(pull::finish))
         .routes(calls!(pull::extend))
         .routes(calls!(pull::fail))
+        .routes(calls!(metrics::show))
         .routes(calls!(openapi::show))
         .routes(calls!(health::livez))
         .routes(calls!(health::readyz))

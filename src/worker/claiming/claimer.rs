@@ -17,7 +17,7 @@ use crate::handler::{Audience, News, Source};
 use crate::key::JobKey;
 use crate::prefix::Prefix;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
-use crate::store::{ClaimReply, Lane, Sweep, Word};
+use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
 use crate::worker::instances::Instances;
 use crate::worker::roster::{Roster, Served};
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
@@ -233,6 +233,9 @@ impl Claimer {
         if reply.paused {
             self.desk.pause(served);
         }
+        let is_lost = |answered: &&Answered| matches!(answered.answer, Word::Leased | Word::Absent);
+        let lost = reply.answers.iter().filter(is_lost).count();
+        served.ledger.meter().lost(lost as u64);
         let mut answers = reply.answers.iter();
         // A job may have been named twice, by two who had found it. It needs one slot.
         let mut open: HashMap<String, Wanted> = HashMap::with_capacity(named.len());

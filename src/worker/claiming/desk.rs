@@ -43,6 +43,7 @@ impl Desk {
             if paper.heard.len() < NAMES {
                 paper.heard.push_back((id, source));
             } else {
+                served.ledger.meter().dropped();
                 paper.fall_behind();
             }
         });

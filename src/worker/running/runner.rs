@@ -241,17 +241,21 @@ impl Run {
         let limit = terms.timeout().or(route.timeout);
         let limit = limit.unwrap_or(runner.settings.timeout);
         let job = self.job(record, attempt, policy, limit, route, at);
+        let meter = self.served.ledger.meter();
+        meter.begun(self.source, job.lag(), attempt);
         if let Some(place) = self.slot.take_place() {
             let is_theirs = self.hand_over(place, job, at.lease).await;
             return (!is_theirs).then(|| ended.give_back(self.due));
         }
         tracing::debug!(source = ?self.source, lag = ?job.lag(), "started");
+        let began = Instant::now();
         let lease = job.lease().clone();
         if route.hands_over {
             // Before they have it: they may be quick to settle it.
             self.slot.hand_out(lease.clone(), at.lease.0);
         }
         let called = self.call(route, limit, at.lease.notice(), job).await;
+        self.served.ledger.meter().ran(began.elapsed());
         if route.hands_over && called != Ok(Outcome::HandedOver) {
             self.slot.take_back(&lease);
         }

@@ -6,6 +6,7 @@
 //! | [`hindered`] | what is said where Redis is full, read-only, of a newer version or refuses us |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
 //! | [`document`] | document, router and manual agree |
+//! | [`metrics`] | what is counted, as Prometheus reads it |
 //! | [`reloading`] | SIGHUP; what the routes say of a failure and of a payload |
 //! | [`consumers`] | consumers that go away at every step, or come late |
 //! | [`crowds`] | a thousand consumers, a large backlog, two daemons |
@@ -20,6 +21,7 @@ mod examples;
 mod hindered;
 mod limits;
 mod many;
+mod metrics;
 mod reloading;
 
 use std::process::Command;

@@ -1,0 +1,117 @@
+//! What each metric is, for those who look at it later.
+
+use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+/// Name and meaning of each counter.
+const COUNTERS: [(&str, &str); 13] = [
+    (
+        "keyfall_scheduled_total",
+        "Jobs that a schedule created, replaced, or had follow a run.",
+    ),
+    ("keyfall_cancelled_total", "Cancels that found a job."),
+    (
+        "keyfall_claimed_total",
+        "Jobs claimed, by how they were found.",
+    ),
+    (
+        "keyfall_settled_total",
+        "Runs that ended, by what became of their job.",
+    ),
+    (
+        "keyfall_retries_total",
+        "Runs begun that were not the first attempt of their job.",
+    ),
+    (
+        "keyfall_dead_total",
+        "Runs after which the job was a dead letter.",
+    ),
+    (
+        "keyfall_claims_lost_total",
+        "Jobs asked for that somebody else had, or nobody any more.",
+    ),
+    (
+        "keyfall_events_heard_total",
+        "Expired keys that are jobs served here.",
+    ),
+    ("keyfall_events_foreign_total", "Expired keys that are not."),
+    (
+        "keyfall_events_dropped_total",
+        "Jobs found due that were not noted, because too many were; they are claimed as the oldest.",
+    ),
+    (
+        "keyfall_touches_total",
+        "Triggers touched so that Redis expires them.",
+    ),
+    (
+        "keyfall_reconnects_total",
+        "Connections opened in place of one that was lost.",
+    ),
+    (
+        "keyfall_samples_failed_total",
+        "Times that the gauges could not be set, because Redis did not answer.",
+    ),
+];
+
+const GAUGES: [(&str, &str); 6] = [
+    (
+        "keyfall_pending",
+        "Jobs that wait, those that are due included.",
+    ),
+    ("keyfall_overdue", "Jobs that are due and not claimed."),
+    (
+        "keyfall_leased",
+        "Jobs that run, or whose lease has lapsed.",
+    ),
+    ("keyfall_dead", "Dead letters."),
+    (
+        "keyfall_oldest_overdue_seconds",
+        "For how long the oldest overdue job has been due; 0 if none is.",
+    ),
+    (
+        "keyfall_unbalanced",
+        "Jobs and dead letters that are not accounted for; must be 0.",
+    ),
+];
+
+const HISTOGRAMS: [(&str, &str); 3] = [
+    (
+        "keyfall_lag_seconds",
+        "From the due time of a job to the start of its run, by the clock of Redis.",
+    ),
+    ("keyfall_handler_seconds", "For how long handlers ran."),
+    (
+        "keyfall_script_seconds",
+        "How long Redis and the way to it took for a call.",
+    ),
+];
+
+/// Tells the recorder what each metric is. Call it once, after the recorder was installed.
+pub fn describe() {
+    for (name, text) in COUNTERS {
+        describe_counter!(name, Unit::Count, text);
+    }
+    for (name, text) in GAUGES {
+        describe_gauge!(name, text);
+    }
+    for (name, text) in HISTOGRAMS {
+        describe_histogram!(name, Unit::Seconds, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_lists_what_is_described_and_the_code_counts_it() {
+        let page = include_str!("mod.rs");
+        let code = [include_str!("meter.rs"), include_str!("gauges.rs")].concat();
+        let all = COUNTERS.iter().chain(&GAUGES).chain(&HISTOGRAMS);
+        for (name, _) in all.clone() {
+            assert!(page.contains(&format!("`{name}`")), "{name} has no line");
+            assert!(code.contains(&format!("\"{name}\"")), "nobody sets {name}");
+        }
+        let told = code.matches("\"keyfall_").count();
+        assert_eq!(told, all.count(), "one is not described");
+    }
+}

@@ -1,0 +1,178 @@
+//! What one ledger, and the process, count.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ::metrics::{Counter, Histogram, counter, histogram};
+
+use crate::key::Kind;
+use crate::store::{Answered, Word};
+#[cfg(feature = "worker")]
+use crate::{handler::Source, store::Verb};
+
+/// What is counted of one ledger. Each counter is asked of the recorder when it is first needed.
+#[derive(Default)]
+pub(crate) struct Meter {
+    kind: String,
+    scheduled: OnceLock<Counter>,
+    cancelled: OnceLock<Counter>,
+    #[cfg(feature = "worker")]
+    work: Work,
+}
+
+/// What workers count.
+#[cfg(feature = "worker")]
+#[derive(Default)]
+struct Work {
+    claimed: [OnceLock<Counter>; SOURCES.len()],
+    settled: [OnceLock<Counter>; OUTCOMES.len()],
+    retries: OnceLock<Counter>,
+    dead: OnceLock<Counter>,
+    lost: OnceLock<Counter>,
+    dropped: OnceLock<Counter>,
+    touches: OnceLock<Counter>,
+    lag: OnceLock<Histogram>,
+    handler: OnceLock<Histogram>,
+}
+
+/// The values of the label `source`.
+#[cfg(feature = "worker")]
+const SOURCES: [&str; 4] = ["event", "pacer", "reconciler", "backlog"];
+
+/// The values of the label `outcome`.
+#[cfg(feature = "worker")]
+const OUTCOMES: [&str; 9] = [
+    "done",
+    "failed",
+    "again",
+    "snoozed",
+    "returned",
+    "buried",
+    "replaced",
+    "cancelled",
+    "late",
+];
+
+impl Meter {
+    pub(crate) fn new(kind: &Kind) -> Self {
+        Meter {
+            kind: kind.to_string(),
+            ..Meter::default()
+        }
+    }
+
+    fn count(&self, counter: &OnceLock<Counter>, name: &'static str, number: u64) {
+        if number > 0 {
+            let counter = counter.get_or_init(|| counter!(name, "kind" => self.kind.clone()));
+            counter.increment(number);
+        }
+    }
+
+    pub(crate) fn scheduled(&self, answers: &[Answered]) {
+        let accepted = answers.iter().filter(|answered| {
+            let answer = answered.answer;
+            matches!(
+                answer,
+                Word::Created(_) | Word::First(_) | Word::Replaced(_) | Word::Succeeds(_)
+            )
+        });
+        let number = accepted.count() as u64;
+        self.count(&self.scheduled, "keyfall_scheduled_total", number);
+    }
+
+    pub(crate) fn cancelled(&self, answers: &[Answered]) {
+        let found = answers
+            .iter()
+            .filter(|answered| matches!(answered.answer, Word::Cancelled | Word::Running));
+        let number = found.count() as u64;
+        self.count(&self.cancelled, "keyfall_cancelled_total", number);
+    }
+}
+
+#[cfg(feature = "worker")]
+impl Meter {
+    /// A run begins.
+    pub(crate) fn begun(&self, source: Source, lag: Duration, attempt: u32) {
+        let place = match source {
+            Source::Event => 0,
+            Source::Pacer => 1,
+            Source::Reconciler => 2,
+            Source::Backlog => 3,
+        };
+        let counter = || counter!("keyfall_claimed_total", "kind" => self.kind.clone(), "source" => SOURCES[place]);
+        self.work.claimed[place].get_or_init(counter).increment(1);
+        self.count(
+            &self.work.retries,
+            "keyfall_retries_total",
+            (attempt > 1).into(),
+        );
+        let histogram = || histogram!("keyfall_lag_seconds", "kind" => self.kind.clone());
+        self.work.lag.get_or_init(histogram).record(lag);
+    }
+
+    /// A handler ran for so long.
+    pub(crate) fn ran(&self, time: Duration) {
+        let histogram = || histogram!("keyfall_handler_seconds", "kind" => self.kind.clone());
+        self.work.handler.get_or_init(histogram).record(time);
+    }
+
+    /// A run was to end so, and this was answered.
+    pub(crate) fn settled(&self, verb: &Verb, answer: Word) {
+        let outcome = match (answer, verb) {
+            (Word::Gone | Word::Foreign, _) => "late",
+            (Word::Superseded, _) => "replaced",
+            (Word::Cancelled, _) => "cancelled",
+            (_, Verb::Done) => "done",
+            (_, Verb::Bury { .. }) => "buried",
+            (_, Verb::Later { step, .. }) => step,
+        };
+        let Some(place) = OUTCOMES.iter().position(|known| *known == outcome) else {
+            debug_assert!(false, "{outcome} is no outcome");
+            return;
+        };
+        let counter = || counter!("keyfall_settled_total", "kind" => self.kind.clone(), "outcome" => OUTCOMES[place]);
+        self.work.settled[place].get_or_init(counter).increment(1);
+        let is_dead = outcome == "buried";
+        self.count(&self.work.dead, "keyfall_dead_total", is_dead.into());
+    }
+
+    /// Somebody else has these, or nobody any more.
+    pub(crate) fn lost(&self, number: u64) {
+        self.count(&self.work.lost, "keyfall_claims_lost_total", number);
+    }
+
+    /// A job was found due, and not noted.
+    pub(crate) fn dropped(&self) {
+        self.count(&self.work.dropped, "keyfall_events_dropped_total", 1);
+    }
+
+    pub(crate) fn touched(&self, number: u64) {
+        self.count(&self.work.touches, "keyfall_touches_total", number);
+    }
+}
+
+/// A key expired that is a job served here.
+#[cfg(feature = "worker")]
+pub(crate) fn event_is_heard() {
+    static HEARD: OnceLock<Counter> = OnceLock::new();
+    let counter = || counter!("keyfall_events_heard_total");
+    HEARD.get_or_init(counter).increment(1);
+}
+
+/// A key expired that is none.
+#[cfg(feature = "worker")]
+pub(crate) fn event_is_foreign() {
+    static FOREIGN: OnceLock<Counter> = OnceLock::new();
+    let counter = || counter!("keyfall_events_foreign_total");
+    FOREIGN.get_or_init(counter).increment(1);
+}
+
+/// A connection was opened in place of one that was lost.
+pub(crate) fn reconnected(connection: &'static str) {
+    counter!("keyfall_reconnects_total", "connection" => connection).increment(1);
+}
+
+/// A call of a script was answered after this time.
+pub(crate) fn script_took(script: &'static str, time: Duration) {
+    histogram!("keyfall_script_seconds", "script" => script).record(time);
+}

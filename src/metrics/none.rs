@@ -1,0 +1,48 @@
+//! What is counted without the feature `metrics`: nothing.
+
+use std::time::Duration;
+
+use crate::key::Kind;
+use crate::store::Answered;
+#[cfg(feature = "worker")]
+use crate::{
+    handler::Source,
+    store::{Verb, Word},
+};
+
+pub(crate) struct Meter;
+
+impl Meter {
+    pub(crate) fn new(_: &Kind) -> Self {
+        Meter
+    }
+
+    pub(crate) fn scheduled(&self, _: &[Answered]) {}
+
+    pub(crate) fn cancelled(&self, _: &[Answered]) {}
+}
+
+#[cfg(feature = "worker")]
+impl Meter {
+    pub(crate) fn begun(&self, _: Source, _: Duration, _: u32) {}
+
+    pub(crate) fn ran(&self, _: Duration) {}
+
+    pub(crate) fn settled(&self, _: &Verb, _: Word) {}
+
+    pub(crate) fn lost(&self, _: u64) {}
+
+    pub(crate) fn dropped(&self) {}
+
+    pub(crate) fn touched(&self, _: u64) {}
+}
+
+#[cfg(feature = "worker")]
+pub(crate) fn event_is_heard() {}
+
+#[cfg(feature = "worker")]
+pub(crate) fn event_is_foreign() {}
+
+pub(crate) fn reconnected(_: &'static str) {}
+
+pub(crate) fn script_took(_: &'static str, _: Duration) {}
