@@ -4,8 +4,8 @@ use super::answer::Reply;
 use super::ledger::{Job, Ledger};
 use super::operations::{AT_ONCE, Id, Operation};
 
-/// How many numbers come before the counters.
-const STATES: usize = 7;
+/// How many numbers come before the counters, the first due time among them.
+const STATES: usize = 8;
 
 impl Reply {
     /// That of `stats`, the counters in order, and only those that were moved.
@@ -116,18 +116,20 @@ impl Ledger {
         let overdue = pending.iter().filter(|(due, _)| *due <= self.ms()).count();
         let successors = runs.clone().filter(|run| run.successor.is_some()).count();
         let leased = runs.count();
-        let counts: [usize; STATES] = [
-            pending.len(),
-            overdue,
-            leased,
-            successors,
-            self.letters.len(),
-            self.jobs.len(),
-            leased,
+        let oldest = pending.iter().map(|(due, _)| *due).min();
+        let states: [String; STATES] = [
+            pending.len().to_string(),
+            overdue.to_string(),
+            oldest.map_or(String::new(), |due| due.to_string()),
+            leased.to_string(),
+            successors.to_string(),
+            self.letters.len().to_string(),
+            self.jobs.len().to_string(),
+            leased.to_string(),
         ];
         let counters = self.counters.iter();
         let counters = counters.flat_map(|(name, value)| [(*name).to_owned(), value.to_string()]);
-        let rest = counts.iter().map(ToString::to_string).chain(counters);
+        let rest = states.into_iter().chain(counters);
         Reply::new(self.status(), rest.map(String::into_bytes))
     }
 }
