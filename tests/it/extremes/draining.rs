@@ -327,7 +327,7 @@ macro_rules! drains {
 
             /// `make extremes`
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            #[ignore = "takes half a minute"]
+            #[ignore = "takes a minute or two"]
             async fn a_hundred_thousand_are_drained_in_bounded_memory() {
                 let app = concat!("drain-all-", stringify!($name)).replace('_', "-");
                 let drain = $drain;
