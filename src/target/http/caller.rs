@@ -65,7 +65,9 @@ impl Caller {
             Err(reason) => return Outcome::bury(reason),
         };
         let name = name(&place.url);
-        let pass = match self.hosts.enter(&name).await {
+        // A host that is busy is not to be blamed for a call that had no time left.
+        let patience = job.timeout() / 2;
+        let pass = match self.hosts.enter(&name, patience).await {
             Ok(pass) => pass,
             Err(after) => return Outcome::snooze(after),
         };

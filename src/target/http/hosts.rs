@@ -93,15 +93,25 @@ impl Hosts {
         self.limits
     }
 
-    /// The right to call this host, or after which time to ask again.
-    pub(super) async fn enter(self: &Arc<Self>, name: &str) -> Result<Pass, Duration> {
+    /// The right to call this host, or after which time to ask again. It does not wait for longer
+    /// than the `patience` of the caller, which needs time for the call itself.
+    pub(super) async fn enter(
+        self: &Arc<Self>,
+        name: &str,
+        patience: Duration,
+    ) -> Result<Pass, Duration> {
         let turns = self.with(name, |host| {
             host.look()?;
             Ok(host.turns.clone())
         })?;
         let turn = match turns {
             None => None,
-            Some(turns) => Some(turns.next().await.ok_or_else(|| scattered(CROWDED))?),
+            Some(turns) => Some(
+                turns
+                    .next(patience.min(TURN))
+                    .await
+                    .ok_or_else(|| scattered(CROWDED))?,
+            ),
         };
         // It may have gone down meanwhile.
         self.with(name, Host::admit)?;
@@ -207,12 +217,12 @@ impl Host {
 
 impl Turns {
     /// `None` if it takes too long, or too many wait.
-    async fn next(self) -> Option<OwnedSemaphorePermit> {
+    async fn next(self, patience: Duration) -> Option<OwnedSemaphorePermit> {
         if let Ok(turn) = self.calls.clone().try_acquire_owned() {
             return Some(turn);
         }
         let _waiting = self.waiting.try_acquire_owned().ok()?;
-        let turn = timeout(TURN, self.calls.acquire_owned()).await;
+        let turn = timeout(patience, self.calls.acquire_owned()).await;
         turn.ok()?.ok()
     }
 }
@@ -252,7 +262,7 @@ mod tests {
 
     async fn call(hosts: &Arc<Hosts>, name: &str, verdict: Verdict) {
         hosts
-            .enter(name)
+            .enter(name, TURN)
             .await
             .expect("it may be called")
             .ends(verdict);
@@ -267,10 +277,10 @@ mod tests {
         call(&hosts, "a", Verdict::Unknown).await;
         call(&hosts, "a", Verdict::Down).await;
         // Two in a row are not three; what was under way is not waited for.
-        let late = hosts.enter("a").await.unwrap();
+        let late = hosts.enter("a", TURN).await.unwrap();
         // Nobody said how it ended, so it says nothing of the host.
-        drop(hosts.enter("a").await.unwrap());
-        assert!(hosts.enter("a").await.is_ok());
+        drop(hosts.enter("a", TURN).await.unwrap());
+        assert!(hosts.enter("a", TURN).await.is_ok());
         call(&hosts, "a", Verdict::Down).await;
         for (pause, verdict) in [
             (SECOND, Verdict::Down),
@@ -280,47 +290,56 @@ mod tests {
             (3 * SECOND, Verdict::Down),
         ] {
             if !pause.is_zero() {
-                let wait = hosts.enter("a").await.unwrap_err();
+                let wait = hosts.enter("a", TURN).await.unwrap_err();
                 assert!(wait >= pause && wait <= 2 * pause, "{pause:?}: {wait:?}");
             }
             call(&hosts, "b", Verdict::Down).await;
             call(&hosts, "b", Verdict::Up).await;
             tokio::time::advance(pause).await;
-            let trying = hosts.enter("a").await.unwrap();
-            let wait = hosts.enter("a").await.unwrap_err();
+            let trying = hosts.enter("a", TURN).await.unwrap();
+            let wait = hosts.enter("a", TURN).await.unwrap_err();
             assert!(wait >= SECOND / 2 && wait < 5 * SECOND, "{wait:?}");
             trying.ends(verdict);
         }
         // Whoever hears from it, however late.
         late.ends(Verdict::Up);
-        let both = (hosts.enter("a").await, hosts.enter("a").await);
+        let both = (hosts.enter("a", TURN).await, hosts.enter("a", TURN).await);
         assert!(both.0.is_ok() && both.1.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_host_has_so_many_calls_and_as_many_wait() {
         let hosts = hosts(Some(1));
-        let first = hosts.enter("a").await.unwrap();
+        let first = hosts.enter("a", TURN).await.unwrap();
         let next = tokio::spawn({
             let hosts = hosts.clone();
-            async move { hosts.enter("a").await.map(|pass| pass.ends(Verdict::Up)) }
+            async move {
+                hosts
+                    .enter("a", TURN)
+                    .await
+                    .map(|pass| pass.ends(Verdict::Up))
+            }
         });
         tokio::task::yield_now().await;
-        let third = hosts.enter("a").await;
+        let third = hosts.enter("a", TURN).await;
         assert!(third.unwrap_err() <= 2 * CROWDED);
         call(&hosts, "b", Verdict::Up).await;
         first.ends(Verdict::Up);
         next.await.unwrap().unwrap();
         // Whose turn does not come is put off, too.
-        let _first = hosts.enter("a").await.unwrap();
-        assert!(hosts.enter("a").await.is_err());
+        let _first = hosts.enter("a", TURN).await.unwrap();
+        let began = Instant::now();
+        assert!(hosts.enter("a", TURN / 4).await.is_err());
+        assert!(began.elapsed() < TURN / 2);
+        assert!(hosts.enter("a", 2 * TURN).await.is_err());
+        assert!(began.elapsed() < 2 * TURN);
     }
 
     #[tokio::test]
     async fn hosts_without_news_are_forgotten() {
         let hosts = hosts(Some(1));
         call(&hosts, "down", Verdict::Down).await;
-        let _busy = hosts.enter("busy").await.unwrap();
+        let _busy = hosts.enter("busy", TURN).await.unwrap();
         for number in 0..3 * REMEMBERED {
             call(&hosts, &number.to_string(), Verdict::Up).await;
         }
