@@ -53,6 +53,14 @@ async fn a_backlog_is_worked_off_from_its_oldest_end_and_is_in_nobodys_way() {
         (stats().await.overdue == JOBS as u64).then_some(())
     })
     .await;
+    // Nobody hears that their triggers expire: whoever did would start with the one just heard of.
+    for first in (0..JOBS).step_by(1000) {
+        let triggers = (first..first + 1000).map(|n| format!("{kind}:{}", id(n)));
+        let words: Vec<String> = ["EXISTS".to_owned()].into_iter().chain(triggers).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let left: usize = site.command(&words).await;
+        assert_eq!(left, 0);
+    }
 
     // A worker of its own process, with 256 slots.
     let process = Process::start(&site);
