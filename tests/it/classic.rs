@@ -320,6 +320,17 @@ async fn every_call_is_answered_as_the_table_says() {
 }
 
 #[tokio::test]
+async fn a_web_page_gets_nothing() {
+    let site = Site::new("classic-page").await;
+    let queue = Queue::start(&site);
+    let pop = queue.http.post(format!("{}/pop", queue.url));
+    let pop = pop.header("origin", "http://evil.example").body(r#"{"topic":"a"}"#);
+    let answer: Value = pop.send().await.unwrap().json().await.unwrap();
+    assert_eq!(answer["code"], 7, "{answer}");
+    assert!(answer["message"].as_str().unwrap().contains("origin"), "{answer}");
+}
+
+#[tokio::test]
 async fn one_that_is_not_finished_within_its_ttr_comes_again() {
     let site = Site::new("classic-ttr").await;
     let queue = Queue::with(

@@ -84,6 +84,12 @@ impl Answer {
         Answer::new(Code::Forbidden, message)
     }
 
+    pub(super) fn asked_by_page() -> Self {
+        let message = "the request has an `origin`: a web page in a browser may have sent it, and \
+                       only programs may ask here";
+        Answer::new(Code::Forbidden, message)
+    }
+
     pub(super) fn no_such_call() -> Self {
         let calls = "there is POST of /push, /pop, /finish, /delete and /get, and nothing else";
         Answer::new(Code::Unknown, calls)

@@ -33,7 +33,7 @@ use keyfall::Client;
 use keyfall::target::Pull;
 use tokio_util::sync::CancellationToken;
 
-use super::http::{Settings, listen, told};
+use super::http::{Settings, listen, pages, told};
 use answer::Answer;
 use queue::Queue;
 
@@ -101,11 +101,13 @@ async fn pass(
     next: Next,
 ) -> Response {
     let is_allowed = classic.allow.have(peer.ip());
-    let answer = move |request| async move {
-        let answer = if is_allowed {
-            next.run(request).await
-        } else {
+    let answer = move |request: Request| async move {
+        let answer = if !is_allowed {
             Answer::not_allowed(peer.ip()).into_response()
+        } else if pages::asks(request.headers()) {
+            Answer::asked_by_page().into_response()
+        } else {
+            next.run(request).await
         };
         (None, answer)
     };

@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use keyfall::JobKey;
 
+use super::pages;
 use super::Api;
 use super::problem::Problem;
 
@@ -51,7 +52,10 @@ impl Caller {
     /// Who makes a request with these headers.
     pub(super) fn identify(api: &Arc<Api>, headers: &HeaderMap) -> Result<Self, Problem> {
         let grant = match &api.tokens {
-            None => None,
+            None => {
+                pages::refuse(headers)?;
+                None
+            }
             Some(tokens) => {
                 let bearer = bearer(headers).ok_or_else(|| {
                     Problem::unauthorized("a token is needed: send `authorization: Bearer …`")

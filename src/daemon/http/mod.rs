@@ -6,7 +6,7 @@
 //! | [`connections`] | how many may be open, and how long they may keep us waiting |
 //! | [`files`] | that the system lets us have as many |
 //! | [`front`] | what every request passes: its id, who makes it, how often, the log |
-//! | [`auth`] | who may do what with which jobs |
+//! | [`auth`] | who may do what with which jobs; [`pages`] who may not without a token |
 //! | [`rate`] | how many requests a second |
 //! | [`jobs`] | schedule, look at, change and cancel one job |
 //! | [`list`], [`count`] | look at many |
@@ -46,6 +46,7 @@ mod lines;
 mod list;
 mod metrics;
 mod openapi;
+pub(super) mod pages;
 mod problem;
 mod pull;
 mod rate;

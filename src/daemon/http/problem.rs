@@ -119,6 +119,16 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", title, detail)
     }
 
+    /// A page in a browser asks a daemon that knows no tokens.
+    pub(super) fn web_page(why: &str) -> Self {
+        let detail = format!(
+            "{why}: a web page in a browser may have sent it, and this daemon knows no tokens; ask \
+             from a program, by localhost or an address, or give the daemon tokens"
+        );
+        let title = "Web pages may not ask without a token";
+        Problem::new(StatusCode::FORBIDDEN, "web_page", title, detail)
+    }
+
     /// More requests than are allowed; how long to wait for the next.
     pub(super) fn rate_limited(wait: Duration) -> Self {
         let detail = "there were more requests than `http.requests_per_second` allows: send \

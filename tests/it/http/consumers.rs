@@ -30,7 +30,7 @@ impl Raw {
         let address = daemon.address().parse().unwrap();
         let mut stream = socket.connect(address).await.unwrap();
         let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(request.as_bytes()).await.unwrap();

@@ -58,7 +58,7 @@ async fn who_does_not_say_what_they_want_is_cut_off() {
     let site = Site::new("http-slow").await;
     let flags = ["--http-header-timeout", "1s", "--http-body-timeout", "1s"];
     let daemon = Daemon::with(&site, &flags);
-    for begun in ["", "GET /livez HTTP/1.1\r\nhost: x\r\n"] {
+    for begun in ["", "GET /livez HTTP/1.1\r\nhost: localhost\r\n"] {
         let mut stream = TcpStream::connect(daemon.address()).await.unwrap();
         stream.write_all(begun.as_bytes()).await.unwrap();
         let said = rest(&mut stream).await;
@@ -69,7 +69,7 @@ async fn who_does_not_say_what_they_want_is_cut_off() {
     }
     let mut stream = TcpStream::connect(daemon.address()).await.unwrap();
     let begun = format!(
-        "PUT /v1/jobs/{} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{",
+        "PUT /v1/jobs/{} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{",
         site.key("a")
     );
     stream.write_all(begun.as_bytes()).await.unwrap();
@@ -117,7 +117,7 @@ async fn who_does_not_read_is_cut_off() {
         .await
         .unwrap();
     let request = format!(
-        "GET /v1/jobs?prefix={} HTTP/1.1\r\nhost: x\r\n\r\n",
+        "GET /v1/jobs?prefix={} HTTP/1.1\r\nhost: localhost\r\n\r\n",
         site.app
     );
     // More than all buffers hold.
@@ -151,7 +151,7 @@ async fn there_are_no_more_connections_than_allowed() {
     for _ in 0..2 {
         let mut stream = TcpStream::connect(daemon.address()).await.unwrap();
         stream
-            .write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            .write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
             .await
             .unwrap();
         let mut some = [0; 12];
@@ -250,7 +250,7 @@ async fn trusts(daemon: &Daemon, cert: &str) -> bool {
     let answer = tokio::task::spawn_blocking(move || {
         let socket = Plain::connect(address).unwrap();
         let mut stream = StreamOwned::new(client, socket);
-        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok::<_, std::io::Error>(answer)
@@ -306,6 +306,35 @@ async fn it_serves_https() {
         "{said}"
     );
     std::fs::remove_dir_all(files).unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_web_page_gets_nothing_where_there_are_no_tokens() {
+    let site = Site::new("http-pages").await;
+    let daemon = Daemon::start(&site);
+    let key = site.key("a");
+    let path = format!("/v1/jobs/{key}");
+    let put = || {
+        let body = json!({"after": "1h"}).to_string();
+        daemon.request("PUT", &path).body(body)
+    };
+    for (name, value) in [
+        ("origin", "http://evil.example"),
+        ("origin", "null"),
+        // A name that leads here since a moment: to its page, this is its own site.
+        ("host", "evil.example:9276"),
+    ] {
+        let refused = read(put().header(name, value).send().await.unwrap()).await;
+        assert_problem(&refused, 403, "web_page", NONE);
+    }
+    assert!(site.client.get(&key).await.unwrap().is_none());
+    let probe = daemon.request("GET", "/livez").header("origin", "null");
+    assert_eq!(probe.send().await.unwrap().status(), 204);
+    for host in ["localhost", "app.localhost:9276", "[::1]:9276"] {
+        assert!(put().header("host", host).send().await.unwrap().status().is_success());
+    }
+    site.client.cancel(&key).await.unwrap();
     site.assert_balanced().await;
 }
 
@@ -367,7 +396,7 @@ async fn an_answer_whose_jobs_have_gone_back_has_no_end() {
         let mut stream = socket.connect(address).await.unwrap();
         let body = r#"{"max": 30, "wait": "40s"}"#;
         let request = format!(
-            "POST /v1/pull HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST /v1/pull HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(request.as_bytes()).await.unwrap();
