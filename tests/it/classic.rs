@@ -324,10 +324,15 @@ async fn a_web_page_gets_nothing() {
     let site = Site::new("classic-page").await;
     let queue = Queue::start(&site);
     let pop = queue.http.post(format!("{}/pop", queue.url));
-    let pop = pop.header("origin", "http://evil.example").body(r#"{"topic":"a"}"#);
+    let pop = pop
+        .header("origin", "http://evil.example")
+        .body(r#"{"topic":"a"}"#);
     let answer: Value = pop.send().await.unwrap().json().await.unwrap();
     assert_eq!(answer["code"], 7, "{answer}");
-    assert!(answer["message"].as_str().unwrap().contains("origin"), "{answer}");
+    assert!(
+        answer["message"].as_str().unwrap().contains("origin"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]

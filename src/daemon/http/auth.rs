@@ -7,8 +7,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use keyfall::JobKey;
 
-use super::pages;
 use super::Api;
+use super::pages;
 use super::problem::Problem;
 
 /// What a token is for.

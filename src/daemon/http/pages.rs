@@ -19,14 +19,12 @@ pub(super) fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     if asks(headers) {
         return Err(Problem::web_page("the request has an `origin`"));
     }
-    let host = headers.get(header::HOST).map(|host| host.to_str());
-    match host {
-        Some(host) if !host.is_ok_and(is_local) => {
-            let detail = "the `host` of the request is neither an address nor localhost";
-            Err(Problem::web_page(detail))
-        }
-        _ => Ok(()),
+    let host = headers.get(header::HOST);
+    if host.is_some_and(|host| !host.to_str().is_ok_and(is_local)) {
+        let why = "the `host` of the request is neither an address nor localhost";
+        return Err(Problem::web_page(why));
     }
+    Ok(())
 }
 
 /// Whether nobody else can make this name lead here: an address, or `localhost`.
@@ -57,7 +55,13 @@ mod tests {
         ] {
             assert!(is_local(local), "{local}");
         }
-        for other in ["evil.example", "evil.example:9276", "localhost.evil.example", "x", ""] {
+        for other in [
+            "evil.example",
+            "evil.example:9276",
+            "localhost.evil.example",
+            "x",
+            "",
+        ] {
             assert!(!is_local(other), "{other}");
         }
     }

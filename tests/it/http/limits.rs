@@ -332,7 +332,15 @@ async fn a_web_page_gets_nothing_where_there_are_no_tokens() {
     let probe = daemon.request("GET", "/livez").header("origin", "null");
     assert_eq!(probe.send().await.unwrap().status(), 204);
     for host in ["localhost", "app.localhost:9276", "[::1]:9276"] {
-        assert!(put().header("host", host).send().await.unwrap().status().is_success());
+        assert!(
+            put()
+                .header("host", host)
+                .send()
+                .await
+                .unwrap()
+                .status()
+                .is_success()
+        );
     }
     site.client.cancel(&key).await.unwrap();
     site.assert_balanced().await;
