@@ -112,8 +112,9 @@ impl Ledger {
     }
 }
 
-/// How long before `now` this score is. One that is no time was put there by hand.
+/// How long before `now` this score is. There is none if nothing is pending; and one that is no
+/// time was put there by hand.
 fn overdue_for(score: &str, now: UnixUs) -> Duration {
-    let due = score.parse().map_or(now.floor_ms(), UnixMs);
-    now.since(due)
+    let due = score.parse().map(UnixMs);
+    due.map_or(Duration::ZERO, |due| now.since(due))
 }

@@ -77,6 +77,7 @@ async fn stats_count_every_state_and_every_transition() {
     let bench = Bench::new().await;
     let empty = bench.ledger.tally(soon()).await.unwrap();
     assert_eq!((empty.pending, empty.counters.len()), (0, 0));
+    assert_eq!(empty.overdue_for, Duration::ZERO);
     bench.every_state().await;
     let stored = bench.snapshot().await;
     let stats = bench.balanced().await;
@@ -89,6 +90,7 @@ async fn stats_count_every_state_and_every_transition() {
     ];
     assert_eq!(counts, [3, 1, 8, 4, 1]);
     assert_eq!((stats.accepted, stats.failed, stats.buried), (16, 1, 1));
+    assert!(stats.overdue_for > Duration::ZERO && stats.overdue_for < HOUR);
     assert_eq!(bench.snapshot().await, stored);
 }
 
