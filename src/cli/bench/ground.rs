@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use keyfall::Client;
 use keyfall::embedded::Embedded;
+use redis::AsyncConnectionConfig;
 use redis::aio::{Monitor, MultiplexedConnection, PubSubStream};
 use tokio::time::sleep;
 
@@ -12,6 +13,9 @@ use super::usage::{Server, Usage};
 
 /// Workers that were stopped hard need a moment to give back what they hold.
 const FAREWELL: Duration = Duration::from_secs(3);
+
+/// How long the server may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A private server, or a namespace of its own on somebody's.
 pub(super) struct Ground {
@@ -55,7 +59,10 @@ impl Ground {
             .connect()
             .await?;
         let redis = redis::Client::open(&*url)?;
-        let redis = redis.get_multiplexed_async_connection().await?;
+        // A server that is measured may be slow to answer, and is not gone.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let redis = redis.get_multiplexed_async_connection_with_config(&patient);
+        let redis = redis.await?;
         Ok(Ground {
             embedded,
             url,
