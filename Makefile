@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis clients languages faketime spin demo test extremes chaos model http-check webhooks-check consumers versions servers lint
+.PHONY: help deps toolchain redis clients languages faketime spin prometheus demo test extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
 # follow from; a word, for those scenarios only that have it in their names. Of `make model`:
@@ -14,6 +14,8 @@ help: ## List the targets
 demo: deps ## Start a private Redis and watch reminders fall due
 	cargo run --release --features cli -- demo
 
+# Most tests wait for something nearly all of the time.
+test: export RUST_TEST_THREADS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 test: deps clients ## Run all tests, those in the documentation included
 	cargo test --all-features
 	cargo test --no-default-features --lib
@@ -40,10 +42,15 @@ http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: E
 webhooks-check: deps ## Have the library of Standard Webhooks (Python) check what we sign
 	@sh scripts/standardwebhooks.sh
 
-consumers: deps clients languages ## Run the consumers of lists and streams in Python, Node, Go, PHP and Java
+consumers: deps clients languages ## Run producers in Python and Node, and consumers in these, Go, PHP and Java
 	@# The one that `make test` has built: `cargo build` would build what it needs once more.
 	cargo test --all-features --test it --no-run
 	@sh scripts/consumers.sh
+
+ops-check: deps prometheus ## Have Prometheus check metrics, alerts and dashboard
+	@# The one that `make test` has built, as for `consumers`.
+	cargo test --all-features --test it --no-run
+	@sh scripts/ops.sh
 
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
@@ -52,6 +59,8 @@ lint: toolchain ## Check formatting, lints and documentation; warnings are error
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --lib --features callbacks -- -D warnings
+	cargo clippy --lib --features traces -- -D warnings
+	cargo clippy --lib --no-default-features --features metrics,traces -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
@@ -74,3 +83,6 @@ faketime:
 
 spin:
 	@sh scripts/install-spin.sh
+
+prometheus:
+	@sh scripts/install-prometheus.sh

@@ -9,10 +9,12 @@
 --       6 dead     keyfall:{app:module:biz/0}:dead
 --       7 grave    keyfall:{app:module:biz/0}:grave
 --       8 stats    keyfall:{app:module:biz/0}:stats
+--       9 calls    keyfall:{app:module:biz/0}:calls
+--      10 history  keyfall:{app:module:biz/0}:history
 -- ARGV  1 repair: one to mend, zero to look, 2 lease ms: how long a lease lasts that is mended,
---       3 wake channel, 4 subject (app:module:biz/0), then for each item: name (an id, or the
---       `id:number` of a dead letter), header (of the letter that it becomes, or of the letter
---       without a record)
+--       3 wake channel, 4 subject (app:module:biz/0), 5 who, then for each item: name (an id, or
+--       the `id:number` of a dead letter), header (of the letter that it becomes, or of the
+--       letter without a record)
 -- Reply {'ok', now µs, answers}; answers, separated by blanks, each with what mending does:
 --       sound       nothing is wrong
 --       bare        due, without a record: becomes a dead letter
@@ -31,9 +33,10 @@
 --       without having been counted is counted as accepted, unless a job is missing by the
 --       counters.
 
-local HEAD, WIDTH = 4, 2
+local HEAD, WIDTH = 5, 2
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local next_key, dead_key, grave_key, stats_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local calls_key, history_key = KEYS[9], KEYS[10]
 local repair = ARGV[1] == '1'
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
@@ -49,6 +52,7 @@ local missing = counter('accepted') + counter('requeued') - redis.call('ZCARD', 
 local missing_letters = counter('buried') - counter('requeued') - counter('deleted')
   - counter('trimmed') - redis.call('ZCARD', dead_key)
 local before = soonest(due_key, now)
+local story = new_story(redis.call('HGET', calls_key, 'history'))
 
 local answers, faults, done = {}, {}, {}
 local counts = {accepted = 0, buried = 0, replaced = 0}
@@ -59,6 +63,7 @@ for at = HEAD + 1, #ARGV, WIDTH do
   if repair and not done[name] and fault ~= 'sound' and fault ~= 'blind' then
     local job = {name = name, fault = fault, header = ARGV[at + 1]}
     faults[#faults + 1] = job
+    tell(story, 'repaired', fault, string.match(name, '^[^:]*'), '-', '-')
     job.due = tonumber(redis.call('ZSCORE', due_key, name) or nil)
     job.record = redis.call('HGET', shadow_key, name) or ''
     job.successor = redis.call('HGET', next_key, name)
@@ -174,4 +179,5 @@ for _, job in ipairs(faults) do
   mend[job.fault](job)
 end
 wake(ARGV[3], ARGV[4], news, before, now)
+write_story(story, history_key, ARGV[5])
 return reply

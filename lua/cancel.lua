@@ -7,8 +7,9 @@
 --       5 stats     keyfall:{app:module:biz/0}:stats
 --       6 calls     keyfall:{app:module:biz/0}:calls
 --       7 lanes     keyfall:{app:module:biz/0}:lanes
---       8… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 wake channel, 4 kind (app:module:biz), 5 marker,
+--       8 history   keyfall:{app:module:biz/0}:history
+--       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz), 6 marker,
 --       then for each item: id
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
 --       cancelled   it will never start
@@ -16,13 +17,13 @@
 --       absent      no such job
 -- Holds: works while Redis is full.
 
-local FIXED, HEAD = 7, 5
+local FIXED, HEAD = 8, 6
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -37,10 +38,12 @@ local successors = next_of(next_key, ids, leases)
 
 local answers, removed, marked, dropped, disarmed, done = {}, {}, {}, {}, {}, {}
 local counts = {}
+local story = new_story(history)
 for i, id in ipairs(ids) do
   if leases[i] then
     answers[i] = 'running'
     if not done[id] then
+      tell(story, 'stopping', '', id, '-', '-')
       local token, claims, fence, due = split_lease(leases[i])
       marked[#marked + 1] = id
       marked[#marked + 1] = new_lease(token, claims, fence, int(due), 'cancelled')
@@ -51,6 +54,7 @@ for i, id in ipairs(ids) do
     end
   elseif dues[i] and not done[id] then
     answers[i] = 'cancelled'
+    tell(story, 'cancelled', '', id, '-', '-')
     removed[#removed + 1] = id
     disarmed[#disarmed + 1] = i
     count_one(counts, 'cancelled')
@@ -85,6 +89,7 @@ if #KEYS > FIXED then
   end
 end
 for i = 1, #marked, 2 do
-  redis.pcall('PUBLISH', ARGV[3], 'cancel ' .. ARGV[4] .. ' ' .. marked[i])
+  redis.pcall('PUBLISH', ARGV[4], 'cancel ' .. ARGV[5] .. ' ' .. marked[i])
 end
+write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

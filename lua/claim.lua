@@ -6,8 +6,10 @@
 --       4 lease    keyfall:{app:module:biz/0}:lease
 --       5 calls    keyfall:{app:module:biz/0}:calls
 --       6 lanes    keyfall:{app:module:biz/0}:lanes
--- ARGV  1 lane, 2 number, 3 lease ms, 4 fill: how many of the oldest due jobs to take
---       beside those named, then the ids named
+--       7 history  keyfall:{app:module:biz/0}:history
+-- ARGV  1 lane, 2 number, 3 who, 4 lease ms, 5 fill: how many of the oldest due jobs to take
+--       beside those named, 6 sources: of each id named, how it was found, a letter (e event,
+--       p pacer, r reconciler, b backlog), then the ids named
 -- Reply {'ok', now µs, misses, id, lease, record, id, lease, record, …}, the same with
 --       'paused' instead of 'ok' and no jobs if the kind is paused, or {'late', now µs};
 --       misses, one for each id named, separated by blanks:
@@ -22,16 +24,16 @@
 --       from now. Fencing values only grow in a ledger, from call to call: the jobs of one call
 --       have the same. Works while Redis is full.
 
-local HEAD = 4
+local HEAD = 6
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local calls_key, lanes_key = KEYS[5], KEYS[6]
+local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number = ARGV[1], tonumber(ARGV[2])
 local token = lane .. '-' .. ARGV[2]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
-local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[3]))
+local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[4]))
 
-local seen, remembered, known, last_fence, since = recall(calls_key, lane, number)
+local seen, remembered, known, last_fence, since, history = recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', stamp}
 elseif seen == 'again' then
@@ -68,7 +70,7 @@ if #ARGV > HEAD then
     end
   end
 end
-local fill = paused and 0 or tonumber(ARGV[4])
+local fill = paused and 0 or tonumber(ARGV[5])
 if fill > 0 then
   local oldest = redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now_ms), 'WITHSCORES',
     'LIMIT', 0, fill + #taken)
@@ -92,12 +94,16 @@ end
 -- The jobs of a crowd are due at the same time, and so their leases are the same text. To make
 -- it anew for each would cost as much as to store it.
 local leases, held, deadlines = {}, {}, {}
-local due, lease
+local due, text, lease
+local story = new_story(history)
 for i, id in ipairs(taken) do
   if dues_taken[i] ~= due then
     due = dues_taken[i]
-    lease = new_lease(token, 1, fence, whole(due), '-')
+    text = whole(due)
+    lease = new_lease(token, 1, fence, text, '-')
   end
+  local found = place[i] and string.sub(ARGV[6], place[i], place[i]) or 'b'
+  tell(story, 'claimed', '', id, text, found)
   leases[i] = lease
   held[2 * i - 1], held[2 * i] = id, leases[i]
   deadlines[2 * i - 1], deadlines[2 * i] = deadline, id
@@ -128,4 +134,5 @@ if #taken > 0 then
 end
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
   int(#taken > 0 and fence or fence - 1))
+write_story(story, history_key, ARGV[3])
 return reply

@@ -5,19 +5,20 @@
 --       3 stats   keyfall:{app:module:biz/0}:stats
 --       4 calls   keyfall:{app:module:biz/0}:calls
 --       5 lanes   keyfall:{app:module:biz/0}:lanes
--- ARGV  1 lane, 2 number, then for each item: id, number of the letter
+--       6 history keyfall:{app:module:biz/0}:history
+-- ARGV  1 lane, 2 number, 3 who, then for each item: id, number of the letter
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
 --       deleted   the letter is gone
 --       absent    no such letter
 -- Holds: works while Redis is full. A job of the same name, pending or running, is not touched.
 
-local HEAD, WIDTH = 2, 2
-local dead_key, grave_key, stats_key, calls_key, lanes_key =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local HEAD, WIDTH = 3, 2
+local dead_key, grave_key, stats_key, calls_key, lanes_key, history_key =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local lane, number = ARGV[1], tonumber(ARGV[2])
 local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -30,10 +31,13 @@ end
 local deaths = redis.call('ZMSCORE', dead_key, unpack(names))
 
 local answers, gone, done = {}, {}, {}
+local story = new_story(history)
 for i, name in ipairs(names) do
   if deaths[i] and not done[name] then
     answers[i] = 'deleted'
     gone[#gone + 1] = name
+    local at = HEAD + (i - 1) * WIDTH
+    tell(story, 'deleted', '', ARGV[at + 1], ARGV[at + 2], '-')
   else
     answers[i] = 'absent'
   end
@@ -52,4 +56,5 @@ for _, name in ipairs(gone) do
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
+write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

@@ -9,9 +9,10 @@
 --       6 stats     keyfall:{app:module:biz/0}:stats
 --       7 calls     keyfall:{app:module:biz/0}:calls
 --       8 lanes     keyfall:{app:module:biz/0}:lanes
---       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 lease ms, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
---       then for each item: id
+--       9 history   keyfall:{app:module:biz/0}:history
+--      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 who, 4 lease ms, 5 wake channel, 6 subject (app:module:biz/0),
+--       7 marker, then for each item: id
 -- Reply {'ok', now µs, misses, id, lease, record, …}, the same with 'paused' instead of 'ok'
 --       and no jobs if the kind is paused, or {'late', now µs}; misses, one for each item,
 --       separated by blanks:
@@ -23,16 +24,17 @@
 --       absent     nobody has it leased
 -- Holds: as claim. The record is not written: `claims` in the lease counts the attempts.
 
-local FIXED, HEAD = 8, 6
+local FIXED, HEAD = 9, 7
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local next_key, stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local next_key, stats_key, calls_key, lanes_key, history_key =
+  KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[7]
 local token = lane .. '-' .. ARGV[2]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
-local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[3]))
+local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[4]))
 
-local seen, remembered, known, last_fence, since = recall(calls_key, lane, number)
+local seen, remembered, known, last_fence, since, history = recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', stamp}
 elseif seen == 'again' then
@@ -54,6 +56,7 @@ local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
 local gone, forgotten, promoted, shadows, scores, armed = {}, {}, {}, {}, {}, {}
 local counts, news = {}, {}
+local story = new_story(history)
 for i, id in ipairs(ids) do
   local lapse = tonumber(lapses[i] or nil)
   if done[id] then
@@ -68,6 +71,7 @@ for i, id in ipairs(ids) do
       misses[i] = flag == 'cancelled' and 'cancelled' or 'replaced'
       count_one(counts, misses[i])
       gone[#gone + 1] = id
+      tell(story, flag == 'cancelled' and flag or 'superseded', '', id, '-', '-')
       if successors[i] then
         local next_due, record = split_successor(successors[i])
         promoted[#promoted + 1] = id
@@ -77,6 +81,7 @@ for i, id in ipairs(ids) do
         scores[#scores + 1] = id
         armed[i] = int(next_due)
         note(news, id, next_due, now)
+        tell(story, 'follows', '', id, int(next_due), '-')
       else
         forgotten[#forgotten + 1] = id
       end
@@ -102,6 +107,7 @@ for i, id in ipairs(taken) do
   leases[i] = new_lease(token, carried[i].claims, fence, int(carried[i].due), '-')
   held[#held + 1] = id
   held[#held + 1] = leases[i]
+  tell(story, 'lapsed', '', id, int(carried[i].due), int(carried[i].claims))
   deadlines[#deadlines + 1] = deadline
   deadlines[#deadlines + 1] = id
 end
@@ -141,5 +147,6 @@ if #KEYS > FIXED then
     arm(KEYS[FIXED + i], marker, due, now)
   end
 end
-wake(ARGV[4], ARGV[5], news, before, now)
+wake(ARGV[5], ARGV[6], news, before, now)
+write_story(story, history_key, ARGV[3])
 return reply

@@ -8,8 +8,9 @@
 --       6 stats     keyfall:{app:module:biz/0}:stats
 --       7 calls     keyfall:{app:module:biz/0}:calls
 --       8 lanes     keyfall:{app:module:biz/0}:lanes
---       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       9 history   keyfall:{app:module:biz/0}:history
+--      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
 --       then for each item: id, number of the letter, when ('+ms' or '@ms'), header
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
 --       requeued:due   pending from now on, due at Unix ms; the letter is gone
@@ -19,14 +20,14 @@
 -- Holds: a letter never changes, so the header may be composed from one that was read
 --       before. All items or none. Refused before anything is written while Redis is full.
 
-local FIXED, HEAD, WIDTH = 8, 5, 4
+local FIXED, HEAD, WIDTH = 9, 6, 4
 local due_key, shadow_key, lease_key, dead_key, grave_key =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local stats_key, calls_key, lanes_key = KEYS[6], KEYS[7], KEYS[8]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -46,6 +47,7 @@ local before = soonest(due_key, now)
 local answers, raised, shadows, scores, armed = {}, {}, {}, {}, {}
 local present, gone = {}, {}
 local news = {}
+local story = new_story(history)
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   if not deaths[i] or not records[i] or gone[names[i]] then
@@ -62,6 +64,7 @@ for i, id in ipairs(ids) do
     scores[#scores + 1] = int(due)
     scores[#scores + 1] = id
     answers[i] = 'requeued:' .. int(due)
+    tell(story, 'requeued', '', id, int(due), '-')
     armed[i] = int(due)
     note(news, id, due, now)
   end
@@ -94,5 +97,6 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-wake(ARGV[3], ARGV[4], news, before, now)
+wake(ARGV[4], ARGV[5], news, before, now)
+write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

@@ -7,8 +7,9 @@
 --       4 next      keyfall:{app:module:biz/0}:next
 --       5 calls     keyfall:{app:module:biz/0}:calls
 --       6 lanes     keyfall:{app:module:biz/0}:lanes
---       7… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       7 history   keyfall:{app:module:biz/0}:history
+--       8… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
 --       then for each item: id, when ('+ms' or '@ms'; '>ms': so much later than it is due),
 --       step (postponed | fired)
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
@@ -19,13 +20,13 @@
 --       …!              the trigger's name holds a foreign value: no trigger
 -- Holds: all items or none. Refused before anything is written while Redis is full.
 
-local FIXED, HEAD, WIDTH = 6, 5, 3
+local FIXED, HEAD, WIDTH = 7, 6, 3
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local calls_key, lanes_key = KEYS[5], KEYS[6]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -58,6 +59,7 @@ end
 
 local answers, scores, shadows, waiting, armed = {}, {}, {}, {}, {}
 local news = {}
+local story = new_story(history)
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   local when, step = ARGV[at + 2], ARGV[at + 3]
@@ -70,6 +72,7 @@ for i, id in ipairs(ids) do
       waiting[#waiting + 1] = id
       waiting[#waiting + 1] = job.successor
       answers[i] = 'successor:' .. int(due)
+      tell(story, step, '', id, int(due), '-')
     else
       answers[i] = 'running'
     end
@@ -84,6 +87,7 @@ for i, id in ipairs(ids) do
       shadows[#shadows + 1] = job.record
     end
     answers[i] = 'moved:' .. int(due)
+    tell(story, step, '', id, int(due), '-')
     armed[i] = int(due)
     note(news, id, due, now)
   else
@@ -109,5 +113,6 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-wake(ARGV[3], ARGV[4], news, before, now)
+wake(ARGV[4], ARGV[5], news, before, now)
+write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

@@ -9,8 +9,9 @@
 --       6 stats     keyfall:{app:module:biz/0}:stats
 --       7 calls     keyfall:{app:module:biz/0}:calls
 --       8 lanes     keyfall:{app:module:biz/0}:lanes
---       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       9 history   keyfall:{app:module:biz/0}:history
+--      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
 --       then for each item: id, what it is (pending | dead), mode (absent | set, for pending),
 --       when it is due or died (Unix ms), header, story (accepted-ms step@ms …; empty for a job
 --       that is accepted now), payload
@@ -25,14 +26,14 @@
 --       none. Refused as a whole, before anything is written, while Redis is full. The same id
 --       twice in one call counts as two calls, in order. Letters are not trimmed here.
 
-local FIXED, HEAD, WIDTH = 8, 5, 7
+local FIXED, HEAD, WIDTH = 9, 6, 7
 local due_key, shadow_key, lease_key, dead_key, grave_key =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local stats_key, calls_key, lanes_key = KEYS[6], KEYS[7], KEYS[8]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -89,6 +90,7 @@ end
 local answers, buried, armed, pending = {}, {}, {}, {}
 local accepted, replaced = 0, 0
 local news = {}
+local told = new_story(history)
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   local when, story = items[at + 4], items[at + 6]
@@ -113,6 +115,7 @@ for i, id in ipairs(ids) do
     accepted = accepted + 1
     replaced = replaced + (is_new and 0 or 1)
     answers[i] = (is_new and 'created:' or 'replaced:') .. when
+    tell(told, 'restored', '', id, when, '-')
     pending[id] = {score = when, record = record}
     armed[i] = when
     note(news, id, tonumber(when), now)
@@ -157,6 +160,7 @@ end
 for place, letter in ipairs(buried) do
   letter.number = int(counted.buried - #buried + place)
   answers[letter.item] = 'buried:' .. letter.number
+  tell(told, 'buried', '', letter.id, letter.number, '-')
   local name = letter.id .. ':' .. letter.number
   redis.call('ZADD', dead_key, int(letter.died), name)
   redis.call('HSET', grave_key, name, letter.record)
@@ -173,5 +177,6 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-wake(ARGV[3], ARGV[4], news, before, now)
+wake(ARGV[4], ARGV[5], news, before, now)
+write_story(told, history_key, ARGV[3])
 return {'ok', stamp, reply}

@@ -2,26 +2,32 @@
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 --       2 lanes   keyfall:{app:module:biz/0}:lanes
--- ARGV  1 lane, 2 number, 3 wake channel, 4 kind (app:module:biz)
+--       3 history keyfall:{app:module:biz/0}:history
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz)
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
 --       resumed   it is not paused any more, or was not
 -- Holds: works while Redis is full. A kind that was resumed by name is not paused by a rule
 --       that is older.
 
-local calls_key, lanes_key = KEYS[1], KEYS[2]
+local calls_key, lanes_key, history_key = KEYS[1], KEYS[2], KEYS[3]
 local lane, number = ARGV[1], tonumber(ARGV[2])
 local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
 
 local answers = {}
+local story = new_story(history)
 answers[1] = 'resumed'
+if is_paused(redis.call('HGET', calls_key, 'paused')) then
+  tell_of_kind(story, 'resumed')
+end
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
 redis.call('HDEL', calls_key, '')
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'paused', '0')
-redis.pcall('PUBLISH', ARGV[3], 'resume ' .. ARGV[4])
+redis.pcall('PUBLISH', ARGV[4], 'resume ' .. ARGV[5])
+write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

@@ -7,8 +7,9 @@
 --       5 stats     keyfall:{app:module:biz/0}:stats
 --       6 calls     keyfall:{app:module:biz/0}:calls
 --       7 lanes     keyfall:{app:module:biz/0}:lanes
---       8… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       8 history   keyfall:{app:module:biz/0}:history
+--       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
 --       then for those that are alike in it: mode (set | absent | present), header, how many,
 --       and for each item: id, when ('+ms' or '@ms'), payload
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
@@ -20,13 +21,13 @@
 -- Holds: all items or none. Refused as a whole, before anything is written, while Redis is
 --       full. The same id twice in one call counts as two calls, in order.
 
-local FIXED, HEAD, ALIKE, WIDTH = 7, 5, 3, 3
+local FIXED, HEAD, ALIKE, WIDTH = 8, 6, 3, 3
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats_key, calls_key, lanes_key = KEYS[5], KEYS[6], KEYS[7]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -50,6 +51,7 @@ local before = soonest(due_key, now)
 
 local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
 local accepted, replaced, stored, news = 0, 0, 0, {}
+local story = new_story(history)
 local when, due, text
 local item_of = {}
 for i = 1, #ids do
@@ -79,12 +81,15 @@ for i = 1, #ids do
       waiting[#waiting + 1] = id
       waiting[#waiting + 1] = text .. ' ' .. record
       answers[i] = 'succeeds:' .. text
+      tell(story, 'succeeds', '', id, text, '-')
     else
       if dues[i] then
         replaced = replaced + 1
         answers[i] = 'replaced:' .. text
+        tell(story, 'replaced', '', id, text, '-')
       else
         answers[i] = 'created:' .. text
+        tell(story, 'scheduled', '', id, text, '-')
       end
       dues[i], armed[i] = text, text
       stored = stored + 2
@@ -130,5 +135,6 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-wake(ARGV[3], ARGV[4], news, before, now)
+wake(ARGV[4], ARGV[5], news, before, now)
+write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

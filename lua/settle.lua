@@ -11,12 +11,14 @@
 --       8 stats     keyfall:{app:module:biz/0}:stats
 --       9 calls     keyfall:{app:module:biz/0}:calls
 --      10 lanes     keyfall:{app:module:biz/0}:lanes
---      11… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
---       6 most dead letters, 7 most ms that a dead letter is kept,
+--      11 history   keyfall:{app:module:biz/0}:history
+--      12… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
+--       7 most dead letters, 8 most ms that a dead letter is kept,
 --       then for those that end alike: token, verb (done | later | bury), when ('+ms' or
 --       '@ms', for later), header (for later and bury; empty keeps the old one), step (for
---       later: failed | again | snoozed | returned), how many, and the id of each
+--       later: failed | again | snoozed | returned), note (for the history), how many, and the id
+--       of each
 -- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is how many old dead
 --       letters fell to the limits; answers, separated by blanks:
 --       done            gone for good
@@ -28,16 +30,16 @@
 --       foreign         somebody else holds it: nothing was done
 -- Holds: works while Redis is full. A lapsed lease that nobody has claimed still counts.
 
-local FIXED, HEAD, WIDTH = 10, 7, 6
+local FIXED, HEAD, WIDTH = 11, 8, 7
 local due_key, shadow_key, leased_key, lease_key, next_key =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local dead_key, grave_key, stats_key, calls_key, lanes_key =
-  KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local dead_key, grave_key, stats_key, calls_key, lanes_key, history_key =
+  KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   past[4] = '0'
   return past
@@ -52,6 +54,7 @@ while at < #ARGV do
     when = ARGV[at + 3],
     header = ARGV[at + 4] ~= '' and ARGV[at + 4] or nil,
     step = ARGV[at + 5],
+    note = ARGV[at + 6],
   }
   local first = at + WIDTH + 1
   at = at + WIDTH + tonumber(ARGV[at + WIDTH])
@@ -76,9 +79,29 @@ end
 
 local answers, ended, erased = {}, {}, {}
 local counts = {}
-local promoted, shadows, scores, armed, buried = {}, {}, {}, {}, {}
+local promoted, promoted_at, shadows, scores, armed, buried = {}, {}, {}, {}, {}, {}
 local news = {}
 local settled = {}
+local story = new_story(history)
+
+-- How long a run took, from its claim. Those of one claim have the same lease.
+local lease_of, ran
+local function run_ms(lease)
+  if lease ~= lease_of then
+    local _, _, fence = split_lease(lease)
+    lease_of, ran = lease, fence > 0 and int(math.max(0, math.floor((now - fence) / 1000))) or '-'
+  end
+  return ran
+end
+
+-- The key of an adopted job is not ours to write, whoever settles: it goes without a trigger where
+-- that has no name of ours.
+local theirs = {}
+local function is_theirs(trigger, record)
+  local header = trigger and split_record(record)
+  return header and string.find(header, '"adopted":"', 1, true)
+    and not string.find(trigger, '}:trigger:', 1, true)
+end
 
 local function pending(i, id, due, record)
   shadows[#shadows + 1] = id
@@ -86,6 +109,7 @@ local function pending(i, id, due, record)
   scores[#scores + 1] = int(due)
   scores[#scores + 1] = id
   armed[i] = int(due)
+  theirs[i] = is_theirs(KEYS[FIXED + i], record)
   note(news, id, due, now)
 end
 
@@ -101,9 +125,11 @@ for i, id in ipairs(ids) do
     local stays = false
     if alike.verb == 'done' then
       answers[i] = 'done'
+      tell(story, 'done', '', id, '-', run_ms(lease))
       count_one(counts, 'done')
     elseif is_cancelled(lease) then
       answers[i] = 'cancelled'
+      tell(story, 'cancelled', '', id, '-', '-')
       count_one(counts, 'cancelled')
     elseif alike.verb == 'bury' then
       answers[i] = 'buried:'
@@ -112,6 +138,7 @@ for i, id in ipairs(ids) do
       counts.trimmed = 0
     elseif successors[i] then
       answers[i] = 'replaced'
+      tell(story, 'superseded', '', id, '-', '-')
       count_one(counts, 'replaced')
     else
       -- One that goes back as it came stays as overdue as it is.
@@ -119,6 +146,7 @@ for i, id in ipairs(ids) do
       local due = string.sub(when, 1, 1) == '@' and tonumber(string.sub(when, 2))
         or due_ms(when, now)
       answers[i] = 'later:' .. int(due)
+      tell(story, alike.step, alike.note, id, int(due), run_ms(lease))
       pending(i, id, due, with_step(records[id], alike.step, now, alike.header))
       count_one(counts, alike.step)
       stays = true
@@ -126,6 +154,7 @@ for i, id in ipairs(ids) do
     if successors[i] then
       local due, record = split_successor(successors[i])
       promoted[#promoted + 1] = id
+      promoted_at[#promoted] = i
       pending(i, id, due, record)
     elseif not stays then
       erased[#erased + 1] = id
@@ -161,11 +190,15 @@ for place, letter in ipairs(buried) do
   local i, id, record = unpack(letter)
   local letter_number = values.buried - #buried + place
   answers[i] = 'buried:' .. int(letter_number)
+  tell(story, 'buried', terms[i].note, id, int(letter_number), run_ms(leases[i]))
   bury(dead_key, grave_key, id, letter_number, now_ms, record)
+end
+for i = 1, #promoted do
+  tell(story, 'follows', '', promoted[i], armed[promoted_at[i]], '-')
 end
 local trimmed = 0
 if #buried > 0 then
-  trimmed = trim(dead_key, grave_key, tonumber(ARGV[6]), tonumber(ARGV[7]), now_ms,
+  trimmed = trim(dead_key, grave_key, tonumber(ARGV[7]), tonumber(ARGV[8]), now_ms,
     #buried)
   redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
 end
@@ -173,8 +206,11 @@ local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
-    arm(KEYS[FIXED + i], marker, due, now)
+    if not theirs[i] then
+      arm(KEYS[FIXED + i], marker, due, now)
+    end
   end
 end
-wake(ARGV[3], ARGV[4], news, before, now)
+wake(ARGV[4], ARGV[5], news, before, now)
+write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply, int(trimmed)}

@@ -6,7 +6,8 @@
 --       4 next     keyfall:{app:module:biz/0}:next
 --       5 calls    keyfall:{app:module:biz/0}:calls
 --       6 lanes    keyfall:{app:module:biz/0}:lanes
--- ARGV  1 lane, 2 number, then for each item: id, payload
+--       7 history  keyfall:{app:module:biz/0}:history
+-- ARGV  1 lane, 2 number, 3 who, then for each item: id, payload
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
 --       updated:due     pending, due at Unix ms
 --       successor:due   running: what will follow the run was changed
@@ -15,13 +16,13 @@
 --       absent          no such job
 -- Holds: all items or none. Refused before anything is written while Redis is full.
 
-local HEAD, WIDTH = 2, 2
+local HEAD, WIDTH = 3, 2
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local calls_key, lanes_key = KEYS[5], KEYS[6]
+local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number = ARGV[1], tonumber(ARGV[2])
 local now, stamp = now_us()
 
-local past, known = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp)
 if past then
   return past
 end
@@ -42,6 +43,7 @@ for i, id in ipairs(ids) do
 end
 
 local answers, shadows, waiting = {}, {}, {}
+local story = new_story(history)
 for i, id in ipairs(ids) do
   local payload, job = ARGV[HEAD + (i - 1) * WIDTH + 2], state[id]
   if leases[i] and job.successor then
@@ -58,6 +60,9 @@ for i, id in ipairs(ids) do
   else
     answers[i] = 'absent'
   end
+  if answers[i] ~= 'absent' then
+    tell(story, 'updated', '', id, '-', '-')
+  end
 end
 
 if #shadows > 0 then
@@ -68,4 +73,5 @@ if #waiting > 0 then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
+write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

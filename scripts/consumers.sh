@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the consumers of examples/consumers, of lists and of streams, in five languages, on a
-# private Redis. The first one of each is killed before it acknowledges its job; the second gets that
-# one again, and three others.
+# Runs the producers of examples/adoption in Python and Node; then the consumers of
+# examples/consumers, of lists and of streams, in five languages, on a private Redis. The first one
+# of each is killed before it acknowledges its job; the second gets that one again, and three others.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -46,7 +46,12 @@ if [ ! -e "$node/ready" ]; then
     npm install --silent --no-fund --no-audit --prefix "$node" "redis@$node_redis"
     touch "$node/ready"
 fi
-cp "$examples"/*.mjs "$node"
+cp "$examples"/*.mjs examples/adoption/*.mjs "$node"
+
+# Producers: a test in Rust watches each of their jobs.
+KEYFALL_PYTHON=$python/bin/python KEYFALL_NODE=$node \
+    cargo test --all-features --test it -- --ignored adopting::languages
+
 for way in list stream; do
     (cd "$examples/go" && GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE="$tools/go-cache" \
         CGO_ENABLED=0 go build -o "$tools/go-$way" "./$way")

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes sure that there are Python and curl, by which the examples of the HTTP API speak to it:
-# installs them on Debian and Ubuntu, and says how elsewhere.
+# Makes sure that there are Python and curl, by which the examples of the HTTP API speak to it,
+# redis-cli, by which those of adoption speak to Redis, and tmux, in which `keyfall top` is looked
+# at: installs them on Debian and Ubuntu, and says how elsewhere.
 set -eu
 
 fail() {
@@ -9,9 +10,11 @@ fail() {
 }
 
 missing=
-for client in python3 curl; do
+for client in python3 curl tmux redis-cli; do
     command -v "$client" >/dev/null || missing="$missing $client"
 done
+# Debian has it in a package of another name.
+missing=$(echo "$missing" | sed s/redis-cli/redis-tools/)
 [ -n "$missing" ] || exit 0
 
 command -v apt-get >/dev/null || fail "Missing, and needed by tests:$missing. Install it."

@@ -10,10 +10,10 @@ cd "$(dirname "$0")/.."
 # auditing, layers), amounts (bench, backlog, crowding), and programs (demo, examples,
 # killed, mistakes; and http, some of whose modules have the names of others).
 tests='store:: embedded::
-    servers:: announced:: refused:: weather:: outages::
+    servers:: keyspace:: adopting:: doctor:: announced:: refused:: weather:: outages::
     firing:: workers:: pausing:: outcomes:: successors:: letters::
     scheduling:: bulk:: terms:: limits:: changing:: cancelling:: operating::
-    lists:: streams::'
+    lists:: streams:: functions::'
 
 # Most of these tests wait for something nearly all of the time.
 threads=4

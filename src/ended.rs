@@ -6,6 +6,7 @@ use crate::record::Header;
 use crate::retry::RetryPolicy;
 use crate::store::{Verb, When};
 use crate::time::UnixMs;
+use crate::traces;
 
 /// An attempt that has ended, and what the ledger is to do then.
 pub(crate) struct Ended<'a> {
@@ -56,7 +57,7 @@ impl Ended<'_> {
     }
 
     fn counted(&self, error: Option<String>) -> String {
-        let mut header = self.header.clone();
+        let mut header = self.next();
         header.attempts = self.attempt;
         header.error = error;
         header.to_line().into_owned()
@@ -64,9 +65,18 @@ impl Ended<'_> {
 
     /// The header without this attempt, but with those that lapsed before it.
     fn uncounted(&self) -> String {
-        let mut header = self.header.clone();
+        let mut header = self.next();
         header.attempts = self.attempt.saturating_sub(1);
         header.to_line().into_owned()
+    }
+
+    /// The header, which knows in which span this attempt ended.
+    fn next(&self) -> Header {
+        let mut header = self.header.clone();
+        if let Some((span, _)) = traces::current() {
+            header.before = Some(span);
+        }
+        header
     }
 }
 

@@ -69,13 +69,26 @@ impl Headers {
         self.0.is_empty()
     }
 
+    /// Sets a header that nobody asked for, if all of them are within the limits then.
+    #[cfg(feature = "traces")]
+    pub(crate) fn insert_if_it_fits(&mut self, name: &str, value: String) {
+        if self.len() < MAX_HEADERS && self.bytes() + name.len() + value.len() <= MAX_HEADERS_BYTES
+        {
+            self.insert(name, value);
+        }
+    }
+
+    /// Names and values together.
+    fn bytes(&self) -> usize {
+        self.iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum()
+    }
+
     /// # Errors
     /// [`ErrorKind::InvalidHeaders`], naming the job, the rule and the remedy.
     pub(crate) fn check(&self, key: &JobKey) -> Result<()> {
-        let bytes: usize = self
-            .iter()
-            .map(|(name, value)| name.len() + value.len())
-            .sum();
+        let bytes = self.bytes();
         let fault = if self.0.contains_key("") {
             "one of its headers has no name: give it one".to_owned()
         } else if self.len() > MAX_HEADERS {

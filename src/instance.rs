@@ -3,9 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::handler::MissingKey;
 use crate::key::JobKey;
-use crate::router::Routes;
+use crate::router::{RouteEntry, Routes};
 use crate::routing::{Coverage, Pattern, RouteTable};
+
+/// What a missing key means, of a route that cancels its job.
+pub(crate) const CANCELS: &str = "cancel";
 
 /// The description that an instance publishes: one line of JSON. Stays the same while the
 /// instance lives.
@@ -23,6 +27,10 @@ pub(crate) struct Description {
     /// one in what it says of its room.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) fallback: bool,
+    /// The patterns of those routes that adopt plain keys, each with what a missing key means:
+    /// `run` or `cancel`. Other words may come.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) adopts: Vec<(String, String)>,
 }
 
 /// Which jobs an instance takes, by its description.
@@ -48,6 +56,7 @@ impl Description {
                 .map(|route| (route.pattern.as_str().to_owned(), route.priority))
                 .collect(),
             fallback: routes.fallback.is_some(),
+            adopts: routes.of_table().iter().filter_map(adoption).collect(),
         }
     }
 
@@ -70,6 +79,14 @@ impl Description {
             table: RouteTable::new(routes)?,
         })
     }
+}
+
+fn adoption(route: &RouteEntry) -> Option<(String, String)> {
+    let word = match route.adopts? {
+        MissingKey::Run => "run",
+        MissingKey::Cancel => CANCELS,
+    };
+    Some((route.pattern.as_str().to_owned(), word.to_owned()))
 }
 
 impl Takes {

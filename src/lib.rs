@@ -53,6 +53,7 @@
 //! | `tls` | `rediss://` URLs, and the certificates of [`ClientBuilder`] | |
 //! | `embedded` | [`embedded`]: a private Redis for demos and tests | |
 //! | `metrics` | [`metrics`]: what is counted and measured | |
+//! | `traces` | the trace of whoever schedules a job goes on in its handler: `docs/tracing.md` | |
 //! | `callbacks` | [`target::http`]: jobs that go to an HTTP server | |
 //! | `cli` | the `keyfall` command | |
 //!
@@ -65,14 +66,17 @@
 //!
 //! Each module uses only those before it: `error`, `key`, `time`, `headers`, `retry`, `record`,
 //! `settings`, `prefix`, `flaw` and `names` know nothing of Redis; `store` is the only one that
-//! speaks it, through the scripts in `lua/`; `client` is the producer's side; `routing`, `handler`
-//! and `router` find and call handlers, and `ending` says what follows; `worker` ties them
+//! speaks it, through the scripts in `lua/`; `client` is the producer's side; [`doctor`] looks for
+//! what can hurt; `routing`, `handler` and `router` find and call handlers, `ending` says what
+//! follows, and `hooks` tell of it; `worker` ties them
 //! together; `target` has handlers that hand jobs to others, and `testing` does without Redis.
 #![deny(missing_docs)]
 
 mod client;
 #[cfg(feature = "worker")]
 mod clock;
+#[cfg(feature = "worker")]
+pub mod doctor;
 #[cfg(feature = "worker")]
 mod ended;
 #[cfg(feature = "worker")]
@@ -82,6 +86,8 @@ mod flaw;
 #[cfg(feature = "worker")]
 mod handler;
 mod headers;
+#[cfg(feature = "worker")]
+mod hooks;
 #[cfg(feature = "worker")]
 mod instance;
 mod key;
@@ -100,6 +106,7 @@ mod routing;
 mod settings;
 mod store;
 mod time;
+mod traces;
 #[cfg(feature = "worker")]
 mod worker;
 
@@ -117,13 +124,16 @@ pub mod testing;
 
 pub use client::{
     Audit, AuditReport, Bulk, BulkReport, Cancelled, Client, ClientBuilder, Counts, Cursor,
-    DamagedJob, DeleteDeadLetter, Flawed, IfAbsent, IfPresent, JobState, JobView, KeptJob, List,
-    NewJob, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled,
-    Restored, Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats,
-    Updated,
+    DamagedJob, DeleteDeadLetter, Flawed, Functions, IfAbsent, IfPresent, JobState, JobView,
+    KeptJob, LibraryState, List, NewJob, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued,
+    Reschedule, Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent,
+    Scheduled, Selection, Stats, Updated,
 };
 #[cfg(feature = "worker")]
-pub use client::{ExtendLease, Extended, Instance, SettleLease, Settled, Unrouted};
+pub use client::{
+    ExtendLease, Extended, Happening, Instance, KeepHistory, KeyDiffers, SettleLease, Settled,
+    Story, Tail, Tidings, Unrouted, Wait, What,
+};
 #[cfg(feature = "worker")]
 pub use clock::Clock;
 pub use error::{Error, ErrorKind, Result};
@@ -131,10 +141,12 @@ pub use flaw::Flaw;
 #[cfg(feature = "worker")]
 pub use handler::{
     CancelSignal, Endpoint, Failure, FromJob, FromRef, Handler, IntoOutcome, Job, JobService, Json,
-    MAX_FAILURE_BYTES, Outcome, Payload, Rejection, Route, SampleJob, Segments, Source, State,
-    debug_handler,
+    MAX_FAILURE_BYTES, MissingKey, Outcome, Payload, Rejection, Route, SampleJob, Segments, Source,
+    State, debug_handler,
 };
 pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
+#[cfg(feature = "worker")]
+pub use hooks::{DeadJob, IntoTold, LateJob};
 pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 #[cfg(feature = "worker")]
 pub use lease::Lease;
@@ -150,7 +162,22 @@ pub use worker::{Notice, Readiness, Rerouter, Worker};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// And those of the page on plain keys.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/adoption.md")]
+struct Adoption;
+
+/// And those of the page on heartbeats.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/dead-man.md")]
+struct DeadMan;
+
 /// And those of the page for operators.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/security.md")]
 struct Security;
+
+/// And those of the page on hooks.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/hooks.md")]
+struct Hooks;

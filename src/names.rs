@@ -26,7 +26,6 @@ impl Names {
     }
 
     /// What all names but those of triggers begin with.
-    #[cfg(feature = "worker")]
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -36,7 +35,8 @@ impl Names {
         format!("{}:kinds", self.namespace)
     }
 
-    /// Hash: `schema` → version of the stored layout. Written once.
+    /// Hash: `schema` → version of the stored layout, written once; `functions` → `channel
+    /// library`, the wake channel of this database, for the functions of that library.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }
@@ -59,6 +59,18 @@ impl Names {
     /// paused by it, too.
     pub(crate) fn paused(&self) -> String {
         format!("{}:paused", self.namespace)
+    }
+
+    /// Hash: glob → `began-ms cursor`, how far the search for keys to adopt has come.
+    #[cfg(feature = "worker")]
+    pub(crate) fn search(&self) -> String {
+        format!("{}:search", self.namespace)
+    }
+
+    /// String, which expires: the instance that searches.
+    #[cfg(feature = "worker")]
+    pub(crate) fn searching(&self) -> String {
+        format!("{}:searching", self.namespace)
     }
 
     /// Channel: `due ledger ms`, `now ledger id…`, `late ledger id…`, `flood ledger`,
@@ -112,8 +124,68 @@ impl Names {
             stats: key("stats"),
             calls: key("calls"),
             lanes: key("lanes"),
+            history: key("history"),
+            #[cfg(feature = "worker")]
+            adopted: key("adopted"),
+            trigger: key("trigger"),
             subject,
         }
+    }
+
+    /// The kind and the id of a job whose trigger has a name of ours.
+    #[cfg(feature = "worker")]
+    pub(crate) fn of_own_trigger<'a>(&self, name: &'a str) -> Option<(&'a str, &'a str)> {
+        let rest = name.strip_prefix(&*self.namespace)?.strip_prefix(":{")?;
+        let (subject, id) = rest.split_once("}:trigger:")?;
+        let (kind, _shard) = subject.split_once('/')?;
+        Some((kind, id))
+    }
+
+    /// Channels on which Redis announces what happens to the keys that match a glob.
+    #[cfg(feature = "worker")]
+    pub(crate) fn changes(database: i64, glob: &str) -> String {
+        format!("__keyspace@{database}__:{glob}")
+    }
+
+    /// The key that such a channel belongs to.
+    #[cfg(feature = "worker")]
+    pub(crate) fn changed(channel: &str) -> Option<&str> {
+        let (_database, key) = channel.strip_prefix("__keyspace@")?.split_once("__:")?;
+        Some(key)
+    }
+}
+
+impl LedgerNames {
+    /// What `schedule` and `cancel` take before the triggers, in order.
+    pub(crate) fn of_producers(&self) -> [&str; 8] {
+        [
+            &self.due,
+            &self.shadow,
+            &self.lease,
+            &self.next,
+            &self.stats,
+            &self.calls,
+            &self.lanes,
+            &self.history,
+        ]
+    }
+
+    /// Where a job or its letters can be, in the order in which `get` takes them.
+    pub(crate) fn of_jobs(&self) -> [&str; 7] {
+        [
+            &self.due,
+            &self.shadow,
+            &self.leased,
+            &self.lease,
+            &self.next,
+            &self.dead,
+            &self.grave,
+        ]
+    }
+
+    /// The trigger of a job whose key is not ours to write: its kind adopts keys.
+    pub(crate) fn own_trigger(&self, id: &str) -> String {
+        format!("{}:{id}", self.trigger)
     }
 }
 
@@ -139,8 +211,16 @@ pub(crate) struct LedgerNames {
     /// Hash: counter → value.
     pub(crate) stats: String,
     /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given, or a larger one;
-    /// `paused` → since when, Unix ms, or 0.
+    /// `paused` → since when, Unix ms, or 0; `history` → how many entries that keeps.
     pub(crate) calls: String,
     /// Sorted set: lane → when it was last looked at, Unix ms, so that `calls` stays small.
     pub(crate) lanes: String,
+    /// Stream, capped: what was done, for people; `lua/lib/history.lua` has its layout.
+    pub(crate) history: String,
+    /// What the names of own triggers begin with: strings with an expiry, gone with it.
+    trigger: String,
+    /// Sorted set: id → when its key expires, as it was last seen, Unix ms. Of keys that were
+    /// adopted, until then.
+    #[cfg(feature = "worker")]
+    pub(crate) adopted: String,
 }

@@ -23,10 +23,10 @@ use crate::time::UnixMs;
 
 /// The version of the format that this crate writes. A record of a newer one is left to
 /// those who know it.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// The header of nearly every record, so that it is neither rendered nor parsed.
-const PLAIN: &str = r#"{"v":1}"#;
+pub(crate) const PLAIN: &str = r#"{"v":1}"#;
 
 /// What a record says of its job beside the payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,8 +38,17 @@ pub(crate) struct Header {
     /// How the last attempt failed, or why the job was buried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// A digest of the value of the key that it was adopted from; by `lua/adopt.lua`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    adopted: Option<String>,
+    /// Why that value can be no payload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unusable: Option<String>,
     #[serde(default, skip_serializing_if = "Headers::is_empty")]
     pub(crate) headers: Headers,
+    /// The span in which the last attempt ended, if it was traced, as `traceparent` has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<String>,
     #[serde(flatten)]
     pub(crate) terms: Terms,
     /// What a newer version wrote.
@@ -148,7 +157,10 @@ impl Header {
             v: VERSION,
             attempts: 0,
             error: None,
+            adopted: None,
+            unusable: None,
             headers,
+            before: None,
             terms,
             other: Map::new(),
         }
@@ -172,7 +184,10 @@ impl Header {
     fn is_plain(&self) -> bool {
         self.attempts == 0
             && self.error.is_none()
+            && self.adopted.is_none()
+            && self.unusable.is_none()
             && self.headers.is_empty()
+            && self.before.is_none()
             && self.terms == Terms::default()
             && self.other.is_empty()
     }
@@ -182,6 +197,7 @@ impl Header {
         Header {
             attempts: 0,
             error: None,
+            before: None,
             ..self.clone()
         }
     }
@@ -201,7 +217,14 @@ impl Header {
         Header::parse(line.as_bytes()).ok()?.error
     }
 
-    fn parse(line: &[u8]) -> Result<Self, RecordFault> {
+    /// What a header, as one line, says of the last attempt: its number, and how it failed.
+    #[cfg(feature = "worker")]
+    pub(crate) fn told_by(line: &str) -> Option<(u32, String)> {
+        let header = Header::parse(line.as_bytes()).ok()?;
+        Some((header.attempts, header.error?))
+    }
+
+    pub(crate) fn parse(line: &[u8]) -> Result<Self, RecordFault> {
         if line == PLAIN.as_bytes() {
             return Ok(Header::default());
         }
@@ -265,6 +288,13 @@ fn parse_steps(line: &[u8]) -> Result<(UnixMs, Vec<Step>), RecordFault> {
 
 // `skip_serializing_if` calls with a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
+impl Header {
+    /// Whether the job was made of a plain key.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.adopted.is_some()
+    }
+}
+
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }

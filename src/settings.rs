@@ -77,11 +77,14 @@ pub(crate) struct ClientSettings {
     pub(crate) link: LinkSettings,
 }
 
+/// The largest payload where nobody says otherwise, in bytes.
+pub(crate) const PAYLOAD_LIMIT: usize = 1024 * 1024;
+
 impl Default for ClientSettings {
     fn default() -> Self {
         ClientSettings {
             namespace: "keyfall".into(),
-            payload_limit: 1024 * 1024,
+            payload_limit: PAYLOAD_LIMIT,
             call_timeout: Duration::from_secs(10),
             allow_eviction: false,
             link: LinkSettings::default(),
@@ -136,6 +139,12 @@ pub(crate) struct WorkerSettings {
     /// How long jobs are overdue that no live instance has a route for, before they are buried.
     /// Defaults to never: whoever forgot the route should find the jobs.
     pub(crate) bury_unrouted: Option<Duration>,
+    /// How late a job may start where its route does not say. Defaults to any time: how late is
+    /// too late is for its owner to say.
+    pub(crate) late_after: Option<Duration>,
+    /// How long a hook may take for one job. Defaults to 10 s: long enough to repeat a call to
+    /// another service, and a job that died does not occupy the worker for longer.
+    pub(crate) hook_timeout: Duration,
 }
 
 #[cfg(feature = "worker")]
@@ -149,6 +158,8 @@ impl Default for WorkerSettings {
             dead_count: 10_000,
             dead_age: Duration::from_secs(90 * 24 * 3600),
             bury_unrouted: None,
+            late_after: None,
+            hook_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -181,6 +192,11 @@ impl LeaseLength {
         (self.0 / 15).min(Duration::from_secs(1))
     }
 }
+
+/// How many late starts are told at the same time; those beyond are counted. After an outage all
+/// that waited starts late, and a hook that is slow must not fill the memory.
+#[cfg(feature = "worker")]
+pub(crate) const LATE_HOOKS: usize = 256;
 
 /// How long a job may be overdue before the reconciler looks for it. Well above what an
 /// event takes, well below the half second in which a lost one is to be made good.

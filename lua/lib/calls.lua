@@ -1,44 +1,48 @@
 -- Calls may be repeated. A client numbers the calls of a lane, upwards, one at a time; the
 -- ledger remembers the last reply of each lane, answers a repeated number with it, and
--- refuses a lower one: an original that arrives after its repeat.
+-- refuses a lower one: an original that arrives after its repeat. A call without a lane, which
+-- is an empty one, is always a new one.
 
 -- How long the last reply of a silent lane is kept. Far longer than any call is repeated.
 local LANE_MEMORY_MS = 3600000
 
 -- Returns 'new', 'again' with the reply remembered, or 'late'; whether the lane is known;
 -- and what is kept here to be read along with it: the largest fencing value given out, and
--- the field `paused`.
+-- the fields `paused` and `history`.
 local function recall(calls, lane, number)
-  local found = redis.call('HMGET', calls, lane, 'fence', 'paused')
+  local found = redis.call('HMGET', calls, lane, 'fence', 'paused', 'history')
   local last, fence = found[1], tonumber(found[2] or 0) or 0
   if not last then
-    return 'new', nil, false, fence, found[3]
+    return 'new', nil, false, fence, found[3], found[4]
   end
   local blank = string.find(last, ' ', 1, true)
   local known = blank and tonumber(string.sub(last, 1, blank - 1)) or -1
   if number > known then
-    return 'new', nil, true, fence, found[3]
+    return 'new', nil, true, fence, found[3], found[4]
   elseif number == known then
-    return 'again', string.match(last, '^%d+ %d+ (.*)$'), true, fence, found[3]
+    return 'again', string.match(last, '^%d+ %d+ (.*)$'), true, fence, found[3], found[4]
   end
-  return 'late', nil, true, fence, found[3]
+  return 'late', nil, true, fence, found[3], found[4]
 end
 
 -- The reply to a call that is no news: the one remembered, or a refusal. Nothing for a new
--- call; and whether its lane is known.
+-- call; whether its lane is known; and the field `history`.
 local function past_reply(calls, lane, number, stamp)
-  local seen, reply, known = recall(calls, lane, number)
+  local seen, reply, known, _, _, history = recall(calls, lane, number)
   if seen == 'late' then
     return {'late', stamp}
   elseif seen == 'again' then
     return {'ok', stamp, reply}
   end
-  return nil, known
+  return nil, known, history
 end
 
 -- Writes the reply, and whatever further fields are given. Number and time are given as text. A lane met for the first time
 -- makes room for itself: a few lanes that have been silent for long are forgotten.
 local function remember(calls, lanes, lane, number, known, stamp, reply, ...)
+  if lane == '' then
+    return
+  end
   local at_ms = string.sub(stamp, 1, -4)
   redis.call('HSET', calls, lane, number .. ' ' .. at_ms .. ' ' .. reply, ...)
   if known then

@@ -61,11 +61,18 @@ impl Server {
         match self.place()? {
             Place::Daemon(address) => Jobs::behind(address),
             Place::Redis { redis, is_named } => {
-                let client = redis.client().payload_limit(PAYLOAD_LIMIT);
-                let connected = explained(client.connect().await, is_named);
-                Ok(Jobs::on_redis(connected?))
+                let client = client_of(&redis, is_named).await?;
+                Ok(Jobs::on_redis(client))
             }
         }
+    }
+
+    /// A client of the Redis that has the jobs; `None` behind a daemon.
+    pub(crate) async fn client(&self) -> anyhow::Result<Option<Client>> {
+        Ok(match self.place()? {
+            Place::Redis { redis, is_named } => Some(client_of(&redis, is_named).await?),
+            Place::Daemon(_) => None,
+        })
     }
 
     /// The Redis that has the jobs; `None` behind a daemon.
@@ -73,6 +80,14 @@ impl Server {
         Ok(match self.place()? {
             Place::Redis { redis, .. } => Some(*redis),
             Place::Daemon(_) => None,
+        })
+    }
+
+    /// Whether somebody has said where Redis is.
+    pub(crate) fn names_redis(&self) -> anyhow::Result<bool> {
+        Ok(match self.place()? {
+            Place::Redis { is_named, .. } => is_named,
+            Place::Daemon(_) => false,
         })
     }
 
@@ -139,6 +154,11 @@ impl Server {
             ca_file: path(&self.ca_file, "KEYFALL_CA_FILE"),
         })
     }
+}
+
+async fn client_of(redis: &Redis, is_named: bool) -> anyhow::Result<Client> {
+    let client = redis.client().payload_limit(PAYLOAD_LIMIT);
+    explained(client.connect().await, is_named)
 }
 
 /// One that is empty says nothing.

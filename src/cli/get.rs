@@ -48,6 +48,9 @@ fn fields(job: &Job) -> anyhow::Result<Vec<(&'static str, String)>> {
     if let Some(accepted) = job.first_scheduled_at {
         fields.push(("scheduled", shown(accepted)));
     }
+    if job.adopted {
+        fields.push(("adopted", "it was made of the plain key".to_owned()));
+    }
     if job.cancelled {
         fields.push(("cancelled", "it is told to stop".to_owned()));
     }

@@ -38,6 +38,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         "started",
         "routes",
         "without room",
+        "adopts",
     ];
     let rows = answer.instances.into_iter().map(|one| {
         [
@@ -47,12 +48,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             shown(one.started),
             one.routes.join(" "),
             one.saturated.join(" "),
+            one.adopts.join(" "),
         ]
     });
     out::table(titles, rows)?;
     for one in &answer.unrouted {
         out::line(format!(
-            "nobody has a route for {}: {} jobs wait",
+            "nobody has a route for {}; jobs that wait: {}",
             one.kind, one.jobs
         ))?;
     }

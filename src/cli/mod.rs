@@ -20,8 +20,11 @@ mod connect;
 mod dead;
 mod demo;
 mod dev;
+mod doctor;
 mod export;
+mod functions;
 mod get;
+mod history;
 mod import;
 mod instances;
 mod jobs;
@@ -33,22 +36,29 @@ mod progress;
 mod schedule;
 mod serve;
 mod stop;
+mod tail;
 mod token;
+mod top;
 mod when;
 mod which;
+mod why;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use crate::daemon::traces::Traces;
 
 /// Reminders that are Redis keys.
 #[derive(Parser)]
 #[command(
     version,
     about,
-    after_help = "Exit codes: 0 done, 1 refused or a fault, 2 a wrong flag, 3 there is no such job, letter or\nkind, 4 Redis or the daemon does not answer: try again"
+    after_help = "Exit codes: 0 done, 1 refused or a fault, 2 a wrong flag, 3 there is no such job, letter or\nkind, 4 Redis or the daemon does not answer: try again, 5 `doctor`\nwarns"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -65,6 +75,11 @@ enum Command {
     /// Look a job up, or its latest dead letter
     #[command(after_help = "Example:\n  keyfall get app1:trans:notice:42 --json")]
     Get(get::Options),
+    /// Tell what happened to a job, and what it waits for
+    #[command(
+        after_help = "Examples:\n  keyfall why app1:trans:notice:42\n  keyfall why app1:trans:notice:42 --zone UTC --json"
+    )]
+    Why(why::Options),
     /// Take jobs back, or tell them to stop if they are running
     #[command(
         after_help = "Examples:\n  keyfall cancel app1:trans:notice:42\n  keyfall cancel --prefix app1:trans:notice: --dry-run"
@@ -91,15 +106,33 @@ enum Command {
     /// List the kinds with their counts
     #[command(after_help = "Examples:\n  keyfall kinds\n  keyfall kinds app1: --json")]
     Kinds(kinds::Options),
+    /// Watch kinds, instances, lag and failures on a full screen
+    #[command(after_help = "Examples:\n  keyfall top\n  keyfall top app1: --interval 5s")]
+    Top(top::Options),
     /// List the workers that live, and the jobs that nobody has a route for
     #[command(after_help = "Example:\n  keyfall instances")]
     Instances(instances::Options),
+    /// Look for what can hurt: settings of Redis, rights, clocks, jobs that nobody runs
+    #[command(
+        after_help = "Examples:\n  keyfall doctor\n  keyfall doctor --fix\n  keyfall doctor --only notify-flags,persistence --json\n\nExit codes: 0 nothing worse than a note, 1 an error, 5 a warning and no error; others as ever"
+    )]
+    Doctor(doctor::Options),
     /// List, requeue and delete dead letters
     #[command(
         subcommand,
         after_help = "Example:\n  keyfall dead ls --prefix app1:trans:notice:"
     )]
     Dead(dead::Dead),
+    /// Follow what is done to jobs, until Ctrl-C
+    #[command(
+        after_help = "Examples:\n  keyfall tail app1:trans:\n  keyfall tail --what failed,buried --json\n  keyfall tail --key app1:trans:notice:42 -n 100"
+    )]
+    Tail(tail::Options),
+    /// Look or say how much of what happens is kept for `why` and `tail`
+    #[command(
+        after_help = "Examples:\n  keyfall history\n  keyfall history app1:trans:notice: --keep 100000\n  keyfall history app1:trans:notice: --off"
+    )]
+    History(history::Options),
     /// Let nothing of these kinds start
     #[command(after_help = "Examples:\n  keyfall pause app1:trans:notice:\n  keyfall pause --list")]
     Pause(pause::Pause),
@@ -121,6 +154,9 @@ enum Command {
         after_help = "Examples:\n  keyfall import app1.ndjson --paused --skip-overdue 1h\n  keyfall import --from redis-zset --due-key delayed --due-unit s --payload-key bodies --key 'app1:trans:notice:{member}' --pace 200/s\n  keyfall import --from classic-queue --due-key dq_bucket_1 --prefix app1:queue"
     )]
     Import(Box<import::Options>),
+    /// Load, check, remove or print the Redis functions by which any client schedules
+    #[command(subcommand, after_help = "Example:\n  keyfall functions install")]
+    Functions(functions::Command),
     /// Print what a shell needs to complete commands and flags
     #[command(
         after_help = "Example:\n  keyfall completions bash > ~/.local/share/bash-completion/completions/keyfall"
@@ -166,17 +202,27 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// What commands log unless they are told; what TLS refuses they say themselves.
-const LOGGED: &str = "error,rustls_platform_verifier=off";
+/// What commands log unless they are told; what TLS refuses they say themselves. Those that run
+/// workers, `bench` and `demo`, do so on servers that are not meant to keep anything.
+const LOGGED: &str = "error,rustls_platform_verifier=off,keyfall::worker::checkup=off";
 
-/// Logs to the standard error.
-fn log(filter: EnvFilter) {
+/// Logs to the standard error, and traces.
+fn log(filter: EnvFilter, traces: Option<&Traces>) {
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal() && !is_plain)
-        .with_writer(std::io::stderr)
-        .init();
+    let is_coloured = std::io::stderr().is_terminal() && !is_plain;
+    let Some(traces) = traces else {
+        return tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(is_coloured)
+            .with_writer(std::io::stderr)
+            .init();
+    };
+    let log = tracing_subscriber::fmt::layer()
+        .with_ansi(is_coloured)
+        .with_writer(std::io::stderr);
+    // What is traced does not depend on what is logged.
+    let both = traces.layer().and_then(log.with_filter(filter));
+    tracing_subscriber::registry().with(both).init();
 }
 
 fn start(command: Command) -> anyhow::Result<()> {
@@ -184,27 +230,39 @@ fn start(command: Command) -> anyhow::Result<()> {
         Command::Serve(options) => Some(options.load()?),
         _ => None,
     };
-    log(match &config {
+    let filter = match &config {
         Some(config) => EnvFilter::new(&config.log.filter.0),
         None => EnvFilter::try_from_env("KEYFALL_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED)),
-    });
-    runtime()?.block_on(async {
+    };
+    let runtime = runtime()?;
+    let traces = match &config {
+        Some(config) => Traces::start(&config.traces, runtime.handle())?,
+        None => None,
+    };
+    log(filter, traces.as_ref());
+    let ended = runtime.block_on(async {
         match command {
             Command::Schedule(options) => schedule::run(options).await,
             Command::Get(options) => get::run(options).await,
+            Command::Why(options) => why::run(options).await,
+            Command::Tail(options) => tail::run(options).await,
+            Command::History(options) => history::run(options).await,
             Command::Cancel(options) => change::cancel(options).await,
             Command::Postpone(options) => change::postpone(options).await,
             Command::Fire(options) => change::fire(options).await,
             Command::List(options) => list::run(options).await,
             Command::Count(options) => list::count(options).await,
             Command::Kinds(options) => kinds::run(options).await,
+            Command::Top(options) => top::run(options).await,
             Command::Instances(options) => instances::run(options).await,
+            Command::Doctor(options) => doctor::run(options).await,
             Command::Dead(command) => dead::run(command).await,
             Command::Pause(options) => pause::pause(options).await,
             Command::Resume(options) => pause::resume(options).await,
             Command::Audit(options) => audit::run(options).await,
             Command::Export(options) => export::run(options).await,
             Command::Import(options) => import::run(*options).await,
+            Command::Functions(command) => functions::run(command).await,
             Command::Completions(options) => completions::run(&options, Cli::command()),
             Command::Serve(options) => {
                 serve::run(options, config.expect("it was loaded for this command")).await
@@ -215,7 +273,11 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Demo(options) => demo::run(options).await,
             Command::Bench(options) => bench::run(options).await,
         }
-    })
+    });
+    if let Some(traces) = traces {
+        traces.stop();
+    }
+    ended
 }
 
 /// A worker has a thread of its own, beside those of the runtime, so one core is left to it.

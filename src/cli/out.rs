@@ -37,6 +37,11 @@ pub(crate) fn line(text: impl AsRef<str>) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{}", shown(text.as_ref()))
 }
 
+/// A text of ours, as it is.
+pub(crate) fn text(text: &str) -> io::Result<()> {
+    io::stdout().lock().write_all(text.as_bytes())
+}
+
 /// A table with lines where there is a terminal, and plain where there is none. Columns of
 /// `>name` are aligned to the right.
 pub(crate) fn table<const N: usize>(

@@ -12,6 +12,7 @@ const FAULT: u8 = 1;
 const WRONG: u8 = 2;
 const ABSENT: u8 = 3;
 const UNAVAILABLE: u8 = 4;
+const WARNED: u8 = 5;
 
 /// An end that has an exit code of its own.
 #[derive(Debug)]
@@ -34,6 +35,11 @@ impl Stop {
     /// Redis or the daemon does not answer: try again.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Stop::new(UNAVAILABLE, message)
+    }
+
+    /// Something may go wrong.
+    pub(crate) fn warned(message: impl Into<String>) -> Self {
+        Stop::new(WARNED, message)
     }
 
     /// What a call was refused with.
@@ -66,8 +72,13 @@ pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error:#}");
-    ExitCode::from(code(error))
+    let code = code(error);
+    if code == WARNED {
+        eprintln!("{error:#}");
+    } else {
+        eprintln!("error: {error:#}");
+    }
+    ExitCode::from(code)
 }
 
 /// Whoever read the output has seen enough, as `head` does.

@@ -53,7 +53,7 @@ impl When {
 }
 
 /// A zone by its name in the IANA database.
-fn zone(name: &str) -> Result<TimeZone, String> {
+pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
     TimeZone::get(name)
         .map_err(|_| "no such zone is known: write one as Europe/Berlin or UTC".to_owned())
 }
@@ -135,6 +135,13 @@ pub(crate) fn shown(time: Time) -> String {
     // The last instant of the calendar for whatever lies beyond.
     let time = Timestamp::try_from(time.0).unwrap_or(Timestamp::MAX);
     format!("{time:.0}, {}", distance(time, Timestamp::now()))
+}
+
+/// As a log has it, in a zone: `2026-12-24 18:00:00.002`.
+pub(crate) fn to_the_ms(time: Time, zone: &TimeZone) -> String {
+    let time = Timestamp::try_from(time.0).unwrap_or(Timestamp::MAX);
+    let time = time.to_zoned(zone.clone()).datetime();
+    format!("{} {:.3}", time.date(), time.time())
 }
 
 fn distance(time: Timestamp, now: Timestamp) -> String {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::Client;
+use super::{Client, Functions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::is_kind_char;
 use crate::settings::ClientSettings;
@@ -141,6 +141,25 @@ impl ClientBuilder {
     pub fn check(&self) -> Result<()> {
         self.validate()?;
         store::check_url(&self.url, &self.settings.link)
+    }
+
+    /// Looks at the server without connecting to it for good: also at one that
+    /// [`connect`](Self::connect) refuses. As [`Client::diagnose`].
+    #[cfg(feature = "worker")]
+    pub fn diagnose(self) -> crate::doctor::Diagnose {
+        let client = self.validate();
+        let client = client.and_then(|()| Client::unchecked(&self.url, self.settings));
+        crate::doctor::Diagnose::new(client)
+    }
+
+    /// The library of Redis functions, without connecting: to print it, or to look at a server that
+    /// [`connect`](Self::connect) refuses. As [`Client::functions`].
+    ///
+    /// # Errors
+    /// If a setting or the URL is not valid.
+    pub fn functions(self) -> Result<Functions> {
+        self.validate()?;
+        Ok(Client::unchecked(&self.url, self.settings)?.functions())
     }
 
     /// The way to the same server, for lists and streams that are not of Keyfall.

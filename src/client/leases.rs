@@ -7,6 +7,7 @@ use super::{Book, Client, Pending, out_of_place};
 use crate::ended::Ended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{News, Outcome};
+use crate::hooks::{Letter, Listeners};
 use crate::lease::Lease;
 use crate::record::Record;
 use crate::retry::RetryPolicy;
@@ -139,6 +140,30 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Tells whoever asked to be told of dead letters, while the lease is held. `Err` if the job
+    /// is none that could become one.
+    async fn tell_dead(&self, lease: &Lease, letter: Letter<'_>) -> Result<Result<(), Settled>> {
+        let hooks = self.listeners().of_dead();
+        let Some(longest) = hooks.iter().map(|hooks| hooks.limit()).max() else {
+            return Ok(Ok(()));
+        };
+        // For as long as the hooks and the settlement may take.
+        let length = longest + self.settings().call_timeout;
+        let length = length.clamp(*LEASES.start(), *LEASES.end());
+        match self.extend_of_kind(&[lease], length).await?[0] {
+            Extended::Extended => {
+                Listeners::tell(&hooks, letter).await;
+                Ok(Ok(()))
+            }
+            // The settlement will say so.
+            Extended::Cancelled => Ok(Ok(())),
+            Extended::Gone => Ok(Err(Settled::Gone)),
+            Extended::Taken => Ok(Err(Settled::Taken)),
+        }
+    }
+}
+
 impl SettleLease<'_> {
     /// The policy of a job that has none of its own. Defaults to [`RetryPolicy::default`].
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
@@ -148,6 +173,8 @@ impl SettleLease<'_> {
 
     /// The settlement, from the record as it is now: whoever holds the lease is the only one
     /// who changes attempts and terms. `Err` if the lease is nobody's, or somebody else's.
+    ///
+    /// If the job is to be a dead letter, whoever asked to be told is told by now.
     async fn verb(self, book: &Book) -> Result<Result<(Verb, usize), Settled>> {
         if self.outcome == Outcome::Done {
             return Ok(Ok((Verb::Done, 0)));
@@ -170,10 +197,25 @@ impl SettleLease<'_> {
             attempt: record.header.attempts.saturating_add(claimed.claims),
             policy: &record.header.terms.policy(&self.policy),
         };
-        let verb = ended.verb(self.outcome, rand::random()).ok_or_else(|| {
-            let rule = "`HandedOver` ends no lease: give the lease to whoever goes on with the job";
-            Error::new(ErrorKind::InvalidSetting, format!("{key}: {rule}"))
-        })?;
+        let verb = ended
+            .verb(self.outcome.clone(), rand::random())
+            .ok_or_else(|| {
+                let rule =
+                    "`HandedOver` ends no lease: give the lease to whoever goes on with the job";
+                Error::new(ErrorKind::InvalidSetting, format!("{key}: {rule}"))
+            })?;
+        if let Verb::Bury { header } = &verb {
+            let letter = Letter {
+                key,
+                header,
+                due: claimed.due,
+                lag: None,
+                record: Some(&record),
+            };
+            if let Err(nothing_to_do) = self.client.tell_dead(self.lease, letter).await? {
+                return Ok(Err(nothing_to_do));
+            }
+        }
         Ok(Ok((verb, bytes)))
     }
 }

@@ -27,6 +27,9 @@ pub use leases::{ExtendLease, Extended, SettleLease, Settled};
 pub use operating::audit::{Audit, AuditReport, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
 pub use operating::counting::Counts;
+pub use operating::functions::{Functions, LibraryState};
+#[cfg(feature = "worker")]
+pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};
 #[cfg(feature = "worker")]
 pub use operating::instances::{Instance, Unrouted};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
@@ -35,6 +38,8 @@ pub use operating::pausing::{Pause, Paused, Resume};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
 pub use operating::stats::Stats;
+#[cfg(feature = "worker")]
+pub use operating::story::{KeyDiffers, Story, Wait};
 pub(crate) use outbox::Outbox;
 pub use producing::change::{Cancelled, Reschedule, Rescheduled, Updated};
 use producing::many::Lanes;
@@ -49,6 +54,8 @@ pub use view::{JobState, JobView};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "worker")]
 use crate::handler::Audience;
+#[cfg(feature = "worker")]
+use crate::hooks::Listeners;
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR};
 use crate::store::{
@@ -89,6 +96,9 @@ struct Shared {
     /// The workers of this client, which count what they handed over.
     #[cfg(feature = "worker")]
     audience: Arc<Audience>,
+    /// Their hooks.
+    #[cfg(feature = "worker")]
+    listeners: Listeners,
 }
 
 /// A ledger as a producer uses it: one outbox for each operation.
@@ -117,8 +127,12 @@ type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 impl Client {
     /// Connects with the default settings.
     ///
-    /// The URL is `redis://[user:password@]host:port/database` or
-    /// `redis+unix:///path/redis.sock?db=0`; with the feature `tls`, `rediss://` asks for TLS.
+    /// The URL is `redis://[user:password@]host:port/database`,
+    /// `redis+unix:///path/redis.sock?db=0`, or
+    /// `redis+sentinel://[user:password@]host:port,host:port/master/database` for a primary that
+    /// [sentinels](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/) watch,
+    /// with `?sentinel_user=…&sentinel_password=…&sentinel_tls=true` where they want that; with
+    /// the feature `tls`, `rediss://` and `rediss+sentinel://` ask for TLS.
     ///
     /// # Errors
     /// If the URL is not valid, the server does not answer, or it cannot carry Keyfall; each
@@ -133,19 +147,32 @@ impl Client {
     }
 
     async fn open(url: &str, settings: ClientSettings) -> Result<Self> {
-        let names = crate::names::Names::new(&settings.namespace);
-        let store = Store::new(url, names, &settings.link)?;
+        let client = Client::unchecked(url, settings)?;
+        let settings = client.settings();
         // A server that is not there is a mistake at start-up more often than an outage.
         let patience = settings.call_timeout.min(settings.link.connect_timeout);
         let until = Instant::now() + patience;
-        store.check(settings.allow_eviction, until).await?;
+        client.store().check(settings.allow_eviction, until).await?;
+        Ok(client)
+    }
+
+    /// A client of a server that nobody has looked at; opens nothing yet.
+    fn unchecked(url: &str, settings: ClientSettings) -> Result<Self> {
+        let names = crate::names::Names::new(&settings.namespace);
+        let store = Store::new(url, names, &settings.link)?;
         Ok(Client(Arc::new(Shared {
             settings,
             store,
             books: Mutex::default(),
             #[cfg(feature = "worker")]
             audience: Arc::default(),
+            #[cfg(feature = "worker")]
+            listeners: Listeners::default(),
         })))
+    }
+
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.0.store
     }
 
     /// Schedules a job with a payload that is stored as JSON. Due now, unless
@@ -212,6 +239,12 @@ impl Client {
     #[cfg(feature = "worker")]
     pub(crate) fn audience(&self) -> &Arc<Audience> {
         &self.0.audience
+    }
+
+    /// The hooks of those who run jobs with this client.
+    #[cfg(feature = "worker")]
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.0.listeners
     }
 
     fn book(&self, key: &JobKey) -> Result<Arc<Book>> {

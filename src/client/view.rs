@@ -45,6 +45,8 @@ pub struct JobView {
     cancelled: bool,
     #[cfg(feature = "worker")]
     lease: Option<Lease>,
+    /// When the lease ends, where that was read.
+    lease_ends: Option<UnixMs>,
     record: Record,
 }
 
@@ -86,6 +88,7 @@ impl JobView {
                 };
                 let mut view = JobView::new(key, state, UnixMs(0), record)?;
                 view.read_lease(&lease, &successor)?;
+                view.lease_ends = Some(deadline);
                 return Ok(Some(view));
             }
         };
@@ -114,6 +117,7 @@ impl JobView {
             cancelled: false,
             #[cfg(feature = "worker")]
             lease: None,
+            lease_ends: None,
             record,
         })
     }
@@ -253,6 +257,7 @@ impl JobView {
             cancelled: false,
             #[cfg(feature = "worker")]
             lease: None,
+            lease_ends: None,
             record,
         })
     }
@@ -262,6 +267,17 @@ impl JobView {
     #[cfg(feature = "worker")]
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
+    }
+
+    /// When its lease ends unless it is renewed, or ended, if it runs or has lapsed;
+    /// [`Client::get`](crate::Client::get) tells, lists do not.
+    pub fn lease_ends(&self) -> Option<SystemTime> {
+        self.lease_ends.map(UnixMs::to_system)
+    }
+
+    /// Whether it was made of a plain key, which a route [adopts](crate::Handler::adopt).
+    pub fn is_adopted(&self) -> bool {
+        self.record.header.is_adopted()
     }
 
     /// Whether it was cancelled while it runs, and so will not be retried.

@@ -37,7 +37,7 @@ pub use outcome::{IntoOutcome, Outcome};
 pub(crate) use pull::Place;
 pub use pull::{Pull, Pulled};
 pub(crate) use route::Rate;
-pub use route::Route;
+pub use route::{MissingKey, Route};
 pub use sample::SampleJob;
 pub use source::Source;
 
@@ -129,6 +129,32 @@ where
     fn lease(self, lease: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.lease = Some(lease))
+    }
+
+    /// How late a job of this route may start before the worker's hook is told; see
+    /// [`Worker::on_late`](crate::Worker::on_late), which says what counts. Defaults to the
+    /// [worker's](crate::Worker::late_after).
+    fn late_after(self, limit: Duration) -> Route<S> {
+        self.into_route()
+            .with(|options| options.late_after = Some(limit))
+    }
+
+    /// Makes jobs of plain Redis keys that this route matches: whoever sets such a key with a
+    /// time to live has scheduled its value, whoever changes the time has postponed it, and
+    /// whoever takes the key or its time away has cancelled it. `missing` says what it means if
+    /// nobody heard why a key is not there. Without this, only calls of Keyfall make jobs.
+    ///
+    /// ```
+    /// use keyfall::{Handler, MissingKey, Router};
+    ///
+    /// # async fn notify() {}
+    /// // SET app1:trans:notice:42 '{"uid":7}' EX 900
+    /// let app: Router =
+    ///     Router::new().route("app1:trans:notice:{order}", notify.adopt(MissingKey::Run));
+    /// ```
+    fn adopt(self, missing: MissingKey) -> Route<S> {
+        self.into_route()
+            .with(|options| options.adopts = Some(missing))
     }
 
     /// Which of several routes gets a key that they all match: the one with the highest

@@ -32,6 +32,7 @@ pub(crate) struct RouteOptions {
     pub(crate) priority: i32,
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
+    pub(crate) late_after: Option<Duration>,
     /// Its jobs go to whoever pulls them.
     pub(crate) pull: Option<Pull>,
     /// Its runs end with their jobs in other hands.
@@ -40,6 +41,19 @@ pub(crate) struct RouteOptions {
     pub(crate) fault: Option<String>,
     /// What has to run beside its handler.
     pub(crate) attendant: Option<Attendant>,
+    /// Plain keys become jobs of it.
+    pub(crate) adopts: Option<MissingKey>,
+}
+
+/// What it means that the key of an [adopted](Handler::adopt) job is missing, where nobody has
+/// heard why: while nobody listened it may have expired, been deleted, or been evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MissingKey {
+    /// Its job runs when it is due: a run too many rather than one too few.
+    #[default]
+    Run,
+    /// Its job is cancelled.
+    Cancel,
 }
 
 impl<S: Send + Sync + 'static> Route<S> {

@@ -1,14 +1,18 @@
 //! What each metric is, for those who look at it later.
 
-use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram};
 
 /// Name and meaning of each counter.
-const COUNTERS: [(&str, &str); 13] = [
+const COUNTERS: [(&str, &str); 16] = [
     (
         "keyfall_scheduled_total",
         "Jobs that a schedule created, replaced, or had follow a run.",
     ),
     ("keyfall_cancelled_total", "Cancels that found a job."),
+    (
+        "keyfall_adopted_total",
+        "Jobs that plain keys made, changed or cancelled, by what was done.",
+    ),
     (
         "keyfall_claimed_total",
         "Jobs claimed, by how they were found.",
@@ -50,9 +54,17 @@ const COUNTERS: [(&str, &str); 13] = [
         "keyfall_samples_failed_total",
         "Times that the gauges could not be set, because Redis did not answer.",
     ),
+    (
+        "keyfall_leases_lapsed_total",
+        "Leases that lapsed and were taken over.",
+    ),
+    (
+        "keyfall_dead_letters_trimmed_total",
+        "Dead letters that fell to the limits of number and age.",
+    ),
 ];
 
-const GAUGES: [(&str, &str); 6] = [
+const GAUGES: [(&str, &str); 9] = [
     (
         "keyfall_pending",
         "Jobs that wait, those that are due included.",
@@ -62,7 +74,7 @@ const GAUGES: [(&str, &str); 6] = [
         "keyfall_leased",
         "Jobs that run, or whose lease has lapsed.",
     ),
-    ("keyfall_dead", "Dead letters."),
+    ("keyfall_dead_letters", "Dead letters."),
     (
         "keyfall_oldest_overdue_seconds",
         "For how long the oldest overdue job has been due; 0 if none is.",
@@ -71,6 +83,12 @@ const GAUGES: [(&str, &str); 6] = [
         "keyfall_unbalanced",
         "Jobs and dead letters that are not accounted for; must be 0.",
     ),
+    ("keyfall_paused", "1 if the kind is paused, otherwise 0."),
+    (
+        "keyfall_unrouted",
+        "Jobs that no live instance has a route for.",
+    ),
+    ("keyfall_instances", "Workers that live."),
 ];
 
 const HISTOGRAMS: [(&str, &str); 3] = [
@@ -85,8 +103,20 @@ const HISTOGRAMS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Tells the recorder what each metric is. Call it once, after the recorder was installed.
+/// Tells the recorder what each metric is, and that what happens to a process rather than to a
+/// kind has not happened yet: a counter that appears with 1 does not look as if it had grown. Call
+/// it once, after the recorder was installed.
 pub fn describe() {
+    for name in [
+        "keyfall_events_heard_total",
+        "keyfall_events_foreign_total",
+        "keyfall_samples_failed_total",
+    ] {
+        counter!(name).absolute(0);
+    }
+    for connection in ["commands", "events", "changes"] {
+        counter!("keyfall_reconnects_total", "connection" => connection).absolute(0);
+    }
     for (name, text) in COUNTERS {
         describe_counter!(name, Unit::Count, text);
     }
@@ -104,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_page_lists_what_is_described_and_the_code_counts_it() {
-        let page = include_str!("mod.rs");
+        let page = include_str!("../../docs/metrics.md");
         let code = [include_str!("meter.rs"), include_str!("gauges.rs")].concat();
         let all = COUNTERS.iter().chain(&GAUGES).chain(&HISTOGRAMS);
         for (name, _) in all.clone() {

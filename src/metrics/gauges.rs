@@ -1,19 +1,26 @@
-//! How many jobs there are, which only Redis knows.
+//! What only Redis knows: how many jobs there are, and who serves them.
+
+#[cfg(feature = "worker")]
+use std::collections::HashMap;
 
 use ::metrics::{counter, gauge};
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 
-use crate::client::Client;
+use crate::client::{Client, Stats};
 use crate::error::Result;
+use crate::key::Kind;
 
 /// How many kinds are counted at the same time.
 const AT_ONCE: usize = 32;
 
-/// Sets the gauges from what Redis holds now, one call for each kind that was ever used. Call it
-/// before each time that they are read, or every some seconds, in one process or in several.
+/// Sets the gauges from what Redis holds now, with a call or two for each kind that was ever
+/// used. Call it before each time that they are read, or every some seconds, in one process or in
+/// several. It needs the rights of
+/// a worker, which `acl.conf` lists.
 ///
 /// # Errors
-/// If Redis does not answer in time: the gauges that were not set stay what they were.
+/// If Redis does not answer in time, or refuses a ledger: the gauges that were not set stay what
+/// they were, and all others are set.
 pub async fn sample(client: &Client) -> Result<()> {
     let sampled = sample_all(client).await;
     counter!("keyfall_samples_failed_total").increment(sampled.is_err().into());
@@ -22,27 +29,59 @@ pub async fn sample(client: &Client) -> Result<()> {
 
 async fn sample_all(client: &Client) -> Result<()> {
     let kinds = client.kinds().await?;
-    stream::iter(kinds)
-        .map(Ok)
-        .try_for_each_concurrent(AT_ONCE, async |kind| {
-            let stats = client.stats(kind.as_str()).await?;
-            let kind = kind.to_string();
-            let unaccounted = stats.difference().unsigned_abs();
-            let letters = stats.letters_difference().unsigned_abs();
-            for (name, value) in [
-                ("keyfall_pending", stats.pending as f64),
-                ("keyfall_overdue", stats.overdue as f64),
-                ("keyfall_leased", stats.leased as f64),
-                ("keyfall_dead", stats.dead as f64),
-                (
-                    "keyfall_oldest_overdue_seconds",
-                    stats.overdue_for.as_secs_f64(),
-                ),
-                ("keyfall_unbalanced", (unaccounted + letters) as f64),
-            ] {
-                gauge!(name, "kind" => kind.clone()).set(value);
-            }
-            Ok(())
-        })
-        .await
+    let counted = stream::iter(kinds.clone()).map(async |kind| {
+        let stats = client.stats(kind.as_str()).await?;
+        set(&kind, &stats);
+        Ok(())
+    });
+    // One ledger that cannot be read does not hide the others.
+    let counted: Vec<Result<()>> = counted.buffer_unordered(AT_ONCE).collect().await;
+    #[cfg(feature = "worker")]
+    sample_instances(client, &kinds).await?;
+    counted.into_iter().collect()
+}
+
+fn set(kind: &Kind, stats: &Stats) {
+    let unaccounted = stats.difference().unsigned_abs();
+    let letters = stats.letters_difference().unsigned_abs();
+    for (name, value) in [
+        ("keyfall_pending", stats.pending as f64),
+        ("keyfall_overdue", stats.overdue as f64),
+        ("keyfall_leased", stats.leased as f64),
+        ("keyfall_dead_letters", stats.dead as f64),
+        (
+            "keyfall_oldest_overdue_seconds",
+            stats.overdue_for.as_secs_f64(),
+        ),
+        ("keyfall_paused", f64::from(u8::from(stats.paused))),
+        ("keyfall_unbalanced", (unaccounted + letters) as f64),
+    ] {
+        gauge!(name, "kind" => kind.to_string()).set(value);
+    }
+    for (name, value) in [
+        ("keyfall_leases_lapsed_total", stats.lapsed),
+        ("keyfall_dead_letters_trimmed_total", stats.trimmed),
+    ] {
+        counter!(name, "kind" => kind.to_string()).absolute(value);
+    }
+}
+
+/// Who lives, and what nobody of them serves.
+#[cfg(feature = "worker")]
+async fn sample_instances(client: &Client, kinds: &[Kind]) -> Result<()> {
+    let live = client.instances().await?;
+    for hears in [true, false] {
+        let number = live.iter().filter(|one| one.hears_events == hears).count();
+        gauge!("keyfall_instances", "hears_events" => hears.to_string()).set(number as f64);
+    }
+    let unrouted = client.unrouted().await?;
+    let unrouted: HashMap<&str, u64> = unrouted
+        .iter()
+        .map(|it| (it.kind.as_str(), it.jobs))
+        .collect();
+    for kind in kinds {
+        let jobs = unrouted.get(kind.as_str()).copied().unwrap_or_default();
+        gauge!("keyfall_unrouted", "kind" => kind.to_string()).set(jobs as f64);
+    }
+    Ok(())
 }

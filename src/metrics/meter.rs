@@ -3,7 +3,9 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use ::metrics::{Counter, Histogram, counter, histogram};
+#[cfg(feature = "worker")]
+use ::metrics::Histogram;
+use ::metrics::{Counter, counter, histogram};
 
 use crate::key::Kind;
 use crate::store::{Answered, Word};
@@ -31,6 +33,7 @@ struct Work {
     lost: OnceLock<Counter>,
     dropped: OnceLock<Counter>,
     touches: OnceLock<Counter>,
+    adopted: [OnceLock<Counter>; ADOPTED.len()],
     lag: OnceLock<Histogram>,
     handler: OnceLock<Histogram>,
 }
@@ -52,6 +55,10 @@ const OUTCOMES: [&str; 9] = [
     "cancelled",
     "late",
 ];
+
+/// The values of the label `outcome` of what became of a key.
+#[cfg(feature = "worker")]
+const ADOPTED: [&str; 5] = ["created", "replaced", "succeeds", "moved", "cancelled"];
 
 impl Meter {
     pub(crate) fn new(kind: &Kind) -> Self {
@@ -114,6 +121,28 @@ impl Meter {
     pub(crate) fn ran(&self, time: Duration) {
         let histogram = || histogram!("keyfall_handler_seconds", "kind" => self.kind.clone());
         self.work.handler.get_or_init(histogram).record(time);
+    }
+
+    /// Keys were looked at, and this came of it.
+    pub(crate) fn adopted(&self, answers: &[Answered]) {
+        let mut numbers = [0; ADOPTED.len()];
+        for answered in answers {
+            let place = match answered.answer {
+                Word::Created(_) | Word::First(_) => 0,
+                Word::Replaced(_) => 1,
+                Word::Succeeds(_) => 2,
+                Word::Moved(_) | Word::SuccessorMoved(_) => 3,
+                Word::Cancelled => 4,
+                _ => continue,
+            };
+            numbers[place] += 1;
+        }
+        for (place, number) in numbers.into_iter().enumerate().filter(|(_, it)| *it > 0) {
+            let counter = || counter!("keyfall_adopted_total", "kind" => self.kind.clone(), "outcome" => ADOPTED[place]);
+            self.work.adopted[place]
+                .get_or_init(counter)
+                .increment(number);
+        }
     }
 
     /// A run was to end so, and this was answered.

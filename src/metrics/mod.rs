@@ -1,35 +1,11 @@
 //! What is counted and measured, for the [`metrics`](https://docs.rs/metrics) facade.
 //!
 //! Install a recorder, such as that of `metrics-exporter-prometheus`, before the first client
-//! connects: what is counted before there is one is not counted. `keyfall serve` has its own, and
-//! shows it at `/metrics`. Names follow the [conventions of
-//! Prometheus](https://prometheus.io/docs/practices/naming/): totals count what this process did
-//! since it started, times are in seconds.
+//! connects: what is counted before there is one is not counted. Then call [`describe`], and
+//! [`sample`] before each time that the recorder is read. `keyfall serve` has a recorder of its
+//! own, and shows it at `/metrics`.
 //!
-//! | name | labels | what it is |
-//! |---|---|---|
-//! | `keyfall_scheduled_total` | `kind` | jobs that a schedule created, replaced, or had follow a run |
-//! | `keyfall_cancelled_total` | `kind` | cancels that found a job |
-//! | `keyfall_claimed_total` | `kind`, `source` | jobs claimed; `source` is how they were found: `event`, `pacer`, `reconciler`, `backlog` |
-//! | `keyfall_settled_total` | `kind`, `outcome` | runs that ended: `done`, `failed` (tried again), `again`, `snoozed`, `returned`, `buried`, `replaced`, `cancelled`, or `late`: the lease was over |
-//! | `keyfall_retries_total` | `kind` | runs begun that were not the first attempt of their job |
-//! | `keyfall_dead_total` | `kind` | runs after which the job was a dead letter |
-//! | `keyfall_claims_lost_total` | `kind` | jobs that were asked for and that somebody else had, or nobody any more |
-//! | `keyfall_lag_seconds` | `kind` | histogram: from the due time to the start of the run, by the clock of Redis |
-//! | `keyfall_handler_seconds` | `kind` | histogram: for how long handlers ran |
-//! | `keyfall_script_seconds` | `script` | histogram: how long Redis and the way to it took for each call |
-//! | `keyfall_events_heard_total` | | expired keys that are jobs served here |
-//! | `keyfall_events_foreign_total` | | expired keys that are not |
-//! | `keyfall_events_dropped_total` | `kind` | jobs found due that were not noted, because more than a thousand were; they are claimed as the oldest |
-//! | `keyfall_touches_total` | `kind` | triggers that the pacer touched so that Redis expires them |
-//! | `keyfall_reconnects_total` | `connection` | connections opened in place of one that was lost: `commands`, `events` |
-//! | `keyfall_samples_failed_total` | | times that Redis did not answer when the following were to be set: they are old then |
-//! | `keyfall_pending`, `keyfall_overdue`, `keyfall_leased`, `keyfall_dead` | `kind` | how many jobs are in that state; `overdue` are those of the pending that are due |
-//! | `keyfall_oldest_overdue_seconds` | `kind` | for how long the oldest of them has been due; 0 if none is |
-//! | `keyfall_unbalanced` | `kind` | jobs and dead letters that are not accounted for: 0, unless somebody else writes to the ledger |
-//!
-//! The last three lines are of the whole ledger and are set by [`sample`]; all others are of this
-//! process. Kinds are as many as you name; no label ever holds an id.
+#![doc = include_str!("../../docs/metrics.md")]
 
 #[cfg(feature = "metrics")]
 mod described;

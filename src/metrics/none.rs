@@ -26,6 +26,8 @@ impl Meter {
 impl Meter {
     pub(crate) fn begun(&self, _: Source, _: Duration, _: u32) {}
 
+    pub(crate) fn adopted(&self, _: &[Answered]) {}
+
     pub(crate) fn ran(&self, _: Duration) {}
 
     pub(crate) fn settled(&self, _: &Verb, _: Word) {}

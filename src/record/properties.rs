@@ -45,12 +45,16 @@ fn header() -> impl Strategy<Value = Header> {
     // None of them is called as this version calls one of its own.
     let other = btree_map("[A-Z\n\"é]{1,8}", json(), 0..4);
     let headers = btree_map(any::<String>(), any::<String>(), 0..3);
-    (any::<u32>(), any::<Option<String>>(), headers, terms, other).prop_map(
-        |(attempts, error, headers, terms, other)| Header {
+    let texts = any::<(Option<String>, Option<String>)>();
+    (any::<u32>(), texts, headers, terms, other).prop_map(
+        |(attempts, (error, before), headers, terms, other)| Header {
             v: VERSION,
             attempts,
             error,
+            adopted: None,
+            unusable: None,
             headers: headers.into(),
+            before,
             terms,
             other: other.into_iter().collect(),
         },
@@ -95,7 +99,7 @@ proptest! {
     fn a_job_that_begins_anew_keeps_what_others_wrote(header in header()) {
         let line = header.untried().to_line();
         let anew = Header::parse(line.as_bytes()).unwrap();
-        let expected = Header { attempts: 0, error: None, ..header };
+        let expected = Header { attempts: 0, error: None, before: None, ..header };
         prop_assert_eq!(anew, expected);
     }
 

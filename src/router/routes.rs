@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Entry;
 use crate::error::Result;
-use crate::handler::{Attendant, Endpoint, Names, Pull, Rate, names};
+use crate::handler::{Attendant, Endpoint, MissingKey, Names, Pull, Rate, names};
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
@@ -31,11 +31,14 @@ pub(crate) struct RouteEntry {
     pub(crate) priority: i32,
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
+    pub(crate) late_after: Option<Duration>,
     /// Its jobs go to whoever pulls them, and not to the handler.
     pub(crate) pull: Option<Pull>,
     /// Its runs end with their jobs in other hands.
     pub(crate) hands_over: bool,
     pub(crate) attendant: Option<Attendant>,
+    /// Plain keys become jobs of it.
+    pub(crate) adopts: Option<MissingKey>,
 }
 
 impl Routes {
@@ -63,6 +66,15 @@ impl Routes {
     pub(crate) fn literal_kinds(&self) -> BTreeSet<Kind> {
         let patterns = self.of_table().iter().map(|route| &route.pattern);
         patterns.filter_map(Pattern::literal_kind).collect()
+    }
+
+    /// What the keys look like that routes adopt, as globs of Redis, each once.
+    pub(crate) fn adopted_keys(&self) -> BTreeSet<String> {
+        let adopting = self
+            .of_table()
+            .iter()
+            .filter(|route| route.adopts.is_some());
+        adopting.map(|route| route.pattern.to_glob()).collect()
     }
 
     /// To whom jobs go that are pulled, each once.
@@ -95,9 +107,11 @@ impl RouteEntry {
             priority: entry.route.options.priority,
             lease: entry.route.options.lease,
             rate: entry.route.options.rate,
+            late_after: entry.route.options.late_after,
             pull: entry.route.options.pull,
             hands_over: entry.route.options.hands_over,
             attendant: entry.route.options.attendant,
+            adopts: entry.route.options.adopts,
         }
     }
 }

@@ -61,6 +61,12 @@ impl Pattern {
         }
     }
 
+    /// A glob of Redis that matches the keys that the pattern matches, and maybe others.
+    pub(crate) fn to_glob(&self) -> String {
+        let parts: Vec<String> = self.segments.iter().map(Segment::to_glob).collect();
+        parts.join(":")
+    }
+
     /// Whether some key of this kind matches.
     pub(crate) fn matches_kind(&self, kind: &str) -> bool {
         // Some id matches: `parse` refuses a regex for which there is none.

@@ -76,6 +76,18 @@ impl Segment {
         }
     }
 
+    /// As a glob of Redis.
+    pub(super) fn to_glob(&self) -> String {
+        let Segment::Literal(text) = self else {
+            return "*".to_owned();
+        };
+        let escaped = text.chars().flat_map(|c| {
+            let special = matches!(c, '*' | '?' | '[' | ']' | '\\').then_some('\\');
+            special.into_iter().chain([c])
+        });
+        escaped.collect()
+    }
+
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Segment::Literal(_) => None,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::ledger::who;
 use super::reply::{Answer, unexpected};
 use super::script::{AUDIT, SCAN};
 use super::{Ledger, from_value};
@@ -35,10 +36,7 @@ impl Ledger {
         cursor: &str,
         until: Instant,
     ) -> Result<Scanned> {
-        let n = &self.names;
-        let keys: [&str; 7] = [
-            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave,
-        ];
+        let keys = self.names.of_jobs();
         let mut cmd = self.call(&SCAN, &keys, [].into_iter());
         cmd.arg(part).arg(cursor).arg(COUNT);
         let mut reply = self.eval(&SCAN, &cmd, until).await?.reply;
@@ -58,14 +56,16 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Option<Flaw>>> {
         let n = &self.names;
-        let keys: [&str; 8] = [
-            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats,
+        let keys: [&str; 10] = [
+            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats, &n.calls,
+            &n.history,
         ];
         let mut cmd = self.call(&AUDIT, &keys, [].into_iter());
         cmd.arg(u8::from(repair))
             .arg(LEASE.as_millis())
             .arg(&self.wake)
-            .arg(&n.subject);
+            .arg(&n.subject)
+            .arg(who());
         for (name, header) in items {
             cmd.arg(name).arg(header);
         }

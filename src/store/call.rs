@@ -7,7 +7,11 @@ use redis::Cmd;
 
 use super::Store;
 use super::reply::Reply;
+#[cfg(feature = "worker")]
+use super::script::ADOPT;
 use super::script::Script;
+#[cfg(feature = "worker")]
+use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::metrics;
 
@@ -50,6 +54,9 @@ impl Store {
             let again = Instant::now() + INSISTENCE;
             let hopeless = !fault.may_be_mended();
             let error = Error::from(fault);
+            // What a full server has no room for is taken apart.
+            #[cfg(feature = "worker")]
+            let hopeless = hopeless || script.name == ADOPT.name && error.kind() == ErrorKind::Full;
             tracing::debug!(subject, script = script.name, %error, "not carried out");
             #[cfg(feature = "worker")]
             self.note(subject, script.name, Some(&error));

@@ -62,6 +62,49 @@ impl Fault {
         }
     }
 
+    /// What is to be the primary is none, or not yet.
+    pub(crate) fn no_primary(address: &str) -> Self {
+        Fault {
+            error: Error::new(
+                ErrorKind::Unavailable,
+                format!("Redis at {address} is a replica still: is a fail-over under way?"),
+            ),
+            class: Class::Unreachable,
+        }
+    }
+
+    /// Somebody has to change a setting, here or there.
+    pub(crate) fn refused(error: Error) -> Self {
+        Fault {
+            error,
+            class: Class::Refused,
+        }
+    }
+
+    pub(crate) fn moved(address: &str) -> Self {
+        Fault {
+            error: Error::new(
+                ErrorKind::Unavailable,
+                format!("the primary is at {address} no more"),
+            ),
+            class: Class::Broken,
+        }
+    }
+
+    #[cfg(feature = "worker")]
+    pub(crate) fn behind(address: &str, what: &str) -> Self {
+        Fault {
+            error: Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "Redis at {address} announces more {what} than can be heard: what was not \
+                     heard yet is dropped, and looked for"
+                ),
+            ),
+            class: Class::Broken,
+        }
+    }
+
     #[cfg(feature = "worker")]
     pub(crate) fn closed(address: &str) -> Self {
         Fault {
@@ -159,7 +202,12 @@ impl Fault {
                 ErrorKind::ReadOnly,
                 "this server is a replica: name the primary",
             ),
-            (_, "MISCONF" | "NOREPLICAS") => (
+            (_, "NOREPLICAS") => (
+                Class::Final,
+                ErrorKind::ReadOnly,
+                "attach replicas, or lower min-replicas-to-write",
+            ),
+            (_, "MISCONF") => (
                 Class::Final,
                 ErrorKind::ReadOnly,
                 "see the server's log for what it is missing",
@@ -169,13 +217,16 @@ impl Fault {
                 ErrorKind::Full,
                 "it is at its maxmemory: raise the limit or free memory",
             ),
-            (redis::ErrorKind::AuthenticationFailed, _)
-            | (redis::ErrorKind::Server(Server::NoPerm), _)
-            | (_, "NOAUTH" | "WRONGPASS" | "NOPERM") => (
+            (redis::ErrorKind::Server(Server::NoPerm), _) | (_, "NOPERM") => (
                 Class::Final,
                 ErrorKind::Denied,
-                "check user, password and the rights of the ACL user",
+                "the rules of the ACL user lack something: `keyfall doctor --only \
+                 rights-schedule,rights-run,rights-adopt,rights-look` says what, and acl.conf has \
+                 them all",
             ),
+            (redis::ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
+                (Class::Final, ErrorKind::Denied, "check user and password")
+            }
             (_, "WRONGTYPE") => (
                 Class::WrongType,
                 ErrorKind::Damaged,
@@ -211,6 +262,11 @@ impl Fault {
         matches!(self.class, Class::Unreachable | Class::Broken | Class::Busy)
     }
 
+    /// Whether the server is no primary any more.
+    pub(crate) fn is_demoted(&self) -> bool {
+        self.class == Class::Demoted
+    }
+
     /// Whether the connection must not be used any more.
     pub(crate) fn breaks_connection(&self) -> bool {
         matches!(self.class, Class::Broken | Class::Demoted)
@@ -230,7 +286,7 @@ impl Fault {
             Class::Unreachable | Class::Broken => Some(Ailment::Away),
             Class::Busy => Some(Ailment::Busy),
             Class::Refused => Some(Ailment::Refusing),
-            Class::Demoted => Some(Ailment::ReadOnly),
+            Class::Demoted => Some(Ailment::Demoted),
             Class::Final if self.error.kind() == ErrorKind::ReadOnly => Some(Ailment::ReadOnly),
             Class::Final | Class::WrongType | Class::NoScript => None,
         }

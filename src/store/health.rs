@@ -30,6 +30,8 @@ pub(crate) enum Ailment {
     Refusing,
     /// It takes no writes.
     ReadOnly,
+    /// Nor this one, which is a replica.
+    Demoted,
 }
 
 /// What there is to tell about a server.
@@ -55,6 +57,9 @@ struct State {
     served: Instant,
     /// When the latest request was sent that failed.
     failed: Instant,
+    /// It was a replica the last time, and how often it became one.
+    is_replica: bool,
+    demotions: u64,
     deaf: Option<Deafness>,
     /// Ledgers, and other subjects, of which some calls are refused.
     broken: HashMap<String, Broken>,
@@ -84,6 +89,8 @@ impl Health {
                 ill: None,
                 served: Instant::now(),
                 failed: Instant::now(),
+                is_replica: false,
+                demotions: 0,
                 deaf: None,
                 broken: HashMap::new(),
             }),
@@ -99,6 +106,10 @@ impl Health {
             return;
         }
         state.failed = state.failed.max(sent);
+        if ailment == Ailment::Demoted && !state.is_replica {
+            state.is_replica = true;
+            state.demotions += 1;
+        }
         let ill = state.ill.get_or_insert(Illness {
             since: sent,
             told: Vec::new(),
@@ -121,12 +132,20 @@ impl Health {
         }
         let now = Instant::now();
         state.served = now;
+        state.is_replica = false;
         let ended = state.ill.take();
         drop(state);
         if let Some(ill) = ended.filter(|ill| !ill.told.is_empty()) {
             let after = now - ill.since;
             (self.tell)(Report::Back { after });
         }
+    }
+
+    /// How often the server was found to be a replica so far; nothing while it is one. What a
+    /// replica announces was not done to it, and is not all that was done.
+    pub(crate) fn demotions(&self) -> Option<u64> {
+        let state = self.lock();
+        (!state.is_replica).then_some(state.demotions)
     }
 
     /// The subscription is down.

@@ -53,10 +53,7 @@ pub(crate) struct Tally {
 impl Ledger {
     /// One job; `lua/get.lua`.
     pub(crate) async fn get(&self, id: &str, until: Instant) -> Result<Found> {
-        let n = &self.names;
-        let keys: [&str; 7] = [
-            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave,
-        ];
+        let keys = self.names.of_jobs();
         let mut cmd = self.call(&GET, &keys, [].into_iter());
         cmd.arg(id);
         let Called { mut reply, .. } = self.eval(&GET, &cmd, until).await?;

@@ -1,7 +1,7 @@
 //! One ledger: its keys, and how its scripts are called.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use redis::Cmd;
@@ -22,16 +22,19 @@ pub(crate) struct Ledger {
     pub(super) names: LedgerNames,
     pub(super) wake: String,
     kind: Kind,
+    /// Triggers have names of ours, because the names of jobs belong to others.
+    own_triggers: bool,
     meter: Meter,
 }
 
 impl Ledger {
-    pub(super) fn new(store: Arc<Store>, kind: Kind) -> Arc<Self> {
+    pub(super) fn new(store: Arc<Store>, kind: Kind, own_triggers: bool) -> Arc<Self> {
         Arc::new(Ledger {
             names: store.names.ledger(&kind),
             wake: store.names.wake(store.database),
             store,
             meter: Meter::new(&kind),
+            own_triggers,
             kind,
         })
     }
@@ -71,9 +74,17 @@ impl Ledger {
             cmd.arg(*key);
         }
         for job in jobs {
-            cmd.arg(job.as_str());
+            match self.own_trigger(job) {
+                None => cmd.arg(job.as_str()),
+                Some(name) => cmd.arg(name),
+            };
         }
         cmd
+    }
+
+    /// The name of a job's trigger, where that is not the key of the job.
+    pub(super) fn own_trigger(&self, job: &JobKey) -> Option<String> {
+        self.own_triggers.then(|| self.names.own_trigger(job.id()))
     }
 
     /// Sends a call until it is answered, or until `until`.
@@ -104,7 +115,16 @@ impl Ledger {
 /// The arguments with which every numbered call begins.
 pub(super) fn number(cmd: &mut Cmd, lane: &mut Lane) {
     let number = lane.next();
-    cmd.arg(lane.id()).arg(number);
+    cmd.arg(lane.id()).arg(number).arg(who());
+}
+
+/// Who calls, for the history: the process, as an operator finds it.
+pub(super) fn who() -> &'static str {
+    static WHO: LazyLock<String> = LazyLock::new(|| {
+        let host = gethostname::gethostname();
+        format!("{}:{}", host.to_string_lossy(), std::process::id())
+    });
+    &WHO
 }
 
 impl fmt::Debug for Ledger {

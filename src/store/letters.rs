@@ -91,8 +91,9 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let n = &self.names;
-        let keys: [&str; 8] = [
+        let keys: [&str; 9] = [
             &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.lanes,
+            &n.history,
         ];
         let mut cmd = self.call(&REQUEUE, &keys, items.iter().map(|item| &item.key));
         number(&mut cmd, lane);
@@ -114,8 +115,9 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let n = &self.names;
-        let keys: [&str; 8] = [
+        let keys: [&str; 9] = [
             &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.lanes,
+            &n.history,
         ];
         let mut cmd = self.call(&RESTORE, &keys, items.iter().map(|item| &item.key));
         number(&mut cmd, lane);
@@ -145,7 +147,7 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let n = &self.names;
-        let keys: [&str; 5] = [&n.dead, &n.grave, &n.stats, &n.calls, &n.lanes];
+        let keys: [&str; 6] = [&n.dead, &n.grave, &n.stats, &n.calls, &n.lanes, &n.history];
         let mut cmd = self.call(&DISCARD, &keys, [].into_iter());
         number(&mut cmd, lane);
         for item in items {

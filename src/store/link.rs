@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "worker")]
 use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
 use tokio::time::{sleep, timeout_at};
 
-use super::fault::{Fault, TLS};
+use super::fault::Fault;
 #[cfg(feature = "worker")]
 use super::health::Health;
+use super::origin::Origin;
 use crate::error::Result;
 use crate::metrics;
 use crate::settings::LinkSettings;
@@ -30,7 +31,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// One server, reached through one connection at a time.
 pub(crate) struct Link {
-    client: redis::Client,
+    origin: Origin,
     config: AsyncConnectionConfig,
     /// The longest that a single try may take, from sending to the reply.
     response_timeout: Duration,
@@ -46,6 +47,8 @@ pub(crate) struct Link {
 #[derive(Clone)]
 struct Connection {
     number: u64,
+    /// How often the server had moved when it was opened.
+    moves: u64,
     inner: MultiplexedConnection,
 }
 
@@ -64,9 +67,9 @@ pub(crate) enum Request<'a> {
 }
 
 impl Link {
-    pub(crate) fn new(client: redis::Client, settings: &LinkSettings) -> Self {
+    pub(crate) fn new(origin: Origin, settings: &LinkSettings) -> Self {
         Link {
-            client,
+            origin,
             config: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(settings.connect_timeout))
                 .set_response_timeout(Some(settings.response_timeout)),
@@ -79,27 +82,29 @@ impl Link {
         }
     }
 
+    /// Another link to the same server.
+    #[cfg(feature = "worker")]
+    pub(crate) fn another(&self, settings: &LinkSettings) -> Self {
+        Link::new(self.origin.clone(), settings)
+    }
+
     /// A link to the same server that tells `health` of what it meets.
     #[cfg(feature = "worker")]
     pub(crate) fn watched(&self, settings: &LinkSettings, health: Arc<Health>) -> Self {
         Link {
             health: Some(health),
-            ..Link::new(self.client.clone(), settings)
+            ..Link::new(self.origin.clone(), settings)
         }
     }
 
     /// Where the server is; without credentials.
     pub(crate) fn address(&self) -> String {
-        let address = self.client.get_connection_info().addr();
-        match address {
-            ConnectionAddr::TcpTls { .. } => format!("{TLS}{address}"),
-            _ => address.to_string(),
-        }
+        self.origin.address()
     }
 
     #[cfg(feature = "worker")]
-    pub(crate) fn client(&self) -> &redis::Client {
-        &self.client
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// How many connections were opened so far. A change tells that there was a gap.
@@ -148,7 +153,8 @@ impl Link {
                 health.fails(ailment, sent, fault.error());
             }
             let again = Instant::now() + pause;
-            if !fault.is_passing() || again >= until || !repeats(maybe_done) {
+            let passes = fault.is_passing() || fault.is_demoted() && self.origin.can_move();
+            if !passes || again >= until || !repeats(maybe_done) {
                 return Err(fault.after_sending(maybe_done));
             }
             sleep(pause).await;
@@ -173,6 +179,10 @@ impl Link {
         };
         let limit = until.min(sent + self.response_timeout);
         let fault = match timeout_at(limit.into(), reply).await {
+            Ok(Ok(_)) if connection.moves != self.origin.moves() => {
+                // It may be forgotten with the server that said so.
+                Fault::moved(&self.address())
+            }
             Ok(Ok(value)) => {
                 return Ok(Answer {
                     value,
@@ -206,27 +216,35 @@ impl Link {
             if let Some(connection) = self.held() {
                 return Ok(connection);
             }
-            let inner = self
-                .client
-                .get_multiplexed_async_connection_with_config(&self.config)
-                .await?;
+            let moves = self.origin.moves();
+            let client = self.origin.client().await?;
+            let open = client.get_multiplexed_async_connection_with_config(&self.config);
+            let inner = open.await.map_err(|error| self.not_connected(error))?;
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
             if number > 1 {
                 metrics::reconnected("commands");
             }
-            let connection = Connection { number, inner };
+            let connection = Connection {
+                number,
+                moves,
+                inner,
+            };
             *self.current.lock().expect("no panic while held") = Some(connection.clone());
-            Ok::<_, RedisError>(connection)
+            Ok(connection)
         };
         match timeout_at(until.into(), open).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(Fault::from_connecting(error, &self.address())),
+            Ok(opened) => opened,
             Err(_) => Err(Fault::unreachable(&self.address())),
         }
     }
 
+    fn not_connected(&self, error: RedisError) -> Fault {
+        Fault::from_connecting(error, &self.address())
+    }
+
     fn held(&self) -> Option<Connection> {
-        self.current.lock().expect("no panic while held").clone()
+        let held = self.current.lock().expect("no panic while held").clone();
+        held.filter(|held| held.moves == self.origin.moves())
     }
 
     fn drop_connection(&self, number: u64) {

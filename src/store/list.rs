@@ -96,10 +96,7 @@ impl Ledger {
 
     /// A page of jobs; `lua/list.lua`.
     pub(crate) async fn list(&self, sought: &Sought, until: Instant) -> Result<Slice> {
-        let n = &self.names;
-        let keys: [&str; 7] = [
-            &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave,
-        ];
+        let keys = self.names.of_jobs();
         let (score, member) = match &sought.after {
             Some((score, member)) => (score.as_str(), member.as_str()),
             None => ("", ""),

@@ -12,25 +12,36 @@
 //! | [`instances`] | which instances live |
 //! | [`list`] | the jobs of a ledger, page by page |
 //! | [`pause`] | pausing kinds, and resuming them |
+//! | [`history`] | what was done, for people |
+//! | [`functions`] | the scripts as Redis functions, for any client |
 //! | [`audit`] | looking for what is wrong in a ledger, and mending it |
-//! | [`url`], `tls` | where a server is, and how it is known to be the right one |
+//! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
 //! | [`outlet`] | the Redis of a target: a list or a stream of somebody else |
 //! | [`server`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
+//! | [`vitals`] | what the doctor looks at |
 
+#[cfg(feature = "worker")]
+mod adopt;
 mod audit;
 mod call;
 mod clock;
 mod fault;
+mod functions;
 #[cfg(feature = "worker")]
 mod health;
+#[cfg(feature = "worker")]
+mod history;
 mod inspect;
 #[cfg(feature = "worker")]
 mod instances;
+#[cfg(feature = "worker")]
+mod keyspace;
 mod lane;
 mod ledger;
 mod letters;
 mod link;
 mod list;
+mod origin;
 #[cfg(feature = "worker")]
 mod outlet;
 #[cfg(feature = "worker")]
@@ -40,12 +51,15 @@ mod produce;
 mod reply;
 mod rights;
 mod script;
+mod sentinel;
 mod server;
 #[cfg(feature = "worker")]
 mod subscription;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;
+#[cfg(feature = "worker")]
+mod vitals;
 #[cfg(feature = "worker")]
 mod work;
 
@@ -59,19 +73,27 @@ use std::time::Instant;
 use redis::Pipeline;
 use redis::{Cmd, Value};
 
+#[cfg(feature = "worker")]
+pub(crate) use adopt::Why;
 pub(crate) use audit::PARTS;
 pub(crate) use clock::RedisClock;
+pub(crate) use functions::{Loaded, VERSION, library};
 #[cfg(feature = "worker")]
 pub(crate) use health::{Health, Report};
+#[cfg(feature = "worker")]
+pub(crate) use history::{Added, Line};
 pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use instances::{Alive, Beat};
+#[cfg(feature = "worker")]
+pub(crate) use keyspace::{PlainKey, Progress};
 pub(crate) use lane::Lane;
 pub(crate) use lane::unique_id;
 pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
+use origin::Origin;
 #[cfg(feature = "worker")]
 pub(crate) use outlet::{EntryId, Outlet, Standing, Writes};
 #[cfg(feature = "worker")]
@@ -81,10 +103,14 @@ pub(crate) use produce::{Change, Mode, Placement, Update, When};
 pub(crate) use reply::read_any_reply;
 pub(crate) use reply::{Answer as Word, Answered};
 #[cfg(feature = "worker")]
-pub(crate) use server::Announced;
+pub(crate) use rights::{Refused, Whom};
+#[cfg(feature = "worker")]
+pub(crate) use server::{Announced, Evicted, Info, SCHEMA, Wanted};
 #[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
 pub(crate) use url::check_url;
+#[cfg(feature = "worker")]
+pub(crate) use vitals::{Glimpse, Sample, Tick, Vitals};
 #[cfg(feature = "worker")]
 pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
 
@@ -111,13 +137,12 @@ pub(crate) struct Store {
 impl Store {
     /// A store on the server that `url` names. Opens nothing yet.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
-        let client = url::client(url, settings)?;
-        let database = client.get_connection_info().redis_settings().db();
+        let origin = Origin::parse(url, settings)?;
         Ok(Arc::new(Store {
-            link: Link::new(client, settings),
+            database: origin.database(),
+            link: Link::new(origin, settings),
             clock: Arc::default(),
             names,
-            database,
             insists: false,
             #[cfg(feature = "worker")]
             health: None,
@@ -140,6 +165,19 @@ impl Store {
         })
     }
 
+    /// A store on the same server, with a connection of its own: for calls that wait.
+    #[cfg(feature = "worker")]
+    pub(crate) fn beside(&self, settings: &LinkSettings) -> Arc<Self> {
+        Arc::new(Store {
+            link: self.link.another(settings),
+            clock: self.clock.clone(),
+            names: self.names.clone(),
+            database: self.database,
+            insists: false,
+            health: None,
+        })
+    }
+
     /// The health of the server, of a worker's store.
     #[cfg(feature = "worker")]
     pub(crate) fn health(&self) -> Option<&Health> {
@@ -156,13 +194,24 @@ impl Store {
 
     /// The ledger of a kind.
     pub(crate) fn ledger(self: &Arc<Self>, kind: &Kind) -> Arc<Ledger> {
-        Ledger::new(self.clone(), kind.clone())
+        Ledger::new(self.clone(), kind.clone(), false)
+    }
+
+    /// The ledger of a kind whose keys are adopted: its triggers have names of ours.
+    #[cfg(feature = "worker")]
+    pub(crate) fn adopting_ledger(self: &Arc<Self>, kind: &Kind) -> Arc<Ledger> {
+        Ledger::new(self.clone(), kind.clone(), true)
     }
 
     /// Where Redis' clock stands.
     #[cfg(feature = "worker")]
     pub(crate) fn clock(&self) -> &Arc<RedisClock> {
         &self.clock
+    }
+
+    /// What its keys are called.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
     }
 
     /// Where the server is; without credentials.

@@ -6,13 +6,14 @@ use redis::Value;
 
 use super::{Ledger, from_value};
 use crate::error::Result;
+use crate::key::JobKey;
 use crate::time::UnixMs;
 
 /// What the pacer asks. Whatever is empty is not sent.
 #[derive(Debug, Default)]
 pub(crate) struct Round<'a> {
-    /// The triggers to touch, so that Redis expires those that are due.
-    pub(crate) triggers: Vec<String>,
+    /// The jobs whose triggers are to be touched, so that Redis expires those that are due.
+    pub(crate) touch: Vec<JobKey>,
     /// Read what falls due from then on, the soonest first, so many.
     pub(crate) read: Option<(UnixMs, usize)>,
     /// Which of these jobs are pending, and since when they are due.
@@ -34,8 +35,13 @@ impl Ledger {
     /// Carries out a round.
     pub(crate) async fn pace(&self, round: &Round<'_>, until: Instant) -> Result<Paced> {
         let mut pipeline = redis::pipe();
-        if !round.triggers.is_empty() {
-            pipeline.cmd("EXISTS").arg(&round.triggers);
+        if !round.touch.is_empty() {
+            pipeline.cmd("EXISTS");
+            for key in &round.touch {
+                pipeline.arg(key.as_str());
+                // Whichever of the two it has.
+                pipeline.arg(self.own_trigger(key));
+            }
         }
         if let Some((since, limit)) = round.read {
             pipeline.cmd("ZRANGEBYSCORE").arg(&self.names.due);
@@ -56,8 +62,8 @@ impl Ledger {
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
         let ms = |due: f64| UnixMs(due as u64);
-        if !round.triggers.is_empty() {
-            self.meter().touched(round.triggers.len() as u64);
+        if !round.touch.is_empty() {
+            self.meter().touched(round.touch.len() as u64);
             paced.alive = from_value(next())?;
         }
         if round.read.is_some() {

@@ -99,7 +99,7 @@ impl Ledger {
         lane: &mut Lane,
         until: Instant,
     ) -> Result<()> {
-        let keys: [&str; 2] = [&self.names.calls, &self.names.lanes];
+        let keys: [&str; 3] = [&self.names.calls, &self.names.lanes, &self.names.history];
         let mut cmd = self.call(script, &keys, [].into_iter());
         number(&mut cmd, lane);
         cmd.arg(&self.wake).arg(self.kind().as_str());

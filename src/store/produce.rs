@@ -102,13 +102,10 @@ impl Ledger {
         items: &[Placement],
         until: Instant,
     ) -> Result<Vec<Answered>> {
-        let n = &self.names;
-        let keys: [&str; 7] = [
-            &n.due, &n.shadow, &n.lease, &n.next, &n.stats, &n.calls, &n.lanes,
-        ];
+        let keys = self.names.of_producers();
         let mut cmd = self.call(&SCHEDULE, &keys, items.iter().map(|item| &item.key));
         number(&mut cmd, lane);
-        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        cmd.arg(&self.wake).arg(&self.names.subject).arg(MARKER);
         for alike in items.chunk_by(|one, next| one.is_like(next)) {
             let Placement { mode, header, .. } = &alike[0];
             cmd.arg(mode.to_arg()).arg(&**header).arg(alike.len());
@@ -131,7 +128,9 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let n = &self.names;
-        let keys: [&str; 6] = [&n.due, &n.shadow, &n.lease, &n.next, &n.calls, &n.lanes];
+        let keys: [&str; 7] = [
+            &n.due, &n.shadow, &n.lease, &n.next, &n.calls, &n.lanes, &n.history,
+        ];
         let mut cmd = self.call(&RESCHEDULE, &keys, items.iter().map(|item| &item.key));
         number(&mut cmd, lane);
         cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
@@ -151,7 +150,9 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let n = &self.names;
-        let keys: [&str; 6] = [&n.due, &n.shadow, &n.lease, &n.next, &n.calls, &n.lanes];
+        let keys: [&str; 7] = [
+            &n.due, &n.shadow, &n.lease, &n.next, &n.calls, &n.lanes, &n.history,
+        ];
         let mut cmd = self.call(&UPDATE, &keys, [].into_iter());
         number(&mut cmd, lane);
         for item in items {
@@ -167,10 +168,7 @@ impl Ledger {
         items: &[JobKey],
         until: Instant,
     ) -> Result<Vec<Answered>> {
-        let n = &self.names;
-        let keys: [&str; 7] = [
-            &n.due, &n.shadow, &n.lease, &n.next, &n.stats, &n.calls, &n.lanes,
-        ];
+        let keys = self.names.of_producers();
         let mut cmd = self.call(&CANCEL, &keys, items.iter());
         number(&mut cmd, lane);
         cmd.arg(&self.wake).arg(self.kind().as_str()).arg(MARKER);

@@ -64,6 +64,12 @@ pub(crate) enum Answer {
     Paused,
     /// The kind is not paused any more.
     Resumed,
+    /// The history keeps so much from now on.
+    Kept,
+    /// Its key is as it was adopted.
+    Same,
+    /// Its key was not looked at.
+    Unread,
     /// Nothing is wrong with it.
     Sound,
     /// This is wrong with it.
@@ -116,6 +122,9 @@ impl Answered {
             ("leased", None) => Answer::Leased,
             ("paused", None) => Answer::Paused,
             ("resumed", None) => Answer::Resumed,
+            ("kept", None) => Answer::Kept,
+            ("same", None) => Answer::Same,
+            ("unread", None) => Answer::Unread,
             ("sound", None) => Answer::Sound,
             ("bare", None) => Answer::Flawed(Flaw::DueWithoutRecord),
             ("stray", None) => Answer::Flawed(Flaw::RecordAlone),

@@ -24,6 +24,12 @@ impl Script {
         cmd
     }
 
+    /// The same, as a Lua function of KEYS and ARGV.
+    pub(crate) fn as_function(&self) -> String {
+        let Script { name, source, .. } = self;
+        format!("local function {name}(KEYS, ARGV)\n{source}end\n")
+    }
+
     /// The command that makes the server learn this script.
     pub(crate) fn load(&self) -> redis::Cmd {
         let mut cmd = redis::cmd("SCRIPT");
@@ -31,6 +37,19 @@ impl Script {
         cmd
     }
 }
+
+/// What the functions of a library do that are made of scripts, with the parts that it uses, as a Lua
+/// function of NAME, KEYS and ARGV; and their registration.
+pub(crate) const FUNCTIONS: &str = concat!(
+    "local function answer(NAME, KEYS, ARGV)\n",
+    include_str!("../../lua/lib/clock.lua"),
+    include_str!("../../lua/lib/record.lua"),
+    include_str!("../../lua/lib/lease.lua"),
+    include_str!("../../lua/lib/successor.lua"),
+    include_str!("../../lua/functions/answer.lua"),
+    "end\n",
+    include_str!("../../lua/functions/register.lua"),
+);
 
 macro_rules! scripts {
     ($($(#[$gate:meta])* $name:ident = $file:literal, $keys:literal keys, [$($part:literal),*];)*) => {
@@ -60,23 +79,25 @@ macro_rules! scripts {
 }
 
 scripts! {
-    SCHEDULE = "schedule", 7 keys, ["clock", "calls", "count", "record", "successor", "trigger"];
-    RESCHEDULE = "reschedule", 6 keys, ["clock", "calls", "record", "trigger", "successor"];
-    UPDATE = "update", 6 keys, ["clock", "calls", "record", "successor"];
-    CANCEL = "cancel", 7 keys, ["clock", "calls", "count", "lease", "trigger", "successor"];
+    SCHEDULE = "schedule", 8 keys, ["clock", "calls", "history", "count", "record", "successor", "trigger"];
+    RESCHEDULE = "reschedule", 7 keys, ["clock", "calls", "history", "record", "trigger", "successor"];
+    UPDATE = "update", 7 keys, ["clock", "calls", "history", "record", "successor"];
+    CANCEL = "cancel", 8 keys, ["clock", "calls", "history", "count", "lease", "trigger", "successor"];
     #[cfg(feature = "worker")]
-    CLAIM = "claim", 6 keys, ["clock", "calls", "count", "paused", "lease"];
+    CLAIM = "claim", 7 keys, ["clock", "calls", "history", "count", "paused", "lease"];
     #[cfg(feature = "worker")]
-    RECLAIM = "reclaim", 8 keys, ["clock", "calls", "count", "paused", "record", "lease", "trigger", "successor"];
+    RECLAIM = "reclaim", 9 keys, ["clock", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
-    SETTLE = "settle", 10 keys, ["clock", "calls", "count", "record", "lease", "trigger", "dead", "successor"];
+    SETTLE = "settle", 11 keys, ["clock", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor"];
     #[cfg(feature = "worker")]
     SWEEP = "sweep", 3 keys, ["clock", "paused"];
-    REQUEUE = "requeue", 8 keys, ["clock", "calls", "count", "record", "trigger", "dead"];
-    RESTORE = "restore", 8 keys, ["clock", "calls", "count", "record", "trigger", "dead"];
-    DISCARD = "discard", 5 keys, ["clock", "calls", "count", "dead"];
+    #[cfg(feature = "worker")]
+    ADOPT = "adopt", 8 keys, ["clock", "history", "count", "record", "lease", "successor", "trigger"];
+    REQUEUE = "requeue", 9 keys, ["clock", "calls", "history", "count", "record", "trigger", "dead"];
+    RESTORE = "restore", 9 keys, ["clock", "calls", "history", "count", "record", "trigger", "dead"];
+    DISCARD = "discard", 6 keys, ["clock", "calls", "history", "count", "dead"];
     #[cfg(feature = "worker")]
     TRIM = "trim", 3 keys, ["clock", "dead"];
     LETTERS = "letters", 2 keys, ["clock"];
@@ -86,7 +107,11 @@ scripts! {
     GET = "get", 7 keys, ["clock"];
     STATS = "stats", 8 keys, ["clock", "paused"];
     SCAN = "scan", 7 keys, ["clock", "faults"];
-    AUDIT = "audit", 8 keys, ["clock", "faults", "record", "lease", "trigger", "dead", "successor"];
-    PAUSE = "pause", 2 keys, ["clock", "calls", "paused"];
-    RESUME = "resume", 2 keys, ["clock", "calls"];
+    AUDIT = "audit", 10 keys, ["clock", "history", "faults", "record", "lease", "trigger", "dead", "successor"];
+    PAUSE = "pause", 3 keys, ["clock", "calls", "history", "paused"];
+    #[cfg(feature = "worker")]
+    KEEP = "keep", 3 keys, ["clock", "calls"];
+    #[cfg(feature = "worker")]
+    STORY = "story", 2 keys, ["clock", "history"];
+    RESUME = "resume", 3 keys, ["clock", "calls", "history", "paused"];
 }

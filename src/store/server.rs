@@ -7,19 +7,53 @@ use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The layout of what is stored. Another number in `meta` means another layout.
-const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// The oldest server whose commands suffice: `ZMSCORE`, and `SET` with `PXAT`, came with 6.2.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// The notification flags that make Redis announce expired keys.
-#[cfg(feature = "worker")]
-const FLAGS: &str = "Ex";
-
 #[cfg(feature = "worker")]
 const FLAGS_NAME: &str = "notify-keyspace-events";
 
-/// Whether Redis announces the keys that it expires.
+/// What Redis is to announce.
+#[cfg(feature = "worker")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The keys that it expires.
+    Expiry,
+    /// Those, and what else happens to single keys, of whatever type (`g`), and to strings (`$`).
+    Changes,
+}
+
+#[cfg(feature = "worker")]
+impl Wanted {
+    /// The notification flags that it takes.
+    pub(crate) fn flags(self) -> &'static str {
+        match self {
+            Wanted::Expiry => "Ex",
+            Wanted::Changes => "ExKg$",
+        }
+    }
+
+    /// Whether these flags have all that it takes. `A` stands for all sorts of events, and for
+    /// neither sort of channel.
+    pub(crate) fn is_announced_by(self, flags: &str) -> bool {
+        let is_set = |flag| flags.contains(flag) || !"KE".contains(flag) && flags.contains('A');
+        self.flags().chars().all(is_set)
+    }
+
+    /// These flags, and what is missing of those that it takes.
+    pub(crate) fn merged_into(self, flags: &str) -> String {
+        let is_missing = |flag: &char| match flag {
+            'K' | 'E' => !flags.contains(*flag),
+            _ => !flags.contains(['A', *flag]),
+        };
+        let missing = self.flags().chars().filter(is_missing);
+        flags.chars().chain(missing).collect()
+    }
+}
+
+/// Whether Redis announces what is wanted.
 #[cfg(feature = "worker")]
 pub(crate) enum Announced {
     Already,
@@ -28,12 +62,81 @@ pub(crate) enum Announced {
         was: String,
         set: String,
     },
-    /// It does not, and for this reason it cannot be told to.
-    Never(Error),
+    /// It does not, by the flags that are set, and for this reason it cannot be told to.
+    Never {
+        was: String,
+        error: Error,
+    },
     /// That may not be looked up.
     Unknown(Error),
     /// It did not answer the question.
     Unanswered(Error),
+}
+
+/// What a server says of itself, `INFO`.
+pub(crate) struct Info(HashMap<String, String>);
+
+/// What goes when memory is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Evicted {
+    Nothing,
+    /// The keys with a TTL, and so triggers.
+    Triggers,
+    /// Whatever there is, and so ledgers.
+    Anything,
+}
+
+impl Info {
+    pub(crate) fn parse(text: &str) -> Self {
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        Info(
+            fields
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        )
+    }
+
+    /// A field; nothing if this server does not know it.
+    pub(crate) fn text(&self, field: &str) -> &str {
+        self.0.get(field).map_or("", String::as_str)
+    }
+
+    /// Valkey reports the Redis version that it forked from, which suffices.
+    pub(crate) fn is_too_old(&self) -> bool {
+        let mut parts = self.text("redis_version").split('.');
+        let mut next = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
+        (next(), next()) < OLDEST
+    }
+
+    /// Whether it has functions, which came with Redis 7.
+    pub(crate) fn has_functions(&self) -> bool {
+        let major = self.text("redis_version").split('.').next();
+        major
+            .and_then(|text| text.parse().ok())
+            .is_some_and(|major: u32| major >= 7)
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.text("cluster_enabled") == "1"
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        self.text("role") == "slave"
+    }
+
+    /// Whether there is a limit of memory. Without one nothing is evicted.
+    pub(crate) fn is_limited(&self) -> bool {
+        !matches!(self.text("maxmemory"), "" | "0")
+    }
+
+    /// What goes when memory is full, by the policy.
+    pub(crate) fn evicted(&self) -> Evicted {
+        match self.text("maxmemory_policy") {
+            policy if policy.starts_with("allkeys") => Evicted::Anything,
+            policy if policy.starts_with("volatile") => Evicted::Triggers,
+            _ => Evicted::Nothing,
+        }
+    }
 }
 
 impl Store {
@@ -41,13 +144,19 @@ impl Store {
     /// the ledger unless that is allowed, or one that holds another schema.
     pub(crate) async fn check(&self, allow_eviction: bool, until: Instant) -> Result<()> {
         let text: String = from_value(self.command(&redis::cmd("INFO"), until).await?)?;
-        let info: HashMap<&str, &str> = text
-            .lines()
-            .filter_map(|line| line.split_once(':'))
-            .collect();
+        let info = Info::parse(&text);
         let address = self.address();
-        self.check_version(&info)?;
-        if info.get("role").is_some_and(|role| *role == "slave") {
+        if info.is_too_old() {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "the server at {address} is Redis {:?}: Keyfall needs Redis 6.2 or newer, or \
+                     Valkey",
+                    info.text("redis_version"),
+                ),
+            ));
+        }
+        if info.is_replica() {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
                 format!("Redis at {address} is a replica: name the primary"),
@@ -85,18 +194,19 @@ impl Store {
 
     /// An `allkeys-*` policy evicts ledgers, and with them jobs; a `volatile-*` one evicts
     /// triggers. Without a limit of memory nothing is evicted.
-    fn check_eviction(&self, info: &HashMap<&str, &str>, allowed: bool) -> Result<()> {
+    fn check_eviction(&self, info: &Info, allowed: bool) -> Result<()> {
         let address = self.address();
-        let policy = info.get("maxmemory_policy").copied().unwrap_or_default();
-        let limited = info.get("maxmemory").is_some_and(|limit| *limit != "0");
-        let all_keys = policy.starts_with("allkeys");
-        if all_keys && limited && !allowed {
+        let policy = info.text("maxmemory_policy");
+        let limited = info.is_limited();
+        let evicted = info.evicted();
+        if evicted == Evicted::Anything && limited && !allowed {
             return Err(Error::new(
                 ErrorKind::Incompatible,
                 format!(
                     "Redis at {address} evicts any key when it is full (maxmemory-policy {policy}), \
                      and would drop jobs: set `maxmemory-policy noeviction`, or give Keyfall a \
-                     Redis of its own; `ClientBuilder::allow_eviction` accepts the loss"
+                     Redis of its own; `redis.allow_eviction` or `ClientBuilder::allow_eviction` \
+                     accepts the loss"
                 ),
             ));
         }
@@ -104,14 +214,14 @@ impl Store {
         if self.insists {
             return Ok(());
         }
-        if all_keys {
+        if evicted == Evicted::Anything {
             tracing::warn!(
                 %address,
                 policy,
                 "Redis evicts any key {}, and with it jobs: set `maxmemory-policy noeviction`",
                 if limited { "when it is full" } else { "as soon as it has a maxmemory" }
             );
-        } else if policy.starts_with("volatile") && limited {
+        } else if evicted == Evicted::Triggers && limited {
             tracing::warn!(
                 %address,
                 policy,
@@ -122,45 +232,26 @@ impl Store {
         Ok(())
     }
 
-    fn check_version(&self, info: &HashMap<&str, &str>) -> Result<()> {
-        // Valkey reports the Redis version that it forked from, which suffices.
-        let version = info.get("redis_version").copied().unwrap_or_default();
-        let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
-        let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-        if found < OLDEST {
-            return Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "the server at {} is Redis {version:?}: Keyfall needs Redis 6.2 or newer, or Valkey",
-                    self.address()
-                ),
-            ));
-        }
-        Ok(())
-    }
-
-    /// Makes Redis announce expired keys: merges the flags that are missing into those that
-    /// are set.
+    /// Makes Redis announce this: merges the flags that are missing into those that are set.
+    /// Somebody else who has read them before and sets them after it undoes that, so it is to be
+    /// looked at again a little later.
     #[cfg(feature = "worker")]
-    pub(crate) async fn announce_expired(&self, until: Instant) -> Announced {
-        let flags = match self.flags(until).await {
+    pub(crate) async fn announce(&self, wanted: Wanted, until: Instant) -> Announced {
+        let was = match self.flags(until).await {
             Ok(flags) => flags,
             Err(error) if is_passing(&error) => return Announced::Unanswered(error),
             Err(error) => return Announced::Unknown(error),
         };
-        if flags.contains('E') && (flags.contains('x') || flags.contains('A')) {
+        if wanted.is_announced_by(&was) {
             return Announced::Already;
         }
-        let merged = format!("{flags}{FLAGS}");
+        let merged = wanted.merged_into(&was);
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg(FLAGS_NAME).arg(&merged);
         match self.command(&set, until).await {
-            Ok(_) => Announced::FromNow {
-                was: flags,
-                set: merged,
-            },
+            Ok(_) => Announced::FromNow { was, set: merged },
             Err(error) if is_passing(&error) => Announced::Unanswered(error),
-            Err(error) => Announced::Never(error),
+            Err(error) => Announced::Never { was, error },
         }
     }
 
@@ -180,4 +271,27 @@ fn is_passing(error: &Error) -> bool {
         error.kind(),
         ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
     )
+}
+
+#[cfg(all(test, feature = "worker"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_merged_and_nothing_is_taken_away() {
+        for (was, wanted, merged) in [
+            ("", Wanted::Expiry, "Ex"),
+            ("", Wanted::Changes, "ExKg$"),
+            ("xE", Wanted::Changes, "xEKg$"),
+            ("AK", Wanted::Expiry, "AKE"),
+            ("AK", Wanted::Changes, "AKE"),
+            ("g$K", Wanted::Expiry, "g$KEx"),
+            ("lKE", Wanted::Changes, "lKExg$"),
+        ] {
+            assert!(!wanted.is_announced_by(was), "{was}");
+            assert_eq!(wanted.merged_into(was), merged);
+            assert!(wanted.is_announced_by(merged), "{merged}");
+            assert_eq!(wanted.merged_into(merged), merged);
+        }
+    }
 }

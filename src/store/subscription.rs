@@ -1,10 +1,11 @@
 //! A subscription to one node: what expired there, and who calls for attention.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSubSink, PubSubStream};
+use tokio::task::{unconstrained, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::Store;
@@ -13,6 +14,13 @@ use crate::error::Error;
 use crate::metrics;
 use crate::names::Names;
 use crate::settings::{LinkSettings, SUBSCRIPTION_SILENCE};
+
+/// After so many messages in a row the others have their turn: they share a task.
+const TURN: usize = 32;
+
+/// A subscriber that has had no pause for so long, and for so many messages, does not keep up. What
+/// it has not read yet takes memory, and is old.
+const BEHIND: (Duration, usize) = (Duration::from_secs(2), 16_384);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
@@ -27,26 +35,54 @@ pub(crate) enum Signal<'a> {
     Expired(&'a [u8]),
     /// A message on the wake channel.
     Wake(&'a [u8]),
+    /// Something happened to this key.
+    Changed { key: &'a str, event: &'a [u8] },
 }
 
 /// Follows one node, for ever.
 pub(crate) struct Subscription {
     store: Arc<Store>,
+    channels: Vec<String>,
+    patterns: Vec<String>,
     expired: String,
     wake: String,
-    pulse: String,
     patience: Duration,
+    /// What it is for.
+    name: &'static str,
 }
 
 impl Subscription {
-    /// The subscription of an instance, which hears its own beats.
-    pub(crate) fn new(store: Arc<Store>, instance: &str, settings: &LinkSettings) -> Self {
+    /// What expires, and wake-ups; for an instance, which hears its own beats.
+    pub(crate) fn to_events(store: Arc<Store>, instance: &str, settings: &LinkSettings) -> Self {
+        let pulse = store.names.pulse(store.database, instance);
+        let mut it = Subscription::new(store, settings, "events");
+        it.channels = vec![it.expired.clone(), it.wake.clone(), pulse];
+        it
+    }
+
+    /// What happens to keys that match one of these globs. There may be more of that than can be
+    /// heard, and what expires does not wait behind it.
+    pub(crate) fn to_changes(
+        store: Arc<Store>,
+        globs: impl IntoIterator<Item = String>,
+        settings: &LinkSettings,
+    ) -> Self {
+        let mut it = Subscription::new(store, settings, "changes");
+        let database = it.store.database;
+        let globs = globs.into_iter();
+        it.patterns = globs.map(|glob| Names::changes(database, &glob)).collect();
+        it
+    }
+
+    fn new(store: Arc<Store>, settings: &LinkSettings, name: &'static str) -> Self {
         Subscription {
+            channels: Vec::new(),
+            patterns: Vec::new(),
             expired: Names::expired(store.database),
             wake: store.names.wake(store.database),
-            pulse: store.names.pulse(store.database, instance),
-            store,
             patience: settings.connect_timeout.max(settings.response_timeout),
+            store,
+            name,
         }
     }
 
@@ -56,14 +92,20 @@ impl Subscription {
         let mut pause = FIRST_PAUSE;
         let mut is_first = true;
         loop {
+            let moves = self.store.link.origin().moves();
             let fault = match self.subscribe().await {
                 Ok((sink, stream)) => {
                     pause = FIRST_PAUSE;
                     if !std::mem::take(&mut is_first) {
-                        metrics::reconnected("events");
+                        metrics::reconnected(self.name);
                     }
                     hear(Signal::Up).await;
-                    self.follow(sink, stream, &mut hear).await
+                    tokio::select! {
+                        fault = self.follow(sink, stream, &mut hear) => fault,
+                        () = self.store.link.origin().moved(moves) => {
+                            Fault::moved(&self.store.address())
+                        }
+                    }
                 }
                 Err(fault) => fault,
             };
@@ -74,18 +116,30 @@ impl Subscription {
     }
 
     async fn subscribe(&self) -> Result<(PubSubSink, PubSubStream), Fault> {
-        let address = self.store.address();
         let subscribe = async {
-            let pubsub = self.store.link.client().get_async_pubsub().await?;
-            let (mut sink, stream) = pubsub.split();
-            sink.subscribe(&[&self.expired, &self.wake, &self.pulse])
-                .await?;
+            let client = self.store.link.origin().client().await?;
+            let pubsub = client.get_async_pubsub().await;
+            let (mut sink, stream) = pubsub.map_err(|error| self.failed(error))?.split();
+            let subscribed = async {
+                if !self.channels.is_empty() {
+                    sink.subscribe(&self.channels).await?;
+                }
+                match &*self.patterns {
+                    [] => Ok(()),
+                    patterns => sink.psubscribe(patterns).await,
+                }
+            };
+            subscribed.await.map_err(|error| self.failed(error))?;
             Ok((sink, stream))
         };
         match timeout(self.patience, subscribe).await {
-            Ok(result) => result.map_err(|error| Fault::from_connecting(error, &address)),
-            Err(_) => Err(Fault::unreachable(&address)),
+            Ok(result) => result,
+            Err(_) => Err(Fault::unreachable(&self.store.address())),
         }
+    }
+
+    fn failed(&self, error: redis::RedisError) -> Fault {
+        Fault::from_connecting(error, &self.store.address())
     }
 
     async fn follow(
@@ -95,8 +149,19 @@ impl Subscription {
         hear: &mut impl AsyncFnMut(Signal<'_>),
     ) -> Fault {
         let address = self.store.address();
+        let mut last_pause = Instant::now();
+        let mut in_a_row = 0;
         loop {
-            let Ok(message) = timeout(SUBSCRIPTION_SILENCE, stream.next()).await else {
+            // Whether there is one, and not whether it is somebody else's turn.
+            let message = match unconstrained(stream.next()).now_or_never() {
+                Some(message) => Ok(message),
+                None => {
+                    let message = timeout(SUBSCRIPTION_SILENCE, stream.next()).await;
+                    (last_pause, in_a_row) = (Instant::now(), 0);
+                    message
+                }
+            };
+            let Ok(message) = message else {
                 // Not even a beat of our own: is anybody there? A wake-up is lost only with its
                 // connection, so this bounds how long a lost one goes unnoticed.
                 match timeout(self.patience, sink.ping::<redis::Value>()).await {
@@ -108,11 +173,21 @@ impl Subscription {
             let Some(message) = message else {
                 return Fault::closed(&address);
             };
+            in_a_row += 1;
+            if in_a_row % TURN == 0 {
+                if last_pause.elapsed() > BEHIND.0 && in_a_row > BEHIND.1 {
+                    return Fault::behind(&address, self.name);
+                }
+                yield_now().await;
+            }
             let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
             if channel == self.expired {
                 hear(Signal::Expired(payload)).await;
             } else if channel == self.wake {
                 hear(Signal::Wake(payload)).await;
+            } else if let Some(key) = Names::changed(channel) {
+                let event = payload;
+                hear(Signal::Changed { key, event }).await;
             }
         }
     }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{ConnectionAddr, IntoConnectionInfo};
 
+use super::fault::TLS;
+use super::origin::Origin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::LinkSettings;
 
@@ -23,7 +25,8 @@ pub(super) fn client(url: &str, settings: &LinkSettings) -> Result<redis::Client
             ErrorKind::InvalidSetting,
             format!(
                 "the Redis URL is not valid: {fault}; write redis://[user:password@]host:port/database \
-                 or redis+unix:///path?db=0, and rediss:// for TLS"
+                 or redis+unix:///path?db=0, rediss:// for TLS, and \
+                 redis+sentinel://host:port,host:port/master for a primary that sentinels watch"
             ),
         )
     })?;
@@ -36,9 +39,17 @@ pub(super) fn client(url: &str, settings: &LinkSettings) -> Result<redis::Client
     Ok(opened)
 }
 
-/// Refuses what [`client`] would.
+/// Refuses what nothing could be opened by.
 pub(crate) fn check_url(url: &str, settings: &LinkSettings) -> Result<()> {
-    client(url, settings).map(|_| ())
+    Origin::parse(url, settings).map(|_| ())
+}
+
+/// Where a server is; without credentials.
+pub(super) fn address(address: &ConnectionAddr) -> String {
+    match address {
+        ConnectionAddr::TcpTls { .. } => format!("{TLS}{address}"),
+        _ => address.to_string(),
+    }
 }
 
 /// Which part of a URL is wrong. Names the part and does not repeat it, but for a scheme: any

@@ -11,8 +11,12 @@ use super::{Lane, Ledger};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::names::MARKER;
+use crate::record::Header;
 use crate::settings::WorkerSettings;
 use crate::time::{UnixMs, UnixUs};
+
+/// How much of an error the history keeps.
+const NOTE_BYTES: usize = 200;
 
 /// A job that this process holds a lease of.
 #[derive(Debug)]
@@ -114,20 +118,24 @@ impl Settlement {
 
 impl Ledger {
     /// Claims the jobs named, as far as they are due, and up to `fill` of the oldest due
-    /// ones; `lua/claim.lua`.
+    /// ones; `lua/claim.lua`. `found` has a letter for each job named, by
+    /// [`Source`](crate::Source).
     pub(crate) async fn claim(
         &self,
         lane: &mut Lane,
         ids: &[&str],
+        found: &str,
         fill: usize,
         lease: Duration,
         until: Instant,
     ) -> Result<ClaimReply> {
         let n = &self.names;
-        let keys: [&str; 6] = [&n.due, &n.shadow, &n.leased, &n.lease, &n.calls, &n.lanes];
+        let keys: [&str; 7] = [
+            &n.due, &n.shadow, &n.leased, &n.lease, &n.calls, &n.lanes, &n.history,
+        ];
         let mut cmd = self.call(&CLAIM, &keys, [].into_iter());
         number(&mut cmd, lane);
-        cmd.arg(millis(lease)).arg(fill).arg(ids);
+        cmd.arg(millis(lease)).arg(fill).arg(found).arg(ids);
         claimed(self.eval(&CLAIM, &cmd, until).await?)
     }
 
@@ -140,8 +148,9 @@ impl Ledger {
         until: Instant,
     ) -> Result<ClaimReply> {
         let n = &self.names;
-        let fixed: [&str; 8] = [
+        let fixed: [&str; 9] = [
             &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.stats, &n.calls, &n.lanes,
+            &n.history,
         ];
         let mut cmd = self.call(&RECLAIM, &fixed, keys.iter());
         number(&mut cmd, lane);
@@ -194,9 +203,9 @@ impl Ledger {
         until: Instant,
     ) -> Result<(Vec<Answered>, u64)> {
         let n = &self.names;
-        let keys: [&str; 10] = [
+        let keys: [&str; 11] = [
             &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats, &n.calls,
-            &n.lanes,
+            &n.lanes, &n.history,
         ];
         let mut cmd = self.call(&SETTLE, &keys, items.iter().map(|item| &item.key));
         number(&mut cmd, lane);
@@ -206,11 +215,21 @@ impl Ledger {
             let Settlement { token, verb, .. } = &alike[0];
             cmd.arg(token);
             match verb {
-                Verb::Done => cmd.arg("done").arg("").arg("").arg(""),
+                Verb::Done => cmd.arg("done").arg("").arg("").arg("").arg(""),
                 Verb::Later { when, header, step } => {
-                    cmd.arg("later").arg(when.to_arg()).arg(header).arg(*step)
+                    cmd.arg("later").arg(when.to_arg()).arg(header).arg(*step);
+                    cmd.arg(if *step == "failed" {
+                        note(header)
+                    } else {
+                        String::new()
+                    })
                 }
-                Verb::Bury { header } => cmd.arg("bury").arg("").arg(header).arg(""),
+                Verb::Bury { header } => cmd
+                    .arg("bury")
+                    .arg("")
+                    .arg(header)
+                    .arg("")
+                    .arg(note(header)),
             };
             cmd.arg(alike.len());
             for item in alike {
@@ -259,6 +278,20 @@ impl Ledger {
             next_lapse: reply.time()?,
         })
     }
+}
+
+/// What the history tells of an attempt that failed: its number, and the error.
+fn note(header: &str) -> String {
+    let Some((attempts, error)) = Header::told_by(header) else {
+        return String::new();
+    };
+    let mut note = format!("{attempts} {error}");
+    if note.len() > NOTE_BYTES {
+        let end = (0..=NOTE_BYTES).rev().find(|at| note.is_char_boundary(*at));
+        note.truncate(end.unwrap_or_default());
+        note.push('…');
+    }
+    note
 }
 
 fn claimed(called: Called) -> Result<ClaimReply> {

@@ -1,14 +1,19 @@
 //! The whole worker as one list: what starts, in which order it stops, and why.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::adopting::adopter::Adopter;
+use super::adopting::ear::Ear;
+use super::adopting::search::Search;
+use super::checkup::Checkup;
 use super::claiming::claimer::Claimer;
 use super::claiming::desk::Desk;
 use super::finding::alarm::Alarm;
@@ -29,7 +34,9 @@ use super::running::slots::Slots;
 use crate::client::SettleTerms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Audience;
+use crate::hooks::Hooks;
 use crate::instance::Description;
+use crate::retry::RetryPolicy;
 use crate::router::Routes;
 use crate::settings::{
     LOOKOUT, LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings,
@@ -46,11 +53,14 @@ const HAND_BACK: Duration = Duration::from_secs(2);
 pub(crate) struct Plan {
     pub(crate) link: LinkSettings,
     pub(crate) allow_eviction: bool,
+    /// How many bytes a payload may have that is adopted.
+    pub(crate) payload_limit: usize,
     pub(crate) store: Arc<Store>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) settings: WorkerSettings,
     pub(crate) limits: Arc<Limits>,
     pub(crate) notices: Notices,
+    pub(crate) hooks: Arc<Hooks>,
     pub(crate) readiness: Readiness,
     /// Where it learns what became of jobs that are in other hands.
     pub(crate) audience: Arc<Audience>,
@@ -85,11 +95,13 @@ async fn drive(plan: Plan) -> Result<()> {
     let Plan {
         link,
         allow_eviction,
+        payload_limit,
         store,
         routes,
         settings,
         limits,
         notices,
+        hooks,
         readiness,
         audience,
         handlers,
@@ -125,7 +137,24 @@ async fn drive(plan: Plan) -> Result<()> {
     let shortest = lengths.clone().min().unwrap_or(settings.lease);
     let longest = lengths.max().unwrap_or(settings.lease);
     let leases = Leases::new(shortest);
-    let events = Arc::new(Events::new(store.clone(), readiness));
+    let adopter = Adopter::new(
+        store.clone(),
+        roster.clone(),
+        instances.clone(),
+        payload_limit,
+    );
+    let search = Search::new(
+        store.clone(),
+        roster.clone(),
+        adopter.clone(),
+        instances.id(),
+    );
+    let events = Arc::new(Events::new(
+        store.clone(),
+        adopter.clone(),
+        search.clone(),
+        readiness,
+    ));
     let pacer = Pacer::new(
         store.clone(),
         roster.clone(),
@@ -143,19 +172,24 @@ async fn drive(plan: Plan) -> Result<()> {
         events.clone(),
         longest.renewal(),
     );
-    let runner = Runner::new(
-        handlers,
-        routes.clone(),
-        leases.clone(),
-        reconciler.clone(),
-        settings.clone(),
-        notices.clone(),
-    );
+    let runner = Arc::new(Runner {
+        handle: handlers,
+        routes: routes.clone(),
+        leases: leases.clone(),
+        reconciler: reconciler.clone(),
+        adopter: adopter.clone(),
+        settings: settings.clone(),
+        default_policy: RetryPolicy::default(),
+        notices: notices.clone(),
+        hooks: hooks.clone(),
+        stopping: AtomicBool::new(false),
+    });
     let lookout = Lookout::new(
         store.clone(),
         roster.clone(),
         instances.clone(),
         notices,
+        hooks.clone(),
         dead,
         settings.bury_unrouted,
     );
@@ -169,15 +203,27 @@ async fn drive(plan: Plan) -> Result<()> {
         reconciler: reconciler.clone(),
         events: events.clone(),
         lookout: lookout.clone(),
+        adopter: adopter.clone(),
         asked: Notify::new(),
+    });
+    let checkup = Checkup::new(store.clone());
+    let ear = Arc::new(Ear {
+        store: store.clone(),
+        adopter: adopter.clone(),
+        events: events.clone(),
+        pacer: pacer.clone(),
+        reconciler: reconciler.clone(),
+        is_up: watch::Sender::new(false),
     });
     let listener = Listener {
         store: store.clone(),
+        ear: ear.clone(),
         roster: roster.clone(),
         instances: instances.clone(),
         lookout: lookout.clone(),
         heart: heart.clone(),
         events: events.clone(),
+        checkup: checkup.clone(),
         desk: desk.clone(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
@@ -188,9 +234,9 @@ async fn drive(plan: Plan) -> Result<()> {
         roster,
         instances,
         desk,
+        adopter.clone(),
         slots.clone(),
         runner.clone(),
-        settings.lease,
         &audience,
     );
 
@@ -199,12 +245,16 @@ async fn drive(plan: Plan) -> Result<()> {
         tokio::select! {
             () = retired.cancelled() => {}
             () = listener.run(&link) => {}
+            () = ear.run(&link) => {}
             () = pacer.run() => {}
+            () = adopter.run() => {}
+            () = search.run() => {}
             () = reconciler.run() => {}
             () = heart.run() => {}
             () = refresh(&listener) => {}
             () = lookout.run() => {}
             () = events.run() => {}
+            () = checkup.run() => {}
         }
     };
     let stopping = async {
@@ -243,6 +293,14 @@ async fn drive(plan: Plan) -> Result<()> {
                 }
             }
         }
+        // Those of routes that are replaced go on beside those that follow.
+        if gently.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = hooks.all_told() => {}
+                () = too_late.clone() => hooks.cut_off(),
+            }
+        }
         leases.hand_back_all();
         if timeout(HAND_BACK + settings.lease.notice(), slots.all_free())
             .await
@@ -270,6 +328,10 @@ async fn check(store: &Store, routes: &Routes, allow_eviction: bool) -> Result<(
         store.check(allow_eviction, until).await?;
         for kind in routes.literal_kinds() {
             store.check_rights(&kind, until).await?;
+        }
+        let adopted = Vec::from_iter(routes.adopted_keys());
+        if !adopted.is_empty() {
+            store.check_adoption(&adopted, until).await?;
         }
         Ok::<(), Error>(())
     };

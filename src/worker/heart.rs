@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use super::adopting::adopter::Adopter;
 use super::finding::events::Events;
 use super::finding::lookout::Lookout;
 use super::finding::pacer::Pacer;
@@ -36,6 +37,7 @@ pub(crate) struct Heart {
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) events: Arc<Events>,
     pub(crate) lookout: Arc<Lookout>,
+    pub(crate) adopter: Arc<Adopter>,
     /// Asks for a beat before its time.
     pub(crate) asked: Notify,
 }
@@ -90,6 +92,7 @@ impl Heart {
             // What it was about to claim, or to pace, is looked for at once.
             self.reconciler.sweep_all();
             self.lookout.somebody_went();
+            self.adopter.somebody_went();
         }
         // Whoever is late is looked at again when it would count as gone.
         let others = seen.iter().filter(|one| one.id != beat.id);

@@ -88,6 +88,11 @@ impl Rank {
         matches!(self, Rank::Only | Rank::First)
     }
 
+    /// Whether nobody else takes such jobs.
+    pub(crate) fn is_only(self) -> bool {
+        matches!(self, Rank::Only)
+    }
+
     /// Whether this instance claims a job that the first in rank should have claimed by now.
     pub(crate) fn stands_in(self) -> bool {
         matches!(self, Rank::Only | Rank::Second)

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::adopting::ear::Ear;
+use super::checkup::Checkup;
 use super::claiming::desk::Desk;
 use super::finding::events::Events;
 use super::finding::lookout::Lookout;
@@ -33,6 +35,8 @@ pub(crate) struct Listener {
     pub(crate) heart: Arc<Heart>,
     pub(crate) lookout: Arc<Lookout>,
     pub(crate) events: Arc<Events>,
+    pub(crate) checkup: Arc<Checkup>,
+    pub(crate) ear: Arc<Ear>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
@@ -44,7 +48,8 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listens, for ever.
     pub(crate) async fn run(&self, settings: &LinkSettings) {
-        let subscription = Subscription::new(self.store.clone(), self.instances.id(), settings);
+        let (store, id) = (self.store.clone(), self.instances.id());
+        let subscription = Subscription::to_events(store, id, settings);
         subscription
             .run(async |signal| match signal {
                 Signal::Up => {
@@ -64,15 +69,19 @@ impl Listener {
                 }
                 Signal::Expired(name) => self.expired(name),
                 Signal::Wake(message) => self.woken(message),
+                Signal::Changed { .. } => {}
             })
             .await;
     }
 
     /// Events flow. Whatever happened before may have gone unheard.
     async fn up(&self) {
-        self.events.are_heard(true);
         self.reconciler.sweep_all();
-        self.events.look(false).await;
+        if !self.ready.is_cancelled() {
+            self.ear.is_there().await;
+        }
+        self.events.begin().await;
+        self.checkup.ask();
         self.refresh().await;
     }
 

@@ -7,12 +7,15 @@
 //! | [`listener`] | hears `expired` events and wake-ups, and passes them on |
 //! | [`heart`] | says that this instance lives, and asks who else does |
 //! | [`finding`] | finds what is due: [`pacer`](finding::pacer) and [`reconciler`](finding::reconciler), [`events`](finding::events) that are to be heard, jobs that nobody takes |
+//! | [`adopting`] | makes jobs of plain keys |
 //! | [`claiming`] | claims what was found, as much as can be run |
 //! | [`running`] | calls the handlers, and keeps their leases |
 //! | [`roster`] | knows which kinds are served |
 //! | [`instances`] | knows which instance is to take a job, or to pace a ledger |
 //! | [`notice`] | tells the owner of the worker; [`readiness`] can be asked |
 
+mod adopting;
+mod checkup;
 mod claiming;
 mod engine;
 mod finding;
@@ -43,6 +46,7 @@ use running::limits::Limits;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::{DeadJob, Hooks, IntoTold, LateJob, Wanted};
 use crate::router::{Router, Routes};
 use crate::settings::{LEASES, LeaseLength, WorkerSettings};
 
@@ -72,6 +76,7 @@ pub struct Worker {
     router: Router,
     settings: WorkerSettings,
     notices: Notices,
+    hooks: Wanted,
     readiness: Readiness,
     rerouter: Rerouter,
     orders: Orders,
@@ -79,6 +84,10 @@ pub struct Worker {
 
 /// While workers are replaced by others, nobody may have a route for a moment.
 const SHORTEST_UNROUTED: Duration = Duration::from_secs(1);
+
+/// How long a hook may take: as long as the job that it is told of has to wait.
+const HOOK_TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// Stops the engine when the future that waits for it is dropped.
 struct StopOnDrop {
@@ -95,6 +104,7 @@ impl Worker {
             router,
             settings: WorkerSettings::default(),
             notices: Notices::default(),
+            hooks: Wanted::default(),
             readiness: Readiness::default(),
             rerouter,
             orders,
@@ -145,11 +155,93 @@ impl Worker {
         self
     }
 
-    /// Calls `hook` with whatever the owner of the worker should know, to count it or to raise
-    /// an alarm. It runs on the thread of the worker's engine, and must not block. All of it is
-    /// logged, too.
+    /// Calls `hook` with whatever the owner of the worker should know, to count it. It runs on
+    /// the thread of the worker's engine, and must not block. All of it is logged, too.
+    ///
+    /// It tells what has happened, once, or never if the worker ends just then. What must not be
+    /// missed when a job dies is for [`on_dead`](Worker::on_dead).
     pub fn on_notice(mut self, hook: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
         self.notices = Notices::to(hook);
+        self
+    }
+
+    /// Calls `hook` for each job that is about to become a dead letter, to raise an alarm, or to
+    /// do what must be done for a job that failed. The last one that was set counts.
+    ///
+    /// It is told at least once: the job is buried when the hook has returned. If the worker dies
+    /// in between, or is told to stop and has no time left, the lease lapses, the job is taken
+    /// again, and the hook is told again, as a rule with the same
+    /// [idempotency key](DeadJob::idempotency_key). What it is told may yet not come true: if
+    /// somebody cancels the job meanwhile, or schedules it anew, or takes it over.
+    ///
+    /// A hook that fails, panics or takes longer than [`hook_timeout`](Worker::hook_timeout) is
+    /// logged, and the job is buried nevertheless. A graceful stop waits for it within the
+    /// [grace](Worker::grace).
+    ///
+    /// It hears of whatever this worker buries, and of jobs that are ended by
+    /// [`Client::settle`] on a clone of the worker's client. Whoever settles by a client of a
+    /// process without the worker is answered
+    /// [`Settled::Buried`](crate::Settled::Buried) there, and no hook is told.
+    ///
+    /// ```no_run
+    /// use keyfall::{Client, DeadJob, Router, Worker};
+    ///
+    /// async fn page_somebody(text: String) -> Result<(), std::io::Error> {
+    ///     println!("{text}");
+    ///     Ok(())
+    /// }
+    ///
+    /// # async fn example(client: Client, app: Router) -> keyfall::Result<()> {
+    /// Worker::new(client, app)
+    ///     .on_dead(|job: DeadJob| async move {
+    ///         page_somebody(format!("{} is dead: {}", job.key(), job.reason())).await
+    ///     })
+    ///     .run()
+    ///     .await
+    /// # }
+    /// ```
+    pub fn on_dead<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(DeadJob) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output: IntoTold> + Send + 'static,
+    {
+        self.hooks.set_dead(hook);
+        self
+    }
+
+    /// Calls `hook` for each job that starts later than its route allows: see
+    /// [`Handler::late_after`](crate::Handler::late_after) and
+    /// [`Worker::late_after`](Worker::late_after). The last one that was set counts.
+    ///
+    /// It runs beside the handler, and delays nothing. A graceful stop waits for it within the
+    /// [grace](Worker::grace). If the worker dies meanwhile, it is not told again. Up to 256 are
+    /// told at the same time; the rest [are counted](LateJob::untold).
+    ///
+    /// A start is late by the time since the job was due, and a retry is due when its policy says,
+    /// a requeued job when it was requeued. What waited because its kind was paused, or because
+    /// nobody had a route or room for it, is late. A job that was scheduled or moved to a time
+    /// that was over is due at once. Of several starts for the same due time the first
+    /// counts: a job that is taken over from a worker that died does not start late by that.
+    pub fn on_late<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(LateJob) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output: IntoTold> + Send + 'static,
+    {
+        self.hooks.set_late(hook);
+        self
+    }
+
+    /// How late a job may start where its route does not say, before
+    /// [`on_late`](Worker::on_late) is told. Defaults to any time.
+    pub fn late_after(mut self, limit: Duration) -> Self {
+        self.settings.late_after = Some(limit);
+        self
+    }
+
+    /// How long [`on_dead`](Worker::on_dead) and [`on_late`](Worker::on_late) may take for one
+    /// job. Defaults to 10 s; from 1 ms to 1 hour.
+    pub fn hook_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.hook_timeout = timeout;
         self
     }
 
@@ -210,11 +302,14 @@ impl Worker {
 
     async fn run_with(self, gently: CancellationToken, at_once: CancellationToken) -> Result<()> {
         self.validate()?;
+        let hooks = Hooks::new(self.hooks, self.settings.hook_timeout);
+        self.client.listeners().join(&hooks);
         let staff = Staff {
             client: self.client,
             limits: Limits::new(self.settings.concurrency),
             settings: self.settings,
             notices: self.notices,
+            hooks: hooks.clone(),
             readiness: self.readiness.clone(),
             gently: gently.clone(),
             at_once: at_once.clone(),
@@ -233,6 +328,11 @@ impl Worker {
             format!("lease {:?} must be from 1 s to 1 day", settings.lease.0)
         } else if settings.timeout.is_zero() {
             "timeout is zero, so no run could end in time: make it longer".to_owned()
+        } else if !HOOK_TIMEOUTS.contains(&settings.hook_timeout) {
+            format!(
+                "hook_timeout {:?} must be from 1 ms to 1 hour",
+                settings.hook_timeout
+            )
         } else if settings.dead_count == 0 || settings.dead_age.is_zero() {
             "dead_letters keeps none, so jobs would disappear: keep at least one".to_owned()
         } else if settings

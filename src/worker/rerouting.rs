@@ -18,6 +18,7 @@ use super::{Log, routes};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Attendance;
+use crate::hooks::Hooks;
 use crate::router::{Router, Routes};
 use crate::settings::WorkerSettings;
 
@@ -61,6 +62,7 @@ pub(super) struct Staff {
     pub(super) settings: WorkerSettings,
     pub(super) limits: Arc<Limits>,
     pub(super) notices: Notices,
+    pub(super) hooks: Arc<Hooks>,
     pub(super) readiness: Readiness,
     /// Asks for a graceful stop.
     pub(super) gently: CancellationToken,
@@ -140,15 +142,18 @@ impl Staff {
     fn start(&self, router: Router) -> Result<Running> {
         let (ready, retired) = (CancellationToken::new(), self.gently.child_token());
         let routes = Arc::new(routes(router)?);
+        self.hooks.check(&routes)?;
         let attendants = self.attend(&routes);
         let plan = Plan {
             link: self.client.settings().link.clone(),
             allow_eviction: self.client.settings().allow_eviction,
+            payload_limit: self.client.settings().payload_limit,
             store: self.client.store_for_worker(self.notices.clone().health()),
             routes,
             settings: self.settings.clone(),
             limits: self.limits.clone(),
             notices: self.notices.clone(),
+            hooks: self.hooks.clone(),
             readiness: self.readiness.clone(),
             audience: self.client.audience().clone(),
             handlers: Handle::current(),

@@ -22,6 +22,8 @@ pub(crate) struct Served {
     pub(crate) routes: Vec<usize>,
     /// Some of its jobs go to those who pull them.
     pub(crate) is_pulled: bool,
+    /// Plain keys become jobs of it.
+    pub(crate) adopts: bool,
     /// Its place in the roster; stays the same.
     pub(crate) index: usize,
     pub(crate) settles: Outbox<Settlement>,
@@ -86,7 +88,13 @@ impl Roster {
         if known.by_kind.contains_key(kind) {
             return None;
         }
-        let ledger = self.store.ledger(kind);
+        let adopts = routes
+            .iter()
+            .any(|route| self.routes.routes[*route].adopts.is_some());
+        let ledger = match adopts {
+            true => self.store.adopting_ledger(kind),
+            false => self.store.ledger(kind),
+        };
         // Opened here, so that its lanes run on the engine's thread and not on the handlers'.
         let settles = Outbox::new(ledger.clone(), self.terms.clone());
         settles.open();
@@ -94,6 +102,7 @@ impl Roster {
             ledger,
             coverage,
             is_routed,
+            adopts,
             is_pulled: routes
                 .iter()
                 .any(|route| self.routes.routes[*route].pull.is_some()),
@@ -122,7 +131,9 @@ impl Roster {
         let mut colons = name.iter().enumerate().filter(|(_, byte)| **byte == b':');
         let third = colons.nth(2)?.0;
         if colons.next().is_some() {
-            return None;
+            let name = std::str::from_utf8(name).ok()?;
+            let (kind, id) = self.store.names().of_own_trigger(name)?;
+            return Some((self.by_kind(kind)?, id));
         }
         let kind = std::str::from_utf8(&name[..third]).ok()?;
         let served = self.by_kind(kind)?;

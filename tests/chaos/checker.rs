@@ -3,10 +3,15 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use crate::adopted::{self, Sight};
 use crate::journal::{Answer, Ask, Line, Micros, Version, What, at_unix_ms, read_all};
 use crate::kept::Kept;
+use crate::leases::Leases;
+use crate::plain::PLAIN;
 use crate::report::{Phase, Row};
 use crate::story::{Call, Rollback, Run, Story, Wrong};
+use crate::strain::Strain;
+use crate::witness::Ears;
 use crate::worker::LEASE;
 
 /// For how long after the end of a fault jobs may still be late because of it.
@@ -28,15 +33,16 @@ struct History {
 }
 
 /// Decides on a trial by its journals and by what is left.
-/// `lapsed` are the deadlines of leases whose place another took, by key and fencing value of
-/// that one.
 pub(crate) fn check(
     scenario: &str,
     journals: &Path,
     kept: &Kept,
-    lapsed: &HashMap<(String, u64), u64>,
+    leases: &Leases,
+    strain: &Strain,
 ) -> Row {
-    let history = History::read(journals);
+    let journals = read_all(journals);
+    let history = History::read(&journals);
+    let sight = history.sight(&journals, kept, leases, strain);
     let mut row = Row::new(scenario);
     row.faults = history.faults;
     row.violations.extend(kept.wrong.iter().cloned());
@@ -48,7 +54,14 @@ pub(crate) fn check(
         row.stale += story.stale();
         let refused = |run: &&Run| run.settled == Some(false);
         row.refused += story.runs.iter().filter(refused).count();
-        for wrong in story.faults(&kept.versions, &history.rollbacks) {
+        let faults = if key.starts_with(PLAIN) {
+            let mut faults = story.faults_of_any();
+            faults.extend(adopted::judge(key, story, &sight, &mut row.adopted));
+            faults
+        } else {
+            story.faults(&kept.versions, &history.rollbacks)
+        };
+        for wrong in faults {
             let told = match wrong {
                 Wrong::Forgotten => {
                     row.forgotten += 1;
@@ -77,11 +90,12 @@ pub(crate) fn check(
         }
         history.measure(story, &mut row);
         for run in &story.runs {
-            if let Some(deadline) = lapsed.get(&(key.clone(), run.fence)) {
+            if let Some(deadline) = leases.lapsed.get(&(key.clone(), run.fence)) {
                 history.redelivered(run, *deadline, &mut row);
             }
         }
     }
+    row.adopted.deaf = sight.ears.deaf();
     row
 }
 
@@ -90,18 +104,47 @@ fn is_acknowledged_schedule(call: &Call) -> bool {
 }
 
 impl History {
-    fn read(journals: &Path) -> Self {
+    fn read(journals: &[(String, Vec<Line>)]) -> Self {
         let mut history = History::default();
-        let journals = read_all(journals);
         let mut gone = HashMap::new();
         for line in journals.iter().flat_map(|(_, lines)| lines) {
             history.take_in_fault(line, &mut gone);
         }
-        for (process, lines) in &journals {
+        for (process, lines) in journals {
             let end = gone.get(process.as_str()).copied().unwrap_or(Micros::MAX);
             history.take_in(process, lines, end);
         }
         history
+    }
+
+    /// What adopted keys are judged by.
+    fn sight<'a>(
+        &'a self,
+        journals: &[(String, Vec<Line>)],
+        kept: &'a Kept,
+        leases: &'a Leases,
+        strain: &Strain,
+    ) -> Sight<'a> {
+        let lines = journals.iter().flat_map(|(_, lines)| lines);
+        let of_all = |line: &&Line| matches!(line.what, What::Fault { .. } | What::Looked { .. });
+        let mut lines: Vec<&Line> = lines.filter(of_all).collect();
+        lines.sort_by_key(|line| line.at);
+        let allowance = strain.allowance().as_micros() as Micros;
+        let all = lines.iter().map(|line| (line.at, &line.what));
+        let mut sight = Sight {
+            kept,
+            stored: &leases.stored,
+            rollbacks: &self.rollbacks,
+            ears: Ears::new(all, allowance),
+            hindrances: Vec::new(),
+            jumps: Vec::new(),
+            evicts: false,
+            allowance,
+        };
+        lines
+            .iter()
+            .for_each(|line| sight.take_in(&line.what, line.at));
+        sight
     }
 
     fn take_in_fault(&mut self, line: &Line, gone: &mut HashMap<String, Micros>) {

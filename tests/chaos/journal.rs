@@ -69,6 +69,14 @@ pub(crate) enum What {
         attempt: u32,
         taken: bool,
     },
+    // Of the witness.
+    /// Redis says who listens to what is done to adopted keys; and whether it takes writes, and
+    /// announces what there is to hear.
+    Looked {
+        sent: Micros,
+        able: bool,
+        listeners: Vec<u64>,
+    },
     // Of the harness.
     /// Something is done to somebody: to this process, if it names one.
     Fault {
@@ -107,6 +115,19 @@ pub(crate) enum Ask {
         version: Version,
     },
     Discard,
+    // Of a program that knows nothing of jobs.
+    /// The key is to have this value, for so long.
+    Set {
+        version: Version,
+        ms: Option<u64>,
+    },
+    Expire {
+        ms: u64,
+        /// By naming a time, which may have been over when Redis had it.
+        named: bool,
+    },
+    Persist,
+    Delete,
 }
 
 /// What became of it, as far as the producer knows.

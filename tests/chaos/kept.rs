@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use keyfall::{Client, JobState, JobView, Result};
+use redis::aio::MultiplexedConnection;
 
+use crate::agreed::{self, Value};
 use crate::journal::Version;
 use crate::load::{FAR, KINDS};
 use crate::order::Order;
+use crate::plain::{CANCEL, RUN};
 use crate::sundry::{DAMAGED, IDLE};
 
 /// What is left when nothing more is about to happen.
@@ -15,6 +18,8 @@ use crate::sundry::{DAMAGED, IDLE};
 pub(crate) struct Kept {
     /// Where each version still is.
     pub(crate) versions: HashMap<Version, Place>,
+    /// Adopted keys.
+    pub(crate) keys: HashMap<String, Value>,
     /// What is wrong by itself.
     pub(crate) wrong: Vec<String>,
 }
@@ -26,9 +31,14 @@ pub(crate) enum Place {
     Dead(String),
 }
 
+/// The kinds whose jobs are accounted for.
+fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.into_iter().chain([RUN, CANCEL])
+}
+
 /// What still runs, or is due soon, if anything.
 pub(crate) async fn still_to_do(client: &Client) -> Result<Option<String>> {
-    for kind in KINDS {
+    for kind in kinds() {
         let stats = client.stats(kind).await?;
         if stats.leased + stats.successors + stats.overdue > 0 {
             return Ok(Some(format!("{kind} is not at rest: {stats:?}")));
@@ -43,18 +53,24 @@ pub(crate) async fn still_to_do(client: &Client) -> Result<Option<String>> {
 }
 
 impl Kept {
-    pub(crate) async fn read(client: &Client) -> Result<Self> {
-        let mut kept = Kept::default();
+    pub(crate) async fn read(
+        client: &Client,
+        redis: &mut MultiplexedConnection,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let mut kept = Kept {
+            keys: agreed::keys(redis).await?,
+            ..Kept::default()
+        };
         // What its producer has damaged last.
         client.audit(DAMAGED).repair().await?;
-        for kind in KINDS.into_iter().chain([IDLE, DAMAGED]) {
+        for kind in kinds().chain([IDLE, DAMAGED]) {
             let report = client.audit(kind).await?;
             // Some scenarios never use some of them.
             if report.is_known && !report.is_clean() {
                 kept.wrong.push(format!("the audit of {kind}: {report:?}"));
             }
         }
-        for kind in KINDS {
+        for kind in kinds() {
             kept.read_all(client, kind, JobState::Pending, |_| Place::Pending)
                 .await?;
             kept.read_all(client, kind, JobState::Dead, |letter| {

@@ -2,10 +2,12 @@
 //! which took the place of one that had lapsed. That is by its clock and by what was written,
 //! whatever the scripts and the workers believed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use crate::aof;
+use crate::journal::Version;
+use crate::order::Order;
 use crate::resp::Command;
 
 /// A lease that a ledger holds.
@@ -25,6 +27,8 @@ pub(crate) struct Leases {
     /// Of those that took the place of one that had lapsed, by job key and fencing value: the
     /// deadline that had passed, Unix ms.
     pub(crate) lapsed: HashMap<(String, u64), u64>,
+    /// The versions that ledgers have had.
+    pub(crate) stored: HashSet<Version>,
 }
 
 /// What is found of a lease that was given.
@@ -65,6 +69,11 @@ pub(crate) fn read(logs: &[PathBuf]) -> Result<Leases, String> {
             let ledger = ledgers.entry(name.to_owned()).or_default();
             match (command.to_ascii_uppercase().as_str(), part) {
                 ("ZADD", "leased") => deadlines.extend(pairs(name, rest)),
+                ("HSET", "shadow" | "next") => {
+                    shown
+                        .stored
+                        .extend(pairs(name, rest).iter().filter_map(version));
+                }
                 ("HDEL", "lease") => rest.iter().for_each(|id| drop(ledger.leases.remove(id))),
                 ("HSET", "lease") => {
                     for (_, id, lease) in pairs(name, rest) {
@@ -94,6 +103,13 @@ pub(crate) fn read(logs: &[PathBuf]) -> Result<Leases, String> {
         shown.wrong.push(told.into());
     }
     Ok(shown)
+}
+
+/// Of the order that a record ends with.
+fn version((_, _, record): &(String, String, String)) -> Option<Version> {
+    let order = &record[record.rfind("{\"version\":")?..];
+    let order: Order = serde_json::from_str(order).ok()?;
+    Some(order.version)
 }
 
 /// `app:module:biz/0` and `lease`, of `keyfall:{app:module:biz/0}:lease`.

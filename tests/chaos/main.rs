@@ -8,12 +8,16 @@
 //! | [`stage`] | Redis, workers and producers, and what can be done to them |
 //! | [`process`] | this program, started again as a worker or a producer |
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: which calls it makes and to whom, what the jobs carry |
+//! | [`plain`] | the program that knows nothing of jobs, and sets keys that are adopted |
+//! | [`witness`] | who listens to what is done to keys, by what Redis says |
 //! | [`worker`], [`settled`] | the worker: it writes down runs, and what Redis said to their ends |
 //! | [`daemons`], [`target`] | `keyfall serve`, and how jobs get from it to consumers |
 //! | [`consumer`], [`classic`] | the consumer: it takes jobs in each of these ways |
 //! | [`journal`] | what is written down, one file for each process |
 //! | [`kept`] | what the data set that Redis kept still holds |
+//! | [`agreed`] | whether adopted keys and the ledgers agree |
 //! | [`checker`], [`story`] | what must hold of all of it, and of each key |
+//! | [`adopted`] | what must hold of each adopted key |
 //! | [`proxy`] | the network between Redis and everybody else |
 //! | [`clock`] | a wall clock that can be set |
 //! | [`aof`], [`resp`], [`leases`] | what the log of Redis shows of its leases |
@@ -24,6 +28,8 @@
 //! for as long as it is told. `docs/reliability.md` has the table and says what it means.
 #![cfg(unix)]
 
+mod adopted;
+mod agreed;
 mod aof;
 mod checker;
 mod classic;
@@ -35,6 +41,7 @@ mod kept;
 mod leases;
 mod load;
 mod order;
+mod plain;
 mod process;
 mod proxy;
 mod report;
@@ -48,6 +55,7 @@ mod strain;
 mod sundry;
 mod target;
 mod trial;
+mod witness;
 mod worker;
 
 use std::fs;
@@ -83,6 +91,7 @@ fn main() -> ExitCode {
         [role, terms] if role == "producer" => {
             load::main(serde_json::from_str(terms).expect(parse))
         }
+        [role, terms] if role == "plain" => plain::main(&serde_json::from_str(terms).expect(parse)),
         flags if flags.iter().any(|flag| flag == "--list") => {
             for scenario in scenarios::all() {
                 println!("{}: test", scenario.name);
@@ -140,7 +149,11 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         rows.push(row);
     }
     let sum = Row::sum(&rows);
-    println!("{sum}\n\n{}", sum.strain);
+    println!("{sum}\n\n{}", report::HEAD_OF_ADOPTED);
+    for row in rows.iter().chain([&sum]) {
+        println!("{}", row.adopted());
+    }
+    println!("\n{}", sum.strain);
     if sum.violations.is_empty() {
         return ExitCode::SUCCESS;
     }

@@ -13,6 +13,63 @@ pub(crate) enum Phase {
     After,
 }
 
+/// What became of values that were set with a time by plain commands.
+#[derive(Debug, Default)]
+pub(crate) struct Adopted {
+    /// It is known of all these how they ended.
+    pub(crate) set: usize,
+    pub(crate) run: usize,
+    /// Deleted, replaced, or left without a time.
+    pub(crate) cancelled: usize,
+    /// Far ahead, and there.
+    pub(crate) pending: usize,
+    /// Set, or brought forward, and gone, while nobody listened.
+    pub(crate) gone_unheard: usize,
+    /// Deleted while nobody listened, and run, or still to be.
+    pub(crate) deleted_unheard: usize,
+    /// Their keys were missing, nobody had listened when they fell due, and that is to cancel.
+    pub(crate) missing: usize,
+    /// For how long nobody listened, or could act.
+    pub(crate) deaf: Micros,
+}
+
+impl Adopted {
+    fn add(&mut self, other: &Adopted) {
+        self.set += other.set;
+        self.run += other.run;
+        self.cancelled += other.cancelled;
+        self.pending += other.pending;
+        self.gone_unheard += other.gone_unheard;
+        self.deleted_unheard += other.deleted_unheard;
+        self.missing += other.missing;
+        self.deaf += other.deaf;
+    }
+}
+
+impl Row {
+    /// What became of adopted keys, as a row of a table of its own.
+    pub(crate) fn adopted(&self) -> String {
+        let it = &self.adopted;
+        format!(
+            "| {:25} | {:6} | {:6} | {:9} | {:7} | {:12} | {:15} | {:7} | {:>8} |",
+            self.scenario,
+            it.set,
+            it.run,
+            it.cancelled,
+            it.pending,
+            it.gone_unheard,
+            it.deleted_unheard,
+            it.missing,
+            written(Some(it.deaf)),
+        )
+    }
+}
+
+/// The head of that table.
+pub(crate) const HEAD_OF_ADOPTED: &str = "\
+| adopted keys              |    set |    run | cancelled | pending | gone unheard | deleted unheard | missing | unheard  |
+|---------------------------|-------:|-------:|----------:|--------:|-------------:|----------------:|--------:|---------:|";
+
 /// What a trial came to.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
@@ -36,6 +93,7 @@ pub(crate) struct Row {
     pub(crate) forgotten: usize,
     lateness: [Vec<Micros>; 3],
     redeliveries: [Vec<Micros>; 3],
+    pub(crate) adopted: Adopted,
     /// What the machine did to all of it.
     pub(crate) strain: Strain,
     /// All that must not be.
@@ -99,6 +157,7 @@ impl Row {
         for (all, phase) in self.redeliveries.iter_mut().zip(&other.redeliveries) {
             all.extend(phase);
         }
+        self.adopted.add(&other.adopted);
         self.strain.add(&other.strain);
         self.violations.extend(other.violations.iter().cloned());
     }
@@ -125,12 +184,6 @@ pub(crate) const HEAD: &str = "\
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |time: Option<Micros>| match time {
-            Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1e3),
-            Some(us) if us < 1_000_000 => format!("{} ms", us / 1000),
-            Some(us) => format!("{:.1} s", us as f64 / 1e6),
-            None => String::new(),
-        };
         write!(
             f,
             "| {:25} | {:6} | {:6} | {:7} | {:4} | {:12} | {:6} | {:10} | {:7} | {:9} | {:>8} | {:>8} | {:>8} | {:>10} |",
@@ -144,10 +197,19 @@ impl fmt::Display for Row {
             self.executions,
             self.refused,
             self.forgotten,
-            ms(self.p99(Phase::Before)),
-            ms(self.p99(Phase::During)),
-            ms(self.p99(Phase::After)),
-            ms(self.redelivery(&[Phase::During, Phase::After])),
+            written(self.p99(Phase::Before)),
+            written(self.p99(Phase::During)),
+            written(self.p99(Phase::After)),
+            written(self.redelivery(&[Phase::During, Phase::After])),
         )
+    }
+}
+
+fn written(time: Option<Micros>) -> String {
+    match time {
+        Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1e3),
+        Some(us) if us < 1_000_000 => format!("{} ms", us / 1000),
+        Some(us) => format!("{:.1} s", us as f64 / 1e6),
+        None => String::new(),
     }
 }

@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
@@ -21,7 +22,7 @@ use crate::order::Plan;
 use crate::process::Process;
 use crate::proxy::Proxy;
 use crate::target::{Target, Ways};
-use crate::{aof, consumer, daemons, kept, load, worker};
+use crate::{agreed, aof, consumer, daemons, kept, load, plain, witness, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
 /// stories schedule twice, some not at all.
@@ -31,6 +32,9 @@ const STORIES_A_SECOND: f64 = 560.0;
 /// one by one.
 const STORIES_OF_DAEMONS: f64 = 280.0;
 const STORIES_ONE_BY_ONE: f64 = 140.0;
+
+/// How many keys a second are set by plain commands, where so many jobs are.
+const KEYS_TO_JOBS: f64 = 0.1;
 
 const PRODUCERS: u64 = 2;
 
@@ -75,6 +79,7 @@ pub(crate) struct Stage {
     network: Option<Proxy>,
     clock: Option<(Whose, FakeClock)>,
     producers: Vec<Process>,
+    witness: Option<JoinHandle<()>>,
     journal: Journal,
     dir: PathBuf,
     seed: u64,
@@ -146,6 +151,7 @@ impl Stage {
             clock,
             server,
             producers: Vec::new(),
+            witness: None,
             journal: Journal::open(&dir, "harness"),
             dir,
             seed,
@@ -208,6 +214,17 @@ impl Stage {
             let producer = Process::start("producer", &terms.name, &terms, &self.dir, &[]);
             self.producers.push(producer);
         }
+        let terms = plain::Terms {
+            name: "plain".into(),
+            url: self.url.clone(),
+            journals: self.dir.clone(),
+            seed: self.seed,
+            stories_a_second: stories_a_second * KEYS_TO_JOBS,
+            names_times: !matches!(self.clock, Some((Whose::Redis, _))),
+        };
+        let program = Process::start("plain", &terms.name, &terms, &self.dir, &[]);
+        self.producers.push(program);
+        self.witness = Some(witness::start(self.server.url(), &self.dir));
     }
 
     /// Asks the producers to end, and waits for their last calls.
@@ -219,6 +236,9 @@ impl Stage {
     pub(crate) async fn stop_working(&mut self) -> Vec<String> {
         let workers = self.workers.iter_mut();
         let mut wrong = stop_all(workers.filter_map(|slot| slot.process.take())).await;
+        if let Some(witness) = self.witness.take() {
+            witness.abort();
+        }
         if let Some((_, daemons)) = &mut self.daemons {
             let living: Vec<Process> = daemons.drain(..).flatten().collect();
             living.iter().for_each(|one| one.signal(Signal::TERM));
@@ -338,7 +358,7 @@ impl Stage {
     pub(crate) async fn drain(&mut self, client: &Client) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let rest = match kept::still_to_do(client).await {
+            let rest = match self.still_to_do(client).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(rest)) => rest,
                 Err(error) => error.to_string(),
@@ -348,6 +368,16 @@ impl Stage {
             }
             self.live_for(Duration::from_millis(50)).await;
         }
+    }
+
+    async fn still_to_do(
+        &self,
+        client: &Client,
+    ) -> Result<Option<String>, Box<dyn std::error::Error>> {
+        if let Some(rest) = kept::still_to_do(client).await? {
+            return Ok(Some(rest));
+        }
+        agreed::disagreement(client, &mut self.redis().await?).await
     }
 
     // What can be done to the Redis of lists and streams.

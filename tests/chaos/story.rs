@@ -84,10 +84,16 @@ impl Call {
     /// The version that it stores, or brings back.
     pub(crate) fn version(&self) -> Option<Version> {
         match self.ask {
-            Ask::Schedule { version, .. } | Ask::Update { version } | Ask::Requeue { version } => {
-                Some(version)
-            }
-            Ask::Move | Ask::Cancel | Ask::Discard => None,
+            Ask::Schedule { version, .. }
+            | Ask::Update { version }
+            | Ask::Requeue { version }
+            | Ask::Set { version, .. } => Some(version),
+            Ask::Move
+            | Ask::Cancel
+            | Ask::Discard
+            | Ask::Expire { .. }
+            | Ask::Persist
+            | Ask::Delete => None,
         }
     }
 
@@ -133,15 +139,19 @@ impl Story {
         let mut wrong = Vec::new();
         wrong.extend(self.lost(kept, rollbacks));
         wrong.extend(self.after_cancel(rollbacks));
-        wrong.extend(self.strangers());
-        wrong.extend(
-            self.overlaps()
-                .flat_map(|(older, newer)| unfenced(older, newer)),
-        );
-        wrong.extend(self.failed());
+        wrong.extend(self.faults_of_any());
         if rollbacks.is_empty() {
             wrong.extend(self.undead(kept));
         }
+        wrong
+    }
+
+    /// What must not be of any job, however it came to be.
+    pub(crate) fn faults_of_any(&self) -> Vec<Wrong> {
+        let mut wrong: Vec<Wrong> = self.strangers().into_iter().collect();
+        let overlaps = self.overlaps();
+        wrong.extend(overlaps.flat_map(|(older, newer)| unfenced(older, newer)));
+        wrong.extend(self.failed());
         wrong
     }
 

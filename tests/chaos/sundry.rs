@@ -41,6 +41,7 @@ pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
         loop {
             let _ = producer.client.prefix(IDLE).pause().await;
             let _ = producer.client.prefix(IDLE).resume().await;
+            let _ = producer.client.prefix(IDLE).keep_history(100).await;
             sleep(PAUSE).await;
         }
     };
@@ -133,6 +134,7 @@ async fn look(client: &Client, kind: &str) -> Result<()> {
     let page = client.list(kind, JobState::Pending).limit(10).await?;
     if let Some(job) = page.jobs.first() {
         client.get(job.key()).await?;
+        client.story(job.key()).await?;
     }
     client.audit(kind).await?;
     client.instances().await?;

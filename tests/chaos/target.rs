@@ -6,6 +6,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::daemons::{DAEMONS, Ports};
+use crate::plain::{CANCEL, RUN};
 use crate::worker::LEASE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +82,18 @@ impl Ways {
     pub(crate) fn config(&self, number: usize) -> String {
         let lease = LEASE.as_secs();
         let url = &self.outlet;
+        // As the workers of the other scenarios: so many attempts that a fault does not use them
+        // up.
+        let route = |pattern: String, target: &str| {
+            format!(
+                "[[route]]\npattern = \"{pattern}\"\nlease = \"{lease}s\"\n\
+                 retry = {{ fixed = \"100ms\", attempts = 1000 }}\ntarget = {target}\n"
+            )
+        };
+        let adopting = |target: &str| {
+            let run = route(format!("{RUN}:*"), target) + "adoption = \"run\"\n";
+            run + &route(format!("{CANCEL}:*"), target) + "adoption = \"cancel\"\n"
+        };
         // No more than consumers of an unoptimised build finish in so short a lease: it runs while
         // a document waits in a list, and is extended for each entry that waits in a stream.
         let out = |outlet: &str| format!("{{ {outlet} }}\nconcurrency = 100");
@@ -102,16 +115,13 @@ impl Ways {
             Target::Classic => {
                 let port = self.classic.0[number];
                 return format!(
-                    "[classic]\nlisten = \"127.0.0.1:{port}\"\nprefix = \"{PREFIX}\"\n\
-                     ttr = \"{lease}s\"\n"
+                    "{}[classic]\nlisten = \"127.0.0.1:{port}\"\nprefix = \"{PREFIX}\"\n\
+                     ttr = \"{lease}s\"\n",
+                    // It has no keys of its own that could be adopted.
+                    adopting("\"pull\"")
                 );
             }
         };
-        // As the workers of the other scenarios: so many attempts that a fault does not use them
-        // up.
-        format!(
-            "[[route]]\npattern = \"{PREFIX}:*:*\"\nlease = \"{lease}s\"\n\
-             retry = {{ fixed = \"100ms\", attempts = 1000 }}\ntarget = {target}\n"
-        )
+        route(format!("{PREFIX}:*:*"), &target) + &adopting(&target)
     }
 }

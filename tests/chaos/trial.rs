@@ -20,9 +20,10 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
     let gauge = Gauge::start();
     match try_to_play(scenario, &dir, seed, span).await {
         Ok(end) => {
-            let mut row = checker::check(scenario.name, &dir, &end.kept, &end.leases.lapsed);
+            let strain = gauge.stop();
+            let mut row = checker::check(scenario.name, &dir, &end.kept, &end.leases, &strain);
             row.leases += end.leases.wrong.len();
-            row.strain = gauge.stop();
+            row.strain = strain;
             row.violations.extend(end.leases.wrong);
             row.violations.extend(end.wrong);
             scenario.expect(&mut row);
@@ -66,7 +67,8 @@ async fn try_to_play(
     let client = stage.client().await?;
     wrong.extend(stage.drain(&client).await.err());
     wrong.extend(stage.stop_working().await);
-    let kept = Kept::read(&client).await;
+    let mut redis = stage.redis().await.map_err(|error| error.to_string())?;
+    let kept = Kept::read(&client, &mut redis).await;
     let kept = kept.map_err(|error| format!("what is left cannot be read: {error:?}"))?;
     let logs = stage.kept_logs().map_err(|error| error.to_string())?;
     let leases = leases::read(&logs)?;

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyfall::{Client, Handler, Job, Json, Outcome, RetryPolicy, Router, Worker};
+use keyfall::{Client, Handler, Job, Json, MissingKey, Outcome, RetryPolicy, Router, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{Journal, What};
 use crate::order::{Order, Plan};
+use crate::plain::{CANCEL, RUN};
 use crate::process;
 use crate::settled::Settlements;
 
@@ -46,11 +47,12 @@ async fn work(terms: &Terms) {
         }
     };
     let policy = RetryPolicy::fixed(Duration::from_millis(100)).expect("it is valid");
-    let router = Router::new().route(
-        "chaos:load:*:{id}",
-        // So many that a fault does not use them up.
-        handler(journal).retry(policy.attempts(1000)),
-    );
+    // So many that a fault does not use them up.
+    let route = || handler(journal.clone()).retry(policy.clone().attempts(1000));
+    let router = Router::new()
+        .route("chaos:load:*:{id}", route())
+        .route(&format!("{RUN}:*"), route().adopt(MissingKey::Run))
+        .route(&format!("{CANCEL}:*"), route().adopt(MissingKey::Cancel));
     Worker::new(client, router)
         .lease(LEASE)
         .concurrency(512)

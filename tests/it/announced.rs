@@ -1,7 +1,7 @@
 //! Whether Redis announces expired keys: merged, looked up again, and done without.
 
 use keyfall::embedded::Embedded;
-use keyfall::{Job, Router, Source};
+use keyfall::{Router, Source};
 
 use crate::log::Log;
 use crate::runs::{Runs, eventually, recorder};
@@ -103,13 +103,15 @@ async fn a_user_who_may_not_configure_redis_gets_every_job_run_and_is_told_once_
     let site = Site::at(&url, "crash-acl").await;
     let (note, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
-    for (number, key) in site.keys(10).enumerate() {
-        let delay = ms(200 + 60 * number as u64);
-        site.client.schedule(key, "").after(delay).await.unwrap();
-    }
-    let sources: Vec<Source> = runs.take(10).await.iter().map(Job::source).collect();
-    assert!(!sources.contains(&Source::Event), "{sources:?}");
-    assert!(sources.contains(&Source::Pacer), "{sources:?}");
+    // On a machine that is busy for 200 ms, the reconciler overtakes the pacer.
+    eventually("the pacer is the first to find one", async || {
+        let key = site.key(rand::random::<u32>());
+        site.client.schedule(&key, "").after(ms(200)).await.unwrap();
+        let source = runs.next().await.source();
+        assert_ne!(source, Source::Event);
+        (source == Source::Pacer).then_some(())
+    })
+    .await;
     eventually("it is told", async || {
         (!log.warnings().is_empty()).then_some(())
     })

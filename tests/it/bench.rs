@@ -51,6 +51,16 @@ fn all_phases_come_to_a_figure_in_one_object() {
         "burst_redis_cpu_us_per_job",
         "redis_cpu_us_per_job",
         "idle_commands_per_s",
+        "heartbeats.plain.per_s",
+        "heartbeats.plain.redis_cpu_us",
+        "heartbeats.per_s",
+        "heartbeats.redis_cpu_us",
+        "heartbeats.commands",
+        "heartbeats.bytes",
+        "heartbeats.reschedule.per_s",
+        "heartbeats.paced.redis_cpu_us",
+        "heartbeats.paced.commands",
+        "heartbeats.silent_ms.p50",
         "http_schedule_jobs_per_s",
         "http_batch_jobs_per_s",
         "http_pull_jobs_per_s",
@@ -78,6 +88,7 @@ fn all_phases_come_to_a_figure_in_one_object() {
     assert!(number(&object, "commands_per_job") > 1.0, "{object}");
     assert!(number(&object, "claims_per_job") >= 1.0, "{object}");
     assert_eq!(number(&object, "early"), 0.0);
+    assert_eq!(number(&object, "heartbeats.false_alarms"), 0.0);
     let lateness = ["p50", "p90", "p99", "p999", "max"];
     let lateness = lateness.map(|share| number(&object, &format!("lateness_ms.{share}")));
     assert!(lateness.is_sorted() && lateness[0] > 0.0, "{lateness:?}");

@@ -48,6 +48,7 @@ both_ways! {
     dead_letters_are_listed_requeued_and_deleted on "cmd_dead";
     pause_and_resume_name_the_kinds on "cmd_pause";
     audit_ends_well_only_if_all_is_well on "cmd_audit";
+    why_tells_the_story_and_history_how_much_is_kept on "cmd_why";
 }
 
 async fn schedule_takes_terms_times_and_payloads(site: Site) {
@@ -598,5 +599,102 @@ async fn a_token_and_a_ca_lead_to_a_daemon_that_asks_for_them() {
     Ran::of(untrusting).await.fails(1, "`--ca-file`");
     folder.write("ca.pem", "no certificate");
     run("count", &reader).await.fails(2, "holds no certificate");
+    site.assert_balanced().await;
+}
+
+async fn why_tells_the_story_and_history_how_much_is_kept(site: Site) {
+    let key = site.key(1);
+    let ran = site.run(&format!("why {key}")).await;
+    ran.fails(3, "knows of none");
+    site.client.schedule(&*key, "").after(HOUR).await.unwrap();
+    site.client.cancel(&*key).await.unwrap();
+    site.client.schedule(&*key, "").after(HOUR).await.unwrap();
+    let ran = site.run(&format!("why {key} --zone Asia/Tokyo")).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(lines.len(), 6, "{ran:?}");
+    assert!(lines[0].contains("  scheduled by "), "{ran:?}");
+    assert!(lines[1].contains("  cancelled by "), "{ran:?}");
+    assert_eq!(lines[3], "now pending:");
+    assert!(lines[4].starts_with("  it is due "), "{ran:?}");
+    assert!(lines[4].contains(", in "), "{ran:?}");
+    assert!(lines[5].contains("nobody who lives has a route"), "{ran:?}");
+    let story = site.run(&format!("why {key} --json")).await.value();
+    let what: Vec<&Value> = story["happenings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["what"])
+        .collect();
+    assert_eq!(what, ["scheduled", "cancelled", "scheduled"]);
+    assert_eq!(story["state"], "pending");
+    assert_eq!(story["waits"][0]["for"], "due");
+    assert_eq!(story.get("gap"), None);
+    let ran = site.run(&format!("why {key} --zone Mars")).await;
+    ran.fails(2, "Europe/Berlin");
+
+    let prefix = format!("{}:", site.kind());
+    let kept = site.run(&format!("history {prefix} --json")).await.value();
+    assert_eq!(kept["kinds"][0]["kind"], site.kind());
+    assert!(kept["kinds"][0]["entries"].as_u64().unwrap() > 0, "{kept}");
+    let off = site.run(&format!("history {prefix} --off")).await;
+    assert!(off.out.contains("off"), "{off:?}");
+    let ran = site.run(&format!("why {key}")).await;
+    assert!(
+        ran.out
+            .contains("is off: what is told comes from its record"),
+        "{ran:?}"
+    );
+    let kept = site
+        .run(&format!("history {prefix} --keep 70 --json"))
+        .await;
+    assert_eq!(kept.value()["kinds"][0]["entries"], 70);
+    let ran = site.run(&format!("history {prefix} --keep 1000001")).await;
+    ran.fails(2, "1000000 at the most");
+    let ran = site.run("history --off").await;
+    ran.fails(2, "say which jobs");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn tail_follows_what_is_done() {
+    let site = Site::new("cmd_tail").await;
+    for id in [1, 2] {
+        site.client
+            .schedule(site.key(id), "")
+            .after(HOUR)
+            .await
+            .unwrap();
+    }
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    command.args([
+        "tail",
+        "cmd_tail:",
+        "-n",
+        "1",
+        "--what",
+        "scheduled,cancelled",
+    ]);
+    command.args(["--json", "--redis-url", &site.url]);
+    let tail = crate::process::Process::spawn(command);
+    let line =
+        |tail: &crate::process::Process| -> Value { serde_json::from_str(&tail.line()).unwrap() };
+    assert_eq!(line(&tail)["key"], site.key(2));
+    site.client
+        .reschedule(site.key(1))
+        .after(2 * HOUR)
+        .await
+        .unwrap();
+    site.client.cancel(site.key(1)).await.unwrap();
+    let told = line(&tail);
+    assert_eq!(
+        (&told["what"], &told["key"]),
+        (&json!("cancelled"), &json!(site.key(1)))
+    );
+    drop(tail);
+    let ran = site.run("tail --what exploded").await;
+    ran.fails(2, "scheduled, replaced");
+    let site = site.through_a_daemon();
+    site.run("tail").await.fails(2, "--redis-url");
     site.assert_balanced().await;
 }

@@ -141,8 +141,8 @@ async fn jobs_are_scheduled_announced_and_run_over_tls() {
     let route = handler.retry(RetryPolicy::fixed(ms(50)).unwrap());
     let router = Router::new().route("encrypted:it:job:{id}", route);
     let worker = Running::start(keyfall::Worker::new(client.clone(), router));
+    worker.ready().await;
     let mut heard = 0;
-    // The first may be due before the worker listens.
     for id in 0..5 {
         let key = format!("encrypted:it:job:{id}");
         client.schedule(key, "").after(ms(300)).await.unwrap();

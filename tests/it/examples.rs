@@ -15,14 +15,17 @@ use crate::site::shared_redis;
 #[allow(dead_code, reason = "its `main` runs as a process")]
 mod handlers;
 
-/// All of them, each with a test in this module, but for `worker`: it is what other modules kill.
-const EXAMPLES: [&str; 8] = [
+/// All of them, each with a test in this module, but for `traced`, which is one of
+/// `http::traces`, and `worker`, which is what other modules kill.
+const EXAMPLES: [&str; 10] = [
+    "dead_man",
     "handlers",
     "layers",
     "order_timeout",
     "payment_notice",
     "producer",
     "refund",
+    "traced",
     "web_service",
     "worker",
 ];
@@ -33,8 +36,9 @@ fn every_example_is_tested_and_in_the_readme_and_says_how_to_run_it() {
     let mut files: Vec<String> = std::fs::read_dir(root.join("examples"))
         .unwrap()
         .map(|file| file.unwrap().file_name().into_string().unwrap())
-        // Those in other languages are proved by `http::examples`, `classic` and `make consumers`.
-        .filter(|name| !["http", "classic", "consumers"].contains(&&**name))
+        // Those in other languages are proved by `http::examples`, `classic`,
+        // `adopting::languages` and `make consumers`.
+        .filter(|name| !["http", "classic", "adoption", "consumers"].contains(&&**name))
         .collect();
     files.sort_unstable();
     assert_eq!(files, EXAMPLES.map(|name| format!("{name}.rs")));
@@ -102,6 +106,24 @@ async fn handlers_with_state() {
     );
     assert_ended("app1:trial:remind", 1).await;
     assert_ended("app1:trial:end", 1).await;
+}
+
+#[tokio::test]
+async fn dead_man() {
+    let lines = played("dead_man");
+    assert_in_order(
+        &lines,
+        &[
+            "web-1 begins to beat",
+            "web-2 begins to beat",
+            "web-1 is silent",
+            "web-1 begins to beat",
+            "web-1 is retired",
+            "web-2 is retired",
+            "nobody else was silent",
+        ],
+    );
+    assert_ended("app1:host:silent", 1).await;
 }
 
 #[tokio::test]

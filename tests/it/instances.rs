@@ -46,10 +46,10 @@ fn named_in_claims(lines: &mut mpsc::UnboundedReceiver<String>) -> usize {
     while let Ok(line) = lines.try_recv() {
         let words: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
         let is_claim = words.first() == Some(&"EVALSHA")
-            && words.get(2) == Some(&"6")
+            && words.get(2) == Some(&"7")
             && words[5].ends_with(":leased");
         if is_claim {
-            named += words.len() - 13;
+            named += words.len() - 16;
         }
     }
     named

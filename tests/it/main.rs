@@ -13,6 +13,8 @@
 //! | [`letters`] | dead letters: looked at, requeued, deleted |
 //! | [`limits`] | what is refused, with the rule and the remedy |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
+//! | [`alerts`] | what a daemon tells of dead letters and late starts, by jobs |
+//! | [`hooks`] | who is told of dead letters before they are, and of late starts |
 //! | [`handing_over`] | jobs that a handler hands to somebody else |
 //! | [`lists`] | jobs that go into a Redis list, and come again until they are acknowledged |
 //! | [`streams`] | jobs that go into a Redis stream, and what its group says of them |
@@ -23,7 +25,11 @@
 //! | [`outages`] | a Redis that is killed, hangs or cuts connections |
 //! | [`weather`] | every sort of outage: said once, survived, made good |
 //! | [`servers`] | what the bare server does, and where versions differ |
+//! | [`keyspace`] | what a server announces of each command that changes a key |
+//! | [`adopting`] | plain Redis commands schedule, postpone and cancel |
+//! | [`functions`] | Redis functions: any client schedules, cancels and looks up |
 //! | [`announced`] | notification flags: merged, looked up again, done without |
+//! | [`doctor`] | what is wrong is found, and nothing else; each remedy works as it is written |
 //! | [`refused`] | what is refused, by whom, and what the error says |
 //! | [`encrypted`] | TLS: what it takes to connect, and what is said if it fails |
 //! | [`rights`] | the ACL users of `acl.conf`: exactly what is needed |
@@ -34,6 +40,7 @@
 //! | [`damage`] | what is stored is damaged or deleted by hand while a worker runs |
 //! | [`extremes`] | the largest, the oddest and the most: payloads, keys, errors, dead letters |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
+//! | [`telling`] | what the history tells: followed as it happens, and of one job |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`pulling`] | consumers that pull: jobs wait until somebody asks, and are theirs then |
 //! | [`callbacks`] | jobs that go to HTTP servers, which misbehave |
@@ -47,8 +54,10 @@
 //! | [`bench`] | `keyfall bench` measures what it says, and leaves nothing behind |
 //! | [`config`] | `keyfall config` and `keyfall token`: what they print, refuse and leave |
 //! | [`commands`] | each command of the operator: what it does, its JSON, its exit codes |
+//! | [`topology`] | more than one server: sentinels |
 //! | [`transfer`] | export and import |
 //! | [`terminal`] | what they ask and show at a terminal: prompts, tables, colours, bars |
+//! | [`top`] | `keyfall top`, in a terminal multiplexer |
 //! | [`dev`] | `keyfall dev` keeps a Redis whose data outlive it |
 //! | [`demo`] | the `keyfall` binary keeps its word and leaves nothing behind |
 //!
@@ -58,6 +67,8 @@
 //! machine everything is late, and has to be right all the same.
 #![cfg(unix)]
 
+mod adopting;
+mod alerts;
 mod announced;
 mod auditing;
 mod backlog;
@@ -74,15 +85,19 @@ mod crowding;
 mod damage;
 mod demo;
 mod dev;
+mod doctor;
 mod encrypted;
 mod examples;
 mod extremes;
 mod firing;
 mod folder;
+mod functions;
 mod handing_over;
+mod hooks;
 mod http;
 mod instances;
 mod journal;
+mod keyspace;
 mod killed;
 mod layers;
 mod letters;
@@ -111,8 +126,11 @@ mod steps;
 mod strangers;
 mod streams;
 mod successors;
+mod telling;
 mod terminal;
 mod terms;
+mod top;
+mod topology;
 mod transfer;
 mod version;
 mod weather;

@@ -203,6 +203,17 @@ async fn a_server_that_cannot_carry_keyfall_is_refused_with_the_remedy() {
 }
 
 #[tokio::test]
+async fn a_primary_without_its_replicas_says_which_setting_refuses_writes() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "crash-alone").await;
+    let least = "min-replicas-to-write";
+    let () = site.command(&["CONFIG", "SET", least, "1"]).await;
+    let error = site.client.schedule(site.key("1"), "").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+    assert!(error.to_string().contains(least), "{error}");
+}
+
+#[tokio::test]
 async fn a_redis_that_is_full_refuses_new_jobs_and_runs_those_it_has() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "crash-full").await;

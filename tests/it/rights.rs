@@ -2,23 +2,42 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use keyfall::doctor::{Diagnosis, Severity};
 use keyfall::embedded::Embedded;
 use keyfall::{
-    Cancelled, Client, Handler, Job, JobState, NewJob, Outcome, RetryPolicy, Router, Worker,
+    Cancelled, Client, Handler, Job, JobState, MissingKey, NewJob, Outcome, RetryPolicy, Router,
+    Tidings, What, Worker,
 };
 
 use crate::log::Log;
 use crate::runs::eventually;
-use crate::site::{HOUR, Running, Site, ms};
+use crate::shell::{Ran, keyfall};
+use crate::site::{HOUR, Running, Site, connect, ms};
+use crate::version::Version;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/acl.conf");
 
 const KIND: &str = "app1:it:job";
 
+/// What those need more who look after jobs.
+const OPERATORS: [&str; 8] = [
+    "+zrevrange",
+    "+hstrlen",
+    "+hscan",
+    "+zscan",
+    "+xrange",
+    "+xrevrange",
+    "+xread",
+    "+unlink",
+];
+
 /// The rules of a user of the file, without the name.
 fn rules(user: &str) -> Vec<String> {
     let file = std::fs::read_to_string(FILE).unwrap();
-    let mut lines = file.lines().filter_map(|line| line.strip_prefix("user "));
+    // Those that not every server knows are comments.
+    let lines = file.lines().map(|line| line.trim_start_matches("# "));
+    let mut lines = lines.filter_map(|line| line.strip_prefix("user "));
     let line = lines.find(|line| line.starts_with(user)).unwrap();
     line.split(' ').skip(1).map(str::to_owned).collect()
 }
@@ -276,17 +295,249 @@ async fn the_rules_of_a_worker_suffice_and_none_can_be_left_out() {
     assert_eq!(unnoticed, [""; 0]);
 }
 
+/// The kind whose keys the adopter of the file adopts.
+const ADOPTED: &str = "app1:trans:notice";
+
+/// A worker that adopts, at work.
+async fn adopter(client: &Client) -> Result<Running, String> {
+    let handler = async |job: Job| match (job.key().id(), job.attempt()) {
+        ("retry", 1) => Outcome::retry("not yet"),
+        _ => Outcome::Done,
+    };
+    let route = handler
+        .adopt(MissingKey::Cancel)
+        .retry(RetryPolicy::fixed(ms(50)).unwrap());
+    let router = Router::new().route(&format!("{ADOPTED}:{{id}}"), route);
+    let worker = Running::start(Worker::new(client.clone(), router));
+    eventually("it starts, or does not", async || {
+        (worker.is_over() || worker.is_ready()).then_some(())
+    })
+    .await;
+    match worker.is_over() {
+        true => Err(worker.ended().await.unwrap_err().to_string()),
+        false => Ok(worker),
+    }
+}
+
 #[tokio::test]
-async fn who_looks_after_jobs_needs_the_four_rules_more_that_the_file_names() {
+async fn the_rules_of_an_adopter_suffice_and_whoever_lacks_one_does_not_start() {
+    let scene = Scene::set().await;
+    let log = Log::read();
+    let admin = &scene.admin;
+    let flags = ["CONFIG", "SET", "notify-keyspace-events", "ExKg$"];
+    let () = admin.command(&flags).await;
+    let id = |id: &str| format!("{ADOPTED}:{id}");
+    // What was there before, what comes, and what is no string.
+    let () = admin
+        .command(&["SET", &id("before"), "v", "EX", "900"])
+        .await;
+    let url = scene.url("keyfall-adopter", "change-me-three");
+    let worker = adopter(&Client::connect(&url).await.unwrap())
+        .await
+        .unwrap();
+    let () = admin
+        .command(&["SET", &id("retry"), "v", "EX", "900"])
+        .await;
+    let () = admin.command(&["RPUSH", &id("list"), "v"]).await;
+    let () = admin.command(&["EXPIRE", &id("list"), "900"]).await;
+    for id in ["before", "retry", "list"].map(id) {
+        admin.reaches(&id, JobState::Pending).await;
+        let () = admin.command(&["PEXPIRE", &id, "100"]).await;
+    }
+    eventually("all have ended", async || {
+        let stats = admin.client.stats(ADOPTED).await.unwrap();
+        ((stats.done, stats.buried) == (2, 1)).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    let warnings = log.warnings();
+    let others = warnings
+        .iter()
+        .filter(|line| !line.contains("held no string"));
+    assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
+    admin.assert_balanced().await;
+
+    let ours = grants("keyfall-worker");
+    let theirs = grants("keyfall-adopter");
+    for rule in theirs.iter().filter(|rule| !ours.contains(rule)) {
+        let url = scene.without("keyfall-adopter", rule).await;
+        let refused = adopter(&Client::connect(&url).await.unwrap()).await;
+        let error = refused.map(|_| ()).unwrap_err();
+        assert!(error.contains(rule), "without {rule}: {error}");
+    }
+    // A rule for more of the names is no rule for a pattern.
+    let url = scene
+        .without("keyfall-adopter", "&__keyspace@0__:app1:trans:notice:*")
+        .await;
+    let more = ["ACL", "SETUSER", "limited", "&__keyspace@0__:app1:*"];
+    let () = admin.command(&more).await;
+    let refused = adopter(&Client::connect(&url).await.unwrap()).await;
+    assert!(
+        refused
+            .map(|_| ())
+            .unwrap_err()
+            .contains("&__keyspace@0__:app1:trans:notice:*")
+    );
+}
+
+#[tokio::test]
+async fn the_doctor_says_which_rule_an_adopter_lacks() {
+    let scene = Scene::set().await;
+    let client = Client::connect(&scene.server.url()).await.unwrap();
+    let worker = adopter(&client).await.unwrap();
+    let look = async |url: String| {
+        eventually("somebody adopts", async || {
+            let live = scene.admin.client.instances().await.unwrap();
+            live.iter().any(|one| !one.adopts.is_empty()).then_some(())
+        })
+        .await;
+        let diagnosis = diagnosed(&scene, &url).await;
+        let mut findings = diagnosis.findings.into_iter();
+        findings.find(|it| it.check.id == "rights-adopt").unwrap()
+    };
+    for (user, password, severity) in [
+        ("keyfall-producer", "change-me", Severity::Info),
+        ("keyfall-worker", "change-me-too", Severity::Info),
+        ("keyfall-adopter", "change-me-three", Severity::Ok),
+    ] {
+        let found = look(scene.url(user, password)).await;
+        assert_eq!(found.severity, severity, "{user}: {found}");
+    }
+    let ours = grants("keyfall-worker");
+    let theirs = grants("keyfall-adopter");
+    for rule in theirs.iter().filter(|rule| !ours.contains(rule)) {
+        let found = look(scene.without("keyfall-adopter", rule).await).await;
+        assert_eq!(found.severity, Severity::Error, "without {rule}: {found}");
+        let remedy = found.remedy.as_deref().unwrap_or_default();
+        assert!(remedy.contains(rule), "without {rule}: {found}");
+    }
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn who_may_not_read_the_history_is_told_what_it_takes() {
+    let scene = Scene::set().await;
+    let client = &scene.admin.client;
+    client.schedule(key("1"), "").after(HOUR).await.unwrap();
+    let url = scene.url("keyfall-worker", "change-me-too");
+    let mut why = keyfall(&["why", &key("1")]);
+    why.env("KEYFALL_REDIS_URL", &url);
+    let ran = Ran::of(why).await;
+    assert_ne!(ran.code, 0, "{ran:?}");
+    for hint in ["acl.conf", "keyfall doctor", "rights-look"] {
+        assert!(ran.err.contains(hint), "{ran:?}");
+    }
+}
+
+/// What the doctor makes of a user, on a server with one job.
+async fn diagnosed(scene: &Scene, url: &str) -> Diagnosis {
+    let client = &scene.admin.client;
+    client.schedule(key("1"), "").after(HOUR).await.unwrap();
+    client.cancel(key("1")).await.unwrap();
+    Client::builder(url).diagnose().await.unwrap()
+}
+
+/// What is told of the rights.
+fn of_rights(diagnosis: &Diagnosis) -> Vec<(&str, Severity)> {
+    let findings = diagnosis.findings.iter();
+    let rights = findings.filter(|it| it.check.id.starts_with("rights-"));
+    rights.map(|it| (it.check.id, it.severity)).collect()
+}
+
+#[tokio::test]
+async fn the_doctor_works_with_each_user_and_says_which_rule_is_missing() {
+    let scene = Scene::set().await;
+    for (user, password, runs) in [
+        ("keyfall-producer", "change-me", Severity::Info),
+        ("keyfall-worker", "change-me-too", Severity::Ok),
+    ] {
+        let diagnosis = diagnosed(&scene, &scene.url(user, password)).await;
+        let expected = [
+            ("rights-schedule", Severity::Ok),
+            ("rights-run", runs),
+            ("rights-adopt", Severity::Info),
+            ("rights-look", Severity::Info),
+        ];
+        assert_eq!(of_rights(&diagnosis), expected, "{diagnosis:#?}");
+        // On a busy machine everything is far away.
+        let rest = diagnosis
+            .findings
+            .iter()
+            .filter(|it| it.check.id != "round-trip");
+        let worst = rest.map(|it| it.severity).max();
+        assert_eq!(worst, Some(Severity::Info), "{diagnosis:#?}");
+        let mut unseen = diagnosis.findings.iter().filter(|it| !it.is_seen);
+        assert!(unseen.all(|it| it.found.contains("ACL") || it.found.contains("NOPERM")));
+        for rule in grants(user) {
+            let url = scene.without(user, &rule).await;
+            let diagnosis = diagnosed(&scene, &url).await;
+            let errors = diagnosis
+                .findings
+                .iter()
+                .filter(|it| it.severity > Severity::Info);
+            let remedies: Vec<&str> = errors.filter_map(|it| it.remedy.as_deref()).collect();
+            let named = |remedy: &&str| remedy.contains(rule.trim_end_matches('*'));
+            assert!(
+                remedies.iter().any(named),
+                "{user} without {rule}: {diagnosis:#?}"
+            );
+        }
+    }
+    for rule in OPERATORS {
+        let _ = scene.without("keyfall-worker", "").await;
+        let mut args = vec!["ACL", "SETUSER", "limited"];
+        args.extend(OPERATORS.iter().filter(|it| **it != rule));
+        let () = scene.admin.command(&args).await;
+        let diagnosis = diagnosed(&scene, &scene.url("limited", "word")).await;
+        let findings = &mut diagnosis.findings.iter();
+        let look = findings.find(|it| it.check.id == "rights-look").unwrap();
+        let remedy = look.remedy.as_deref().unwrap_or_default();
+        assert!(remedy.contains(rule), "without {rule}: {look}");
+    }
+    // Nothing was changed by all that was tried.
+    let keys: Vec<String> = scene.admin.command(&["KEYS", "app1:*"]).await;
+    assert_eq!(keys, [""; 0]);
+    // Not even the schema, which was flushed.
+    let schema: Option<String> = scene
+        .admin
+        .command(&["HGET", "keyfall:meta", "schema"])
+        .await;
+    assert_eq!(schema, None);
+    scene.admin.assert_balanced().await;
+}
+
+/// One who may see neither `INFO` nor `CONFIG`, which is told of checks in turn.
+#[tokio::test]
+async fn what_may_not_be_seen_for_several_reasons_is_said_once_for_each() {
+    let scene = Scene::set().await;
+    let url = scene.without("keyfall-producer", "+info").await;
+    let mut doctor = keyfall(&["doctor"]);
+    doctor.env("KEYFALL_REDIS_URL", &url);
+    let ran = Ran::of(doctor).await;
+    let lines = ran.out.lines();
+    let mut reasons: Vec<&str> = lines
+        .filter_map(|it| it.split_once(": not seen: "))
+        .map(|it| it.1)
+        .collect();
+    assert!(reasons.len() > 1, "{ran:?}");
+    reasons.sort_unstable();
+    let said = reasons.len();
+    reasons.dedup();
+    assert_eq!(reasons.len(), said, "{ran:?}");
+}
+
+#[tokio::test]
+async fn who_looks_after_jobs_needs_the_rules_more_that_the_file_names() {
     let scene = Scene::set().await;
     let mut args = vec!["ACL", "SETUSER", "operator", "on", ">word", "resetchannels"];
     let worker = grants("keyfall-worker");
     args.extend(worker.iter().map(String::as_str));
-    args.extend(["+zrevrange", "+hstrlen", "+hscan", "+zscan"]);
+    args.extend(OPERATORS);
     let () = scene.admin.command(&args).await;
     let client = Client::connect(&scene.url("operator", "word"))
         .await
         .unwrap();
+    let mut tail = client.tail().last(1000);
     let handler = async || Outcome::bury("no");
     let router = Router::new().route(&format!("{KIND}:{{id}}"), handler);
     let worker = Running::start(Worker::new(client.clone(), router));
@@ -311,8 +562,139 @@ async fn who_looks_after_jobs_needs_the_four_rules_more_that_the_file_names() {
     assert_eq!(all().postpone().by(HOUR).await.unwrap().done, 3);
     assert_eq!(all().cancel().await.unwrap().done, 3);
     all().resume().await.unwrap();
+    let mut told = Vec::new();
+    while told.last() != Some(&What::Resumed) {
+        match tail.next().await.unwrap() {
+            Tidings::Happened(it) => told.push(it.what),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(told[0], What::Scheduled);
+    all().keep_history(0).await.unwrap();
+    assert_eq!(client.history_kept(KIND).await.unwrap(), 0);
     assert!(client.audit(KIND).repair().await.unwrap().is_clean());
     assert!(client.instances().await.unwrap().is_empty());
     assert!(client.unrouted().await.unwrap().is_empty());
     scene.admin.assert_balanced().await;
+}
+
+/// All that a caller of functions does, on a server where a job `runs`. What came out worse than it
+/// should is an error, too.
+async fn call(scene: &Scene, url: &str) -> Result<(), String> {
+    let admin = &scene.admin;
+    let wakes = redis::Client::open(&*admin.url).unwrap();
+    let mut wakes = wakes.get_async_pubsub().await.unwrap();
+    wakes.subscribe("keyfall:wake:0").await.unwrap();
+    let redis = connect(url).await;
+    let calls = async |words: &str, expected: &str| -> Result<(), String> {
+        let mut cmd = redis::Cmd::new();
+        for word in words.split(' ') {
+            cmd.arg(word);
+        }
+        let answer: Result<redis::Value, _> = cmd.query_async(&mut redis.clone()).await;
+        let answer = format!("{:?}", answer.map_err(|error| error.to_string())?);
+        let is_fine = answer.contains(expected) && !answer.contains("unarmed");
+        is_fine.then_some(()).ok_or(answer)
+    };
+    calls(
+        "FCALL keyfall_schedule 1 app1:it:new:1 x EX 3600",
+        "created",
+    )
+    .await?;
+    calls(
+        "FCALL keyfall_schedule 1 app1:it:job:1 x EX 3600",
+        "created",
+    )
+    .await?;
+    calls(
+        "FCALL keyfall_schedule 1 app1:it:job:1 x EX 7200 CALL c",
+        "replaced",
+    )
+    .await?;
+    let left: u64 = admin.command(&["TTL", &key("1")]).await;
+    if left < 5400 {
+        return Err("the trigger was not moved".into());
+    }
+    calls("FCALL_RO keyfall_get 1 app1:it:job:1", "pending").await?;
+    calls("FCALL keyfall_cancel 1 app1:it:job:1", "cancelled").await?;
+    let is_there: bool = admin.command(&["EXISTS", &key("1")]).await;
+    if is_there {
+        return Err("the trigger is still there".into());
+    }
+    calls(
+        "FCALL keyfall_schedule 1 app1:it:job:runs x EX 3600",
+        "succeeds",
+    )
+    .await?;
+    calls("FCALL_RO keyfall_get 1 app1:it:job:runs", "running").await?;
+    calls("FCALL keyfall_cancel 1 app1:it:job:runs", "running").await?;
+    let history = "keyfall:{app1:it:job/0}:history";
+    let told: redis::Value = admin.command(&["XRANGE", history, "-", "+"]).await;
+    if !format!("{told:?}").contains("fcall") {
+        return Err("the history does not tell of it".into());
+    }
+    let _: u64 = admin.command(&["PUBLISH", "keyfall:wake:0", "end"]).await;
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|it| it != "end") {
+        let message = wakes.on_message().next().await.unwrap();
+        heard.push(message.get_payload::<String>().unwrap());
+    }
+    let is_heard = |what: &str| heard.iter().any(|it| it.starts_with(what));
+    let is_heard = is_heard("kind app1:it:new") && is_heard("due app1:it:new/0");
+    is_heard.then_some(()).ok_or("nobody was woken".into())
+}
+
+#[tokio::test]
+async fn the_rules_of_those_who_call_functions_suffice_and_none_can_be_left_out() {
+    let scene = Scene::set().await;
+    if Version::of(&mut scene.admin.redis()).await < Version::Redis(7, 0) {
+        return;
+    }
+    let mut unnoticed = Vec::new();
+    for rule in ["".to_owned()].into_iter().chain(grants("keyfall-caller")) {
+        let url = scene.without("keyfall-caller", &rule).await;
+        scene.admin.client.functions().install().await.unwrap();
+        let schema = ["HSETNX", "keyfall:meta", "schema", "1"];
+        let _: u64 = scene.admin.command(&schema).await;
+        let runs = scene.running("runs").await;
+        match call(&scene, &url).await {
+            Ok(()) => unnoticed.push(rule),
+            Err(error) => assert_ne!(rule, "", "{error}"),
+        }
+        runs.drop_it().await;
+    }
+    assert_eq!(unnoticed, [""], "but for the one that lacks nothing");
+    scene.admin.assert_balanced().await;
+}
+
+/// All that an installer does.
+async fn install(scene: &Scene, url: &str) -> keyfall::Result<()> {
+    let functions = Client::builder(url).functions()?;
+    functions.install().await?;
+    functions.state().await?;
+    // A library that is loaded, and a database that was emptied.
+    let () = scene.admin.command(&["FLUSHALL"]).await;
+    functions.install().await?;
+    functions.remove().await.map(drop)
+}
+
+#[tokio::test]
+async fn the_rules_of_those_who_install_functions_suffice_and_none_can_be_left_out() {
+    let scene = Scene::set().await;
+    if Version::of(&mut scene.admin.redis()).await < Version::Redis(7, 0) {
+        return;
+    }
+    let mut unnoticed = Vec::new();
+    for rule in ["".to_owned()]
+        .into_iter()
+        .chain(grants("keyfall-installer"))
+    {
+        let url = scene.without("keyfall-installer", &rule).await;
+        let () = scene.admin.command(&["FUNCTION", "FLUSH"]).await;
+        match install(&scene, &url).await {
+            Ok(()) => unnoticed.push(rule),
+            Err(error) => assert_ne!(rule, "", "{error}"),
+        }
+    }
+    assert_eq!(unnoticed, [""], "but for the one that lacks nothing");
 }

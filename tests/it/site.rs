@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use keyfall::embedded::Embedded;
-use keyfall::{Client, JobState, JobView, Result, RetryPolicy, Router, Stats, Worker};
+use keyfall::{Client, JobState, JobView, Readiness, Result, RetryPolicy, Router, Stats, Worker};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
 use tokio::sync::oneshot;
@@ -52,11 +52,16 @@ impl Site {
 
     /// On a Redis of one's own.
     pub(crate) async fn at(url: &str, app: &str) -> Self {
+        Site::found_by(url, url, app).await
+    }
+
+    /// On a Redis that clients are told of in another way than what looks behind the curtain.
+    pub(crate) async fn found_by(url: &str, redis: &str, app: &str) -> Self {
         Site {
             app: app.to_owned(),
-            url: url.to_owned(),
+            url: redis.to_owned(),
             client: Client::connect(url).await.unwrap(),
-            redis: connect(url).await,
+            redis: connect(redis).await,
             daemon: None,
         }
     }
@@ -146,6 +151,7 @@ impl Site {
 
 /// A worker that runs.
 pub(crate) struct Running {
+    readiness: Readiness,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<()>>,
 }
@@ -153,14 +159,29 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn start(worker: Worker) -> Self {
         let (stop, stopped) = oneshot::channel();
+        let readiness = worker.readiness();
         let run = worker.run_until(async {
             // Told or dropped, it means the same.
             let _ = stopped.await;
         });
         Running {
+            readiness,
             stop,
             task: tokio::spawn(run),
         }
+    }
+
+    /// Waits until it hears what Redis announces.
+    pub(crate) async fn ready(&self) {
+        eventually("it is ready", async || {
+            self.readiness.is_ready().then_some(())
+        })
+        .await;
+    }
+
+    /// Whether it hears what Redis announces.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.readiness.is_ready()
     }
 
     /// Stops it gracefully.

@@ -84,7 +84,7 @@ async fn a_database_that_is_not_there_and_a_user_who_is_not_known_are_told() {
             other => {
                 let text = format!("{:?}", other.as_ref().unwrap_err());
                 assert!(!text.contains("geheim"), "{text}");
-                assert_refused(other, ErrorKind::Denied, &["check user, password"]);
+                assert_refused(other, ErrorKind::Denied, &["check user and password"]);
             }
         }
     }

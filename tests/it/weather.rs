@@ -107,7 +107,9 @@ impl Scene {
             let lines: Vec<&String> = lines.iter().filter(|it| it.contains(text)).collect();
             assert_eq!(lines.len(), 1, "{text}: {:?}", self.log.warnings());
         }
-        let warnings = self.log.warnings();
+        let mut warnings = self.log.warnings();
+        // Whoever connects looks at the server when there is time: what its settings cost.
+        warnings.retain(|it| !it.contains("check=\"persistence\""));
         for text in in_passing {
             let count = warnings.iter().filter(|it| it.contains(text)).count();
             assert!(count <= 1, "{text}: {warnings:?}");
@@ -124,7 +126,11 @@ impl Scene {
         let notices = self.notices.lock().unwrap();
         let away = |it: &&Notice| matches!(it, Notice::Away { .. });
         let back = |it: &&Notice| matches!(it, Notice::Back { after } if *after > ms(100));
-        assert_eq!(notices.iter().filter(away).count(), warnings.len());
+        assert_eq!(
+            notices.iter().filter(away).count(),
+            warnings.len(),
+            "{warnings:?}"
+        );
         assert_eq!(notices.iter().filter(back).count(), 1, "{notices:?}");
     }
 }

@@ -32,6 +32,14 @@ impl Mortal {
         router: Router,
         lease: Duration,
     ) -> (Self, oneshot::Receiver<Client>) {
+        Mortal::running(url, move |client| Worker::new(client, router).lease(lease))
+    }
+
+    /// The same of any worker.
+    pub(crate) fn running(
+        url: &str,
+        worker: impl FnOnce(Client) -> Worker + Send + 'static,
+    ) -> (Self, oneshot::Receiver<Client>) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -43,7 +51,7 @@ impl Mortal {
             let client = Client::connect(&url).await.unwrap();
             // Whoever does not want to know is gone.
             let _ = tell.send(client.clone());
-            Worker::new(client, router).lease(lease).run().await
+            worker(client).run().await
         });
         (Mortal(runtime), told)
     }

@@ -53,6 +53,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20_000, value_parser = jobs)]
     pub(super) burst: usize,
 
+    /// How many entries the history of each kind keeps, 0 for none; as ever, if it is not given
+    #[arg(long, value_name = "ENTRIES")]
+    pub(super) history: Option<u64>,
+
     /// Also run the lateness workload on the plain form: SET with a TTL, and a listener on
     /// `expired` events
     #[arg(long, conflicts_with = "url")]
@@ -90,6 +94,8 @@ pub(super) enum Phase {
     Idle,
     /// How often a job is asked for
     Claims,
+    /// Keys that are kept alive by EXPIRE, on a route that adopts them, and fall silent
+    Heartbeats,
     /// Scheduling and pulling over HTTP, from a daemon that is started for it, beside the same in
     /// this process
     Http,

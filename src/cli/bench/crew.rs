@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use keyfall::{Job, Router, Source, State, Worker};
+use keyfall::{Handler, Job, MissingKey, Router, Source, State, Worker};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
@@ -55,6 +55,27 @@ impl Crew {
         instances: u16,
         expected: usize,
     ) -> anyhow::Result<Self> {
+        Crew::begin(ground, options, instances, expected, None).await
+    }
+
+    /// Starts as many as the options say, which adopt plain keys; `expected` is how many of those
+    /// expire.
+    pub(super) async fn adopting(
+        ground: &Ground,
+        options: &Options,
+        expected: usize,
+    ) -> anyhow::Result<Self> {
+        let adopts = Some(MissingKey::Run);
+        Crew::begin(ground, options, options.instances, expected, adopts).await
+    }
+
+    async fn begin(
+        ground: &Ground,
+        options: &Options,
+        instances: u16,
+        expected: usize,
+        adopts: Option<MissingKey>,
+    ) -> anyhow::Result<Self> {
         let mut crew = Crew {
             workers: JoinSet::new(),
             stop: CancellationToken::new(),
@@ -63,7 +84,11 @@ impl Crew {
         for _ in 0..instances {
             let mut routes = Router::new();
             for kind in ground.kinds(options.kinds) {
-                routes = routes.route(&format!("{kind}:{{id}}"), note);
+                let pattern = format!("{kind}:{{id}}");
+                routes = match adopts {
+                    Some(missing) => routes.route(&pattern, note.adopt(missing)),
+                    None => routes.route(&pattern, note),
+                };
             }
             let routes = routes.with_state(crew.runs.clone());
             let client = ground.another_client().await?;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::histogram::Histogram;
 
 /// What is reported, in the order of the table.
-pub(super) const FIGURES: [Figure; 41] = [
+pub(super) const FIGURES: [Figure; 62] = [
     Figure::of("schedule_jobs_per_s", "schedule, one by one", "jobs/s", 0),
     Figure::of("schedule_bulk_jobs_per_s", "schedule, in bulk", "jobs/s", 0),
     Figure::of("bare_jobs_per_s", "bare writes", "jobs/s", 0),
@@ -35,6 +35,72 @@ pub(super) const FIGURES: [Figure; 41] = [
     ),
     Figure::of("idle_commands_per_s", "commands while idle", "a second", 2),
     Figure::of("claims_per_job", "claims", "a job", 2),
+    Figure::of(
+        "heartbeats.plain.per_s",
+        "EXPIRE, nobody listens",
+        "beats/s",
+        0,
+    ),
+    Figure::of(
+        "heartbeats.plain.redis_cpu_us",
+        "... Redis CPU",
+        "µs a beat",
+        2,
+    ),
+    Figure::of("heartbeats.per_s", "heartbeats", "beats/s", 0),
+    Figure::of("heartbeats.redis_cpu_us", "... Redis CPU", "µs a beat", 2),
+    Figure::of("heartbeats.cpu_ratio", "... to nobody listening", "", 2),
+    Figure::of(
+        "heartbeats.worker_cpu_us",
+        "... CPU of the worker",
+        "µs a beat",
+        2,
+    ),
+    Figure::of("heartbeats.commands", "... Redis commands", "a beat", 2),
+    Figure::of("heartbeats.bytes", "... to and from Redis", "bytes", 0),
+    Figure::of("heartbeats.reschedule.per_s", "reschedule", "jobs/s", 0),
+    Figure::of(
+        "heartbeats.reschedule.redis_cpu_us",
+        "... Redis CPU",
+        "µs a job",
+        2,
+    ),
+    Figure::of(
+        "heartbeats.plain.paced_redis_cpu_us",
+        "EXPIRE at this rate",
+        "µs a beat",
+        2,
+    ),
+    Figure::of(
+        "heartbeats.paced.redis_cpu_us",
+        "heartbeats at this rate",
+        "µs a beat",
+        2,
+    ),
+    Figure::of(
+        "heartbeats.paced.worker_cpu_us",
+        "... CPU of the worker",
+        "µs a beat",
+        2,
+    ),
+    Figure::of(
+        "heartbeats.paced.commands",
+        "... Redis commands",
+        "a beat",
+        2,
+    ),
+    Figure::of(
+        "heartbeats.paced.bytes",
+        "... to and from Redis",
+        "bytes",
+        0,
+    ),
+    Figure::of("heartbeats.silent_ms.p50", "silence, p50", "ms late", 2),
+    Figure::of("heartbeats.silent_ms.p90", "silence, p90", "ms late", 2),
+    Figure::of("heartbeats.silent_ms.p99", "silence, p99", "ms late", 2),
+    Figure::of("heartbeats.silent_ms.p999", "silence, p99.9", "ms late", 2),
+    Figure::of("heartbeats.silent_ms.max", "silence, max", "ms late", 2),
+    Figure::of("heartbeats.false_alarms", "false alarms", "jobs", 0),
     Figure::of(
         "http_schedule_jobs_per_s",
         "schedule over HTTP",

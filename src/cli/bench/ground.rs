@@ -14,6 +14,9 @@ use super::usage::{Server, Usage};
 /// Workers that were stopped hard need a moment to give back what they hold.
 const FAREWELL: Duration = Duration::from_secs(3);
 
+/// Beyond what any phase measures.
+const FAR: Duration = Duration::from_secs(3600);
+
 /// How long the server may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -96,6 +99,18 @@ impl Ground {
 
     pub(super) fn key(&self, number: usize) -> String {
         key(&self.kind(), number)
+    }
+
+    /// Only kinds that are known can be told how much history they keep.
+    pub(super) async fn keep_history(&self, kinds: u16, entries: u64) -> anyhow::Result<()> {
+        for kind in self.kinds(kinds) {
+            let first = key(&kind, 0);
+            self.client.schedule(&*first, "").after(FAR).await?;
+            self.client.cancel(first).await?;
+        }
+        let all = self.client.prefix(&format!("{}:", self.app));
+        all.keep_history(entries).await?;
+        Ok(())
     }
 
     /// For what Keyfall itself never asks.

@@ -9,6 +9,7 @@
 //! | [`crew`] | the workers, and what their handlers note |
 //! | [`watch`] | counts what the server is asked |
 //! | [`schedule`], [`standing`], [`lateness`], [`burst`], [`claims`] | the phases |
+//! | [`heartbeats`] | keys that beat by `EXPIRE`, and fall silent |
 //! | [`http`] | scheduling and pulling over HTTP, from a [`daemon`] |
 //! | [`targets`] | jobs that go to callbacks, lists, streams and the classic interface |
 //! | [`drain`] | consumers that pull and finish until nothing is left |
@@ -26,6 +27,7 @@ mod daemon;
 mod drain;
 mod figures;
 mod ground;
+mod heartbeats;
 mod histogram;
 mod http;
 mod lateness;
@@ -61,6 +63,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             let name = format!("{phase:?}").to_lowercase();
             bar.title(format!("run {run} of {}, {name}:", options.runs));
             let ground = Ground::new(options.url.as_deref()).await?;
+            if let Some(entries) = options.history {
+                ground.keep_history(options.kinds, entries).await?;
+            }
             let measured = tokio::select! {
                 biased;
                 () = interrupted.cancelled() => Err(anyhow::anyhow!("interrupted")),
@@ -100,6 +105,7 @@ async fn measure(
         Phase::Burst => burst::measure(ground, options, bar, figures).await,
         Phase::Idle => standing::idle(ground, options, bar, figures).await,
         Phase::Claims => claims::measure(ground, options, bar, figures).await,
+        Phase::Heartbeats => heartbeats::measure(ground, options, bar, figures).await,
         Phase::Http => http::measure(ground, options, bar, figures).await,
         Phase::Targets => targets::measure(ground, options, bar, figures).await,
         Phase::Plain => plain::measure(ground, options, bar, figures).await,
@@ -138,6 +144,7 @@ fn settings(options: &Options, server: &Server) -> Value {
         "kinds": options.kinds,
         "concurrency": options.concurrency,
         "burst": options.burst,
+        "history": options.history,
         "runs": options.runs,
         "embedded": options.url.is_none(),
         "server": server.name,

@@ -7,6 +7,8 @@ pub(super) struct Usage {
     pub(super) cpu_us: f64,
     /// Commands, those that scripts call included.
     pub(super) commands: f64,
+    /// What went over its connections, to and fro, in bytes.
+    pub(super) bytes: f64,
     /// Memory in use just now, in bytes.
     pub(super) memory: f64,
 }
@@ -31,6 +33,10 @@ impl Usage {
         Usage {
             cpu_us: (cpu[0] + cpu[1]) * 1e6,
             commands: calls.sum(),
+            bytes: ["total_net_input_bytes", "total_net_output_bytes"]
+                .map(|name| number(name).unwrap_or(f64::NAN))
+                .iter()
+                .sum(),
             memory: number("used_memory").unwrap_or(f64::NAN),
         }
     }
@@ -40,6 +46,7 @@ impl Usage {
         Usage {
             cpu_us: self.cpu_us - then.cpu_us,
             commands: self.commands - then.commands,
+            bytes: self.bytes - then.bytes,
             memory: self.memory - then.memory,
         }
     }
@@ -70,7 +77,8 @@ mod tests {
     use super::*;
 
     const INFO: &str = "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\n\
-        valkey_version:8.1.8\r\n# Memory\r\nused_memory:2000\r\nused_memory_human:2K\r\n\
+        valkey_version:8.1.8\r\n# Stats\r\ntotal_net_input_bytes:30\r\n\
+        total_net_output_bytes:12\r\n# Memory\r\nused_memory:2000\r\nused_memory_human:2K\r\n\
         # CPU\r\nused_cpu_sys:0.25\r\nused_cpu_user:1.5\r\nused_cpu_sys_children:9\r\n\
         # Commandstats\r\ncmdstat_zadd:calls=7,usec=20,usec_per_call=2.86\r\n\
         cmdstat_config|get:calls=3,usec=9\r\n";
@@ -80,6 +88,7 @@ mod tests {
         let used = Usage {
             cpu_us: 1.75e6,
             commands: 10.0,
+            bytes: 42.0,
             memory: 2000.0,
         };
         assert_eq!(Usage::read(INFO), used);

@@ -65,12 +65,13 @@ async fn count(lines: impl Stream<Item = String>, kind: &str, end: &str) -> Opti
     None
 }
 
-/// EVALSHA, the script, the number of keys, six keys, lane, number, lease and fill; then ids.
-const PREFIX: usize = 13;
+/// EVALSHA, the script, the number of keys, seven keys, lane, number, who, lease, fill and how each
+/// was found; then ids.
+const PREFIX: usize = 16;
 
 fn is_claim(words: &[&str], kind: &str) -> bool {
     words.len() == PREFIX
-        && (words[0], words[2]) == ("EVALSHA", "6")
+        && (words[0], words[2]) == ("EVALSHA", "7")
         && words[5].contains(kind)
         && words[5].ends_with(":leased")
 }
@@ -83,9 +84,9 @@ mod tests {
     async fn commands_and_the_jobs_that_claims_name_are_counted_and_scripts_are_not() {
         let claim = |kind: &str, third: &str, ids: &str| {
             format!(
-                "1.2 [0 unix:/tmp/a.sock] \"EVALSHA\" \"5e\" \"6\" \"due\" \"shadow\" \
-                 \"keyfall:{{{kind}/0}}:{third}\" \"lease\" \"calls\" \"lanes\" \"lane\" \"1\" \
-                 \"15000\" \"0\"{ids}"
+                "1.2 [0 unix:/tmp/a.sock] \"EVALSHA\" \"5e\" \"7\" \"due\" \"shadow\" \
+                 \"keyfall:{{{kind}/0}}:{third}\" \"lease\" \"calls\" \"lanes\" \"history\" \
+                 \"lane\" \"1\" \"host:1\" \"15000\" \"0\" \"\"{ids}"
             )
         };
         let lines = [

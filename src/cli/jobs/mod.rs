@@ -20,9 +20,9 @@ use self::redis::Redis;
 use super::stop::Stop;
 use crate::daemon::shapes::{
     AuditIn, AuditOut, BatchOut, BulkIn, BulkOut, BulkPostponeIn, CancelledOut, ChangedOut,
-    CountIn, CountOut, DeletedOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn,
-    NewJobIn, PageOut, PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut,
-    ScheduledOut, ShowIn, SwitchedOut,
+    CountIn, CountOut, DeletedOut, DoctorOut, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut,
+    LetterIn, LettersOut, ListIn, NewJobIn, PageOut, PausedOut, Payloads, PostponeIn, Problem,
+    RequeueIn, RequeuedOut, RoutesOut, ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut,
 };
 
 pub(crate) use self::daemon::Address;
@@ -163,6 +163,23 @@ impl Jobs {
 
     pub(crate) async fn resume(&self, which: &BulkIn) -> anyhow::Result<SwitchedOut> {
         self.many(&["resume"], which).await
+    }
+
+    pub(crate) async fn doctor(&self) -> anyhow::Result<DoctorOut> {
+        self.ask(Call::new("GET", &["doctor"]).long()).await
+    }
+
+    pub(crate) async fn story(&self, key: &JobKey, how: &StoryIn) -> anyhow::Result<StoryOut> {
+        let call = Call::new("GET", &["jobs", key.as_str(), "story"]);
+        self.ask(call.asking(how)).await
+    }
+
+    pub(crate) async fn histories(&self) -> anyhow::Result<HistoryOut> {
+        self.ask(Call::new("GET", &["history"]).long()).await
+    }
+
+    pub(crate) async fn keep_history(&self, wanted: &HistoryIn) -> anyhow::Result<HistoryOut> {
+        self.many(&["history"], wanted).await
     }
 
     pub(crate) async fn instances(&self) -> anyhow::Result<InstancesOut> {

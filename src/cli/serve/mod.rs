@@ -19,7 +19,7 @@ use super::connect::explained;
 use crate::daemon::classic::Classic;
 use crate::daemon::config::{Config, Http};
 use crate::daemon::tokens::Tokens;
-use crate::daemon::{Api, Recorder, Routes, Settings, allow_connections, serve};
+use crate::daemon::{Alerts, Api, Recorder, Routes, Settings, allow_connections, serve};
 use options::ClassicRoute;
 use reload::Reload;
 
@@ -72,6 +72,8 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
     allow_connections(http.max_connections.saturating_mul(servers));
     let client = explained(config.client().connect().await, config.names_redis())?;
     let worker = config.worker(client.clone(), set.router.clone());
+    let routes = Routes::new(set);
+    let worker = Alerts::new(client.clone(), routes.clone()).told_by(worker);
     let readiness = worker.readiness();
     let classic = classic.zip(classic_route.as_ref());
     let classic = classic.map(|((listen, terms), route)| {
@@ -83,8 +85,8 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         options,
         pull: pull.clone(),
         classic: classic_route,
-        known: config.routes,
-        routes: Routes::new(set),
+        known: (config.routes, config.alerts),
+        routes,
         rerouter: worker.rerouter(),
         tls,
     };

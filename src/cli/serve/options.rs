@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 
 use keyfall::target::Pull;
+use keyfall::{Handler, Route};
 
 use crate::daemon::classic::Terms;
-use crate::daemon::config::{Args, Config, RouteConfig};
+use crate::daemon::config::destinations;
+use crate::daemon::config::{Alerts, AlertsSection, Args, Config, RouteAlerts, RouteConfig};
 use crate::daemon::{RouteSet, RouteTerms};
 
 #[derive(clap::Args)]
@@ -43,21 +45,30 @@ impl Options {
             [] if config.routes.is_empty() => &all,
             patterns => patterns,
         };
+        let alerts = RouteAlerts::default().or(&config.alerts);
         let mut router = config.router(pull);
         for pattern in patterns {
-            router = router.try_route(pattern, pull.clone())?;
+            router = router.try_route(pattern, late(pull.clone().into_route(), &alerts))?;
         }
-        let mut terms = terms(&config.routes);
+        let mut terms = terms(&config.routes, &config.alerts);
         if let Some(classic) = classic {
             let pattern = classic.terms.pattern();
-            router = router.try_route(&pattern, classic.terms.route(&classic.pull))?;
+            router =
+                router.try_route(&pattern, late(classic.terms.route(&classic.pull), &alerts))?;
             let of_route = RouteTerms {
                 retry: Some(classic.terms.retry()),
                 payload_limit: Some(config.http.body_limit.0),
+                alerts: alerts.clone(),
             };
             terms.insert(pattern, of_route);
         }
-        Ok(RouteSet { router, terms })
+        let of_routes = config.routes.iter().map(|route| &route.alerts);
+        Ok(RouteSet {
+            router,
+            terms,
+            destinations: destinations(&config.alerts, of_routes),
+            alerts,
+        })
     }
 }
 
@@ -67,13 +78,22 @@ pub(super) struct ClassicRoute {
     pub(super) pull: Pull,
 }
 
+/// The same route, where the hook for late starts is told of its jobs.
+fn late(route: Route, alerts: &Alerts) -> Route {
+    match alerts.late_after {
+        Some(limit) => route.late_after(limit),
+        None => route,
+    }
+}
+
 /// What each pattern says. Of routes with the same one, that of the highest priority has all jobs.
-fn terms(routes: &[RouteConfig]) -> HashMap<String, RouteTerms> {
+fn terms(routes: &[RouteConfig], alerts: &AlertsSection) -> HashMap<String, RouteTerms> {
     let mut routes: Vec<&RouteConfig> = routes.iter().collect();
     routes.sort_by_key(|route| route.priority);
     let terms = |route: &RouteConfig| RouteTerms {
         retry: route.retry.clone(),
         payload_limit: route.payload_limit.map(|limit| limit.0),
+        alerts: route.alerts.or(alerts),
     };
     let named = routes
         .into_iter()

@@ -7,7 +7,7 @@ use tokio::signal::unix::Signal;
 
 use super::options::{ClassicRoute, Options};
 use crate::daemon::Routes;
-use crate::daemon::config::RouteConfig;
+use crate::daemon::config::{AlertsSection, RouteConfig};
 
 /// What is read again when the process is sent SIGHUP, and where it goes.
 pub(super) struct Reload {
@@ -15,7 +15,7 @@ pub(super) struct Reload {
     pub(super) pull: Pull,
     pub(super) classic: Option<ClassicRoute>,
     /// Those that count.
-    pub(super) known: Vec<RouteConfig>,
+    pub(super) known: (Vec<RouteConfig>, AlertsSection),
     pub(super) routes: Routes,
     pub(super) rerouter: Rerouter,
     pub(super) tls: Option<RustlsConfig>,
@@ -42,7 +42,7 @@ impl Reload {
         if let (Some(serving), Some(read)) = (&self.tls, config.tls()) {
             serving.reload_from_config(read);
         }
-        if config.routes == self.known {
+        if (&config.routes, &config.alerts) == (&self.known.0, &self.known.1) {
             tracing::info!(
                 "the configuration was read again, and has the same routes; other settings are taken at a start only"
             );
@@ -55,7 +55,7 @@ impl Reload {
             for route in &config.routes {
                 tracing::info!("route {}", route.pattern);
             }
-            self.known = config.routes;
+            self.known = (config.routes, config.alerts);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::instance::{Description, Takes};
+use crate::instance::{CANCELS, Description, Takes};
 use crate::key::Kind;
 use crate::routing::Coverage;
 use crate::settings::{BATCH, OVERDUE, SILENCE};
@@ -36,6 +36,11 @@ pub struct Instance {
     pub has_fallback: bool,
     /// Whether it hears events. One that does not finds its jobs by sweeping.
     pub hears_events: bool,
+    /// Those of its routes that [adopt](crate::Handler::adopt) plain keys.
+    pub adopts: Vec<String>,
+    /// Those of them to which a missing key means that the job is
+    /// [cancelled](crate::MissingKey::Cancel).
+    pub cancels_missing: Vec<String>,
 }
 
 /// Jobs that no live instance has a route for.
@@ -72,6 +77,13 @@ impl Client {
     /// # Errors
     /// If Redis does not answer in time.
     pub async fn unrouted(&self) -> Result<Vec<Unrouted>> {
+        let mut kinds = self.store().kinds(self.deadline()).await?;
+        kinds.sort();
+        self.unrouted_of(kinds).await
+    }
+
+    /// Those of these kinds.
+    pub(crate) async fn unrouted_of(&self, kinds: Vec<Kind>) -> Result<Vec<Unrouted>> {
         let until = self.deadline();
         let live = self.0.store.instances(SILENCE, until).await?;
         // Instances of one deployment say the same.
@@ -79,8 +91,6 @@ impl Client {
         let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
         let mut unrouted = Vec::new();
-        let mut kinds = self.0.store.kinds(until).await?;
-        kinds.sort();
         for kind in kinds {
             let ledger = self.0.store.ledger(&kind);
             let coverage = |one: &Takes| one.coverage(kind.as_str());
@@ -114,6 +124,8 @@ impl Instance {
             .collect();
         let room = seen.room.bytes();
         let saturated = routes.iter().zip(room).filter(|(_, room)| *room == b'0');
+        let adopts = &description.adopts;
+        let cancels = adopts.iter().filter(|(_, missing)| missing == CANCELS);
         Instance {
             id: seen.id,
             host: description.host,
@@ -125,6 +137,8 @@ impl Instance {
             routes,
             has_fallback: description.fallback,
             hears_events: seen.room.ends_with('h'),
+            adopts: adopts.iter().map(|(route, _)| route.clone()).collect(),
+            cancels_missing: cancels.map(|(route, _)| route.clone()).collect(),
         }
     }
 }

@@ -3,6 +3,9 @@
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod counting;
+pub(super) mod functions;
+#[cfg(feature = "worker")]
+pub(super) mod history;
 #[cfg(feature = "worker")]
 pub(super) mod instances;
 pub(super) mod letters;
@@ -11,4 +14,6 @@ pub(super) mod pausing;
 pub(super) mod restoring;
 pub(super) mod selection;
 pub(super) mod stats;
+#[cfg(feature = "worker")]
+pub(super) mod story;
 pub(super) mod walk;

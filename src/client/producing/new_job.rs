@@ -13,6 +13,7 @@ use crate::key::{IntoJobKey, JobKey};
 use crate::record::{Header, Terms};
 use crate::retry::RetryPolicy;
 use crate::store::{Mode, Placement, When};
+use crate::traces;
 
 /// A job for [`Client::schedule_many`](crate::client::Client::schedule_many).
 ///
@@ -128,11 +129,12 @@ impl NewJob {
     }
 
     /// What is sent of it, if all of it is valid.
-    pub(crate) fn into_placement(self, payload_limit: usize) -> Result<Placement> {
+    pub(crate) fn into_placement(mut self, payload_limit: usize) -> Result<Placement> {
         let key = self.key?;
         let payload = self.payload?;
         check_payload(&key, &payload, payload_limit)?;
         let when = self.when?;
+        traces::carry(&mut self.headers);
         self.headers.check(&key)?;
         let terms = Terms::new(&key, self.retry, self.timeout, self.attempts)?;
         Ok(Placement {

@@ -93,6 +93,11 @@ impl Faults {
         });
     }
 
+    /// Whether something is wrong with a field, such as `alerts.late_after`.
+    pub(super) fn is_about(&self, field: &str) -> bool {
+        self.0.iter().any(|fault| fault.field == field)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

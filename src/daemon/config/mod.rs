@@ -7,11 +7,12 @@
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
 //! | [`file`](self::file), [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
-//! | [`redis_url`], [`tls`], [`classic`], [`routes`], [`target`] | what more than one value takes |
+//! | [`redis_url`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
 //! | [`fault`] | what is wrong, and where |
 //!
 //! All is read before anything is refused, so that all faults are told at once.
 
+mod alerts;
 mod classic;
 mod fault;
 mod file;
@@ -35,10 +36,13 @@ use std::sync::Arc;
 use keyfall::target::Pull;
 use keyfall::{Client, ClientBuilder, Router, Worker};
 
+pub(crate) use alerts::{Alerts, RouteAlerts, destinations};
 pub(crate) use fault::{Faults, Origin};
 pub(crate) use flags::{Args, Flags, RedisFlags};
 pub(crate) use routes::RouteConfig;
-pub(crate) use settings::{ClassicSection, Http, Log, Redis, TokensSection, WorkerSection};
+pub(crate) use settings::{
+    AlertsSection, ClassicSection, Http, Log, Redis, TokensSection, TracesSection, WorkerSection,
+};
 
 use super::classic::Terms;
 use fault::Wrong;
@@ -57,8 +61,10 @@ pub(crate) struct Config {
     pub(crate) http: Http,
     pub(crate) classic: ClassicSection,
     pub(crate) worker: WorkerSection,
+    pub(crate) alerts: AlertsSection,
     pub(crate) tokens: TokensSection,
     pub(crate) log: Log,
+    pub(crate) traces: TracesSection,
     /// In the order of the file.
     pub(crate) routes: Vec<RouteConfig>,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -115,6 +121,8 @@ impl Config {
         check_access(&settings, &mut sources);
         let classic_terms = classic::terms(&settings, &mut sources);
         let classic_route = classic::route(classic_terms.as_ref(), &sources);
+        let alerts_at = |name: &str| sources.origin("alerts", name);
+        let alerts_at = ["late_after", "on_late"].map(|name| (name, alerts_at(name)));
         let Sources {
             file,
             mut faults,
@@ -122,6 +130,7 @@ impl Config {
             ..
         } = sources;
         let context = Context {
+            alerts: (&settings.alerts, &alerts_at),
             body: settings.http.body_limit,
             redis: &settings.redis,
             env,
@@ -132,8 +141,10 @@ impl Config {
             http: settings.http,
             classic: settings.classic,
             worker: settings.worker,
+            alerts: settings.alerts,
             tokens: settings.tokens,
             log: settings.log,
+            traces: settings.traces,
             routes,
             tls,
             classic_terms,
@@ -149,7 +160,7 @@ impl Config {
 
     /// The routes. What is pulled of them is pulled from `pull`.
     pub(crate) fn router(&self, pull: &Pull) -> Router {
-        routes::router(&self.routes, pull, &self.redis)
+        routes::router(&self.routes, pull, &self.redis, &self.alerts)
     }
 
     /// Where the classic interface listens, and what is said of it; `None` if it is off.

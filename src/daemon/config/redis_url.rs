@@ -46,7 +46,8 @@ impl RedisUrl {
     fn parts(&self) -> Option<Parts<'_>> {
         let (scheme, rest) = self.0.split_once("://")?;
         match scheme {
-            "redis" | "rediss" | "valkey" | "valkeys" => {
+            "redis" | "rediss" | "valkey" | "valkeys" | "redis+sentinel" | "rediss+sentinel"
+            | "valkey+sentinel" | "valkeys+sentinel" => {
                 // The last one: what a password holds by mistake is not to be shown.
                 let (user, rest) = match rest.rsplit_once('@') {
                     Some((user, rest)) => (Some(user), rest),
@@ -120,9 +121,11 @@ impl fmt::Display for RedisUrl {
                 let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
                 let (place, path) = rest.split_at(end);
                 // Without the `@`, user and password look like host and port.
-                let port = place.rsplit_once(':').map_or("", |(_, port)| port);
-                let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
-                if !is_port && !place.ends_with(']') {
+                let is_place = |host: &str| {
+                    let port = host.rsplit_once(':').map_or("", |(_, port)| port);
+                    port.bytes().all(|byte| byte.is_ascii_digit()) || host.ends_with(']')
+                };
+                if !place.split(',').all(is_place) {
                     return f.write_str(HIDDEN);
                 }
                 if let Some(user) = user {
@@ -292,6 +295,14 @@ mod tests {
             ("redis://app1:geheim", "redis://***"),
             ("redis://h/0?geheim", "redis://h/0"),
             ("redis://h#geheim", "redis://h"),
+            (
+                "redis+sentinel://app1:geheim@h,[::1]:1/main/0?sentinel_password=geheim",
+                "redis+sentinel://app1:***@h,[::1]:1/main/0",
+            ),
+            (
+                "redis+sentinel://app1:geheim,h/main",
+                "redis+sentinel://***",
+            ),
             ("geheim", "***"),
             ("geheim://h", "***"),
             (
@@ -310,6 +321,10 @@ mod tests {
             ("redis://h:1/0", "redis://:p%40%2F1@h:1/0"),
             ("redis://app1@h", "redis://app1:p%40%2F1@h"),
             ("redis://app1:@h", "redis://app1:p%40%2F1@h"),
+            (
+                "redis+sentinel://h,i:1/main",
+                "redis+sentinel://:p%40%2F1@h,i:1/main",
+            ),
             ("unix:///r.sock", "unix:///r.sock?pass=p%40%2F1"),
             ("unix:///r.sock?db=1", "unix:///r.sock?db=1&pass=p%40%2F1"),
         ] {

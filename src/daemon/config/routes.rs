@@ -8,15 +8,16 @@ use keyfall::{Handler, RetryPolicy, Router};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 
+use super::alerts::{self, RouteAlerts};
 use super::fault::{Faults, Origin, Wrong};
 use super::file::{Entry, File};
 use super::rules::{lease, longer_than_zero, size};
-use super::settings::Redis;
+use super::settings::{AlertsSection, Redis};
 use super::target::{self, Target};
-use super::value::{Bytes, Rate};
+use super::value::{Adoption, Bytes, Rate};
 
 /// What a route can say.
-pub(super) const FIELDS: [&str; 10] = [
+pub(super) const FIELDS: [&str; 13] = [
     "pattern",
     "target",
     "priority",
@@ -26,6 +27,9 @@ pub(super) const FIELDS: [&str; 10] = [
     "concurrency",
     "rate",
     "payload_limit",
+    "on_dead",
+    "late_after",
+    "on_late",
     "adoption",
 ];
 
@@ -44,6 +48,9 @@ pub(crate) struct RouteConfig {
     pub(crate) rate: Option<Rate>,
     /// The largest payload that this daemon takes for it.
     pub(crate) payload_limit: Option<Bytes>,
+    pub(crate) alerts: RouteAlerts,
+    /// Whether plain keys become jobs of it.
+    pub(crate) adoption: Adoption,
 }
 
 impl RouteConfig {
@@ -59,6 +66,17 @@ impl RouteConfig {
     /// # Errors
     /// If the pattern is none, or clashes with that of a route that the router has.
     fn add_to(&self, router: Router, pull: &Pull, redis: &Redis) -> keyfall::Result<Router> {
+        self.add_with(None, router, pull, redis)
+    }
+
+    /// The same, where the hook for late starts is told of those that start so late.
+    fn add_with(
+        &self,
+        late_after: Option<Duration>,
+        router: Router,
+        pull: &Pull,
+        redis: &Redis,
+    ) -> keyfall::Result<Router> {
         let mut route = self.target.route(pull, redis).priority(self.priority);
         if let Some(policy) = &self.retry {
             route = route.retry(policy.clone());
@@ -75,13 +93,27 @@ impl RouteConfig {
         if let Some(rate) = self.rate {
             route = route.rate(rate.count.get(), rate.per);
         }
+        if let Some(limit) = late_after {
+            route = route.late_after(limit);
+        }
+        if let Some(missing) = self.adoption.0 {
+            route = route.adopt(missing);
+        }
         router.try_route(&self.pattern, route)
     }
 }
 
 /// The routes as the library has them; what is pulled of them, is pulled from `pull`.
-pub(super) fn router(routes: &[RouteConfig], pull: &Pull, redis: &Redis) -> Router {
-    let add = |router, route: &RouteConfig| route.add_to(router, pull, redis);
+pub(super) fn router(
+    routes: &[RouteConfig],
+    pull: &Pull,
+    redis: &Redis,
+    alerts: &AlertsSection,
+) -> Router {
+    let add = |router, route: &RouteConfig| {
+        let late_after = route.alerts.or(alerts).late_after;
+        route.add_with(late_after, router, pull, redis)
+    };
     let router = routes.iter().try_fold(Router::new(), add);
     router.expect("routes are checked when they are read")
 }
@@ -92,6 +124,8 @@ pub(super) struct Context<'a> {
     pub(super) body: Bytes,
     /// Where the jobs are.
     pub(super) redis: &'a Redis,
+    /// What holds for all routes, and where it was given.
+    pub(super) alerts: (&'a AlertsSection, &'a [(&'static str, Origin)]),
     /// The environment.
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -107,10 +141,22 @@ pub(super) fn read(
     let pull = Pull::new();
     let mut router = Router::new();
     let mut known: Vec<(RouteConfig, Origin)> = Vec::new();
-    for entry in file.routes() {
-        let Some(route) = one(&entry, file.is_broken, context, faults) else {
-            continue;
-        };
+    let entries: Vec<Entry<'_>> = file.routes().collect();
+    let read = |entry| Some((one(entry, file.is_broken, context, faults)?, entry));
+    let read: Vec<(RouteConfig, &Entry<'_>)> = entries.iter().filter_map(read).collect();
+    let said: Vec<alerts::Said<'_>> = read
+        .iter()
+        .map(|(route, entry)| (&*route.pattern, &route.alerts, *entry))
+        .collect();
+    let (all, all_at) = context.alerts;
+    let all_at = |name: &str| {
+        let mut all_at = all_at.iter();
+        all_at
+            .find(|(known, _)| *known == name)
+            .map_or(Origin::Default, |(_, at)| at.clone())
+    };
+    alerts::check(all, all_at, &said, faults);
+    for (route, entry) in read {
         let at = entry.at("pattern");
         match route
             .without_target()
@@ -198,14 +244,9 @@ fn one(
         concurrency: entry.value("concurrency", &[], faults),
         rate: entry.value("rate", &[], faults),
         payload_limit: entry.value("payload_limit", &[size], faults),
+        alerts: RouteAlerts::read(entry, faults),
+        adoption: entry.value("adoption", &[], faults).unwrap_or_default(),
     };
-    if entry.value("adoption", &[], faults) == Some(true) {
-        let wrong = Wrong::new(
-            "this version does not adopt plain Redis keys yet",
-            "leave it out, or write false",
-        );
-        faults.add(entry.at("adoption"), "route.adoption", wrong);
-    }
     if route
         .payload_limit
         .is_some_and(|limit| limit > context.body)

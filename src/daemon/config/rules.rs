@@ -34,6 +34,11 @@ pub(super) fn longer_than_zero(duration: &Duration) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// The same of one that may be missing.
+pub(super) fn if_any(duration: &Option<Duration>) -> Result<(), Wrong> {
+    duration.as_ref().map_or(Ok(()), longer_than_zero)
+}
+
 /// Up to what Redis keeps in one value, which is the library's range for payloads.
 pub(super) fn size(size: &Bytes) -> Result<(), Wrong> {
     within(size, Bytes(1)..=Bytes(256 << 20), "from 1B to 256MiB")

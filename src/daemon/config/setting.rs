@@ -68,7 +68,7 @@ macro_rules! settings {
     )+) => {
         $(
             $(#[doc = $about])+
-            #[derive(Debug, Clone)]
+            #[derive(Debug, Clone, PartialEq)]
             pub(crate) struct $Section {
                 $( $(#[doc = $doc])+ pub(crate) $name: $type, )+
             }

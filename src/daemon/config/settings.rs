@@ -6,19 +6,23 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::alerts::Destination;
 use super::classic::TopicPrefix;
 use super::redis_url::RedisUrl;
-use super::rules::{at_least_one, lease, longer_than_zero, namespace, size, up_to_a_day, wait};
+use super::rules::{
+    at_least_one, if_any, lease, longer_than_zero, namespace, size, up_to_a_day, wait,
+};
 use super::setting::{Section, Setting, first, settings};
 use super::sources::Sources;
-use super::value::{Bytes, LogFilter, Value};
+use super::value::{Bytes, Endpoint, LogFilter, Share, Value};
 use crate::daemon::classic::{Existing, Networks};
 
 settings! {
     /// The Redis that holds the jobs.
     redis: Redis {
-        /// Where it is: redis://[user:password@]host:port/database, rediss:// for TLS, or
-        /// redis+unix:///path?db=0. A password has no place on a command line, which all users of
+        /// Where it is: redis://[user:password@]host:port/database, rediss:// for TLS,
+        /// redis+unix:///path?db=0, or redis+sentinel://host:port,host:port/master for a primary
+        /// that sentinels watch. A password has no place on a command line, which all users of
         /// the machine can list: name it by `password_file`, or write the URL into KEYFALL_REDIS_URL.
         url: RedisUrl = "redis://127.0.0.1:6379";
         /// A file that holds the URL, instead of `url`.
@@ -98,6 +102,17 @@ settings! {
         dead_letter_age: Duration = "90d" where longer_than_zero;
     }
 
+    /// What is told of jobs that end badly or start late: jobs of other kinds, one for each, due
+    /// at once. A route can say it for its own.
+    alerts: AlertsSection {
+        /// The kind of the jobs that tell of dead letters.
+        on_dead: Option<Destination>, like "ops:alerts:dead";
+        /// How long after it was due a job may start.
+        late_after: Option<Duration>, like "5s" where if_any;
+        /// The kind of the jobs that tell of those that start later.
+        on_late: Option<Destination>, like "ops:alerts:late";
+    }
+
     /// Who may use the HTTP API.
     tokens: TokensSection {
         /// The file of tokens; `keyfall token make` makes it. Without it everybody who can reach the
@@ -109,6 +124,19 @@ settings! {
     log: Log {
         /// A level, error, warn, info, debug or trace; or levels by module: "info,keyfall=debug".
         filter: LogFilter = "info";
+    }
+
+    /// Where traces are sent, over OTLP. The variables OTEL_… of the environment hold for what
+    /// is not said here.
+    traces: TracesSection {
+        /// The collector, without the path /v1/traces. Without it, and without
+        /// OTEL_EXPORTER_OTLP_ENDPOINT, nothing is traced.
+        endpoint: Option<Endpoint>, like "http://127.0.0.1:4318";
+        /// How many of the traces that begin here are recorded: 10% or 0.1. Traces that begin
+        /// elsewhere are recorded here if they are there.
+        sample: Option<Share>, like "10%";
+        /// What the daemon is called in them.
+        service: Option<String>, like "keyfall";
     }
 }
 

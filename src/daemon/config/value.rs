@@ -6,10 +6,15 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use keyfall::MissingKey;
 use tracing_subscriber::EnvFilter;
 
 use super::fault::Wrong;
 use crate::duration;
+
+/// Whether plain keys become jobs, and what it means if one is missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Adoption(pub(crate) Option<MissingKey>);
 
 /// What a value is in TOML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,6 +220,24 @@ pub(crate) struct Rate {
     pub(crate) per: Duration,
 }
 
+impl Value for Adoption {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "WHAT";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match text {
+            "none" => Ok(Adoption(None)),
+            "run" => Ok(Adoption(Some(MissingKey::Run))),
+            "cancel" => Ok(Adoption(Some(MissingKey::Cancel))),
+            _ => Err(Wrong::new(
+                format_args!("{} is not known", cut(text)),
+                "write what it means if a key is missing, run or cancel; or none, and no key is \
+                 adopted",
+            )),
+        }
+    }
+}
+
 impl Value for Rate {
     const FORM: Form = Form::Text;
     const WHAT: &'static str = "RATE";
@@ -260,6 +283,62 @@ impl Value for LogFilter {
     }
 }
 
+/// A share of all: `10%` or `0.1`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Share(pub(crate) f64);
+
+impl Value for Share {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "SHARE";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let share = match text.trim().strip_suffix('%') {
+            Some(percent) => percent.trim().parse().map(|percent: f64| percent / 100.0),
+            None => text.trim().parse(),
+        };
+        let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
+        share.map(Share).ok_or_else(|| {
+            Wrong::new(
+                format_args!("{} is no share", cut(text)),
+                "write a percentage from 0% to 100%, or a number from 0 to 1",
+            )
+        })
+    }
+}
+
+/// Where a collector takes OTLP over HTTP, without the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint(pub(crate) String);
+
+impl Value for Endpoint {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "URL";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let is_good = reqwest::Url::parse(text).is_ok_and(|url| {
+            let has_user = !url.username().is_empty() || url.password().is_some();
+            let is_plain = url.query().is_none() && url.fragment().is_none();
+            ["http", "https"].contains(&url.scheme()) && url.has_host() && !has_user && is_plain
+        });
+        if !is_good {
+            return Err(Wrong::new(
+                "it is no URL of a collector",
+                "write http://host:4318 or https://…; what it asks for goes into the variable \
+                 OTEL_EXPORTER_OTLP_HEADERS",
+            ));
+        }
+        Ok(Endpoint(text.trim_end_matches('/').to_owned()))
+    }
+
+    /// Without what might be a password.
+    fn shown(text: &str) -> String {
+        match Endpoint::parse(text) {
+            Ok(Endpoint(url)) => url,
+            Err(_) => "…".to_owned(),
+        }
+    }
+}
+
 /// The start of a text that may be of any length, in quotes.
 pub(super) fn cut(text: &str) -> String {
     const SHOWN: usize = 60;
@@ -274,6 +353,29 @@ mod tests {
 
     fn fault<T: Value + std::fmt::Debug>(text: &str) -> String {
         T::parse(text).expect_err(text).0
+    }
+
+    #[test]
+    fn shares_and_collectors_are_read_as_people_write_them() {
+        assert_eq!(Share::parse("10%").unwrap(), Share(0.1));
+        assert_eq!(Share::parse("1").unwrap(), Share(1.0));
+        for text in ["", "%", "101%", "-1%", "2", "NaN", "ten"] {
+            assert!(fault::<Share>(text).contains("is no share"), "{text}");
+        }
+        let url = "http://127.0.0.1:4318/";
+        assert_eq!(Endpoint::parse(url).unwrap().0, "http://127.0.0.1:4318");
+        for text in [
+            "",
+            "127.0.0.1:4318",
+            "grpc://h",
+            "http://",
+            "http://u:p@h",
+            "http://h?k=p",
+        ] {
+            let fault = fault::<Endpoint>(text);
+            assert!(fault.contains("it is no URL of a collector"), "{text}");
+            assert_eq!(Endpoint::shown(text), "…");
+        }
     }
 
     #[test]

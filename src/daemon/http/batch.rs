@@ -24,6 +24,7 @@ use super::jobs::{cancel_one, fire_one, postpone_one, schedule_one, update_one};
 use super::lines::{Line, Lines};
 use super::problem::Problem;
 use super::restore::restore_one;
+use crate::daemon::traces::Place;
 
 /// A line: what it asks for, and of which job. Beside them stands what the body of the call would
 /// hold.
@@ -95,8 +96,10 @@ pub(super) async fn batch(
         settings.body_limit,
         settings.body_timeout,
     );
+    // It is answered when this call has returned.
+    let place = Place::current();
     let answers = stream::unfold(Some((lines, 0)), move |open| {
-        let (caller, stopping) = (caller.clone(), api.stopping.clone());
+        let (caller, stopping, place) = (caller.clone(), api.stopping.clone(), place.clone());
         async move {
             let (mut lines, last) = open?;
             let some = tokio::select! {
@@ -108,7 +111,7 @@ pub(super) async fn batch(
                 some = lines.next() => some?,
             };
             let last = some.last().map_or(last, |line| line.number);
-            let answers = carry_out(&caller, some).await;
+            let answers = place.hold(carry_out(&caller, some)).await;
             Some((written(&answers), Some((lines, last))))
         }
     });

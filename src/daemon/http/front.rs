@@ -9,12 +9,13 @@ use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tracing::{Instrument, info, info_span};
+use tracing::info;
 
 use super::Api;
 use super::auth::Caller;
 use super::problem::Problem;
 use super::rate::Who;
+use crate::daemon::traces::Place;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -61,14 +62,16 @@ where
     let id = request_id(&request);
     let method = request.method().clone();
     let path = path(&request);
-    let span = info_span!("request", id = id.to_str().unwrap_or_default());
+    let is_probe = OPEN.contains(&&*path) || path == "/metrics";
+    let place = Place::of(&request, id.to_str().unwrap_or_default(), &path, is_probe);
+    let seen = path.as_str();
     let answered = async {
         let (token, answer) = answer(request).await;
         if is_logged {
             info!(
                 target: "keyfall::access",
                 %method,
-                path,
+                path = seen,
                 status = answer.status().as_u16(),
                 code = answer.extensions().get::<Code>().map(|code| code.0),
                 ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -79,7 +82,8 @@ where
         }
         answer
     };
-    let mut answer = answered.instrument(span).await;
+    let mut answer = place.clone().hold(answered).await;
+    place.answered(answer.status());
     answer.headers_mut().insert(REQUEST_ID, id);
     answer
 }

@@ -68,6 +68,12 @@ pub(crate) struct InstanceOut {
     pub(crate) has_fallback: bool,
     /// Whether it hears events. One that does not finds its jobs by sweeping.
     pub(crate) hears_events: bool,
+    /// Those of its routes that adopt plain keys.
+    #[serde(default)]
+    pub(crate) adopts: Vec<String>,
+    /// Those of them to which a missing key means that the job is cancelled.
+    #[serde(default)]
+    pub(crate) cancels_missing: Vec<String>,
 }
 
 /// The routes of all live instances, and the jobs that none of them is for.
@@ -124,6 +130,8 @@ impl From<Instance> for InstanceOut {
             saturated: one.saturated,
             has_fallback: one.has_fallback,
             hears_events: one.hears_events,
+            adopts: one.adopts,
+            cancels_missing: one.cancels_missing,
         }
     }
 }

@@ -15,8 +15,10 @@
 //! | [`dead`] | dead letters |
 //! | [`restore`] | jobs and dead letters from a backup |
 //! | [`kinds`] | kinds, their counts, and pausing them |
+//! | [`history`] | what became of a job, and how much of that is kept |
 //! | [`audit`] | whether every job is accounted for |
 //! | [`instances`] | who runs what |
+//! | [`doctor`] | what can hurt |
 //! | [`routes`](self::routes) | what the routes say of a job |
 //! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] when they are gone |
 //! | [`metrics`] | what was counted, for Prometheus |
@@ -35,10 +37,12 @@ mod bulk;
 mod connections;
 mod count;
 mod dead;
+mod doctor;
 mod files;
 mod front;
 mod handing_over;
 mod health;
+mod history;
 mod instances;
 mod jobs;
 mod kinds;
@@ -96,6 +100,8 @@ pub(crate) mod shapes {
     pub(crate) use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
     pub(crate) use super::count::{CountIn, CountOut};
     pub(crate) use super::dead::{DeletedOut, LetterIn, LettersOut, RequeueIn, RequeuedOut};
+    pub(crate) use super::doctor::{DoctorOut, FindingOut, SeverityOut};
+    pub(crate) use super::history::{HappeningOut, HistoryIn, HistoryOut, StoryIn, StoryOut};
     pub(crate) use super::instances::{InstanceOut, InstancesOut, RoutesOut, UnroutedOut};
     pub(crate) use super::jobs::{
         CancelledOut, ChangedOut, Condition, NewJobIn, PlacedOut, PostponeIn, ScheduledOut, ShowIn,
@@ -212,9 +218,12 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(kinds::paused))
         .routes(calls!(kinds::pause))
         .routes(calls!(kinds::resume))
+        .routes(calls!(history::story))
+        .routes(calls!(history::list, history::keep))
         .routes(calls!(audit::audit))
         .routes(calls!(instances::routes))
         .routes(calls!(instances::list))
+        .routes(calls!(doctor::doctor))
         .routes(calls!(pull::pull))
         .routes(calls!(pull::finish))
         .routes(calls!(pull::extend))

@@ -78,6 +78,16 @@ impl Problem {
         )
     }
 
+    /// As [`job_absent`](Self::job_absent), where somebody asks what became of it.
+    pub(super) fn untold(why: &str) -> Self {
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "job_absent",
+            "There is no such job",
+            why,
+        )
+    }
+
     pub(super) fn job_running(key: &str) -> Self {
         let detail = format!("{key} is running, and nothing is scheduled to follow it");
         Problem::new(

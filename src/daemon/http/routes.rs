@@ -1,12 +1,13 @@
 //! What the routes of this daemon say of a job. They can be replaced while it serves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use keyfall::target::Pull;
-use keyfall::{JobKey, RetryPolicy, Router};
+use keyfall::{JobKey, Kind, RetryPolicy, Router};
 
 use super::problem::Problem;
+use crate::daemon::config::Alerts;
 
 /// What the library takes if it is not told.
 const PAYLOAD_LIMIT: usize = 1024 * 1024;
@@ -17,6 +18,8 @@ pub(crate) struct RouteTerms {
     pub(crate) retry: Option<RetryPolicy>,
     /// The largest payload that is taken for it, in bytes.
     pub(crate) payload_limit: Option<usize>,
+    /// What is told of it.
+    pub(crate) alerts: Alerts,
 }
 
 /// The routes, and what those of these patterns say.
@@ -24,6 +27,10 @@ pub(crate) struct RouteTerms {
 pub(crate) struct RouteSet {
     pub(crate) router: Router,
     pub(crate) terms: HashMap<String, RouteTerms>,
+    /// What is told of jobs whose pattern says nothing.
+    pub(crate) alerts: Alerts,
+    /// The kinds of alerts, which have none themselves.
+    pub(crate) destinations: BTreeSet<Kind>,
 }
 
 /// The routes as they are now. Clones have the same.
@@ -45,6 +52,18 @@ impl Routes {
         let set = self.now();
         let (_, terms) = set.of(key);
         terms.and_then(|it| it.retry.clone()).unwrap_or_default()
+    }
+
+    /// What is told of this job. Nothing of one that is an alert itself, or alerts of alerts could
+    /// go round for ever.
+    pub(crate) fn alerts(&self, key: &JobKey) -> Alerts {
+        let set = self.now();
+        let mut known = set.destinations.iter();
+        if known.any(|kind| kind.as_str() == key.kind()) {
+            return Alerts::default();
+        }
+        let (_, terms) = set.of(key);
+        terms.map_or_else(|| set.alerts.clone(), |terms| terms.alerts.clone())
     }
 
     /// Whether a payload of so many bytes is taken for this job.
@@ -82,10 +101,12 @@ impl RouteSet {
         let terms = RouteTerms {
             retry: None,
             payload_limit: Some(usize::MAX),
+            alerts: Alerts::default(),
         };
         RouteSet {
             router: Router::new().route(pattern, Pull::new()),
             terms: HashMap::from([(pattern.to_owned(), terms)]),
+            ..RouteSet::default()
         }
     }
 

@@ -105,7 +105,7 @@ impl Daemon {
 }
 
 /// Every call that does something with jobs, its body, and the scope that it takes for `a:b:c:`.
-const CALLS: [(&str, &str, &str); 22] = [
+const CALLS: [(&str, &str, &str); 24] = [
     ("PUT /v1/jobs/a:b:c:1", r#"{"after": "1h"}"#, "schedule"),
     ("GET /v1/jobs/a:b:c:1", "", "read"),
     (
@@ -159,6 +159,12 @@ const CALLS: [(&str, &str, &str); 22] = [
         r#"{"prefix": "a:b:c:", "dry_run": true}"#,
         "operate",
     ),
+    ("GET /v1/jobs/a:b:c:1/story", "", "read"),
+    (
+        "POST /v1/history",
+        r#"{"prefix": "a:b:c:", "entries": 100}"#,
+        "operate",
+    ),
     (
         "POST /v1/pull",
         r#"{"prefixes": ["a:b:c:"], "wait": "1ms"}"#,
@@ -193,6 +199,7 @@ async fn what_is_about_all_jobs_takes_a_token_for_all() {
     for (call, body, scope) in [
         ("GET /v1/routes", "", "read"),
         ("GET /v1/instances", "", "read"),
+        ("GET /v1/doctor", "", "read"),
         ("GET /v1/jobs", "", "read"),
         ("POST /v1/jobs/cancel", r#"{"everything": true}"#, "operate"),
         ("POST /v1/pull", r#"{"wait": "1ms"}"#, "consume"),
@@ -229,7 +236,11 @@ async fn lists_show_what_the_token_can_see_and_batches_and_leases_ask_one_by_one
             .await,
         200
     );
-    for (path, list, name) in [("kinds", "kinds", "kind"), ("paused", "kinds", "name")] {
+    for (path, list, name) in [
+        ("kinds", "kinds", "kind"),
+        ("history", "kinds", "kind"),
+        ("paused", "kinds", "name"),
+    ] {
         let (_, text) = daemon.call("read/a:", &format!("GET /v1/{path}"), "").await;
         let answer: Value = serde_json::from_str(&text).unwrap();
         let seen = answer[list].as_array().unwrap().iter();

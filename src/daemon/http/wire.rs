@@ -224,6 +224,9 @@ pub(crate) struct Job {
     /// Somebody cancelled it while it runs.
     #[serde(default)]
     pub(crate) cancelled: bool,
+    /// It was made of a plain key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) adopted: bool,
 }
 
 /// Something that happened to a job.
@@ -256,6 +259,7 @@ impl Job {
             successor: None,
             was: None,
             cancelled: false,
+            adopted: false,
         }
     }
 
@@ -291,6 +295,7 @@ impl Job {
                 .map(|next| Box::new(Job::of(&next, payloads))),
             was: None,
             cancelled: view.is_cancelled(),
+            adopted: view.is_adopted(),
         }
     }
 }

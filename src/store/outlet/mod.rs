@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, FromRedisValue, Pipeline, Value};
 
 use super::fault::Fault;
+use super::from_value;
 use super::link::{Link, Request};
-use super::{from_value, url};
+use super::origin::Origin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::ClientSettings;
 
@@ -27,9 +28,9 @@ pub(crate) struct Outlet {
 impl Outlet {
     /// Opens nothing yet.
     pub(crate) fn new(url: &str, settings: &ClientSettings) -> Result<Self> {
-        let client = url::client(url, &settings.link)?;
+        let origin = Origin::parse(url, &settings.link)?;
         Ok(Outlet {
-            link: Link::new(client, &settings.link),
+            link: Link::new(origin, &settings.link),
             patience: settings.call_timeout,
         })
     }

@@ -6,7 +6,7 @@ use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, word,
 use crate::ErrorKind;
 use crate::error::{Error, Result};
 use crate::store::script::{self, Script};
-use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Sought, Verb};
+use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Sought, Verb, Why};
 
 use State::*;
 
@@ -88,6 +88,12 @@ impl Scene {
                 let items = [bench.discard("Second", 2)];
                 ledger.discard(lane, &items, soon()).await.map(said)
             }
+            "adopt" => {
+                let key = bench.key("adopted");
+                let _: String = bench.ask(&["SET", key.as_str(), "v", "EX", "3600"]).await;
+                let items = [(key, Why::Seen), (bench.key("LeasedNext"), Why::Gone)];
+                ledger.adopt(&items, 9, soon()).await.map(said)
+            }
             "trim" => {
                 let fallen = ledger.trim(KEPT, 9, soon()).await?;
                 Ok(vec![if fallen == 0 { "kept" } else { "trimmed" }])
@@ -145,6 +151,15 @@ impl Scene {
             }
             "pause" => ledger.pause(lane, soon()).await.map(|()| vec!["paused"]),
             "resume" => ledger.resume(lane, soon()).await.map(|()| vec!["resumed"]),
+            "keep" => ledger.keep(lane, 9, soon()).await.map(|()| vec!["kept"]),
+            "story" => {
+                let page = ledger.story("Pending", "+", soon()).await?;
+                Ok(vec![if page.lines.is_empty() {
+                    "nothing"
+                } else {
+                    "told"
+                }])
+            }
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
             other => panic!("{other} is new"),
         }
@@ -175,6 +190,11 @@ fn scripts() -> impl Iterator<Item = &'static Script> {
     all.filter(|script| script.name != "beat")
 }
 
+/// The history is one, save for those who read it.
+fn is_hint(bench: &Bench, script: &Script, key: &str) -> bool {
+    key == bench.names().history && script.name != "story"
+}
+
 #[tokio::test]
 async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
     let scene = Scene::set().await;
@@ -183,7 +203,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
     for script in scripts() {
         for key in bench.keys_of(script) {
             // It is a hint; see below.
-            if key == bench.names().lanes {
+            if key == bench.names().lanes || is_hint(bench, script, key) {
                 continue;
             }
             let stored = with_counts(bench).await;
@@ -212,6 +232,9 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("audit", &["sound", "sound", "sound"]),
         ("pause", &["paused"]),
         ("resume", &["resumed"]),
+        ("keep", &["kept"]),
+        ("story", &["told"]),
+        ("adopt", &["created", "absent"]),
         ("claim", &["claimed"]),
         ("reclaim", &["claimed", "replaced"]),
         ("renew", &["renewed"]),
@@ -231,13 +254,18 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn lanes_are_a_hint_and_may_be_anything() {
+async fn lanes_and_history_are_hints_and_may_be_anything() {
     for script in scripts() {
         let scene = Scene::set().await;
         let bench = &scene.bench;
-        let lanes = bench.names().lanes.clone();
-        let found = with_damaged(bench, &lanes, async || scene.call(script.name).await).await;
-        assert!(found.is_ok(), "{}: {found:?}", script.name);
+        let names = bench.names();
+        for hint in [names.lanes.clone(), names.history.clone()] {
+            if script.name == "story" && hint == names.history {
+                continue;
+            }
+            let found = with_damaged(bench, &hint, async || scene.call(script.name).await).await;
+            assert!(found.is_ok(), "{}: {found:?}", script.name);
+        }
         bench.balanced().await;
     }
 }
@@ -248,6 +276,7 @@ async fn a_counter_that_is_no_number_stops_the_call_before_it_writes() {
     let bench = &scene.bench;
     for (script, counter) in [
         ("schedule", "accepted"),
+        ("adopt", "accepted"),
         ("cancel", "cancelled"),
         ("reclaim", "lapsed"),
         ("reclaim", "replaced"),

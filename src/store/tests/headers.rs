@@ -15,7 +15,7 @@ use crate::key::Kind;
 use crate::names::{MARKER, Names};
 use crate::store::reply::Answered;
 use crate::store::script::{self, Script};
-use crate::store::{KeptAs, Sought};
+use crate::store::{KeptAs, Sought, Why};
 
 /// The parts of a header, in order.
 const PARTS: [&str; 4] = ["KEYS", "ARGV", "Reply", "Holds"];
@@ -164,6 +164,8 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.get("pending", soon()).await.unwrap();
     ledger.tally(soon()).await.unwrap();
     bench.beat("pending", "1h").await;
+    let items = [(bench.key("pending"), Why::Seen)];
+    ledger.adopt(&items, 9, soon()).await.unwrap();
     ledger.trim(KEPT, 10, soon()).await.unwrap();
     let sought = Sought {
         after: Some(("1".into(), "pen".into())),
@@ -175,6 +177,8 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.audit(&items, false, soon()).await.unwrap();
     ledger.pause(lane, soon()).await.unwrap();
     ledger.resume(lane, soon()).await.unwrap();
+    ledger.keep(lane, 10, soon()).await.unwrap();
+    ledger.story("pending", "+", soon()).await.unwrap();
 
     type Entry = (u64, u64, u64, Vec<String>, String, String);
     let log: Vec<Entry> = bench.ask(&["SLOWLOG", "GET", "1000"]).await;
@@ -236,6 +240,9 @@ async fn callers_pass_what_headers_list() {
                 "kind" => arg == bench.ledger.kind().as_str(),
                 "marker" => arg == MARKER,
                 "id" => arg == "pending",
+                "who" => arg == crate::store::ledger::who(),
+                "before" => arg == "+",
+                "sources" => arg == "e",
                 "room" => arg == "1h",
                 "description" => arg == "{}",
                 "pulse channel" => arg == "keyfall:pulse:0:pending",

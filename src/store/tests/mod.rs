@@ -3,6 +3,7 @@
 mod support;
 
 // One file for each script.
+mod adopt;
 mod audit;
 mod beat;
 mod cancel;
@@ -25,6 +26,7 @@ mod update;
 mod damaged;
 mod dead;
 mod headers;
+mod history;
 mod lanes;
 mod refused;
 mod triggers;

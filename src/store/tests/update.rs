@@ -61,7 +61,13 @@ async fn it_changes_what_starts_next_and_nothing_else() {
     // Beside the records, only the call is remembered.
     let mut left = bench.snapshot().await;
     let names = bench.names();
-    let written = [&names.shadow, &names.next, &names.calls, &names.lanes];
+    let written = [
+        &names.shadow,
+        &names.next,
+        &names.calls,
+        &names.lanes,
+        &names.history,
+    ];
     left.retain(|name, value| stored.get(name) != Some(value));
     for name in left.keys() {
         let key = name.split(' ').next().unwrap();

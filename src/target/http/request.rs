@@ -10,6 +10,7 @@ use super::URL;
 use super::signature::{Secret, message_id, signatures};
 use crate::handler::Job;
 use crate::target::document::rfc3339;
+use crate::traces;
 
 /// What is said of one connection, or by whoever keeps it.
 const OF_CONNECTIONS: [&str; 12] = [
@@ -48,6 +49,20 @@ impl Request {
                 "application/octet-stream"
             };
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        // What it does there belongs to this run.
+        if let Some((parent, state)) = traces::current() {
+            let state = HeaderValue::try_from(state).ok();
+            headers.remove(traces::STATE);
+            headers.extend(
+                state
+                    .filter(|it| !it.is_empty())
+                    .map(|it| (HeaderName::from_static(traces::STATE), it)),
+            );
+            headers.insert(
+                traces::PARENT,
+                HeaderValue::try_from(parent).expect("it is ASCII"),
+            );
         }
         let mut set = |name: &'static str, value: String| {
             let value = HeaderValue::try_from(value).expect("it is ASCII");

@@ -18,6 +18,7 @@ use crate::key::JobKey;
 use crate::prefix::Prefix;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
+use crate::worker::adopting::adopter::Adopter;
 use crate::worker::instances::Instances;
 use crate::worker::roster::{Roster, Served};
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
@@ -32,6 +33,7 @@ pub(crate) struct Claimer {
     roster: Arc<Roster>,
     instances: Arc<Instances>,
     desk: Arc<Desk>,
+    adopter: Arc<Adopter>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
     lease: LeaseLength,
@@ -72,9 +74,9 @@ impl Claimer {
         roster: Arc<Roster>,
         instances: Arc<Instances>,
         desk: Arc<Desk>,
+        adopter: Arc<Adopter>,
         slots: Arc<Slots>,
         runner: Arc<Runner>,
-        lease: LeaseLength,
         audience: &Audience,
     ) -> Self {
         let (told, news) = mpsc::unbounded_channel();
@@ -86,9 +88,10 @@ impl Claimer {
             roster,
             instances,
             desk,
+            adopter,
             slots,
+            lease: runner.lease(),
             runner,
-            lease,
             news,
             counters: Vec::new(),
             turn: 0,
@@ -188,6 +191,9 @@ impl Claimer {
                 Err(error) => {
                     served.ledger.note::<()>("claim", &Err(error));
                     self.give_up(served);
+                    // The reconciler knows nothing of those that expired too soon.
+                    let heard = named.iter().filter(|wanted| wanted.source == Source::Event);
+                    heard.for_each(|wanted| self.adopter.expired(served, &wanted.id));
                 }
             },
             Landing::Look { found } => match found {
@@ -261,6 +267,8 @@ impl Claimer {
                 None => tracing::error!(ledger = ?served, id = job.id, "claimed unasked"),
             }
         }
+        let ids = begun.iter().map(|begun| begun.job.id.as_str());
+        self.adopter.claimed(served, ids);
         self.runner.start(served, begun, at);
         if wanted_more && !fill.is_empty() {
             self.desk.with(served, |paper| paper.caught_up(said));
@@ -271,6 +279,9 @@ impl Claimer {
     /// name was heard for another reason, and the pacer will come to it.
     fn wait_for(&self, served: &Arc<Served>, wanted: &Wanted, ms: u64) {
         let wait = Duration::from_millis(ms + 1);
+        if wanted.source == Source::Event {
+            self.adopter.expired(served, &wanted.id);
+        }
         if wait > LONGEST_SLEEP {
             return;
         }
@@ -295,8 +306,9 @@ fn send(served: Arc<Served>, mut lane: Lane, errand: Errand) -> Flight {
                 said,
             } => {
                 let ids: Vec<&str> = named.iter().map(|wanted| wanted.id.as_str()).collect();
+                let found: String = named.iter().map(|wanted| wanted.source.letter()).collect();
                 let reply = ledger
-                    .claim(&mut lane, &ids, fill.len(), lease.0, until)
+                    .claim(&mut lane, &ids, &found, fill.len(), lease.0, until)
                     .await;
                 Landing::Claim {
                     named,

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+
 use crate::error::Result;
+use crate::handler::Source;
+use crate::hooks::{Hooks, Letter};
 use crate::key::{JobKey, Kind};
 use crate::record::Record;
 use crate::settings::BATCH;
@@ -21,6 +25,7 @@ const LEASE: Duration = Duration::from_secs(10);
 pub(crate) struct Burial {
     pub(crate) instances: Arc<Instances>,
     pub(crate) notices: Notices,
+    pub(crate) hooks: Arc<Hooks>,
     pub(crate) dead: DeadLimits,
     /// For how long they have to be overdue, and without a route.
     pub(crate) age: Duration,
@@ -37,6 +42,7 @@ impl Burial {
         }
         let mut lane = Lane::new();
         let mut skip = (0, 0);
+        let lease = LEASE + self.hooks.limit();
         loop {
             let until = Instant::now() + PATIENCE;
             let found = ledger.sweep(self.age, skip, BATCH, until).await?;
@@ -48,13 +54,15 @@ impl Burial {
             let mut claimed = Vec::new();
             if !due.is_empty() {
                 let ids: Vec<&str> = due.iter().map(JobKey::id).collect();
-                claimed = ledger.claim(&mut lane, &ids, 0, LEASE, until).await?.jobs;
+                let found = Source::Reconciler.letter().to_string().repeat(ids.len());
+                let reply = ledger.claim(&mut lane, &ids, &found, 0, lease, until);
+                claimed = reply.await?.jobs;
             }
             if !gone.is_empty() {
-                let reply = ledger.reclaim(&mut lane, &gone, LEASE, until).await?;
+                let reply = ledger.reclaim(&mut lane, &gone, lease, until).await?;
                 claimed.extend(reply.jobs);
             }
-            self.bury(ledger, &mut lane, claimed, until).await?;
+            self.bury(ledger, &mut lane, claimed).await?;
             if overdue < BATCH && lapsed < BATCH {
                 return Ok(());
             }
@@ -66,16 +74,12 @@ impl Burial {
         keys.filter(|key| !self.instances.route(key)).collect()
     }
 
-    async fn bury(
-        &self,
-        ledger: &Ledger,
-        lane: &mut Lane,
-        claimed: Vec<Claimed>,
-        until: Instant,
-    ) -> Result<()> {
+    async fn bury(&self, ledger: &Ledger, lane: &mut Lane, claimed: Vec<Claimed>) -> Result<()> {
         let kind = ledger.kind();
-        let letters = claimed.into_iter().filter_map(|job| self.letter(kind, job));
-        let letters: Vec<Settlement> = letters.collect();
+        let claimed = claimed.into_iter();
+        let letters = join_all(claimed.map(|job| self.letter(kind, job))).await;
+        let letters: Vec<Settlement> = letters.into_iter().flatten().collect();
+        let until = Instant::now() + PATIENCE;
         // Two calls brought them, and each call has its limit.
         for letters in letters.chunks(BATCH) {
             let (_, trimmed) = ledger.settle(lane, letters, self.dead, until).await?;
@@ -85,21 +89,30 @@ impl Burial {
         Ok(())
     }
 
-    /// The settlement that makes a job a dead letter for want of a route.
-    fn letter(&self, kind: &Kind, job: Claimed) -> Option<Settlement> {
+    /// The settlement that makes a job a dead letter for want of a route, when that is told.
+    async fn letter(&self, kind: &Kind, job: Claimed) -> Option<Settlement> {
+        let key = kind.key(&job.id).ok()?;
         let payload_bytes = job.record.len();
-        let record = Record::parse(job.record);
-        let mut header = record.map(|record| record.header).unwrap_or_default();
+        let record = Record::parse(job.record).ok();
+        let header = record.as_ref().map(|record| record.header.clone());
+        let mut header = header.unwrap_or_default();
         header.error = Some(format!(
             "it was overdue by {:?}, and no live instance had a route for it",
             self.age
         ));
+        let header = header.to_line().into_owned();
+        let letter = Letter {
+            key: &key,
+            header: &header,
+            due: job.due,
+            lag: None,
+            record: record.as_ref(),
+        };
+        self.hooks.dead(letter).await;
         Some(Settlement {
-            key: kind.key(&job.id).ok()?,
+            key,
             token: job.token,
-            verb: Verb::Bury {
-                header: header.to_line().into_owned(),
-            },
+            verb: Verb::Bury { header },
             payload_bytes,
         })
     }

@@ -1,44 +1,103 @@
-//! Sees to it that Redis announces the keys that it expires: the setting is looked up with
-//! each new connection, and whenever jobs fall due and nothing is heard of them.
+//! Sees to it that Redis announces what is to be heard: the setting is looked up with each new
+//! connection, again after it was changed, and whenever jobs fall due and nothing is heard of
+//! them. That no change of a key is heard nobody can tell from silence, so who adopts keys looks
+//! now and then.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::store::{Announced, Store};
+use crate::store::{Announced, Store, Wanted};
+use crate::worker::adopting::adopter::Adopter;
+use crate::worker::adopting::search::Search;
 use crate::worker::readiness::Readiness;
 
 /// How often the setting is looked up at the most, whoever doubts it.
 const AT_LEAST: Duration = Duration::from_secs(3);
 
+/// After how long it is looked up whether flags that were set still are: somebody may have read
+/// them before, and set them after.
+const ONCE_MORE: Duration = Duration::from_secs(1);
+
+/// How often who adopts keys looks. As long may changes go unheard, and one look costs Redis some
+/// microseconds.
+const NOW_AND_THEN: Duration = Duration::from_secs(5);
+
+/// How often keys are searched for while nobody announces what happens to them: then it is all
+/// that finds new ones.
+const SEARCH_DEAF: Duration = Duration::from_secs(15);
+
+/// For how long there may be no connection for changes before that is said.
+const DEAF: Duration = Duration::from_secs(3);
+
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// That there is no connection on which changes of keys are heard.
+struct Deaf {
+    since: Instant,
+    is_told: bool,
+}
+
+impl Default for Deaf {
+    fn default() -> Self {
+        Deaf {
+            since: Instant::now(),
+            is_told: false,
+        }
+    }
+}
 
 /// What is known of the events of a server.
 pub(crate) struct Events {
     store: Arc<Store>,
+    /// Is told when changes of keys are heard; its keys are the reason to listen to them.
+    adopter: Arc<Adopter>,
+    search: Arc<Search>,
+    wanted: Wanted,
     /// Whether events and wake-ups are heard.
     readiness: Readiness,
+    /// Since there is no connection on which changes of keys are heard.
+    deaf: Mutex<Option<Deaf>>,
     /// How many were heard that concern this worker.
     heard: AtomicU64,
     doubted: Notify,
-    /// That nothing is announced, and cannot be changed from here, was said.
+    /// What was looked up may not last.
+    unsettled: Notify,
+    /// That expired keys are not announced, and that this cannot be changed from here, was said.
     said: AtomicBool,
+    /// The same of changes of keys.
+    said_of_changes: AtomicBool,
     /// That the setting cannot be looked up was said.
     unknown: AtomicBool,
 }
 
 impl Events {
-    pub(crate) fn new(store: Arc<Store>, readiness: Readiness) -> Self {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        adopter: Arc<Adopter>,
+        search: Arc<Search>,
+        readiness: Readiness,
+    ) -> Self {
+        let wanted = match adopter.globs().next() {
+            Some(_) => Wanted::Changes,
+            None => Wanted::Expiry,
+        };
         Events {
             store,
+            adopter,
+            search,
+            wanted,
             readiness,
+            deaf: Mutex::new(Some(Deaf::default())),
             heard: AtomicU64::new(0),
             doubted: Notify::new(),
+            unsettled: Notify::new(),
             said: AtomicBool::new(false),
+            said_of_changes: AtomicBool::new(false),
             unknown: AtomicBool::new(false),
         }
     }
@@ -72,47 +131,145 @@ impl Events {
         self.doubted.notify_one();
     }
 
-    /// Looks the setting up whenever somebody doubts it, for ever.
-    pub(crate) async fn run(&self) {
-        loop {
-            self.doubted.notified().await;
-            // Whoever is deaf hears nothing whatever the setting is.
-            if !self.are_unheard() {
-                self.look(true).await;
-            }
-            sleep(AT_LEAST).await;
+    /// The connection is new.
+    pub(crate) async fn begin(&self) {
+        self.are_heard(true);
+        if self.look(false).await {
+            self.hear_changes();
         }
     }
 
+    /// So is that on which changes of keys are heard. Whatever was done before may have gone
+    /// unheard.
+    pub(crate) async fn begin_changes(&self) {
+        let deaf = self.deaf.lock().expect("no panic while held").take();
+        if let Some(deaf) = deaf.filter(|deaf| deaf.is_told) {
+            tracing::info!(after = ?deaf.since.elapsed(), "changes of keys are heard again");
+        }
+        self.look(false).await;
+        self.hear_changes();
+    }
+
+    /// Changes of keys go unheard from now on, for this reason.
+    pub(crate) fn end_changes(&self, error: &crate::Error) {
+        tracing::debug!(%error, "changes of keys are not heard");
+        self.adopter.hears(false);
+        let mut deaf = self.deaf.lock().expect("no panic while held");
+        let deaf = deaf.get_or_insert_with(Deaf::default);
+        if !deaf.is_told && deaf.since.elapsed() >= DEAF && !self.are_unheard() {
+            deaf.is_told = true;
+            tracing::warn!(
+                %error,
+                "changes of keys are not heard; plain keys are searched for every {} s",
+                SEARCH_DEAF.as_secs(),
+            );
+        }
+    }
+
+    fn hears_changes(&self) -> bool {
+        self.deaf.lock().expect("no panic while held").is_none()
+    }
+
+    /// Looks the setting up whenever somebody doubts it, for ever.
+    pub(crate) async fn run(&self) {
+        let adopts = self.wanted == Wanted::Changes;
+        let mut searched = Instant::now();
+        loop {
+            let in_doubt = tokio::select! {
+                () = self.doubted.notified() => true,
+                () = self.unsettled.notified() => {
+                    sleep(ONCE_MORE).await;
+                    false
+                }
+                () = sleep(NOW_AND_THEN), if adopts => false,
+            };
+            // Whoever is deaf hears nothing whatever the setting is.
+            if !self.are_unheard() {
+                let was_missed = self.look(in_doubt).await;
+                let is_missed =
+                    adopts && !self.hears_changes() || self.said_of_changes.load(Ordering::Relaxed);
+                if was_missed || is_missed && searched.elapsed() >= SEARCH_DEAF {
+                    searched = Instant::now();
+                    self.hear_changes();
+                }
+            }
+            if in_doubt {
+                sleep(AT_LEAST).await;
+            }
+        }
+    }
+
+    /// Changes may have gone unheard until now. What is done from now on is heard, unless nobody
+    /// announces it or the connection is gone.
+    fn hear_changes(&self) {
+        let is_missed = self.said_of_changes.load(Ordering::Relaxed);
+        self.adopter.hears(self.hears_changes() && !is_missed);
+        self.search.begin();
+    }
+
     /// Looks up what Redis announces, and sets what is missing. `in_doubt` if nothing is heard
-    /// although jobs fall due.
-    pub(crate) async fn look(&self, in_doubt: bool) {
-        match self.store.announce_expired(Instant::now() + PATIENCE).await {
-            Announced::Already => self.said.store(false, Ordering::Relaxed),
+    /// although jobs fall due. Returns whether changes of keys were not announced until now, and
+    /// are from now on.
+    async fn look(&self, in_doubt: bool) -> bool {
+        let until = Instant::now() + PATIENCE;
+        match self.store.announce(self.wanted, until).await {
+            Announced::Already => {
+                self.said.store(false, Ordering::Relaxed);
+                self.announces_changes()
+            }
             Announced::FromNow { was, set } => {
+                self.unsettled.notify_one();
                 self.said.store(false, Ordering::Relaxed);
                 tracing::warn!(
                     was,
                     set,
-                    "Redis did not announce expired keys; the missing flags are set until it \
-                     restarts: put `notify-keyspace-events {set}` into its configuration"
+                    "Redis did not announce {}; the missing flags are set until it restarts: put \
+                     `notify-keyspace-events {set}` into its configuration",
+                    missing(self.wanted, &was),
                 );
+                self.announces_changes();
+                self.wanted == Wanted::Changes
             }
-            Announced::Never(error) => self.say(&error),
-            Announced::Unknown(error) if in_doubt => self.say(&error),
+            Announced::Never { was, error } => {
+                if !Wanted::Expiry.is_announced_by(&was) {
+                    self.say(&error);
+                }
+                if self.wanted == Wanted::Changes {
+                    self.say_of_changes(&error);
+                }
+                false
+            }
+            Announced::Unknown(error) if in_doubt => {
+                self.say(&error);
+                false
+            }
             Announced::Unknown(error) => {
                 if !self.unknown.swap(true, Ordering::Relaxed) {
                     tracing::info!(
                         %error,
-                        "whether Redis announces expired keys cannot be looked up: see that \
-                         `notify-keyspace-events` in its configuration has `Ex`"
+                        "whether Redis announces {} cannot be looked up: see that \
+                         `notify-keyspace-events` in its configuration has `{}`",
+                        missing(self.wanted, ""),
+                        self.wanted.flags(),
                     );
                 }
+                false
             }
             Announced::Unanswered(error) => {
                 tracing::debug!(%error, "what Redis announces is not known yet");
+                self.unsettled.notify_one();
+                false
             }
         }
+    }
+
+    /// Changes of keys are announced. Returns whether it was said that they are not.
+    fn announces_changes(&self) -> bool {
+        let was_missed = self.said_of_changes.swap(false, Ordering::Relaxed);
+        if was_missed {
+            tracing::info!("changes of keys are announced now");
+        }
+        was_missed
     }
 
     fn say(&self, error: &crate::Error) {
@@ -120,9 +277,34 @@ impl Events {
             tracing::warn!(
                 %error,
                 "Redis does not announce expired keys, and this user may not change that: set \
-                 `notify-keyspace-events Ex` in its configuration; until then jobs start some \
-                 20 ms late"
+                 `notify-keyspace-events {}` in its configuration; until then jobs start some \
+                 20 ms late",
+                self.wanted.flags(),
             );
         }
+    }
+
+    fn say_of_changes(&self, error: &crate::Error) {
+        if !self.said_of_changes.swap(true, Ordering::Relaxed) {
+            self.adopter.hears(false);
+            tracing::warn!(
+                %error,
+                "Redis does not announce changes of keys, and this user may not change that: set \
+                 `notify-keyspace-events {}` in its configuration; until then plain keys are \
+                 searched for every {} s instead of being heard of, a DEL cancels nothing, and \
+                 where a missing key means `cancel` no key that has expired runs its job",
+                self.wanted.flags(),
+                SEARCH_DEAF.as_secs(),
+            );
+        }
+    }
+}
+
+/// What is not announced of what is wanted, by the flags that are set.
+fn missing(wanted: Wanted, flags: &str) -> &'static str {
+    match (Wanted::Expiry.is_announced_by(flags), wanted) {
+        (true, _) => "changes of keys",
+        (false, Wanted::Changes) => "expired keys and changes of keys",
+        (false, Wanted::Expiry) => "expired keys",
     }
 }

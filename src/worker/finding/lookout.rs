@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::burial::Burial;
 use crate::error::Result;
+use crate::hooks::Hooks;
 use crate::key::Kind;
 use crate::settings::{BATCH, LOOKOUT, TRIM};
 use crate::store::{DeadLimits, Ledger, Store};
@@ -54,12 +55,14 @@ impl Lookout {
         roster: Arc<Roster>,
         instances: Arc<Instances>,
         notices: Notices,
+        hooks: Arc<Hooks>,
         dead: DeadLimits,
         bury_after: Option<Duration>,
     ) -> Arc<Self> {
         let burial = bury_after.map(|age| Burial {
             instances: instances.clone(),
             notices: notices.clone(),
+            hooks,
             dead,
             age,
         });

@@ -178,9 +178,9 @@ impl Pacer {
         let check = track.take_checks(now);
         let batch = track.take_due(now);
         let read = track.take_read(now, !batch.jobs.is_empty());
-        let key = |(id, _): &(String, UnixMs)| Some(track.served.key(id)?.to_string());
+        let key = |(id, _): &(String, UnixMs)| track.served.key(id);
         let round = Round {
-            triggers: batch.jobs.iter().filter_map(key).collect(),
+            touch: batch.jobs.iter().filter_map(key).collect(),
             read,
             check: check.as_ref().map_or(&[], |check| &check.ids),
         };

@@ -14,6 +14,7 @@ use crate::ended::Ended;
 use crate::error::Result;
 use crate::handler::Source;
 use crate::handler::{CancelSignal, Job, JobParts, Outcome, Place};
+use crate::hooks::{Hooks, Letter, Start};
 use crate::key::JobKey;
 use crate::lease::Lease;
 use crate::record::{Header, Record, RecordFault};
@@ -22,6 +23,9 @@ use crate::router::{RouteEntry, Routes};
 use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
 use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
+use crate::traces;
+use crate::worker::adopting::adopter::Adopter;
+use crate::worker::adopting::confirm::Leased;
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::roster::Served;
@@ -31,15 +35,19 @@ const NOT_FOR_US: Duration = Duration::from_secs(30);
 
 /// Runs what was claimed, on the runtime of the worker's owner.
 pub(crate) struct Runner {
-    handle: Handle,
-    routes: Arc<Routes>,
-    leases: Arc<Leases>,
+    pub(crate) handle: Handle,
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) leases: Arc<Leases>,
     /// Told of leases that will run out.
-    reconciler: Arc<Reconciler>,
-    settings: WorkerSettings,
-    default_policy: RetryPolicy,
-    notices: Notices,
-    stopping: AtomicBool,
+    pub(crate) reconciler: Arc<Reconciler>,
+    /// Asked before a job of a plain key is run.
+    pub(crate) adopter: Arc<Adopter>,
+    pub(crate) settings: WorkerSettings,
+    pub(crate) default_policy: RetryPolicy,
+    pub(crate) notices: Notices,
+    pub(crate) hooks: Arc<Hooks>,
+    /// Whatever is claimed goes back at once.
+    pub(crate) stopping: AtomicBool,
 }
 
 /// When a claim was made, by both clocks.
@@ -69,6 +77,8 @@ struct Run {
     key: JobKey,
     token: String,
     due: UnixMs,
+    /// Of its run, once that has begun.
+    lag: Option<Duration>,
     claims: u32,
     fence: u64,
     source: Source,
@@ -76,27 +86,14 @@ struct Run {
     held: Held,
     slot: Slot,
     payload_bytes: usize,
+    /// It is not to run: somebody changed its key.
+    is_stale: bool,
 }
 
 impl Runner {
-    pub(crate) fn new(
-        handle: Handle,
-        routes: Arc<Routes>,
-        leases: Arc<Leases>,
-        reconciler: Arc<Reconciler>,
-        settings: WorkerSettings,
-        notices: Notices,
-    ) -> Arc<Self> {
-        Arc::new(Runner {
-            handle,
-            routes,
-            leases,
-            reconciler,
-            settings,
-            default_policy: RetryPolicy::default(),
-            notices,
-            stopping: AtomicBool::new(false),
-        })
+    /// For how long jobs are claimed whose routes do not say.
+    pub(crate) fn lease(&self) -> LeaseLength {
+        self.settings.lease
     }
 
     /// From now on, whatever is claimed goes back at once.
@@ -112,6 +109,7 @@ impl Runner {
             .collect();
         match runs.len() {
             0 => {}
+            _ if served.adopts => drop(self.handle.spawn(confirmed(runs, at))),
             1 => drop(self.handle.spawn(run(runs.remove(0), at))),
             // To spawn from within the runtime takes half of what it takes from outside.
             _ => drop(self.handle.spawn(async move {
@@ -153,6 +151,7 @@ impl Runner {
             key,
             token: job.token,
             due: job.due,
+            lag: None,
             claims: job.claims,
             fence: job.fence,
             source,
@@ -160,8 +159,29 @@ impl Runner {
             held,
             slot,
             payload_bytes: job.record.len(),
+            is_stale: false,
         };
         Some((run, job.record))
+    }
+}
+
+/// Runs those of these jobs whose keys say so, and gives the others back.
+async fn confirmed(mut runs: Vec<(Run, Vec<u8>)>, at: ClaimedAt) {
+    let jobs: Vec<_> = runs
+        .iter()
+        .map(|(run, _)| Leased {
+            key: run.key.clone(),
+            due: run.due,
+            is_first: run.claims == 1,
+        })
+        .collect();
+    let (runner, served) = (runs[0].0.runner.clone(), runs[0].0.served.clone());
+    let confirmed = runner.adopter.confirm(&served, &jobs).await;
+    for ((run, _), is_confirmed) in runs.iter_mut().zip(confirmed) {
+        run.is_stale = !is_confirmed;
+    }
+    for job in runs {
+        tokio::spawn(run(job, at));
     }
 }
 
@@ -170,16 +190,16 @@ fn run((run, record): (Run, Vec<u8>), at: ClaimedAt) -> impl Future<Output = ()>
     let record = Record::parse(record);
     let before = record.as_ref().map_or(0, |record| record.header.attempts);
     let attempt = before.saturating_add(run.claims);
-    // At the highest level, so that even a lone error says which job it is about.
-    let span = tracing::error_span!("run", key = %run.key, attempt);
+    let header = record.as_ref().ok().map(|record| &record.header);
+    let span = traces::run(&run.key, attempt, header);
     // Large, and moved several times on its way into the runtime.
     Box::pin(run.run(record, attempt, at)).instrument(span)
 }
 
 impl Run {
     async fn run(mut self, record: Result<Record, RecordFault>, attempt: u32, at: ClaimedAt) {
-        let verb = match record {
-            Ok(record) => self.attempt(&record, attempt, at).await,
+        let verb = match &record {
+            Ok(record) => self.attempt(record, attempt, at).await,
             Err(RecordFault::Newer(version)) => {
                 tracing::warn!(
                     version,
@@ -202,9 +222,43 @@ impl Run {
             }
         };
         if let Some(verb) = verb {
+            traces::ended(&verb);
             self.slot.handler_ended();
-            self.settle(verb).await;
+            if self.has_told(&verb, record.as_ref().ok()).await {
+                self.settle(verb).await;
+            }
         }
+    }
+
+    /// If the job is to be a dead letter, tells so whoever asked to be told, while the lease is
+    /// held. Not if there was no time to: then somebody else is to take the job, and to tell.
+    async fn has_told(&mut self, verb: &Verb, record: Option<&Record>) -> bool {
+        let hooks = self.runner.hooks.clone();
+        let Verb::Bury { header } = verb else {
+            return true;
+        };
+        if !hooks.want_dead() {
+            return true;
+        }
+        let letter = Letter {
+            key: &self.key,
+            header,
+            due: self.due,
+            lag: self.lag,
+            record,
+        };
+        // Asked to stop before, the run has used up the time that there was.
+        if !self.held.stop.is_terminated() {
+            tokio::select! {
+                biased;
+                () = hooks.dead(letter) => return true,
+                _ = &mut self.held.stop => {}
+            }
+        }
+        tracing::warn!(
+            "nobody could be told in time that the job is dead; it is left to be taken over"
+        );
+        false
     }
 
     /// Runs the handler. `None` if the lease was lost, and nothing is left to settle.
@@ -218,13 +272,16 @@ impl Run {
             attempt,
             policy,
         };
+        if let Some(reason) = &record.header.unusable {
+            return Some(ended.bury(reason.clone()));
+        }
         // Somebody else may have had the job by now, and it may be cancelled.
         if !self.held.is_good() {
             tracing::warn!("the lease was lost before the run began");
             return None;
         }
         // Cancelled before it began, which the settlement will notice.
-        if self.signal.is_raised() || runner.stopping.load(Ordering::Acquire) {
+        if self.is_stale || self.signal.is_raised() || runner.stopping.load(Ordering::Acquire) {
             return Some(ended.give_back(self.due));
         }
         // The attempts before this one took their workers' lives, or their leases.
@@ -241,8 +298,11 @@ impl Run {
         let limit = terms.timeout().or(route.timeout);
         let limit = limit.unwrap_or(runner.settings.timeout);
         let job = self.job(record, attempt, policy, limit, route, at);
+        self.lag = Some(job.lag());
+        self.tell_late(route, &job);
         let meter = self.served.ledger.meter();
         meter.begun(self.source, job.lag(), attempt);
+        traces::begun(&job);
         if let Some(place) = self.slot.take_place() {
             let is_theirs = self.hand_over(place, job, at.lease).await;
             return (!is_theirs).then(|| ended.give_back(self.due));
@@ -270,8 +330,20 @@ impl Run {
             }
             Err(Stop::Lost) => {
                 tracing::warn!("the lease was lost; the run was ended");
+                traces::lost();
                 None
             }
+        }
+    }
+
+    /// Of several starts for the same due time, the first.
+    fn tell_late(&self, route: &RouteEntry, job: &Job) {
+        let limit = route.late_after.or(self.runner.settings.late_after);
+        if let Some(limit) = limit
+            && self.claims == 1
+            && job.lag() > limit
+        {
+            self.runner.hooks.late(Start { job, limit });
         }
     }
 

@@ -9,11 +9,13 @@ use crate::daemons::{Daemons, Lost};
 
 pub(super) struct Leases {
     pub(super) daemons: Daemons,
+    /// What the keys of the jobs begin with that are pulled.
+    pub(super) prefixes: &'static [&'static str],
 }
 
 impl Leases {
-    pub(super) fn new(daemons: Daemons) -> Self {
-        Leases { daemons }
+    pub(super) fn new(daemons: Daemons, prefixes: &'static [&'static str]) -> Self {
+        Leases { daemons, prefixes }
     }
 
     /// Asks for more time, once.

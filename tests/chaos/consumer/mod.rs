@@ -29,8 +29,9 @@ use tokio_util::task::TaskTracker;
 use crate::daemons::Daemons;
 use crate::journal::{Journal, What, at_unix_ms, now};
 use crate::order::{Order, Plan};
+use crate::plain::PLAIN;
 use crate::process;
-use crate::target::{Target, Ways};
+use crate::target::{PREFIX, Target, Ways};
 use leases::Leases;
 
 /// How many jobs are taken at once, where that can be said.
@@ -106,16 +107,21 @@ pub(crate) fn main(terms: &Terms) {
         .build()
         .expect("a runtime starts");
     runtime.block_on(async {
-        let leases = Leases::new(Daemons::new(&terms.ways.api));
+        let leases = |prefixes| Leases::new(Daemons::new(&terms.ways.api), prefixes);
+        let pulled = leases(&[PREFIX, PLAIN]);
         match terms.ways.target {
-            Target::Pull => consume(terms, leases).await,
+            Target::Pull => consume(terms, pulled).await,
             Target::Callback => consume(terms, receiver::Receiver::start(&terms.ways)).await,
-            Target::List => consume(terms, outlet::List::new(&terms.ways, leases)).await,
+            Target::List => consume(terms, outlet::List::new(&terms.ways, pulled)).await,
             Target::Stream => {
-                let stream = outlet::Stream::new(&terms.ways, &terms.name, leases);
+                let stream = outlet::Stream::new(&terms.ways, &terms.name, pulled);
                 consume(terms, stream).await;
             }
-            Target::Classic => consume(terms, popper::Popper::new(&terms.ways)).await,
+            Target::Classic => {
+                let popper = popper::Popper::new(&terms.ways);
+                let pulled = leases(&[PLAIN]);
+                tokio::join!(consume(terms, popper), consume(terms, pulled));
+            }
         }
     });
 }

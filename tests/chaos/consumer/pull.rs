@@ -8,7 +8,6 @@ use tokio::time::sleep;
 
 use super::{AT_ONCE, Delivery, End, Leases, PAUSE, Source};
 use crate::order::Order;
-use crate::target::PREFIX;
 
 /// A job as it is handed out, and written to a list.
 #[derive(Debug, Clone, Deserialize)]
@@ -40,7 +39,7 @@ impl Source for Leases {
     async fn take(&self) -> Vec<Delivery<String>> {
         // So that each brings several.
         sleep(PAUSE).await;
-        let wanted = json!({"prefixes": [PREFIX], "max": AT_ONCE, "wait": "10s"});
+        let wanted = json!({"prefixes": self.prefixes, "max": AT_ONCE, "wait": "10s"});
         let answer = self.daemons.call(Method::POST, "/v1/pull", &wanted).await;
         let jobs = match answer {
             Ok((status, mut answer)) if status.is_success() => answer["jobs"].take(),

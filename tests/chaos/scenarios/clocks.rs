@@ -3,6 +3,7 @@
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
+use crate::adopted::JUMP;
 use crate::stage::{Setting, Stage, Whose};
 
 const HOUR: i64 = 3600;
@@ -13,7 +14,7 @@ pub(super) fn all() -> Vec<Scenario> {
             name: "clocks of workers jump",
             quick: false,
             setting: || with(Whose::Workers),
-            faults: |stage| Box::pin(jump(stage, &[HOUR, -HOUR, 0])),
+            faults: |stage| Box::pin(jump(stage, "clocks of workers jump", &[HOUR, -HOUR, 0])),
             punctual: Punctual::Afterwards,
         },
         Scenario {
@@ -22,7 +23,7 @@ pub(super) fn all() -> Vec<Scenario> {
             setting: || with(Whose::Redis),
             // It ends ahead of all that it ever was: what was scheduled by a clock that was
             // ahead is due by then.
-            faults: |stage| Box::pin(jump(stage, &[-HOUR, 0, HOUR, 0, HOUR])),
+            faults: |stage| Box::pin(jump(stage, JUMP, &[-HOUR, 0, HOUR, 0, HOUR])),
             punctual: Punctual::Untold,
         },
     ]
@@ -36,11 +37,11 @@ fn with(whose: Whose) -> Setting {
 }
 
 /// Sets the clock to one after the other, until the time is over; it stays at the last.
-async fn jump(stage: &mut Stage, clocks: &[i64]) -> Result {
+async fn jump(stage: &mut Stage, fault: &str, clocks: &[i64]) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         for seconds in clocks {
-            stage.strike("a clock jumps");
+            stage.strike(fault);
             stage.clock()?.set(*seconds)?;
             sleep(stage.some_ms(500..2000)).await;
         }

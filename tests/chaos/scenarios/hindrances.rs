@@ -4,7 +4,9 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
+use crate::adopted::EVICTION;
 use crate::stage::{Setting, Stage};
+use crate::witness::SILENCING;
 
 macro_rules! scenarios {
     ($($name:literal, $quick:literal, $faults:ident;)*) => {
@@ -88,7 +90,7 @@ async fn flush_scripts(stage: &mut Stage) -> Result {
 async fn no_notifications(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
-        stage.strike("CONFIG SET notify-keyspace-events");
+        stage.strike(SILENCING);
         set(stage, "notify-keyspace-events", "").await?;
         sleep(stage.some_ms(50..500)).await;
     }
@@ -130,7 +132,7 @@ async fn evict(stage: &mut Stage) -> Result {
             .lines()
             .find_map(|line| line.strip_prefix("used_memory:"));
         let used: u64 = used.ok_or("INFO says nothing of memory")?.trim().parse()?;
-        stage.strike("eviction");
+        stage.strike(EVICTION);
         set(stage, "maxmemory", &(used - 50_000).to_string()).await?;
         sleep(stage.some_ms(20..200)).await;
         set(stage, "maxmemory", "0").await?;

@@ -68,7 +68,11 @@ async fn what_becomes_of_jobs_is_counted() {
         ("lag_seconds_bucket", ",le=\"3600\"", 3.0),
         ("pending", "", 1.0),
         ("leased", "", 0.0),
-        ("dead", "", 1.0),
+        ("dead_letters", "", 1.0),
+        ("paused", "", 0.0),
+        ("unrouted", "", 0.0),
+        ("leases_lapsed_total", "", 0.0),
+        ("dead_letters_trimmed_total", "", 0.0),
         ("oldest_overdue_seconds", "", 0.0),
         ("unbalanced", "", 0.0),
     ] {

@@ -7,6 +7,7 @@
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
 //! | [`document`] | document, router and manual agree |
 //! | [`metrics`] | what is counted, as Prometheus reads it |
+//! | [`traces`] | the trace of who schedules goes on through every attempt, as a collector sees it |
 //! | [`reloading`] | SIGHUP; what the routes say of a failure and of a payload |
 //! | [`consumers`] | consumers that go away at every step, or come late |
 //! | [`crowds`] | a thousand consumers, a large backlog, two daemons |
@@ -23,6 +24,7 @@ mod limits;
 mod many;
 mod metrics;
 mod reloading;
+mod traces;
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! What is read of a file, the environment and flags, and which faults are told.
 
+mod alerts;
 mod callbacks;
 mod classic;
 mod targets;
@@ -96,12 +97,17 @@ fn the_default_file_is_read_and_changes_nothing() {
             http,
             classic,
             worker,
+            alerts,
             tokens,
             log,
+            traces,
             routes,
             ..
         } = config;
-        format!("{redis:?} {http:?} {classic:?} {worker:?} {tokens:?} {log:?} {routes:?}")
+        format!(
+            "{redis:?} {http:?} {classic:?} {worker:?} {alerts:?} {tokens:?} {log:?} {traces:?} \
+             {routes:?}"
+        )
     };
     assert_eq!(values(&read), values(&nothing));
     let given: Vec<String> = read.given().map(|(field, ..)| field).collect();

@@ -84,7 +84,7 @@ pub(super) fn render(
     let keys = bench.keys_of(script);
     let mut cmd = bench.ledger.call(script, &keys, triggers.iter());
     if let Some(Number { lane, number }) = number {
-        cmd.arg(lane).arg(number);
+        cmd.arg(lane).arg(number).arg("model");
     }
     let (wake, kind) = (&bench.ledger.wake, bench.ledger.kind().as_str());
     let subject = &bench.names().subject;
@@ -131,7 +131,9 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
                 .for_each(|(id, payload)| args(cmd, (id, payload)));
         }
         Operation::Cancel(ids) | Operation::Reclaim { ids, .. } => args(cmd, ids),
-        Operation::Claim { ids, fill, lease } => args(cmd, (lease, fill, ids)),
+        Operation::Claim { ids, fill, lease } => {
+            args(cmd, (lease, fill, "e".repeat(ids.len()), ids));
+        }
         Operation::Renew {
             leases,
             lease,
@@ -147,9 +149,11 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
             for alike in ends.chunk_by(|a, b| token(a) == token(b) && a.2 == b.2) {
                 args(cmd, token(&alike[0]));
                 match &alike[0].2 {
-                    Verb::Done => args(cmd, ("done", "", "", "")),
-                    Verb::Later(when, header, step) => args(cmd, ("later", at(when), header, step)),
-                    Verb::Bury(header) => args(cmd, ("bury", "", header, "")),
+                    Verb::Done => args(cmd, ("done", "", "", "", "")),
+                    Verb::Later(when, header, step) => {
+                        args(cmd, ("later", at(when), header, step, "1 no"));
+                    }
+                    Verb::Bury(header) => args(cmd, ("bury", "", header, "", "1 no")),
                 }
                 args(cmd, alike.len());
                 alike.iter().for_each(|(id, ..)| args(cmd, id));

@@ -56,7 +56,7 @@ impl<'a> Rig<'a> {
         let triggers = IDS.map(|id| bench.key(id));
         let mut clear = vec![
             "DEL", &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats,
-            &n.calls, &n.lanes,
+            &n.calls, &n.lanes, &n.history,
         ];
         clear.extend(triggers.iter().map(|key| key.as_str()));
         let _: u64 = bench.ask(&clear).await;

@@ -38,6 +38,8 @@ pub(in crate::store::tests) fn key_called<'a>(names: &'a LedgerNames, name: &str
         "stats" => &names.stats,
         "calls" => &names.calls,
         "lanes" => &names.lanes,
+        "history" => &names.history,
+        "adopted" => &names.adopted,
         // The one key that belongs to no ledger.
         "instances" => "keyfall:instances",
         other => panic!("no ledger has a key {other:?}"),

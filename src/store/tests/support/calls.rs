@@ -82,6 +82,9 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Leased => "leased",
         Word::Paused => "paused",
         Word::Resumed => "resumed",
+        Word::Kept => "kept",
+        Word::Same => "same",
+        Word::Unread => "unread",
         Word::Sound => "sound",
         Word::Flawed(flaw) => flaw_word(flaw),
     }
@@ -270,7 +273,10 @@ impl Bench {
         fill: usize,
         lease: Duration,
     ) -> Result<ClaimReply> {
-        self.ledger.claim(lane, ids, fill, lease, soon()).await
+        let found = "e".repeat(ids.len());
+        self.ledger
+            .claim(lane, ids, &found, fill, lease, soon())
+            .await
     }
 
     pub(in crate::store::tests) async fn claim(&self, ids: &[&str], fill: usize) -> ClaimReply {

@@ -137,12 +137,17 @@ impl Bench {
         let mut all = Snapshot::new();
         for key in [
             &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats, &n.calls,
-            &n.lanes,
+            &n.lanes, &n.history, &n.adopted,
         ] {
             let read: &[&str] = match self.ask::<String>(&["TYPE", key]).await.as_str() {
                 "none" => continue,
                 "zset" => &["ZRANGE", key, "0", "-1", "WITHSCORES"],
                 "hash" => &["HGETALL", key],
+                "stream" => {
+                    let entries: u64 = self.ask(&["XLEN", key]).await;
+                    all.insert(key.clone(), entries.to_string());
+                    continue;
+                }
                 "string" => {
                     all.insert(key.clone(), self.ask(&["GET", key]).await);
                     continue;

@@ -1,0 +1,304 @@
+-- adopt: brings jobs into line with what somebody did to their keys by plain commands.
+--
+-- KEYS  1 due       keyfall:{app:module:biz/0}:due
+--       2 shadow    keyfall:{app:module:biz/0}:shadow
+--       3 lease     keyfall:{app:module:biz/0}:lease
+--       4 next      keyfall:{app:module:biz/0}:next
+--       5 stats     keyfall:{app:module:biz/0}:stats
+--       6 calls     keyfall:{app:module:biz/0}:calls
+--       7 adopted   keyfall:{app:module:biz/0}:adopted
+--       8 history   keyfall:{app:module:biz/0}:history
+--       9… trigger  app:module:biz:id, one for each item: theirs, and only read
+-- ARGV  1 who, 2 wake channel, 3 subject (app:module:biz/0), 4 marker, 5 most bytes of a payload,
+--       then for each item: id, why it is looked at (seen: it was changed, or found; gone: it was
+--       taken away; over: it expired; begun: its job is leased and about to run; lost: nobody heard
+--       why it is missing, if it is, and that is to cancel its job, unless its job was moved, or
+--       somebody else heard that it expired, or it did as this looked)
+-- Reply {'ok', now µs, answers}; answers, separated by blanks:
+--       created:due first:due replaced:due succeeds:due   as those of schedule
+--       moved:due successor:due   the same value, at another time
+--       cancelled   its key has no time any more, or was taken away; it will not start, and if
+--                   it is leased and about to, it is not to
+--       absent      nothing there to adopt, and no adopted job to cancel
+--       same        adopted already, or a trigger of ours
+--       unread      not looked at: the values before it were many bytes
+-- Holds: all items or none. The state decides, so any call may be repeated, be late, or be made
+--       by several at once. What was done to an adopted job by other means stands until its key
+--       changes again. Refused before anything is written while Redis is full, if it would
+--       store anything; the rest works then, too.
+
+local FIXED, HEAD, WIDTH = 8, 5, 2
+local due_key, shadow_key, lease_key = KEYS[1], KEYS[2], KEYS[3]
+local next_key, stats_key, calls_key = KEYS[4], KEYS[5], KEYS[6]
+local adopted_key, history_key = KEYS[7], KEYS[8]
+local marker, most = ARGV[4], tonumber(ARGV[5])
+local now, stamp = now_us()
+local now_ms = math.floor(now / 1000)
+
+-- How many bytes of values one call reads, about.
+local VALUE_BYTES = 4 * 1024 * 1024
+
+-- When a key expires; before Redis 7.0 only how far that is can be asked, to the millisecond.
+local function expiry_of(key, known)
+  local at = redis.pcall('PEXPIRETIME', key)
+  if type(at) == 'number' then
+    return at
+  end
+  at = redis.call('PTTL', key)
+  if at < 0 then
+    return at
+  end
+  at = now_ms + at
+  return known and math.abs(at - known) <= 2 and known or at
+end
+
+-- What there is under a key: its time, its value, or why that cannot be a payload.
+local function look_at(key, known)
+  local expiry = expiry_of(key, known)
+  if expiry < 0 then
+    return expiry == -1 and 'lasting' or 'missing'
+  end
+  local bytes = redis.pcall('STRLEN', key)
+  if type(bytes) ~= 'number' then
+    local kind = redis.call('TYPE', key).ok
+    if kind == 'string' then
+      -- It is refused for another reason, such as the rights of the user: then nothing is done.
+      redis.call('STRLEN', key)
+    end
+    return 'timed', expiry, nil, 'the key held no string: ' .. kind
+  elseif bytes > most then
+    return 'timed', expiry, nil, 'the value of the key had ' .. int(bytes) .. ' bytes, more than '
+      .. int(most)
+  end
+  return 'timed', expiry, redis.call('GET', key), nil, bytes
+end
+
+local function header_of(digest, unusable)
+  return '{"v":1,"adopted":"' .. digest .. '"' ..
+    (unusable and ',"unusable":"' .. unusable .. '"' or '') .. '}'
+end
+
+-- The digest of the value that a record was made from, if it was adopted.
+local function digest_in(record)
+  local header = record and split_record(record)
+  return header and string.match(header, '"adopted":"(%x+)"')
+end
+
+local ids, whys = {}, {}
+for i = 1, (#ARGV - HEAD) / WIDTH do
+  ids[i], whys[i] = ARGV[HEAD + WIDTH * i - 1], ARGV[HEAD + WIDTH * i]
+end
+local dues = redis.call('ZMSCORE', due_key, unpack(ids))
+local leases = redis.call('HMGET', lease_key, unpack(ids))
+local successors = next_of(next_key, ids, leases)
+local records = redis.call('HMGET', shadow_key, unpack(ids))
+local expiries = redis.call('ZMSCORE', adopted_key, unpack(ids))
+local before = soonest(due_key, now)
+local story = new_story(redis.call('HGET', calls_key, 'history'))
+
+-- Keys whose time is over, and whose jobs have ended. Of the others it is still asked whether
+-- they are known to have expired.
+local over = {}
+local old = {}
+local expired = redis.call('ZCOUNT', adopted_key, '-inf', int(now_ms - 1000))
+if expired > 0 then
+  -- Somewhere among them, so that those that stay do not hide the others for ever.
+  local most_old = 2 * #ids + 16
+  local first = expired > most_old and now % (expired - most_old + 1) or 0
+  old = redis.call('ZRANGE', adopted_key, int(first), int(math.min(first + most_old, expired) - 1))
+end
+if #old > 0 then
+  local waiting_at = redis.call('ZMSCORE', due_key, unpack(old))
+  local running = redis.call('HMGET', lease_key, unpack(old))
+  for i, id in ipairs(old) do
+    if not waiting_at[i] and not running[i] then
+      over[#over + 1] = id
+    end
+  end
+end
+
+local answers, done, bytes_read = {}, {}, 0
+local counts, news = {}, {}
+local scores, shadows, waiting, seen, removed, dropped, marked = {}, {}, {}, {}, {}, {}, {}
+local accepted_at = int(now_ms)
+
+local function move(id, due)
+  scores[#scores + 1], scores[#scores + 2] = int(due), id
+  note(news, id, due, now)
+end
+
+-- Whether its job is leased, and about to run.
+local function is_begun(i)
+  return whys[i] == 'begun' or whys[i] == 'lost'
+end
+
+-- There is a value with a time: it becomes a job, unless it is one.
+local function take(i, id, expiry, value, unusable)
+  local digest = redis.sha1hex(value or unusable)
+  local known = tonumber(expiries[i] or nil)
+  local waits
+  if leases[i] and successors[i] then
+    waits = select(2, split_successor(successors[i]))
+  end
+  local current = waits or records[i] or nil
+  local is_same = digest_in(current) == digest
+  if known == expiry and (is_same or not digest_in(current)) then
+    -- As it was adopted; what became of the job since then was not done by way of the key.
+    answers[i] = 'same'
+    if is_begun(i) and waits and digest_in(waits) then
+      -- Its key was changed, and that was seen when the job had been claimed: it is not to run.
+      answers[i] = 'successor:' .. int(expiry)
+    end
+    return
+  end
+  seen[#seen + 1], seen[#seen + 2] = int(expiry), id
+  local due = math.max(expiry, now_ms)
+  if is_same and waits then
+    waiting[#waiting + 1], waiting[#waiting + 2] = id, int(due) .. ' ' .. waits
+    tell(story, 'postponed', 'key time', id, int(due), '-')
+    answers[i] = 'successor:' .. int(due)
+    return
+  elseif is_same and dues[i] and known and known > now_ms then
+    move(id, due)
+    tell(story, 'postponed', 'key time', id, int(due), '-')
+    answers[i] = 'moved:' .. int(due)
+    return
+  end
+  local record = record_opening(header_of(digest, unusable), accepted_at) .. (value or '')
+  count_one(counts, 'accepted')
+  if leases[i] then
+    if waits then
+      count_one(counts, 'replaced')
+    end
+    waiting[#waiting + 1], waiting[#waiting + 2] = id, int(due) .. ' ' .. record
+    tell(story, 'succeeds', 'key set', id, int(due), '-')
+    answers[i] = 'succeeds:' .. int(due)
+    return
+  end
+  shadows[#shadows + 1], shadows[#shadows + 2] = id, record
+  move(id, due)
+  if dues[i] then
+    count_one(counts, 'replaced')
+    tell(story, 'replaced', 'key set', id, int(due), '-')
+    answers[i] = 'replaced:' .. int(due)
+  else
+    tell(story, 'scheduled', 'key set', id, int(due), '-')
+    answers[i] = 'created:' .. int(due)
+  end
+end
+
+-- There is nothing that could become due: an adopted job that waits is cancelled.
+local function drop(i, id, why)
+  answers[i] = 'absent'
+  if leases[i] then
+    if successors[i] then
+      local _, waits = split_successor(successors[i])
+      if digest_in(waits) then
+        dropped[#dropped + 1] = id
+        count_one(counts, 'cancelled')
+        tell(story, 'cancelled', why, id, '-', '-')
+        answers[i] = 'cancelled'
+      end
+    elseif (is_begun(i) or whys[i] == 'over') and digest_in(records[i]) then
+      local token, claims, fence, due = split_lease(leases[i])
+      marked[#marked + 1] = id
+      marked[#marked + 1] = new_lease(token, claims, fence, int(due), 'cancelled')
+      tell(story, 'stopping', why, id, '-', '-')
+      answers[i] = 'cancelled'
+    end
+  elseif dues[i] and digest_in(records[i]) then
+    removed[#removed + 1] = id
+    count_one(counts, 'cancelled')
+    tell(story, 'cancelled', why, id, '-', '-')
+    answers[i] = 'cancelled'
+  end
+end
+
+-- There is no key. Only some of the reasons to look say what that means.
+local function miss(i, id, why)
+  local known, due = tonumber(expiries[i] or nil), tonumber(dues[i] or nil)
+  local is_early = known and known > now_ms
+  local may_be_lost = is_early
+  if not is_early and known and leases[i] then
+    -- A job that was moved by other means does not fall due with its key.
+    may_be_lost = select(4, split_lease(leases[i])) == known
+  end
+  answers[i] = 'absent'
+  if why == 'gone' and is_early or why == 'lost' and may_be_lost then
+    drop(i, id, why == 'gone' and 'key gone' or 'key lost')
+  elseif why == 'over' and known then
+    -- It is known to have expired.
+    over[#over + 1] = id
+    if due == known and is_early and digest_in(records[i]) then
+      -- Sooner than was known: its time was brought forward, and it was too short.
+      move(id, now_ms)
+      tell(story, 'fired', 'key expired', id, int(now_ms), '-')
+      answers[i] = 'moved:' .. int(now_ms)
+    end
+  end
+end
+
+for i, id in ipairs(ids) do
+  if done[id] or bytes_read > VALUE_BYTES then
+    answers[i] = done[id] and 'same' or 'unread'
+  else
+    done[id] = true
+    -- A key whose time is over is there until somebody looks at it.
+    local all = (whys[i] == 'lost' or whys[i] == 'gone') and redis.pcall('DBSIZE')
+    local there, expiry, value, unusable, bytes = look_at(KEYS[FIXED + i], tonumber(expiries[i] or nil))
+    bytes_read = bytes_read + (bytes or 0)
+    if value == marker then
+      answers[i] = 'same'
+    elseif there == 'timed' then
+      take(i, id, expiry, value, unusable)
+    elseif there == 'lasting' then
+      drop(i, id, 'key lasting')
+    else
+      local had_time = type(all) == 'number' and redis.call('DBSIZE') < all
+      miss(i, id, had_time and 'over' or whys[i])
+    end
+  end
+end
+
+-- What stores something begins with a write that a full Redis refuses; the rest with one that it
+-- does not.
+if not counts.accepted then
+  redis.call('ZREM', due_key, '')
+end
+local counted, fault = raise(stats_key, counts)
+if fault then
+  return fault
+end
+if counts.accepted and counted.accepted == counts.accepted then
+  for i = 1, #answers do
+    answers[i] = string.gsub(answers[i], '^created:', 'first:')
+  end
+end
+if #shadows > 0 then
+  redis.call('HSET', shadow_key, unpack(shadows))
+end
+if #scores > 0 then
+  redis.call('ZADD', due_key, unpack(scores))
+end
+if #waiting > 0 then
+  redis.call('HSET', next_key, unpack(waiting))
+end
+if #removed > 0 then
+  redis.call('ZREM', due_key, unpack(removed))
+  redis.call('HDEL', shadow_key, unpack(removed))
+end
+if #dropped > 0 then
+  redis.call('HDEL', next_key, unpack(dropped))
+end
+if #marked > 0 then
+  redis.call('HSET', lease_key, unpack(marked))
+end
+if #over > 0 then
+  redis.call('ZREM', adopted_key, unpack(over))
+end
+if #seen > 0 then
+  redis.call('ZADD', adopted_key, unpack(seen))
+end
+wake(ARGV[2], ARGV[3], news, before, now)
+write_story(story, history_key, ARGV[1])
+return {'ok', stamp, table.concat(answers, ' ')}

@@ -1,0 +1,374 @@
+-- What the functions take and answer: the body of `answer`, a Lua function of NAME, KEYS and ARGV.
+--
+-- Before it stand, by src/store/functions.rs: what this library is (LIBRARY, VERSION, SCHEMA), how
+-- things are called (META, KINDS, PAUSED, NAMES; those of a ledger are those of EXAMPLE), limits
+-- (…_BYTES, DELAY_MS), and the scripts `schedule`, `cancel` and `get`, word for word, as Lua
+-- functions of KEYS and ARGV. It is run anew for each call, as scripts are: while a library is
+-- loaded there is no `string`.
+--
+-- FCALL    keyfall_schedule 1 key payload EX s | PX ms | EXAT s | PXAT ms [NX | XX] [CALL id]
+-- FCALL    keyfall_cancel   1 key [CALL id]
+-- FCALL_RO keyfall_get      1 key
+-- FCALL_RO keyfall_version  0
+
+-- What calls are told apart by in the history.
+local WHO = 'fcall'
+
+local function refused(code, text)
+  return redis.error_reply(code .. ' ' .. text)
+end
+
+-- What somebody has sent, as an error can show it: one line of ASCII.
+local function shown(text)
+  local cut = #text > 120
+  text = string.gsub(string.sub(text, 1, 120), '[^ -~]', '?')
+  return '"' .. text .. '"' .. (cut and '...' or '')
+end
+
+-- The rules of a job key are those of src/key.rs, and so are the words.
+
+-- The code point that begins at a byte, and where the next one begins; nothing if this is no UTF-8.
+local LEAST = {0x80, 0x800, 0x10000}
+
+local function code_point(text, at)
+  local lead = string.byte(text, at)
+  local more = lead < 0x80 and 0 or lead >= 0xC2 and lead < 0xE0 and 1
+    or lead >= 0xE0 and lead < 0xF0 and 2 or lead >= 0xF0 and lead < 0xF5 and 3
+  if not more or more == 0 then
+    return more and lead, at + 1
+  end
+  local point = lead % 2 ^ (6 - more)
+  for i = at + 1, at + more do
+    local tail = string.byte(text, i)
+    if not tail or tail < 0x80 or tail > 0xBF then
+      return nil
+    end
+    point = point * 64 + tail - 0x80
+  end
+  if point < LEAST[more] or point > 0x10FFFF or point >= 0xD800 and point <= 0xDFFF then
+    return nil
+  end
+  return point, at + more + 1
+end
+
+-- White space and control characters beyond ASCII, beside 0x80 to 0x9F and 0x2000 to 0x200A.
+local BLANK = {[0xA0] = true, [0x1680] = true, [0x2028] = true, [0x2029] = true, [0x202F] = true,
+  [0x205F] = true, [0x3000] = true}
+
+-- The first byte of an id that it may not hold, or nothing.
+local function odd_in_id(id)
+  local odd = string.find(id, '[%z\1-\32:*{}\127]')
+  if odd or not string.find(id, '[\128-\255]') then
+    return odd
+  end
+  local at = 1
+  while at <= #id do
+    local point, behind = code_point(id, at)
+    if not point or point >= 0x80 and point <= 0x9F or point >= 0x2000 and point <= 0x200A
+      or BLANK[point] then
+      return at
+    end
+    at = behind
+  end
+  return nil
+end
+
+local SEGMENTS = {'app', 'module', 'biz', 'id'}
+
+-- What is wrong with a segment, or nothing.
+local function fault_of_segment(name, segment)
+  local is_id = name == 'id'
+  local limit = is_id and ID_BYTES or SEGMENT_BYTES
+  if segment == '' then
+    return 'its `' .. name .. '` is empty, and a segment has at least one character'
+  elseif #segment > limit then
+    return 'its `' .. name .. '` has ' .. #segment .. ' bytes, and the limit is ' .. limit
+  end
+  local odd = is_id and odd_in_id(segment) or not is_id and string.find(segment, '[^A-Za-z0-9_.-]')
+  if odd then
+    return 'its `' .. name .. '` holds at byte ' .. odd - 1 .. ' what it may not, and ' .. (is_id
+      and 'an id may hold any UTF-8 but `:`, `*`, `{`, `}`, white space and control characters'
+      or 'app, module and biz hold ASCII letters, digits, `_`, `-` and `.`')
+  end
+end
+
+-- Returns kind and id of the one key of a call; or nothing, and why not.
+local function job_of(keys, usage)
+  if #keys ~= 1 then
+    return nil, refused('SYNTAX', 'one call takes one key: ' .. usage)
+  end
+  local key, fault = keys[1], nil
+  local _, colons = string.gsub(key, ':', '')
+  if colons ~= 3 then
+    fault = 'it has ' .. colons + 1 .. ' segment' .. (colons == 0 and '' or 's')
+      .. ', and a job key has exactly four, `app:module:biz:id`'
+  else
+    local at = 0
+    for segment in string.gmatch(key .. ':', '([^:]*):') do
+      at = at + 1
+      fault = fault or fault_of_segment(SEGMENTS[at], segment)
+    end
+  end
+  if fault then
+    return nil, refused('INVALIDKEY', shown(key) .. ' is no job key: ' .. fault)
+  end
+  return string.match(key, '^(.*):(.*)$')
+end
+
+-- A name, or a list of names, of a ledger.
+local function of_kind(kind, name)
+  return (string.gsub(name, EXAMPLE, kind))
+end
+
+local function keys_of_kind(kind, names, trigger)
+  local keys = {}
+  for i, name in ipairs(names) do
+    keys[i] = of_kind(kind, name)
+  end
+  keys[#keys + 1] = trigger
+  return keys
+end
+
+-- Returns the wake channel of this database, which has its number in it and was noted by the
+-- install; or nothing, and why this library must not be used on these data.
+local function wake_channel()
+  local found = redis.call('HMGET', META, 'schema', 'functions')
+  if found[1] and found[1] ~= SCHEMA then
+    return nil, refused('INCOMPATIBLE', 'schema ' .. shown(found[1]) .. ' stands under ' .. META
+      .. ', and this library, of keyfall ' .. VERSION .. ', writes ' .. SCHEMA
+      .. ': run `keyfall functions install` of the version that wrote it')
+  elseif not found[1] or not found[2] then
+    return nil, refused('INCOMPATIBLE', 'this database was not prepared for functions, ' .. META
+      .. ' says: run `keyfall functions install --redis-url redis://host:port/database`, with its '
+      .. 'number')
+  end
+  return (string.match(found[2], '^%S+'))
+end
+
+-- The words behind key and payload, `known` being those that take a value (true) and those that
+-- take none (false). Returns them with their values; or nothing, and what is wrong.
+local function options(args, from, known, usage)
+  local given = {}
+  local at = from
+  while at <= #args do
+    local word = string.upper(args[at])
+    if known[word] == nil then
+      return nil, refused('SYNTAX', shown(args[at]) .. ' is no option: ' .. usage)
+    elseif given[word] then
+      return nil, refused('SYNTAX', word .. ' is given twice: leave one out')
+    elseif known[word] and not args[at + 1] then
+      return nil, refused('SYNTAX', word .. ' has no value: ' .. usage)
+    end
+    given[word] = known[word] and args[at + 1] or not known[word]
+    at = at + (known[word] and 2 or 1)
+  end
+  return given
+end
+
+-- Whoever repeats a call under the same id gets the same answer: the lane of this one call, which
+-- goes by function and job as well, so that ids need not differ between those.
+local function lane_of(name, id, call)
+  if not call then
+    return ''
+  elseif #call < 1 or #call > SEGMENT_BYTES or string.find(call, '[^A-Za-z0-9_.-]') then
+    return nil, refused('SYNTAX', 'CALL ' .. shown(call) .. ': an id has 1 to ' .. SEGMENT_BYTES
+      .. ' ASCII letters, digits, `_`, `-` and `.`')
+  end
+  return 'call:' .. name .. ':' .. id .. ':' .. call
+end
+
+local TIMES = {EX = 1000, PX = 1, EXAT = 1000, PXAT = 1}
+
+-- When a job is due, as the scripts read it; or nothing, and what is wrong.
+local function when_of(given)
+  local word
+  for unit in pairs(TIMES) do
+    if given[unit] and word then
+      return nil, refused('SYNTAX', 'EX, PX, EXAT and PXAT are four ways to say when: leave all but '
+        .. 'one out')
+    end
+    word = given[unit] and unit or word
+  end
+  if not word then
+    return nil, refused('INVALIDTIME', 'no time is given: EX seconds, PX milliseconds, or EXAT and '
+      .. 'PXAT since 1970; PX 0 is now')
+  end
+  local text = given[word]
+  if not string.find(text, '^%d+$') then
+    return nil, refused('INVALIDTIME', word .. ' ' .. shown(text) .. ': a time is a whole number, 0 '
+      .. 'or more')
+  end
+  local ms = tonumber(text) * TIMES[word]
+  local is_at = word == 'EXAT' or word == 'PXAT'
+  local ahead = is_at and ms - now_us() / 1000 or ms
+  if ahead > DELAY_MS then
+    return nil, refused('INVALIDTIME', word .. ' ' .. shown(text) .. ' is more than 10 years ahead, '
+      .. 'which is the limit: is the unit right?')
+  end
+  return (is_at and '@' or '+') .. int(ms)
+end
+
+-- What a client does before and after it stores the first job of a kind: it is made known, and
+-- paused if a rule says so.
+local function make_known(kind, wake)
+  local rules = redis.call('HGETALL', PAUSED)
+  local rule, since
+  for i = 1, #rules, 2 do
+    local is_meant = string.sub(kind .. ':', 1, #rules[i]) == rules[i]
+    if is_meant and (not rule or #rules[i] < #rule) then
+      rule, since = rules[i], rules[i + 1]
+    end
+  end
+  if rule then
+    redis.call('HSETNX', of_kind(kind, NAMES.calls), 'paused', since)
+  end
+  redis.pcall('PUBLISH', wake, 'kind ' .. kind)
+end
+
+local SCHEDULE = 'FCALL ' .. LIBRARY .. '_schedule 1 app:module:biz:id payload '
+  .. 'EX seconds | PX ms | EXAT seconds | PXAT ms [NX | XX] [CALL id]'
+local SCHEDULE_WORDS = {EX = true, PX = true, EXAT = true, PXAT = true, NX = false, XX = false,
+  CALL = true}
+
+-- Answers {'created' | 'replaced' | 'succeeds', due ms}, with 'unarmed' behind where the name holds
+-- a foreign value; or {'exists'}, {'absent'}.
+local function scheduled(keys, args)
+  local kind, id = job_of(keys, SCHEDULE)
+  if not kind then
+    return id
+  end
+  local payload = args[1]
+  if not payload then
+    return refused('SYNTAX', 'there is no payload: ' .. SCHEDULE)
+  elseif #payload > PAYLOAD_BYTES then
+    return refused('INVALIDPAYLOAD', 'the payload has ' .. #payload .. ' bytes, and the limit is '
+      .. int(PAYLOAD_BYTES) .. ': store it elsewhere, and schedule its name')
+  end
+  local given, fault = options(args, 2, SCHEDULE_WORDS, SCHEDULE)
+  if not given then
+    return fault
+  elseif given.NX and given.XX then
+    return refused('SYNTAX', 'NX and XX leave nothing to do: leave one of them out')
+  end
+  local when, lane, wake
+  when, fault = when_of(given)
+  if not when then
+    return fault
+  end
+  lane, fault = lane_of('schedule', id, given.CALL)
+  if not lane then
+    return fault
+  end
+  wake, fault = wake_channel()
+  if not wake then
+    return fault
+  end
+  local is_new = redis.call('HSETNX', KINDS, kind, '1') == 1
+  if is_new then
+    make_known(kind, wake)
+  end
+  local mode = given.NX and 'absent' or given.XX and 'present' or 'set'
+  local reply = schedule(keys_of_kind(kind, NAMES.schedule, keys[1]),
+    {lane, '1', WHO, wake, of_kind(kind, NAMES.subject), MARKER, mode, HEADER, '1', id, when, payload})
+  if reply.err then
+    return reply
+  end
+  local word, due, bang = string.match(reply[3], '^(%a+):?(%d*)(!?)$')
+  if word == 'first' then
+    if not is_new then
+      make_known(kind, wake)
+    end
+    word = 'created'
+  end
+  return {word, tonumber(due), bang == '!' and 'unarmed' or nil}
+end
+
+local CANCEL = 'FCALL ' .. LIBRARY .. '_cancel 1 app:module:biz:id [CALL id]'
+
+-- Answers 'cancelled', 'running' or 'absent'.
+local function cancelled(keys, args)
+  local kind, id = job_of(keys, CANCEL)
+  if not kind then
+    return id
+  end
+  local given, fault = options(args, 1, {CALL = true}, CANCEL)
+  if not given then
+    return fault
+  end
+  local lane, wake
+  lane, fault = lane_of('cancel', id, given.CALL)
+  if not lane then
+    return fault
+  end
+  wake, fault = wake_channel()
+  if not wake then
+    return fault
+  end
+  local reply = cancel(keys_of_kind(kind, NAMES.cancel, keys[1]),
+    {lane, '1', WHO, wake, kind, MARKER, id})
+  return reply.err and reply or reply[3]
+end
+
+-- Adds to the fields what a record says; returns what is wrong with it, if anything is.
+local function read_record(key, record, fields)
+  local header, steps, payload = split_record(record)
+  local is_json, told = pcall(cjson.decode, header)
+  if not is_json or type(told) ~= 'table' or type(told.v) ~= 'number' then
+    return refused('DAMAGED', 'the record of ' .. key .. ' is damaged: run `keyfall audit`')
+  elseif told.v > RECORD then
+    return refused('INCOMPATIBLE', 'the record of ' .. key .. ' has version ' .. int(told.v)
+      .. ', and this library, of keyfall ' .. VERSION .. ', knows ' .. RECORD
+      .. ': run `keyfall functions install` of the version that wrote it')
+  end
+  fields.attempts = (fields.attempts or 0) + (told.attempts or 0)
+  fields.first_scheduled_at = tonumber(string.match(steps, '^%d+') or nil)
+  fields.last_error = told.error
+  fields.headers = told.headers and {map = told.headers}
+  fields.payload = payload
+end
+
+local GET = 'FCALL_RO ' .. LIBRARY .. '_get 1 app:module:biz:id'
+
+-- Answers a map; nil if there is no job of the name, and no letter either. Times in Unix ms.
+local function looked_up(keys, args)
+  local kind, id = job_of(keys, GET)
+  if not kind then
+    return id
+  elseif #args > 0 then
+    return refused('SYNTAX', shown(args[1]) .. ' is too much: ' .. GET)
+  end
+  local _, fault = wake_channel()
+  if fault then
+    return fault
+  end
+  local reply = get(keys_of_kind(kind, NAMES.get), {id})
+  local fields, record = {state = reply[1]}, nil
+  if reply[1] == 'absent' then
+    return nil
+  elseif reply[1] == 'leased' then
+    local ends = tonumber(reply[3])
+    local _, claims, _, due, flag = split_lease(reply[4])
+    fields.state = ends * 1000 > tonumber(reply[2]) and 'running' or 'lapsed'
+    fields.due, fields.lease_ends, fields.attempts = due, ends, claims
+    fields.cancelled = flag == 'cancelled' or nil
+    fields.successor_due = reply[6] ~= '' and split_successor(reply[6]) or nil
+    record = reply[5]
+  else
+    fields.due = tonumber(reply[3])
+    fields.letter = reply[1] == 'dead' and tonumber(reply[4]) or nil
+    record = reply[#reply]
+  end
+  fault = read_record(keys[1], record, fields)
+  if fault then
+    return fault
+  end
+  if reply[1] == 'pending' and fields.attempts > 0 then
+    fields.state = 'retrying'
+  end
+  return {map = fields}
+end
+
+local ANSWERS = {schedule = scheduled, cancel = cancelled, get = looked_up, version = function()
+  return VERSION
+end}
+return ANSWERS[NAME](KEYS, ARGV)

@@ -1,0 +1,16 @@
+-- Which functions there are, and under which conditions Redis runs them. None declares the keys of
+-- the ledger, so none may run on a cluster.
+local function register(name, ...)
+  redis.register_function{
+    function_name = LIBRARY .. '_' .. name,
+    callback = function(keys, args)
+      return answer(name, keys, args)
+    end,
+    flags = {'no-cluster', ...},
+  }
+end
+
+register('schedule')
+register('cancel', 'allow-oom')
+register('get', 'no-writes')
+register('version', 'no-writes')

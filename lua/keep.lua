@@ -1,0 +1,29 @@
+-- keep: how many entries the history of a kind keeps from now on; none, and what it has is gone.
+--
+-- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
+--       2 lanes   keyfall:{app:module:biz/0}:lanes
+--       3 history keyfall:{app:module:biz/0}:history
+-- ARGV  1 lane, 2 number, 3 who, 4 entries
+-- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
+--       kept   so many, from now on
+-- Holds: works while Redis is full. A history that is too long is cut when it is next written.
+
+local calls_key, lanes_key, history_key = KEYS[1], KEYS[2], KEYS[3]
+local lane, number = ARGV[1], tonumber(ARGV[2])
+local now, stamp = now_us()
+
+local past, known = past_reply(calls_key, lane, number, stamp)
+if past then
+  return past
+end
+
+local answers = {}
+answers[1] = 'kept'
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+redis.call('HDEL', calls_key, '')
+if ARGV[4] == '0' then
+  redis.call('UNLINK', history_key)
+end
+local reply = table.concat(answers, ' ')
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'history', ARGV[4])
+return {'ok', stamp, reply}

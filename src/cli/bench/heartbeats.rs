@@ -1,0 +1,302 @@
+//! What heartbeats cost: `EXPIRE` on keys that a route adopts, beside the same with nobody
+//! listening and beside as many calls to reschedule a job; and how soon a silent one is told of.
+
+use std::ops::Range;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::ensure;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use keyfall::JobState;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::{interval, sleep};
+
+use super::args::Options;
+use super::bar::Bar;
+use super::crew::{Crew, PATIENCE};
+use super::figures::Figures;
+use super::ground::{self, Ground, Moment};
+use super::schedule::from_many_tasks;
+use super::stock::{self, HOUR};
+use super::usage::Usage;
+
+/// How many beats one round trip carries, and how many of those are under way, where beats come
+/// as fast as they can.
+const BATCH: usize = 256;
+const IN_FLIGHT: usize = 4;
+
+/// How often beats are sent that have a rate.
+const TICK: Duration = Duration::from_millis(5);
+
+/// One key in so many falls silent.
+const SILENT: usize = 100;
+
+/// Between the setting of the keys that fall silent and the first of them.
+const LEAD: Duration = Duration::from_secs(3);
+
+pub(super) async fn measure(
+    ground: &Ground,
+    options: &Options,
+    bar: &Bar,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    let keys = 0..options.jobs;
+    set(ground, options, keys.clone(), bar).await?;
+
+    let meter = Meter::start(ground).await?;
+    beat_at_once(ground, keys.clone(), bar).await?;
+    let plain = meter.read(keys.len()).await?;
+    let meter = Meter::start(ground).await?;
+    beat_in_time(ground, options, bar).await?;
+    let plain_paced = meter.read(keys.len()).await?;
+    let rescheduled = reschedule(ground, options, bar).await?;
+
+    let silent = keys.end..keys.end + keys.len().div_ceil(SILENT);
+    let mut crew = Crew::adopting(ground, options, silent.len()).await?;
+    adopted(ground, keys.len(), &mut crew).await?;
+
+    let meter = Meter::start(ground).await?;
+    beat_in_time(ground, options, bar).await?;
+    meter.caught_up(&mut crew).await?;
+    let paced = meter.read(keys.len()).await?;
+
+    set(ground, options, silent.clone(), bar).await?;
+    adopted(ground, silent.end, &mut crew).await?;
+    let start = ground.time().await?.plus(LEAD);
+    fall_silent(ground, silent.clone(), start, options.window).await?;
+    beat_in_time(ground, options, bar).await?;
+    let last = start.here + options.window;
+    crew.finish(ground, last, bar).await?;
+
+    // Last, because keys are searched for when too many beat at once.
+    let meter = Meter::start(ground).await?;
+    beat_at_once(ground, keys.clone(), bar).await?;
+    meter.caught_up(&mut crew).await?;
+    let heard = meter.read(keys.len()).await?;
+    let mut lags = crew.stop().await?.lags;
+    let false_alarms = lags.len() - silent.len();
+
+    figures.note("heartbeats.plain.per_s", plain.per_s);
+    figures.note("heartbeats.plain.redis_cpu_us", plain.redis_us);
+    figures.note("heartbeats.per_s", heard.per_s);
+    figures.note("heartbeats.redis_cpu_us", heard.redis_us);
+    figures.note("heartbeats.cpu_ratio", heard.redis_us / plain.redis_us);
+    // The beats themselves come from the same process.
+    let worker = |heard: &Cost, plain: &Cost| (heard.here_us - plain.here_us).max(0.0);
+    figures.note("heartbeats.worker_cpu_us", worker(&heard, &plain));
+    figures.note("heartbeats.commands", heard.commands);
+    figures.note("heartbeats.bytes", heard.bytes);
+    figures.note("heartbeats.reschedule.per_s", rescheduled.per_s);
+    figures.note("heartbeats.reschedule.redis_cpu_us", rescheduled.redis_us);
+    figures.note("heartbeats.plain.paced_redis_cpu_us", plain_paced.redis_us);
+    figures.note("heartbeats.paced.redis_cpu_us", paced.redis_us);
+    figures.note(
+        "heartbeats.paced.worker_cpu_us",
+        worker(&paced, &plain_paced),
+    );
+    figures.note("heartbeats.paced.commands", paced.commands);
+    figures.note("heartbeats.paced.bytes", paced.bytes);
+    figures.note_lateness(SILENCE, &mut lags);
+    figures.note("heartbeats.false_alarms", false_alarms as f64);
+    Ok(())
+}
+
+/// The names of the percentiles.
+const SILENCE: [&str; 5] = [
+    "heartbeats.silent_ms.p50",
+    "heartbeats.silent_ms.p90",
+    "heartbeats.silent_ms.p99",
+    "heartbeats.silent_ms.p999",
+    "heartbeats.silent_ms.max",
+];
+
+/// What one beat took.
+struct Cost {
+    per_s: f64,
+    redis_us: f64,
+    /// In this process.
+    here_us: f64,
+    commands: f64,
+    bytes: f64,
+}
+
+/// Reads what is used from now on.
+struct Meter<'a> {
+    ground: &'a Ground,
+    usage: Usage,
+    cpu: Duration,
+    began: Moment,
+}
+
+impl<'a> Meter<'a> {
+    async fn start(ground: &'a Ground) -> anyhow::Result<Self> {
+        Ok(Meter {
+            ground,
+            usage: ground.usage().await?,
+            cpu: cpu_here(),
+            began: ground.time().await?,
+        })
+    }
+
+    /// Waits until the ledger knows of all beats since the start: none of its jobs is due sooner
+    /// than an hour after it.
+    async fn caught_up(&self, crew: &mut Crew) -> anyhow::Result<()> {
+        let (kind, began) = (self.ground.kind(), self.began.server + HOUR);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let soonest = self.ground.client.list(&kind, JobState::Pending).limit(1);
+            let soonest = soonest.await?.jobs.pop().map(|job| job.due());
+            // A due time is whole milliseconds.
+            if soonest.is_some_and(|due| due + Duration::from_millis(1) > began) {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < until,
+                "beats are not heard within {PATIENCE:?}"
+            );
+            tokio::select! {
+                error = crew.failed() => return Err(error),
+                () = sleep(TICK) => {}
+            }
+        }
+    }
+
+    /// What each of so many beats took.
+    async fn read(self, beats: usize) -> anyhow::Result<Cost> {
+        let took = self.began.here.elapsed();
+        let used = self.ground.usage().await?.since(self.usage);
+        let (beats, here) = (beats as f64, cpu_here() - self.cpu);
+        Ok(Cost {
+            per_s: beats / took.as_secs_f64(),
+            redis_us: used.cpu_us / beats,
+            here_us: here.as_secs_f64() * 1e6 / beats,
+            commands: used.commands / beats,
+            bytes: used.bytes / beats,
+        })
+    }
+}
+
+fn cpu_here() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let time = Duration::try_from(time);
+    time.expect("time in use is not negative")
+}
+
+/// Sets these keys, as their programs do at first.
+async fn set(
+    ground: &Ground,
+    options: &Options,
+    numbers: Range<usize>,
+    bar: &Bar,
+) -> anyhow::Result<()> {
+    bar.begin("setting", numbers.len());
+    let payload = &stock::payload(options.payload)[..];
+    let write = |pipe: &mut redis::Pipeline, key: String| {
+        let set = pipe.cmd("SET").arg(key).arg(payload);
+        set.arg("EX").arg(HOUR.as_secs()).ignore();
+    };
+    for_each(ground, numbers, write, bar).await
+}
+
+/// Beats for each of these as fast as the server answers.
+async fn beat_at_once(ground: &Ground, numbers: Range<usize>, bar: &Bar) -> anyhow::Result<()> {
+    bar.begin("beating", numbers.len());
+    for_each(ground, numbers, beat, bar).await
+}
+
+fn beat(pipe: &mut redis::Pipeline, key: String) {
+    pipe.cmd("EXPIRE").arg(key).arg(HOUR.as_secs()).ignore();
+}
+
+/// Sends a command for each of these, a batch in each round trip.
+async fn for_each(
+    ground: &Ground,
+    numbers: Range<usize>,
+    command: impl Fn(&mut redis::Pipeline, String),
+    bar: &Bar,
+) -> anyhow::Result<()> {
+    let batches = numbers.clone().step_by(BATCH).map(|first| {
+        let mut pipe = redis::pipe();
+        let batch = first..numbers.end.min(first + BATCH);
+        let size = batch.len();
+        for number in batch {
+            command(&mut pipe, ground.key(number));
+        }
+        let mut redis = ground.redis();
+        async move {
+            let () = pipe.query_async(&mut redis).await?;
+            bar.advance(size);
+            anyhow::Ok(())
+        }
+    });
+    let sent = stream::iter(batches).buffer_unordered(IN_FLIGHT);
+    sent.try_collect().await
+}
+
+/// Beats once for each key, evenly over the window.
+async fn beat_in_time(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<()> {
+    bar.begin("beating", options.jobs);
+    let (began, mut sent) = (Instant::now(), 0);
+    let mut ticks = interval(TICK);
+    while sent < options.jobs {
+        ticks.tick().await;
+        let share = began.elapsed().as_secs_f64() / options.window.as_secs_f64();
+        let now = (options.jobs as f64 * share).min(options.jobs as f64) as usize;
+        if now > sent {
+            for_each(ground, sent..now, beat, bar).await?;
+            sent = now;
+        }
+    }
+    Ok(())
+}
+
+/// Has these expire one after the other, evenly over the window: nothing more is heard of them.
+async fn fall_silent(
+    ground: &Ground,
+    numbers: Range<usize>,
+    start: Moment,
+    window: Duration,
+) -> anyhow::Result<()> {
+    let mut pipe = redis::pipe();
+    for (place, number) in numbers.clone().enumerate() {
+        let at = start.server + window.mul_f64(place as f64 / numbers.len() as f64);
+        let at = SystemTime::duration_since(&at, UNIX_EPOCH)?.as_millis() as u64;
+        let expire = pipe.cmd("PEXPIREAT").arg(ground.key(number));
+        expire.arg(at).ignore();
+    }
+    let () = pipe.query_async(&mut ground.redis()).await?;
+    Ok(())
+}
+
+/// Waits until so many keys are jobs.
+async fn adopted(ground: &Ground, count: usize, crew: &mut Crew) -> anyhow::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while ground.client.stats(&ground.kind()).await?.pending < count as u64 {
+        ensure!(
+            Instant::now() < until,
+            "keys are not adopted within {PATIENCE:?}"
+        );
+        tokio::select! {
+            error = crew.failed() => return Err(error),
+            () = sleep(TICK) => {}
+        }
+    }
+    Ok(())
+}
+
+/// As many jobs of another kind, put off one by one from many tasks.
+async fn reschedule(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<Cost> {
+    let kind = format!("{}-by-call", ground.kind());
+    let payload = stock::payload(options.payload);
+    stock::pend(ground, &kind, &payload, 0..options.jobs, bar).await?;
+    let client = ground.client.clone();
+    let call = move |number| {
+        let (client, key) = (client.clone(), ground::key(&kind, number));
+        async move {
+            client.reschedule(key).after(HOUR).await?;
+            anyhow::Ok(())
+        }
+    };
+    let meter = Meter::start(ground).await?;
+    from_many_tasks(0..options.jobs, call, bar).await?;
+    meter.read(options.jobs).await
+}

@@ -1,0 +1,435 @@
+//! The story of one job: what happened to it, and what it waits for.
+
+use std::time::{Duration, SystemTime};
+
+use super::history::{Happening, Told, What, span};
+use crate::client::{Client, JobState, JobView};
+use crate::error::Result;
+use crate::instance::Description;
+use crate::key::{IntoJobKey, JobKey, Kind};
+use crate::settings::SILENCE;
+use crate::store::{Alive, PlainKey};
+use crate::time::UnixMs;
+
+/// How far apart the record of a job and the history may put the same step: a script can take a
+/// while on a busy machine.
+const SAME: Duration = Duration::from_millis(100);
+
+/// How far apart a key and its job may be: they are read one after the other.
+const OTHER_TIME: Duration = Duration::from_secs(2);
+
+/// How often a job and its history are read until both are of one time.
+const READS: usize = 4;
+
+/// What is known of a job; from [`Client::story`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Story {
+    /// Its name.
+    pub key: JobKey,
+    /// The job, or its latest dead letter; none if there is neither.
+    pub job: Option<JobView>,
+    /// What happened to all jobs of the name, the oldest first: by the history, and by the record
+    /// where the history does not reach.
+    pub happenings: Vec<Happening>,
+    /// What it waits for; several, if each of them alone would keep it from starting.
+    pub waits: Vec<Wait>,
+    /// How many entries the history of its kind keeps; 0 if it is off.
+    pub kept: u64,
+    /// How far back the history reaches; none if it is empty.
+    pub reaches: Option<SystemTime>,
+    /// How the plain key of an adopted job that waits differs from it, if this user may look.
+    pub key_differs: Option<KeyDiffers>,
+    /// Whether the history tells of the job from its beginning. If not, of what is told only the
+    /// last steps come from its record, and others may be missing.
+    pub is_whole: bool,
+}
+
+/// What a job waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Its due time.
+    Due {
+        /// When it is due.
+        at: SystemTime,
+        /// How long that is from now.
+        ahead: Duration,
+        /// What was last done that gave it this time, if it is known.
+        since: Option<What>,
+    },
+    /// Its kind is paused.
+    Paused {
+        /// Since when.
+        since: SystemTime,
+        /// The prefixes that are paused and cover it.
+        prefixes: Vec<String>,
+    },
+    /// No live instance has a route for it.
+    Unrouted,
+    /// Those that have a route for it can run no further job.
+    Saturated {
+        /// How many they are.
+        instances: usize,
+    },
+    /// It is due and somebody has room: it is about to be claimed.
+    Claim,
+    /// It runs.
+    Run {
+        /// Who runs it, if the history tells.
+        by: Option<String>,
+        /// Until when its lease lasts, unless it is renewed.
+        until: Option<SystemTime>,
+        /// Whether it was told to stop.
+        stopping: bool,
+        /// When what follows the run is due.
+        then: Option<SystemTime>,
+    },
+    /// Its lease has lapsed; after a renewal period another instance takes it over.
+    Takeover {
+        /// Who ran it, if the history tells.
+        from: Option<String>,
+        /// When the lease ended.
+        lapsed: Option<SystemTime>,
+    },
+    /// Somebody who requeues or deletes it: it is a dead letter.
+    Requeue {
+        /// The number of the letter.
+        letter: Option<u64>,
+        /// Why it died.
+        reason: Option<String>,
+    },
+}
+
+/// How the plain key of a job differs from the job that was made of it: it was changed a moment
+/// ago or unheard, or the job was changed by other means. Before the job runs, its key is looked at
+/// once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyDiffers {
+    /// There is none: it was deleted or evicted, and nobody heard of it.
+    Missing,
+    /// It has no time to live.
+    Lasting,
+    /// It expires at another time than the job is due.
+    OtherTime(SystemTime),
+    /// It holds something else than the payload.
+    OtherValue,
+}
+
+impl Client {
+    /// What happened to a job, and what it waits for.
+    ///
+    /// # Errors
+    /// If the key is not valid, Redis does not answer in time, or the record is damaged.
+    pub async fn story(&self, key: impl IntoJobKey) -> Result<Story> {
+        let key = key.into_job_key()?;
+        let (job, told) = self.at_one_time(&key).await?;
+        let Told {
+            kept,
+            reaches,
+            mut happenings,
+        } = told;
+        let is_whole = job.as_ref().is_none_or(|job| {
+            let told = add_record(&key, job, &mut happenings);
+            kept > 0 && told
+        });
+        // Pauses that were over before the job began are not about it.
+        let begin = happenings.iter().position(|it| it.id.is_some());
+        happenings.drain(..begin.unwrap_or(happenings.len()));
+        let waits = self.waits(&key, job.as_ref(), &happenings).await?;
+        let key_differs = match &job {
+            Some(job) => self.key_differs(job).await?,
+            None => None,
+        };
+        Ok(Story {
+            key_differs,
+            key,
+            job,
+            happenings,
+            waits,
+            kept,
+            reaches,
+            is_whole,
+        })
+    }
+
+    /// The job and what is told of it, read again if the job has changed in between; of one that
+    /// changes all the time, what is told goes further.
+    async fn at_one_time(&self, key: &JobKey) -> Result<(Option<JobView>, Told)> {
+        let look = |job: &Option<JobView>| job.as_ref().map(|job| (job.state(), job.due()));
+        let mut job = self.get(key).await?;
+        for _ in 1..READS {
+            let told = self.told_of(key).await?;
+            let now = self.get(key).await?;
+            if look(&now) == look(&job) {
+                return Ok((now, told));
+            }
+            job = now;
+        }
+        Ok((job, self.told_of(key).await?))
+    }
+
+    /// Of a job whose first attempt is to come: after that its key has expired.
+    async fn key_differs(&self, job: &JobView) -> Result<Option<KeyDiffers>> {
+        let waits_for_due = job.state() == JobState::Pending && job.is_adopted();
+        if !waits_for_due {
+            return Ok(None);
+        }
+        let until = self.deadline();
+        let looks = self.0.store.plain_key(job.key(), job.payload(), until);
+        let Some(looks) = looks.await? else {
+            return Ok(None);
+        };
+        let now = self.0.store.time(until).await?.floor_ms();
+        let due = UnixMs::from_system(job.due()).unwrap_or(now);
+        let is_due = due <= now.plus(SAME);
+        Ok(match looks {
+            PlainKey::Missing if is_due => None,
+            PlainKey::Missing => Some(KeyDiffers::Missing),
+            PlainKey::Lasting => Some(KeyDiffers::Lasting),
+            PlainKey::Timed { left, is_same } => {
+                let expires = now.plus(left);
+                if expires.0.abs_diff(due.0) > OTHER_TIME.as_millis() as u64 {
+                    Some(KeyDiffers::OtherTime(expires.to_system()))
+                } else {
+                    (!is_same).then_some(KeyDiffers::OtherValue)
+                }
+            }
+        })
+    }
+
+    async fn waits(
+        &self,
+        key: &JobKey,
+        job: Option<&JobView>,
+        happenings: &[Happening],
+    ) -> Result<Vec<Wait>> {
+        let Some(job) = job else {
+            return Ok(Vec::new());
+        };
+        let claims = |it: &&Happening| matches!(it.what, What::Claimed | What::Lapsed);
+        let holder = happenings.iter().rev().find(claims);
+        let holder = holder.map(|it| it.by.clone());
+        let mut waits = Vec::new();
+        match job.state() {
+            JobState::Dead => {
+                return Ok(vec![Wait::Requeue {
+                    letter: job.letter(),
+                    reason: job.last_error().map(Into::into),
+                }]);
+            }
+            JobState::Running => {
+                return Ok(vec![Wait::Run {
+                    by: holder,
+                    until: job.lease_ends(),
+                    stopping: job.is_cancelled(),
+                    then: job.successor_due(),
+                }]);
+            }
+            JobState::Lapsed => waits.push(Wait::Takeover {
+                from: holder,
+                lapsed: job.lease_ends(),
+            }),
+            JobState::Pending | JobState::Retrying => {
+                let now = self.0.store.time(self.deadline()).await?;
+                let now = now.floor_ms().to_system();
+                if let Ok(ahead) = job.due().duration_since(now)
+                    && !ahead.is_zero()
+                {
+                    let same = |it: &&Happening| it.due == Some(job.due());
+                    let since = happenings.iter().rev().find(same).map(|it| it.what);
+                    let at = job.due();
+                    waits.push(Wait::Due { at, ahead, since });
+                }
+            }
+        }
+        let is_due = waits.is_empty() || job.state() == JobState::Lapsed;
+        let kind = Kind::parse(key.kind())?;
+        let until = self.deadline();
+        let since = self.0.store.ledger(&kind).paused_since(until).await?;
+        if let Some(since) = since {
+            let rules = self.0.store.pause_rules(until).await?.into_iter();
+            let covers = |(rule, _): &(String, _)| key.as_str().starts_with(rule.as_str());
+            waits.push(Wait::Paused {
+                since: since.to_system(),
+                prefixes: rules.filter(covers).map(|(rule, _)| rule).collect(),
+            });
+        }
+        let live = self.0.store.instances(SILENCE, until).await?;
+        let room: Vec<bool> = live.iter().filter_map(|one| room_for(key, one)).collect();
+        if room.is_empty() {
+            waits.push(Wait::Unrouted);
+        } else if is_due && !room.contains(&true) {
+            let instances = room.len();
+            waits.push(Wait::Saturated { instances });
+        }
+        if waits.is_empty() {
+            waits.push(Wait::Claim);
+        }
+        Ok(waits)
+    }
+}
+
+/// Whether an instance that takes a job has room for it. What its fallback takes counts, too: it
+/// is asked of a single job, for which nobody else may have a route.
+fn room_for(key: &JobKey, (seen, text): &(Alive, String)) -> Option<bool> {
+    let description: Description = serde_json::from_str(text).ok()?;
+    let takes = description.takes().ok()?;
+    let route = takes.route_of(key).or(takes.fallback)?;
+    Some(seen.room.as_bytes().get(route) == Some(&b'1'))
+}
+
+/// Adds what the record tells and the history does not. Returns whether the history tells of the
+/// job from its beginning.
+fn add_record(key: &JobKey, job: &JobView, happenings: &mut Vec<Happening>) -> bool {
+    let begins = [
+        What::Scheduled,
+        What::Replaced,
+        What::Succeeds,
+        What::Restored,
+    ];
+    let apart = |one: SystemTime, other: SystemTime| {
+        let either = one.duration_since(other);
+        either.unwrap_or_else(|earlier| earlier.duration())
+    };
+    let knows = |what: &[What], at| {
+        let is_it = |it: &Happening| what.contains(&it.what) && apart(it.at, at) <= SAME;
+        happenings.iter().any(is_it)
+    };
+    let accepted = job.first_scheduled_at();
+    let is_whole = knows(&begins, accepted);
+    let mut missing = Vec::new();
+    if !is_whole {
+        missing.push((What::Scheduled, accepted));
+    }
+    for step in job.steps() {
+        let what = What::parse(&step.what).unwrap_or(What::Unknown);
+        if !knows(&[what], step.at) {
+            missing.push((what, step.at));
+        }
+    }
+    for (what, at) in missing {
+        let place = happenings.partition_point(|it| it.at <= at);
+        happenings.insert(place, Happening::by_record(key, what, at));
+    }
+    is_whole
+}
+
+impl Wait {
+    /// What it waits for, in plain words. `show` writes times.
+    pub fn sentence(&self, show: impl Fn(SystemTime) -> String) -> String {
+        match self {
+            Wait::Due { at, ahead, since } => {
+                let why = match since {
+                    Some(What::Failed) => "its next attempt is due",
+                    Some(What::Snoozed) => "its handler has put it off: it is due",
+                    Some(What::Postponed) => "it was postponed: it is due",
+                    _ => "it is due",
+                };
+                format!("{why} {}, in {}", show(*at), span(*ahead))
+            }
+            Wait::Paused { since, prefixes } => {
+                let of_prefix = |prefix: &String| match prefix.as_str() {
+                    "" => "everything".to_owned(),
+                    prefix => prefix.to_owned(),
+                };
+                let of: Vec<String> = prefixes.iter().map(of_prefix).collect();
+                let by = if of.is_empty() {
+                    String::new()
+                } else {
+                    format!(", by a pause of {}", of.join(" and of "))
+                };
+                format!(
+                    "its kind is paused since {}{by}: `keyfall resume` ends that",
+                    show(*since)
+                )
+            }
+            Wait::Unrouted => "nobody who lives has a route for it: start a worker that has one, \
+                               and see `keyfall instances`"
+                .to_owned(),
+            Wait::Saturated { instances } => format!(
+                "all slots are taken of the {} with a route for it, or nobody asks for what is \
+                 pulled there: it starts when one is free",
+                match instances {
+                    1 => "only instance".to_owned(),
+                    more => format!("{more} instances"),
+                }
+            ),
+            Wait::Claim => "it is due, and somebody has room: it is about to be claimed".to_owned(),
+            Wait::Run {
+                by,
+                until,
+                stopping,
+                then,
+            } => {
+                let mut text = "it runs".to_owned();
+                if let Some(by) = by {
+                    text.push_str(&format!(", lease held by {by}"));
+                }
+                if let Some(until) = until {
+                    text.push_str(&format!(" until {}, unless it is renewed", show(*until)));
+                }
+                if *stopping {
+                    text.push_str("; it was cancelled and is told to stop");
+                }
+                if let Some(then) = then {
+                    text.push_str(&format!("; another one follows it, due {}", show(*then)));
+                }
+                text
+            }
+            Wait::Takeover { from, lapsed } => {
+                let whose = from.as_ref().map(|by| format!(" of {by}"));
+                let since = lapsed.map(|at| format!(" at {}", show(at)));
+                format!(
+                    "the lease{} lapsed{}: another instance takes it over, after the renewal \
+                     period in which its holder may still come back",
+                    whose.unwrap_or_default(),
+                    since.unwrap_or_default()
+                )
+            }
+            Wait::Requeue { letter, reason } => {
+                let number = letter.map(|number| format!(" {number}"));
+                let why = reason.as_ref().map(|reason| format!(": {reason}"));
+                format!(
+                    "it is dead letter{}{}; `keyfall dead requeue` makes it pending again",
+                    number.unwrap_or_default(),
+                    why.unwrap_or_default()
+                )
+            }
+        }
+    }
+}
+
+impl Story {
+    /// What is not known, in plain words, if something may be missing. `show` writes times.
+    pub fn gap(&self, show: impl Fn(SystemTime) -> String) -> Option<String> {
+        let kind = self.key.kind();
+        if self.kept == 0 {
+            let what = match self.job {
+                Some(_) => "what is told comes from its record, its last eight steps at the most",
+                None => "what became of jobs that are gone is not known",
+            };
+            return Some(format!(
+                "the history of {kind} is off: {what}; turn it on with `keyfall history {kind}: \
+                 --keep 5000`"
+            ));
+        }
+        if self.is_whole && (self.job.is_some() || !self.happenings.is_empty()) {
+            return None;
+        }
+        let reaches = match self.reaches {
+            Some(at) => format!("reaches back to {}", show(at)),
+            None => "is empty".to_owned(),
+        };
+        Some(match self.job {
+            Some(_) => format!(
+                "the history of {kind} {reaches}: what came before is told from the record of the \
+                 job, its last eight steps at the most"
+            ),
+            None => format!(
+                "there is no such job, and the history of {kind}, which {reaches}, knows of none"
+            ),
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! What those who adopt plain keys cannot abide.
+
+use std::collections::BTreeSet;
+
+use super::checks::{ADOPTED_KEYS, ADOPTERS_ALIKE};
+use super::finding::Finding;
+use crate::client::Instance;
+use crate::key::Kind;
+use crate::routing::Pattern;
+use crate::store::{Evicted, Info};
+
+/// How many routes a finding names.
+const NAMED: usize = 5;
+
+pub(super) fn look(
+    live: &[Instance],
+    info: std::result::Result<&Info, &String>,
+    found: &mut Vec<Finding>,
+) {
+    found.push(match info {
+        Ok(info) => evicted(live, info),
+        Err(why) => Finding::unseen(&ADOPTED_KEYS, why),
+    });
+    found.push(alike(live));
+}
+
+/// Whether a live worker adopts keys of this kind: what is under them is nobody's mistake.
+pub(super) fn is_adopted(live: &[Instance], kind: &Kind) -> bool {
+    let patterns = live.iter().flat_map(|one| &one.adopts);
+    let mut patterns = patterns.filter_map(|text| Pattern::parse(text).ok());
+    patterns.any(|pattern| pattern.matches_kind(kind.as_str()))
+}
+
+/// What the keys look like that live workers adopt, each once.
+pub(super) fn keys(live: &[Instance]) -> Vec<String> {
+    let patterns = live.iter().flat_map(|one| &one.adopts);
+    let globs = patterns.filter_map(|text| Some(Pattern::parse(text).ok()?.to_glob()));
+    Vec::from_iter(globs.collect::<BTreeSet<_>>())
+}
+
+fn evicted(live: &[Instance], info: &Info) -> Finding {
+    let adopted: BTreeSet<&String> = live.iter().flat_map(|one| &one.adopts).collect();
+    if adopted.is_empty() {
+        return Finding::fine(&ADOPTED_KEYS, "no live worker adopts keys");
+    }
+    let policy = info.text("maxmemory_policy");
+    let shown = format!("adopted: {}; maxmemory-policy {policy}", listed(&adopted));
+    match (info.evicted(), info.is_limited()) {
+        (Evicted::Nothing, _) => Finding::fine(&ADOPTED_KEYS, shown),
+        (_, false) => Finding::fine(&ADOPTED_KEYS, shown + ", and no maxmemory as yet"),
+        (_, true) => Finding::warning(
+            &ADOPTED_KEYS,
+            shown,
+            "CONFIG SET maxmemory-policy noeviction",
+        ),
+    }
+}
+
+fn alike(live: &[Instance]) -> Finding {
+    let cancels: BTreeSet<&String> = live.iter().flat_map(|one| &one.cancels_missing).collect();
+    let runs = live.iter().flat_map(|one| {
+        let runs = one.adopts.iter();
+        runs.filter(|route| !one.cancels_missing.contains(route))
+    });
+    let runs: BTreeSet<&String> = runs.collect();
+    let both: BTreeSet<&String> = cancels.intersection(&runs).copied().collect();
+    if both.is_empty() {
+        return Finding::fine(&ADOPTERS_ALIKE, "no two say otherwise of one route");
+    }
+    Finding::warning(
+        &ADOPTERS_ALIKE,
+        format!("`run` and `cancel` of: {}", listed(&both)),
+        "give the route the same `adopt` in every worker",
+    )
+}
+
+fn listed(routes: &BTreeSet<&String>) -> String {
+    let named: Vec<&str> = routes.iter().take(NAMED).map(|it| it.as_str()).collect();
+    let more = routes.len().saturating_sub(NAMED);
+    let rest = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    named.join(" ") + &rest
+}

@@ -1,0 +1,177 @@
+//! Every check, in one table: what is expected, and why it matters.
+
+/// One thing that is looked at.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Check {
+    /// What it is called; stays the same for ever.
+    pub id: &'static str,
+    /// What has to be so.
+    pub expected: &'static str,
+    /// Why that matters, in one sentence.
+    pub why: &'static str,
+    /// The lines of `redis.conf` that it expects.
+    pub settings: &'static [&'static str],
+    /// Whether [`fix`](super::Diagnose::fix) puts it right.
+    pub is_mended: bool,
+}
+
+macro_rules! checks {
+    ($($name:ident = $id:literal [$($setting:literal),*] $(mended $mended:literal)?
+        $expected:literal, $why:literal;)*) => {
+        $(
+            pub(crate) static $name: Check = Check {
+                id: $id,
+                expected: $expected,
+                why: $why,
+                settings: &[$($setting),*],
+                is_mended: !concat!("" $(, $mended)?).is_empty(),
+            };
+        )*
+
+        /// All checks, in the order in which they are made.
+        pub static CHECKS: &[&Check] = &[$(&$name),*];
+    };
+}
+
+checks! {
+    SERVER_VERSION = "server-version" []
+        "Redis 6.2 or later, or Valkey",
+        "Commands that the scripts use are missing before, and no client connects.";
+    SERVER_LOADING = "server-loading" []
+        "its data are loaded",
+        "Until then it answers nothing, and no job starts.";
+    SERVER_ROLE = "server-role" []
+        "a primary",
+        "A replica takes no writes, and no client connects to one.";
+    SCHEMA_KNOWN = "schema" []
+        "the schema that this version writes, or none",
+        "What another version has written is not understood, and no client connects.";
+    SERVER_HZ = "server-hz" ["hz 10"]
+        "hz 10",
+        "Keyfall touches each key when it is due, so a higher rate makes nothing more punctual and costs CPU, and a lower one lets idle clients and dead foreign keys stay.";
+    CLIENT_TIMEOUT = "client-timeout" ["timeout 0"]
+        "timeout 0",
+        "A client that has nothing to say until its next job is cut off, and has to connect anew in the middle of a call.";
+    TCP_KEEPALIVE = "tcp-keepalive" ["tcp-keepalive 60"]
+        "tcp-keepalive 60; up to 300 will do",
+        "Without probes, firewalls and load balancers forget the connections of those that wait, and peers that are gone are not noticed.";
+
+    NOTIFY_FLAGS = "notify-flags" ["notify-keyspace-events Ex"] mended "yes"
+        "notify-keyspace-events has E, and x or A; where a live worker adopts keys K as well, and g and $ or A",
+        "Without them no event announces that a job is due, and each starts some 20 ms late, when the pacer asks for it; nor is it heard what is done to keys that are adopted.";
+    PUBSUB_BUFFER = "pubsub-buffer" ["client-output-buffer-limit pubsub 256mb 128mb 60"] mended "yes"
+        "client-output-buffer-limit pubsub 256mb 128mb 60, or more",
+        "A worker is cut off, and hears nothing until it is back, when more keys expire at one instant than this limit holds.";
+
+    EVICTION_POLICY = "eviction-policy" ["maxmemory-policy noeviction"]
+        "maxmemory-policy noeviction",
+        "When memory is full, allkeys-* drops ledgers, and with them jobs, and volatile-* drops triggers, and with them punctuality.";
+    MEMORY_LIMIT = "memory-limit" []
+        "a maxmemory below what the machine has",
+        "Without it the system ends the process when memory is full, instead of Redis refusing new jobs with a clear error.";
+    MEMORY_HEADROOM = "memory-headroom" []
+        "less than 80 % of maxmemory in use",
+        "At the limit new jobs are refused; what is pending still runs.";
+
+    PERSISTENCE = "persistence" ["appendonly yes"]
+        "appendonly yes",
+        "A restart loses every job without it, or, with snapshots alone, all that happened since the last one.";
+    AOF_FSYNC = "aof-fsync" ["appendfsync everysec"]
+        "appendfsync everysec, or always",
+        "With `no` the system decides when the log is on disk, and a power failure takes back some 30 seconds instead of one.";
+    AOF_TRUNCATED = "aof-load-truncated" ["aof-load-truncated yes"]
+        "aof-load-truncated yes",
+        "After a power failure the log may end in half a record, and Redis then refuses to start.";
+    SNAPSHOTS = "snapshots" ["save \"\""]
+        "save \"\" beside a log",
+        "Each snapshot forks the process, and jobs that are due wait for the fork.";
+    DISK_WRITES = "disk-writes" []
+        "the last writes of log and snapshot went well",
+        "Redis refuses all writes, or soon will, when it cannot save what it has.";
+
+    MIN_REPLICAS = "min-replicas" []
+        "min-replicas-to-write 1 where replicas are attached, and as many of them near",
+        "A primary that is cut off from its replicas goes on acknowledging what the fail-over then takes back.";
+    REPLICA_LAG = "replica-lag" []
+        "min-replicas-max-lag from 1 to 10",
+        "It is the number of seconds for which a primary that was cut off goes on acknowledging writes; 0 switches the guard off.";
+
+    CLOCK_OFFSET = "clock-offset" []
+        "less than half a second between the clock of Redis and that of this process; an error from a minute on",
+        "A job that is scheduled for a time of the day runs by the clock of Redis.";
+    ROUND_TRIP = "round-trip" []
+        "an answer within 20 ms; an error from 200 ms on",
+        "Each job takes two round trips or three from its due time to its handler.";
+    EXPIRY_CROWD = "expiry-crowd" []
+        "any number: Keyfall touches its keys when they are due",
+        "Redis alone would find a dead key only when its search comes by, which takes the longer the more keys have a TTL.";
+
+    RIGHTS_SCHEDULE = "rights-schedule" []
+        "the rules of keyfall-producer in acl.conf",
+        "Without them jobs are refused, or stored without a trigger and late.";
+    RIGHTS_RUN = "rights-run" []
+        "the rules of keyfall-worker in acl.conf, or none of them",
+        "With some of them jobs may be claimed and never settled.";
+    RIGHTS_ADOPT = "rights-adopt" []
+        "the rules of keyfall-adopter in acl.conf, where a live worker adopts keys",
+        "Without them a worker that adopts does not start, or plain keys do not become jobs.";
+    RIGHTS_LOOK = "rights-look" []
+        "the rules more of those who look after jobs, in acl.conf",
+        "Without them jobs and dead letters cannot be listed or audited, nor what became of them be told.";
+
+    FUNCTIONS_FIT = "functions" []
+        "the Redis functions that this version makes, where any are used",
+        "Those of another version may refuse to work, and where they are gone nobody can call them.";
+
+    KIND_SHARDS = "kind-shards" []
+        "each kind has one shard",
+        "Whoever looks into another number of ledgers than others write to does not find their jobs.";
+    BOOKS = "books" []
+        "each job that ever came is present or accounted for",
+        "A difference means that somebody has changed a ledger who does not keep its books, and that jobs may be missing.";
+    OVERDUE_JOBS = "overdue-jobs" []
+        "no job that has a route is overdue by more than a minute, but for paused kinds",
+        "The workers are too slow, too few or saturated, and what falls due waits behind what has.";
+    UNROUTED_JOBS = "unrouted-jobs" []
+        "every job has a route in a worker that lives",
+        "Jobs without a route wait for ever.";
+    DEAD_LETTERS_NEW = "dead-letters-new" []
+        "no job was given up within the last hour; a warning from ten on",
+        "What ended without success waits for somebody to look at it.";
+    DEAD_LETTERS_FULL = "dead-letters-full" []
+        "less than 90 % of the dead letters that a worker keeps: 10,000 for 90 days, unless it was told otherwise",
+        "Beyond its limits the oldest letters fall, and with them what could still be requeued.";
+    FOREIGN_VALUES = "foreign-values" []
+        "nobody else keeps a value under the name of a job",
+        "It is left alone, and so the job has no trigger, and is found late.";
+
+    WORKERS_ALIVE = "workers-alive" []
+        "a worker lives where jobs wait",
+        "Without one nothing starts.";
+    WORKERS_HEAR = "workers-hear" []
+        "every worker hears events",
+        "One that does not finds its jobs by sweeping twice a second.";
+    WORKERS_ALIKE = "workers-alike" []
+        "all workers run one version",
+        "Two versions side by side are a deployment under way, or one that was forgotten.";
+    ADOPTED_KEYS = "adopted-keys" []
+        "no eviction of keys with a TTL where a live worker adopts them",
+        "An evicted key is a missing one: its job is lost if nobody had looked at the key, and cancelled where a missing key means that.";
+    ADOPTERS_ALIKE = "adopters-alike" []
+        "all workers that adopt the same keys agree what a missing key means",
+        "Otherwise it depends on who comes first whether a job runs or is cancelled.";
+}
+
+/// The names of the settings that the checks look up.
+pub(crate) const SETTINGS: [&str; 9] = [
+    "notify-keyspace-events",
+    "client-output-buffer-limit",
+    "appendfsync",
+    "aof-load-truncated",
+    "save",
+    "timeout",
+    "tcp-keepalive",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+];

@@ -1,0 +1,51 @@
+//! The keys that expire beside ours, and how late Redis alone would be for it.
+
+use std::time::Duration;
+
+use super::checks::EXPIRY_CROWD;
+use super::finding::Finding;
+use crate::store::Info;
+
+/// How many keys with a TTL Redis looks at in each round of its search, for each database, as
+/// long as it finds few dead ones among them.
+const EACH_ROUND: u64 = 20;
+
+/// `ours` are the triggers, as far as they were counted.
+pub(super) fn look(info: &Info, database: i64, ours: u64, found: &mut Vec<Finding>) {
+    let expiring = expiring(info, database);
+    let hz = info.text("hz").parse().unwrap_or(10_u64).max(1);
+    let foreign = expiring.saturating_sub(ours);
+    let late = late(expiring, hz);
+    let shown = format!(
+        "{foreign} foreign keys with a TTL beside some {} of ours; without Keyfall, keys would be \
+         noticed {} late on average",
+        expiring - foreign,
+        rough(late),
+    );
+    found.push(if foreign == 0 {
+        Finding::fine(&EXPIRY_CROWD, "no foreign keys with a TTL")
+    } else {
+        Finding::info(&EXPIRY_CROWD, shown)
+    });
+}
+
+/// `db0:keys=1,expires=1,avg_ttl=0`
+fn expiring(info: &Info, database: i64) -> u64 {
+    let text = info.text(&format!("db{database}"));
+    let mut fields = text.split(',');
+    let count = fields.find_map(|field| field.strip_prefix("expires="));
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+/// The search goes through all keys with a TTL in turn, so a key waits for half a turn on average.
+fn late(expiring: u64, hz: u64) -> Duration {
+    Duration::from_millis(expiring * 1000 / (EACH_ROUND * hz) / 2)
+}
+
+fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{} ms", time.as_millis()),
+        seconds @ 1..120 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds / 60),
+    }
+}

@@ -1,0 +1,303 @@
+//! One look at everything.
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::checks::{
+    ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, CHECKS, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, EXPIRY_CROWD,
+    FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS, SETTINGS, UNROUTED_JOBS, WORKERS_ALIKE,
+    WORKERS_ALIVE, WORKERS_HEAR,
+};
+use super::finding::{Finding, Severity};
+use super::ledgers::{self, unseen};
+use super::{
+    adoption, clock, crowd, disk, events, functions, instances, memory, mend, replication, rights,
+    server,
+};
+use crate::client::{Client, Instance};
+use crate::error::Result;
+use crate::key::Kind;
+use crate::store::{Glimpse, Store, Tick, Vitals, Wanted};
+use crate::time::UnixUs;
+
+/// How long the server is given to answer one question.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often the clock is asked: the quickest answer counts.
+const TICKS: usize = 5;
+
+/// A call to [`Client::diagnose`] or [`ClientBuilder::diagnose`](crate::ClientBuilder::diagnose);
+/// looks when it is awaited.
+#[must_use = "nothing is looked at until it is awaited"]
+pub struct Diagnose {
+    client: Result<Client>,
+    fix: bool,
+    only: Option<Vec<String>>,
+}
+
+/// What was found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Diagnosis {
+    /// Where the server is; without credentials.
+    pub server: String,
+    /// One for each of [`CHECKS`], in their order. Fewer, if the server is still loading its data,
+    /// or after [`only`](Diagnose::only).
+    pub findings: Vec<Finding>,
+}
+
+impl Client {
+    /// Looks for what can hurt: settings of Redis, rights, clocks, jobs that nobody runs.
+    /// [`doctor`](crate::doctor) says more.
+    ///
+    /// # Errors
+    /// When it is awaited: if Redis does not answer in time, or does not let this user in. What it
+    /// refuses to show is a finding, and no error.
+    pub fn diagnose(&self) -> Diagnose {
+        Diagnose::new(Ok(self.clone()))
+    }
+}
+
+impl Diagnose {
+    pub(crate) fn new(client: Result<Client>) -> Self {
+        Diagnose {
+            client,
+            fix: false,
+            only: None,
+        }
+    }
+
+    /// Puts right what harms nobody else: merges the missing notification flags into those that are
+    /// set, and raises the output buffer of subscribers. Both last until Redis restarts; each
+    /// [finding](Finding::fixed) says what was done, and how to make it last.
+    pub fn fix(mut self) -> Self {
+        self.fix = true;
+        self
+    }
+
+    /// Tells of the checks with these ids and no others, and [`fix`](Self::fix) puts right no
+    /// others.
+    pub fn only(mut self, ids: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.only = Some(ids.into_iter().map(Into::into).collect());
+        self
+    }
+
+    async fn run(self) -> Result<Diagnosis> {
+        let Diagnose { client, fix, only } = self;
+        let client = client?;
+        let is_wanted = |finding: &Finding| {
+            let mut ids = only.iter().flatten();
+            only.is_none() || ids.any(|id| id == finding.check.id)
+        };
+        let store = client.store();
+        let mut seen = Server::look(store).await?;
+        seen.meet(&client).await?;
+        let mut findings = seen.judge();
+        if fix {
+            let broken = findings.iter().filter(|it| is_wanted(it));
+            let done = mend::mend(store, &seen.vitals, seen.wanted(), broken).await;
+            if !done.is_empty() {
+                seen = Server::look(store).await?;
+                seen.meet(&client).await?;
+                findings = seen.judge();
+            }
+            for (id, what) in done {
+                let finding = findings.iter_mut().find(|it| it.check.id == id);
+                finding.expect("one for each check").fixed = Some(what);
+            }
+        }
+        if !seen.is_loading() {
+            of_jobs(&client, &seen, &mut findings).await?;
+        }
+        findings.retain(is_wanted);
+        findings.sort_by_key(|finding| CHECKS.iter().position(|it| it.id == finding.check.id));
+        Ok(Diagnosis {
+            server: store.address(),
+            findings,
+        })
+    }
+}
+
+impl IntoFuture for Diagnose {
+    type Output = Result<Diagnosis>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl Diagnosis {
+    /// How bad the worst finding is.
+    pub fn worst(&self) -> Severity {
+        let severities = self.findings.iter().map(|finding| finding.severity);
+        severities.max().unwrap_or(Severity::Ok)
+    }
+}
+
+/// What the server tells of itself and its settings, for a worker that has just connected: two
+/// round trips. How far away it is, a worker that is just starting cannot tell, and jobs and rights
+/// it watches as it goes.
+pub(crate) async fn of_server(store: &Store) -> Result<Vec<Finding>> {
+    let mut seen = Server::look(store).await?;
+    seen.ticks = ticks(store, 1).await?;
+    let is_round_trip = |finding: &Finding| finding.check.id == super::checks::ROUND_TRIP.id;
+    let mut findings = seen.judge();
+    findings.retain(|finding| !is_round_trip(finding));
+    Ok(findings)
+}
+
+/// What the server tells of itself.
+struct Server {
+    vitals: Vitals,
+    ticks: Glimpse<Vec<Tick>>,
+    live: Glimpse<Vec<Instance>>,
+}
+
+impl Server {
+    async fn look(store: &Store) -> Result<Self> {
+        let vitals = store.vitals(&SETTINGS, Instant::now() + PATIENCE).await?;
+        Ok(Server {
+            vitals,
+            ticks: Ok(Vec::new()),
+            live: Ok(Vec::new()),
+        })
+    }
+
+    /// Who lives decides what is expected of the server.
+    async fn meet(&mut self, client: &Client) -> Result<()> {
+        if !self.is_loading() {
+            self.live = match client.instances().await {
+                Ok(live) => Ok(live),
+                Err(error) => unseen(error)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// What Redis has to announce to those who live.
+    fn wanted(&self) -> Wanted {
+        let live = self.live.as_ref().map_or(&[][..], Vec::as_slice);
+        match live.iter().any(|one| !one.adopts.is_empty()) {
+            true => Wanted::Changes,
+            false => Wanted::Expiry,
+        }
+    }
+
+    fn is_loading(&self) -> bool {
+        let info = self.vitals.info.as_ref();
+        info.is_ok_and(|info| info.text("loading") == "1")
+    }
+
+    fn judge(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        events::look(&self.vitals, self.wanted(), &mut found);
+        match &self.vitals.info {
+            Ok(info) => {
+                server::look(info, &self.vitals, &mut found);
+                memory::look(info, &mut found);
+                disk::look(info, &self.vitals, &mut found);
+                replication::look(info, &self.vitals, &mut found);
+            }
+            Err(why) => {
+                // All that INFO tells of, and what is judged with its help.
+                let known: Vec<&str> = found.iter().map(|finding| finding.check.id).collect();
+                let up_to = CHECKS.iter().position(|it| it.id == "clock-offset");
+                let unseen = CHECKS.iter().take(up_to.unwrap_or(0));
+                let unseen = unseen.filter(|check| !known.contains(&check.id));
+                found.extend(unseen.map(|check| Finding::unseen(check, why)));
+            }
+        }
+        clock::look(&self.ticks, &mut found);
+        found
+    }
+}
+
+/// What is stored, who runs it, and who may.
+async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Result<()> {
+    let store = client.store();
+    let ticks = ticks(store, TICKS).await?;
+    clock::look(&ticks, found);
+    // Good enough to tell hours and days.
+    let now = match &ticks {
+        Ok(ticks) => ticks.first().map(|tick| tick.server),
+        Err(_) => None,
+    };
+    let now = now.unwrap_or_else(|| {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        UnixUs(0).plus(now)
+    });
+    let live = &seen.live;
+    let ledgers = ledgers::ledgers(client, now).await?;
+    let kinds = ledgers.as_ref().map_or(&[][..], |all| &all.looked);
+    let kinds: Vec<Kind> = kinds.iter().map(|one| one.kind.clone()).collect();
+    match &ledgers {
+        Ok(ledgers) => {
+            let unrouted = match client.unrouted_of(kinds.clone()).await {
+                Ok(unrouted) => Ok(unrouted),
+                Err(error) => unseen(error)?,
+            };
+            let live = live.as_ref().map_or(&[][..], |live| live);
+            ledgers::look(ledgers, &unrouted, live, now, found);
+        }
+        Err(why) => {
+            for check in [
+                &KIND_SHARDS,
+                &BOOKS,
+                &OVERDUE_JOBS,
+                &UNROUTED_JOBS,
+                &DEAD_LETTERS_NEW,
+                &DEAD_LETTERS_FULL,
+                &FOREIGN_VALUES,
+            ] {
+                found.push(Finding::unseen(check, why));
+            }
+        }
+    }
+    match live {
+        Ok(live) => {
+            instances::look(live, ledgers.as_ref().ok(), found);
+            adoption::look(live, seen.vitals.info.as_ref(), found);
+        }
+        Err(why) => {
+            for check in [
+                &WORKERS_ALIVE,
+                &WORKERS_HEAR,
+                &WORKERS_ALIKE,
+                &ADOPTED_KEYS,
+                &ADOPTERS_ALIKE,
+            ] {
+                found.push(Finding::unseen(check, why));
+            }
+        }
+    }
+    match &seen.vitals.info {
+        Ok(info) => crowd::look(info, store.database(), triggers(&ledgers), found),
+        Err(why) => found.push(Finding::unseen(&EXPIRY_CROWD, why)),
+    }
+    let adopted = live
+        .as_ref()
+        .map_or(Vec::new(), |live| adoption::keys(live));
+    rights::look(store, &kinds, &adopted, client.deadline(), found).await?;
+    functions::look(client, found).await
+}
+
+/// The server's clock, asked so often.
+async fn ticks(store: &Store, times: usize) -> Result<Glimpse<Vec<Tick>>> {
+    let mut ticks = Vec::new();
+    for _ in 0..times {
+        match store.tick(Instant::now() + PATIENCE).await {
+            Ok(tick) => ticks.push(tick),
+            Err(error) => return unseen(error),
+        }
+    }
+    Ok(Ok(ticks))
+}
+
+/// How many triggers there should be: one for each job that is not due yet.
+fn triggers(ledgers: &Glimpse<ledgers::Ledgers>) -> u64 {
+    let looked = ledgers.as_ref().map_or(&[][..], |all| &all.looked);
+    let stats = looked.iter().filter_map(|one| one.stats.as_ref().ok());
+    stats.map(|one| one.pending - one.overdue).sum()
+}

@@ -1,0 +1,79 @@
+//! What a restart finds again.
+
+use super::checks::{AOF_FSYNC, AOF_TRUNCATED, DISK_WRITES, PERSISTENCE, SNAPSHOTS};
+use super::finding::Finding;
+use crate::store::{Info, Vitals};
+
+pub(super) fn look(info: &Info, vitals: &Vitals, found: &mut Vec<Finding>) {
+    let log = info.text("aof_enabled") == "1";
+    let save = vitals.setting("save");
+    found.push(match &save {
+        _ if log => Finding::fine(&PERSISTENCE, "appendonly yes"),
+        Ok("") => Finding::error(
+            &PERSISTENCE,
+            "neither a log nor snapshots",
+            "CONFIG SET appendonly yes",
+        ),
+        Ok(points) => Finding::warning(
+            &PERSISTENCE,
+            format!("snapshots alone, save \"{points}\""),
+            "CONFIG SET appendonly yes",
+        ),
+        Err(_) => Finding::warning(
+            &PERSISTENCE,
+            "no log; whether there are snapshots cannot be seen",
+            "CONFIG SET appendonly yes",
+        ),
+    });
+    let fsync = vitals.setting("appendfsync");
+    found.push(Finding::of(&AOF_FSYNC, fsync, |check, policy| {
+        let shown = format!("appendfsync {policy}");
+        if policy == "no" && log {
+            return Finding::warning(check, shown, "CONFIG SET appendfsync everysec");
+        }
+        Finding::fine(check, shown)
+    }));
+    let truncated = vitals.setting("aof-load-truncated");
+    found.push(Finding::of(&AOF_TRUNCATED, truncated, |check, answer| {
+        let shown = format!("aof-load-truncated {answer}");
+        if answer == "no" && log {
+            return Finding::warning(check, shown, "CONFIG SET aof-load-truncated yes");
+        }
+        Finding::fine(check, shown)
+    }));
+    found.push(Finding::of(&SNAPSHOTS, save.clone(), |check, points| {
+        let shown = format!("save \"{points}\"");
+        if points.is_empty() || !log {
+            return Finding::fine(check, shown);
+        }
+        Finding {
+            remedy: Some("CONFIG SET save \"\"".to_owned()),
+            ..Finding::info(check, format!("{shown} beside the log"))
+        }
+    }));
+    // Redis refuses writes for it only if it is to make snapshots by itself.
+    let snapshots = save.map_or(true, |points| !points.is_empty());
+    found.push(writes(info, snapshots));
+}
+
+fn writes(info: &Info, snapshots: bool) -> Finding {
+    let failed = |field| !matches!(info.text(field), "" | "ok");
+    let remedy = "make room on the disk, see the log of Redis, then BGREWRITEAOF or BGSAVE";
+    if failed("aof_last_write_status") {
+        let shown = "the last write to the log failed";
+        return Finding::error(&DISK_WRITES, shown, remedy);
+    }
+    if failed("rdb_last_bgsave_status") {
+        let shown = "the last snapshot failed";
+        return if snapshots {
+            Finding::error(&DISK_WRITES, shown, remedy)
+        } else {
+            Finding::warning(&DISK_WRITES, shown, remedy)
+        };
+    }
+    if failed("aof_last_bgrewrite_status") {
+        let shown = "the log could not be rewritten, and grows";
+        return Finding::warning(&DISK_WRITES, shown, remedy);
+    }
+    Finding::fine(&DISK_WRITES, "they went well")
+}

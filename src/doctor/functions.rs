@@ -1,0 +1,48 @@
+//! The Redis functions, where any are used.
+
+use std::time::Instant;
+
+use super::checks::FUNCTIONS_FIT;
+use super::diagnose::PATIENCE;
+use super::finding::Finding;
+use super::ledgers::unseen;
+use crate::client::{Client, LibraryState};
+use crate::error::Result;
+
+/// They are used where the database was prepared for them: who may not list functions can read that,
+/// and a server that knows none is not asked.
+pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()> {
+    let check = &FUNCTIONS_FIT;
+    let prepared = client.store().prepared(Instant::now() + PATIENCE).await;
+    let state = match prepared {
+        Ok(None) => {
+            found.push(Finding::fine(check, "none are used in this database"));
+            return Ok(());
+        }
+        Ok(Some((name, _))) => match client.functions().named(&name) {
+            Ok(functions) => functions.state().await.map(|state| (name, state)),
+            Err(error) => Err(error),
+        },
+        Err(error) => Err(error),
+    };
+    found.push(match state {
+        Err(error) => Finding::unseen(check, unseen::<()>(error)?.unwrap_err()),
+        Ok((name, state)) => {
+            let told = format!("the library {name} {state}");
+            match state {
+                LibraryState::Fits => Finding::fine(check, told),
+                LibraryState::Unprepared => {
+                    let told = format!("the library {name} wakes the workers of another database");
+                    Finding::warning(check, told, remedy(&name))
+                }
+                _ => Finding::warning(check, told, remedy(&name)),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// As it can be pasted into a shell. What is newer or not ours it does not replace, and says so.
+fn remedy(name: &str) -> String {
+    format!("keyfall functions install --library {name}")
+}

@@ -1,0 +1,74 @@
+//! Who runs jobs.
+
+use std::collections::BTreeSet;
+
+use super::checks::{WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR};
+use super::finding::Finding;
+use super::ledgers::Ledgers;
+use crate::client::Instance;
+
+/// How many workers a finding names.
+const NAMED: usize = 5;
+
+pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec<Finding>) {
+    found.push(alive(live, ledgers));
+    let deaf: Vec<&Instance> = live.iter().filter(|one| !one.hears_events).collect();
+    found.push(if deaf.is_empty() {
+        Finding::fine(&WORKERS_HEAR, format!("{} do", live.len()))
+    } else {
+        let names: Vec<String> = deaf.iter().take(NAMED).map(|one| name(one)).collect();
+        let shown = format!(
+            "{} of {} do not: {}",
+            deaf.len(),
+            live.len(),
+            names.join(", ")
+        );
+        let remedy = "see their logs for what they are refused, and rights-run for what they need";
+        Finding::warning(&WORKERS_HEAR, shown, remedy)
+    });
+    let versions: BTreeSet<&str> = live.iter().map(|one| one.version.as_str()).collect();
+    let shown = Vec::from_iter(versions.iter().copied()).join(", ");
+    found.push(match versions.len() {
+        0 => Finding::fine(&WORKERS_ALIKE, "there is none"),
+        1 => Finding::fine(&WORKERS_ALIKE, shown),
+        _ => Finding::info(&WORKERS_ALIKE, shown),
+    });
+}
+
+fn alive(live: &[Instance], ledgers: Option<&Ledgers>) -> Finding {
+    if !live.is_empty() {
+        let names: Vec<String> = live.iter().take(NAMED).map(name_and_routes).collect();
+        let more = live.len().saturating_sub(NAMED);
+        let rest = if more > 0 {
+            format!("; and {more} more")
+        } else {
+            String::new()
+        };
+        return Finding::fine(&WORKERS_ALIVE, names.join("; ") + &rest);
+    }
+    let looked = ledgers.map_or(&[][..], |ledgers| &ledgers.looked);
+    let stats = looked.iter().filter_map(|one| one.stats.as_ref().ok());
+    let (waiting, overdue) = stats.fold((0, 0), |(waiting, overdue), one| {
+        (waiting + one.pending, overdue + one.overdue)
+    });
+    let shown = format!("none; jobs that wait: {waiting}, overdue: {overdue}");
+    let remedy = "start a worker, or `keyfall serve` for consumers that pull";
+    match (waiting, overdue) {
+        (0, _) => Finding::info(&WORKERS_ALIVE, shown),
+        (_, 0) => Finding::warning(&WORKERS_ALIVE, shown, remedy),
+        _ => Finding::error(&WORKERS_ALIVE, shown, remedy),
+    }
+}
+
+fn name(one: &Instance) -> String {
+    format!("{}:{}", one.host, one.pid)
+}
+
+fn name_and_routes(one: &Instance) -> String {
+    let fallback = if one.has_fallback {
+        " and what is left"
+    } else {
+        ""
+    };
+    format!("{} has {}{fallback}", name(one), one.routes.join(" "))
+}

@@ -1,0 +1,258 @@
+//! The jobs: samples of what is stored, kind by kind.
+
+use std::time::Duration;
+
+use super::adoption;
+use super::checks::{
+    BOOKS, Check, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS,
+    UNROUTED_JOBS,
+};
+use super::finding::{Finding, things};
+use crate::client::{Client, Instance, Stats, Unrouted};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Kind;
+use crate::settings::WorkerSettings;
+use crate::store::{Glimpse, Sample};
+use crate::time::{UnixMs, UnixUs};
+
+/// How many kinds are looked at.
+const KINDS: usize = 256;
+
+/// Of how many jobs of each kind the names are looked at: those that are due next.
+const NAMES: usize = 16;
+
+/// How long a job may be overdue.
+const OVERDUE: Duration = Duration::from_secs(60);
+
+/// For how long a dead letter counts as new, and how many are too many.
+const NEW: Duration = Duration::from_secs(3600);
+const MANY: u64 = 10;
+
+/// Of how many kinds a finding says something.
+const NAMED: usize = 3;
+
+/// One kind.
+pub(super) struct Looked {
+    pub(super) kind: Kind,
+    /// What `keyfall:kinds` says of it.
+    shards: String,
+    pub(super) stats: Glimpse<Stats>,
+    sample: Glimpse<Sample>,
+}
+
+/// All that were looked at.
+pub(super) struct Ledgers {
+    pub(super) looked: Vec<Looked>,
+    /// How many kinds there are.
+    pub(super) all: usize,
+}
+
+/// Looks, and changes nothing.
+pub(super) async fn ledgers(client: &Client, now: UnixUs) -> Result<Glimpse<Ledgers>> {
+    let kinds = match client.store().shards(client.deadline()).await {
+        Ok(kinds) => kinds,
+        Err(error) => return unseen(error),
+    };
+    // A name that is no kind was put there by somebody else, and nothing can be under it.
+    let kinds = kinds.into_iter();
+    let kinds = kinds.filter_map(|(name, shards)| Some((Kind::parse(&name).ok()?, shards)));
+    let mut kinds: Vec<(Kind, String)> = kinds.collect();
+    kinds.sort();
+    let all = kinds.len();
+    let since = UnixMs(now.floor_ms().0.saturating_sub(NEW.as_millis() as u64));
+    let mut looked = Vec::new();
+    for (kind, shards) in kinds.into_iter().take(KINDS) {
+        let ledger = client.store().ledger(&kind);
+        let stats = match ledger.tally(client.deadline()).await {
+            Ok(tally) => Ok(Stats::from(tally)),
+            Err(error) => unseen(error)?,
+        };
+        let sample = ledger.sample(since, NAMES, client.deadline()).await?;
+        looked.push(Looked {
+            kind,
+            shards,
+            stats,
+            sample,
+        });
+    }
+    Ok(Ok(Ledgers { looked, all }))
+}
+
+/// Who does not answer is not looked at any further; what is refused or damaged is told.
+pub(super) fn unseen<T>(error: Error) -> Result<Glimpse<T>> {
+    match error.kind() {
+        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => Err(error),
+        _ => Ok(Err(error.to_string())),
+    }
+}
+
+/// By the workers that live; where none does, that is all there is to say of jobs that wait.
+pub(super) fn look(
+    ledgers: &Ledgers,
+    unrouted: &Glimpse<Vec<Unrouted>>,
+    live: &[Instance],
+    now: UnixUs,
+    found: &mut Vec<Finding>,
+) {
+    let judge = Judge(ledgers);
+    let is_served = !live.is_empty();
+    found.push(judge.shards());
+    found.push(judge.by_stats(&BOOKS, |kind, stats| {
+        (!stats.is_balanced()).then(|| {
+            let shown = format!(
+                "{kind}: {} jobs and {} dead letters more came than are accounted for",
+                stats.difference(),
+                stats.letters_difference()
+            );
+            Finding::error(&BOOKS, shown, format!("keyfall audit {kind}:"))
+        })
+    }));
+    let has_route = |kind: &Kind| match unrouted {
+        Ok(unrouted) => unrouted.iter().all(|one| one.kind != *kind),
+        Err(_) => true,
+    };
+    found.push(judge.by_stats(&OVERDUE_JOBS, |kind, stats| {
+        let is_late = stats.overdue_for > OVERDUE && !stats.paused;
+        (is_late && is_served && has_route(kind)).then(|| {
+            let shown = format!(
+                "{kind}: {}, the oldest for {} s",
+                things(stats.overdue, "job"),
+                stats.overdue_for.as_secs()
+            );
+            let remedy = "start more workers, or raise the concurrency of their routes; \
+                          `keyfall instances` shows who has no room";
+            Finding::warning(&OVERDUE_JOBS, shown, remedy)
+        })
+    }));
+    found.push(Finding::of(
+        &UNROUTED_JOBS,
+        unrouted.as_ref().map_err(Clone::clone),
+        |check, unrouted| match unrouted.first() {
+            _ if !is_served => Finding::fine(check, "no worker lives at all: see workers-alive"),
+            None => Finding::fine(check, "none without a route"),
+            Some(first) => {
+                let kind = &first.kind;
+                let mut shown: Vec<String> = unrouted.iter().take(NAMED).map(of_unrouted).collect();
+                shown.extend(more(unrouted.len()));
+                let remedy = format!("start a worker that has a route for {kind}:{{id}}");
+                Finding::warning(check, shown.join("; "), remedy)
+            }
+        },
+    ));
+    letters(&judge, now, found);
+    found.push(judge.by_sample(&FOREIGN_VALUES, |looked, sample| {
+        let id = sample.foreign.first()?;
+        let kind = &looked.kind;
+        if adoption::is_adopted(live, kind) {
+            return None;
+        }
+        let shown = format!(
+            "{} of the next {NAMES} of {kind}, such as {kind}:{id}",
+            sample.foreign.len()
+        );
+        let remedy = format!("DEL {kind}:{id}, and have its owner use another name");
+        Some(Finding::warning(&FOREIGN_VALUES, shown, remedy))
+    }));
+}
+
+fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
+    found.push(judge.by_sample(&DEAD_LETTERS_NEW, |looked, sample| {
+        let (kind, died) = (&looked.kind, sample.died);
+        let shown = format!("{kind}: {died} within the last hour");
+        let remedy = format!("keyfall dead ls --prefix {kind}:");
+        match died {
+            0 => None,
+            MANY.. => Some(Finding::warning(&DEAD_LETTERS_NEW, shown, remedy)),
+            _ => Some(Finding {
+                remedy: Some(remedy),
+                ..Finding::info(&DEAD_LETTERS_NEW, shown)
+            }),
+        }
+    }));
+    let kept = WorkerSettings::default();
+    found.push(judge.by_sample(&DEAD_LETTERS_FULL, |looked, sample| {
+        let (kind, stats) = (&looked.kind, looked.stats.as_ref().ok()?);
+        let age = sample.oldest.map_or(Duration::ZERO, |died| now.since(died));
+        if stats.dead < kept.dead_count / 10 * 9 && age < kept.dead_age / 10 * 9 {
+            return None;
+        }
+        let days = age.as_secs() / 86_400;
+        let shown = format!("{kind}: {}, the oldest of {days} days", stats.dead);
+        let remedy = format!(
+            "requeue or delete some, `keyfall dead requeue --prefix {kind}:` or `keyfall dead rm \
+             --prefix {kind}:`, or keep more, by `worker.dead_letters` or Worker::dead_letters"
+        );
+        Some(Finding::warning(&DEAD_LETTERS_FULL, shown, remedy))
+    }));
+}
+
+struct Judge<'a>(&'a Ledgers);
+
+impl Judge<'_> {
+    fn shards(&self) -> Finding {
+        let odd = self.0.looked.iter().filter(|one| one.shards != "1");
+        self.sum(
+            &KIND_SHARDS,
+            odd.map(|one| {
+                let shown = format!("{}: {:?} shards", one.kind, one.shards);
+                let remedy = "run the version of Keyfall that wrote it, or use another namespace";
+                Finding::error(&KIND_SHARDS, shown, remedy)
+            }),
+        )
+    }
+
+    fn by_stats(
+        &self,
+        check: &'static Check,
+        judge: impl Fn(&Kind, &Stats) -> Option<Finding>,
+    ) -> Finding {
+        let judged = self.0.looked.iter().filter_map(|one| match &one.stats {
+            Ok(stats) => judge(&one.kind, stats),
+            Err(why) => Some(Finding::unseen(check, format!("{}: {why}", one.kind))),
+        });
+        self.sum(check, judged)
+    }
+
+    fn by_sample(
+        &self,
+        check: &'static Check,
+        judge: impl Fn(&Looked, &Sample) -> Option<Finding>,
+    ) -> Finding {
+        let judged = self.0.looked.iter().filter_map(|one| match &one.sample {
+            Ok(sample) => judge(one, sample),
+            Err(why) => Some(Finding::unseen(check, format!("{}: {why}", one.kind))),
+        });
+        self.sum(check, judged)
+    }
+
+    /// One finding of several: the worst first, with what was found of the next ones.
+    fn sum(&self, check: &'static Check, judged: impl Iterator<Item = Finding>) -> Finding {
+        let mut judged: Vec<Finding> = judged.collect();
+        judged.sort_by_key(|one| std::cmp::Reverse(one.severity));
+        let count = judged.len();
+        let mut judged = judged.into_iter();
+        let Some(mut worst) = judged.next() else {
+            let looked = match (self.0.looked.len(), self.0.all) {
+                (looked, all) if looked < all => format!("none, in {looked} of {all} kinds"),
+                (all, _) => format!("none, in {all} kinds"),
+            };
+            return Finding::fine(check, looked);
+        };
+        let others: Vec<String> = judged.take(NAMED - 1).map(|one| one.found).collect();
+        for other in others.into_iter().chain(more(count)) {
+            worst.found += &format!("; {other}");
+        }
+        worst
+    }
+}
+
+fn of_unrouted(one: &Unrouted) -> String {
+    format!("{}: {}", one.kind, things(one.jobs, "job"))
+}
+
+fn more(count: usize) -> Option<String> {
+    (count > NAMED).then(|| {
+        let more = count - NAMED;
+        format!("and {}", things(more as u64, "more kind"))
+    })
+}

@@ -1,0 +1,90 @@
+//! What becomes of jobs when memory is full, and when that will be.
+
+use super::checks::{EVICTION_POLICY, MEMORY_HEADROOM, MEMORY_LIMIT};
+use super::finding::Finding;
+use crate::store::{Evicted, Info};
+
+/// Of each hundred bytes that may be used, how many may be in use.
+const TIGHT: u64 = 80;
+const FULL: u64 = 95;
+
+pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
+    found.push(policy(info));
+    let number = |field| info.text(field).parse().unwrap_or(0_u64);
+    let (limit, machine) = (number("maxmemory"), number("total_system_memory"));
+    found.push(limit_of(limit, machine));
+    if limit == 0 {
+        found.push(Finding::fine(
+            &MEMORY_HEADROOM,
+            "there is no limit to come near",
+        ));
+        return;
+    }
+    // What Redis itself leaves out when it compares.
+    let used = number("used_memory").saturating_sub(number("mem_not_counted_for_evict"));
+    let percent = used.saturating_mul(100) / limit;
+    let shown = format!("{percent} % of {} in use", bytes(limit));
+    let twice = limit.saturating_mul(2);
+    // More than the machine has would end the process.
+    let remedy = if machine > 0 && twice > machine {
+        "give the machine more memory, and Redis with maxmemory; `keyfall kinds` shows whose jobs \
+         are many"
+            .to_owned()
+    } else {
+        format!("CONFIG SET maxmemory {twice}")
+    };
+    found.push(match percent {
+        FULL.. => Finding::error(&MEMORY_HEADROOM, shown, remedy),
+        TIGHT.. => Finding::warning(&MEMORY_HEADROOM, shown, remedy),
+        _ => Finding::fine(&MEMORY_HEADROOM, shown),
+    });
+}
+
+fn policy(info: &Info) -> Finding {
+    let policy = info.text("maxmemory_policy");
+    let remedy = "CONFIG SET maxmemory-policy noeviction";
+    let shown = if info.is_limited() {
+        format!("maxmemory-policy {policy}")
+    } else {
+        format!("maxmemory-policy {policy}, and no maxmemory as yet")
+    };
+    match (info.evicted(), info.is_limited()) {
+        (Evicted::Nothing, _) => Finding::fine(&EVICTION_POLICY, shown),
+        (Evicted::Anything, true) => Finding::error(&EVICTION_POLICY, shown, remedy),
+        (Evicted::Anything, false) | (Evicted::Triggers, true) => {
+            Finding::warning(&EVICTION_POLICY, shown, remedy)
+        }
+        (Evicted::Triggers, false) => Finding {
+            remedy: Some(remedy.to_owned()),
+            ..Finding::info(&EVICTION_POLICY, shown)
+        },
+    }
+}
+
+/// A machine of which nothing is known has no bytes.
+fn limit_of(limit: u64, machine: u64) -> Finding {
+    // Half of it, so that a fork fits beside.
+    let remedy = match machine {
+        0 => "CONFIG SET maxmemory 2gb".to_owned(),
+        machine => format!("CONFIG SET maxmemory {}", machine / 2),
+    };
+    if limit == 0 {
+        return Finding {
+            remedy: Some(remedy),
+            ..Finding::info(&MEMORY_LIMIT, "no maxmemory")
+        };
+    }
+    let shown = format!("maxmemory {}", bytes(limit));
+    if machine > 0 && limit > machine {
+        let shown = format!("{shown}, and the machine has {}", bytes(machine));
+        return Finding::warning(&MEMORY_LIMIT, shown, remedy);
+    }
+    Finding::fine(&MEMORY_LIMIT, shown)
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..1_048_576 => format!("{} KiB", count >> 10),
+        _ => format!("{} MiB", count >> 20),
+    }
+}

@@ -1,0 +1,61 @@
+//! What is put right on request: what harms nobody else who uses the server.
+
+use super::checks::{NOTIFY_FLAGS, PUBSUB_BUFFER};
+use super::diagnose::PATIENCE;
+use super::events;
+use super::finding::{Finding, Severity};
+use crate::error::Error;
+use crate::store::{Announced, Store, Vitals, Wanted};
+use std::time::Instant;
+
+/// Mends what can be, and returns of each check what came of it.
+pub(super) async fn mend<'a>(
+    store: &Store,
+    vitals: &Vitals,
+    wanted: Wanted,
+    found: impl Iterator<Item = &'a Finding>,
+) -> Vec<(&'static str, String)> {
+    let mut done = Vec::new();
+    let wrong = found.filter(|it| it.severity > Severity::Ok && it.is_seen);
+    for finding in wrong.filter(|it| it.check.is_mended) {
+        let id = finding.check.id;
+        let what = if id == NOTIFY_FLAGS.id {
+            flags(store, wanted).await
+        } else {
+            debug_assert_eq!(id, PUBSUB_BUFFER.id);
+            buffer(store, vitals).await
+        };
+        done.push((id, what.unwrap_or_else(|error| format!("refused: {error}"))));
+    }
+    done
+}
+
+/// As every worker does when it starts.
+async fn flags(store: &Store, wanted: Wanted) -> Result<String, Error> {
+    match store.announce(wanted, Instant::now() + PATIENCE).await {
+        Announced::Already => Ok("somebody else has just set them".to_owned()),
+        Announced::FromNow { was, set } => Ok(format!(
+            "merged \"{was}\" with {} to \"{set}\"; {}",
+            wanted.flags(),
+            lasting(&format!("notify-keyspace-events {set}"))
+        )),
+        Announced::Never { error, .. }
+        | Announced::Unknown(error)
+        | Announced::Unanswered(error) => Err(error),
+    }
+}
+
+async fn buffer(store: &Store, vitals: &Vitals) -> Result<String, Error> {
+    let name = "client-output-buffer-limit";
+    let was = vitals.setting(name).unwrap_or_default();
+    let value = events::raised(was).unwrap_or_default();
+    store.set(name, &value, Instant::now() + PATIENCE).await?;
+    Ok(format!(
+        "raised to {value}; {}",
+        lasting(&format!("{name} {value}"))
+    ))
+}
+
+fn lasting(line: &str) -> String {
+    format!("until Redis restarts: put `{line}` into redis.conf, or call CONFIG REWRITE")
+}

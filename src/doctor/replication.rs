@@ -1,0 +1,50 @@
+//! Whether a primary that is cut off notices it.
+
+use super::checks::{MIN_REPLICAS, REPLICA_LAG};
+use super::finding::{Finding, things};
+use crate::store::{Info, Vitals};
+
+/// For how many seconds a primary that is cut off may go on.
+const LAG: u64 = 10;
+
+pub(super) fn look(info: &Info, vitals: &Vitals, found: &mut Vec<Finding>) {
+    let attached = info.text("connected_slaves").parse().unwrap_or(0_u64);
+    let number = |name| {
+        let text = vitals.setting(name)?;
+        text.parse::<u64>().map_err(|_| format!("{name} {text}"))
+    };
+    let (least, lag) = (
+        number("min-replicas-to-write"),
+        number("min-replicas-max-lag"),
+    );
+    // It is there if both are set, and so tells where the settings do not.
+    let near = info.text("min_slaves_good_slaves").parse::<u64>().ok();
+    let shown = format!("{} attached", things(attached, "replica"));
+    let set = "CONFIG SET min-replicas-to-write 1";
+    found.push(match (least.clone(), near) {
+        (Ok(least), Some(near)) if near < least => Finding::error(
+            &MIN_REPLICAS,
+            format!("{near} replicas are near, and writes need {least}: they are refused"),
+            "attach replicas, or CONFIG SET min-replicas-to-write 0",
+        ),
+        (Ok(0), _) | (Err(_), None) if attached > 0 => Finding::warning(
+            &MIN_REPLICAS,
+            format!("{shown}, and no write needs one"),
+            set,
+        ),
+        (Ok(least), _) => Finding::fine(&MIN_REPLICAS, format!("{shown}, {least} needed")),
+        (Err(_), _) => Finding::fine(&MIN_REPLICAS, shown),
+    });
+    found.push(match (least, lag) {
+        (Ok(0), _) => Finding::fine(&REPLICA_LAG, "no write needs a replica"),
+        (_, Err(why)) => Finding::unseen(&REPLICA_LAG, why),
+        (_, Ok(lag)) => {
+            let shown = format!("min-replicas-max-lag {lag}");
+            if (1..=LAG).contains(&lag) {
+                Finding::fine(&REPLICA_LAG, shown)
+            } else {
+                Finding::warning(&REPLICA_LAG, shown, "CONFIG SET min-replicas-max-lag 10")
+            }
+        }
+    });
+}

@@ -1,0 +1,122 @@
+//! What this user may do, tried command by command.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::checks::{Check, RIGHTS_ADOPT, RIGHTS_LOOK, RIGHTS_RUN, RIGHTS_SCHEDULE};
+use super::finding::{Finding, Severity};
+use crate::error::Result;
+use crate::key::Kind;
+use crate::store::{Refused, Store, Whom};
+
+/// Of how many kinds the names are tried.
+const KINDS: usize = 16;
+
+/// What only workers do with the jobs of a kind.
+const OF_WORKERS: [&str; 2] = ["EXISTS", "ZREMRANGEBYRANK"];
+
+/// How many refusals a finding names.
+const NAMED: usize = 8;
+
+pub(super) async fn look(
+    store: &Store,
+    kinds: &[Kind],
+    adopted: &[String],
+    until: Instant,
+    found: &mut Vec<Finding>,
+) -> Result<()> {
+    let known = kinds.first();
+    let mut producers = store.refused_to(Whom::Producers, known, until).await?;
+    let mut workers = store.refused_to(Whom::Workers, known, until).await?;
+    let operators = store.refused_to(Whom::Operators, known, until).await?;
+    for kind in kinds.iter().take(KINDS) {
+        let refused = store.refused_of_kind(kind, until).await?;
+        let (theirs, all): (Vec<_>, Vec<_>) = refused
+            .into_iter()
+            .partition(|it| OF_WORKERS.contains(&it.command));
+        workers.extend(theirs);
+        producers.extend(all);
+    }
+    let tried = match kinds.len() {
+        0 => "everything but the names of jobs, since there is no kind yet".to_owned(),
+        all => format!("everything, on {} of {all} kinds", all.min(KINDS)),
+    };
+    found.push(of(&RIGHTS_SCHEDULE, Severity::Error, &producers, &tried));
+    // One that may not even subscribe is not meant to run jobs.
+    let heard = workers
+        .iter()
+        .filter(|it| it.command == "SUBSCRIBE")
+        .count();
+    let counts: BTreeSet<&str> = workers.iter().map(|it| it.command).collect();
+    let is_producer = heard == Whom::CHANNELS && counts.len() > 2;
+    found.push(if is_producer {
+        Finding::info(
+            &RIGHTS_RUN,
+            "none of them: a user who schedules, and runs nothing",
+        )
+    } else {
+        of(&RIGHTS_RUN, Severity::Error, &workers, &tried)
+    });
+    let refused = store.refused_to_adopt(adopted, until).await?;
+    found.push(match adopted.len() {
+        // Whoever adopts nothing needs none of them.
+        0 if !refused.is_empty() => of(&RIGHTS_ADOPT, Severity::Info, &refused, &tried),
+        0 => Finding::fine(
+            &RIGHTS_ADOPT,
+            "tried: everything but names; no live worker adopts keys",
+        ),
+        _ if is_producer || adopts_nothing(adopted, &refused) => Finding::info(
+            &RIGHTS_ADOPT,
+            "none of them, or few: a user who adopts nothing",
+        ),
+        all => {
+            let tried = format!("everything, on the keys of {all} routes");
+            of(&RIGHTS_ADOPT, Severity::Error, &refused, &tried)
+        }
+    });
+    found.push(of(&RIGHTS_LOOK, Severity::Info, &operators, &tried));
+    Ok(())
+}
+
+/// A user who may hear of no key, and read none or look for none.
+fn adopts_nothing(adopted: &[String], refused: &[Refused]) -> bool {
+    let lacks = |command: &str| refused.iter().filter(|it| it.command == command).count();
+    lacks("PSUBSCRIBE") >= adopted.len() && lacks("GET") >= adopted.len() && lacks("SCAN") > 0
+}
+
+fn of(check: &'static Check, severity: Severity, refused: &[Refused], tried: &str) -> Finding {
+    if refused.is_empty() {
+        return Finding::fine(check, format!("tried: {tried}"));
+    }
+    let mut names: Vec<String> = refused.iter().map(shown).collect();
+    names.dedup();
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let mut found = format!("refused: {}", names.join(", "));
+    if more > 0 {
+        found += &format!(", and {more} more");
+    }
+    let rules: BTreeSet<String> = refused.iter().flat_map(rules).collect();
+    let rules: Vec<String> = rules.into_iter().collect();
+    let remedy = format!("ACL SETUSER … {}", rules.join(" "));
+    Finding::new(check, severity, found, Some(remedy))
+}
+
+fn shown(refused: &Refused) -> String {
+    let Refused { command, name } = refused;
+    match name.as_str() {
+        "" => (*command).to_owned(),
+        name => format!("{command} {name}"),
+    }
+}
+
+/// What allows it: an ACL does not say whether the command, the key or the channel is what it
+/// lacks.
+fn rules(refused: &Refused) -> Vec<String> {
+    let command = format!("+{}", refused.command.to_lowercase());
+    match (refused.command, refused.name.as_str()) {
+        (_, "") => vec![command],
+        ("SUBSCRIBE" | "PSUBSCRIBE" | "PUBLISH", channel) => vec![command, format!("&{channel}")],
+        (_, key) => vec![command, format!("~{key}")],
+    }
+}

@@ -1,0 +1,91 @@
+//! The server itself: which one it is, and how it treats those who are connected.
+
+use super::checks::{
+    CLIENT_TIMEOUT, SCHEMA_KNOWN, SERVER_HZ, SERVER_LOADING, SERVER_ROLE, SERVER_VERSION,
+    TCP_KEEPALIVE,
+};
+use super::finding::Finding;
+use crate::store::{Info, SCHEMA, Vitals};
+
+/// The longest time between two probes that will do, in seconds: the default of Redis.
+const KEEPALIVE: u64 = 300;
+
+pub(super) fn look(info: &Info, vitals: &Vitals, found: &mut Vec<Finding>) {
+    found.push(version(info));
+    found.push(if info.text("loading") == "1" {
+        let rest = info.text("loading_eta_seconds");
+        let loading = format!("it is loading its data, for about {rest} s more");
+        Finding::error(&SERVER_LOADING, loading, "wait until it has finished")
+    } else {
+        Finding::fine(&SERVER_LOADING, "its data are loaded")
+    });
+    found.push(if info.is_replica() {
+        let primary = format!("{}:{}", info.text("master_host"), info.text("master_port"));
+        Finding::error(
+            &SERVER_ROLE,
+            format!("a replica of {primary}"),
+            format!("name the primary: redis://{primary}"),
+        )
+    } else {
+        Finding::fine(&SERVER_ROLE, "a primary")
+    });
+    found.push(schema(vitals));
+    found.push(match info.text("configured_hz") {
+        "10" => Finding::fine(&SERVER_HZ, "hz 10"),
+        hz => Finding {
+            remedy: Some("CONFIG SET hz 10".to_owned()),
+            ..Finding::info(&SERVER_HZ, format!("hz {hz}"))
+        },
+    });
+    let timeout = vitals.setting("timeout");
+    found.push(Finding::of(&CLIENT_TIMEOUT, timeout, |check, timeout| {
+        if timeout == "0" {
+            return Finding::fine(check, "timeout 0");
+        }
+        Finding::warning(check, format!("timeout {timeout}"), "CONFIG SET timeout 0")
+    }));
+    let keepalive = vitals.setting("tcp-keepalive");
+    found.push(Finding::of(&TCP_KEEPALIVE, keepalive, |check, seconds| {
+        let found = format!("tcp-keepalive {seconds}");
+        let fits = seconds
+            .parse()
+            .is_ok_and(|it: u64| (1..=KEEPALIVE).contains(&it));
+        if fits {
+            return Finding::fine(check, found);
+        }
+        Finding::warning(check, found, "CONFIG SET tcp-keepalive 60")
+    }));
+}
+
+fn version(info: &Info) -> Finding {
+    let found = match info.text("valkey_version") {
+        "" => format!("Redis {}", info.text("redis_version")),
+        version => format!("Valkey {version}"),
+    };
+    if info.is_too_old() {
+        return Finding::error(
+            &SERVER_VERSION,
+            found,
+            "install Redis 6.2 or later, or Valkey",
+        );
+    }
+    Finding::fine(&SERVER_VERSION, found)
+}
+
+fn schema(vitals: &Vitals) -> Finding {
+    Finding::of(
+        &SCHEMA_KNOWN,
+        vitals.schema.clone(),
+        |check, schema| match schema {
+            None => Finding::fine(check, "nothing is stored yet"),
+            Some(schema) if schema == SCHEMA.to_string() => {
+                Finding::fine(check, format!("schema {schema}"))
+            }
+            Some(schema) => Finding::error(
+                check,
+                format!("schema {schema}, and this version writes {SCHEMA}"),
+                "run the version of Keyfall that wrote it, or use another namespace",
+            ),
+        },
+    )
+}

@@ -1,0 +1,256 @@
+//! Whoever asked to be told of dead letters, and of jobs that start late: async functions of the
+//! worker's owner, which must neither delay a handler nor keep a job from ending.
+//!
+//! All that becomes a dead letter passes through [`Hooks::dead`], before it does.
+
+mod dead;
+mod late;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+pub use dead::DeadJob;
+pub(crate) use dead::Letter;
+pub use late::LateJob;
+pub(crate) use late::Start;
+
+use crate::error::{Error, ErrorKind};
+use crate::handler::Failure;
+use crate::router::{RouteEntry, Routes};
+use crate::settings::LATE_HOOKS;
+
+type Call<T> = Arc<dyn Fn(T) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
+
+/// What a hook may return: nothing, or a `Result` whose error is logged. It may be any
+/// `std::error::Error`, `anyhow::Error`, `String` or `&str`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not what a hook returns",
+    note = "return `()`, or `Result<(), E>`; the error may be any \
+            `std::error::Error + Send + Sync`, `anyhow::Error` or `String`"
+)]
+pub trait IntoTold {
+    /// Whether the hook has done what it is for.
+    fn into_told(self) -> Result<(), Failure>;
+}
+
+impl IntoTold for () {
+    fn into_told(self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> IntoTold for Result<(), E> {
+    fn into_told(self) -> Result<(), Failure> {
+        self.map_err(Failure::new)
+    }
+}
+
+/// The hooks that the owner of a worker has set.
+#[derive(Clone, Default)]
+pub(crate) struct Wanted {
+    dead: Option<Call<DeadJob>>,
+    late: Option<Call<LateJob>>,
+}
+
+/// The hooks of a worker that runs.
+pub(crate) struct Hooks {
+    wanted: Wanted,
+    /// How long one call may take.
+    limit: Duration,
+    /// Where they run.
+    handle: Handle,
+    instance: Arc<str>,
+    /// For late starts: each call takes a place.
+    places: Arc<Semaphore>,
+    untold: AtomicU64,
+    over: CancellationToken,
+}
+
+/// The hooks of the workers that share a client: who settles through it tells all of them.
+#[derive(Default)]
+pub(crate) struct Listeners(Mutex<Vec<Weak<Hooks>>>);
+
+impl Wanted {
+    pub(crate) fn set_dead<F, Fut>(&mut self, hook: F)
+    where
+        F: Fn(DeadJob) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output: IntoTold> + Send + 'static,
+    {
+        self.dead = Some(call(hook));
+    }
+
+    pub(crate) fn set_late<F, Fut>(&mut self, hook: F)
+    where
+        F: Fn(LateJob) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output: IntoTold> + Send + 'static,
+    {
+        self.late = Some(call(hook));
+    }
+}
+
+fn call<T, F, Fut>(hook: F) -> Call<T>
+where
+    T: Send + 'static,
+    F: Fn(T) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output: IntoTold> + Send + 'static,
+{
+    Arc::new(move |told| {
+        let told = hook(told);
+        Box::pin(async move { told.await.into_told() })
+    })
+}
+
+impl Hooks {
+    /// They run on the runtime that this is called on.
+    pub(crate) fn new(wanted: Wanted, limit: Duration) -> Arc<Self> {
+        let host = gethostname::gethostname();
+        let instance = format!("{}:{}", host.to_string_lossy(), std::process::id());
+        Arc::new(Hooks {
+            wanted,
+            limit,
+            handle: Handle::current(),
+            instance: instance.into(),
+            places: Arc::new(Semaphore::new(LATE_HOOKS)),
+            untold: AtomicU64::new(0),
+            over: CancellationToken::new(),
+        })
+    }
+
+    /// Whether anybody asked to be told of dead letters.
+    pub(crate) fn want_dead(&self) -> bool {
+        self.wanted.dead.is_some()
+    }
+
+    /// # Errors
+    /// If a route says when its jobs are late, and nobody asked to be told.
+    pub(crate) fn check(&self, routes: &Routes) -> Result<(), Error> {
+        let mut routes = routes.routes.iter();
+        let of_late = |route: &&RouteEntry| route.late_after.is_some();
+        match routes.find(of_late).filter(|_| self.wanted.late.is_none()) {
+            None => Ok(()),
+            Some(route) => Err(Error::new(
+                ErrorKind::InvalidSetting,
+                format!(
+                    "route `{}`: its `late_after` is for nobody: give the worker a hook with \
+                     `on_late`, or leave it out",
+                    route.pattern
+                ),
+            )),
+        }
+    }
+
+    /// How long one call may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Tells that a job is about to become a dead letter, and waits until that is told, or
+    /// cannot be. Dropped, it tells no further.
+    pub(crate) async fn dead(&self, letter: Letter<'_>) {
+        if let Some(call) = &self.wanted.dead {
+            let job = DeadJob::new(letter, self.instance.clone());
+            let key = job.key().clone();
+            if let Err(why) = self.call(call.clone(), job).await {
+                tracing::error!(%key, why, "the hook for dead letters; the job is buried nevertheless");
+            }
+        }
+    }
+
+    /// Tells that a job starts late, and waits for nothing.
+    pub(crate) fn late(self: &Arc<Self>, start: Start<'_>) {
+        let Some(call) = self.wanted.late.clone() else {
+            return;
+        };
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            if self.untold.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!(
+                    running = LATE_HOOKS,
+                    "too many hooks for late starts run; further starts are only counted until one ends"
+                );
+            }
+            return;
+        };
+        let untold = self.untold.swap(0, Ordering::Relaxed);
+        let job = LateJob::new(start, untold, self.instance.clone());
+        let hooks = self.clone();
+        let told = async move {
+            let key = job.key().clone();
+            tokio::select! {
+                told = hooks.call(call, job) => {
+                    if let Err(why) = told {
+                        tracing::error!(%key, why, "the hook for late starts");
+                    }
+                }
+                () = hooks.over.cancelled() => {
+                    tracing::warn!(%key, "the hook for late starts was cut off, because the worker stops");
+                }
+            }
+            drop(place);
+        };
+        self.handle.spawn(told.in_current_span());
+    }
+
+    /// Returns when no late start is being told.
+    pub(crate) async fn all_told(&self) {
+        let all = u32::try_from(LATE_HOOKS).expect("few");
+        // It is never closed.
+        let _ = self.places.acquire_many(all).await;
+    }
+
+    /// The worker has ended.
+    pub(crate) fn cut_off(&self) {
+        self.over.cancel();
+    }
+
+    /// A task of its own, so that one that panics, hangs or blocks its thread does so alone.
+    async fn call<T: Send + 'static>(&self, call: Call<T>, told: T) -> Result<(), String> {
+        let task = async move { call(told).await }.in_current_span();
+        let task = AbortOnDropHandle::new(self.handle.spawn(task));
+        match timeout(self.limit, task).await {
+            Ok(Ok(told)) => told.map_err(|error| format!("it failed: {error}")),
+            Ok(Err(ended)) if ended.is_panic() => Err("it panicked".into()),
+            Ok(Err(_)) => Err("its runtime has ended".into()),
+            Err(_) => Err(format!("it took longer than {:?}", self.limit)),
+        }
+    }
+}
+
+impl Listeners {
+    /// Until they are dropped.
+    pub(crate) fn join(&self, hooks: &Arc<Hooks>) {
+        let mut all = self.0.lock().expect("no panic while held");
+        all.retain(|hooks| hooks.strong_count() > 0);
+        all.push(Arc::downgrade(hooks));
+    }
+
+    /// Those who want to be told of dead letters.
+    pub(crate) fn of_dead(&self) -> Vec<Arc<Hooks>> {
+        let all = self.0.lock().expect("no panic while held");
+        let all = all.iter().filter_map(Weak::upgrade);
+        all.filter(|hooks| hooks.want_dead()).collect()
+    }
+
+    /// Tells all of these.
+    pub(crate) async fn tell(hooks: &[Arc<Hooks>], letter: Letter<'_>) {
+        join_all(hooks.iter().map(|hooks| hooks.dead(letter))).await;
+    }
+}
+
+impl fmt::Debug for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wanted")
+            .field("dead", &self.dead.is_some())
+            .field("late", &self.late.is_some())
+            .finish()
+    }
+}

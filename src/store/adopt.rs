@@ -1,0 +1,100 @@
+//! What plain commands do to the keys of jobs, taken into a ledger.
+
+use std::time::Instant;
+
+use super::Ledger;
+use super::ledger::who;
+use super::reply::{Answer, Answered};
+use super::script::ADOPT;
+use crate::error::{ErrorKind, Result};
+use crate::key::JobKey;
+use crate::names::MARKER;
+
+/// Why a key is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It was changed, or found.
+    Seen,
+    /// It was taken away.
+    Gone,
+    /// It expired.
+    Over,
+    /// Its job is leased, and about to run.
+    Begun,
+    /// The same; and where it is missing, and nobody heard why, its job is cancelled.
+    Lost,
+}
+
+impl Why {
+    fn to_arg(self) -> &'static str {
+        match self {
+            Why::Seen => "seen",
+            Why::Gone => "gone",
+            Why::Over => "over",
+            Why::Begun => "begun",
+            Why::Lost => "lost",
+        }
+    }
+}
+
+impl Ledger {
+    /// Brings jobs into line with their keys; `lua/adopt.lua`. Values larger than `most` bytes
+    /// make dead letters. What a full server has no room for is answered with [`Answer::Unread`],
+    /// unless it is all.
+    pub(crate) async fn adopt(
+        &self,
+        items: &[(JobKey, Why)],
+        most: usize,
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let refused = match self.adopt_all(items, most, until).await {
+            // For that, one new value is enough; the others may need no room.
+            Err(error) if error.kind() == ErrorKind::Full && items.len() > 1 => error,
+            answers => return answers,
+        };
+        let mut answers = Vec::with_capacity(items.len());
+        for item in items.chunks(1) {
+            match self.adopt_all(item, most, until).await {
+                Err(error) if error.kind() == ErrorKind::Full => answers.push(Answered {
+                    answer: Answer::Unread,
+                    unarmed: false,
+                }),
+                alone => answers.extend(alone?),
+            }
+        }
+        let is_unread = |it: &Answered| it.answer == Answer::Unread;
+        match answers.iter().all(is_unread) {
+            true => Err(refused),
+            false => Ok(answers),
+        }
+    }
+
+    async fn adopt_all(
+        &self,
+        items: &[(JobKey, Why)],
+        most: usize,
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 8] = [
+            &n.due, &n.shadow, &n.lease, &n.next, &n.stats, &n.calls, &n.adopted, &n.history,
+        ];
+        // The keys themselves, whatever the triggers of this ledger are called.
+        let mut cmd = ADOPT.call(keys.len() + items.len());
+        cmd.arg(&keys[..]);
+        for (key, _) in items {
+            cmd.arg(key.as_str());
+        }
+        cmd.arg(who())
+            .arg(&self.wake)
+            .arg(&n.subject)
+            .arg(MARKER)
+            .arg(most);
+        for (key, why) in items {
+            cmd.arg(key.id()).arg(why.to_arg());
+        }
+        let answers = self.eval_items(&ADOPT, &cmd, items.len(), until).await?;
+        self.meter().adopted(&answers);
+        Ok(answers)
+    }
+}

@@ -1,0 +1,183 @@
+//! Redis functions: a library by which any client schedules, cancels and looks up, made of the
+//! same scripts.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use redis::Value;
+
+use super::script::{CANCEL, FUNCTIONS, GET, SCHEDULE};
+use super::server::{Info, SCHEMA};
+use super::{Store, from_value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
+use crate::names::{MARKER, Names};
+use crate::record;
+use crate::settings::{MAX_DELAY, PAYLOAD_LIMIT};
+
+/// The version of Keyfall that libraries say they are of.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The kind that stands for all others in the names of a library.
+const EXAMPLE: &str = "app:module:biz";
+
+/// A library that is loaded under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Loaded {
+    /// Made by a Keyfall of this version, for this namespace.
+    Ours {
+        version: String,
+        namespace: String,
+        /// To the byte what this program would load.
+        is_same: bool,
+    },
+    Foreign,
+}
+
+/// The library of this name, for the jobs of this namespace.
+pub(crate) fn library(name: &str, names: &Names) -> String {
+    let kind = Kind::parse(EXAMPLE).expect("it is one");
+    let ledger = names.ledger(&kind);
+    let list = |keys: &[&str]| format!("{{'{}'}}", keys.join("', '"));
+    let head = format!(
+        "#!lua name={name}\n\
+         -- keyfall {VERSION} schema {SCHEMA} namespace {namespace}\n\
+         -- Printed by `keyfall functions show`, and loaded by `keyfall functions install`.\n\
+         local LIBRARY, VERSION, SCHEMA = '{name}', '{VERSION}', '{SCHEMA}'\n\
+         local META, KINDS, PAUSED = '{meta}', '{kinds}', '{paused}'\n\
+         local EXAMPLE = '{EXAMPLE}'\n\
+         local NAMES = {{subject = '{subject}', calls = '{calls}',\n  \
+         schedule = {schedule},\n  cancel = {cancel},\n  get = {get}}}\n\
+         local SEGMENT_BYTES, ID_BYTES = {MAX_SEGMENT_BYTES}, {MAX_ID_BYTES}\n\
+         local PAYLOAD_BYTES, DELAY_MS = {PAYLOAD_LIMIT}, {delay}\n\
+         local MARKER, HEADER, RECORD = '{MARKER}', '{plain}', {record}\n",
+        namespace = names.namespace(),
+        meta = names.meta(),
+        kinds = names.kinds(),
+        paused = names.paused(),
+        subject = ledger.subject,
+        calls = ledger.calls,
+        schedule = list(&ledger.of_producers()),
+        cancel = list(&ledger.of_producers()),
+        get = list(&ledger.of_jobs()),
+        delay = MAX_DELAY.as_millis(),
+        plain = record::PLAIN,
+        record = record::VERSION,
+    );
+    let scripts = [&SCHEDULE, &CANCEL, &GET].map(|script| script.as_function());
+    head + &scripts.concat() + FUNCTIONS
+}
+
+/// What the second line of a library of ours says: version and namespace.
+fn told(code: &str) -> Option<(&str, &str)> {
+    let words: Vec<&str> = code.lines().nth(1)?.split(' ').collect();
+    match words[..] {
+        [
+            "--",
+            "keyfall",
+            version,
+            "schema",
+            _,
+            "namespace",
+            namespace,
+        ] => Some((version, namespace)),
+        _ => None,
+    }
+}
+
+/// One library, as `FUNCTION LIST` tells of it.
+type Entry = HashMap<String, Value>;
+
+impl Store {
+    /// Refuses a server that has no functions, or is a cluster: a function finds the keys of a
+    /// ledger by the key of the job, which lies in another slot.
+    pub(crate) async fn check_functions(&self, until: Instant) -> Result<()> {
+        let text: String = from_value(self.command(&redis::cmd("INFO"), until).await?)?;
+        let info = Info::parse(&text);
+        let address = self.address();
+        let why = if !info.has_functions() {
+            format!(
+                "the server at {address} is Redis {:?}, and functions came with Redis 7.0: use \
+                 plain keys (docs/adoption.md), HTTP (docs/daemon.md) or a newer server",
+                info.text("redis_version")
+            )
+        } else if info.is_cluster() {
+            format!(
+                "the server at {address} is part of a cluster, where a function may use the keys \
+                 of one slot only: use a single Redis"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Incompatible, why))
+    }
+
+    /// What is loaded under this name.
+    pub(crate) async fn loaded(&self, name: &str, until: Instant) -> Result<Option<Loaded>> {
+        let mut list = redis::cmd("FUNCTION");
+        // The name holds nothing that this would take for a pattern.
+        list.arg("LIST")
+            .arg("LIBRARYNAME")
+            .arg(name)
+            .arg("WITHCODE");
+        let entries: Vec<Entry> = from_value(self.command(&list, until).await?)?;
+        let Some(mut entry) = entries.into_iter().next() else {
+            return Ok(None);
+        };
+        let code = entry.remove("library_code").unwrap_or(Value::Nil);
+        let code: String = from_value(code).unwrap_or_default();
+        Ok(Some(match told(&code) {
+            None => Loaded::Foreign,
+            Some((version, namespace)) => Loaded::Ours {
+                version: version.to_owned(),
+                namespace: namespace.to_owned(),
+                is_same: code == library(name, &self.names),
+            },
+        }))
+    }
+
+    /// Loads the library of this name, in the place of the one that is there if that `replaces`.
+    pub(crate) async fn load(&self, name: &str, replaces: bool, until: Instant) -> Result<()> {
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg(replaces.then_some("REPLACE"));
+        load.arg(library(name, &self.names));
+        self.command(&load, until).await.map(drop)
+    }
+
+    /// Removes the library of this name.
+    pub(crate) async fn unload(&self, name: &str, until: Instant) -> Result<()> {
+        let mut delete = redis::cmd("FUNCTION");
+        delete.arg("DELETE").arg(name);
+        self.command(&delete, until).await.map(drop)
+    }
+
+    /// The library that this database was prepared for, and the wake channel that its functions use.
+    pub(crate) async fn prepared(&self, until: Instant) -> Result<Option<(String, String)>> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.names.meta()).arg("functions");
+        let noted: Option<String> = from_value(self.command(&get, until).await?)?;
+        let noted = noted.as_deref().and_then(|noted| noted.split_once(' '));
+        Ok(noted.map(|(channel, name)| (name.to_owned(), channel.to_owned())))
+    }
+
+    /// Whether that is the channel of this database.
+    pub(crate) fn is_wake(&self, channel: &str) -> bool {
+        channel == self.names.wake(self.database)
+    }
+
+    /// Notes the wake channel of this database for the functions of a library: the number of the
+    /// database is in it, which a function cannot know.
+    pub(crate) async fn prepare(&self, name: &str, until: Instant) -> Result<()> {
+        let noted = format!("{} {name}", self.names.wake(self.database));
+        let mut set = redis::cmd("HSET");
+        set.arg(self.names.meta()).arg("functions").arg(noted);
+        self.command(&set, until).await.map(drop)
+    }
+
+    /// Takes that note away.
+    pub(crate) async fn forget_functions(&self, until: Instant) -> Result<()> {
+        let mut remove = redis::cmd("HDEL");
+        remove.arg(self.names.meta()).arg("functions");
+        self.command(&remove, until).await.map(drop)
+    }
+}

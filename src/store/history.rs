@@ -1,0 +1,200 @@
+//! The history of a ledger: what was done, for people to read.
+
+use std::time::Instant;
+
+use super::ledger::number;
+use super::reply::unexpected;
+use super::script::{KEEP, STORY};
+use super::{Lane, Ledger, Store, Word, from_value};
+use crate::error::Result;
+use crate::key::Kind;
+
+/// How many entries a ledger keeps that was told nothing else: `KEPT` in `lua/lib/history.lua`.
+pub(crate) const KEPT: u64 = 5_000;
+
+/// How many entries one call looks through. Each tells of a kibibyte of jobs at the most.
+const PAGE: usize = 500;
+
+/// Of one transition, what is told of one job; the words are those of `lua/lib/history.lua`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// `ms-number`, by Redis' clock.
+    pub(crate) entry: String,
+    pub(crate) what: String,
+    pub(crate) by: String,
+    /// Empty where it is about the kind.
+    pub(crate) id: String,
+    pub(crate) number: String,
+    pub(crate) more: String,
+    pub(crate) note: String,
+}
+
+/// A page of what the history tells of a job, the newest first.
+#[derive(Debug)]
+pub(crate) struct StoryPage {
+    /// How many entries the kind keeps.
+    pub(crate) kept: u64,
+    /// Where the next page begins, if there is one.
+    pub(crate) next: Option<String>,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// What was added to one history, as `XREAD` answers.
+#[derive(Debug)]
+pub(crate) struct Added {
+    /// Where it stands among those that were asked for.
+    pub(crate) place: usize,
+    /// The last entry that was read.
+    pub(crate) last: String,
+    pub(crate) lines: Vec<Line>,
+}
+
+impl Ledger {
+    /// A page of what the history tells of a job; `lua/story.lua`.
+    pub(crate) async fn story(&self, id: &str, before: &str, until: Instant) -> Result<StoryPage> {
+        let keys: [&str; 2] = [&self.names.calls, &self.names.history];
+        let mut cmd = self.call(&STORY, &keys, [].into_iter());
+        cmd.arg(id).arg(before).arg(PAGE);
+        let mut reply = self.eval(&STORY, &cmd, until).await?.reply;
+        let mut page = StoryPage {
+            kept: reply.number()?,
+            next: Some(reply.text()?).filter(|next| !next.is_empty()),
+            lines: Vec::new(),
+        };
+        while !reply.is_exhausted() {
+            page.lines.push(Line {
+                entry: reply.text()?,
+                what: reply.text()?,
+                by: reply.text()?,
+                id: id.to_owned(),
+                number: reply.text()?,
+                more: reply.text()?,
+                note: reply.text()?,
+            });
+        }
+        Ok(page)
+    }
+
+    /// How many entries the history keeps from now on; `lua/keep.lua`.
+    pub(crate) async fn keep(&self, lane: &mut Lane, entries: u64, until: Instant) -> Result<()> {
+        let n = &self.names;
+        let keys: [&str; 3] = [&n.calls, &n.lanes, &n.history];
+        let mut cmd = self.call(&KEEP, &keys, [].into_iter());
+        number(&mut cmd, lane);
+        cmd.arg(entries);
+        let answers = self.eval_items(&KEEP, &cmd, 1, until).await?;
+        match answers[0].answer {
+            Word::Kept => Ok(()),
+            other => Err(unexpected(format!("{other:?}"))),
+        }
+    }
+
+    /// How many entries the history keeps.
+    pub(crate) async fn kept(&self, until: Instant) -> Result<u64> {
+        let mut get = redis::cmd("HGET");
+        get.arg(&self.names.calls).arg("history");
+        let kept: Option<u64> = from_value(self.store.command(&get, until).await?)?;
+        Ok(kept.unwrap_or(KEPT))
+    }
+}
+
+/// Entries as Redis answers them: id, and fields with their values in turn.
+type Entries = Vec<(String, Vec<Vec<u8>>)>;
+
+impl Store {
+    /// What was added to these histories, each behind an entry; waits for some, `wait_ms` at the
+    /// most. Up to `limit` entries of each.
+    pub(crate) async fn read_histories(
+        &self,
+        behind: &[(&Kind, &str)],
+        limit: usize,
+        wait_ms: u64,
+        until: Instant,
+    ) -> Result<Vec<Added>> {
+        let names: Vec<String> = behind
+            .iter()
+            .map(|(kind, _)| self.names.ledger(kind).history)
+            .collect();
+        let mut read = redis::cmd("XREAD");
+        read.arg("COUNT").arg(limit).arg("BLOCK").arg(wait_ms);
+        read.arg("STREAMS").arg(&names);
+        for (_, entry) in behind {
+            read.arg(entry);
+        }
+        let answer: Option<Vec<(String, Entries)>> = from_value(self.command(&read, until).await?)?;
+        let mut added = Vec::new();
+        for (name, entries) in answer.unwrap_or_default() {
+            let place = names.iter().position(|own| *own == name);
+            let (Some(place), Some((last, _))) = (place, entries.last()) else {
+                continue;
+            };
+            added.push(Added {
+                place,
+                last: last.clone(),
+                lines: entries.iter().flat_map(lines_of).collect(),
+            });
+        }
+        Ok(added)
+    }
+
+    /// The last lines of a history that was written by now, the oldest first, and the last entry;
+    /// `0-0` if it is empty.
+    pub(crate) async fn last_of_history(
+        &self,
+        kind: &Kind,
+        entries: usize,
+        until: Instant,
+    ) -> Result<(String, Vec<Line>)> {
+        let mut read = redis::cmd("XREVRANGE");
+        read.arg(self.names.ledger(kind).history);
+        read.arg("+").arg("-").arg("COUNT").arg(entries.max(1));
+        let found: Entries = from_value(self.command(&read, until).await?)?;
+        let last = found.first().map_or("0-0".to_owned(), |it| it.0.clone());
+        let wanted = found.iter().take(entries).rev();
+        Ok((last, wanted.flat_map(lines_of).collect()))
+    }
+
+    /// The oldest entry of a history, if it has one.
+    pub(crate) async fn first_of_history(
+        &self,
+        kind: &Kind,
+        until: Instant,
+    ) -> Result<Option<String>> {
+        let mut read = redis::cmd("XRANGE");
+        read.arg(self.names.ledger(kind).history);
+        read.arg("-").arg("+").arg("COUNT").arg(1);
+        let found: Entries = from_value(self.command(&read, until).await?)?;
+        Ok(found.into_iter().next().map(|it| it.0))
+    }
+}
+
+/// What one entry tells, job by job. An entry that somebody else wrote tells nothing.
+fn lines_of((entry, fields): &(String, Vec<Vec<u8>>)) -> Vec<Line> {
+    let [_, what, _, by, _, jobs, _, note] = &fields[..] else {
+        return Vec::new();
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let line = |id: &str, number: &str, more: &str| Line {
+        entry: entry.clone(),
+        what: text(what),
+        by: text(by),
+        id: id.into(),
+        number: number.into(),
+        more: more.into(),
+        note: text(note),
+    };
+    let jobs = text(jobs);
+    if jobs.is_empty() {
+        return vec![line("", "-", "-")];
+    }
+    // No id is a colon.
+    let alike = jobs.split(" : ").filter_map(|alike| {
+        let mut words = alike.split(' ');
+        let (number, more) = (words.next()?, words.next()?);
+        Some(words.map(move |id| (id, number, more)))
+    });
+    alike
+        .flatten()
+        .map(|(id, number, more)| line(id, number, more))
+        .collect()
+}

@@ -1,0 +1,79 @@
+//! Where a server is.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::fault::Fault;
+use super::sentinel::Sentinels;
+use super::url;
+use crate::error::Result;
+use crate::settings::LinkSettings;
+
+/// Where a server is: always in one place, or where sentinels say that the primary is.
+#[derive(Clone)]
+pub(crate) enum Origin {
+    Fixed(Box<redis::Client>),
+    Sentinel(Arc<Sentinels>),
+}
+
+impl Origin {
+    /// Where `url` says. Opens nothing yet.
+    pub(super) fn parse(url: &str, settings: &LinkSettings) -> Result<Self> {
+        Ok(match Sentinels::parse(url, settings)? {
+            Some(sentinels) => Origin::Sentinel(Arc::new(sentinels)),
+            None => Origin::Fixed(Box::new(url::client(url, settings)?)),
+        })
+    }
+
+    /// By which connections are opened now. What was opened before is to be used no more if it
+    /// has moved since; [`moves`](Self::moves) says so.
+    pub(crate) async fn client(&self) -> Result<redis::Client, Fault> {
+        match self {
+            Origin::Fixed(client) => Ok((**client).clone()),
+            Origin::Sentinel(sentinels) => {
+                // Its type is not to be a part of that of every future that calls Redis.
+                let find: BoxFuture<'_, _> = Box::pin(sentinels.find());
+                find.await
+            }
+        }
+    }
+
+    /// How often it was heard so far that the server is somewhere else.
+    pub(crate) fn moves(&self) -> u64 {
+        match self {
+            Origin::Fixed(_) => 0,
+            Origin::Sentinel(sentinels) => sentinels.moves(),
+        }
+    }
+
+    /// Returns when it has moved since it had moved so often.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn moved(&self, since: u64) {
+        match self {
+            Origin::Fixed(_) => std::future::pending().await,
+            Origin::Sentinel(sentinels) => sentinels.moved(since).await,
+        }
+    }
+
+    /// Whether somebody says where the primary is.
+    pub(crate) fn can_move(&self) -> bool {
+        matches!(self, Origin::Sentinel(_))
+    }
+
+    /// Where it is, or was the last time; without credentials.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Origin::Fixed(client) => url::address(client.get_connection_info().addr()),
+            Origin::Sentinel(sentinels) => sentinels.address(),
+        }
+    }
+
+    /// The number of the database.
+    pub(super) fn database(&self) -> i64 {
+        match self {
+            Origin::Fixed(client) => client.get_connection_info().redis_settings().db(),
+            Origin::Sentinel(sentinels) => sentinels.database(),
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! `adopt.lua`: what plain commands do to keys becomes jobs.
+
+use std::time::Duration;
+
+use super::support::{Bench, HOUR, LATER, State, after, due_of, later, soon, word, words};
+use crate::embedded::Embedded;
+use crate::error::ErrorKind;
+use crate::names::MARKER;
+use crate::store::{Lane, Why, Word};
+
+use State::*;
+use Why::{Begun, Gone, Lost, Over, Seen};
+
+const MOST: usize = 1024;
+
+impl Bench {
+    async fn adopt_all(&self, ids: &[(&str, Why)]) -> Vec<&'static str> {
+        let items: Vec<_> = ids.iter().map(|(id, why)| (self.key(id), *why)).collect();
+        words(&self.ledger.adopt(&items, MOST, soon()).await.unwrap())
+    }
+
+    async fn adopt(&self, id: &str, why: Why) -> Word {
+        let items = [(self.key(id), why)];
+        self.ledger.adopt(&items, MOST, soon()).await.unwrap()[0].answer
+    }
+
+    /// A command on the key of a job.
+    async fn theirs(&self, command: &str, id: &str, rest: &[&str]) {
+        let key = self.key(id).to_string();
+        let _: redis::Value = self.ask(&[&[command, &key], rest].concat()).await;
+    }
+
+    async fn set(&self, id: &str, value: &str, seconds: &str) {
+        self.theirs("SET", id, &[value, "EX", seconds]).await;
+    }
+
+    /// A job that was adopted: an hour ahead.
+    async fn adopted(&self, id: &str) -> u64 {
+        self.set(id, "v", "3600").await;
+        let answer = self.adopt(id, Seen).await;
+        assert!(
+            matches!(answer, Word::Created(_) | Word::First(_)),
+            "{answer:?}"
+        );
+        due_of(answer)
+    }
+
+    async fn expiry(&self, id: &str) -> u64 {
+        let key = self.key(id).to_string();
+        let left: u64 = self.ask(&["PTTL", &key]).await;
+        self.now().await + left
+    }
+}
+
+#[tokio::test]
+async fn a_value_with_a_time_becomes_a_job_replaces_one_or_succeeds_a_run() {
+    let bench = Bench::new().await;
+    bench.every_state().await;
+    let ids = State::ALL.map(State::id);
+    let mut items = Vec::new();
+    for id in &ids {
+        bench.set(id, "theirs", "7200").await;
+        items.push((bench.key(id), Seen));
+    }
+    let answers = bench.ledger.adopt(&items, MOST, soon()).await.unwrap();
+    let table = [
+        (Absent, "created", Pending),
+        (Pending, "replaced", Pending),
+        (Due, "replaced", Pending),
+        (Retrying, "replaced", Pending),
+        (Leased, "succeeds", LeasedNext),
+        (LeasedNext, "succeeds", LeasedNext),
+        (CancelledRun, "succeeds", CancelledRunNext),
+        (CancelledRunNext, "succeeds", CancelledRunNext),
+        (Lapsed, "succeeds", LapsedNext),
+        (LapsedNext, "succeeds", LapsedNext),
+        (LapsedCancelled, "succeeds", LapsedCancelledNext),
+        (LapsedCancelledNext, "succeeds", LapsedCancelledNext),
+        (Dead, "created", Pending),
+    ];
+    bench.hold_against(table, &answers).await;
+    for (id, answered) in ids.iter().zip(&answers) {
+        let due = due_of(answered.answer);
+        // Between the two questions time goes on.
+        assert!(due.abs_diff(bench.expiry(id).await) < 60_000, "{id}");
+        let record = match bench.due(id).await {
+            Some(_) => bench.record(id).await,
+            None => bench.successor(id).await.1,
+        };
+        assert_eq!(&record.payload[..], b"theirs", "{id}");
+        let there: String = bench.ask(&["GET", &bench.key(id).to_string()]).await;
+        assert_eq!(there, "theirs", "{id}");
+    }
+    let before = bench.snapshot().await;
+    let again = bench.ledger.adopt(&items, MOST, soon()).await.unwrap();
+    assert_eq!(words(&again), ["same"; 13]);
+    assert_eq!(bench.snapshot().await, before);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn another_time_moves_the_job_and_another_value_replaces_it() {
+    let bench = Bench::new().await;
+    let due = bench.adopted("a").await;
+    let record = bench.record("a").await;
+    for (seconds, later) in [("7200", true), ("1800", false)] {
+        bench.theirs("EXPIRE", "a", &[seconds]).await;
+        let moved = bench.adopt("a", Seen).await;
+        assert_eq!(word(moved), "moved");
+        assert_eq!(due_of(moved) > due, later);
+        assert_eq!(bench.due("a").await, Some(due_of(moved)));
+        assert_eq!(bench.adopt("a", Seen).await, Word::Same);
+    }
+    assert_eq!(bench.record("a").await.accepted, record.accepted);
+    let due = bench.due("a").await;
+    bench.theirs("SET", "a", &["w", "KEEPTTL"]).await;
+    assert_eq!(word(bench.adopt("a", Seen).await), "replaced");
+    assert_eq!(bench.due("a").await, due);
+    assert_eq!(&bench.record("a").await.payload[..], b"w");
+    assert_eq!(bench.counted("replaced").await, 1);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_key_that_loses_its_time_or_is_taken_away_cancels() {
+    let bench = Bench::new().await;
+    for (id, command, rest, why) in [
+        ("persisted", "PERSIST", &[][..], Seen),
+        ("overwritten", "SET", &["w"], Seen),
+        ("deleted", "DEL", &[], Gone),
+        ("found-missing", "DEL", &[], Lost),
+        ("found-lasting", "PERSIST", &[], Begun),
+    ] {
+        bench.adopted(id).await;
+        bench.theirs(command, id, rest).await;
+        assert_eq!(bench.adopt(id, why).await, Word::Cancelled, "{id}");
+        assert_eq!(bench.state(id).await, Absent, "{id}");
+        assert_eq!(bench.adopt(id, why).await, Word::Absent, "{id}");
+    }
+    assert_eq!(bench.counted("cancelled").await, 5);
+    // Nobody says that these were taken away.
+    for why in [Seen, Over, Begun] {
+        let id = format!("{why:?}");
+        bench.adopted(&id).await;
+        bench.theirs("DEL", &id, &[]).await;
+        let answer = bench.adopt(&id, why).await;
+        match why {
+            Over => assert_eq!(word(answer), "moved"),
+            _ => assert_eq!(answer, Word::Absent, "{id}"),
+        }
+        assert!(matches!(bench.state(&id).await, Pending | Due), "{id}");
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn jobs_that_were_scheduled_otherwise_are_not_cancelled_by_their_keys() {
+    let bench = Bench::new().await;
+    bench.schedule("ours", after(HOUR)).await;
+    for why in [Seen, Over, Begun] {
+        assert_eq!(bench.adopt("ours", why).await, Word::Same, "{why:?}");
+    }
+    let trigger: String = bench.ask(&["GET", &bench.key("ours").to_string()]).await;
+    assert_eq!(trigger, MARKER);
+    bench.theirs("DEL", "ours", &[]).await;
+    for why in [Seen, Gone, Over, Begun, Lost] {
+        assert_eq!(bench.adopt("ours", why).await, Word::Absent, "{why:?}");
+    }
+    bench.theirs("SET", "ours", &["lasting"]).await;
+    assert_eq!(bench.adopt("ours", Seen).await, Word::Absent);
+    assert_eq!(bench.state("ours").await, Pending);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn one_that_expired_sooner_than_was_known_is_due_now() {
+    let bench = Bench::new().await;
+    let due = bench.adopted("a").await;
+    bench.theirs("PEXPIRE", "a", &["1"]).await;
+    bench.past(bench.now().await + 2).await;
+    let moved = bench.adopt("a", Over).await;
+    assert_eq!(word(moved), "moved");
+    assert!(due_of(moved) < due && due_of(moved) <= bench.now().await);
+    // One that was postponed by other means is not due because its key has had its time.
+    bench.adopted("b").await;
+    bench.reschedule("b", after(LATER)).await;
+    bench.theirs("DEL", "b", &[]).await;
+    assert_eq!(bench.adopt("b", Over).await, Word::Absent);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_is_done_by_other_means_stands_until_the_key_changes() {
+    let bench = Bench::new().await;
+    for id in ["cancelled", "moved", "updated", "scheduled", "run"] {
+        bench.adopted(id).await;
+    }
+    bench.cancel("cancelled").await;
+    bench.reschedule("moved", after(LATER)).await;
+    let update = [bench.update("updated", b"newer")];
+    let mut lane = Lane::new();
+    bench
+        .ledger
+        .update(&mut lane, &update, soon())
+        .await
+        .unwrap();
+    bench.schedule("scheduled", after(LATER)).await;
+    bench.reschedule("run", after(Duration::ZERO)).await;
+    let run = bench.claim(&["run"], 0).await.jobs.remove(0);
+    let before = bench.snapshot().await;
+    let all = ["cancelled", "moved", "updated", "scheduled", "run"];
+    assert_eq!(
+        bench.adopt_all(&all.map(|id| (id, Seen))).await,
+        ["same"; 5]
+    );
+    assert_eq!(
+        bench.adopt_all(&all.map(|id| (id, Begun))).await,
+        ["same"; 5]
+    );
+    assert_eq!(bench.snapshot().await, before);
+    bench
+        .settle("run", &run.token, crate::store::Verb::Done)
+        .await;
+    assert_eq!(bench.adopt("run", Seen).await, Word::Same);
+
+    for id in all {
+        bench.theirs("EXPIRE", id, &["1800"]).await;
+    }
+    let changed = bench.adopt_all(&all.map(|id| (id, Seen))).await;
+    assert_eq!(
+        changed,
+        ["created", "moved", "moved", "replaced", "created"]
+    );
+    assert_eq!(&bench.record("updated").await.payload[..], b"newer");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_waits_to_be_retried_begins_anew_when_its_key_is_set_again() {
+    let bench = Bench::new().await;
+    bench.adopted("a").await;
+    bench.reschedule("a", after(Duration::ZERO)).await;
+    let run = bench.claim(&["a"], 0).await.jobs.remove(0);
+    bench.theirs("DEL", "a", &[]).await;
+    let retry = later(after(HOUR), "failed");
+    bench.settle("a", &run.token, retry).await;
+    // What expired is known as a key of before; its time has to be over for that.
+    let gone = bench.names().adopted.clone();
+    let _: u64 = bench.ask(&["ZADD", &gone, "XX", "1", "a"]).await;
+    bench.set("a", "v", "60").await;
+    assert_eq!(word(bench.adopt("a", Seen).await), "replaced");
+    assert!(bench.record("a").await.steps.is_empty());
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_successor_is_adopted_moved_replaced_and_dropped() {
+    let bench = Bench::new().await;
+    bench.bring("a", Leased).await;
+    bench.set("a", "v", "3600").await;
+    assert_eq!(word(bench.adopt("a", Seen).await), "succeeds");
+    bench.theirs("EXPIRE", "a", &["60"]).await;
+    assert_eq!(word(bench.adopt("a", Seen).await), "successor");
+    bench.set("a", "w", "60").await;
+    assert_eq!(word(bench.adopt("a", Seen).await), "succeeds");
+    assert_eq!(&bench.successor("a").await.1.payload[..], b"w");
+    bench.theirs("DEL", "a", &[]).await;
+    assert_eq!(bench.adopt("a", Gone).await, Word::Cancelled);
+    assert_eq!(bench.state("a").await, Leased, "the run is left alone");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_is_about_to_run_is_taken_back_if_its_key_says_so() {
+    let bench = Bench::new().await;
+    let mut tokens = Vec::new();
+    let ids = ["same", "missing", "lost", "persisted", "postponed", "other"];
+    for id in ids {
+        bench.adopted(id).await;
+        bench.reschedule(id, after(Duration::ZERO)).await;
+        tokens.push(bench.claim(&[id], 0).await.jobs.remove(0).token);
+    }
+    bench.theirs("DEL", "missing", &[]).await;
+    bench.theirs("DEL", "lost", &[]).await;
+    bench.theirs("PERSIST", "persisted", &[]).await;
+    bench.theirs("EXPIRE", "postponed", &["7200"]).await;
+    bench.set("other", "w", "60").await;
+    let whys = [Begun, Begun, Lost, Begun, Begun, Begun];
+    let items: Vec<_> = ids.into_iter().zip(whys).collect();
+    let answers = bench.adopt_all(&items).await;
+    let told = [
+        "same",
+        "absent",
+        "cancelled",
+        "cancelled",
+        "succeeds",
+        "succeeds",
+    ];
+    assert_eq!(answers, told);
+    for ((id, token), ended) in
+        ids.iter()
+            .zip(&tokens)
+            .skip(2)
+            .zip(["cancelled", "cancelled", "replaced", "replaced"])
+    {
+        let back = later(after(Duration::ZERO), "returned");
+        assert_eq!(word(bench.settle(id, token, back).await), ended, "{id}");
+    }
+    assert_eq!(&bench.record("postponed").await.payload[..], b"v");
+    assert_eq!(&bench.record("other").await.payload[..], b"w");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_missing_key_is_lost_only_if_nobody_knows_that_it_expired() {
+    let bench = Bench::new().await;
+    let ids = ["nobody", "heard", "moved", "retried"];
+    let mut last = 0;
+    for id in ids {
+        bench.set(id, "v", "2").await;
+        last = due_of(bench.adopt(id, Seen).await);
+    }
+    bench.theirs("DEL", "nobody", &[]).await;
+    bench.past(last + 10).await;
+    assert_eq!(bench.adopt("heard", Over).await, Word::Absent);
+    bench
+        .reschedule("moved", after(Duration::from_millis(1)))
+        .await;
+    bench.past(bench.due("moved").await.unwrap()).await;
+    let mut tokens = Vec::new();
+    for id in ids {
+        tokens.push(bench.claim(&[id], 0).await.jobs.remove(0).token);
+    }
+    let retry = later(after(Duration::ZERO), "failed");
+    bench.settle("retried", &tokens[3], retry).await;
+    tokens[3] = bench.claim(&["retried"], 0).await.jobs.remove(0).token;
+    let answers = bench.adopt_all(&ids.map(|id| (id, Lost))).await;
+    assert_eq!(answers, ["cancelled", "absent", "absent", "absent"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_whose_key_was_seen_postponed_once_it_was_claimed_is_not_run() {
+    let bench = Bench::new().await;
+    for id in ["postponed", "other"] {
+        bench.adopted(id).await;
+        bench.reschedule(id, after(Duration::ZERO)).await;
+        bench.claim(&[id], 0).await;
+    }
+    bench.theirs("EXPIRE", "postponed", &["7200"]).await;
+    bench.set("other", "w", "7200").await;
+    let items = [("postponed", Seen), ("other", Seen)];
+    assert_eq!(bench.adopt_all(&items).await, ["succeeds", "succeeds"]);
+    let items = [("postponed", Begun), ("other", Lost)];
+    assert_eq!(bench.adopt_all(&items).await, ["successor", "successor"]);
+    let items = [("postponed", Seen), ("other", Seen)];
+    assert_eq!(bench.adopt_all(&items).await, ["same", "same"]);
+    bench.balanced().await;
+}
+
+/// Such as one whose consumer ends it over HTTP.
+#[tokio::test]
+async fn a_retry_leaves_the_key_alone_whoever_settles_it() {
+    let bench = Bench::new().await;
+    bench.adopted("k").await;
+    bench.reschedule("k", after(Duration::ZERO)).await;
+    bench.theirs("DEL", "k", &[]).await;
+    let token = bench.claim(&["k"], 0).await.jobs.remove(0).token;
+    let retry = later(after(HOUR), "failed");
+    assert_eq!(word(bench.settle("k", &token, retry).await), "later");
+    let key = bench.key("k").to_string();
+    let there: Option<String> = bench.ask(&["GET", &key]).await;
+    assert_eq!(there, None);
+    bench.balanced().await;
+}
+
+/// Redis has a key whose time is over until somebody looks at it.
+#[tokio::test]
+async fn a_key_that_expires_as_it_is_looked_at_was_not_taken_away() {
+    let debug = Embedded::options().args(["--enable-debug-command", "yes"]);
+    let server = match debug.start().await {
+        Ok(server) => server,
+        // Before Redis 7.0 nobody needs to be allowed to.
+        Err(_) => Embedded::start().await.unwrap(),
+    };
+    let bench = Bench::on(&server).await;
+    let _: String = bench.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]).await;
+    for id in ["there", "deleted"] {
+        bench.set(id, "v", "2").await;
+    }
+    let due = due_of(bench.adopt("there", Seen).await);
+    let due = due.max(due_of(bench.adopt("deleted", Seen).await));
+    bench.theirs("DEL", "deleted", &[]).await;
+    bench.past(due + 10).await;
+    let claimed = bench.claim(&["there", "deleted"], 0).await;
+    assert_eq!(claimed.jobs.len(), 2);
+    let answers = bench.adopt_all(&[("there", Lost), ("deleted", Lost)]).await;
+    assert_eq!(answers, ["absent", "cancelled"]);
+
+    bench.adopted("forward").await;
+    bench.theirs("PEXPIRE", "forward", &["1"]).await;
+    bench.past(bench.now().await + 10).await;
+    assert_eq!(word(bench.adopt("forward", Gone).await), "moved");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_payload_is_stored_with_the_reason() {
+    let bench = Bench::new().await;
+    bench.theirs("RPUSH", "list", &["1"]).await;
+    bench.theirs("EXPIRE", "list", &["3600"]).await;
+    bench.set("large", &"x".repeat(MOST + 1), "3600").await;
+    let items = [("list", Seen), ("large", Seen)];
+    assert_eq!(bench.adopt_all(&items).await, ["first", "first"]);
+    for (id, reason) in [
+        ("list", "the key held no string: list"),
+        (
+            "large",
+            "the value of the key had 1025 bytes, more than 1024",
+        ),
+    ] {
+        let record = bench.record(id).await;
+        assert_eq!(record.header.unusable.as_deref(), Some(reason));
+        assert!(record.payload.is_empty());
+    }
+    assert_eq!(bench.adopt_all(&items).await, ["same", "same"]);
+    bench.set("list", "better", "3600").await;
+    assert_eq!(word(bench.adopt("list", Seen).await), "replaced");
+    assert_eq!(bench.record("list").await.header.unusable, None);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_call_reads_so_many_bytes_and_leaves_the_rest() {
+    let bench = Bench::new().await;
+    let large = "x".repeat(3 << 20);
+    let ids = ["a", "b", "c"];
+    for id in ids {
+        bench.set(id, &large, "3600").await;
+    }
+    let items = ids.map(|id| (bench.key(id), Seen));
+    let answers = bench.ledger.adopt(&items, 4 << 20, soon()).await.unwrap();
+    assert_eq!(words(&answers), ["first", "first", "unread"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_new_jobs_and_takes_in_all_else() {
+    let server = Embedded::start().await.unwrap();
+    let bench = Bench::on(&server).await;
+    for id in ["moved", "persisted", "deleted"] {
+        bench.adopted(id).await;
+    }
+    bench.set("new", "v", "3600").await;
+    bench.set("newer", "v", "3600").await;
+    bench.theirs("EXPIRE", "moved", &["60"]).await;
+    bench.theirs("PERSIST", "persisted", &[]).await;
+    bench.theirs("DEL", "deleted", &[]).await;
+    let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let before = bench.snapshot().await;
+    for more in [&[][..], &["newer"]] {
+        let ids = ["new"].iter().chain(more);
+        let items: Vec<_> = ids.map(|id| (bench.key(id), Seen)).collect();
+        let refused = bench.ledger.adopt(&items, MOST, soon()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Full);
+    }
+    assert_eq!(bench.snapshot().await, before);
+    let all = ["new", "moved", "persisted", "deleted"].map(|id| {
+        let why = if id == "deleted" { Gone } else { Seen };
+        (id, why)
+    });
+    assert_eq!(
+        bench.adopt_all(&all).await,
+        ["unread", "moved", "cancelled", "cancelled"]
+    );
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn keys_whose_time_is_over_are_forgotten() {
+    let bench = Bench::new().await;
+    let adopted = bench.names().adopted.clone();
+    for number in 0..100 {
+        let _: u64 = bench
+            .ask(&["ZADD", &adopted, "1", &number.to_string()])
+            .await;
+    }
+    for id in ["a", "b", "c", "d", "e", "f"] {
+        bench.adopted(id).await;
+    }
+    let left: u64 = bench.ask(&["ZCARD", &adopted]).await;
+    assert_eq!(left, 6);
+    // Not those whose jobs have not ended: some of them run, and the others wait.
+    for id in ["a", "b"] {
+        bench.reschedule(id, after(Duration::ZERO)).await;
+        bench.claim(&[id], 0).await;
+    }
+    for id in ["a", "b", "c", "d", "e"] {
+        let _: u64 = bench.ask(&["ZADD", &adopted, "XX", "1", id]).await;
+    }
+    bench.cancel("e").await;
+    bench.adopted("g").await;
+    let left: Vec<String> = bench.ask(&["ZRANGE", &adopted, "0", "-1"]).await;
+    assert_eq!(left, ["a", "b", "c", "d", "f", "g"]);
+    bench.balanced().await;
+}

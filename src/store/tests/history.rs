@@ -1,0 +1,381 @@
+//! What each script writes into the history, and `keep.lua` and `story.lua`.
+
+use std::time::Duration;
+
+use super::support::{
+    Bench, HOUR, MOMENT, PENDING, State, after, at, bury, later, same_when_repeated, soon,
+};
+use crate::embedded::Embedded;
+use crate::store::history::{KEPT, Line};
+use crate::store::ledger::who;
+use crate::store::{Answered, KeptAs, Lane, Verb, Word};
+
+use State::*;
+
+impl Bench {
+    /// All that the history tells.
+    async fn told(&self) -> Vec<Line> {
+        let kind = self.ledger.kind();
+        let read = self.ledger.store.last_of_history(kind, 100_000, soon());
+        read.await.unwrap().1
+    }
+
+    /// The same, from here on: `what id more`, and the note.
+    async fn told_by(&self, call: impl AsyncFnOnce()) -> Vec<String> {
+        let before = self.told().await.len();
+        call().await;
+        let lines = self.told().await;
+        assert!(lines.iter().all(|line| line.by == who()), "{lines:?}");
+        let short = |line: &Line| {
+            let Line {
+                what,
+                id,
+                more,
+                note,
+                ..
+            } = line;
+            format!("{what} {id} {more} {note}").trim().to_owned()
+        };
+        lines[before..].iter().map(short).collect()
+    }
+
+    async fn keep(&self, entries: u64) {
+        let lane = &mut Lane::new();
+        self.ledger.keep(lane, entries, soon()).await.unwrap();
+    }
+
+    async fn entries(&self) -> u64 {
+        self.ask(&["XLEN", &self.names().history]).await
+    }
+}
+
+/// A settlement whose run took next to nothing.
+fn at_once(told: Vec<String>) -> Vec<String> {
+    let took = regex::Regex::new(r" \d+\b").unwrap();
+    let ran = |line: String| took.replace(&line, " ms").into_owned();
+    told.into_iter().map(ran).collect()
+}
+
+#[tokio::test]
+async fn producers_are_told_of() {
+    let bench = Bench::new().await;
+    let told = bench
+        .told_by(async || {
+            bench.schedule("job", after(HOUR)).await;
+            bench.schedule("job", after(HOUR)).await;
+            bench.reschedule("job", after(HOUR)).await;
+            let items = [bench.update("job", b"new")];
+            let lane = &mut Lane::new();
+            bench.ledger.update(lane, &items, soon()).await.unwrap();
+            let items = [bench.change("job", after(Duration::ZERO), "fired")];
+            bench.ledger.reschedule(lane, &items, soon()).await.unwrap();
+            bench.cancel("job").await;
+            bench.cancel("job").await;
+            bench.reschedule("job", after(HOUR)).await;
+        })
+        .await;
+    let expected = [
+        "scheduled job -",
+        "replaced job -",
+        "postponed job -",
+        "updated job -",
+        "fired job -",
+        "cancelled job -",
+    ];
+    assert_eq!(told, expected);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_due_time_is_told_as_it_was_answered() {
+    let bench = Bench::new().await;
+    let Word::First(due) = bench.schedule("job", after(HOUR)).await else {
+        panic!("not the first");
+    };
+    let line = bench.told().await.remove(0);
+    assert_eq!(line.number, due.to_string());
+    let (ms, _) = line.entry.split_once('-').unwrap();
+    let ago = bench.now().await - ms.parse::<u64>().unwrap();
+    assert!(ago < 60_000, "{ago}");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn runs_are_told_of_with_their_source_and_end() {
+    let bench = Bench::new().await;
+    // Claimed in this order, whether they are due within one millisecond or not.
+    for id in ["back", "dead", "named", "oldest"] {
+        bench.schedule(id, at(1)).await;
+    }
+    let lane = &mut Lane::new();
+    let mut told = bench
+        .told_by(async || {
+            let claim = bench.ledger.claim(lane, &["named"], "p", 9, HOUR, soon());
+            let jobs = claim.await.unwrap().jobs;
+            let token = &jobs[0].token;
+            bench.settle("named", token, Verb::Done).await;
+            bench.settle("named", token, Verb::Done).await;
+            bench.settle("back", token, later(at(7), "returned")).await;
+            let header = r#"{"v":1,"attempts":3,"error":"no such host"}"#;
+            let failed = Verb::Later {
+                when: at(9),
+                header: header.into(),
+                step: "failed",
+            };
+            bench.settle("oldest", token, failed).await;
+            let header = header.into();
+            bench.settle("dead", token, Verb::Bury { header }).await;
+        })
+        .await;
+    let expected = [
+        "claimed named p",
+        "claimed back b",
+        "claimed dead b",
+        "claimed oldest b",
+        "done named ms",
+        "returned back ms",
+        "failed oldest ms 3 no such host",
+        "buried dead ms 3 no such host",
+    ];
+    // The past means now, which is another millisecond for each.
+    told[1..4].sort();
+    assert_eq!(at_once(told), expected);
+    let lines = bench.told().await;
+    let number = |what: &str| {
+        let line = lines.iter().find(|line| line.what == what).unwrap();
+        line.number.clone()
+    };
+    assert!(number("claimed").parse::<u64>().unwrap() > 1_000_000);
+    assert_eq!([number("buried"), number("done")], ["1", "-"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_follows_a_run_is_told_after_its_end() {
+    let bench = Bench::new().await;
+    let token = bench.bring("next", LeasedNext).await;
+    let told = bench
+        .told_by(async || {
+            bench.settle("next", &token, later(at(9), "failed")).await;
+        })
+        .await;
+    assert_eq!(told, ["superseded next -", "follows next -"]);
+    let token = bench.bring("stopped", Leased).await;
+    let told = bench
+        .told_by(async || {
+            bench.cancel("stopped").await;
+            bench.settle("stopped", &token, bury()).await;
+        })
+        .await;
+    assert_eq!(told, ["stopping stopped -", "cancelled stopped -"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn takeovers_are_told_of_with_their_attempt() {
+    let bench = Bench::new().await;
+    for state in [Lapsed, LapsedNext, LapsedCancelled, Leased] {
+        bench.bring(&state.id(), state).await;
+    }
+    let told = bench
+        .told_by(async || {
+            let ids = ["Lapsed", "LapsedNext", "LapsedCancelled", "Leased"];
+            bench.reclaim(&ids).await;
+        })
+        .await;
+    let expected = [
+        "superseded LapsedNext -",
+        "follows LapsedNext -",
+        "cancelled LapsedCancelled -",
+        "lapsed Lapsed 2",
+    ];
+    assert_eq!(told, expected);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn letters_and_backups_are_told_of() {
+    let bench = Bench::new().await;
+    let letter = bench.die("job").await;
+    let lane = &mut Lane::new();
+    let told = bench
+        .told_by(async || {
+            let items = [bench.revival("job", letter, after(HOUR))];
+            bench.ledger.requeue(lane, &items, soon()).await.unwrap();
+            bench.restore(&[bench.kept("old", KeptAs::Dead, 9)]).await;
+            bench.restore(&[bench.kept("new", PENDING, 9)]).await;
+            bench.restore(&[bench.kept("new", PENDING, 9)]).await;
+            let items = [bench.discard("old", 2), bench.discard("old", 2)];
+            bench.ledger.discard(lane, &items, soon()).await.unwrap();
+        })
+        .await;
+    let expected = [
+        "requeued job -",
+        "buried old -",
+        "restored new -",
+        "deleted old -",
+    ];
+    assert_eq!(told, expected);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn repairs_and_pauses_are_told_of() {
+    let bench = Bench::new().await;
+    bench.bring("bare", Due).await;
+    let _: u64 = bench.ask(&["HDEL", &bench.names().shadow, "bare"]).await;
+    let lane = &mut Lane::new();
+    let told = bench
+        .told_by(async || {
+            let items = [("bare".to_owned(), String::new())];
+            for repair in [false, true, true] {
+                bench.ledger.audit(&items, repair, soon()).await.unwrap();
+            }
+            for _ in 0..2 {
+                bench.ledger.pause(lane, soon()).await.unwrap();
+            }
+            for _ in 0..2 {
+                bench.ledger.resume(lane, soon()).await.unwrap();
+            }
+        })
+        .await;
+    let expected = ["repaired bare - bare", "paused  -", "resumed  -"];
+    assert_eq!(told, expected);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_long_error_is_cut_between_characters() {
+    let bench = Bench::new().await;
+    let token = bench.bring("job", Leased).await;
+    let error = "é".repeat(400);
+    let header = format!(r#"{{"v":1,"attempts":1,"error":"{error}"}}"#);
+    bench.settle("job", &token, Verb::Bury { header }).await;
+    let note = bench.told().await.pop().unwrap().note;
+    assert_eq!(note, format!("1 {}…", "é".repeat(99)));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_large_batch_is_cut_into_entries_and_none_is_missing() {
+    let bench = Bench::new().await;
+    let ids: Vec<String> = (0..256)
+        .map(|i| format!("{i}-{}", "x".repeat(200)))
+        .collect();
+    let items: Vec<_> = ids
+        .iter()
+        .map(|id| bench.placement(id, after(HOUR)))
+        .collect();
+    bench.place(&items).await;
+    let told: Vec<String> = bench.told().await.into_iter().map(|line| line.id).collect();
+    assert_eq!(told, ids);
+    // A kibibyte each, more or less.
+    let entries = bench.entries().await;
+    assert!((32..=128).contains(&entries), "{entries}");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn so_many_entries_are_kept_as_it_was_told() {
+    let bench = Bench::new().await;
+    assert_eq!(bench.ledger.kept(soon()).await.unwrap(), KEPT);
+    assert_eq!(
+        bench.ledger.story("job", "+", soon()).await.unwrap().kept,
+        KEPT
+    );
+    bench.keep(10).await;
+    assert_eq!(bench.ledger.kept(soon()).await.unwrap(), 10);
+    for _ in 0..300 {
+        bench.schedule("job", after(HOUR)).await;
+    }
+    // Redis trims whole nodes.
+    let entries = bench.entries().await;
+    assert!((10..250).contains(&entries), "{entries}");
+
+    bench.keep(0).await;
+    assert_eq!(bench.entries().await, 0);
+    bench.schedule("job", after(HOUR)).await;
+    bench.cancel("job").await;
+    assert_eq!(bench.entries().await, 0);
+    assert_eq!(
+        bench.ledger.story("job", "+", soon()).await.unwrap().kept,
+        0
+    );
+    bench.keep(10).await;
+    bench.schedule("job", after(HOUR)).await;
+    assert_eq!(bench.entries().await, 1);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn keep_can_be_repeated_and_come_late() {
+    let bench = Bench::new().await;
+    same_when_repeated(&bench, async |lane| {
+        let done = bench.ledger.keep(lane, 7, soon()).await;
+        done.map(|()| {
+            vec![Answered {
+                answer: Word::Kept,
+                unarmed: false,
+            }]
+        })
+    })
+    .await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_full_server_lets_it_be_written_and_turned_off() {
+    let server = Embedded::start().await.unwrap();
+    let bench = Bench::on(&server).await;
+    let token = bench.bring("job", Leased).await;
+    let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let told = bench
+        .told_by(async || {
+            bench.settle("job", &token, Verb::Done).await;
+        })
+        .await;
+    assert_eq!(at_once(told), ["done job ms"]);
+    bench.keep(0).await;
+    assert_eq!(bench.entries().await, 0);
+    let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_story_is_that_of_one_job_page_by_page() {
+    let bench = Bench::new().await;
+    // Ids that are words of others, and parts of others.
+    for id in ["1", "11", "-"] {
+        bench.schedule(id, at(1)).await;
+    }
+    let ids = ["11", "1", "-"];
+    let lane = &mut Lane::new();
+    let jobs = bench.try_claim(lane, &ids, 0, MOMENT).await.unwrap().jobs;
+    for _ in 0..600 {
+        bench.schedule("other", after(HOUR)).await;
+    }
+    bench.settle("1", &jobs[0].token, Verb::Done).await;
+    for (id, expected) in [
+        ("1", &["done", "claimed", "scheduled"][..]),
+        ("11", &["claimed", "scheduled"]),
+        ("-", &["claimed", "scheduled"]),
+        ("e", &[]),
+    ] {
+        let (mut found, mut before, mut pages) = (Vec::new(), "+".to_owned(), 0);
+        loop {
+            let page = bench.ledger.story(id, &before, soon()).await.unwrap();
+            found.extend(page.lines.into_iter().map(|line| line.what));
+            pages += 1;
+            match page.next {
+                Some(next) => before = next,
+                None => break,
+            }
+        }
+        assert_eq!(
+            (found, pages),
+            (expected.iter().map(|it| (*it).to_owned()).collect(), 2),
+            "{id}"
+        );
+    }
+    bench.balanced().await;
+}

@@ -1,0 +1,202 @@
+//! What the doctor looks at: what a server says of itself, and samples of what it holds.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use redis::Value;
+
+use super::link::Request;
+use super::server::Info;
+use super::{Ledger, Store, from_value};
+use crate::error::Result;
+use crate::names::MARKER;
+use crate::time::{UnixMs, UnixUs};
+
+/// Something that was looked for, or why it could not be seen.
+pub(crate) type Glimpse<T> = std::result::Result<T, String>;
+
+/// What one round trip tells of a server.
+pub(crate) struct Vitals {
+    pub(crate) info: Glimpse<Info>,
+    /// The schema of what is stored; `None` if nothing is.
+    pub(crate) schema: Glimpse<Option<String>>,
+    config: HashMap<&'static str, Glimpse<String>>,
+}
+
+/// What was seen of one ledger beside its counts.
+pub(crate) struct Sample {
+    /// Dead letters since the time that was asked for.
+    pub(crate) died: u64,
+    /// When the oldest of all died.
+    pub(crate) oldest: Option<UnixMs>,
+    /// The ids of those looked at under whose name somebody else keeps a value.
+    pub(crate) foreign: Vec<String>,
+}
+
+/// The server's clock, asked once.
+pub(crate) struct Tick {
+    pub(crate) server: UnixUs,
+    /// When it was asked, by the clock of this process, and how long that took.
+    pub(crate) asked: SystemTime,
+    pub(crate) took: Duration,
+}
+
+impl Vitals {
+    /// Of which nothing could be seen.
+    #[cfg(test)]
+    pub(crate) fn unseen() -> Self {
+        Vitals {
+            info: Err("nobody looked".to_owned()),
+            schema: Err("nobody looked".to_owned()),
+            config: HashMap::new(),
+        }
+    }
+
+    /// A setting, one of those that were asked for.
+    pub(crate) fn setting(&self, name: &str) -> Glimpse<&str> {
+        match self.config.get(name) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err("nobody asked for it".to_owned()),
+        }
+    }
+}
+
+impl Store {
+    /// What the server says of itself, and of these settings; one round trip. Fails only if there
+    /// is no answer: what this user may not see is told apart.
+    pub(crate) async fn vitals(&self, settings: &[&'static str], until: Instant) -> Result<Vitals> {
+        let mut asked = redis::pipe();
+        asked.cmd("INFO");
+        asked.cmd("HGET").arg(self.names.meta()).arg("schema");
+        for name in settings {
+            // One by one: several in one call are new in Redis 7.
+            asked.cmd("CONFIG").arg("GET").arg(name);
+        }
+        let mut answers = self.each(&mut asked, until).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Value::Nil);
+        let info = seen::<String>(next()).map(|text| Info::parse(&text));
+        let schema = seen(next());
+        let of = |name: &str, value| {
+            let mut pair: HashMap<String, String> = seen(value)?;
+            let known = pair.remove(name);
+            known.ok_or_else(|| format!("this server has no setting {name}"))
+        };
+        let config = settings.iter().map(|name| (*name, of(name, next())));
+        Ok(Vitals {
+            info,
+            schema,
+            config: config.collect(),
+        })
+    }
+
+    /// Changes a setting, until the server restarts.
+    pub(crate) async fn set(&self, name: &str, value: &str, until: Instant) -> Result<()> {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg(name).arg(value);
+        self.command(&set, until).await.map(drop)
+    }
+
+    /// The number of the database.
+    pub(crate) fn database(&self) -> i64 {
+        self.database
+    }
+
+    /// The server's clock, and how far away it is.
+    pub(crate) async fn tick(&self, until: Instant) -> Result<Tick> {
+        // The call may be repeated, or wait for a connection; what counts is the last try.
+        let answer = self.answer(&redis::cmd("TIME"), until).await?;
+        let back = answer.received.elapsed();
+        let took = answer.received - answer.sent;
+        let (seconds, micros): (u64, u64) = from_value(answer.value)?;
+        Ok(Tick {
+            server: UnixUs(seconds * 1_000_000 + micros),
+            asked: SystemTime::now() - back - took,
+            took,
+        })
+    }
+
+    /// The kinds that were ever used, each with its number of shards, as they stand there.
+    pub(crate) async fn shards(&self, until: Instant) -> Result<Vec<(String, String)>> {
+        let mut cmd = redis::cmd("HGETALL");
+        cmd.arg(self.names.kinds());
+        from_value(self.command(&cmd, until).await?)
+    }
+
+    /// The answers to commands of which each may fail for itself.
+    pub(super) async fn each(
+        &self,
+        asked: &mut redis::Pipeline,
+        until: Instant,
+    ) -> Result<Vec<Value>> {
+        let request = Request::Many(asked.ignore_errors());
+        Ok(match self.link.send(request, until).await?.value {
+            Value::Array(answers) => answers,
+            other => vec![other],
+        })
+    }
+}
+
+impl Ledger {
+    /// How many dead letters there are since then, when the oldest died, and which of the `most`
+    /// jobs that are due next have a value of somebody else under their name.
+    pub(crate) async fn sample(
+        &self,
+        since: UnixMs,
+        most: usize,
+        until: Instant,
+    ) -> Result<Glimpse<Sample>> {
+        let mut asked = redis::pipe();
+        asked
+            .cmd("ZCOUNT")
+            .arg(&self.names.dead)
+            .arg(since.0)
+            .arg("+inf");
+        let dead = asked.cmd("ZRANGE").arg(&self.names.dead);
+        dead.arg(0).arg(0).arg("WITHSCORES");
+        asked
+            .cmd("ZRANGE")
+            .arg(&self.names.due)
+            .arg(0)
+            .arg(most - 1);
+        let mut answers = self.store.each(&mut asked, until).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Value::Nil);
+        let read = (seen(next()), seen(next()), seen(next()));
+        let (died, oldest, due): (u64, Vec<(String, f64)>, Vec<String>) = match read {
+            (Ok(died), Ok(oldest), Ok(due)) => (died, oldest, due),
+            (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => return Ok(Err(why)),
+        };
+        let mut asked = redis::pipe();
+        for id in &due {
+            // One byte more than our own marker has.
+            let trigger = asked.cmd("GETRANGE").arg(format!("{}:{id}", self.kind()));
+            trigger.arg(0).arg(MARKER.len());
+        }
+        let mut foreign = Vec::new();
+        if !due.is_empty() {
+            let values = self.store.each(&mut asked, until).await?;
+            for (id, value) in due.into_iter().zip(values) {
+                match seen::<Vec<u8>>(value) {
+                    Ok(text) if text.is_empty() || text == MARKER.as_bytes() => {}
+                    Err(why) if !why.starts_with("WRONGTYPE") => return Ok(Err(why)),
+                    _ => foreign.push(id),
+                }
+            }
+        }
+        Ok(Ok(Sample {
+            died,
+            oldest: oldest.first().map(|(_, score)| UnixMs(*score as u64)),
+            foreign,
+        }))
+    }
+}
+
+fn seen<T: redis::FromRedisValue>(value: Value) -> Glimpse<T> {
+    if let Value::ServerError(error) = &value {
+        let details = error.details().unwrap_or_default();
+        // The arguments of a command that is not known are those that we have sent.
+        let details = details.split(", with args").next().unwrap_or_default();
+        return Err(format!("{} {details}", error.code()).trim_end().to_owned());
+    }
+    from_value(value).map_err(|error| error.to_string())
+}

@@ -1,0 +1,36 @@
+//! The trace of whoever schedules a job goes on in its handler: `docs/tracing.md`.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`parent`] | `traceparent` and `tracestate`, as the W3C wrote them down |
+//! | [`reading`] | reads them again |
+//! | [`run`] | the span of a run: its parent, its links, what it says of the job |
+//! | [`none`] | all of that without the feature `traces`: a span for the log |
+
+#[cfg(not(feature = "traces"))]
+mod none;
+#[cfg(feature = "traces")]
+mod parent;
+#[cfg(all(feature = "traces", any(feature = "worker", test)))]
+mod reading;
+#[cfg(all(feature = "traces", feature = "worker"))]
+mod run;
+
+#[cfg(not(feature = "traces"))]
+pub(crate) use none::carry;
+#[cfg(all(not(feature = "traces"), feature = "worker"))]
+pub(crate) use none::{begun, current, ended, lost, run};
+#[cfg(feature = "traces")]
+pub(crate) use parent::carry;
+#[cfg(all(feature = "traces", feature = "worker"))]
+pub(crate) use parent::current;
+#[cfg(all(feature = "traces", feature = "worker"))]
+pub(crate) use run::{begun, ended, lost, run};
+
+/// The header that says to which span of which trace a job belongs.
+#[cfg(any(feature = "traces", feature = "callbacks"))]
+pub(crate) const PARENT: &str = "traceparent";
+
+/// And what the tracing system of the caller says beside it.
+#[cfg(any(feature = "traces", feature = "callbacks"))]
+pub(crate) const STATE: &str = "tracestate";

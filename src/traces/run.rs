@@ -1,0 +1,97 @@
+//! The span of a run, which belongs to the trace of whoever scheduled the job. What it says
+//! follows the [conventions for messaging](https://opentelemetry.io/docs/specs/semconv/messaging/).
+
+use opentelemetry::Context;
+use opentelemetry::trace::{Status, TraceContextExt};
+use tracing::{Span, field::Empty};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use super::reading;
+use crate::handler::{Job, Source};
+use crate::key::JobKey;
+use crate::record::Header;
+use crate::store::Verb;
+
+/// The span of a run: in the trace of whoever scheduled the job, or in one of its own, and
+/// linked to the span in which the attempt before it ended. Where nothing traces, it is for the
+/// log alone.
+pub(crate) fn run(key: &JobKey, attempt: u32, header: Option<&Header>) -> Span {
+    // At the highest level, so that even a lone error says which job it is about. The log does
+    // not show fields that stay empty.
+    let span = tracing::error_span!(
+        target: "keyfall::worker",
+        "run",
+        %key,
+        attempt,
+        otel.name = Empty,
+        otel.kind = Empty
+    );
+    let creation = header.and_then(|header| reading::of(&header.headers));
+    let parent = match &creation {
+        Some(creation) => Context::new().with_remote_span_context(creation.clone()),
+        None => Context::new(),
+    };
+    if span.set_parent(parent).is_err() {
+        return span;
+    }
+    let kind = key.kind();
+    span.record("otel.name", format!("process {kind}"));
+    span.record("otel.kind", "consumer");
+    span.set_attribute("messaging.system", "keyfall");
+    span.set_attribute("messaging.operation.name", "process");
+    span.set_attribute("messaging.operation.type", "process");
+    span.set_attribute("messaging.destination.name", kind.to_string());
+    span.set_attribute("messaging.message.id", key.to_string());
+    span.set_attribute("keyfall.attempt", i64::from(attempt));
+    if let Some(creation) = creation {
+        span.add_link(creation);
+    }
+    let before = header.and_then(|header| header.before.as_deref());
+    if let Some(before) = before.and_then(|before| reading::read(before, "")) {
+        span.add_link(before);
+    }
+    span
+}
+
+/// The current span runs this job.
+pub(crate) fn begun(job: &Job) {
+    let span = Span::current();
+    let bytes = i64::try_from(job.payload().len()).unwrap_or(i64::MAX);
+    span.set_attribute("messaging.message.body.size", bytes);
+    span.set_attribute("keyfall.lag_seconds", job.lag().as_secs_f64());
+    let source = match job.source() {
+        Source::Event => "event",
+        Source::Pacer => "pacer",
+        Source::Reconciler => "reconciler",
+        Source::Backlog => "backlog",
+    };
+    span.set_attribute("keyfall.source", source);
+}
+
+/// The run in the current span ended, and this becomes of the job.
+pub(crate) fn ended(verb: &Verb) {
+    let span = Span::current();
+    let (outcome, failure) = match verb {
+        Verb::Done => ("done", None),
+        Verb::Later { step, header, .. } if *step == "failed" => (*step, Some(header)),
+        Verb::Later { step, .. } => (*step, None),
+        Verb::Bury { header } => ("buried", Some(header)),
+    };
+    span.set_attribute("keyfall.outcome", outcome);
+    // The header is only read where somebody wants to know.
+    if let Some(header) = failure
+        && span.context().span().is_recording()
+    {
+        fail(&span, outcome, Header::reason(header).unwrap_or_default());
+    }
+}
+
+/// The run in the current span lost its lease: whatever it did does not count.
+pub(crate) fn lost() {
+    fail(&Span::current(), "lost", "the lease was lost".into());
+}
+
+fn fail(span: &Span, sort: &'static str, why: String) {
+    span.set_attribute("error.type", sort);
+    span.set_status(Status::error(why));
+}

@@ -1,0 +1,65 @@
+//! Hears what is done to keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::adopter::Adopter;
+use crate::settings::LinkSettings;
+use crate::store::{Signal, Store, Subscription};
+use crate::worker::finding::events::Events;
+use crate::worker::finding::pacer::Pacer;
+use crate::worker::finding::reconciler::Reconciler;
+
+/// How long the first connection is waited for by whoever wants to say that all is ready.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Hears what is done to keys that are adopted, on a connection of its own.
+pub(crate) struct Ear {
+    pub(crate) store: Arc<Store>,
+    pub(crate) adopter: Arc<Adopter>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) pacer: Arc<Pacer>,
+    pub(crate) reconciler: Arc<Reconciler>,
+    pub(crate) is_up: watch::Sender<bool>,
+}
+
+impl Ear {
+    /// Hears, for ever.
+    pub(crate) async fn run(&self, settings: &LinkSettings) {
+        if self.adopter.globs().next().is_none() {
+            return std::future::pending().await;
+        }
+        let globs = self.adopter.globs();
+        Subscription::to_changes(self.store.clone(), globs, settings)
+            .run(async |signal| match signal {
+                Signal::Up => {
+                    self.events.begin_changes().await;
+                    self.is_up.send_replace(true);
+                }
+                Signal::Gap(error) => {
+                    self.events.end_changes(&error);
+                    self.is_up.send_replace(false);
+                }
+                Signal::Changed { key, event } => {
+                    if let Some(served) = self.adopter.hear(key, event) {
+                        self.reconciler.expect(&served, None);
+                        self.pacer.look();
+                    }
+                }
+                Signal::Expired(_) | Signal::Wake(_) => {}
+            })
+            .await;
+    }
+
+    /// Returns when it hears, or is not needed, or has had its time.
+    pub(crate) async fn is_there(&self) {
+        if self.adopter.globs().next().is_some() {
+            let mut is_up = self.is_up.subscribe();
+            // Whoever is not there by then is deaf for another reason, and that is said.
+            let _ = timeout(PATIENCE, is_up.wait_for(|up| *up)).await;
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Makes jobs of plain keys: hears what happens to those that routes adopt, and brings the
+//! ledgers into line. `docs/adoption.md` says what each command does.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`ear`] | hears of them |
+//! | [`names`] | keeps which keys are to be looked at, and why |
+//! | [`adopter`] | looks at them |
+//! | [`confirm`] | has those of jobs that are about to run looked at once more |
+//! | [`others`] | keeps what others are to look at, should they be gone |
+//! | [`search`] | finds what was done to keys while nobody listened |
+
+pub(crate) mod adopter;
+pub(crate) mod confirm;
+pub(crate) mod ear;
+mod names;
+mod others;
+pub(crate) mod search;

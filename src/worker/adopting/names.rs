@@ -1,0 +1,171 @@
+//! Which keys of one ledger are to be looked at.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Instant;
+
+use crate::store::Why;
+
+/// How many names are kept of one ledger. What does not fit is found when keys are compared
+/// with the ledger.
+const NAMES: usize = 65_536;
+
+/// Names of ids, and when they are to be looked at.
+#[derive(Default)]
+pub(super) struct Names {
+    /// Why, and when.
+    whys: HashMap<String, (Why, Instant)>,
+    /// The soonest first; at the same time, in the order in which they came. What is not in
+    /// `whys` any more has been looked at.
+    order: BinaryHeap<Reverse<(Instant, u64, String)>>,
+    came: u64,
+}
+
+impl Names {
+    /// A key is to be looked at, no sooner than then; or sooner, if that was said before. Whether
+    /// there was room for it.
+    pub(super) fn add(&mut self, id: &str, why: Why, at: Instant) -> bool {
+        if let Some((known, when)) = self.whys.get_mut(id) {
+            // That it was taken away or expired is more than that it was changed: the rest
+            // shows. What came first was done to the job that is known.
+            if *known == Why::Seen {
+                *known = why;
+            }
+            if *when <= at {
+                return true;
+            }
+            *when = at;
+        } else if self.whys.len() < NAMES {
+            self.whys.insert(id.to_owned(), (why, at));
+        } else {
+            return false;
+        }
+        self.came += 1;
+        self.order.push(Reverse((at, self.came, id.to_owned())));
+        true
+    }
+
+    /// A key is to be looked at again, for a reason that was there before all others. Whether
+    /// there was room for it.
+    pub(super) fn put_back(&mut self, id: &str, why: Why, at: Instant) -> bool {
+        let fits = self.add(id, why, at);
+        if why != Why::Seen
+            && let Some((known, _)) = self.whys.get_mut(id)
+        {
+            *known = why;
+        }
+        fits
+    }
+
+    /// It is only known of all that something may have happened to them.
+    pub(super) fn doubt(&mut self) {
+        self.whys.values_mut().for_each(|(why, _)| *why = Why::Seen);
+    }
+
+    /// The job of a key that has expired is claimed: there is nothing to look at any more.
+    pub(super) fn forget_expired(&mut self, id: &str) {
+        if self.whys.get(id).is_some_and(|(why, _)| *why == Why::Over) {
+            self.whys.remove(id);
+        }
+    }
+
+    /// Takes those whose time has come, so many at the most.
+    pub(super) fn take(&mut self, now: Instant, most: usize) -> Vec<(String, Why)> {
+        let mut taken = Vec::new();
+        while taken.len() < most && self.next().is_some_and(|at| at <= now) {
+            let Some(Reverse((_, _, id))) = self.order.pop() else {
+                break;
+            };
+            if let Some((why, _)) = self.whys.remove(&id) {
+                taken.push((id, why));
+            }
+        }
+        taken
+    }
+
+    /// Whether half of the places are free.
+    pub(super) fn have_room(&self) -> bool {
+        self.whys.len() < NAMES / 2
+    }
+
+    /// When the first is to be looked at.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let Reverse((at, ..)) = self.order.peek()?;
+        Some(*at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn each_is_looked_at_once_for_the_strongest_reason_when_its_time_has_come() {
+        let mut names = Names::default();
+        let now = Instant::now();
+        let soon = now + Duration::from_secs(1);
+        for (id, why) in [("a", Why::Seen), ("b", Why::Gone), ("a", Why::Gone)] {
+            names.add(id, why, now);
+        }
+        names.add("b", Why::Seen, now);
+        names.add("b", Why::Over, now);
+        names.add("c", Why::Seen, soon);
+        let own = |id: &str, why| (id.to_owned(), why);
+        assert_eq!(names.take(now, 1), [own("a", Why::Gone)]);
+        assert_eq!(names.take(now, 9), [own("b", Why::Gone)]);
+        assert_eq!(names.next(), Some(soon));
+        assert_eq!(names.take(soon, 9), [own("c", Why::Seen)]);
+        assert!(names.next().is_none());
+
+        for later in [Why::Seen, Why::Over] {
+            names.add("d", later, now);
+            names.put_back("d", Why::Gone, now);
+            assert_eq!(names.take(now, 9), [own("d", Why::Gone)]);
+        }
+        names.add("e", Why::Gone, now);
+        names.doubt();
+        assert_eq!(names.take(now, 9), [own("e", Why::Seen)]);
+        names.add("e", Why::Gone, now);
+        names.put_back("e", Why::Seen, now);
+        assert_eq!(names.take(now, 9), [own("e", Why::Gone)]);
+    }
+
+    #[test]
+    fn who_waits_holds_up_nobody_and_may_be_wanted_sooner() {
+        let mut names = Names::default();
+        let now = Instant::now();
+        let soon = now + Duration::from_secs(1);
+        names.add("waits", Why::Over, soon);
+        names.add("sooner", Why::Over, soon);
+        names.add("a", Why::Seen, now);
+        names.add("sooner", Why::Seen, now);
+        let own = |id: &str, why| (id.to_owned(), why);
+        let taken = [own("a", Why::Seen), own("sooner", Why::Over)];
+        assert_eq!(names.take(now, 9), taken);
+        assert_eq!(names.take(soon, 9), [own("waits", Why::Over)]);
+        assert_eq!(names.next(), None);
+    }
+
+    #[test]
+    fn one_that_expired_is_forgotten_when_its_job_is_claimed() {
+        let mut names = Names::default();
+        let now = Instant::now();
+        names.add("a", Why::Over, now);
+        names.add("b", Why::Gone, now);
+        names.forget_expired("a");
+        names.forget_expired("b");
+        assert_eq!(names.take(now, 9), [("b".to_owned(), Why::Gone)]);
+    }
+
+    #[test]
+    fn so_many_are_kept() {
+        let mut names = Names::default();
+        for id in 0..NAMES {
+            assert!(names.add(&id.to_string(), Why::Seen, Instant::now()));
+        }
+        assert!(!names.add("one more", Why::Seen, Instant::now()));
+        assert_eq!(names.take(Instant::now(), usize::MAX).len(), NAMES);
+    }
+}

@@ -1,0 +1,214 @@
+//! Finds keys that were set while nobody listened, and those that were taken away.
+//!
+//! One instance at a time searches, page by page, and leaves Redis most of its time. Whoever comes
+//! after it goes on where it was, or has nothing to do.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::adopter::Adopter;
+use super::confirm::KEPT_WITHIN;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Progress, Store, Why};
+use crate::time::UnixMs;
+use crate::worker::roster::Roster;
+
+/// How long a page may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// For how long nobody else searches, should this one be gone after a page. Two that search at the
+/// same time, because a page took longer, do no harm.
+const TURN: Duration = Duration::from_secs(2);
+
+/// How often one who has to wait asks again; and after a fault.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// The pause after a page, at least, and in proportion to how long it took to find: the expiry
+/// cycle of Redis and everybody's calls come first. To that is added what it took to adopt it.
+const PAUSE: Duration = Duration::from_millis(2);
+const PAUSES: u32 = 4;
+
+/// What a server answers, or this if it is full.
+fn unless_full<T>(answer: Result<T>, otherwise: T) -> Result<T> {
+    match answer {
+        Err(error) if error.kind() == ErrorKind::Full => Ok(otherwise),
+        answer => answer,
+    }
+}
+
+/// Searches after each gap.
+pub(crate) struct Search {
+    store: Arc<Store>,
+    roster: Arc<Roster>,
+    adopter: Arc<Adopter>,
+    instance: String,
+    asked: Notify,
+}
+
+impl Search {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        roster: Arc<Roster>,
+        adopter: Arc<Adopter>,
+        instance: &str,
+    ) -> Arc<Self> {
+        Arc::new(Search {
+            store,
+            roster,
+            adopter,
+            instance: instance.to_owned(),
+            asked: Notify::new(),
+        })
+    }
+
+    /// Something may have been done to keys unheard, until now.
+    pub(crate) fn begin(&self) {
+        self.asked.notify_one();
+    }
+
+    /// Searches whenever it is asked to, for ever.
+    pub(crate) async fn run(&self) {
+        loop {
+            tokio::select! {
+                () = self.asked.notified() => {}
+                () = self.adopter.missed() => {}
+            }
+            let mut globs: Vec<String> = self.adopter.globs().collect();
+            if globs.is_empty() {
+                continue;
+            }
+            let since = self.now().await;
+            while !globs.is_empty() {
+                let mut failed = Vec::new();
+                for glob in globs {
+                    if let Err(error) = self.search(&glob, since).await {
+                        tracing::debug!(glob, %error, "keys to adopt could not be searched for");
+                        failed.push(glob);
+                        sleep(AGAIN).await;
+                    }
+                }
+                globs = failed;
+            }
+            self.look_for_missing().await;
+        }
+    }
+
+    /// By Redis' clock: a search that begins later finds all that went unheard.
+    async fn now(&self) -> UnixMs {
+        loop {
+            match self.store.time(Instant::now() + PATIENCE).await {
+                Ok(now) => return now.floor_ms(),
+                Err(_) => sleep(AGAIN).await,
+            }
+        }
+    }
+
+    /// Sees to it that one whole search for this glob has begun since then, and has ended.
+    async fn search(&self, glob: &str, since: UnixMs) -> Result<()> {
+        let until = || Instant::now() + PATIENCE;
+        loop {
+            let known = self.store.search_progress(glob, until()).await?;
+            // By a clock that was set back since, one of before seems to be to come.
+            let now = self.store.time(until()).await?.floor_ms();
+            let known = known.filter(|progress| since <= progress.began && progress.began <= now);
+            if known
+                .as_ref()
+                .is_some_and(|progress| progress.cursor.is_none())
+            {
+                return Ok(());
+            }
+            if !self.has_turn().await? {
+                sleep(AGAIN).await;
+                continue;
+            }
+            let mut progress = known.unwrap_or(Progress {
+                began: now,
+                cursor: Some("0".to_owned()),
+            });
+            let mut are_all_read = true;
+            let mut renewed = Instant::now();
+            while let Some(cursor) = &progress.cursor {
+                let began = Instant::now();
+                let (next, keys) = self.store.scan_keys(glob, cursor, until()).await?;
+                let found = Instant::now();
+                are_all_read &= self.adopter.find(&keys).await?;
+                let pause = (found - began) * PAUSES + found.elapsed();
+                progress.cursor = next;
+                if are_all_read {
+                    // A full server keeps no note; then whoever comes next begins anew.
+                    let noted = self.store.note_search(glob, &progress, until()).await;
+                    unless_full(noted, ())?;
+                }
+                sleep(PAUSE.max(pause)).await;
+                if renewed.elapsed() > TURN / 3 {
+                    renewed = Instant::now();
+                    if !self.has_turn().await? {
+                        break;
+                    }
+                }
+            }
+            self.store.end_search(&self.instance, until()).await?;
+            if progress.cursor.is_none() {
+                // What there was no room for is looked at again, and so is what comes after it.
+                return match are_all_read {
+                    true => Ok(()),
+                    false => Err(Error::new(ErrorKind::Full, "there is no room for all keys")),
+                };
+            }
+        }
+    }
+
+    /// Whether it is this instance that searches. Where nobody can say so, since the server is
+    /// full, all may.
+    async fn has_turn(&self) -> Result<bool> {
+        let until = Instant::now() + PATIENCE;
+        unless_full(
+            self.store.may_search(&self.instance, TURN, until).await,
+            true,
+        )
+    }
+
+    /// Has those looked at whose keys should be there, on routes to which a missing key means that
+    /// the job is cancelled.
+    async fn look_for_missing(&self) {
+        for served in self.roster.all().iter() {
+            if !self.adopter.cancels_missing(served) {
+                continue;
+            }
+            let mut cursor = Some("0".to_owned());
+            while let Some(at) = cursor {
+                let until = Instant::now() + PATIENCE;
+                let now = self
+                    .store
+                    .clock()
+                    .now()
+                    .map_or(UnixMs(0), |now| now.floor_ms());
+                let page = served.ledger.adopted(&at, now, until).await;
+                served.ledger.note("adopted", &page);
+                // What is wrong with one ledger does not keep it from the others.
+                let Ok((next, ids)) = page else {
+                    break;
+                };
+                let keys = ids.iter().filter_map(|id| served.key(id)).collect();
+                let Ok(missing) = self.store.missing_of(keys, until).await else {
+                    break;
+                };
+                let later = Instant::now() + KEPT_WITHIN;
+                for key in missing {
+                    // It may have been brought forward and have expired a moment ago; by then
+                    // whoever heard it has had that kept. One whose time comes meanwhile may
+                    // expire, and its job may be running.
+                    self.adopter.look_at(served, key.id(), Why::Gone, later);
+                }
+                if !self.adopter.has_room(served).await {
+                    break;
+                }
+                cursor = next;
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! What must hold of one adopted key, by what was done to it, and by who listened.
+//!
+//! The program is told whether its key was still there, and that decides most: a key that was there
+//! had not expired, and so its job cannot have been due.
+
+use std::collections::HashSet;
+
+use crate::journal::{Answer, Ask, Micros, Version, What};
+use crate::kept::{Kept, Place};
+use crate::plain::CANCEL;
+use crate::report::Adopted;
+use crate::story::{Call, Rollback, Run, Story, Wrong};
+use crate::witness::Ears;
+
+/// For how long somebody has to listen to have looked at a key that was changed.
+const HEARD: Micros = 1_000_000;
+
+/// For how long, to have found a key that was changed before.
+const FOUND: Micros = 3_000_000;
+
+/// For how long nobody may notice that announcements were turned off.
+const UNNOTICED: Micros = 6_000_000;
+
+/// How far apart the clocks of programs and of Redis may be, and how exact times to live are.
+const EXACT: Micros = 50_000;
+
+/// From this on a time to live is longer than any trial.
+const LONG: Micros = 24 * 3600 * 1_000_000;
+
+/// Faults that change what there is under keys, or their times.
+pub(crate) const EVICTION: &str = "eviction";
+pub(crate) const JUMP: &str = "the clock of Redis jumps";
+
+/// What is known beside what was done to a key.
+pub(crate) struct Sight<'a> {
+    pub(crate) kept: &'a Kept,
+    /// The versions that ledgers have had, by the log of Redis.
+    pub(crate) stored: &'a HashSet<Version>,
+    pub(crate) rollbacks: &'a [Rollback],
+    pub(crate) ears: Ears,
+    /// What else keeps those who listen from looking: when, and for how long.
+    pub(crate) hindrances: Vec<(Micros, Micros)>,
+    /// When the clock of Redis was set.
+    pub(crate) jumps: Vec<Micros>,
+    /// Whether keys were evicted.
+    pub(crate) evicts: bool,
+    /// By how much everything may be later than on an idle machine.
+    pub(crate) allowance: Micros,
+}
+
+impl Sight<'_> {
+    /// Takes in what was done to Redis and to the network.
+    pub(crate) fn take_in(&mut self, what: &What, at: Micros) {
+        if let What::Fault { name, .. } = what {
+            let hindrance = hindrance(name).map(|time| (at, time));
+            self.hindrances.extend(hindrance);
+            self.evicts |= name == EVICTION;
+            if name == JUMP {
+                self.jumps.push(at);
+            }
+        }
+    }
+}
+
+/// How long a fault keeps somebody from looking who hears all the same.
+fn hindrance(fault: &str) -> Option<Micros> {
+    // The call waits for as long as it may.
+    if fault.starts_with("HalfOpen") {
+        return Some(2_500_000);
+    }
+    // It is made once more, after a while.
+    let is_cut = ["LosesRequest", "SwallowsReply", "DeliversLate"];
+    let is_cut = is_cut.iter().any(|ill| fault.starts_with(ill));
+    is_cut.then_some(500_000)
+}
+
+/// What one `SET` began.
+struct Life<'a> {
+    version: Version,
+    set: &'a Call,
+    /// What gave it its time.
+    changed: &'a Call,
+    /// When it expires, at the soonest and at the latest; never, if it lasts.
+    due: Option<(Micros, Micros)>,
+    end: End<'a>,
+}
+
+enum End<'a> {
+    /// Its time, if it has one.
+    Time,
+    /// Another value, or its time was taken away.
+    Replaced,
+    Deleted(&'a Call),
+    /// It is not known what came last.
+    Unsure,
+}
+
+/// Judges one key, and counts it.
+pub(crate) fn judge(key: &str, story: &Story, sight: &Sight, count: &mut Adopted) -> Vec<Wrong> {
+    let judge = Judge { key, story, sight };
+    let (lives, mut told) = judge.lives();
+    for (place, life) in lives.iter().enumerate() {
+        told.extend(judge.judge(life, lives.get(place + 1), count));
+    }
+    told.extend(lives.last().and_then(|last| judge.what_is_left(last)));
+    let forgotten = judge.was_forgotten();
+    let told = told.into_iter();
+    told.map(|wrong| if forgotten { Wrong::Forgotten } else { wrong })
+        .collect()
+}
+
+struct Judge<'a> {
+    key: &'a str,
+    story: &'a Story,
+    sight: &'a Sight<'a>,
+}
+
+impl<'a> Judge<'a> {
+    /// What the commands made of the key, by their answers; and what they cannot have been told.
+    fn lives(&self) -> (Vec<Life<'a>>, Vec<Wrong>) {
+        let mut lives: Vec<Life> = Vec::new();
+        let mut wrong = Vec::new();
+        for call in &self.story.calls {
+            let until = call.until;
+            let due = |ms: u64| (call.sent + ms * 1000, until.saturating_add(ms * 1000));
+            let last = lives.last_mut();
+            if call.is_unknown() {
+                if let Some(last) = last {
+                    last.end = End::Unsure;
+                }
+                if let Ask::Set { version, ms } = call.ask {
+                    lives.push(Life {
+                        version,
+                        set: call,
+                        changed: call,
+                        due: ms.map(due),
+                        end: End::Unsure,
+                    });
+                }
+                break;
+            }
+            let was_there = match (&call.ask, &call.answer) {
+                (Ask::Set { .. }, Some(Answer::Replaced)) => true,
+                (Ask::Set { .. }, Some(Answer::Done)) => false,
+                (_, Some(Answer::Done)) => true,
+                (_, Some(Answer::Absent)) => false,
+                // It was refused.
+                _ => continue,
+            };
+            if let Some(last) = last {
+                match &call.ask {
+                    _ if !was_there => {
+                        let is_early = last.due.is_none_or(|(soonest, _)| until + EXACT < soonest);
+                        if is_early && self.is_steady() {
+                            wrong.push(Wrong::Other(format!(
+                                "the key was gone before its time: {call:?}"
+                            )));
+                        }
+                    }
+                    Ask::Set { .. } => last.end = End::Replaced,
+                    Ask::Delete => last.end = End::Deleted(call),
+                    Ask::Persist => (last.due, last.end) = (None, End::Replaced),
+                    // That takes the key away, as `DEL` does.
+                    Ask::Expire { ms, named: true } if until > due(*ms).0 => {
+                        last.end = End::Unsure;
+                        break;
+                    }
+                    Ask::Expire { ms, .. } => {
+                        (last.due, last.changed) = (Some(due(*ms)), call);
+                    }
+                    _ => {}
+                }
+            }
+            if let Ask::Set { version, ms } = call.ask {
+                lives.push(Life {
+                    version,
+                    set: call,
+                    changed: call,
+                    due: ms.map(due),
+                    end: End::Time,
+                });
+            }
+        }
+        for life in &mut lives {
+            // An hour is more than most keys live.
+            let jumps = self.sight.jumps.iter().copied();
+            if let (Some(due), Some(jump)) = (&mut life.due, jumps.max())
+                && due.0 < life.set.sent + LONG
+            {
+                let first = self.sight.jumps.iter().find(|at| **at >= life.set.sent);
+                *due = (due.0.min(first.copied().unwrap_or(due.0)), due.1.max(jump));
+            }
+        }
+        (lives, wrong)
+    }
+
+    fn judge(&self, life: &Life, next: Option<&Life>, count: &mut Adopted) -> Option<Wrong> {
+        let version = life.version;
+        let runs = || self.story.runs.iter().filter(|run| run.version == version);
+        let place = self.sight.kept.versions.get(&version);
+        if !matches!(life.end, End::Unsure) && matches!(life.set.ask, Ask::Set { ms: Some(_), .. })
+        {
+            count.set += 1;
+        }
+        let told = |what: &str| format!("version {version} {what}");
+        match (&life.end, life.due) {
+            (End::Unsure, _) => None,
+            (End::Replaced, _) | (_, None) => {
+                count.cancelled += usize::from(matches!(life.end, End::Replaced));
+                // Of what took its place only the end may have been seen.
+                let in_its_place = |run: &Run| {
+                    next.and_then(|next| Some((next, next.due?)))
+                        .is_some_and(|(next, due)| {
+                            run.began + EXACT >= due.0 && !self.must_be_adopted(next, due)
+                        })
+                };
+                let ran = runs().find(|run| !in_its_place(run))?;
+                Some(Wrong::AfterCancel(told(&format!(
+                    "never expired, and ran: {ran:?}"
+                ))))
+            }
+            (End::Deleted(call), Some(due)) => {
+                if runs().next().is_none() && place.is_none() {
+                    count.cancelled += 1;
+                } else if runs().all(|run| run.attempt > 1)
+                    && place.is_none()
+                    && !self.was_heard(call, due)
+                {
+                    // Whoever claimed it first was killed before its key was looked at.
+                    count.deleted_unheard += 1;
+                } else if self.must_be_cancelled(call, due) {
+                    let what = format!("was deleted, and that was heard: {place:?}, {call:?}");
+                    return Some(Wrong::AfterCancel(told(&what)));
+                } else {
+                    count.deleted_unheard += 1;
+                }
+                None
+            }
+            (End::Time, Some(due)) => {
+                let is_early = |run: &&Run| run.began + EXACT < due.0 && self.is_steady();
+                if let Some(run) = runs().find(is_early) {
+                    let what = format!("ran before its time: {run:?}");
+                    return Some(Wrong::AfterCancel(told(&what)));
+                }
+                let is_far = due.0 > life.changed.sent + LONG;
+                let has_ended = runs().any(|run| run.last) || matches!(place, Some(Place::Dead(_)));
+                let is_pending = place == Some(&Place::Pending);
+                if has_ended {
+                    count.run += 1;
+                } else if next.is_some() {
+                    // It was set anew before it had run, or had been tried again.
+                    count.cancelled += 1;
+                } else if is_far && is_pending {
+                    count.pending += 1;
+                } else if is_pending && !is_far && !self.must_be_due(life, due) {
+                    count.gone_unheard += 1;
+                } else if is_pending && !is_far {
+                    return Some(Wrong::Other(told("should be due by now, and is pending")));
+                } else if self.sight.evicts && self.cancels() {
+                    count.missing += 1;
+                } else if !self.must_be_adopted(life, due) {
+                    count.gone_unheard += 1;
+                } else if self.cancels() && !self.was_open(due) {
+                    count.missing += 1;
+                } else {
+                    return Some(Wrong::Lost(told("is lost")));
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether it is certain that a job was made of it.
+    fn must_be_adopted(&self, life: &Life, (soonest, _): (Micros, Micros)) -> bool {
+        let Sight { ears, .. } = self.sight;
+        if self.sight.stored.contains(&life.version) {
+            return true;
+        }
+        if self.sight.evicts {
+            return false;
+        }
+        let heard = life.set.until + self.enough(life.set);
+        heard <= soonest && ears.listened(life.set.sent, heard)
+            || ears.listened_for(self.found(), life.set.until, soonest)
+    }
+
+    /// Whether it is certain that its job learned of its last time: that was heard, or its end.
+    fn must_be_due(&self, life: &Life, due: (Micros, Micros)) -> bool {
+        if self.sight.evicts {
+            return false;
+        }
+        let heard = life.changed.until + self.enough(life.changed);
+        heard <= due.0 && self.sight.ears.listened(life.changed.sent, heard) || self.was_open(due)
+    }
+
+    fn must_be_cancelled(&self, call: &Call, (soonest, latest): (Micros, Micros)) -> bool {
+        let Sight { ears, .. } = self.sight;
+        let is_far = soonest > call.until + LONG;
+        self.was_heard(call, (soonest, latest))
+            || self.cancels()
+                && (ears.listened_for(self.found(), call.until, soonest)
+                    || !is_far
+                        && !self.sight.evicts
+                        && !self.was_open((soonest, latest))
+                        // That nothing is announced is noticed when somebody looks, and not before.
+                        && !ears.were_silenced(call.sent.saturating_sub(UNNOTICED), latest + HEARD + self.sight.allowance))
+    }
+
+    /// Whether somebody listened to this call for long enough before the job was due.
+    fn was_heard(&self, call: &Call, (soonest, _): (Micros, Micros)) -> bool {
+        let heard = call.until + self.enough(call);
+        heard <= soonest && self.sight.ears.listened(call.sent, heard)
+    }
+
+    /// Whether somebody was subscribed when this time came.
+    fn was_open(&self, (soonest, latest): (Micros, Micros)) -> bool {
+        let ears = &self.sight.ears;
+        // A clock that is set looks like a gap.
+        self.sight.jumps.is_empty()
+            && ears.were_open(soonest, latest + HEARD + self.sight.allowance)
+    }
+
+    fn cancels(&self) -> bool {
+        self.key.starts_with(&format!("{CANCEL}:"))
+    }
+
+    /// For how long somebody has to listen after this call to have looked at its key.
+    fn enough(&self, call: &Call) -> Micros {
+        let enough = HEARD + self.sight.allowance;
+        let hindrances = self.sight.hindrances.iter();
+        let meets = |(at, time): &&(Micros, Micros)| {
+            at + time >= call.sent && *at <= call.until.saturating_add(enough)
+        };
+        let longest = hindrances.filter(meets).map(|(_, time)| *time).max();
+        enough + longest.unwrap_or(0)
+    }
+
+    fn found(&self) -> Micros {
+        FOUND + self.sight.allowance
+    }
+
+    /// Whether keys are there as long as they should be.
+    fn is_steady(&self) -> bool {
+        self.sight.jumps.is_empty() && !self.sight.evicts
+    }
+
+    /// What is under the key in the end is what the program had put there.
+    fn what_is_left(&self, last: &Life) -> Option<Wrong> {
+        let is_far = last
+            .due
+            .is_some_and(|(soonest, _)| soonest > last.changed.sent + LONG);
+        let wanted = match last.end {
+            End::Unsure => return None,
+            End::Deleted(_) => None,
+            _ if last.due.is_none() || is_far => Some((Some(last.version), is_far)),
+            _ => None,
+        };
+        let value = self.sight.kept.keys.get(self.key);
+        let found = value.map(|value| (value.version, value.expiry.is_some()));
+        let is_evicted = self.sight.evicts && is_far && found.is_none();
+        (found != wanted && !is_evicted)
+            .then(|| Wrong::Other(format!("there is {value:?} under the key, not {wanted:?}")))
+    }
+
+    /// Whether Redis went back to before something that was done to the key, or was made of that.
+    fn was_forgotten(&self) -> bool {
+        let undone = |back: &Rollback| {
+            let mut calls = self.story.calls.iter();
+            calls.any(|call| {
+                call.until.saturating_add(self.enough(call)) >= back.kept && call.sent <= back.at
+            })
+        };
+        self.sight.rollbacks.iter().any(undone)
+    }
+}

@@ -1,0 +1,147 @@
+//! More changes of keys than there is time for: nothing else waits for them, and none is
+//! forgotten.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use keyfall::embedded::Embedded;
+use keyfall::{Handler, MissingKey, Router};
+use redis::aio::MultiplexedConnection;
+
+use super::Adopting;
+use crate::runs::{eventually, recorder};
+use crate::site::{HOUR, Site, connect, ms};
+
+/// So many of what is sent in one round trip.
+const BATCH: usize = 200;
+
+/// The same command on each of these keys, with words behind its name.
+async fn on_each(mut redis: MultiplexedConnection, keys: &[String], command: &str, words: &[&str]) {
+    for keys in keys.chunks(BATCH) {
+        let mut pipe = redis::pipe();
+        for key in keys {
+            pipe.cmd(command).arg(key).arg(words).ignore();
+        }
+        let () = pipe.query_async(&mut redis).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_delay_no_other_kind() {
+    const HOSTS: usize = 2000;
+    const JOBS: usize = 100;
+    /// No tighter than a busy machine bears.
+    const LATE: Duration = Duration::from_secs(10);
+
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "adopt-crowd").await;
+    let hosts: Vec<String> = (0..HOSTS)
+        .map(|host| format!("{}:it:host:{host}", site.app))
+        .collect();
+    let (alarm, mut alarms) = recorder();
+    let (log, mut runs) = recorder();
+    let routes = Router::new()
+        .route(
+            &format!("{}:it:host:{{id}}", site.app),
+            alarm.done().adopt(MissingKey::Run),
+        )
+        .route(&site.pattern(), log.done());
+    let worker = site.serve(routes);
+    worker.ready().await;
+    on_each(site.redis(), &hosts, "SETEX", &["600", "v"]).await;
+
+    let (over, beats) = (
+        Arc::new(AtomicBool::default()),
+        Arc::new(AtomicUsize::default()),
+    );
+    let beating = {
+        let (over, beats, hosts) = (over.clone(), beats.clone(), hosts.clone());
+        let redis = connect(&server.url()).await;
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                on_each(redis.clone(), &hosts, "EXPIRE", &["600"]).await;
+                beats.fetch_add(hosts.len(), Ordering::Relaxed);
+                // More than a debug build can hear, and less than keeps both cores busy.
+                tokio::time::sleep(ms(100)).await;
+            }
+        })
+    };
+    for (place, key) in site.keys(JOBS).enumerate() {
+        let after = ms(1000 + 30 * place as u64);
+        site.client.schedule(&key, &1).after(after).await.unwrap();
+    }
+    let before = beats.load(Ordering::Relaxed);
+    let late = runs
+        .take(JOBS)
+        .await
+        .iter()
+        .filter(|it| it.lag() > LATE)
+        .count();
+    let during = beats.load(Ordering::Relaxed) - before;
+    over.store(true, Ordering::Relaxed);
+    beating.await.unwrap();
+    assert_eq!(late, 0, "of {JOBS}");
+    assert!(during > 5 * HOSTS, "only {during} beats meanwhile");
+
+    let host = format!("{}:it:host", site.app);
+    eventually("all hosts are jobs", async || {
+        (site.client.stats(&host).await.unwrap().pending == HOSTS as u64).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    alarms.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_names_than_are_kept_are_found_again() {
+    /// 65,536 are kept.
+    const KEYS: usize = 66_500;
+
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "adopt-names").await;
+    let it = Adopting::at(site, |log| log.done().into_route()).await;
+    // Nothing can be adopted, so the names are not used up.
+    let shadow = format!("keyfall:{{{}/0}}:shadow", it.site.kind());
+    let () = it.site.command(&["SET", &shadow, "no hash"]).await;
+    let keys: Vec<String> = it.site.keys(KEYS).collect();
+    let seconds = HOUR.as_secs().to_string();
+    on_each(it.site.redis(), &keys, "SETEX", &[&seconds, "v"]).await;
+    let () = it.site.command(&["DEL", &shadow]).await;
+    eventually("all are adopted", async || {
+        (it.site.stats().await.pending == KEYS as u64).then_some(())
+    })
+    .await;
+    it.ends().await;
+}
+
+#[tokio::test]
+async fn beats_gather_until_they_are_worth_a_call() {
+    /// What else a worker asks meanwhile, and more.
+    const OTHERS: usize = 60;
+
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "adopt-gather").await;
+    let it = Adopting::at(site, |log| log.done().into_route()).await;
+    let keys: Vec<String> = it.site.keys(200).collect();
+    on_each(it.site.redis(), &keys, "SETEX", &["600", "v"]).await;
+    eventually("all are adopted", async || {
+        (it.site.stats().await.pending == 200).then_some(())
+    })
+    .await;
+    let scripts = async || {
+        let info: String = it.site.command(&["INFO", "commandstats"]).await;
+        let calls = info.split("cmdstat_evalsha:calls=").nth(1).unwrap();
+        calls.split(',').next().unwrap().parse::<usize>().unwrap()
+    };
+    let (before, began) = (scripts().await, Instant::now());
+    for key in keys.iter().cycle().take(3000) {
+        let () = it.site.command(&["EXPIRE", key, "700"]).await;
+    }
+    let calls = scripts().await - before;
+    // One in ten milliseconds.
+    let most = began.elapsed().as_millis() as usize / 10 + OTHERS;
+    assert!(calls <= most, "{calls} calls, more than {most}");
+    it.ends().await;
+}

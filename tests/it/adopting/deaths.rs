@@ -1,0 +1,66 @@
+//! Instances that are gone, and did not look at what they heard.
+
+use keyfall::{Handler, MissingKey, Router};
+
+use super::Adopting;
+use crate::runs::{eventually, recorder};
+use crate::site::Site;
+
+const KEYS: usize = 60;
+
+/// More than those that are to look at a key are gone, and nobody knows yet.
+async fn only_one_is_left(app: &str, before: impl AsyncFn(&Adopting)) -> Adopting {
+    let site = Site::new(app).await;
+    let (log, runs) = recorder();
+    let start = || {
+        let route = log.done().into_route().adopt(MissingKey::Run);
+        site.serve(Router::new().route(&site.pattern(), route))
+    };
+    let (worker, others) = (start(), [start(), start(), start()]);
+    for one in others.iter().chain([&worker]) {
+        one.ready().await;
+    }
+    eventually("all know each other", async || {
+        (site.client.instances().await.unwrap().len() == 4).then_some(())
+    })
+    .await;
+    let it = Adopting { site, runs, worker };
+    before(&it).await;
+    for one in others {
+        one.drop_it().await;
+    }
+    it
+}
+
+#[tokio::test]
+async fn what_the_dead_heard_is_looked_at_by_those_who_live() {
+    let it = only_one_is_left("adopt-dead", async |_| {}).await;
+    for id in 0..KEYS {
+        it.does(&id.to_string(), "SET v EX 3600").await;
+    }
+    eventually("all are adopted", async || {
+        (it.site.stats().await.pending == KEYS as u64).then_some(())
+    })
+    .await;
+    it.ends().await;
+}
+
+#[tokio::test]
+async fn what_the_dead_heard_expire_too_soon_runs() {
+    let mut it = only_one_is_left("adopt-dead-over", async |it| {
+        for id in 0..KEYS {
+            it.does(&id.to_string(), "SET v EX 3600").await;
+        }
+        eventually("all are adopted", async || {
+            (it.site.stats().await.pending == KEYS as u64).then_some(())
+        })
+        .await;
+    })
+    .await;
+    for id in 0..KEYS {
+        it.does(&id.to_string(), "PEXPIRE 1").await;
+    }
+    it.runs.take(KEYS).await;
+    it.site.all_ended().await;
+    it.ends().await;
+}

@@ -1,0 +1,201 @@
+//! What is done to keys while nobody listens.
+
+use keyfall::embedded::Embedded;
+use keyfall::{Handler, MissingKey, Router};
+use redis::aio::MultiplexedConnection;
+
+use super::Adopting;
+use crate::proxy::Proxy;
+use crate::runs::{Gate, eventually, recorder};
+use crate::site::{Running, Site, command, connect};
+
+/// A replica does not wait for others before it is served.
+const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
+
+/// A worker on a server of its own, whose subscription can be cut.
+async fn alone(app: &str, missing: MissingKey) -> (Embedded, Adopting) {
+    let server = Embedded::options().args(AT_ONCE).start().await.unwrap();
+    let site = Site::at(&server.url(), app).await;
+    let it = Adopting::with(site, missing, |log| log.done().into_route()).await;
+    (server, it)
+}
+
+impl Adopting {
+    /// Does something that nobody hears: the subscriptions end in the same moment.
+    async fn does_unheard(&self, commands: &[&str]) {
+        let mut both = redis::pipe();
+        both.atomic();
+        both.cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub");
+        for command in commands {
+            let mut words = command.split(' ');
+            both.cmd(words.next().unwrap());
+            both.arg(self.site.key(words.next().unwrap()));
+            both.arg(words.collect::<Vec<_>>());
+        }
+        let _: redis::Value = both.query_async(&mut self.site.redis()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_set_before_anybody_listened_is_found() {
+    let site = Site::new("adopt-before").await;
+    for id in 0..2000 {
+        let key = site.key(id);
+        let () = site.command(&["SET", &key, "v", "EX", "3600"]).await;
+    }
+    let () = site
+        .command(&["SET", &site.key("soon"), "v", "PX", "9000"])
+        .await;
+    let mut it = Adopting::at(site, |log| log.done().into_route()).await;
+    let job = it.runs.next().await;
+    assert_eq!((job.key().id(), &job.payload()[..]), ("soon", &b"v"[..]));
+    eventually("all are found", async || {
+        (it.site.stats().await.pending == 2000).then_some(())
+    })
+    .await;
+    it.ends().await;
+}
+
+#[tokio::test]
+async fn what_was_done_in_a_gap_counts() {
+    let (_server, mut it) = alone("adopt-gap", MissingKey::Run).await;
+    for id in ["postponed", "persisted", "overwritten", "deleted", "left"] {
+        it.does(id, "SET v EX 6").await;
+        it.becomes(id, Some(("v", 6))).await;
+    }
+    it.does_unheard(&[
+        "EXPIRE postponed 3600",
+        "PERSIST persisted",
+        "SET overwritten w EX 3600",
+        "DEL deleted",
+        "SET created v EX 3600",
+    ])
+    .await;
+    let mut ran: Vec<String> = Vec::new();
+    for job in it.runs.take(2).await {
+        ran.push(job.key().id().to_owned());
+    }
+    ran.sort_unstable();
+    assert_eq!(ran, ["deleted", "left"], "nobody knows why it is missing");
+    it.becomes("postponed", Some(("v", 3600))).await;
+    it.becomes("persisted", None).await;
+    it.becomes("overwritten", Some(("w", 3600))).await;
+    it.becomes("created", Some(("v", 3600))).await;
+    it.ends().await;
+}
+
+#[tokio::test]
+async fn a_key_that_expires_while_somebody_listens_is_not_missed() {
+    let (_server, mut it) = alone("adopt-there", MissingKey::Cancel).await;
+    for id in 0..20 {
+        it.does(&id.to_string(), "SET v EX 900").await;
+    }
+    for id in 0..20 {
+        it.expires(&id.to_string(), "v").await;
+    }
+    it.runs.take(20).await;
+    assert_eq!(it.site.all_ended().await.cancelled, 0);
+    it.ends().await;
+}
+
+#[tokio::test]
+async fn who_comes_later_does_not_take_what_waits_for_missing() {
+    let site = Site::new("adopt-late").await;
+    let gate = Gate::closed();
+    let (log, runs) = recorder();
+    let start = |site: &Site| {
+        let route = log.behind(&gate).adopt(MissingKey::Cancel);
+        let router = Router::new().route(&site.pattern(), route);
+        Running::start(site.worker(router).concurrency(2))
+    };
+    let worker = start(&site);
+    worker.ready().await;
+    let mut it = Adopting { site, runs, worker };
+    for id in 0..12 {
+        it.does(&id.to_string(), "SET v EX 900").await;
+    }
+    for id in 0..12 {
+        it.expires(&id.to_string(), "v").await;
+    }
+    it.runs.take(2).await;
+    let second = start(&it.site);
+    it.runs.take(2).await;
+    gate.open();
+    it.runs.take(8).await;
+    assert_eq!(it.site.all_ended().await.cancelled, 0);
+    second.stop().await;
+    it.ends().await;
+}
+
+#[tokio::test]
+async fn a_key_that_is_missing_after_a_gap_can_mean_that_its_job_is_cancelled() {
+    let (_server, it) = alone("adopt-lost", MissingKey::Cancel).await;
+    it.does("soon", "SET v EX 6").await;
+    it.does("later", "SET v EX 3600").await;
+    it.does("left", "SET v EX 3600").await;
+    for id in ["soon", "later", "left"] {
+        let seconds = if id == "soon" { 6 } else { 3600 };
+        it.becomes(id, Some(("v", seconds))).await;
+    }
+    it.does_unheard(&["DEL soon", "DEL later"]).await;
+    it.becomes("soon", None).await;
+    it.becomes("later", None).await;
+    it.becomes("left", Some(("v", 3600))).await;
+    let stats = it.site.stats().await;
+    assert_eq!((stats.cancelled, stats.done), (2, 0), "{stats:?}");
+    it.ends().await;
+}
+
+#[tokio::test]
+async fn what_a_replica_announces_cancels_nothing() {
+    let (server, mut it) = alone("adopt-demoted", MissingKey::Run).await;
+    let proxy = Proxy::to(&server).await;
+    let (host, port) = address(&proxy);
+    let peer = Embedded::options().args(["--replicaof", host, port]);
+    let peer = peer.args(AT_ONCE).start().await.unwrap();
+    let mut primary = connect(&peer.url()).await;
+    says(&mut primary, "master_link_status:up").await;
+    it.does("k", "SET v EX 8").await;
+    it.becomes("k", Some(("v", 8))).await;
+
+    let replicas: u64 = it.site.command(&["WAIT", "1", "20000"]).await;
+    assert_eq!(replicas, 1);
+    let () = command(&mut primary, &["REPLICAOF", "NO", "ONE"]).await;
+    let proxy = Proxy::to(&peer).await;
+    let (host, port) = address(&proxy);
+    let () = it.site.command(&["REPLICAOF", host, port]).await;
+    let mut replica = it.site.redis();
+    says(&mut replica, "master_link_status:up").await;
+    says(&mut replica, "errorstat_READONLY").await;
+    let before: u64 = command(&mut replica, &["DBSIZE"]).await;
+    // Its new primary says that it expired, and this one that it was deleted.
+    let key = it.site.key("k");
+    let () = command(&mut primary, &["PEXPIRE", &key, "1"]).await;
+    // Redis 6.2 was not seen to delete it on the replica, where it is dead all the same.
+    let mut looks = 0;
+    eventually("it is gone", async || {
+        let _: u64 = command(&mut primary, &["EXISTS", &key]).await;
+        let there: u64 = command(&mut replica, &["EXISTS", &key]).await;
+        let now: u64 = command(&mut replica, &["DBSIZE"]).await;
+        looks += 1 - there;
+        (now < before || looks > 200).then_some(())
+    })
+    .await;
+    let () = it.site.command(&["REPLICAOF", "NO", "ONE"]).await;
+    assert_eq!(it.runs.next().await.key().id(), "k");
+    it.site.all_ended().await;
+    it.ends().await;
+}
+
+fn address(proxy: &Proxy) -> (&str, &str) {
+    proxy.url["redis://".len()..].split_once(':').unwrap()
+}
+
+/// Waits until a server says so of itself.
+async fn says(redis: &mut MultiplexedConnection, what: &str) {
+    eventually(what, async || {
+        let info: String = command(redis, &["INFO", "everything"]).await;
+        info.contains(what).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,192 @@
+//! Consumers that wait, come back too late, or go away.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use keyfall::JobState;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::{Queue, answered, kind, state};
+use crate::runs::eventually;
+use crate::site::{Site, ms, redis_time};
+use crate::workers::SECOND;
+
+#[tokio::test]
+async fn one_that_is_not_finished_within_its_ttr_comes_again() {
+    let site = Site::new("classic-ttr").await;
+    let queue = Queue::with(
+        &site,
+        &["--classic-ttr", "30s", "--classic-deliveries", "3"],
+    );
+    let began = Instant::now();
+    let job =
+        |id: &str, ttr: u64| json!({"topic": "a", "id": id, "delay": 0, "ttr": ttr, "body": ""});
+    queue.does("push", job("short", 1)).await;
+    for delivery in 1..=3 {
+        assert_eq!(queue.pop("a").await, "short");
+        assert!(began.elapsed() >= (delivery - 1) * SECOND);
+    }
+    // Three times were allowed. Whoever waits gets the next one.
+    let (popped, ()) = tokio::join!(queue.pop("a"), async {
+        eventually("buried", async || {
+            (state(&site, "a", "short").await == Some(JobState::Dead)).then_some(())
+        })
+        .await;
+        queue.push("a", "next").await;
+    });
+    assert_eq!(popped, "next");
+    queue.finish("next").await;
+    assert_eq!(queue.get("short").await, Value::Null);
+
+    // What others write into the header does not harm the rest.
+    for (ttr, known) in [(u64::MAX.to_string(), 86_400), ("soon".into(), 30)] {
+        let key = format!("{}:odd", kind(&site, "a"));
+        let odd = site.client.schedule_bytes(key, "").header("ttr", ttr);
+        odd.await.unwrap();
+        assert_eq!(queue.get("odd").await["ttr"], known);
+        assert_eq!(queue.pop("a").await, "odd");
+        queue.finish("odd").await;
+    }
+
+    // A longer one than that of the route, and the one of the route.
+    for (id, ttr, range) in [("long", 7200, 7100..7201), ("default", 0, 20..31)] {
+        queue.does("push", job(id, ttr)).await;
+        assert_eq!(queue.pop("a").await, id);
+        let leased = format!("keyfall:{{{}/0}}:leased", kind(&site, "a"));
+        eventually("its lease is its own", async || {
+            let now = redis_time(&mut site.redis()).await / 1000;
+            let until: f64 = site.command(&["ZSCORE", &leased, id]).await;
+            let left = (until as u64).saturating_sub(now as u64) / 1000;
+            range.contains(&left).then_some(())
+        })
+        .await;
+        queue.finish(id).await;
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_consumer_waits_for_several_topics_and_gets_nothing_of_others() {
+    let site = Site::new("classic-topics").await;
+    let queue = Queue::start(&site);
+    queue.push("orders", "other").await;
+    let (popped, ()) = tokio::join!(queue.pop("order, remind ,,"), async {
+        // Its place is taken when somebody is heard who waits; then a topic that nobody has used.
+        queue.push("remind", "r").await;
+    });
+    assert_eq!(popped, "r");
+    queue.push("order", "o").await;
+    assert_eq!(queue.pop("remind,order").await, "o");
+    assert_eq!(
+        state(&site, "orders", "other").await,
+        Some(JobState::Pending)
+    );
+    for id in ["r", "o"] {
+        queue.finish(id).await;
+    }
+    queue.does("delete", json!({"id": "other"})).await;
+    assert_eq!(state(&site, "orders", "other").await, None);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_consumer_that_goes_away_while_it_waits_costs_nothing() {
+    let site = Site::new("classic-gone").await;
+    let queue = Queue::start(&site);
+    for number in 0..20 {
+        let id = number.to_string();
+        let mut stream = TcpStream::connect(queue.address()).await.unwrap();
+        let request =
+            "POST /pop HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n{\"topic\":\"a\"}";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let push = queue.push("a", &id);
+        // Before the job is there, and while it is on its way.
+        if number % 2 == 0 {
+            drop(stream);
+            push.await;
+        } else {
+            tokio::join!(push, async { drop(stream) });
+        }
+        assert_eq!(queue.pop("a").await, id);
+        // An answer that was written whole could have been read.
+        let attempts = site
+            .view(&format!("{}:{id}", kind(&site, "a")))
+            .await
+            .attempts();
+        assert_eq!(attempts, 1);
+        queue.finish(&id).await;
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_held_pops_get_a_job_each() {
+    const HELD: usize = 1000;
+    let site = Site::new("classic-thousand").await;
+    let queue = Queue::with(&site, &["--http-access-log=false"]);
+    let pops = (0..HELD).map(|_| {
+        let (http, url) = (queue.http.clone(), queue.url.clone());
+        tokio::spawn(async move {
+            let body = json!({"topic": "a"}).to_string();
+            let answer = answered(&http, &url, "pop", body).await;
+            let id = answer["data"]["id"].as_str().unwrap().to_owned();
+            let body = json!({"id": id}).to_string();
+            assert_eq!(
+                answered(&http, &url, "finish", body).await["message"],
+                "finished"
+            );
+            id
+        })
+    });
+    let pops: Vec<_> = pops.collect();
+    let ids: Vec<String> = (0..HELD).map(|id| id.to_string()).collect();
+    for some in ids.chunks(50) {
+        join_all(some.iter().map(|id| queue.push("a", id))).await;
+    }
+    let popped: HashSet<String> = join_all(pops)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(popped, ids.into_iter().collect());
+    let stats = site.client.stats(&kind(&site, "a")).await.unwrap();
+    assert_eq!((stats.done, stats.lapsed), (HELD as u64, 0));
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_stop_lets_those_go_who_wait() {
+    let site = Site::new("classic-stop").await;
+    let queue = Queue::start(&site);
+    let pops = (0..20).map(|_| {
+        let (http, url) = (queue.http.clone(), queue.url.clone());
+        tokio::spawn(async move { answered(&http, &url, "pop", "{\"topic\":\"a\"}".into()).await })
+    });
+    let pops: Vec<_> = pops.collect();
+    // One of them is known to have waited.
+    queue.push("a", "1").await;
+    eventually("one is served", async || {
+        pops.iter().any(|pop| pop.is_finished()).then_some(())
+    })
+    .await;
+    queue.finish("1").await;
+    // The others have been heard by now, or are refused their connection.
+    tokio::time::sleep(ms(300)).await;
+    let Queue { process, .. } = queue;
+    process.stop();
+    let answers = join_all(pops).await;
+    let nothing = answers
+        .iter()
+        .flatten()
+        .filter(|answer| answer["data"].is_null());
+    assert_eq!(
+        nothing
+            .inspect(|answer| assert_eq!(answer["code"], 0))
+            .count(),
+        19
+    );
+    site.assert_balanced().await;
+}

@@ -1,0 +1,557 @@
+//! What is wrong with a server is found, and nothing else; each remedy works as it is written.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use keyfall::doctor::{CHECKS, Diagnosis, Finding, Severity};
+use keyfall::embedded::Embedded;
+use keyfall::{Client, ErrorKind, JobState, Outcome, Router};
+use serde_json::Value;
+
+use crate::log::Log;
+use crate::proxy::Proxy;
+use crate::runs::{eventually, recorder};
+use crate::site::{HOUR, Site};
+
+use Severity::{Error, Info, Ok as Fine, Warning};
+
+/// What is worth a word: check → how bad it is. How far away Redis is, is left out: on a busy
+/// machine everything is.
+type Told = BTreeMap<&'static str, Severity>;
+
+fn told(diagnosis: &Diagnosis) -> Told {
+    let findings = diagnosis.findings.iter();
+    let told = findings.filter(|it| it.severity > Fine && it.check.id != FAR);
+    told.map(|it| (it.check.id, it.severity)).collect()
+}
+
+const FAR: &str = "round-trip";
+
+/// A doctor that leaves it out, too.
+fn doctor(flags: &str) -> String {
+    let ids = CHECKS.iter().map(|it| it.id).filter(|id| *id != FAR);
+    let ids: Vec<&str> = ids.collect();
+    format!("doctor --only {} {flags}", ids.join(","))
+}
+
+/// What is told of a server with our redis.conf, on which nobody works, and these.
+fn but(others: &[(&'static str, Severity)]) -> Told {
+    let usual = [("memory-limit", Info), ("workers-alive", Info)];
+    usual.iter().chain(others).copied().collect()
+}
+
+fn finding<'a>(diagnosis: &'a Diagnosis, id: &str) -> &'a Finding {
+    let mut findings = diagnosis.findings.iter();
+    findings.find(|it| it.check.id == id).expect(id)
+}
+
+/// The words of a remedy, as redis-cli takes them.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (part, text) in line.split('"').enumerate() {
+        if part % 2 == 1 {
+            words.push(text.to_owned());
+        } else {
+            words.extend(text.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
+}
+
+async fn config(site: &Site, settings: &[(&str, &str)]) {
+    for (name, value) in settings {
+        let () = site.command(&["CONFIG", "SET", name, value]).await;
+    }
+}
+
+async fn site(app: &str) -> (Embedded, Site) {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), app).await;
+    (server, site)
+}
+
+/// The settings that are set, what is found, and the settings that the remedy cannot know.
+type Break = (
+    &'static [(&'static str, &'static str)],
+    &'static str,
+    Severity,
+    &'static [(&'static str, &'static str)],
+);
+
+/// Every setting of redis.conf, and beside them what else can be set wrong.
+const BREAKS: [Break; 20] = [
+    (
+        &[("notify-keyspace-events", "")],
+        "notify-flags",
+        Warning,
+        &[],
+    ),
+    (
+        &[("notify-keyspace-events", "gE")],
+        "notify-flags",
+        Warning,
+        &[],
+    ),
+    (
+        &[("notify-keyspace-events", "Kx")],
+        "notify-flags",
+        Warning,
+        &[],
+    ),
+    (
+        &[("client-output-buffer-limit", "pubsub 32mb 8mb 60")],
+        "pubsub-buffer",
+        Warning,
+        &[],
+    ),
+    (&[("hz", "50")], "server-hz", Info, &[]),
+    (
+        &[("maxmemory-policy", "volatile-ttl")],
+        "eviction-policy",
+        Info,
+        &[],
+    ),
+    (
+        &[("maxmemory-policy", "allkeys-lru")],
+        "eviction-policy",
+        Warning,
+        &[],
+    ),
+    (
+        &[("maxmemory", "1gb"), ("maxmemory-policy", "volatile-lru")],
+        "eviction-policy",
+        Warning,
+        &[("maxmemory", "0")],
+    ),
+    (
+        &[("maxmemory", "1gb"), ("maxmemory-policy", "allkeys-lru")],
+        "eviction-policy",
+        Error,
+        &[("maxmemory", "0")],
+    ),
+    (
+        &[("maxmemory", "999gb")],
+        "memory-limit",
+        Warning,
+        &[("maxmemory", "0")],
+    ),
+    (&[("appendonly", "no")], "persistence", Error, &[]),
+    (
+        &[("appendonly", "no"), ("save", "3600 1")],
+        "persistence",
+        Warning,
+        &[("save", "")],
+    ),
+    (&[("appendfsync", "no")], "aof-fsync", Warning, &[]),
+    (
+        &[("aof-load-truncated", "no")],
+        "aof-load-truncated",
+        Warning,
+        &[],
+    ),
+    (&[("save", "3600 1")], "snapshots", Info, &[]),
+    (&[("timeout", "300")], "client-timeout", Warning, &[]),
+    (&[("tcp-keepalive", "0")], "tcp-keepalive", Warning, &[]),
+    (
+        &[("min-replicas-to-write", "1")],
+        "min-replicas",
+        Error,
+        &[("min-replicas-to-write", "0")],
+    ),
+    (
+        &[
+            ("min-replicas-to-write", "1"),
+            ("min-replicas-max-lag", "0"),
+        ],
+        "replica-lag",
+        Warning,
+        &[("min-replicas-to-write", "0")],
+    ),
+    (
+        &[("maxmemory", "1mb")],
+        "memory-headroom",
+        Error,
+        &[("maxmemory", "0")],
+    ),
+];
+
+#[tokio::test]
+async fn a_server_with_our_configuration_is_as_it_should_be() {
+    let (_server, site) = site("doctor-fine").await;
+    let diagnosis = site.client.diagnose().await.unwrap();
+    assert_eq!(told(&diagnosis), but(&[]), "{diagnosis:#?}");
+    let ids: Vec<&str> = diagnosis.findings.iter().map(|it| it.check.id).collect();
+    let all: Vec<&str> = CHECKS.iter().map(|it| it.id).collect();
+    assert_eq!(ids, all);
+}
+
+#[tokio::test]
+async fn every_setting_that_is_broken_is_found_alone_and_its_remedy_mends_it() {
+    let (_server, site) = site("doctor-settings").await;
+    // Those of redis.conf, by their names.
+    let settings = CHECKS.iter().flat_map(|check| check.settings);
+    for name in settings.map(|line| line.split(' ').next().unwrap()) {
+        let breaks = BREAKS.iter().flat_map(|(settings, ..)| *settings);
+        assert!(breaks.clone().any(|(broken, _)| *broken == name), "{name}");
+    }
+    for (settings, id, severity, rest) in BREAKS {
+        config(&site, settings).await;
+        let diagnosis = Client::builder(&site.url).diagnose().await.unwrap();
+        let mut found = told(&diagnosis);
+        // Where a limit is set to break something else, that there is none is not told.
+        if settings.iter().any(|(name, _)| *name == "maxmemory") {
+            found.entry("memory-limit").or_insert(Info);
+        }
+        let mut expected = but(&[(id, severity)]);
+        // What cannot be written, cannot be tried either.
+        expected.insert(id, severity);
+        assert_eq!(found, expected, "{settings:?}: {diagnosis:#?}");
+
+        // Mended on request is what is said to be, and nothing else.
+        let is_mended = CHECKS.iter().any(|it| it.id == id && it.is_mended);
+        let fixed = Client::builder(&site.url).diagnose().fix().await.unwrap();
+        let after = finding(&fixed, id);
+        assert_eq!(after.severity == Fine, is_mended, "{after:?}");
+        assert_eq!(after.fixed.is_some(), is_mended, "{after:?}");
+        for other in fixed.findings.iter().filter(|it| it.check.id != id) {
+            assert_eq!(other.fixed, None);
+        }
+        if is_mended {
+            let (name, value) = settings[0];
+            let (_, now): (String, String) = site.command(&["CONFIG", "GET", name]).await;
+            if name == "notify-keyspace-events" {
+                assert!(
+                    value.chars().all(|flag| now.contains(flag)),
+                    "{value} in {now}"
+                );
+            } else {
+                assert!(now.contains("slave") || now.contains("replica"), "{now}");
+            }
+            config(&site, settings).await;
+        }
+
+        // The remedy, as it stands there.
+        let remedy = finding(&diagnosis, id).remedy.clone().expect(id);
+        if remedy.starts_with("CONFIG SET") && !id.starts_with("memory-") {
+            let () = site.command(&words(&remedy)).await;
+        }
+        config(&site, rest).await;
+        if id == "replica-lag" {
+            config(&site, &[("min-replicas-max-lag", "10")]).await;
+        }
+        let diagnosis = site.client.diagnose().await.unwrap();
+        assert_eq!(told(&diagnosis), but(&[]), "{remedy}: {diagnosis:#?}");
+    }
+}
+
+#[tokio::test]
+async fn what_connect_refuses_is_looked_at_all_the_same() {
+    let primary = Embedded::options().args(["--repl-diskless-sync-delay", "0"]);
+    let primary = primary.start().await.unwrap();
+    let proxy = Proxy::to(&primary).await;
+    let (host, port) = proxy.url["redis://".len()..].split_once(':').unwrap();
+    let replica = Embedded::options().args(["--replicaof", host, port]);
+    let replica = replica.start().await.unwrap();
+    let site = Site::at(&primary.url(), "doctor-replica").await;
+    let diagnosis = eventually("it follows", async || {
+        let diagnosis = site.client.diagnose().await.unwrap();
+        (finding(&diagnosis, "min-replicas").severity > Fine).then_some(diagnosis)
+    })
+    .await;
+    assert_eq!(told(&diagnosis), but(&[("min-replicas", Warning)]));
+    let refused = Client::connect(&replica.url()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    let diagnosis = eventually("it has loaded", async || {
+        let diagnosis = Client::builder(&replica.url()).diagnose().await.unwrap();
+        (diagnosis.findings.len() == CHECKS.len()).then_some(diagnosis)
+    })
+    .await;
+    assert_eq!(
+        told(&diagnosis),
+        but(&[("server-role", Error)]),
+        "{diagnosis:#?}"
+    );
+    let remedy = finding(&diagnosis, "server-role").remedy.clone().unwrap();
+    assert!(remedy.contains(&format!("{host}:{port}")), "{remedy}");
+}
+
+#[tokio::test]
+async fn the_state_of_jobs_and_workers_is_told() {
+    let (_server, site) = site("doctor-jobs").await;
+    let set: u64 = site.command(&["HSET", "keyfall:meta", "schema", "9"]).await;
+    assert_eq!(set, 0);
+    let diagnosis = site.client.diagnose().await.unwrap();
+    assert_eq!(told(&diagnosis), but(&[("schema", Error)]));
+    let _: u64 = site.command(&["HSET", "keyfall:meta", "schema", "1"]).await;
+
+    let key = site.key("foreign");
+    site.client.schedule(&key, "").after(HOUR).await.unwrap();
+    let waits = but(&[("workers-alive", Warning)]);
+    let diagnosis = site.client.diagnose().await.unwrap();
+    assert_eq!(told(&diagnosis), waits, "{diagnosis:#?}");
+    let () = site.command(&["SET", &key, "mine"]).await;
+    let diagnosis = site.client.diagnose().await.unwrap();
+    let mut expected = waits.clone();
+    expected.insert("foreign-values", Warning);
+    assert_eq!(told(&diagnosis), expected);
+    assert!(finding(&diagnosis, "foreign-values").found.contains(&key));
+    let _: u64 = site.command(&["DEL", &key]).await;
+
+    // They have a TTL, and are of somebody else; our trigger is gone.
+    for name in ["theirs", "his"] {
+        let () = site.command(&["SET", name, "1", "EX", "1000"]).await;
+    }
+    let diagnosis = site.client.diagnose().await.unwrap();
+    assert_eq!(finding(&diagnosis, "expiry-crowd").severity, Info);
+    let _: u64 = site.command(&["DEL", "theirs", "his"]).await;
+
+    let stats = format!("keyfall:{{{}/0}}:stats", site.kind());
+    let _: i64 = site.command(&["HINCRBY", &stats, "accepted", "1"]).await;
+    let diagnosis = site.client.diagnose().await.unwrap();
+    let mut expected = waits.clone();
+    expected.insert("books", Error);
+    assert_eq!(told(&diagnosis), expected);
+    let _: i64 = site.command(&["HINCRBY", &stats, "accepted", "-1"]).await;
+
+    let _: u64 = site
+        .command(&["HSET", "keyfall:kinds", &site.kind(), "2"])
+        .await;
+    let diagnosis = site.client.diagnose().await.unwrap();
+    assert_eq!(finding(&diagnosis, "kind-shards").severity, Error);
+    let _: u64 = site
+        .command(&["HSET", "keyfall:kinds", &site.kind(), "1"])
+        .await;
+
+    // Nobody has a route for this one, and it is long overdue.
+    let other = format!("{}:it:other", site.app);
+    site.client
+        .schedule(format!("{other}:1"), "")
+        .await
+        .unwrap();
+    let due = format!("keyfall:{{{other}/0}}:due");
+    let _: i64 = site.command(&["ZADD", &due, "XX", "1", "1"]).await;
+    let diagnosis = site.client.diagnose().await.unwrap();
+    assert_eq!(
+        told(&diagnosis),
+        but(&[("workers-alive", Error)]),
+        "{diagnosis:#?}"
+    );
+
+    let worker = site.serve(Router::new().route(&site.pattern(), async || Outcome::bury("no")));
+    let diagnosis = eventually("it lives", async || {
+        let diagnosis = site.client.diagnose().await.unwrap();
+        let lives = finding(&diagnosis, "workers-alive").severity == Fine;
+        let hears = finding(&diagnosis, "workers-hear").severity == Fine;
+        (lives && hears).then_some(diagnosis)
+    })
+    .await;
+    let usual = [("memory-limit", Info), ("unrouted-jobs", Warning)];
+    assert_eq!(told(&diagnosis), Told::from(usual), "{diagnosis:#?}");
+    assert!(finding(&diagnosis, "unrouted-jobs").found.contains(&other));
+    let lives = &finding(&diagnosis, "workers-alive").found;
+    assert!(
+        lives.contains(&site.pattern().replace("{id}", "")),
+        "{lives}"
+    );
+
+    // One is new; ten are many; one of long ago is about to fall.
+    for (letters, severity) in [(1, Info), (10, Warning)] {
+        for key in site.keys(letters) {
+            site.client.schedule(&key, "").await.unwrap();
+            site.reaches(&key, JobState::Dead).await;
+        }
+        let diagnosis = site.client.diagnose().await.unwrap();
+        assert_eq!(finding(&diagnosis, "dead-letters-new").severity, severity);
+        assert_eq!(finding(&diagnosis, "dead-letters-full").severity, Fine);
+    }
+    let dead = format!("keyfall:{{{}/0}}:dead", site.kind());
+    let letters: Vec<String> = site.command(&["ZRANGE", &dead, "0", "0"]).await;
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let then = (now - Duration::from_secs(85 * 86_400))
+        .as_millis()
+        .to_string();
+    let _: i64 = site
+        .command(&["ZADD", &dead, "XX", &then, &letters[0]])
+        .await;
+    let diagnosis = site.client.diagnose().await.unwrap();
+    let full = finding(&diagnosis, "dead-letters-full");
+    assert_eq!(full.severity, Warning);
+    let remedy = full.remedy.as_ref().unwrap();
+    for command in ["dead requeue", "dead rm"] {
+        assert!(remedy.contains(&format!("`keyfall {command} --prefix ")));
+        let help = site.run(&format!("{command} --help")).await;
+        assert!(help.out.contains("--prefix"), "{help:?}");
+    }
+
+    // Paused is meant to be late; what is not, is not.
+    let long = site.key("overdue");
+    let kind = format!("{}:", site.kind());
+    site.client.prefix(&kind).pause().await.unwrap();
+    site.client.schedule(&long, "").await.unwrap();
+    let due = format!("keyfall:{{{}/0}}:due", site.kind());
+    let _: i64 = site.command(&["ZADD", &due, "XX", "1", "overdue"]).await;
+    let diagnosis = site.client.diagnose().await.unwrap();
+    assert_eq!(finding(&diagnosis, "overdue-jobs").severity, Fine);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_worker_says_what_is_wrong_once_until_it_changes() {
+    let log = Log::read();
+    let (_server, site) = site("doctor-log").await;
+    config(&site, &[("appendfsync", "no"), ("timeout", "400")]).await;
+    let (note, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
+    let said = |text: &str| log.with(&format!("check={text:?}")).len();
+    eventually("both are said", async || {
+        (said("aof-fsync") + said("client-timeout") == 2).then_some(())
+    })
+    .await;
+    config(&site, &[("appendfsync", "everysec"), ("appendonly", "no")]).await;
+    let _: u64 = site.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    eventually("what is new and what is over is said", async || {
+        (said("aof-fsync") == 2 && said("persistence") == 1).then_some(())
+    })
+    .await;
+    assert_eq!(said("client-timeout"), 1);
+    assert_eq!(log.warnings().len(), 3, "{:?}", log.warnings());
+    site.client.schedule(site.key(1), "").await.unwrap();
+    runs.next().await;
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn the_command_and_the_call_say_the_same_in_the_same_shape() {
+    let (_server, mut site) = site("doctor-shape").await;
+    let ran = site.run(&doctor("--json")).await.value();
+    assert_eq!(ran["worst"], "info");
+    let daemon = site.daemon(&[]);
+    // As `keyfall` does. Fails if another test was first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let shape = |answer: &Value| -> Vec<Vec<String>> {
+        let findings = answer["findings"].as_array().unwrap().iter();
+        let keys = |it: &Value| it.as_object().unwrap().keys().cloned().collect();
+        findings.map(keys).collect()
+    };
+    let get = reqwest::get(format!("{}/v1/doctor", daemon.url))
+        .await
+        .unwrap();
+    let called: Value = serde_json::from_slice(&get.bytes().await.unwrap()).unwrap();
+    let ids = |answer: &Value| -> Vec<Value> {
+        let findings = answer["findings"].as_array().unwrap().iter();
+        findings.map(|it| it["id"].clone()).collect()
+    };
+    let mut all = ids(&called);
+    all.retain(|id| id != FAR);
+    assert_eq!(ids(&ran), all);
+    assert_eq!(shape(&ran)[0], shape(&called)[0]);
+    site.daemon = Some(daemon);
+    let ran = site
+        .run("doctor --json --only notify-flags,books")
+        .await
+        .value();
+    assert_eq!(ids(&ran), ["notify-flags", "books"]);
+    site.run("doctor --fix").await.fails(2, "--redis-url");
+    site.run("doctor --only nothing")
+        .await
+        .fails(2, "notify-flags");
+}
+
+/// As those are who rent a Redis.
+#[tokio::test]
+async fn what_may_not_be_seen_is_told_and_is_no_error() {
+    let server = Embedded::options().args(["--rename-command", "CONFIG", ""]);
+    let server = server.start().await.unwrap();
+    let site = Site::at(&server.url(), "doctor-rented").await;
+    let diagnosis = site.client.diagnose().fix().await.unwrap();
+    assert!(told(&diagnosis).values().all(|it| *it == Info));
+    let findings = diagnosis.findings.iter();
+    let unseen: Vec<&Finding> = findings.filter(|it| !it.is_seen).collect();
+    let ids: Vec<&str> = unseen.iter().map(|it| it.check.id).collect();
+    let of_config = [
+        "client-timeout",
+        "tcp-keepalive",
+        "notify-flags",
+        "pubsub-buffer",
+        "aof-fsync",
+        "aof-load-truncated",
+        "snapshots",
+        "replica-lag",
+    ];
+    assert_eq!(ids, of_config);
+    for finding in unseen {
+        assert!(finding.found.contains("unknown command"), "{finding}");
+        assert_eq!(finding.fixed, None);
+        for line in finding.check.settings {
+            assert!(finding.remedy.as_ref().unwrap().contains(line), "{finding}");
+        }
+    }
+    let ran = site.run(&doctor("")).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let grouped = format!("info     {}: not seen: ", of_config.join(", "));
+    assert!(ran.out.contains(&grouped), "{ran:?}");
+}
+
+#[tokio::test]
+async fn what_is_not_asked_for_is_not_put_right() {
+    let (_server, site) = site("doctor-only").await;
+    let limit = "pubsub 33554432 8388608 60";
+    let broken = [
+        ("notify-keyspace-events", "g"),
+        ("client-output-buffer-limit", limit),
+    ];
+    config(&site, &broken).await;
+    let ran = site.run("doctor --fix --only notify-flags").await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.starts_with("ok       notify-flags"), "{ran:?}");
+    assert!(!ran.out.contains("pubsub-buffer"), "{ran:?}");
+    let diagnosis = site.client.diagnose().only(["pubsub-buffer"]).await;
+    let findings = diagnosis.unwrap().findings;
+    let [finding] = &findings[..] else {
+        panic!("one was asked for: {findings:#?}");
+    };
+    assert_eq!(finding.severity, Warning, "{finding}");
+}
+
+/// Many checks are without their answer for one reason, whatever stands between them.
+#[tokio::test]
+async fn why_it_may_not_look_is_said_once() {
+    let (_server, site) = site("doctor-nothing").await;
+    let () = site
+        .command(&["ACL", "SETUSER", "default", "-info", "-time"])
+        .await;
+    let ran = site.run("doctor").await;
+    let reasons = ran.out.lines().filter(|line| line.contains("'info'"));
+    assert_eq!(reasons.count(), 1, "{ran:?}");
+}
+
+#[tokio::test]
+async fn the_exit_code_tells_how_bad_it_is() {
+    let (_server, site) = site("doctor-code").await;
+    let ran = site.run(&doctor("")).await;
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert_eq!(
+        ran.out.lines().count(),
+        3,
+        "two notes, and the rest: {ran:?}"
+    );
+    config(&site, &[("notify-keyspace-events", "g")]).await;
+    let ran = site.run(&doctor("")).await;
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert!(ran.out.starts_with("warning  notify-flags"), "{ran:?}");
+    assert!(ran.out.contains("CONFIG SET notify-keyspace-events gEx"));
+    config(&site, &[("appendonly", "no")]).await;
+    let ran = site.run(&doctor("")).await;
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.out.starts_with("error    persistence"), "{ran:?}");
+    assert_eq!(site.run("doctor --only persistence").await.code, 1);
+    assert_eq!(site.run("doctor --only books").await.code, 0);
+    let ran = site.run("doctor --fix --only notify-flags").await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("merged \"g\""), "{ran:?}");
+    let gone = crate::shell::keyfall(&["doctor", "--redis-url", "redis://127.0.0.1:1"]);
+    crate::shell::Ran::of(gone).await.fails(4, "127.0.0.1:1");
+}

@@ -1,0 +1,159 @@
+//! `keyfall top` in a terminal: what it shows, and that the terminal is as before when it ends.
+
+use std::process::Command;
+
+use keyfall::{Handler, Job, Outcome, Router};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::folder::Folder;
+use crate::runs::eventually;
+use crate::site::{Site, fails_slowly};
+
+/// A terminal multiplexer of one's own, with a shell in a window.
+struct Window {
+    folder: Folder,
+}
+
+impl Window {
+    fn open(name: &str) -> Self {
+        let window = Window {
+            folder: Folder::new(name),
+        };
+        let size = ["-x", "120", "-y", "40"];
+        window.tmux(
+            &[
+                &["new-session", "-d"],
+                &size[..],
+                &["env", "PS1=% ", "TERM=xterm-256color", "sh"],
+            ]
+            .concat(),
+        );
+        window
+    }
+
+    fn tmux(&self, args: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        command.args(["-f", "/dev/null", "-S", &self.folder.path("tmux")]);
+        let output = command.args(args).env_remove("TMUX").output();
+        let output = output.expect("tmux is there: `make clients` installs it");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn types(&self, line: &str) {
+        self.tmux(&["send-keys", "-l", line]);
+        self.tmux(&["send-keys", "Enter"]);
+    }
+
+    fn presses(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    /// Waits until it shows all of this.
+    async fn shows(&self, texts: &[&str]) -> String {
+        eventually(&format!("{texts:?} on\n{}", self.screen()), async || {
+            let screen = self.screen();
+            texts
+                .iter()
+                .all(|text| screen.contains(text))
+                .then_some(screen)
+        })
+        .await
+    }
+
+    /// The shell is back, with what it showed before, and lines that are edited and seen.
+    async fn is_restored(&self, end: &str) {
+        self.shows(&["before all", end]).await;
+        self.types("stty -a | tr ';' '\\n'");
+        let screen = self.shows(&["icanon", "echo"]).await;
+        for raw in ["-icanon", "-echo ", "-isig"] {
+            assert!(!screen.contains(raw), "{screen}");
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_shows_what_goes_on_and_leaves_the_terminal_as_it_was() {
+    let site = Site::new("top-all").await;
+    let run = async |job: Job| match job.key().id() {
+        "bad" => Outcome::retry("the bank is closed"),
+        "worse" => Outcome::bury("no such account"),
+        _ => Outcome::Done,
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), run.retry(fails_slowly())));
+    for id in ["bad", "worse", "good"] {
+        site.client.schedule(site.key(id), &1).await.unwrap();
+    }
+    let window = Window::open("top-all");
+    window.types("echo before all");
+    window.shows(&["before all"]).await;
+    let start = format!(
+        "KEYFALL_REDIS_URL='{}' {} top {}: --interval 100ms; echo ended $?",
+        site.url,
+        env!("CARGO_BIN_EXE_keyfall"),
+        site.app
+    );
+    window.types(&start);
+    let process = format!(":{}", std::process::id());
+    let screen = window
+        .shows(&[
+            "keyfall top",
+            &site.kind(),
+            "the bank is closed",
+            "no such account",
+            "lag of the last starts: p50",
+            "next due in ",
+            "dead 1",
+            &process,
+            "q quit",
+        ])
+        .await;
+    assert!(!screen.contains("before all"), "{screen}");
+    // Another job is seen, by its count and by its lag.
+    site.client.schedule(site.key("worse"), &1).await.unwrap();
+    window.shows(&["dead 2"]).await;
+    window.presses("p");
+    window.shows(&["PAUSED"]).await;
+    window.presses("p");
+    window.presses("q");
+    window.is_restored("ended 0").await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_signal_ends_it_and_the_terminal_is_as_it_was() {
+    let site = Site::new("top-term").await;
+    let window = Window::open("top-term");
+    window.types("echo before all");
+    let pid = window.folder.path("pid");
+    window.types(&format!(
+        "KEYFALL_REDIS_URL='{}' sh -c 'echo $$ > {pid}; exec {} top {}:'; echo ended $?",
+        site.url,
+        env!("CARGO_BIN_EXE_keyfall"),
+        site.app
+    ));
+    window.shows(&["q quit", "kinds 0", "instances"]).await;
+    let pid = std::fs::read_to_string(pid).unwrap();
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    window.is_restored("ended 0").await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn where_no_terminal_is_it_says_what_to_use() {
+    let site = Site::new("top-none").await;
+    site.run("top").await.fails(2, "`keyfall kinds --json`");
+    let run = site.run("top --interval 1ms").await;
+    run.fails(2, "from 100ms to 1h");
+}
