@@ -46,11 +46,12 @@ local function counter(name)
 end
 
 -- How many jobs, and how many letters, have come and are not accounted for.
-local missing = counter('accepted') + counter('requeued') - redis.call('ZCARD', due_key)
-  - redis.call('ZCARD', leased_key) - redis.call('HLEN', next_key) - counter('done')
-  - counter('cancelled') - counter('replaced') - counter('buried')
-local missing_letters = counter('buried') - counter('requeued') - counter('deleted')
-  - counter('trimmed') - redis.call('ZCARD', dead_key)
+local missing = counter('accepted') + counter('requeued') + counter('moved_in')
+  - redis.call('ZCARD', due_key) - redis.call('ZCARD', leased_key) - redis.call('HLEN', next_key)
+  - counter('done') - counter('cancelled') - counter('replaced') - counter('buried')
+  - counter('moved_out')
+local missing_letters = counter('buried') + counter('letters_in') - counter('requeued')
+  - counter('deleted') - counter('trimmed') - counter('letters_out') - redis.call('ZCARD', dead_key)
 local before = soonest(due_key, now)
 local story = new_story(redis.call('HGET', calls_key, 'history'))
 
@@ -96,7 +97,7 @@ if #faults == 0 then
   return reply
 end
 
-local number = counter('buried')
+local number = counter('buried') + counter('skipped')
 local news = {}
 
 local function to_pending(job, due, record)

@@ -9,21 +9,23 @@
 --       7 lanes     keyfall:{app:module:biz/0}:lanes
 --       8 history   keyfall:{app:module:biz/0}:history
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz), 6 marker,
+-- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 kind (app:module:biz), 7 marker,
 --       then for each item: id
--- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+--       by another layout; answers, separated by blanks:
 --       cancelled   it will never start
 --       running     it is running and will not be retried; what was to follow it is gone
 --       absent      no such job
+--       elsewhere   not here any more, by an old place
 -- Holds: works while Redis is full.
 
-local FIXED, HEAD = 8, 6
+local FIXED, HEAD = 8, 7
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -52,6 +54,8 @@ for i, id in ipairs(ids) do
         count_one(counts, 'cancelled')
       end
     end
+  elseif is_old(place) then
+    answers[i] = 'elsewhere'
   elseif dues[i] and not done[id] then
     answers[i] = 'cancelled'
     tell(story, 'cancelled', '', id, '-', '-')
@@ -89,7 +93,7 @@ if #KEYS > FIXED then
   end
 end
 for i = 1, #marked, 2 do
-  redis.pcall('PUBLISH', ARGV[4], 'cancel ' .. ARGV[5] .. ' ' .. marked[i])
+  redis.pcall('PUBLISH', ARGV[5], 'cancel ' .. ARGV[6] .. ' ' .. marked[i])
 end
 write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

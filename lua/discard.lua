@@ -6,19 +6,20 @@
 --       4 calls   keyfall:{app:module:biz/0}:calls
 --       5 lanes   keyfall:{app:module:biz/0}:lanes
 --       6 history keyfall:{app:module:biz/0}:history
--- ARGV  1 lane, 2 number, 3 who, then for each item: id, number of the letter
--- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+-- ARGV  1 lane, 2 number, 3 who, 4 place, then for each item: id, number of the letter
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+--       by another layout; answers, separated by blanks:
 --       deleted   the letter is gone
 --       absent    no such letter
 -- Holds: works while Redis is full. A job of the same name, pending or running, is not touched.
 
-local HEAD, WIDTH = 3, 2
+local HEAD, WIDTH = 4, 2
 local dead_key, grave_key, stats_key, calls_key, lanes_key, history_key =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local lane, number = ARGV[1], tonumber(ARGV[2])
+local lane, number, place = ARGV[1], tonumber(ARGV[2]), ARGV[4]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end

@@ -2,17 +2,25 @@
 --
 -- KEYS  1 dead    keyfall:{app:module:biz/0}:dead
 --       2 grave   keyfall:{app:module:biz/0}:grave
--- ARGV  1 id, 2 limit: how many of its last letters at the most,
+--       3 calls   keyfall:{app:module:biz/0}:calls
+-- ARGV  1 id, 2 place, 3 limit: how many of its last letters at the most,
 --       then the numbers of those to read instead, if any
--- Reply {'ok', now µs, number, died, record, number, died, record, …}
+-- Reply {'ok', now µs, number, died, record, number, died, record, …}, or {'stale', now µs, layout}
+--       if this ledger goes by another layout;
 --       the newest first, or in the order of the numbers; died in Unix ms
 -- Holds: bounded by limit, and by some 4 MiB of records. The last sixteen letters of an id are
 --       found by the id, older ones by their number.
 
-local HEAD = 2
+local HEAD = 3
 local REPLY_BYTES = 4 * 1024 * 1024
-local dead_key, grave_key = KEYS[1], KEYS[2]
-local id, limit = ARGV[1], tonumber(ARGV[2])
+local dead_key, grave_key, calls_key = KEYS[1], KEYS[2], KEYS[3]
+local id, place, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local now = int(now_us())
+
+local refused = misplaced(redis.call('HGET', calls_key, 'layout'), place, now)
+if refused then
+  return refused
+end
 
 local numbers = {}
 for i = HEAD + 1, #ARGV do
@@ -24,7 +32,7 @@ if #numbers == 0 then
   end
 end
 
-local reply, bytes = {'ok', int(now_us())}, 0
+local reply, bytes = {'ok', now}, 0
 for _, number in ipairs(numbers) do
   if limit == 0 or bytes > REPLY_BYTES then
     break

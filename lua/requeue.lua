@@ -10,24 +10,27 @@
 --       8 lanes     keyfall:{app:module:biz/0}:lanes
 --       9 history   keyfall:{app:module:biz/0}:history
 --      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
+-- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
+--       7 marker,
 --       then for each item: id, number of the letter, when ('+ms' or '@ms'), header
--- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+--       by another layout; answers, separated by blanks:
 --       requeued:due   pending from now on, due at Unix ms; the letter is gone
 --       present        a job of this name is pending or runs: the letter stays
 --       absent         no such letter
+--       elsewhere      not here any more, by an old place
 --       …!             the trigger's name holds a foreign value: no trigger
 -- Holds: a letter never changes, so the header may be composed from one that was read
 --       before. All items or none. Refused before anything is written while Redis is full.
 
-local FIXED, HEAD, WIDTH = 9, 6, 4
+local FIXED, HEAD, WIDTH = 9, 7, 4
 local due_key, shadow_key, lease_key, dead_key, grave_key =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -50,7 +53,9 @@ local news = {}
 local story = new_story(history)
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
-  if not deaths[i] or not records[i] or gone[names[i]] then
+  if is_old(place) then
+    answers[i] = leases[i] and 'present' or 'elsewhere'
+  elseif not deaths[i] or not records[i] or gone[names[i]] then
     answers[i] = 'absent'
   elseif dues[i] or leases[i] or present[id] then
     answers[i] = 'present'
@@ -97,6 +102,6 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-wake(ARGV[4], ARGV[5], news, before, now)
+wake(ARGV[5], ARGV[6], news, before, now)
 write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

@@ -9,24 +9,27 @@
 --       6 lanes     keyfall:{app:module:biz/0}:lanes
 --       7 history   keyfall:{app:module:biz/0}:history
 --       8… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
+-- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
+--       7 marker,
 --       then for each item: id, when ('+ms' or '@ms'; '>ms': so much later than it is due),
 --       step (postponed | fired)
--- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+--       by another layout; answers, separated by blanks:
 --       moved:due       pending, due at Unix ms
 --       successor:due   running: what will follow the run was moved
 --       running         running, and nothing follows: nothing was done
 --       absent          no such job
+--       elsewhere       not here any more, by an old place
 --       …!              the trigger's name holds a foreign value: no trigger
 -- Holds: all items or none. Refused before anything is written while Redis is full.
 
-local FIXED, HEAD, WIDTH = 7, 6, 3
+local FIXED, HEAD, WIDTH = 7, 7, 3
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -76,6 +79,8 @@ for i, id in ipairs(ids) do
     else
       answers[i] = 'running'
     end
+  elseif is_old(place) then
+    answers[i] = 'elsewhere'
   elseif dues[i] then
     local due = moved(when, job.due)
     job.due = due
@@ -113,6 +118,6 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-wake(ARGV[4], ARGV[5], news, before, now)
+wake(ARGV[5], ARGV[6], news, before, now)
 write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

@@ -11,29 +11,32 @@
 --       8 lanes     keyfall:{app:module:biz/0}:lanes
 --       9 history   keyfall:{app:module:biz/0}:history
 --      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
+-- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
+--       7 marker,
 --       then for each item: id, what it is (pending | dead), mode (absent | set, for pending),
 --       when it is due or died (Unix ms), header, story (accepted-ms step@ms …; empty for a job
 --       that is accepted now), payload
--- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+--       by another layout; answers, separated by blanks:
 --       created:due replaced:due   pending from now on, due at Unix ms, be it long ago
 --       first:due                  created, and no job was ever accepted here before
 --       buried:number              a dead letter with this number
 --       exists                     a job of this name is pending, or a letter of it died then
 --       running                    a job of this name runs, and is left to it
+--       elsewhere                  not here any more, by an old place
 --       …!                         the trigger's name holds a foreign value: no trigger
 -- Holds: repeated, it changes nothing, as long as what it brought back is there. All items or
 --       none. Refused as a whole, before anything is written, while Redis is full. The same id
 --       twice in one call counts as two calls, in order. Letters are not trimmed here.
 
-local FIXED, HEAD, WIDTH = 9, 6, 7
+local FIXED, HEAD, WIDTH = 9, 7, 7
 local due_key, shadow_key, lease_key, dead_key, grave_key =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -98,7 +101,9 @@ for i, id in ipairs(ids) do
     story = int(math.floor(now / 1000))
   end
   local record = record_opening(items[at + 5], story) .. items[at + 7]
-  if items[at + 2] == 'dead' then
+  if is_old(place) and (items[at + 2] == 'dead' or not leases[i]) then
+    answers[i] = 'elsewhere'
+  elseif items[at + 2] == 'dead' then
     local letter = {id = id, died = tonumber(when), record = record, item = i}
     if placed(letters[id], letter) then
       buried[#buried + 1] = letter
@@ -157,8 +162,9 @@ if counted.accepted == accepted then
     end
   end
 end
+local before_them = #buried > 0 and counted.buried - #buried + skipped(stats_key)
 for place, letter in ipairs(buried) do
-  letter.number = int(counted.buried - #buried + place)
+  letter.number = int(before_them + place)
   answers[letter.item] = 'buried:' .. letter.number
   tell(told, 'buried', '', letter.id, letter.number, '-')
   local name = letter.id .. ':' .. letter.number
@@ -177,6 +183,6 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-wake(ARGV[4], ARGV[5], news, before, now)
+wake(ARGV[5], ARGV[6], news, before, now)
 write_story(told, history_key, ARGV[3])
 return {'ok', stamp, reply}

@@ -9,25 +9,28 @@
 --       7 lanes     keyfall:{app:module:biz/0}:lanes
 --       8 history   keyfall:{app:module:biz/0}:history
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
+-- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
+--       7 marker,
 --       then for those that are alike in it: mode (set | absent | present), header, how many,
 --       and for each item: id, when ('+ms' or '@ms'), payload
--- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+--       by another layout; answers, separated by blanks:
 --       created:due replaced:due   pending from now on, due at Unix ms
 --       first:due                  created, and no job was ever accepted here before
 --       succeeds:due               running: takes over when the run has ended
+--       elsewhere                  not here any more, by an old place: nothing was done
 --       exists absent              mode forbade it: nothing was done
 --       …!                         the trigger's name holds a foreign value: no trigger
 -- Holds: all items or none. Refused as a whole, before anything is written, while Redis is
 --       full. The same id twice in one call counts as two calls, in order.
 
-local FIXED, HEAD, ALIKE, WIDTH = 8, 6, 3, 3
+local FIXED, HEAD, ALIKE, WIDTH = 8, 7, 3, 3
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -63,7 +66,9 @@ for i = 1, #ids do
   item_of[id] = i
   local leased = leases[i]
   local present = leased or dues[i]
-  if mode == 'absent' and present then
+  if is_old(place) and not leased then
+    answers[i] = 'elsewhere'
+  elseif mode == 'absent' and present then
     answers[i] = 'exists'
   elseif mode == 'present' and not present then
     answers[i] = 'absent'
@@ -135,6 +140,6 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-wake(ARGV[4], ARGV[5], news, before, now)
+wake(ARGV[5], ARGV[6], news, before, now)
 write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

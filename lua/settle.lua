@@ -186,9 +186,10 @@ if #shadows > 0 then
   redis.call('ZADD', due_key, unpack(scores))
   redis.call('HSET', shadow_key, unpack(shadows))
 end
+local before_them = #buried > 0 and values.buried - #buried + skipped(stats_key)
 for place, letter in ipairs(buried) do
   local i, id, record = unpack(letter)
-  local letter_number = values.buried - #buried + place
+  local letter_number = before_them + place
   answers[i] = 'buried:' .. int(letter_number)
   tell(story, 'buried', terms[i].note, id, int(letter_number), run_ms(leases[i]))
   bury(dead_key, grave_key, id, letter_number, now_ms, record)

@@ -7,22 +7,24 @@
 --       5 calls    keyfall:{app:module:biz/0}:calls
 --       6 lanes    keyfall:{app:module:biz/0}:lanes
 --       7 history  keyfall:{app:module:biz/0}:history
--- ARGV  1 lane, 2 number, 3 who, then for each item: id, payload
--- Reply {'ok', now µs, answers} or {'late', now µs}; answers, separated by blanks:
+-- ARGV  1 lane, 2 number, 3 who, 4 place, then for each item: id, payload
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+--       by another layout; answers, separated by blanks:
 --       updated:due     pending, due at Unix ms
 --       successor:due   running: what will follow the run was changed
 --       running         running, and nothing follows: the run keeps the payload that it was
 --                       given, and whatever starts after it gets the new one
 --       absent          no such job
+--       elsewhere       not here any more, by an old place
 -- Holds: all items or none. Refused before anything is written while Redis is full.
 
-local HEAD, WIDTH = 3, 2
+local HEAD, WIDTH = 4, 2
 local due_key, shadow_key, lease_key, next_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
-local lane, number = ARGV[1], tonumber(ARGV[2])
+local lane, number, place = ARGV[1], tonumber(ARGV[2]), ARGV[4]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp)
+local past, known, history = past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -52,6 +54,8 @@ for i, id in ipairs(ids) do
     waiting[#waiting + 1] = id
     waiting[#waiting + 1] = job.successor
     answers[i] = 'successor:' .. int(due)
+  elseif is_old(place) and not leases[i] then
+    answers[i] = 'elsewhere'
   elseif leases[i] or dues[i] then
     job.record = with_step(job.record, 'updated', now, nil, payload)
     shadows[#shadows + 1] = id
@@ -60,7 +64,7 @@ for i, id in ipairs(ids) do
   else
     answers[i] = 'absent'
   end
-  if answers[i] ~= 'absent' then
+  if answers[i] ~= 'absent' and answers[i] ~= 'elsewhere' then
     tell(story, 'updated', '', id, '-', '-')
   end
 end

@@ -65,7 +65,7 @@
 //! # Where things are
 //!
 //! Each module uses only those before it: `error`, `key`, `time`, `headers`, `retry`, `record`,
-//! `settings`, `prefix`, `flaw` and `names` know nothing of Redis; `store` is the only one that
+//! `settings`, `prefix`, `flaw`, `shards` and `names` know nothing of Redis; `store` is the only one that
 //! speaks it, through the scripts in `lua/`; `client` is the producer's side; [`doctor`] looks for
 //! what can hurt; `routing`, `handler` and `router` find and call handlers, `ending` says what
 //! follows, and `hooks` tell of it; `worker` ties them
@@ -104,6 +104,7 @@ mod router;
 #[cfg(feature = "worker")]
 mod routing;
 mod settings;
+mod shards;
 mod store;
 mod time;
 mod traces;
@@ -131,8 +132,8 @@ pub use client::{
 };
 #[cfg(feature = "worker")]
 pub use client::{
-    ExtendLease, Extended, Happening, Instance, KeepHistory, KeyDiffers, SettleLease, Settled,
-    Story, Tail, Tidings, Unrouted, Wait, What,
+    ExtendLease, Extended, Happening, Instance, KeepHistory, KeyDiffers, Reshard, Resharded,
+    Resharding, SettleLease, Settled, Story, Tail, Tidings, Unrouted, Wait, What,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;
@@ -154,6 +155,7 @@ pub use record::Step;
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::Router;
+pub use shards::{MAX_SHARDS, shard_of};
 #[cfg(feature = "worker")]
 pub use worker::{Notice, Readiness, Rerouter, Worker};
 

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::key::Kind;
+use crate::shards;
 
 /// The value of every trigger, by which our own keys are told from foreign ones.
 pub(crate) const MARKER: &str = "keyfall";
@@ -30,7 +31,8 @@ impl Names {
         &self.namespace
     }
 
-    /// Hash: kind → number of shards. Known kinds; a kind stays once it was used.
+    /// Hash: kind → number of shards, as [`shards::Layout`] is written. Known kinds; a kind stays
+    /// once it was used.
     pub(crate) fn kinds(&self) -> String {
         format!("{}:kinds", self.namespace)
     }
@@ -74,7 +76,7 @@ impl Names {
     }
 
     /// Channel: `due ledger ms`, `now ledger id…`, `late ledger id…`, `flood ledger`,
-    /// `kind kind`, `cancel kind id`, `pause kind`, `resume kind`, `instances`. Channels are
+    /// `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume kind`, `instances`. Channels are
     /// common to all databases of a server, hence the number.
     pub(crate) fn wake(&self, database: i64) -> String {
         format!("{}:wake:{database}", self.namespace)
@@ -108,10 +110,9 @@ impl Names {
         format!("{stream}:{group}:sweep")
     }
 
-    /// The keys of one ledger.
-    pub(crate) fn ledger(&self, kind: &Kind) -> LedgerNames {
-        // One shard for each kind so far; the number is part of the name from the start.
-        let subject = format!("{kind}/0");
+    /// The keys of the ledger of one shard.
+    pub(crate) fn ledger(&self, kind: &Kind, shard: u16) -> LedgerNames {
+        let subject = shards::subject(kind, shard);
         let key = |part: &str| format!("{}:{{{subject}}}:{part}", self.namespace);
         LedgerNames {
             due: key("due"),
@@ -125,6 +126,7 @@ impl Names {
             calls: key("calls"),
             lanes: key("lanes"),
             history: key("history"),
+            leaving: key("leaving"),
             #[cfg(feature = "worker")]
             adopted: key("adopted"),
             trigger: key("trigger"),
@@ -137,7 +139,7 @@ impl Names {
     pub(crate) fn of_own_trigger<'a>(&self, name: &'a str) -> Option<(&'a str, &'a str)> {
         let rest = name.strip_prefix(&*self.namespace)?.strip_prefix(":{")?;
         let (subject, id) = rest.split_once("}:trigger:")?;
-        let (kind, _shard) = subject.split_once('/')?;
+        let (kind, _shard) = shards::of_subject(subject)?;
         Some((kind, id))
     }
 
@@ -170,7 +172,7 @@ impl LedgerNames {
         ]
     }
 
-    /// Where a job or its letters can be, in the order in which `get` takes them.
+    /// Where a job or its letters can be, in the order in which scripts take them.
     pub(crate) fn of_jobs(&self) -> [&str; 7] {
         [
             &self.due,
@@ -181,6 +183,12 @@ impl LedgerNames {
             &self.dead,
             &self.grave,
         ]
+    }
+
+    /// What `get` takes.
+    pub(crate) fn of_reads(&self) -> [&str; 8] {
+        let [due, shadow, leased, lease, next, dead, grave] = self.of_jobs();
+        [due, shadow, leased, lease, next, dead, grave, &self.calls]
     }
 
     /// The trigger of a job whose key is not ours to write: its kind adopts keys.
@@ -211,12 +219,17 @@ pub(crate) struct LedgerNames {
     /// Hash: counter → value.
     pub(crate) stats: String,
     /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given, or a larger one;
-    /// `paused` → since when, Unix ms, or 0; `history` → how many entries that keeps.
+    /// `paused` → since when, Unix ms, or 0; `history` → how many entries that keeps; `layout` → as
+    /// [`shards::Layout`] is written; `leaving` → what is on its way to another ledger;
+    /// `from/subject` → the last batch that came from that one.
     pub(crate) calls: String,
     /// Sorted set: lane → when it was last looked at, Unix ms, so that `calls` stays small.
     pub(crate) lanes: String,
     /// Stream, capped: what was done, for people; `lua/lib/history.lua` has its layout.
     pub(crate) history: String,
+    /// Hash: id → `due record`, `id:number` → `died record`; what was taken out of the ledger, until
+    /// it has arrived in another.
+    pub(crate) leaving: String,
     /// What the names of own triggers begin with: strings with an expiry, gone with it.
     trigger: String,
     /// Sorted set: id → when its key expires, as it was last seen, Unix ms. Of keys that were

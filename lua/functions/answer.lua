@@ -129,6 +129,18 @@ local function keys_of_kind(kind, names, trigger)
   return keys
 end
 
+-- Returns by which layout a kind goes, as the scripts read it; or nothing, and why its jobs cannot
+-- be found: which of several ledgers has one goes by a checksum that Lua has not.
+local function place_of(kind)
+  local layout = redis.call('HGET', KINDS, kind) or '1'
+  local shards, epoch = string.match(layout, '^(%d+) ?(%d*)$')
+  if shards ~= '1' then
+    return nil, refused('SHARDED', kind .. ' has several shards: schedule with a client, or by HTTP '
+      .. '(docs/daemon.md)')
+  end
+  return epoch == '' and '0' or epoch
+end
+
 -- Returns the wake channel of this database, which has its number in it and was noted by the
 -- install; or nothing, and why this library must not be used on these data.
 local function wake_channel()
@@ -263,13 +275,18 @@ local function scheduled(keys, args)
   if not wake then
     return fault
   end
+  local place
+  place, fault = place_of(kind)
+  if not place then
+    return fault
+  end
   local is_new = redis.call('HSETNX', KINDS, kind, '1') == 1
   if is_new then
     make_known(kind, wake)
   end
   local mode = given.NX and 'absent' or given.XX and 'present' or 'set'
   local reply = schedule(keys_of_kind(kind, NAMES.schedule, keys[1]),
-    {lane, '1', WHO, wake, of_kind(kind, NAMES.subject), MARKER, mode, HEADER, '1', id, when, payload})
+    {lane, '1', WHO, place, wake, of_kind(kind, NAMES.subject), MARKER, mode, HEADER, '1', id, when, payload})
   if reply.err then
     return reply
   end
@@ -304,8 +321,13 @@ local function cancelled(keys, args)
   if not wake then
     return fault
   end
+  local place
+  place, fault = place_of(kind)
+  if not place then
+    return fault
+  end
   local reply = cancel(keys_of_kind(kind, NAMES.cancel, keys[1]),
-    {lane, '1', WHO, wake, kind, MARKER, id})
+    {lane, '1', WHO, place, wake, kind, MARKER, id})
   return reply.err and reply or reply[3]
 end
 
@@ -341,7 +363,12 @@ local function looked_up(keys, args)
   if fault then
     return fault
   end
-  local reply = get(keys_of_kind(kind, NAMES.get), {id})
+  local place
+  place, fault = place_of(kind)
+  if not place then
+    return fault
+  end
+  local reply = get(keys_of_kind(kind, NAMES.get), {id, place})
   local fields, record = {state = reply[1]}, nil
   if reply[1] == 'absent' then
     return nil

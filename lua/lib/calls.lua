@@ -6,35 +6,51 @@
 -- How long the last reply of a silent lane is kept. Far longer than any call is repeated.
 local LANE_MEMORY_MS = 3600000
 
+-- A call on jobs by name says by which layout of the kind it looks for them here: the epoch, with a
+-- `-` behind it where they are to be elsewhere by now, and here only as long as they run.
+
+local function is_old(place)
+  return string.sub(place, -1) == '-'
+end
+
+-- The refusal of a call that goes by another layout than this ledger does, or nothing.
+local function misplaced(layout, place, stamp)
+  local epoch = layout and tonumber(string.match(layout, '^%d+ (%d+)')) or 0
+  if tonumber(string.match(place, '^%d+')) ~= epoch then
+    return {'stale', stamp, layout or ''}
+  end
+end
+
 -- Returns 'new', 'again' with the reply remembered, or 'late'; whether the lane is known;
 -- and what is kept here to be read along with it: the largest fencing value given out, and
--- the fields `paused` and `history`.
+-- the fields `paused`, `history` and `layout`.
 local function recall(calls, lane, number)
-  local found = redis.call('HMGET', calls, lane, 'fence', 'paused', 'history')
+  local found = redis.call('HMGET', calls, lane, 'fence', 'paused', 'history', 'layout')
   local last, fence = found[1], tonumber(found[2] or 0) or 0
   if not last then
-    return 'new', nil, false, fence, found[3], found[4]
+    return 'new', nil, false, fence, found[3], found[4], found[5]
   end
   local blank = string.find(last, ' ', 1, true)
   local known = blank and tonumber(string.sub(last, 1, blank - 1)) or -1
   if number > known then
-    return 'new', nil, true, fence, found[3], found[4]
+    return 'new', nil, true, fence, found[3], found[4], found[5]
   elseif number == known then
     return 'again', string.match(last, '^%d+ %d+ (.*)$'), true, fence, found[3], found[4]
   end
   return 'late', nil, true, fence, found[3], found[4]
 end
 
--- The reply to a call that is no news: the one remembered, or a refusal. Nothing for a new
--- call; whether its lane is known; and the field `history`.
-local function past_reply(calls, lane, number, stamp)
-  local seen, reply, known, _, _, history = recall(calls, lane, number)
+-- The reply to a call that is no news: the one remembered, or a refusal; and to one that goes by
+-- another layout, where it says by which. Nothing for any other; whether its lane is known; and the
+-- field `history`.
+local function past_reply(calls, lane, number, stamp, place)
+  local seen, reply, known, _, _, history, layout = recall(calls, lane, number)
   if seen == 'late' then
     return {'late', stamp}
   elseif seen == 'again' then
     return {'ok', stamp, reply}
   end
-  return nil, known, history
+  return place and misplaced(layout, place, stamp), known, history
 end
 
 -- Writes the reply, and whatever further fields are given. Number and time are given as text. A lane met for the first time

@@ -5,16 +5,37 @@
 -- How many letters of one id can be found by the id alone.
 local FOUND_BY_ID = 16
 
-local function bury(dead_key, grave_key, id, number, now_ms, record)
-  local name = id .. ':' .. int(number)
-  local numbers = redis.call('HGET', grave_key, id)
-  numbers = (numbers and numbers .. ' ' or '') .. int(number)
-  local _, count = string.gsub(numbers, '%S+', '')
-  if count > FOUND_BY_ID then
-    numbers = string.gsub(numbers, '^%S+ ', '', 1)
+-- Letters are numbered by how many there were, and beyond the numbers of those that came from
+-- another ledger: so many are left out.
+local function skipped(stats_key)
+  return tonumber(redis.call('HGET', stats_key, 'skipped') or 0) or 0
+end
+
+-- The number of the letter that is buried next.
+local function next_number(stats_key)
+  local buried = tonumber(redis.call('HGET', stats_key, 'buried') or 0) or 0
+  return buried + skipped(stats_key) + 1
+end
+
+-- Files a letter. Number and time of death are given as text. One that came late is put in its
+-- place among those of its id.
+local function file(dead_key, grave_key, id, number, died, record)
+  local name = id .. ':' .. number
+  local numbers = {tonumber(number)}
+  for other in string.gmatch(redis.call('HGET', grave_key, id) or '', '%S+') do
+    numbers[#numbers + 1] = tonumber(other)
   end
-  redis.call('ZADD', dead_key, int(now_ms), name)
-  redis.call('HSET', grave_key, name, record, id, numbers)
+  table.sort(numbers)
+  local last = {}
+  for i = math.max(1, #numbers - FOUND_BY_ID + 1), #numbers do
+    last[#last + 1] = int(numbers[i])
+  end
+  redis.call('ZADD', dead_key, died, name)
+  redis.call('HSET', grave_key, name, record, id, table.concat(last, ' '))
+end
+
+local function bury(dead_key, grave_key, id, number, now_ms, record)
+  file(dead_key, grave_key, id, int(number), int(now_ms), record)
 end
 
 local function unbury(dead_key, grave_key, name)

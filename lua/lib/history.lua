@@ -6,6 +6,7 @@
 --
 --   scheduled replaced succeeds follows    due -        pending; for `succeeds`, once the run ends
 --   postponed fired requeued restored      due -
+--   moved                                  due -        here from another ledger of the kind
 --   updated cancelled stopping superseded  -   -        stopping: cancelled while it runs
 --   claimed                                due source   e event, p pacer, r reconciler, b backlog
 --   lapsed                                 due claims   taken over: which attempt since it was

@@ -33,6 +33,7 @@ mod list;
 mod out;
 mod pause;
 mod progress;
+mod reshard;
 mod schedule;
 mod serve;
 mod stop;
@@ -133,6 +134,11 @@ enum Command {
         after_help = "Examples:\n  keyfall history\n  keyfall history app1:trans:notice: --keep 100000\n  keyfall history app1:trans:notice: --off"
     )]
     History(history::Options),
+    /// Give a kind another number of shards, while work goes on
+    #[command(
+        after_help = "Examples:\n  keyfall reshard app1:trans:notice\n  keyfall reshard app1:trans:notice --to 8\n\nIt can be stopped at any time; the same command goes on"
+    )]
+    Reshard(reshard::Options),
     /// Let nothing of these kinds start
     #[command(after_help = "Examples:\n  keyfall pause app1:trans:notice:\n  keyfall pause --list")]
     Pause(pause::Pause),
@@ -247,6 +253,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Why(options) => why::run(options).await,
             Command::Tail(options) => tail::run(options).await,
             Command::History(options) => history::run(options).await,
+            Command::Reshard(options) => reshard::run(options).await,
             Command::Cancel(options) => change::cancel(options).await,
             Command::Postpone(options) => change::postpone(options).await,
             Command::Fire(options) => change::fire(options).await,

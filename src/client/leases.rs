@@ -1,13 +1,16 @@
 //! The calls of whoever holds a lease: extend it, and end it.
 
+use std::collections::BTreeMap;
 use std::future::IntoFuture;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
-use super::{Book, Client, Pending, out_of_place};
+use super::{Book, Client, Pending, Shelf, out_of_place};
 use crate::ended::Ended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{News, Outcome};
 use crate::hooks::{Letter, Listeners};
+use crate::key::Kind;
 use crate::lease::Lease;
 use crate::record::Record;
 use crate::retry::RetryPolicy;
@@ -116,16 +119,53 @@ impl Client {
         Ok(extended)
     }
 
+    /// Renews leases of one kind in the ledgers where they are held.
+    async fn renew_where_held(&self, leases: &[&Lease], length: Duration) -> Result<Vec<Word>> {
+        let until = self.deadline();
+        let kind = Kind::parse(leases[0].key().kind())?;
+        let mut answers = vec![Word::Gone; leases.len()];
+        loop {
+            let shelf = self.shelf(kind.as_str())?;
+            for round in [Shelf::old_book, Shelf::new_book] {
+                let mut by_shard: BTreeMap<u16, (&Arc<Book>, Vec<usize>)> = BTreeMap::new();
+                for (at, lease) in leases.iter().enumerate() {
+                    if answers[at] == Word::Gone
+                        && let Some(book) = round(&shelf, lease.key().id())
+                    {
+                        let shard = book.ledger.place().shard;
+                        let (_, held) = by_shard.entry(shard).or_insert((book, Vec::new()));
+                        held.push(at);
+                    }
+                }
+                for (book, held) in by_shard.into_values() {
+                    let pair = |at: &usize| {
+                        let lease = leases[*at];
+                        (lease.key().id().to_owned(), lease.token().to_owned())
+                    };
+                    let pairs: Vec<_> = held.iter().map(pair).collect();
+                    let extent = Extent::AtLeast(length);
+                    let (renewed, _) = book.ledger.renew(&pairs, extent, until).await?;
+                    for (at, answered) in held.into_iter().zip(renewed) {
+                        answers[at] = answered.answer;
+                    }
+                }
+            }
+            if !answers.contains(&Word::Gone) || !self.is_outdated(&shelf, until).await? {
+                return Ok(answers);
+            }
+        }
+    }
+
+    /// Whether a kind goes by another layout than this shelf, which is known then.
+    async fn is_outdated(&self, shelf: &Shelf, until: Instant) -> Result<bool> {
+        Ok(self.store().look_up(&shelf.kind, until).await? != shelf.layout)
+    }
+
     /// Extends leases of the same kind, of which there is one at least.
     async fn extend_of_kind(&self, leases: &[&Lease], length: Duration) -> Result<Vec<Extended>> {
-        let book = self.book(leases[0].key())?;
-        let pair = |lease: &&Lease| (lease.key().id().to_owned(), lease.token().to_owned());
-        let pairs: Vec<_> = leases.iter().map(pair).collect();
-        let until = self.deadline();
-        let extent = Extent::AtLeast(length);
-        let (answers, _) = book.ledger.renew(&pairs, extent, until).await?;
-        let extended = leases.iter().zip(answers).map(|(lease, answered)| {
-            let extended = match answered.answer {
+        let answers = self.renew_where_held(leases, length).await?;
+        let extended = leases.iter().zip(answers).map(|(lease, answer)| {
+            let extended = match answer {
                 Word::Renewed => Extended::Extended,
                 Word::Cancelled => Extended::Cancelled,
                 Word::Gone => return Ok(Extended::Gone),
@@ -175,7 +215,7 @@ impl SettleLease<'_> {
     /// who changes attempts and terms. `Err` if the lease is nobody's, or somebody else's.
     ///
     /// If the job is to be a dead letter, whoever asked to be told is told by now.
-    async fn verb(self, book: &Book) -> Result<Result<(Verb, usize), Settled>> {
+    async fn verb(&self, book: &Book) -> Result<Result<(Verb, usize), Settled>> {
         if self.outcome == Outcome::Done {
             return Ok(Ok((Verb::Done, 0)));
         }
@@ -220,37 +260,60 @@ impl SettleLease<'_> {
     }
 }
 
+impl SettleLease<'_> {
+    /// Settles it where it is held.
+    async fn settle(&self) -> Result<Settled> {
+        let (client, id) = (self.client, self.lease.key().id());
+        loop {
+            let shelf = client.shelf(self.lease.key().kind())?;
+            for book in [shelf.old_book(id), shelf.new_book(id)]
+                .into_iter()
+                .flatten()
+            {
+                match self.settle_in(book).await? {
+                    Settled::Gone => {}
+                    settled => return Ok(settled),
+                }
+            }
+            if !client.is_outdated(&shelf, client.deadline()).await? {
+                return Ok(Settled::Gone);
+            }
+        }
+    }
+
+    async fn settle_in(&self, book: &Book) -> Result<Settled> {
+        let (client, lease) = (self.client, self.lease);
+        let (verb, payload_bytes) = match self.verb(book).await? {
+            Ok(verb) => verb,
+            Err(nothing_to_do) => return Ok(nothing_to_do),
+        };
+        let settlement = Settlement {
+            key: lease.key().clone(),
+            token: lease.token().to_owned(),
+            verb,
+            payload_bytes,
+        };
+        let answered = book.settles.send(settlement, client.deadline()).await?;
+        client.audience().tell(&News::Ended(lease.clone()));
+        Ok(match answered.answer {
+            Word::Done => Settled::Done,
+            Word::Later(due) => Settled::Pending(due.to_system()),
+            Word::Superseded => Settled::Replaced,
+            Word::Cancelled => Settled::Cancelled,
+            Word::Buried(letter) => Settled::Buried(letter),
+            Word::Gone => Settled::Gone,
+            Word::Foreign => Settled::Taken,
+            other => return Err(out_of_place(other)),
+        })
+    }
+}
+
 impl<'a> IntoFuture for SettleLease<'a> {
     type Output = Result<Settled>;
     type IntoFuture = Pending<'a, Settled>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let (client, lease) = (self.client, self.lease);
-            let book = client.book(lease.key())?;
-            let (verb, payload_bytes) = match self.verb(&book).await? {
-                Ok(verb) => verb,
-                Err(nothing_to_do) => return Ok(nothing_to_do),
-            };
-            let settlement = Settlement {
-                key: lease.key().clone(),
-                token: lease.token().to_owned(),
-                verb,
-                payload_bytes,
-            };
-            let answered = book.settles.send(settlement, client.deadline()).await?;
-            client.audience().tell(&News::Ended(lease.clone()));
-            Ok(match answered.answer {
-                Word::Done => Settled::Done,
-                Word::Later(due) => Settled::Pending(due.to_system()),
-                Word::Superseded => Settled::Replaced,
-                Word::Cancelled => Settled::Cancelled,
-                Word::Buried(letter) => Settled::Buried(letter),
-                Word::Gone => Settled::Gone,
-                Word::Foreign => Settled::Taken,
-                other => return Err(out_of_place(other)),
-            })
-        })
+        Box::pin(async move { self.settle().await })
     }
 }
 

@@ -9,16 +9,18 @@ mod outbox;
 mod producing;
 #[cfg(feature = "worker")]
 mod settling;
+mod shelf;
 mod view;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use serde::Serialize;
 
 pub use builder::ClientBuilder;
@@ -35,6 +37,8 @@ pub use operating::instances::{Instance, Unrouted};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
 pub use operating::listing::{Cursor, DamagedJob, List, Page};
 pub use operating::pausing::{Pause, Paused, Resume};
+#[cfg(feature = "worker")]
+pub use operating::resharding::{Reshard, Resharded, Resharding};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
 pub use operating::stats::Stats;
@@ -49,6 +53,7 @@ pub use producing::schedule::{
 };
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;
+use shelf::{Moving, Of, Shelf};
 pub use view::{JobState, JobView};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -58,6 +63,7 @@ use crate::handler::Audience;
 use crate::hooks::Listeners;
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR};
+use crate::shards::Layout;
 use crate::store::{
     Answered, Change, Discard, Kept, Ledger, Placement, Revival, Store, Update, Word,
 };
@@ -92,7 +98,7 @@ pub struct Client(Arc<Shared>);
 struct Shared {
     settings: ClientSettings,
     store: Arc<Store>,
-    books: Mutex<HashMap<Kind, Arc<Book>>>,
+    shelves: Mutex<HashMap<Kind, Arc<Shelf>>>,
     /// The workers of this client, which count what they handed over.
     #[cfg(feature = "worker")]
     audience: Arc<Audience>,
@@ -104,11 +110,6 @@ struct Shared {
 /// A ledger as a producer uses it: one outbox for each operation.
 struct Book {
     ledger: Arc<Ledger>,
-    /// The number of the connection on which the kind was last made known. A server that
-    /// was restarted may have forgotten it.
-    registered: AtomicU64,
-    /// When it was last made known.
-    made_known: Mutex<Instant>,
     /// For the calls that bring batches of their own.
     lanes: Lanes,
     schedules: Outbox<Placement>,
@@ -118,8 +119,29 @@ struct Book {
     requeues: Outbox<Revival>,
     discards: Outbox<Discard>,
     restores: Outbox<Kept>,
+    moves: Outbox<Moving>,
     #[cfg(feature = "worker")]
     settles: Outbox<Settlement>,
+}
+
+impl Book {
+    /// `layout` says where what is moved out of the ledger goes.
+    fn new(ledger: Arc<Ledger>, layout: Layout) -> Arc<Self> {
+        Arc::new(Book {
+            lanes: Lanes::new(),
+            schedules: Outbox::new(ledger.clone(), ()),
+            changes: Outbox::new(ledger.clone(), ()),
+            updates: Outbox::new(ledger.clone(), ()),
+            cancels: Outbox::new(ledger.clone(), ()),
+            requeues: Outbox::new(ledger.clone(), ()),
+            discards: Outbox::new(ledger.clone(), ()),
+            restores: Outbox::new(ledger.clone(), ()),
+            moves: Outbox::new(ledger.clone(), layout),
+            #[cfg(feature = "worker")]
+            settles: Outbox::new(ledger.clone(), SettleTerms::at_once(DeadLimits::default())),
+            ledger,
+        })
+    }
 }
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -163,7 +185,7 @@ impl Client {
         Ok(Client(Arc::new(Shared {
             settings,
             store,
-            books: Mutex::default(),
+            shelves: Mutex::default(),
             #[cfg(feature = "worker")]
             audience: Arc::default(),
             #[cfg(feature = "worker")]
@@ -205,20 +227,21 @@ impl Client {
     /// If the key is not valid, Redis does not answer in time, or the record is damaged.
     pub async fn get(&self, key: impl IntoJobKey) -> Result<Option<JobView>> {
         let key = key.into_job_key()?;
-        let book = self.book(&key)?;
-        let found = book.ledger.get(key.id(), self.deadline()).await?;
+        let found = self.find(&key, self.deadline()).await?;
         JobView::from_found(key, found)
     }
 
     /// How many jobs of a kind, `app:module:biz`, are in each state, and the counters of its
-    /// ledger; all at one instant.
+    /// ledger; all at one instant. If it has several shards, each at an instant of its own.
     ///
     /// # Errors
     /// If the kind is not valid or Redis does not answer in time.
     pub async fn stats(&self, kind: &str) -> Result<Stats> {
         let kind = Kind::parse(kind)?;
-        let book = self.book_of(&kind);
-        Ok(book.ledger.tally(self.deadline()).await?.into())
+        let shelf = self.shelf_now(&kind).await?;
+        let until = self.deadline();
+        let tallies = shelf.all().map(|book| book.ledger.tally(until));
+        Ok(Stats::sum(try_join_all(tallies).await?))
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -247,47 +270,11 @@ impl Client {
         &self.0.listeners
     }
 
-    fn book(&self, key: &JobKey) -> Result<Arc<Book>> {
-        // The lookup by text spares the allocation of a kind for every call.
-        if let Some(book) = self.books().get(key.kind()) {
-            return Ok(book.clone());
-        }
-        Ok(self.book_of(&Kind::parse(key.kind())?))
-    }
-
-    fn book_of(&self, kind: &Kind) -> Arc<Book> {
-        let book = || {
-            let ledger = self.0.store.ledger(kind);
-            Arc::new(Book {
-                registered: AtomicU64::new(0),
-                made_known: Mutex::new(Instant::now()),
-                lanes: Lanes::new(),
-                schedules: Outbox::new(ledger.clone(), ()),
-                changes: Outbox::new(ledger.clone(), ()),
-                updates: Outbox::new(ledger.clone(), ()),
-                cancels: Outbox::new(ledger.clone(), ()),
-                requeues: Outbox::new(ledger.clone(), ()),
-                discards: Outbox::new(ledger.clone(), ()),
-                restores: Outbox::new(ledger.clone(), ()),
-                #[cfg(feature = "worker")]
-                settles: Outbox::new(ledger.clone(), SettleTerms::at_once(DeadLimits::default())),
-                ledger,
-            })
-        };
-        let mut books = self.books();
-        books.entry(kind.clone()).or_insert_with(book).clone()
-    }
-
-    fn books(&self) -> std::sync::MutexGuard<'_, HashMap<Kind, Arc<Book>>> {
-        self.0.books.lock().expect("no panic while held")
-    }
-
     /// Makes the kind known, once for each connection.
-    async fn register(&self, book: &Book, until: Instant) -> Result<()> {
-        if !self.is_registered(book) {
-            self.make_known(book, until).await?;
-            let kind = book.ledger.kind();
-            self.0.store.warn_of_rights(kind, until).await;
+    async fn register(&self, shelf: &Shelf, until: Instant) -> Result<()> {
+        if !self.is_registered(shelf) {
+            self.make_known(shelf, until).await?;
+            self.0.store.warn_of_rights(&shelf.kind, until).await;
         }
         Ok(())
     }
@@ -297,15 +284,15 @@ impl Client {
     /// first jobs that it knows of: to a worker with wildcards they would not exist.
     async fn register_again(
         &self,
-        book: &Arc<Book>,
+        shelf: &Arc<Shelf>,
         answered: &[Answered],
         until: Instant,
     ) -> Result<()> {
         let is_first = |it: &Answered| matches!(it.answer, Word::First(_));
         if answered.iter().any(is_first) {
             // Until it is done, so that a repeat of this call does it.
-            book.registered.store(0, Ordering::Release);
-            return self.make_known(book, until).await.map_err(|error| {
+            shelf.registered.store(0, Ordering::Release);
+            return self.make_known(shelf, until).await.map_err(|error| {
                 let why = format!(
                     "it is stored, but its kind could not be made known, and workers with \
                      wildcards may not find it; repeat the call: {error}"
@@ -313,39 +300,39 @@ impl Client {
                 Error::new(ErrorKind::OutcomeUnknown, why)
             });
         }
-        let is_registered = self.is_registered(book);
+        let is_registered = self.is_registered(shelf);
         if is_registered {
-            let mut made_known = book.made_known.lock().expect("no panic while held");
+            let mut made_known = shelf.made_known.lock().expect("no panic while held");
             if made_known.elapsed() < KNOWN_FOR {
                 return Ok(());
             }
             // One call does it for all that are made meanwhile.
             *made_known = Instant::now();
         }
-        let (client, book) = (self.clone(), book.clone());
+        let (client, shelf) = (self.clone(), shelf.clone());
         tokio::spawn(async move {
             let until = client.deadline();
             let known = if is_registered {
-                client.make_known(&book, until).await
+                client.make_known(&shelf, until).await
             } else {
-                client.register(&book, until).await
+                client.register(&shelf, until).await
             };
             if let Err(error) = known {
-                tracing::warn!(kind = %book.ledger.kind(), %error, "a kind could not be made known");
+                tracing::warn!(kind = %shelf.kind, %error, "a kind could not be made known");
             }
         });
         Ok(())
     }
 
     /// Whether the kind was made known on the connection of now.
-    fn is_registered(&self, book: &Book) -> bool {
-        book.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
+    fn is_registered(&self, shelf: &Shelf) -> bool {
+        shelf.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
     }
 
-    async fn make_known(&self, book: &Book, until: Instant) -> Result<()> {
+    async fn make_known(&self, shelf: &Shelf, until: Instant) -> Result<()> {
         let connection = self.0.store.connections_opened();
-        self.0.store.register(book.ledger.kind(), until).await?;
-        book.registered.store(connection, Ordering::Release);
+        self.0.store.register(&shelf.kind, until).await?;
+        shelf.registered.store(connection, Ordering::Release);
         Ok(())
     }
 }

@@ -60,7 +60,7 @@ struct Successor {
 impl JobView {
     pub(super) fn from_found(key: JobKey, found: Found) -> Result<Option<Self>> {
         let (record, state, due) = match found {
-            Found::Absent => return Ok(None),
+            Found::Absent | Found::Elsewhere => return Ok(None),
             Found::Pending { due, record } => (record, JobState::Pending, due),
             Found::Dead {
                 died,

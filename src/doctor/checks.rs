@@ -125,7 +125,7 @@ checks! {
         "Those of another version may refuse to work, and where they are gone nobody can call them.";
 
     KIND_SHARDS = "kind-shards" []
-        "each kind has one shard",
+        "each kind has a number of shards that this version knows",
         "Whoever looks into another number of ledgers than others write to does not find their jobs.";
     BOOKS = "books" []
         "each job that ever came is present or accounted for",

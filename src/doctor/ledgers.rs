@@ -12,6 +12,7 @@ use crate::client::{Client, Instance, Stats, Unrouted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::settings::WorkerSettings;
+use crate::shards::Layout;
 use crate::store::{Glimpse, Sample};
 use crate::time::{UnixMs, UnixUs};
 
@@ -62,12 +63,17 @@ pub(super) async fn ledgers(client: &Client, now: UnixUs) -> Result<Glimpse<Ledg
     let since = UnixMs(now.floor_ms().0.saturating_sub(NEW.as_millis() as u64));
     let mut looked = Vec::new();
     for (kind, shards) in kinds.into_iter().take(KINDS) {
-        let ledger = client.store().ledger(&kind);
-        let stats = match ledger.tally(client.deadline()).await {
-            Ok(tally) => Ok(Stats::from(tally)),
+        let stats = match client.stats(kind.as_str()).await {
+            Ok(stats) => Ok(stats),
             Err(error) => unseen(error)?,
         };
-        let sample = ledger.sample(since, NAMES, client.deadline()).await?;
+        let layout = client.store().layout_of(kind.as_str());
+        let mut sample: Glimpse<Sample> = Ok(Sample::default());
+        for shard in 0..layout.ledgers() {
+            let ledger = client.store().ledger(&kind, layout.place(shard));
+            let more = ledger.sample(since, NAMES, client.deadline()).await?;
+            sample = sample.and_then(|sample| Ok(sample.and(more?)));
+        }
         looked.push(Looked {
             kind,
             shards,
@@ -190,7 +196,8 @@ struct Judge<'a>(&'a Ledgers);
 
 impl Judge<'_> {
     fn shards(&self) -> Finding {
-        let odd = self.0.looked.iter().filter(|one| one.shards != "1");
+        let is_odd = |one: &&Looked| Layout::parse(&one.shards).is_none();
+        let odd = self.0.looked.iter().filter(is_odd);
         self.sum(
             &KIND_SHARDS,
             odd.map(|one| {

@@ -37,7 +37,7 @@ pub(crate) enum Loaded {
 /// The library of this name, for the jobs of this namespace.
 pub(crate) fn library(name: &str, names: &Names) -> String {
     let kind = Kind::parse(EXAMPLE).expect("it is one");
-    let ledger = names.ledger(&kind);
+    let ledger = names.ledger(&kind, 0);
     let list = |keys: &[&str]| format!("{{'{}'}}", keys.join("', '"));
     let head = format!(
         "#!lua name={name}\n\
@@ -59,7 +59,7 @@ pub(crate) fn library(name: &str, names: &Names) -> String {
         calls = ledger.calls,
         schedule = list(&ledger.of_producers()),
         cancel = list(&ledger.of_producers()),
-        get = list(&ledger.of_jobs()),
+        get = list(&ledger.of_reads()),
         delay = MAX_DELAY.as_millis(),
         plain = record::PLAIN,
         record = record::VERSION,

@@ -39,6 +39,13 @@ pub(crate) struct StoryPage {
     pub(crate) lines: Vec<Line>,
 }
 
+/// The history of one shard of a kind.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stream {
+    pub(crate) kind: Kind,
+    pub(crate) shard: u16,
+}
+
 /// What was added to one history, as `XREAD` answers.
 #[derive(Debug)]
 pub(crate) struct Added {
@@ -50,6 +57,14 @@ pub(crate) struct Added {
 }
 
 impl Ledger {
+    /// Its history.
+    pub(crate) fn stream(&self) -> Stream {
+        Stream {
+            kind: self.kind().clone(),
+            shard: self.place().shard,
+        }
+    }
+
     /// A page of what the history tells of a job; `lua/story.lua`.
     pub(crate) async fn story(&self, id: &str, before: &str, until: Instant) -> Result<StoryPage> {
         let keys: [&str; 2] = [&self.names.calls, &self.names.history];
@@ -102,18 +117,22 @@ impl Ledger {
 type Entries = Vec<(String, Vec<Vec<u8>>)>;
 
 impl Store {
+    fn history_of(&self, Stream { kind, shard }: &Stream) -> String {
+        self.names.ledger(kind, *shard).history
+    }
+
     /// What was added to these histories, each behind an entry; waits for some, `wait_ms` at the
     /// most. Up to `limit` entries of each.
     pub(crate) async fn read_histories(
         &self,
-        behind: &[(&Kind, &str)],
+        behind: &[(&Stream, &str)],
         limit: usize,
         wait_ms: u64,
         until: Instant,
     ) -> Result<Vec<Added>> {
         let names: Vec<String> = behind
             .iter()
-            .map(|(kind, _)| self.names.ledger(kind).history)
+            .map(|(stream, _)| self.history_of(stream))
             .collect();
         let mut read = redis::cmd("XREAD");
         read.arg("COUNT").arg(limit).arg("BLOCK").arg(wait_ms);
@@ -141,12 +160,12 @@ impl Store {
     /// `0-0` if it is empty.
     pub(crate) async fn last_of_history(
         &self,
-        kind: &Kind,
+        stream: &Stream,
         entries: usize,
         until: Instant,
     ) -> Result<(String, Vec<Line>)> {
         let mut read = redis::cmd("XREVRANGE");
-        read.arg(self.names.ledger(kind).history);
+        read.arg(self.history_of(stream));
         read.arg("+").arg("-").arg("COUNT").arg(entries.max(1));
         let found: Entries = from_value(self.command(&read, until).await?)?;
         let last = found.first().map_or("0-0".to_owned(), |it| it.0.clone());
@@ -157,11 +176,11 @@ impl Store {
     /// The oldest entry of a history, if it has one.
     pub(crate) async fn first_of_history(
         &self,
-        kind: &Kind,
+        stream: &Stream,
         until: Instant,
     ) -> Result<Option<String>> {
         let mut read = redis::cmd("XRANGE");
-        read.arg(self.names.ledger(kind).history);
+        read.arg(self.history_of(stream));
         read.arg("-").arg("+").arg("COUNT").arg(1);
         let found: Entries = from_value(self.command(&read, until).await?)?;
         Ok(found.into_iter().next().map(|it| it.0))

@@ -14,6 +14,8 @@ use crate::time::{UnixMs, UnixUs};
 #[derive(Debug)]
 pub(crate) enum Found {
     Absent,
+    /// Not here any more, by an old place; or the ledger goes by another layout.
+    Elsewhere,
     Pending {
         due: UnixMs,
         record: Vec<u8>,
@@ -53,12 +55,16 @@ pub(crate) struct Tally {
 impl Ledger {
     /// One job; `lua/get.lua`.
     pub(crate) async fn get(&self, id: &str, until: Instant) -> Result<Found> {
-        let keys = self.names.of_jobs();
+        let keys = self.names.of_reads();
         let mut cmd = self.call(&GET, &keys, [].into_iter());
-        cmd.arg(id);
+        cmd.arg(id).arg(self.place().to_string());
         let Called { mut reply, .. } = self.eval(&GET, &cmd, until).await?;
+        if self.is_stale(&mut reply)? {
+            return Ok(Found::Elsewhere);
+        }
         Ok(match reply.status.as_str() {
             "absent" => Found::Absent,
+            "elsewhere" => Found::Elsewhere,
             "pending" => Found::Pending {
                 due: UnixMs(reply.number()?),
                 record: reply.bytes()?,

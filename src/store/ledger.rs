@@ -7,40 +7,58 @@ use std::time::Instant;
 use redis::Cmd;
 
 use super::call::Called;
-use super::reply::Answered;
+use super::reply::{Answered, Reply};
 use super::script::Script;
 use super::{Lane, Store};
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::metrics::Meter;
 use crate::names::LedgerNames;
+use crate::shards::{Layout, Place};
 
-/// The truth about one kind. What can be done to it stands in
+/// The truth about one kind in one shard. What can be done to it stands in
 /// [`produce`](super::produce), [`work`](super::work) and [`inspect`](super::inspect).
 pub(crate) struct Ledger {
     pub(super) store: Arc<Store>,
     pub(super) names: LedgerNames,
     pub(super) wake: String,
     kind: Kind,
+    place: Place,
     /// Triggers have names of ours, because the names of jobs belong to others.
     own_triggers: bool,
     meter: Meter,
 }
 
 impl Ledger {
-    pub(super) fn new(store: Arc<Store>, kind: Kind, own_triggers: bool) -> Arc<Self> {
+    pub(super) fn new(
+        store: Arc<Store>,
+        kind: Kind,
+        place: Place,
+        own_triggers: bool,
+    ) -> Arc<Self> {
         Arc::new(Ledger {
-            names: store.names.ledger(&kind),
+            names: store.names.ledger(&kind, place.shard),
             wake: store.names.wake(store.database),
             store,
             meter: Meter::new(&kind),
             own_triggers,
+            place,
             kind,
         })
     }
 
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
+    }
+
+    /// Which of the ledgers of its kind it is, and by which layout.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Its triggers have names of ours.
+    pub(super) fn has_own_triggers(&self) -> bool {
+        self.own_triggers
     }
 
     /// What is counted of it.
@@ -99,7 +117,8 @@ impl Ledger {
             .await
     }
 
-    /// As [`eval`](Self::eval), for a script that answers item by item.
+    /// As [`eval`](Self::eval), for a script that answers item by item. If the ledger goes by another
+    /// layout, the answers are [`Stale`](super::Word::Stale), and the layout is known from now on.
     pub(super) async fn eval_items(
         &self,
         script: &'static Script,
@@ -108,7 +127,27 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let mut called = self.eval(script, cmd, until).await?;
+        if self.is_stale(&mut called.reply)? {
+            return Ok(vec![Answered::STALE; items]);
+        }
         called.reply.item_answers(items)
+    }
+
+    /// Whether the ledger goes by another layout, which is known from now on.
+    pub(super) fn is_stale(&self, reply: &mut Reply) -> Result<bool> {
+        if reply.status != "stale" {
+            return Ok(false);
+        }
+        if let Some(layout) = Layout::parse(&reply.text()?) {
+            self.store.layouts.learn(&self.kind, layout);
+        }
+        Ok(true)
+    }
+
+    /// The arguments with which numbered calls on jobs by name begin.
+    pub(super) fn address(&self, cmd: &mut Cmd, lane: &mut Lane) {
+        number(cmd, lane);
+        cmd.arg(self.place.to_string());
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::ledger::number;
 use super::produce::When;
 use super::reply::Answered;
 use super::script::{DISCARD, LETTERS, REQUEUE, RESTORE};
@@ -96,7 +95,7 @@ impl Ledger {
             &n.history,
         ];
         let mut cmd = self.call(&REQUEUE, &keys, items.iter().map(|item| &item.key));
-        number(&mut cmd, lane);
+        self.address(&mut cmd, lane);
         cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
         for item in items {
             cmd.arg(item.key.id())
@@ -120,7 +119,7 @@ impl Ledger {
             &n.history,
         ];
         let mut cmd = self.call(&RESTORE, &keys, items.iter().map(|item| &item.key));
-        number(&mut cmd, lane);
+        self.address(&mut cmd, lane);
         cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
         for item in items {
             let (what, mode) = match item.what {
@@ -149,7 +148,7 @@ impl Ledger {
         let n = &self.names;
         let keys: [&str; 6] = [&n.dead, &n.grave, &n.stats, &n.calls, &n.lanes, &n.history];
         let mut cmd = self.call(&DISCARD, &keys, [].into_iter());
-        number(&mut cmd, lane);
+        self.address(&mut cmd, lane);
         for item in items {
             cmd.arg(item.key.id()).arg(item.letter);
         }
@@ -157,18 +156,23 @@ impl Ledger {
     }
 
     /// The last letters of one job, the newest first, up to `limit` and some 4 MiB; or the one
-    /// with this number; `lua/letters.lua`.
+    /// with this number; `lua/letters.lua`. Nothing if the ledger goes by another layout.
     pub(crate) async fn letters(
         &self,
         id: &str,
         number: Option<u64>,
         limit: usize,
         until: Instant,
-    ) -> Result<Vec<Letter>> {
-        let keys: [&str; 2] = [&self.names.dead, &self.names.grave];
+    ) -> Result<Option<Vec<Letter>>> {
+        let n = &self.names;
+        let keys: [&str; 3] = [&n.dead, &n.grave, &n.calls];
         let mut cmd = self.call(&LETTERS, &keys, [].into_iter());
-        cmd.arg(id).arg(limit).arg(number);
+        cmd.arg(id).arg(self.place().to_string());
+        cmd.arg(limit).arg(number);
         let mut reply = self.eval(&LETTERS, &cmd, until).await?.reply;
+        if self.is_stale(&mut reply)? {
+            return Ok(None);
+        }
         let mut letters = Vec::new();
         while !reply.is_exhausted() {
             letters.push(Letter {
@@ -177,6 +181,6 @@ impl Ledger {
                 record: reply.bytes()?,
             });
         }
-        Ok(letters)
+        Ok(Some(letters))
     }
 }

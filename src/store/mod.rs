@@ -8,6 +8,7 @@
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
 //! | [`call`], [`lane`] | calls of scripts; numbered ones, which may be repeated |
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
+//! | [`layout`], [`moving`] | how many ledgers a kind has; moving jobs from one to another |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
 //! | [`instances`] | which instances live |
 //! | [`list`] | the jobs of a ledger, page by page |
@@ -37,10 +38,12 @@ mod instances;
 #[cfg(feature = "worker")]
 mod keyspace;
 mod lane;
+mod layout;
 mod ledger;
 mod letters;
 mod link;
 mod list;
+mod moving;
 mod origin;
 #[cfg(feature = "worker")]
 mod outlet;
@@ -81,7 +84,7 @@ pub(crate) use functions::{Loaded, VERSION, library};
 #[cfg(feature = "worker")]
 pub(crate) use health::{Health, Report};
 #[cfg(feature = "worker")]
-pub(crate) use history::{Added, Line};
+pub(crate) use history::{Added, Line, Stream};
 pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use instances::{Alive, Beat};
@@ -89,10 +92,13 @@ pub(crate) use instances::{Alive, Beat};
 pub(crate) use keyspace::{PlainKey, Progress};
 pub(crate) use lane::Lane;
 pub(crate) use lane::unique_id;
+use layout::Layouts;
 pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
+#[cfg(feature = "worker")]
+pub(crate) use moving::{COUNTERS, Part};
 use origin::Origin;
 #[cfg(feature = "worker")]
 pub(crate) use outlet::{EntryId, Outlet, Standing, Writes};
@@ -118,12 +124,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::names::Names;
 use crate::settings::LinkSettings;
+use crate::shards::{Layout, Place};
 use crate::time::UnixUs;
 
 /// One Redis, seen as a set of ledgers.
 pub(crate) struct Store {
     link: Link,
     clock: Arc<RedisClock>,
+    /// How many ledgers kinds have, as far as is known.
+    layouts: Arc<Layouts>,
     names: Names,
     database: i64,
     /// Whether numbered calls outlast a server that refuses for now: for a worker, which
@@ -142,6 +151,7 @@ impl Store {
             database: origin.database(),
             link: Link::new(origin, settings),
             clock: Arc::default(),
+            layouts: Arc::default(),
             names,
             insists: false,
             #[cfg(feature = "worker")]
@@ -158,6 +168,7 @@ impl Store {
         Arc::new(Store {
             link: self.link.watched(settings, health.clone()),
             clock: Arc::default(),
+            layouts: self.layouts.clone(),
             names: self.names.clone(),
             database: self.database,
             insists: true,
@@ -171,6 +182,7 @@ impl Store {
         Arc::new(Store {
             link: self.link.another(settings),
             clock: self.clock.clone(),
+            layouts: self.layouts.clone(),
             names: self.names.clone(),
             database: self.database,
             insists: false,
@@ -192,15 +204,15 @@ impl Store {
         }
     }
 
-    /// The ledger of a kind.
-    pub(crate) fn ledger(self: &Arc<Self>, kind: &Kind) -> Arc<Ledger> {
-        Ledger::new(self.clone(), kind.clone(), false)
+    /// A ledger of a kind.
+    pub(crate) fn ledger(self: &Arc<Self>, kind: &Kind, place: Place) -> Arc<Ledger> {
+        Ledger::new(self.clone(), kind.clone(), place, false)
     }
 
-    /// The ledger of a kind whose keys are adopted: its triggers have names of ours.
+    /// A ledger of a kind whose keys are adopted: its triggers have names of ours.
     #[cfg(feature = "worker")]
-    pub(crate) fn adopting_ledger(self: &Arc<Self>, kind: &Kind) -> Arc<Ledger> {
-        Ledger::new(self.clone(), kind.clone(), true)
+    pub(crate) fn adopting_ledger(self: &Arc<Self>, kind: &Kind, place: Place) -> Arc<Ledger> {
+        Ledger::new(self.clone(), kind.clone(), place, true)
     }
 
     /// Where Redis' clock stands.
@@ -224,16 +236,23 @@ impl Store {
         self.link.opened()
     }
 
-    /// The kinds that were ever used, in no order.
+    /// The kinds that were ever used, in no order. Their layouts are known from now on.
     pub(crate) async fn kinds(&self, until: Instant) -> Result<Vec<Kind>> {
-        let mut cmd = redis::cmd("HKEYS");
+        let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.names.kinds());
-        let names: Vec<String> = from_value(self.command(&cmd, until).await?)?;
-        // A name that is no kind was put there by somebody else, and nothing can be under it.
-        Ok(names
-            .iter()
-            .filter_map(|name| Kind::parse(name).ok())
-            .collect())
+        let found: Vec<(String, String)> = from_value(self.command(&cmd, until).await?)?;
+        let mut kinds = Vec::with_capacity(found.len());
+        for (name, layout) in found {
+            // A name that is no kind was put there by somebody else, and nothing can be under it.
+            let Ok(kind) = Kind::parse(&name) else {
+                continue;
+            };
+            if let Some(layout) = Layout::parse(&layout) {
+                self.layouts.learn(&kind, layout);
+            }
+            kinds.push(kind);
+        }
+        Ok(kinds)
     }
 
     /// Whether a kind was ever used.
@@ -246,8 +265,10 @@ impl Store {
 
     /// Makes a kind known to all, before its first job is stored.
     pub(crate) async fn register(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let layout = self.layout_of(kind.as_str());
         let mut add = redis::cmd("HSETNX");
-        add.arg(self.names.kinds()).arg(kind.as_str()).arg(1);
+        add.arg(self.names.kinds()).arg(kind.as_str());
+        add.arg(layout.to_string());
         self.command(&add, until).await?;
         self.apply_pause_rules(kind, until).await?;
         // Always, since whoever added it may not have come to say so. Only a hint: workers

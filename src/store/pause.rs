@@ -58,17 +58,19 @@ impl Store {
 
     /// Pauses a kind that has just become known, if a rule says so. A kind that was paused or
     /// resumed by name is left as it is, so a resume that comes in between is not undone.
-    pub(super) async fn apply_pause_rules(&self, kind: &Kind, until: Instant) -> Result<()> {
+    pub(crate) async fn apply_pause_rules(&self, kind: &Kind, until: Instant) -> Result<()> {
         let rules = self.pause_rules(until).await?;
         let begins = |(rule, _): &&(String, UnixMs)| format!("{kind}:").starts_with(rule.as_str());
         let Some((_, since)) = rules.iter().find(begins) else {
             return Ok(());
         };
-        let mut mark = redis::cmd("HSETNX");
-        mark.arg(self.names.ledger(kind).calls)
-            .arg("paused")
-            .arg(since.0);
-        self.command(&mark, until).await?;
+        for shard in 0..self.layout_of(kind.as_str()).ledgers() {
+            let mut mark = redis::cmd("HSETNX");
+            mark.arg(self.names.ledger(kind, shard).calls)
+                .arg("paused")
+                .arg(since.0);
+            self.command(&mark, until).await?;
+        }
         Ok(())
     }
 }

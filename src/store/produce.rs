@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::ledger::number;
 use super::reply::Answered;
 use super::script::{CANCEL, RESCHEDULE, SCHEDULE, UPDATE};
 use super::{Lane, Ledger};
@@ -104,7 +103,7 @@ impl Ledger {
     ) -> Result<Vec<Answered>> {
         let keys = self.names.of_producers();
         let mut cmd = self.call(&SCHEDULE, &keys, items.iter().map(|item| &item.key));
-        number(&mut cmd, lane);
+        self.address(&mut cmd, lane);
         cmd.arg(&self.wake).arg(&self.names.subject).arg(MARKER);
         for alike in items.chunk_by(|one, next| one.is_like(next)) {
             let Placement { mode, header, .. } = &alike[0];
@@ -132,7 +131,7 @@ impl Ledger {
             &n.due, &n.shadow, &n.lease, &n.next, &n.calls, &n.lanes, &n.history,
         ];
         let mut cmd = self.call(&RESCHEDULE, &keys, items.iter().map(|item| &item.key));
-        number(&mut cmd, lane);
+        self.address(&mut cmd, lane);
         cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
         for item in items {
             cmd.arg(item.key.id())
@@ -154,7 +153,7 @@ impl Ledger {
             &n.due, &n.shadow, &n.lease, &n.next, &n.calls, &n.lanes, &n.history,
         ];
         let mut cmd = self.call(&UPDATE, &keys, [].into_iter());
-        number(&mut cmd, lane);
+        self.address(&mut cmd, lane);
         for item in items {
             cmd.arg(item.key.id()).arg(&item.payload[..]);
         }
@@ -170,7 +169,7 @@ impl Ledger {
     ) -> Result<Vec<Answered>> {
         let keys = self.names.of_producers();
         let mut cmd = self.call(&CANCEL, &keys, items.iter());
-        number(&mut cmd, lane);
+        self.address(&mut cmd, lane);
         cmd.arg(&self.wake).arg(self.kind().as_str()).arg(MARKER);
         for key in items {
             cmd.arg(key.id());

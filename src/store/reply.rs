@@ -70,6 +70,14 @@ pub(crate) enum Answer {
     Same,
     /// Its key was not looked at.
     Unread,
+    /// Not here any more, by an old place.
+    Elsewhere,
+    /// The ledger goes by another layout.
+    Stale,
+    /// It, or letters of it, were taken out of the ledger.
+    Taken,
+    /// It was not taken out: what was before it was many bytes.
+    NotYet,
     /// Nothing is wrong with it.
     Sound,
     /// This is wrong with it.
@@ -85,6 +93,12 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
+    /// Of a ledger that goes by another layout.
+    pub(crate) const STALE: Self = Answered {
+        answer: Answer::Stale,
+        unarmed: false,
+    };
+
     /// Decodes one word of a reply, `word`, `word:number`, either with `!` behind it.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let (text, unarmed) = match text.strip_suffix('!') {
@@ -125,6 +139,9 @@ impl Answered {
             ("kept", None) => Answer::Kept,
             ("same", None) => Answer::Same,
             ("unread", None) => Answer::Unread,
+            ("elsewhere", None) => Answer::Elsewhere,
+            ("taken", None) => Answer::Taken,
+            ("waits", None) => Answer::NotYet,
             ("sound", None) => Answer::Sound,
             ("bare", None) => Answer::Flawed(Flaw::DueWithoutRecord),
             ("stray", None) => Answer::Flawed(Flaw::RecordAlone),

@@ -122,7 +122,7 @@ impl Store {
     /// Warns of a user who may change a ledger and not write what was done. An entry without a
     /// number is never written.
     async fn warn_of_history(&self, kind: &Kind, until: Instant) {
-        let history = self.names.ledger(kind).history;
+        let history = self.names.ledger(kind, 0).history;
         let mut add = redis::cmd("XADD");
         add.arg(&history).arg("NOMKSTREAM").arg("0-0");
         add.arg("what").arg("");
@@ -169,7 +169,7 @@ impl Store {
         kind: &Kind,
         until: Instant,
     ) -> Result<Vec<Refused>> {
-        let ledger = self.names.ledger(kind);
+        let ledger = self.names.ledger(kind, 0);
         let mut tries = Tries::default();
         let mut look = redis::cmd("EXISTS");
         look.arg(format!("{kind}:{}", unique_id()));

@@ -12,6 +12,12 @@ pub(crate) struct Script {
 }
 
 impl Script {
+    /// Whether it numbers its calls, and has jobs named that it looks for by a layout.
+    #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
+    pub(crate) fn is_addressed(&self) -> bool {
+        self.source.contains("3 who, 4 place,")
+    }
+
     #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn hash(&self) -> &str {
         &self.hash
@@ -100,14 +106,20 @@ scripts! {
     DISCARD = "discard", 6 keys, ["clock", "calls", "history", "count", "dead"];
     #[cfg(feature = "worker")]
     TRIM = "trim", 3 keys, ["clock", "dead"];
-    LETTERS = "letters", 2 keys, ["clock"];
+    LETTERS = "letters", 3 keys, ["clock", "calls"];
     #[cfg(feature = "worker")]
     BEAT = "beat", 1 keys, ["clock"];
     LIST = "list", 7 keys, ["clock", "order", "lease"];
-    GET = "get", 7 keys, ["clock"];
+    GET = "get", 8 keys, ["clock", "calls"];
     STATS = "stats", 8 keys, ["clock", "paused"];
     SCAN = "scan", 7 keys, ["clock", "faults"];
     AUDIT = "audit", 10 keys, ["clock", "history", "faults", "record", "lease", "trigger", "dead", "successor"];
+    LAYOUT = "layout", 1 keys, ["clock"];
+    TAKE = "take", 8 keys, ["clock", "calls", "count", "dead"];
+    PUT = "put", 8 keys, ["clock", "calls", "history", "count", "trigger", "dead"];
+    #[cfg(feature = "worker")]
+    NAMES = "names", 1 keys, ["clock"];
+    DROP = "drop", 2 keys, ["clock"];
     PAUSE = "pause", 3 keys, ["clock", "calls", "history", "paused"];
     #[cfg(feature = "worker")]
     KEEP = "keep", 3 keys, ["clock", "calls"];

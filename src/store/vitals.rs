@@ -23,7 +23,8 @@ pub(crate) struct Vitals {
     config: HashMap<&'static str, Glimpse<String>>,
 }
 
-/// What was seen of one ledger beside its counts.
+/// What was seen of one ledger, or several, beside its counts.
+#[derive(Default)]
 pub(crate) struct Sample {
     /// Dead letters since the time that was asked for.
     pub(crate) died: u64,
@@ -31,6 +32,16 @@ pub(crate) struct Sample {
     pub(crate) oldest: Option<UnixMs>,
     /// The ids of those looked at under whose name somebody else keeps a value.
     pub(crate) foreign: Vec<String>,
+}
+
+impl Sample {
+    /// Of two ledgers.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.died += other.died;
+        self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
+        self.foreign.extend(other.foreign);
+        self
+    }
 }
 
 /// The server's clock, asked once.

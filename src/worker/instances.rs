@@ -19,7 +19,7 @@ use crate::key::JobKey;
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::LATELY;
-use crate::store::{Alive, unique_id};
+use crate::store::{Alive, Ledger, unique_id};
 
 /// This instance and its peers.
 pub(crate) struct Instances {
@@ -281,11 +281,12 @@ impl View {
         let mut standings = self.standings.lock().expect("no panic while held");
         let standing = standings
             .entry(served.index)
-            .or_insert_with(|| Arc::new(self.stand(served.ledger.kind().as_str(), me)));
+            .or_insert_with(|| Arc::new(self.stand(&served.ledger, me)));
         standing.clone()
     }
 
-    fn stand(&self, kind: &str, me: &str) -> Standing {
+    fn stand(&self, ledger: &Ledger, me: &str) -> Standing {
+        let kind = ledger.kind().as_str();
         let coverages: Vec<(&Peer, Coverage)> = self
             .peers
             .iter()
@@ -303,7 +304,8 @@ impl View {
         let contenders: Vec<Contender> = coverages.iter().filter_map(contender).collect();
         let paces = |peer: &&(&Peer, Coverage)| contender(peer).is_some();
         let pacer = coverages.iter().filter(paces).max_by_key(|(peer, _)| {
-            let seed = peer.contender(kind, usize::MAX, me).seed;
+            // By ledger, so that the shards of a kind are paced by several.
+            let seed = xxh3_64_with_seed(ledger.subject().as_bytes(), peer.seed);
             (peer.hears, xxh3_64_with_seed(b"pacer", seed))
         });
         let by_id = coverages

@@ -14,13 +14,14 @@ use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::heart::Heart;
 use super::instances::Instances;
-use super::roster::{Roster, Served};
+use super::roster::{Recognised, Roster, Served};
 use super::running::leases::Leases;
 use crate::error::{Error, ErrorKind};
 use crate::handler::Source;
 use crate::key::Kind;
 use crate::metrics;
 use crate::settings::LinkSettings;
+use crate::shards::Layout;
 use crate::store::{Signal, Store, Subscription};
 use crate::time::UnixMs;
 
@@ -99,13 +100,15 @@ impl Listener {
 
     /// A key expired; most likely not one of ours.
     fn expired(&self, name: &[u8]) {
-        let Some((served, id)) = self.roster.recognise(name) else {
+        let Some(Recognised { ledgers, id }) = self.roster.recognise(name) else {
             return metrics::event_is_foreign();
         };
         metrics::event_is_heard();
         self.events.hear();
-        self.announced(&served, id);
-        self.reconciler.expect(&served, None);
+        for served in ledgers.iter().flatten() {
+            self.announced(served, id);
+            self.reconciler.expect(served, None);
+        }
     }
 
     /// A job is due. All instances hear it, and one claims.
@@ -152,12 +155,22 @@ impl Listener {
                     }
                 }
                 "kind" => {
-                    if let Some(served) = self.roster.add(&Kind::parse(rest).ok()?) {
-                        tracing::info!(kind = rest, "serving a new kind");
-                        self.reconciler.expect(&served, None);
-                        self.pacer.look();
-                    } else {
+                    let new = self.roster.add(&Kind::parse(rest).ok()?);
+                    if new.is_empty() {
                         self.lookout.look();
+                    } else {
+                        tracing::info!(kind = rest, "serving a new kind");
+                        self.meet(&new);
+                    }
+                }
+                "layout" => {
+                    let (kind, layout) = rest.split_once(' ')?;
+                    let kind = Kind::parse(kind).ok()?;
+                    self.store.learn_layout(&kind, Layout::parse(layout)?);
+                    let new = self.roster.add(&kind);
+                    if !new.is_empty() {
+                        tracing::info!(%kind, shards = layout, "a kind is being resharded");
+                        self.meet(&new);
                     }
                 }
                 "cancel" => {
@@ -166,15 +179,15 @@ impl Listener {
                 }
                 "instances" => self.heart.look(),
                 "pause" => {
-                    if let Some(served) = self.roster.by_kind(rest) {
-                        self.desk.pause(&served);
+                    for served in self.roster.shards(rest).iter() {
+                        self.desk.pause(served);
                     }
                 }
                 "resume" => {
-                    if let Some(served) = self.roster.by_kind(rest) {
-                        self.desk.resume(&served);
+                    for served in self.roster.shards(rest).iter() {
+                        self.desk.resume(served);
                         // Leases may have lapsed meanwhile.
-                        self.reconciler.expect(&served, None);
+                        self.reconciler.expect(served, None);
                     }
                 }
                 _ => return None,
@@ -190,7 +203,16 @@ impl Listener {
     /// The ledger that a message begins with, if it is served here, and the rest of it.
     fn served<'a>(&self, message: &'a str) -> Option<(Option<Arc<Served>>, &'a str)> {
         let (subject, rest) = message.split_once(' ').unwrap_or((message, ""));
-        let (kind, _shard) = subject.split_once('/')?;
-        Some((self.roster.by_kind(kind), rest))
+        subject
+            .contains('/')
+            .then(|| (self.roster.by_subject(subject), rest))
+    }
+
+    /// Ledgers are served from now on.
+    fn meet(&self, new: &[Arc<Served>]) {
+        for served in new {
+            self.reconciler.expect(served, None);
+        }
+        self.pacer.look();
     }
 }

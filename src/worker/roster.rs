@@ -10,9 +10,10 @@ use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
 use crate::routing::Coverage;
+use crate::shards::{self, Place};
 use crate::store::{Ledger, Settlement, Store};
 
-/// A kind that some route of this worker matches.
+/// A ledger whose kind some route of this worker matches.
 pub(crate) struct Served {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) coverage: Coverage,
@@ -30,7 +31,7 @@ pub(crate) struct Served {
 }
 
 /// The kinds that this worker serves: those that its routes name, and of those that exist
-/// the ones that its wildcards match. It only grows.
+/// the ones that its wildcards match. It only grows, and so do the ledgers of each.
 pub(crate) struct Roster {
     store: Arc<Store>,
     routes: Arc<Routes>,
@@ -41,7 +42,15 @@ pub(crate) struct Roster {
 #[derive(Default)]
 struct Known {
     list: Arc<[Arc<Served>]>,
-    by_kind: HashMap<Kind, Arc<Served>>,
+    /// The ledgers of each kind, by their numbers.
+    by_kind: HashMap<Kind, Arc<[Arc<Served>]>>,
+}
+
+/// Whose job a name is.
+pub(crate) struct Recognised<'a> {
+    /// The ledger that it belongs to; and the one that it may be in until it has been moved.
+    pub(crate) ledgers: [Option<Arc<Served>>; 2],
+    pub(crate) id: &'a str,
 }
 
 impl Roster {
@@ -63,14 +72,18 @@ impl Roster {
         &self.routes
     }
 
-    /// Reads the list of kinds anew and serves those that are routed. Returns what is new.
+    /// Reads the list of kinds anew and serves those that are routed. Returns what ledgers are new.
     pub(crate) async fn refresh(&self, until: Instant) -> Result<Vec<Arc<Served>>> {
         let kinds = self.store.kinds(until).await?;
-        Ok(kinds.iter().filter_map(|kind| self.add(kind)).collect())
+        Ok(kinds.iter().flat_map(|kind| self.add(kind)).collect())
     }
 
-    /// Serves a kind if a route matches it. Returns it if it is new.
-    pub(crate) fn add(&self, kind: &Kind) -> Option<Arc<Served>> {
+    /// Serves a kind if a route matches it. Returns what ledgers are new.
+    pub(crate) fn add(&self, kind: &Kind) -> Vec<Arc<Served>> {
+        let wanted = usize::from(self.store.layout_of(kind.as_str()).ledgers());
+        if self.shards(kind.as_str()).len() >= wanted {
+            return Vec::new();
+        }
         let mut coverage = self.routes.table.coverage(kind.as_str());
         let mut routes = self.routes.table.of_kind(kind.as_str());
         let is_routed = coverage != Coverage::None;
@@ -82,63 +95,94 @@ impl Roster {
             routes.push(fallback);
         }
         if coverage == Coverage::None {
-            return None;
+            return Vec::new();
         }
         let mut known = self.known.write().expect("no panic while held");
-        if known.by_kind.contains_key(kind) {
-            return None;
-        }
+        let known = &mut *known;
+        let shards = known.by_kind.entry(kind.clone()).or_default();
         let adopts = routes
             .iter()
             .any(|route| self.routes.routes[*route].adopts.is_some());
-        let ledger = match adopts {
-            true => self.store.adopting_ledger(kind),
-            false => self.store.ledger(kind),
+        let is_pulled = routes
+            .iter()
+            .any(|route| self.routes.routes[*route].pull.is_some());
+        let layout = self.store.layout_of(kind.as_str());
+        let serve = |shard: usize| {
+            let place = layout.place(u16::try_from(shard).expect("a number of a shard"));
+            let ledger = match adopts {
+                true => self.store.adopting_ledger(kind, place),
+                false => self.store.ledger(kind, place),
+            };
+            // Opened here, so that its lanes run on the engine's thread and not on the handlers'.
+            let settles = Outbox::new(ledger.clone(), self.terms.clone());
+            settles.open();
+            Arc::new(Served {
+                ledger,
+                coverage,
+                is_routed,
+                adopts,
+                is_pulled,
+                routes: routes.clone(),
+                index: known.list.len() + shard - shards.len(),
+                settles,
+            })
         };
-        // Opened here, so that its lanes run on the engine's thread and not on the handlers'.
-        let settles = Outbox::new(ledger.clone(), self.terms.clone());
-        settles.open();
-        let served = Arc::new(Served {
-            ledger,
-            coverage,
-            is_routed,
-            adopts,
-            is_pulled: routes
-                .iter()
-                .any(|route| self.routes.routes[*route].pull.is_some()),
-            routes,
-            index: known.list.len(),
-            settles,
-        });
-        known.list = known.list.iter().cloned().chain([served.clone()]).collect();
-        known.by_kind.insert(kind.clone(), served.clone());
-        Some(served)
+        let new: Vec<Arc<Served>> = (shards.len()..wanted).map(serve).collect();
+        known.list = known.list.iter().chain(&new).cloned().collect();
+        *shards = shards.iter().chain(&new).cloned().collect();
+        new
     }
 
-    /// All kinds served, in the order in which they came.
+    /// All ledgers served, in the order in which they came.
     pub(crate) fn all(&self) -> Arc<[Arc<Served>]> {
         self.known.read().expect("no panic while held").list.clone()
     }
 
-    pub(crate) fn by_kind(&self, kind: &str) -> Option<Arc<Served>> {
+    /// The ledgers of a kind, by their numbers; none if it is not served.
+    pub(crate) fn shards(&self, kind: &str) -> Arc<[Arc<Served>]> {
         let known = self.known.read().expect("no panic while held");
-        known.by_kind.get(kind).cloned()
+        known.by_kind.get(kind).cloned().unwrap_or_default()
+    }
+
+    /// A ledger by what wake-ups call it.
+    pub(crate) fn by_subject(&self, subject: &str) -> Option<Arc<Served>> {
+        let (kind, shard) = shards::of_subject(subject)?;
+        self.shards(kind).get(usize::from(shard)).cloned()
+    }
+
+    /// The ledger that a job belongs to, if its kind is served.
+    pub(crate) fn by_key(&self, kind: &str, id: &str) -> Option<Arc<Served>> {
+        let place = self.store.layout_of(kind).place_of(id);
+        self.shards(kind).get(usize::from(place.shard)).cloned()
     }
 
     /// Recognises the name of a job that may be ours. Foreign names, which may come by the
     /// million, cost a scan for colons and one look-up, and no allocation.
-    pub(crate) fn recognise<'a>(&self, name: &'a [u8]) -> Option<(Arc<Served>, &'a str)> {
+    pub(crate) fn recognise<'a>(&self, name: &'a [u8]) -> Option<Recognised<'a>> {
         let mut colons = name.iter().enumerate().filter(|(_, byte)| **byte == b':');
         let third = colons.nth(2)?.0;
         if colons.next().is_some() {
             let name = std::str::from_utf8(name).ok()?;
             let (kind, id) = self.store.names().of_own_trigger(name)?;
-            return Some((self.by_kind(kind)?, id));
+            return self.recognise_job(kind, id);
         }
         let kind = std::str::from_utf8(&name[..third]).ok()?;
-        let served = self.by_kind(kind)?;
-        let id = std::str::from_utf8(&name[third + 1..]).ok()?;
-        (!id.is_empty()).then_some((served, id))
+        let id = &name[third + 1..];
+        self.recognise_job(kind, std::str::from_utf8(id).ok()?)
+    }
+
+    fn recognise_job<'a>(&self, kind: &str, id: &'a str) -> Option<Recognised<'a>> {
+        let shards = self.shards(kind);
+        if shards.is_empty() || id.is_empty() {
+            return None;
+        }
+        let layout = self.store.layout_of(kind);
+        let places = [Some(layout.place_of(id)), layout.old_place_of(id)];
+        let served = |place: Option<Place>| shards.get(usize::from(place?.shard)).cloned();
+        Some(Recognised {
+            ledgers: places.map(served),
+            id,
+        })
     }
 }
 
@@ -164,6 +208,6 @@ impl Served {
         let router = crate::Router::new().route(&format!("{kind}:*"), async || {});
         let terms = SettleTerms::at_once(Default::default());
         let roster = Roster::new(store, Arc::new(router.finish().unwrap()), terms);
-        roster.by_kind(kind).unwrap()
+        roster.shards(kind)[0].clone()
     }
 }

@@ -314,7 +314,7 @@ async fn the_state_of_jobs_and_workers_is_told() {
     let _: i64 = site.command(&["HINCRBY", &stats, "accepted", "-1"]).await;
 
     let _: u64 = site
-        .command(&["HSET", "keyfall:kinds", &site.kind(), "2"])
+        .command(&["HSET", "keyfall:kinds", &site.kind(), "many"])
         .await;
     let diagnosis = site.client.diagnose().await.unwrap();
     assert_eq!(finding(&diagnosis, "kind-shards").severity, Error);

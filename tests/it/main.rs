@@ -115,6 +115,7 @@ mod pulling;
 mod race;
 mod refused;
 mod rerouting;
+mod resharding;
 mod rights;
 mod runs;
 mod scheduling;

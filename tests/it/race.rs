@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use keyfall::embedded::Embedded;
 use keyfall::{
     Client, Handler, IfAbsent, IfPresent, Job, JobState, Json, Outcome, RetryPolicy, Router,
@@ -18,6 +18,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::journal::{Journal, Wanted};
+use crate::runs::eventually;
 use crate::site::{Running, Site, ms};
 
 const WORKERS: usize = 4;
@@ -135,10 +136,26 @@ fn handler(journal: Arc<Journal>) -> impl Handler<(Job, Json<u64>), ()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_happens_at_once_nothing_is_lost_nor_run_after_its_cancel() {
+    race("race", async |_| {}).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_while_the_kind_is_given_other_numbers_of_shards() {
+    race("race-shards", async |site| {
+        for shards in [4, 2, 7, 1, 3] {
+            let resharded = site.client.reshard(&site.kind(), shards).await.unwrap();
+            assert_eq!(resharded.to, shards);
+        }
+    })
+    .await;
+}
+
+/// `amid` is carried out while producers and workers are at it.
+async fn race(app: &str, amid: impl AsyncFnOnce(&Site)) {
     let seed = seed();
     eprintln!("KEYFALL_SEED={seed}");
     let server = Embedded::start().await.unwrap();
-    let site = Site::at(&server.url(), "race").await;
+    let site = Site::at(&server.url(), app).await;
     let journal: Arc<Journal> = Arc::default();
     let policy = RetryPolicy::fixed(ms(20)).unwrap().attempts(4);
     let start = async || {
@@ -166,10 +183,21 @@ async fn whatever_happens_at_once_nothing_is_lost_nor_run_after_its_cancel() {
         producers.push(tokio::spawn(producer.run()));
     }
     // One worker after the other makes way for a new one, as in a deployment.
-    for _ in 0..WORKERS {
-        workers.remove(0).stop().await;
-        workers.push(start().await);
-    }
+    let deploy = async {
+        for _ in 0..WORKERS {
+            workers.remove(0).stop().await;
+            workers.push(start().await);
+        }
+    };
+    let first = async {
+        eventually("the kind is used", async || {
+            let stats = site.stats().await;
+            (stats.accepted > 0).then_some(())
+        })
+        .await;
+        amid(&site).await;
+    };
+    join(deploy, first).await;
     for producer in join_all(producers).await {
         producer.unwrap_or_else(|error| panic!("KEYFALL_SEED={seed}: {error}"));
     }

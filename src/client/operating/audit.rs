@@ -103,6 +103,17 @@ impl Audit<'_> {
 }
 
 impl AuditReport {
+    /// Of two shards of the kind.
+    fn and(mut self, other: Self) -> Self {
+        self.stats = self.stats.plus(&other.stats);
+        self.is_consistent &= other.is_consistent;
+        self.is_known &= other.is_known;
+        self.flawed.extend(other.flawed);
+        self.is_complete &= other.is_complete;
+        self.scanned += other.scanned;
+        self
+    }
+
     /// Whether everything is as it should be: known, balanced, consistent, and without a flaw.
     pub fn is_clean(&self) -> bool {
         self.is_known
@@ -255,15 +266,21 @@ impl<'a> IntoFuture for Audit<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let kind = self.kind?;
-            let auditor = Auditor {
-                client: self.client,
-                ledger: self.client.0.store.ledger(&kind),
-                repair: self.repair,
-                seen: HashSet::new(),
-                flawed: Vec::new(),
-                scanned: 0,
-            };
-            auditor.run().await
+            let shelf = self.client.shelf_now(&kind).await?;
+            let mut reports = Vec::new();
+            for book in shelf.all() {
+                let auditor = Auditor {
+                    client: self.client,
+                    ledger: book.ledger.clone(),
+                    repair: self.repair,
+                    seen: HashSet::new(),
+                    flawed: Vec::new(),
+                    scanned: 0,
+                };
+                reports.push(auditor.run().await?);
+            }
+            let all = reports.into_iter().reduce(AuditReport::and);
+            Ok(all.expect("a kind has a shard"))
         })
     }
 }

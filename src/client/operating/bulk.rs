@@ -2,12 +2,15 @@
 
 use std::collections::HashSet;
 use std::future::IntoFuture;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
 
 use super::listing::letter_name;
 use super::walk::Walk;
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, Pending, Selection, out_of_place};
+use crate::client::{Client, Of, Pending, Selection, Shelf, out_of_place};
 use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
 use crate::prefix::Prefix;
@@ -195,14 +198,44 @@ impl<'a> Errand<'a> {
         for kind in self.client.kinds_of(prefix).await? {
             self.lane = Lane::new();
             self.told.clear();
+            let shelf = self.client.shelf(kind.as_str())?;
             for state in states {
-                self.walk(&kind, state, prefix.of_id()).await?;
+                self.walk_through(&shelf, state, prefix.of_id()).await?;
             }
         }
         Ok(())
     }
 
-    async fn walk(&mut self, kind: &Kind, state: &'static str, of_id: &str) -> Result<()> {
+    /// Walks through the ledgers of a kind. While jobs are moved, through those that they leave
+    /// first: what was under way by then has arrived before the others are walked through.
+    async fn walk_through(
+        &mut self,
+        shelf: &Shelf,
+        state: &'static str,
+        of_id: &str,
+    ) -> Result<()> {
+        for book in shelf.before() {
+            self.walk(&book.ledger, state, of_id, shelf.is_moving())
+                .await?;
+        }
+        for book in shelf.before() {
+            let until = self.client.deadline();
+            book.ledger.push_on(shelf.layout, until).await?;
+        }
+        for book in shelf.books() {
+            self.walk(&book.ledger, state, of_id, shelf.is_moving())
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn walk(
+        &mut self,
+        ledger: &Arc<Ledger>,
+        state: &'static str,
+        of_id: &str,
+        is_moving: bool,
+    ) -> Result<()> {
         let sought = Sought {
             // What moves later, and what dies meanwhile, is left behind; and of several letters
             // of one name the latest comes first.
@@ -210,17 +243,22 @@ impl<'a> Errand<'a> {
             records: matches!(self.deed, Deed::Requeue) && !self.dry_run,
             ..Sought::all_of(state, of_id)
         };
-        let mut walk = Walk::through(self.client, kind, sought).await?;
+        let mut walk = Walk::through(self.client, ledger, sought).await?;
         while let Some(slice) = walk.next().await? {
             let mut matched = self.matching(slice);
             if matches!(self.deed, Deed::Requeue) {
                 // The latest letter of a name comes first; those before it stay.
                 matched.retain(|seen| self.told.insert(id_of(&seen.member).to_owned()));
+            } else if is_moving {
+                // Whoever was met is not met again where it was moved to.
+                matched.retain(|seen| self.told.insert(seen.member.clone()));
             }
             self.report.matched += matched.len() as u64;
             if self.dry_run && state == "leased" {
                 self.told
                     .extend(matched.into_iter().map(|seen| seen.member));
+            } else if !self.dry_run && is_moving {
+                self.carry_out_each(ledger.kind(), matched).await?;
             } else if !self.dry_run && !matched.is_empty() {
                 self.carry_out(&walk.ledger, matched).await?;
             }
@@ -239,6 +277,50 @@ impl<'a> Errand<'a> {
             _ => true,
         };
         slice.items.into_iter().filter(fits).collect()
+    }
+
+    /// Sends a page of them job by job, to wherever each is by then, and counts the answers.
+    async fn carry_out_each(&mut self, kind: &Kind, seen: Vec<Seen>) -> Result<()> {
+        let (client, deed, until) = (self.client, self.deed, self.client.deadline());
+        let change = async |id: &str, when, step| {
+            let key = kind.key(id).ok()?;
+            let change = Change {
+                key: key.clone(),
+                when,
+                step,
+            };
+            let asked = client.ask(&key, Of::Job, change, until, |book| &book.changes);
+            Some(asked.await)
+        };
+        let answers = seen.into_iter().map(async |seen| match deed {
+            Deed::Cancel => {
+                let key = kind.key(&seen.member).ok()?;
+                let asked = client.ask(&key, Of::Job, key.clone(), until, |book| &book.cancels);
+                Some(asked.await)
+            }
+            Deed::FireNow => change(&seen.member, NOW, "fired").await,
+            Deed::PostponeTo(when) => change(&seen.member, when, "postponed").await,
+            Deed::PostponeBy(delay) => change(&seen.member, When::By(delay), "postponed").await,
+            Deed::Requeue => {
+                let revival = revival(kind, seen)?;
+                let key = revival.key.clone();
+                let asked = client.ask(&key, Of::Job, revival, until, |book| &book.requeues);
+                Some(asked.await)
+            }
+            Deed::Discard => {
+                let discard = discard(kind, &seen)?;
+                let key = discard.key.clone();
+                let asked = client.ask(&key, Of::Letters, discard, until, |book| &book.discards);
+                Some(asked.await)
+            }
+        });
+        for answered in join_all(answers).await {
+            match answered.transpose()? {
+                Some(answered) => self.report.count(self.deed, answered.answer)?,
+                None => self.report.skipped += 1,
+            }
+        }
+        Ok(())
     }
 
     /// Sends a page of them as one numbered call, and counts the answers.

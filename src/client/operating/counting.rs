@@ -1,10 +1,12 @@
 //! How many jobs there are in each state.
 
+use std::sync::Arc;
+
 use super::walk::Walk;
 use crate::client::{Client, Selection};
 use crate::error::Result;
 use crate::key::Kind;
-use crate::store::Sought;
+use crate::store::{Ledger, Sought};
 
 /// How many jobs are in each state; from [`Client::count`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,19 +57,30 @@ impl Selection<'_> {
 
 impl Counts {
     async fn add(&mut self, client: &Client, kind: &Kind, of_id: &str) -> Result<()> {
+        for book in client.shelf(kind.as_str())?.all() {
+            self.add_ledger(client, &book.ledger, of_id).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_ledger(
+        &mut self,
+        client: &Client,
+        ledger: &Arc<Ledger>,
+        of_id: &str,
+    ) -> Result<()> {
         if of_id.is_empty() {
-            let ledger = client.0.store.ledger(kind);
             let tally = ledger.tally(client.deadline()).await?;
             self.pending += tally.pending;
             self.overdue += tally.overdue;
             self.dead += tally.dead;
         } else {
-            let (pending, overdue) = count(client, kind, "pending", of_id).await?;
+            let (pending, overdue) = count(client, ledger, "pending", of_id).await?;
             self.pending += pending;
             self.overdue += overdue;
-            self.dead += count(client, kind, "dead", of_id).await?.0;
+            self.dead += count(client, ledger, "dead", of_id).await?.0;
         }
-        let (leased, lapsed) = count(client, kind, "leased", of_id).await?;
+        let (leased, lapsed) = count(client, ledger, "leased", of_id).await?;
         self.running += leased - lapsed;
         self.lapsed += lapsed;
         Ok(())
@@ -77,11 +90,11 @@ impl Counts {
 /// How many there are, and how many of them are past their time.
 async fn count(
     client: &Client,
-    kind: &Kind,
+    ledger: &Arc<Ledger>,
     state: &'static str,
     of_id: &str,
 ) -> Result<(u64, u64)> {
-    let mut walk = Walk::through(client, kind, Sought::all_of(state, of_id)).await?;
+    let mut walk = Walk::through(client, ledger, Sought::all_of(state, of_id)).await?;
     let (mut all, mut past) = (0, 0);
     while let Some(slice) = walk.next().await? {
         let now = slice.now.floor_ms();

@@ -13,7 +13,7 @@ use crate::client::{Client, Pending, Selection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Source;
 use crate::key::{IntoJobKey, JobKey, Kind};
-use crate::store::{Lane, Line};
+use crate::store::{Lane, Ledger, Line};
 use crate::time::UnixMs;
 
 /// The most entries that a history keeps.
@@ -132,6 +132,8 @@ what! {
     Deleted = "deleted",
     /// It came back from a backup.
     Restored = "restored",
+    /// It came from another shard of its kind, which was resharded.
+    Moved = "moved",
     /// An audit mended something.
     Repaired = "repaired",
     /// The kind was paused.
@@ -283,8 +285,10 @@ impl<'a> IntoFuture for KeepHistory<'a> {
             let until = client.deadline();
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
-                let ledger = client.0.store.ledger(kind);
-                ledger.keep(&mut Lane::new(), self.entries, until).await?;
+                for book in client.shelf(kind.as_str())?.all() {
+                    let ledger = &book.ledger;
+                    ledger.keep(&mut Lane::new(), self.entries, until).await?;
+                }
             }
             Ok(kinds)
         })
@@ -298,8 +302,8 @@ impl Client {
     /// If the kind is not valid or Redis does not answer in time.
     pub async fn history_kept(&self, kind: &str) -> Result<u64> {
         let kind = Kind::parse(kind)?;
-        let book = self.book_of(&kind);
-        book.ledger.kept(self.deadline()).await
+        let shelf = self.shelf(kind.as_str())?;
+        shelf.books()[0].ledger.kept(self.deadline()).await
     }
 
     /// What the history tells of a job, of all that had its name, the oldest first.
@@ -313,8 +317,20 @@ impl Client {
 
     /// Pages through the history, the newest first, for a job.
     pub(super) async fn told_of(&self, key: &JobKey) -> Result<Told> {
-        let book = self.book(key)?;
-        let ledger = &book.ledger;
+        let kind = Kind::parse(key.kind())?;
+        let shelf = self.shelf_now(&kind).await?;
+        let mut told = self.told_by(&shelf.book(key.id()).ledger, key).await?;
+        if let Some(old) = shelf.old_book(key.id()) {
+            let before = self.told_by(&old.ledger, key).await?;
+            told.happenings.extend(before.happenings);
+            told.happenings.sort_by_key(|it| it.at);
+            told.reaches = told.reaches.min(before.reaches);
+        }
+        Ok(told)
+    }
+
+    /// Pages through the history of one ledger.
+    async fn told_by(&self, ledger: &Ledger, key: &JobKey) -> Result<Told> {
         let mut told = Told {
             kept: 0,
             reaches: None,
@@ -328,10 +344,8 @@ impl Client {
             let lines = lines.map(|line| Happening::of(ledger.kind(), line));
             told.happenings.extend(lines);
             let Some(next) = page.next else {
-                let first = self
-                    .0
-                    .store
-                    .first_of_history(ledger.kind(), self.deadline());
+                let stream = ledger.stream();
+                let first = self.0.store.first_of_history(&stream, self.deadline());
                 before = first.await?.unwrap_or_default();
                 break;
             };

@@ -92,21 +92,23 @@ impl Client {
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
         let mut unrouted = Vec::new();
         for kind in kinds {
-            let ledger = self.0.store.ledger(&kind);
             let coverage = |one: &Takes| one.coverage(kind.as_str());
-            let jobs = if takes.iter().all(|one| coverage(one) == Coverage::None) {
-                ledger.tally(until).await?.pending
-            } else if takes
-                .iter()
-                .any(|one| matches!(coverage(one), Coverage::Whole(_)))
-            {
+            let is_whole = |one: &Takes| matches!(coverage(one), Coverage::Whole(_));
+            if takes.iter().any(is_whole) {
                 continue;
-            } else {
-                let sweep = ledger.sweep(OVERDUE, (0, 0), BATCH, until).await?;
-                let keys = sweep.overdue.iter().filter_map(|id| kind.key(id).ok());
-                let unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
-                keys.filter(unrouted).count() as u64
-            };
+            }
+            let has_none = takes.iter().all(|one| coverage(one) == Coverage::None);
+            let mut jobs = 0;
+            for book in self.shelf(kind.as_str())?.all() {
+                jobs += if has_none {
+                    book.ledger.tally(until).await?.pending
+                } else {
+                    let sweep = book.ledger.sweep(OVERDUE, (0, 0), BATCH, until).await?;
+                    let keys = sweep.overdue.iter().filter_map(|id| kind.key(id).ok());
+                    let unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
+                    keys.filter(unrouted).count() as u64
+                };
+            }
             if jobs > 0 {
                 unrouted.push(Unrouted { kind, jobs });
             }

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::client::due::{NOW, after, at};
-use crate::client::{Book, Client, JobView, Pending, out_of_place};
+use crate::client::{Client, JobView, Of, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Discard, Found, Letter, Revival, When, Word};
@@ -51,12 +51,8 @@ impl Client {
     /// If the key is not valid, Redis does not answer in time, or a record is damaged.
     pub async fn dead_letters(&self, key: impl IntoJobKey) -> Result<Vec<JobView>> {
         let key = key.into_job_key()?;
-        let book = self.book(&key)?;
         let until = self.deadline();
-        let letters = book
-            .ledger
-            .letters(key.id(), None, FOUND_BY_NAME, until)
-            .await?;
+        let letters = self.letters(&key, None, FOUND_BY_NAME, until).await?;
         letters
             .into_iter()
             .map(|letter| JobView::of_letter(key.clone(), letter))
@@ -136,11 +132,10 @@ impl<'a> IntoFuture for Requeue<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let (key, when) = (self.key?, self.when?);
-            let book = self.client.book(&key)?;
             let until = self.client.deadline();
-            let Some(letter) = find(&book, &key, self.letter, until).await? else {
+            let Some(letter) = find(self.client, &key, self.letter, until).await? else {
                 // What is there already was perhaps requeued by somebody else.
-                let is_there = self.letter.is_none() && is_there(&book, &key, until).await?;
+                let is_there = self.letter.is_none() && is_there(self.client, &key, until).await?;
                 return Ok(if is_there {
                     Requeued::Present
                 } else {
@@ -149,7 +144,10 @@ impl<'a> IntoFuture for Requeue<'a> {
             };
             let revival = Revival::of(key.clone(), &letter, when)
                 .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
-            let answered = book.requeues.send(revival, until).await?;
+            let answered = self
+                .client
+                .ask(&key, Of::Job, revival, until, |book| &book.requeues)
+                .await?;
             match answered.answer {
                 Word::Requeued(due) => Ok(Requeued::Requeued(due.to_system())),
                 Word::Present => Ok(Requeued::Present),
@@ -168,16 +166,22 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let key = self.key?;
-            let book = self.client.book(&key)?;
             let until = self.client.deadline();
             let letter = match self.letter {
                 Some(number) => number,
-                None => match find(&book, &key, None, until).await? {
+                None => match find(self.client, &key, None, until).await? {
                     Some(letter) => letter.number,
                     None => return Ok(false),
                 },
             };
-            let answered = book.discards.send(Discard { key, letter }, until).await?;
+            let discard = Discard {
+                key: key.clone(),
+                letter,
+            };
+            let answered = self
+                .client
+                .ask(&key, Of::Letters, discard, until, |book| &book.discards)
+                .await?;
             match answered.answer {
                 Word::Deleted => Ok(true),
                 // Somebody else took it. The one before it was not meant.
@@ -189,8 +193,8 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
 }
 
 /// Whether a job of this name is pending or running.
-async fn is_there(book: &Book, key: &JobKey, until: Instant) -> Result<bool> {
-    let found = book.ledger.get(key.id(), until).await?;
+async fn is_there(client: &Client, key: &JobKey, until: Instant) -> Result<bool> {
+    let found = client.find(key, until).await?;
     Ok(matches!(
         found,
         Found::Pending { .. } | Found::Leased { .. }
@@ -199,11 +203,11 @@ async fn is_there(book: &Book, key: &JobKey, until: Instant) -> Result<bool> {
 
 /// The letter with this number, or the latest.
 async fn find(
-    book: &Book,
+    client: &Client,
     key: &JobKey,
     number: Option<u64>,
     until: Instant,
 ) -> Result<Option<Letter>> {
-    let letters = book.ledger.letters(key.id(), number, 1, until).await?;
+    let letters = client.letters(key, number, 1, until).await?;
     Ok(letters.into_iter().next())
 }

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::future::IntoFuture;
 use std::str::FromStr;
+use std::time::Instant;
 
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, JobState, JobView, Pending, Selection};
+use crate::client::{Client, JobState, JobView, Pending, Selection, Shelf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::settings::BATCH;
-use crate::store::{Found, Position, Seen, Slice, Sought};
+use crate::store::{Found, Ledger, Position, Seen, Slice, Sought};
 use crate::time::UnixUs;
 
 /// How many jobs a page has unless it is told otherwise, and at the most.
@@ -141,7 +143,7 @@ impl List<'_> {
         let mut page = Page::default();
         let (mut bytes, mut calls) = (0, 0);
         for kind in kinds {
-            let ledger = client.0.store.ledger(&kind);
+            let shelf = client.shelf(kind.as_str())?;
             loop {
                 let room = self.limit - page.len();
                 if room == 0 || bytes >= PAGE_BYTES || calls == CALLS {
@@ -158,15 +160,15 @@ impl List<'_> {
                     after: position.take(),
                     ..Sought::all_of(word(self.state), prefix.of_id())
                 };
-                let slice = ledger.list(&sought, until).await?;
+                let seen = list_all(&shelf, sought, until).await?;
                 calls += 1;
-                position = slice.next.clone();
-                bytes += slice
+                position = seen.next;
+                bytes += seen
                     .items
                     .iter()
-                    .map(|seen| seen.record.len())
+                    .map(|(_, seen)| seen.record.len())
                     .sum::<usize>();
-                page.take_in(&kind, self.state, slice);
+                page.take_in(&kind, self.state, seen.items);
                 if position.is_none() {
                     break;
                 }
@@ -174,6 +176,70 @@ impl List<'_> {
         }
         Ok(page)
     }
+}
+
+/// A part of what is in one state, from all ledgers of a kind.
+struct Merged {
+    /// In order, each with the time at which it was read.
+    items: Vec<(UnixUs, Seen)>,
+    /// Where the next part begins.
+    next: Option<Position>,
+}
+
+/// Reads the ledgers of a kind as if they were one. Positions are by score and name, so that one
+/// holds for each of them.
+async fn list_all(shelf: &Shelf, sought: Sought, until: Instant) -> Result<Merged> {
+    let limit = sought.limit;
+    let ledgers: Vec<&Ledger> = shelf.all().map(|book| &*book.ledger).collect();
+    let one = Sought {
+        // What comes last of it is read again, unless it is the share of this ledger.
+        limit: match ledgers.len() {
+            1 => sought.limit,
+            many => (2 * sought.limit / many).clamp(8.min(sought.limit), sought.limit),
+        },
+        ..sought
+    };
+    let slices = ledgers.iter().map(|ledger| ledger.list(&one, until));
+    let slices: Vec<Slice> = try_join_all(slices).await?;
+    if let [_] = &slices[..] {
+        let slice = slices.into_iter().next().expect("it is one");
+        let items = slice.items.into_iter().map(|seen| (slice.now, seen));
+        return Ok(Merged {
+            items: items.collect(),
+            next: slice.next,
+        });
+    }
+    // Beyond where one of them was left there may be more of it.
+    let end = slices
+        .iter()
+        .filter_map(|slice| slice.next.clone())
+        .min_by(|one, other| {
+            order(one)
+                .partial_cmp(&order(other))
+                .expect("no score is NaN")
+        });
+    let with_time = |slice: Slice| slice.items.into_iter().map(move |seen| (slice.now, seen));
+    let mut items: Vec<_> = slices.into_iter().flat_map(with_time).collect();
+    items.sort_by(|(_, one), (_, other)| {
+        (one.score, &one.member).cmp(&(other.score, &other.member))
+    });
+    if let Some(end) = &end {
+        let (score, member) = order(end);
+        items.retain(|(_, seen)| (seen.score.0 as f64, seen.member.as_str()) <= (score, member));
+    }
+    let mut next = end;
+    if items.len() > limit {
+        items.truncate(limit);
+        next = items
+            .last()
+            .map(|(_, seen)| (seen.score.to_string(), seen.member.clone()));
+    }
+    Ok(Merged { items, next })
+}
+
+/// By which positions are in order.
+fn order((score, member): &Position) -> (f64, &str) {
+    (score.parse().unwrap_or(f64::INFINITY), member)
 }
 
 /// Which kind comes first, and where it begins.
@@ -218,9 +284,8 @@ impl Page {
         self.jobs.len() + self.damaged.len()
     }
 
-    fn take_in(&mut self, kind: &Kind, state: JobState, slice: Slice) {
-        let now = slice.now;
-        for seen in slice.items {
+    fn take_in(&mut self, kind: &Kind, state: JobState, items: Vec<(UnixUs, Seen)>) {
+        for (now, seen) in items {
             let name = format!("{kind}:{}", seen.member);
             match view(kind, state, now, seen) {
                 Ok(Some(view)) if state != JobState::Retrying || view.state() == state => {

@@ -11,6 +11,8 @@ pub(super) mod instances;
 pub(super) mod letters;
 pub(super) mod listing;
 pub(super) mod pausing;
+#[cfg(feature = "worker")]
+pub(super) mod resharding;
 pub(super) mod restoring;
 pub(super) mod selection;
 pub(super) mod stats;

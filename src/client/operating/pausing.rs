@@ -69,8 +69,9 @@ impl Client {
         let rules = self.0.store.pause_rules(until).await?;
         let kinds = self.kinds().await?;
         let since = try_join_all(kinds.iter().map(async |kind| {
-            let ledger = self.0.store.ledger(kind);
-            ledger.paused_since(until).await
+            // Those of one kind are paused one after the other, the first one last.
+            let shelf = self.shelf(kind.as_str())?;
+            shelf.books()[0].ledger.paused_since(until).await
         }));
         let since = since.await?;
         let told = |(kind, since): (Kind, Option<UnixMs>)| Some((kind, since?.to_system()));
@@ -129,8 +130,11 @@ impl<'a> IntoFuture for Pause<'a> {
             client.0.store.add_pause_rule(&prefix, until).await?;
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
-                let ledger = client.0.store.ledger(kind);
-                ledger.pause(&mut Lane::new(), until).await?;
+                let shelf = client.shelf(kind.as_str())?;
+                let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
+                for ledger in ledgers.into_iter().rev() {
+                    ledger.pause(&mut Lane::new(), until).await?;
+                }
             }
             Ok(kinds)
         })
@@ -151,8 +155,11 @@ impl<'a> IntoFuture for Resume<'a> {
             client.0.store.remove_pause_rules(&prefix, until).await?;
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
-                let ledger = client.0.store.ledger(kind);
-                ledger.resume(&mut Lane::new(), until).await?;
+                let shelf = client.shelf(kind.as_str())?;
+                let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
+                for ledger in ledgers.into_iter().rev() {
+                    ledger.resume(&mut Lane::new(), until).await?;
+                }
             }
             Ok(kinds)
         })

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::client::due::at;
 use crate::client::producing::new_job::check_payload;
-use crate::client::{Client, JobState, JobView, out_of_place};
+use crate::client::{Client, JobState, JobView, Of, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
@@ -232,11 +232,18 @@ impl Client {
     /// time or is full.
     pub async fn restore(&self, job: KeptJob) -> Result<Restored> {
         let kept = job.into_kept(self.settings().payload_limit)?;
-        let book = self.book(&kept.key)?;
+        let key = kept.key.clone();
+        let of = match kept.what {
+            KeptAs::Pending { .. } => Of::Job,
+            KeptAs::Dead => Of::Letters,
+        };
+        let shelf = self.shelf(key.kind())?;
         let until = self.deadline();
-        self.register(&book, until).await?;
-        let answered = book.restores.send(kept, until).await?;
-        self.register_again(&book, slice::from_ref(&answered), until)
+        self.register(&shelf, until).await?;
+        let answered = self
+            .ask(&key, of, kept, until, |book| &book.restores)
+            .await?;
+        self.register_again(&shelf, slice::from_ref(&answered), until)
             .await?;
         match answered.answer {
             Word::Created(due) | Word::First(due) => Ok(Restored::Pending(due.to_system())),

@@ -7,7 +7,8 @@ use crate::store::Tally;
 /// How many jobs of a kind are in each state, and what became of the others.
 ///
 /// Read in one step, so the counters [balance](Stats::is_balanced):
-/// accepted + requeued = pending + leased + successors + done + cancelled + replaced + buried.
+/// accepted + requeued + moved in = pending + leased + successors + done + cancelled + replaced +
+/// buried + moved out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -51,6 +52,14 @@ pub struct Stats {
     pub returned: u64,
     /// Leases that lapsed and were taken over.
     pub lapsed: u64,
+    /// Jobs that came from another shard of the kind, when it was resharded.
+    pub moved_in: u64,
+    /// Jobs that left for another shard.
+    pub moved_out: u64,
+    /// Dead letters that came from another shard.
+    pub letters_in: u64,
+    /// Dead letters that left for another shard.
+    pub letters_out: u64,
 }
 
 impl Stats {
@@ -62,17 +71,55 @@ impl Stats {
     /// How many more jobs came than are present or accounted for; negative if fewer did. Zero,
     /// unless somebody writes to the ledger who does not keep its books.
     pub fn difference(&self) -> i64 {
-        let came = self.accepted + self.requeued;
+        let came = self.accepted + self.requeued + self.moved_in;
         let present = self.pending + self.leased + self.successors;
-        let left = self.done + self.cancelled + self.replaced + self.buried;
+        let left = self.done + self.cancelled + self.replaced + self.buried + self.moved_out;
         came.wrapping_sub(present + left).cast_signed()
     }
 
     /// How many more dead letters came than are present or accounted for; negative if fewer
     /// did.
     pub fn letters_difference(&self) -> i64 {
-        let left = self.dead + self.requeued + self.deleted + self.trimmed;
-        self.buried.wrapping_sub(left).cast_signed()
+        let came = self.buried + self.letters_in;
+        let left = self.dead + self.requeued + self.deleted + self.trimmed + self.letters_out;
+        came.wrapping_sub(left).cast_signed()
+    }
+
+    /// Of all shards of a kind.
+    pub(crate) fn sum(tallies: impl IntoIterator<Item = Tally>) -> Self {
+        let shards = tallies.into_iter().map(Stats::from);
+        shards
+            .reduce(|one, other| one.plus(&other))
+            .unwrap_or_default()
+    }
+
+    pub(super) fn plus(&self, other: &Stats) -> Stats {
+        Stats {
+            pending: self.pending + other.pending,
+            overdue: self.overdue + other.overdue,
+            overdue_for: self.overdue_for.max(other.overdue_for),
+            leased: self.leased + other.leased,
+            successors: self.successors + other.successors,
+            dead: self.dead + other.dead,
+            paused: self.paused || other.paused,
+            accepted: self.accepted + other.accepted,
+            requeued: self.requeued + other.requeued,
+            done: self.done + other.done,
+            cancelled: self.cancelled + other.cancelled,
+            replaced: self.replaced + other.replaced,
+            buried: self.buried + other.buried,
+            deleted: self.deleted + other.deleted,
+            trimmed: self.trimmed + other.trimmed,
+            failed: self.failed + other.failed,
+            again: self.again + other.again,
+            snoozed: self.snoozed + other.snoozed,
+            returned: self.returned + other.returned,
+            lapsed: self.lapsed + other.lapsed,
+            moved_in: self.moved_in + other.moved_in,
+            moved_out: self.moved_out + other.moved_out,
+            letters_in: self.letters_in + other.letters_in,
+            letters_out: self.letters_out + other.letters_out,
+        }
     }
 }
 
@@ -100,6 +147,10 @@ impl From<Tally> for Stats {
             snoozed: counter("snoozed"),
             returned: counter("returned"),
             lapsed: counter("lapsed"),
+            moved_in: counter("moved_in"),
+            moved_out: counter("moved_out"),
+            letters_in: counter("letters_in"),
+            letters_out: counter("letters_out"),
         }
     }
 }

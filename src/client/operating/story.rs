@@ -6,7 +6,7 @@ use super::history::{Happening, Told, What, span};
 use crate::client::{Client, JobState, JobView};
 use crate::error::Result;
 use crate::instance::Description;
-use crate::key::{IntoJobKey, JobKey, Kind};
+use crate::key::{IntoJobKey, JobKey};
 use crate::settings::SILENCE;
 use crate::store::{Alive, PlainKey};
 use crate::time::UnixMs;
@@ -245,9 +245,9 @@ impl Client {
             }
         }
         let is_due = waits.is_empty() || job.state() == JobState::Lapsed;
-        let kind = Kind::parse(key.kind())?;
         let until = self.deadline();
-        let since = self.0.store.ledger(&kind).paused_since(until).await?;
+        let shelf = self.shelf(key.kind())?;
+        let since = shelf.book(key.id()).ledger.paused_since(until).await?;
         if let Some(since) = since {
             let rules = self.0.store.pause_rules(until).await?.into_iter();
             let covers = |(rule, _): &(String, _)| key.as_str().starts_with(rule.as_str());

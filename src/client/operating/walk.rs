@@ -1,10 +1,9 @@
-//! Going through the jobs of one kind, a page at a time, to an end.
+//! Going through the jobs of one ledger, a page at a time, to an end.
 
 use std::sync::Arc;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::key::Kind;
 use crate::store::{Ledger, Slice, Sought};
 
 /// A walk ends even if jobs come faster than it goes: with the last job of those that were
@@ -24,10 +23,9 @@ impl<'a> Walk<'a> {
     /// Through what `sought` says, from its beginning.
     pub(crate) async fn through(
         client: &'a Client,
-        kind: &Kind,
+        ledger: &Arc<Ledger>,
         mut sought: Sought,
     ) -> Result<Self> {
-        let ledger = client.0.store.ledger(kind);
         let (size, last) = ledger.extent(sought.state, client.deadline()).await?;
         // Whoever goes down leaves behind what comes later; a lease that is renewed moves up.
         if !sought.down && sought.state != "leased" {
@@ -35,7 +33,7 @@ impl<'a> Walk<'a> {
         }
         Ok(Walk {
             client,
-            ledger,
+            ledger: ledger.clone(),
             sought,
             left: size * PATIENCE,
         })

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::new_job::{check_payload, to_json};
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, Pending, out_of_place};
+use crate::client::{Client, Of, Pending, out_of_place};
 use crate::error::Result;
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Answered, Change, Update, When, Word};
@@ -120,15 +120,23 @@ impl Client {
     /// If the key is not valid or Redis does not answer in time.
     pub async fn cancel(&self, key: impl IntoJobKey) -> Result<Cancelled> {
         let key = key.into_job_key()?;
-        let book = self.book(&key)?;
-        let answered = book.cancels.send(key, self.deadline()).await?;
+        let until = self.deadline();
+        let answered = self
+            .ask(&key, Of::Job, key.clone(), until, |book| &book.cancels)
+            .await?;
         Cancelled::from_answer(answered)
     }
 
     async fn change(&self, key: JobKey, when: When, step: &'static str) -> Result<Rescheduled> {
-        let book = self.book(&key)?;
-        let change = Change { key, when, step };
-        let answered = book.changes.send(change, self.deadline()).await?;
+        let until = self.deadline();
+        let change = Change {
+            key: key.clone(),
+            when,
+            step,
+        };
+        let answered = self
+            .ask(&key, Of::Job, change, until, |book| &book.changes)
+            .await?;
         Ok(match answered.answer {
             Word::Moved(due) => Rescheduled::Moved(due.to_system()),
             Word::SuccessorMoved(due) => Rescheduled::SuccessorMoved(due.to_system()),
@@ -140,9 +148,14 @@ impl Client {
 
     async fn update(&self, key: JobKey, payload: Bytes) -> Result<Updated> {
         check_payload(&key, &payload, self.settings().payload_limit)?;
-        let book = self.book(&key)?;
-        let update = Update { key, payload };
-        let answered = book.updates.send(update, self.deadline()).await?;
+        let until = self.deadline();
+        let update = Update {
+            key: key.clone(),
+            payload,
+        };
+        let answered = self
+            .ask(&key, Of::Job, update, until, |book| &book.updates)
+            .await?;
         Ok(match answered.answer {
             Word::Updated(due) => Updated::Updated(due.to_system()),
             Word::SuccessorMoved(due) => Updated::SuccessorUpdated(due.to_system()),

@@ -1,6 +1,6 @@
 //! Many jobs in one call.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout_at;
 
 use crate::client::outbox::Operation;
-use crate::client::{Book, Client, NewJob, Scheduled};
+use crate::client::{Book, Client, NewJob, Scheduled, Shelf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
 use crate::store::{Answered, Lane, Placement, Word};
@@ -40,11 +40,20 @@ struct Batch {
 
 /// Batches of one ledger that are sent one after the other.
 struct Convoy {
+    shelf: Arc<Shelf>,
     book: Arc<Book>,
     batches: Vec<Batch>,
 }
 
 type Answers = Vec<Result<Option<Scheduled>>>;
+
+/// The jobs of one call, by how they travel.
+struct Sorted {
+    answers: Answers,
+    convoys: Vec<Convoy>,
+    /// One by one, each with its place in the caller's list.
+    singles: Vec<(usize, Placement)>,
+}
 
 impl Client {
     /// Schedules many jobs, of whatever kinds, and answers one by one, in their order: where
@@ -79,54 +88,76 @@ impl Client {
         &self,
         jobs: impl IntoIterator<Item = NewJob>,
     ) -> impl Future<Output = Vec<Result<Option<Scheduled>>>> + Send {
-        let (answers, convoys) = self.sort(jobs);
-        self.send_all(answers, convoys)
+        let Sorted {
+            answers,
+            convoys,
+            singles,
+        } = self.sort(jobs);
+        self.send_all(answers, convoys, singles)
     }
 
-    /// Sorts jobs into batches, ledger by ledger. Those that are not valid have their answer.
-    fn sort(&self, jobs: impl IntoIterator<Item = NewJob>) -> (Answers, Vec<Convoy>) {
+    /// Sorts jobs into batches, ledger by ledger. Those that are not valid have their answer; those
+    /// whose kind is being resharded go one by one.
+    fn sort(&self, jobs: impl IntoIterator<Item = NewJob>) -> Sorted {
         let limit = self.settings().payload_limit;
         let jobs = jobs.into_iter();
         let mut answers: Answers = Vec::with_capacity(jobs.size_hint().0);
         let mut ledgers: Vec<Convoy> = Vec::new();
-        let mut by_kind: HashMap<String, usize> = HashMap::new();
+        let mut by_ledger: HashMap<(String, u16), usize> = HashMap::new();
+        let mut singles = Vec::new();
         for job in jobs {
             let placed = job.into_placement(limit);
-            let placed = placed.and_then(|item| Ok((self.book(&item.key)?, item)));
-            let (book, item) = match placed {
+            let placed = placed.and_then(|item| Ok((self.shelf(item.key.kind())?, item)));
+            let (shelf, item) = match placed {
                 Ok(valid) => valid,
                 Err(error) => {
                     answers.push(Err(error));
                     continue;
                 }
             };
-            let at = match by_kind.get(item.key.kind()) {
-                Some(at) => *at,
-                None => {
-                    by_kind.insert(item.key.kind().to_owned(), ledgers.len());
-                    ledgers.push(Convoy {
-                        book,
-                        batches: Vec::new(),
-                    });
-                    ledgers.len() - 1
-                }
-            };
+            if shelf.is_moving() {
+                singles.push((answers.len(), item));
+                answers.push(Ok(None));
+                continue;
+            }
+            let book = shelf.book(item.key.id());
+            let ledger = (item.key.kind().to_owned(), book.ledger.place().shard);
+            let at = *by_ledger.entry(ledger).or_insert_with(|| {
+                ledgers.push(Convoy {
+                    book: book.clone(),
+                    shelf: shelf.clone(),
+                    batches: Vec::new(),
+                });
+                ledgers.len() - 1
+            });
             add(&mut ledgers[at].batches, item, answers.len());
             // Until the batch is answered.
             answers.push(Ok(None));
         }
-        let convoys = ledgers.into_iter().flat_map(Convoy::split).collect();
-        (answers, convoys)
+        Sorted {
+            convoys: ledgers.into_iter().flat_map(Convoy::split).collect(),
+            answers,
+            singles,
+        }
     }
 
-    async fn send_all(&self, mut answers: Answers, convoys: Vec<Convoy>) -> Answers {
+    async fn send_all(
+        &self,
+        mut answers: Answers,
+        convoys: Vec<Convoy>,
+        mut singles: Vec<(usize, Placement)>,
+    ) -> Answers {
         let gave_up = &OnceLock::new();
         let mut sent = stream::iter(convoys)
             .map(|convoy| self.send_convoy(convoy, gave_up))
             .buffer_unordered(LANES);
         while let Some(batches) = sent.next().await {
-            for (places, answered) in batches {
+            for (Batch { items, places, .. }, answered) in batches {
                 match answered {
+                    // The kind goes by another layout: none of them was carried out.
+                    Ok(answered) if answered.iter().any(|it| it.answer == Word::Stale) => {
+                        singles.extend(places.into_iter().zip(items));
+                    }
                     Ok(answered) => {
                         for (place, answered) in places.into_iter().zip(answered) {
                             answers[place] = read(answered);
@@ -140,21 +171,53 @@ impl Client {
                 }
             }
         }
+        // The same key twice counts as two calls in order.
+        let mut by_key: BTreeMap<String, Vec<(usize, Placement)>> = BTreeMap::new();
+        for (place, item) in singles {
+            let key = item.key.as_str().to_owned();
+            by_key.entry(key).or_default().push((place, item));
+        }
+        let mut sent = stream::iter(by_key.into_values())
+            .map(|items| self.send_in_order(items))
+            .buffer_unordered(BATCH);
+        while let Some(answered) = sent.next().await {
+            for (place, answered) in answered {
+                answers[place] = answered.and_then(read);
+            }
+        }
         answers
+    }
+
+    async fn send_in_order(
+        &self,
+        items: Vec<(usize, Placement)>,
+    ) -> Vec<(usize, Result<Answered>)> {
+        let mut answered = Vec::with_capacity(items.len());
+        for (place, item) in items {
+            answered.push((place, self.place_job(item, self.deadline()).await));
+        }
+        answered
     }
 
     async fn send_convoy(
         &self,
         convoy: Convoy,
         gave_up: &OnceLock<Error>,
-    ) -> Vec<(Vec<usize>, Result<Vec<Answered>>)> {
-        let Convoy { book, batches } = convoy;
+    ) -> Vec<(Batch, Result<Vec<Answered>>)> {
+        let Convoy {
+            shelf,
+            book,
+            batches,
+        } = convoy;
         let mut turn = None;
         let mut sent = Vec::with_capacity(batches.len());
-        for Batch { items, places, .. } in batches {
+        for batch in batches {
             let answered = match gave_up.get() {
                 Some(error) => Err(error.duplicate()),
-                None => self.send_batch(&book, &mut turn, &items).await,
+                None => {
+                    self.send_batch(&shelf, &book, &mut turn, &batch.items)
+                        .await
+                }
             };
             if let Err(error) = &answered
                 && matches!(
@@ -168,26 +231,27 @@ impl Client {
                     Error::new(ErrorKind::Unavailable, why)
                 });
             }
-            sent.push((places, answered));
+            sent.push((batch, answered));
         }
         sent
     }
 
     async fn send_batch<'a>(
         &self,
+        shelf: &Arc<Shelf>,
         book: &'a Arc<Book>,
         turn: &mut Option<Turn<'a>>,
         items: &[Placement],
     ) -> Result<Vec<Answered>> {
         let until = self.deadline();
-        self.register(book, until).await?;
+        self.register(shelf, until).await?;
         let turn = match turn {
             Some(turn) => turn,
             None => turn.insert(book.lanes.take(until).await?),
         };
         let lane = turn.lane.as_mut().expect("until it is dropped");
         let answered = book.ledger.schedule(lane, items, until).await?;
-        self.register_again(book, &answered, until).await?;
+        self.register_again(shelf, &answered, until).await?;
         let unarmed = answered.iter().filter(|answer| answer.unarmed).count();
         if unarmed > 0 {
             tracing::warn!(
@@ -239,6 +303,7 @@ impl Convoy {
             return vec![self];
         }
         let alone = |batch| Convoy {
+            shelf: self.shelf.clone(),
             book: self.book.clone(),
             batches: vec![batch],
         };

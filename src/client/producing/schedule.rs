@@ -5,7 +5,7 @@ use std::slice;
 use std::time::{Instant, SystemTime};
 
 use super::new_job::job_options;
-use crate::client::{Client, JobState, JobView, NewJob, Pending, out_of_place};
+use crate::client::{Client, JobState, JobView, NewJob, Of, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Answered, Mode, Placement, Word};
 
@@ -92,18 +92,20 @@ impl<'a> Schedule<'a> {
         let until = self.client.deadline();
         let limit = self.client.settings().payload_limit;
         self.client
-            .place(self.job.into_placement(limit)?, until)
+            .place_job(self.job.into_placement(limit)?, until)
             .await
     }
 }
 
 impl Client {
-    async fn place(&self, placement: Placement, until: Instant) -> Result<Answered> {
+    pub(super) async fn place_job(&self, placement: Placement, until: Instant) -> Result<Answered> {
         let key = placement.key.clone();
-        let book = self.book(&key)?;
-        self.register(&book, until).await?;
-        let answered = book.schedules.send(placement, until).await?;
-        self.register_again(&book, slice::from_ref(&answered), until)
+        let shelf = self.shelf(key.kind())?;
+        self.register(&shelf, until).await?;
+        let answered = self
+            .ask(&key, Of::Job, placement, until, |book| &book.schedules)
+            .await?;
+        self.register_again(&shelf, slice::from_ref(&answered), until)
             .await?;
         if answered.unarmed {
             tracing::warn!(
@@ -136,7 +138,7 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
             let key = placement.key.clone();
             let until = client.deadline();
             loop {
-                let answered = client.place(placement.clone(), until).await?;
+                let answered = client.place_job(placement.clone(), until).await?;
                 if answered.answer != Word::Exists {
                     return Scheduled::from_answer(answered).map(IfAbsent::Scheduled);
                 }

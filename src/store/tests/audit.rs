@@ -72,7 +72,12 @@ impl Bench {
 
     /// The letter that came of it, read.
     async fn letter_of(&self, id: &str) -> Record {
-        let letters = self.ledger.letters(id, None, 1, soon()).await.unwrap();
+        let letters = self
+            .ledger
+            .letters(id, None, 1, soon())
+            .await
+            .unwrap()
+            .unwrap();
         Record::parse(letters[0].record.clone()).unwrap()
     }
 }

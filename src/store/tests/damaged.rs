@@ -5,8 +5,10 @@ use std::time::Duration;
 use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, word, words};
 use crate::ErrorKind;
 use crate::error::{Error, Result};
+use crate::shards::Layout;
+use crate::store::moving::{Batch, Item};
 use crate::store::script::{self, Script};
-use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Sought, Verb, Why};
+use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Sought, Verb, Why};
 
 use State::*;
 
@@ -111,6 +113,7 @@ impl Scene {
                 for id in ["Pending", "LeasedNext", "Dead"] {
                     found.push(match ledger.get(id, soon()).await? {
                         Found::Absent => "absent",
+                        Found::Elsewhere => "elsewhere",
                         Found::Pending { .. } => "pending",
                         Found::Leased { .. } => "leased",
                         Found::Dead { .. } => "dead",
@@ -161,6 +164,50 @@ impl Scene {
                 }])
             }
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
+            "layout" => {
+                let (store, calls) = (&ledger.store, &bench.names().calls);
+                let set = store.set_layout(calls, "layout", Layout::FIRST, None, &[], soon());
+                set.await.map(|_| vec!["told"])
+            }
+            "names" => {
+                for part in [Part::Jobs, Part::Letters] {
+                    ledger.names_in(part, "0", soon()).await?;
+                }
+                Ok(vec!["named"])
+            }
+            "take" => {
+                let names = ["Pending", "Due", "LeasedNext", "Dead"].map(str::to_owned);
+                let taken = ledger.take(&names, soon()).await?;
+                let (mut reply, _) = taken.expect("it goes by this layout");
+                Ok(words(&reply.answers()?))
+            }
+            "put" => {
+                let item = |what: &str, id: &str, number: &str| Item {
+                    what: what.to_owned(),
+                    id: id.to_owned(),
+                    number: number.to_owned(),
+                    at: "1".to_owned(),
+                    record: b"{}".to_vec(),
+                };
+                // A number that is taken, and one that is not.
+                let items = vec![
+                    item("job", "moved", ""),
+                    item("letter", "Dead", "1"),
+                    item("letter", "moved", "7"),
+                ];
+                let batch = Batch {
+                    number: 1,
+                    fence: 1,
+                    items,
+                };
+                let items: Vec<&Item> = batch.items.iter().collect();
+                let put = ledger.put("elsewhere", &batch, &items, soon());
+                put.await.map(|_| vec!["put"])
+            }
+            "drop" => {
+                ledger.drop_batch(1, soon()).await?;
+                Ok(vec!["dropped"])
+            }
             other => panic!("{other} is new"),
         }
     }
@@ -247,6 +294,11 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("discard", &["deleted"]),
         ("trim", &["kept"]),
         ("restore", &["created", "created", "buried"]),
+        ("layout", &["told"]),
+        ("names", &["named"]),
+        ("take", &["taken", "leased", "taken", "taken"]),
+        ("put", &["put"]),
+        ("drop", &["dropped"]),
     ] {
         assert_eq!(scene.call(script).await.unwrap(), found, "{script}");
     }
@@ -287,6 +339,11 @@ async fn a_counter_that_is_no_number_stops_the_call_before_it_writes() {
         ("restore", "accepted"),
         ("restore", "buried"),
         ("discard", "deleted"),
+        ("take", "moved_out"),
+        ("take", "letters_out"),
+        ("put", "moved_in"),
+        ("put", "letters_in"),
+        ("put", "skipped"),
     ] {
         let stats = bench.names().stats.clone();
         let before: Option<String> = bench.ask(&["HGET", &stats, counter]).await;

@@ -42,7 +42,12 @@ async fn it_takes_the_letter_with_the_number_once() {
         words(&answers.unwrap()),
         ["deleted", "absent", "absent", "absent"]
     );
-    let left = bench.ledger.letters("job", None, 9, soon()).await.unwrap();
+    let left = bench
+        .ledger
+        .letters("job", None, 9, soon())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].number, second);
     assert_eq!(bench.balanced().await.deleted, 1);

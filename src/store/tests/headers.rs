@@ -13,9 +13,10 @@ use super::support::{
 use crate::embedded::Embedded;
 use crate::key::Kind;
 use crate::names::{MARKER, Names};
+use crate::shards::Layout;
 use crate::store::reply::Answered;
 use crate::store::script::{self, Script};
-use crate::store::{KeptAs, Sought, Why};
+use crate::store::{KeptAs, Part, Sought, Why};
 
 /// The parts of a header, in order.
 const PARTS: [&str; 4] = ["KEYS", "ARGV", "Reply", "Holds"];
@@ -109,7 +110,7 @@ fn every_header_has_the_same_parts() {
 #[test]
 fn headers_list_the_keys_that_scripts_take() {
     let kind = Kind::parse("app:module:biz").unwrap();
-    let names = Names::new("keyfall").ledger(&kind);
+    let names = Names::new("keyfall").ledger(&kind, 0);
     let body = Regex::new(r"local FIXED\b.* = (\d+)").unwrap();
     for (script, text) in script::all() {
         let keys = keys_in_header(text);
@@ -179,6 +180,15 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.resume(lane, soon()).await.unwrap();
     ledger.keep(lane, 10, soon()).await.unwrap();
     ledger.story("pending", "+", soon()).await.unwrap();
+    ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();
+    // To where it is.
+    bench.bring("pending", State::Pending).await;
+    let layout = Layout::FIRST.to(1);
+    let spread = ledger.store.spread(ledger.kind(), layout, 1, soon());
+    spread.await.unwrap();
+    let old = ledger.store.ledger(ledger.kind(), layout.place(0));
+    let names = ["pending".to_owned()];
+    old.move_out(&names, layout, soon()).await.unwrap();
 
     type Entry = (u64, u64, u64, Vec<String>, String, String);
     let log: Vec<Entry> = bench.ask(&["SLOWLOG", "GET", "1000"]).await;
@@ -242,6 +252,11 @@ async fn callers_pass_what_headers_list() {
                 "id" => arg == "pending",
                 "who" => arg == crate::store::ledger::who(),
                 "before" => arg == "+",
+                "place" => arg == "0" || arg == "1",
+                "field" => arg == "layout",
+                "layout" => Layout::parse(arg).is_some(),
+                "expected" => arg.is_empty(),
+                "subject of the other ledger" => arg == bench.ledger.subject(),
                 "sources" => arg == "e",
                 "room" => arg == "1h",
                 "description" => arg == "{}",

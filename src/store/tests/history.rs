@@ -15,8 +15,8 @@ use State::*;
 impl Bench {
     /// All that the history tells.
     async fn told(&self) -> Vec<Line> {
-        let kind = self.ledger.kind();
-        let read = self.ledger.store.last_of_history(kind, 100_000, soon());
+        let stream = self.ledger.stream();
+        let read = self.ledger.store.last_of_history(&stream, 100_000, soon());
         read.await.unwrap().1
     }
 

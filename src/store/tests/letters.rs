@@ -7,6 +7,7 @@ async fn numbers(bench: &Bench, number: Option<u64>, limit: usize) -> Vec<u64> {
     let letters = bench.ledger.letters("job", number, limit, soon()).await;
     letters
         .unwrap()
+        .unwrap()
         .iter()
         .map(|letter| letter.number)
         .collect()
@@ -36,7 +37,12 @@ async fn each_comes_with_its_record_and_when_it_died() {
     let bench = Bench::new().await;
     let before = bench.now().await;
     bench.die("job").await;
-    let letters = bench.ledger.letters("job", None, 1, soon()).await.unwrap();
+    let letters = bench
+        .ledger
+        .letters("job", None, 1, soon())
+        .await
+        .unwrap()
+        .unwrap();
     assert!((before..=bench.now().await).contains(&letters[0].died.0));
     let record = Record::parse(letters[0].record.clone()).unwrap();
     assert_eq!(record.header.error.as_deref(), Some("no"));

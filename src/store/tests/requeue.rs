@@ -69,7 +69,12 @@ async fn without_the_letter_there_is_nothing_whatever_the_state() {
 async fn it_keeps_all_but_the_header_that_the_caller_composed() {
     let bench = Bench::new().await;
     let letter = bench.die("job").await;
-    let stored = bench.ledger.letters("job", None, 1, soon()).await.unwrap();
+    let stored = bench
+        .ledger
+        .letters("job", None, 1, soon())
+        .await
+        .unwrap()
+        .unwrap();
     let died = crate::record::Record::parse(stored[0].record.clone()).unwrap();
     let revival = Revival::of(bench.key("job"), &stored[0], after(HOUR)).unwrap();
     assert_eq!((revival.letter, &*revival.header), (letter, r#"{"v":1}"#));
@@ -96,6 +101,7 @@ async fn it_keeps_all_but_the_header_that_the_caller_composed() {
             .letters("job", None, 9, soon())
             .await
             .unwrap()
+            .unwrap()
             .is_empty()
     );
     bench.balanced().await;
@@ -118,7 +124,12 @@ async fn of_several_letters_the_one_with_the_number_is_taken() {
     let said: Vec<&str> = answers.iter().map(|answer| word(*answer)).collect();
     assert_eq!(said, ["requeued", "absent", "present"]);
     assert_eq!(bench.due("job").await, Some(due_of(answers[0])));
-    let left = bench.ledger.letters("job", None, 9, soon()).await.unwrap();
+    let left = bench
+        .ledger
+        .letters("job", None, 9, soon())
+        .await
+        .unwrap()
+        .unwrap();
     let left: Vec<u64> = left.iter().map(|letter| letter.number).collect();
     assert_eq!(left, [third, first]);
     bench.balanced().await;

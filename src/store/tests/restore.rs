@@ -149,7 +149,12 @@ async fn letters_of_one_name_stand_by_when_they_died() {
         Word::Buried(number) => number,
         other => panic!("{other:?}"),
     };
-    let found = bench.ledger.letters("job", None, 9, soon()).await.unwrap();
+    let found = bench
+        .ledger
+        .letters("job", None, 9, soon())
+        .await
+        .unwrap()
+        .unwrap();
     let found: Vec<(u64, u64)> = found
         .iter()
         .map(|letter| (letter.number, letter.died.0))
@@ -159,7 +164,12 @@ async fn letters_of_one_name_stand_by_when_they_died() {
     // Beyond those that are found by their name, they are there all the same.
     let many: Vec<Kept> = (0..40).map(|at| dead(PAST + 100 + at)).collect();
     bench.restore(&many).await;
-    let found = bench.ledger.letters("job", None, 99, soon()).await.unwrap();
+    let found = bench
+        .ledger
+        .letters("job", None, 99, soon())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((found.len(), found[0].number), (16, latest));
     assert_eq!(bench.balanced().await.dead, 43);
 }
@@ -222,7 +232,12 @@ async fn a_job_that_came_back_dies_and_is_requeued_like_any_other() {
     bench
         .restore(&[bench.kept("job", KeptAs::Dead, PAST)])
         .await;
-    let found = bench.ledger.letters("job", None, 9, soon()).await.unwrap();
+    let found = bench
+        .ledger
+        .letters("job", None, 9, soon())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(found.len(), 2);
     let item = bench.revival("job", found[1].number, super::support::after(HOUR));
     let requeued = bench

@@ -103,7 +103,12 @@ async fn a_payload_updated_during_a_run_is_that_of_the_retry_and_of_the_letter()
     assert!(job.record.ends_with(b"\na\nb"));
     update(&bench, &[bench.update("job", b"last")]).await;
     bench.settle("job", &job.token, bury()).await;
-    let letters = bench.ledger.letters("job", None, 1, soon()).await.unwrap();
+    let letters = bench
+        .ledger
+        .letters("job", None, 1, soon())
+        .await
+        .unwrap()
+        .unwrap();
     assert!(letters[0].record.ends_with(b"\nlast"));
     bench.balanced().await;
 }
@@ -171,7 +176,12 @@ async fn a_job_whose_record_was_lost_is_buried_with_what_it_was_given() {
     assert!(crate::record::Record::parse(job.record).is_err());
     let buried = [bench.settlement("job", &job.token, bury())];
     assert_eq!(words(&bench.settle_all(&buried).await), ["buried"]);
-    let letters = bench.ledger.letters("job", None, 1, soon()).await.unwrap();
+    let letters = bench
+        .ledger
+        .letters("job", None, 1, soon())
+        .await
+        .unwrap()
+        .unwrap();
     assert!(letters[0].record.ends_with(b"\nnew"));
     bench.balanced().await;
 }

@@ -165,7 +165,7 @@ impl Adopter {
             .ok()?;
         self.missing(&key)?;
         let new = self.meet(key.kind());
-        let served = self.roster.by_kind(key.kind())?;
+        let served = self.roster.by_key(key.kind(), key.id())?;
         self.look_in_turn(&served, key.id(), why);
         new
     }
@@ -210,7 +210,7 @@ impl Adopter {
                 continue;
             }
             self.meet(key.kind());
-            let Some(served) = self.roster.by_kind(key.kind()) else {
+            let Some(served) = self.roster.by_key(key.kind(), key.id()) else {
                 continue;
             };
             let batch = found.entry(served.index).or_insert_with(|| Batch {
@@ -287,8 +287,8 @@ impl Adopter {
         let Ok(key) = JobKey::parse(key) else {
             return;
         };
-        let (Some(missing), Some(served)) = (self.missing(&key), self.roster.by_kind(key.kind()))
-        else {
+        let served = self.roster.by_key(key.kind(), key.id());
+        let (Some(missing), Some(served)) = (self.missing(&key), served) else {
             return;
         };
         if missing == MissingKey::Cancel {
@@ -326,9 +326,9 @@ impl Adopter {
     }
 
     fn meet(&self, kind: &str) -> Option<Arc<Served>> {
-        match self.roster.by_kind(kind) {
-            Some(_) => None,
-            None => self.roster.add(&Kind::parse(kind).ok()?),
+        match self.roster.shards(kind).is_empty() {
+            false => None,
+            true => self.roster.add(&Kind::parse(kind).ok()?).into_iter().next(),
         }
     }
 

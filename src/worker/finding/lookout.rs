@@ -116,7 +116,6 @@ impl Lookout {
             Err(error) => return tracing::debug!(%error, "which kinds there are is not known"),
         };
         for kind in kinds {
-            let ledger = self.store.ledger(&kind);
             let since = if self.instances.route_kind(kind.as_str()) {
                 memory.without.remove(&kind);
                 *self.went.lock().expect("no panic while held")
@@ -124,14 +123,20 @@ impl Lookout {
                 let now = Instant::now();
                 *memory.without.entry(kind.clone()).or_insert(now)
             };
-            let jobs = self.jobs_without_route(&ledger).await;
-            ledger.note("lookout", &jobs);
-            if let Ok(jobs) = jobs {
-                self.report(&kind, jobs, memory);
+            let layout = self.store.layout_of(kind.as_str());
+            let mut jobs = Some(0);
+            for shard in 0..layout.ledgers() {
+                let ledger = self.store.ledger(&kind, layout.place(shard));
+                let found = self.jobs_without_route(&ledger).await;
+                ledger.note("lookout", &found);
+                jobs = jobs.and_then(|jobs| Some(jobs + found.ok()?));
+                if let Some(burial) = &self.burial {
+                    let buried = burial.hold(&ledger, since).await;
+                    ledger.note("burial", &buried);
+                }
             }
-            if let Some(burial) = &self.burial {
-                let buried = burial.hold(&ledger, since).await;
-                ledger.note("burial", &buried);
+            if let Some(jobs) = jobs {
+                self.report(&kind, jobs, memory);
             }
         }
     }

@@ -316,7 +316,8 @@ mod tests {
         // Nothing is asked of it.
         let link = LinkSettings::default();
         let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link).unwrap();
-        let ledger = store.ledger(&Kind::parse("app:orders:expire").unwrap());
+        let place = crate::shards::Layout::FIRST.place(0);
+        let ledger = store.ledger(&Kind::parse("app:orders:expire").unwrap(), place);
         let id = "1".to_owned();
         let token = "token".to_owned();
         let length = leases.shortest;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::settings::ClientSettings;
-use crate::store::{Added, Store};
+use crate::store::{Added, Store, Stream};
 
 /// How long one read waits for news, and how old the list of kinds may be.
 const WAIT: Duration = Duration::from_millis(1000);
@@ -32,7 +32,7 @@ pub struct Tail {
     wanted: Vec<Prefix>,
     last: usize,
     /// The last entry of each history that was read; none before the first read.
-    behind: Option<BTreeMap<Kind, String>>,
+    behind: Option<BTreeMap<Stream, String>>,
     /// When the kinds were last looked up.
     looked: Instant,
     /// Which of the reads that share the kinds comes next.
@@ -108,17 +108,17 @@ impl Tail {
             return self.begin().await;
         };
         if self.looked.elapsed() >= WAIT {
-            let kinds = self.kinds().await?;
+            let streams = self.streams().await?;
             let behind = self.behind.get_or_insert_default();
-            for kind in kinds {
-                behind.entry(kind).or_insert_with(|| "0-0".to_owned());
+            for stream in streams {
+                behind.entry(stream).or_insert_with(|| "0-0".to_owned());
             }
             self.looked = Instant::now();
             return Ok(());
         }
-        let all: Vec<(&Kind, &str)> = behind
+        let all: Vec<(&Stream, &str)> = behind
             .iter()
-            .map(|(kind, entry)| (kind, entry.as_str()))
+            .map(|(stream, entry)| (stream, entry.as_str()))
             .collect();
         let parts = all.len().div_ceil(STREAMS).max(1);
         let Some(part) = all.chunks(STREAMS).nth(self.turn % parts) else {
@@ -133,16 +133,16 @@ impl Tail {
         let added = read.await?;
         let mut missed = Vec::new();
         for one in &added {
-            let (kind, entry) = part[one.place];
-            let first = self.store.first_of_history(kind, self.deadline()).await?;
+            let (stream, entry) = part[one.place];
+            let first = self.store.first_of_history(stream, self.deadline()).await?;
             if entry != "0-0" && first.is_some_and(|first| ms_of(&first) > ms_of(entry)) {
-                missed.push(Tidings::Missed(kind.clone()));
+                missed.push(Tidings::Missed(stream.kind.clone()));
             }
         }
-        let kinds: Vec<Kind> = part.iter().map(|(kind, _)| (*kind).clone()).collect();
+        let streams: Vec<Stream> = part.iter().map(|(stream, _)| (*stream).clone()).collect();
         self.turn = self.turn.wrapping_add(1);
         self.news.extend(missed);
-        self.take(&kinds, added);
+        self.take(&streams, added);
         Ok(())
     }
 
@@ -150,19 +150,22 @@ impl Tail {
     async fn begin(&mut self) -> Result<()> {
         let mut behind = BTreeMap::new();
         let mut before = Vec::new();
-        for kind in self.kinds().await? {
+        for stream in self.streams().await? {
+            let kind = &stream.kind;
             // Of which most may be about other ids.
-            let has_others = |prefix: &Prefix| prefix.covers(&kind) && !prefix.of_id().is_empty();
+            let has_others = |prefix: &Prefix| prefix.covers(kind) && !prefix.of_id().is_empty();
             let entries = match self.last {
                 0 => 0,
                 _ if self.wanted.iter().any(has_others) => PAGE,
                 last => last,
             };
-            let read = self.store.last_of_history(&kind, entries, self.deadline());
+            let read = self
+                .store
+                .last_of_history(&stream, entries, self.deadline());
             let (last, lines) = read.await?;
-            let told = lines.into_iter().map(|line| Happening::of(&kind, line));
+            let told = lines.into_iter().map(|line| Happening::of(kind, line));
             before.extend(told.filter(|one| self.is_wanted(one)));
-            behind.insert(kind, last);
+            behind.insert(stream, last);
             // What is not among the last of these is not among the last of all.
             before.sort_by_key(|one| one.at);
             let over = before.len().saturating_sub(self.last);
@@ -174,28 +177,37 @@ impl Tail {
         Ok(())
     }
 
-    fn take(&mut self, kinds: &[Kind], added: Vec<Added>) {
+    fn take(&mut self, streams: &[Stream], added: Vec<Added>) {
         let mut told = Vec::new();
         for Added {
             place, last, lines, ..
         } in added
         {
-            let kind = &kinds[place];
-            let lines = lines.into_iter().map(|line| Happening::of(kind, line));
+            let stream = &streams[place];
+            let lines = lines.into_iter();
+            let lines = lines.map(|line| Happening::of(&stream.kind, line));
             told.extend(lines.filter(|one| self.is_wanted(one)));
             let behind = self.behind.get_or_insert_default();
-            behind.insert(kind.clone(), last);
+            behind.insert(stream.clone(), last);
         }
         told.sort_by_key(|one| one.at);
         self.news.extend(told.into_iter().map(Tidings::Happened));
     }
 
-    async fn kinds(&self) -> Result<Vec<Kind>> {
+    /// The histories of all shards of the kinds that are followed.
+    async fn streams(&self) -> Result<Vec<Stream>> {
         let mut kinds = self.store.kinds(self.deadline()).await?;
         kinds.retain(|kind| {
             self.wanted.is_empty() || self.wanted.iter().any(|prefix| prefix.covers(kind))
         });
-        Ok(kinds)
+        let shards = |kind: Kind| {
+            let ledgers = self.store.layout_of(kind.as_str()).ledgers();
+            (0..ledgers).map(move |shard| Stream {
+                kind: kind.clone(),
+                shard,
+            })
+        };
+        Ok(kinds.into_iter().flat_map(shards).collect())
     }
 
     /// Of one call: there may be as many as there are kinds.

@@ -92,6 +92,7 @@ impl Happening {
             What::Superseded => "not run again, since it was scheduled anew meanwhile",
             What::Requeued => "dead letter requeued",
             What::Restored => "restored from a backup",
+            What::Moved => "moved here from another shard of its kind",
             What::Paused => "kind paused",
             What::Resumed => "kind resumed",
             What::Unknown => "something that this version does not know",

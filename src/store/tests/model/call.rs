@@ -71,6 +71,9 @@ impl Operation {
     }
 }
 
+/// Where all jobs belong.
+const PLACE: &str = "0";
+
 /// A call of this operation, with what is known when it is sent.
 pub(super) fn render(
     bench: &Bench,
@@ -85,6 +88,9 @@ pub(super) fn render(
     let mut cmd = bench.ledger.call(script, &keys, triggers.iter());
     if let Some(Number { lane, number }) = number {
         cmd.arg(lane).arg(number).arg("model");
+    }
+    if script.is_addressed() {
+        cmd.arg(PLACE);
     }
     let (wake, kind) = (&bench.ledger.wake, bench.ledger.kind().as_str());
     let subject = &bench.names().subject;
@@ -173,9 +179,12 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
         } => {
             args(cmd, (overdue, limit, skip[0], skip[1]));
         }
-        Operation::Get(id) => args(cmd, id),
+        Operation::Get(id) => args(cmd, (id, PLACE)),
         Operation::Letters(id, limit, which) => {
-            args(cmd, (id, limit, which.map(|which| known.letter(id, which))));
+            args(
+                cmd,
+                (id, PLACE, limit, which.map(|which| known.letter(id, which))),
+            );
         }
         Operation::Pause | Operation::Resume | Operation::Stats => {}
         Operation::List(_) | Operation::Audit(_) => unreachable!("several calls"),

@@ -40,6 +40,7 @@ pub(in crate::store::tests) fn key_called<'a>(names: &'a LedgerNames, name: &str
         "lanes" => &names.lanes,
         "history" => &names.history,
         "adopted" => &names.adopted,
+        "leaving" => &names.leaving,
         // The one key that belongs to no ledger.
         "instances" => "keyfall:instances",
         other => panic!("no ledger has a key {other:?}"),
@@ -61,7 +62,7 @@ impl Bench {
             .collect()
     }
 
-    /// Calls a script that numbers its calls; `args` are those behind lane and number.
+    /// Calls a script that numbers its calls; `args` are those behind lane, number, who and place.
     pub(in crate::store::tests) async fn by_hand(
         &self,
         script: &'static Script,
@@ -71,7 +72,11 @@ impl Bench {
         let mut cmd = self
             .ledger
             .call(script, &self.keys_of(script), [].into_iter());
-        crate::store::ledger::number(&mut cmd, lane);
+        if script.is_addressed() {
+            self.ledger.address(&mut cmd, lane);
+        } else {
+            crate::store::ledger::number(&mut cmd, lane);
+        }
         cmd.arg(args);
         let mut called = self.ledger.eval(script, &cmd, soon()).await.unwrap();
         called.reply.answers().unwrap()

@@ -85,6 +85,10 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Kept => "kept",
         Word::Same => "same",
         Word::Unread => "unread",
+        Word::Elsewhere => "elsewhere",
+        Word::Stale => "stale",
+        Word::Taken => "taken",
+        Word::NotYet => "waits",
         Word::Sound => "sound",
         Word::Flawed(flaw) => flaw_word(flaw),
     }

@@ -31,6 +31,7 @@ use crate::embedded::Embedded;
 use crate::key::{JobKey, Kind};
 use crate::names::{LedgerNames, Names};
 use crate::settings::LinkSettings;
+use crate::shards::Layout;
 use crate::store::{Ledger, Store};
 
 /// How long a test waits for what must happen.
@@ -88,7 +89,7 @@ impl Bench {
         };
         let store = Store::new(url, Names::new("keyfall"), &settings).unwrap();
         Bench {
-            ledger: store.ledger(&kind),
+            ledger: store.ledger(&kind, Layout::FIRST.place(0)),
             url: url.to_owned(),
             raw: raw.await.unwrap(),
             balanced: Cell::new(false),

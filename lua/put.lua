@@ -1,0 +1,99 @@
+-- put: takes in jobs and dead letters that were taken out of another ledger of the kind.
+--
+-- KEYS  1 due      keyfall:{app:module:biz/0}:due
+--       2 shadow   keyfall:{app:module:biz/0}:shadow
+--       3 lease    keyfall:{app:module:biz/0}:lease
+--       4 dead     keyfall:{app:module:biz/0}:dead
+--       5 grave    keyfall:{app:module:biz/0}:grave
+--       6 stats    keyfall:{app:module:biz/0}:stats
+--       7 calls    keyfall:{app:module:biz/0}:calls
+--       8 history  keyfall:{app:module:biz/0}:history
+--       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+-- ARGV  1 who, 2 place, 3 subject of the other ledger, 4 batch, 5 fence, 6 wake channel,
+--       7 subject (app:module:biz/0), 8 marker, then for each item: what (job | letter | counters), id,
+--       number of the letter (empty for a job), at (when it is due or died, Unix ms), record
+-- Reply {'ok', now µs}, or {'stale', now µs, layout} if this ledger goes by another layout
+-- Holds: a batch is taken in once: batches of one ledger come one after the other, so one that comes
+--       again, or late, has a number that is known. Fencing values go on from those of the other
+--       ledger. A letter keeps its number, unless one of its job has that. Works while Redis is full.
+
+local FIXED, HEAD, WIDTH = 8, 8, 5
+local due_key, shadow_key, lease_key, dead_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local grave_key, stats_key, calls_key, history_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local from, batch, marker = 'from/' .. ARGV[3], tonumber(ARGV[4]), ARGV[8]
+local now, stamp = now_us()
+
+local kept = redis.call('HMGET', calls_key, 'layout', from, 'fence', 'history')
+local refused = misplaced(kept[1], ARGV[2], stamp)
+if refused then
+  return refused
+elseif tonumber(kept[2] or 0) >= batch then
+  return {'ok', stamp}
+end
+
+local jobs, letters, counts = {}, {}, {}
+for at = HEAD, #ARGV - 1, WIDTH do
+  local item = {id = ARGV[at + 2], number = ARGV[at + 3], at = ARGV[at + 4], record = ARGV[at + 5],
+    trigger = KEYS[FIXED + (at - HEAD) / WIDTH + 1]}
+  if ARGV[at + 1] == 'counters' then
+    for name, value in string.gmatch(item.record, '(%S+) (%d+)') do
+      -- Numbers are left out by each ledger for itself.
+      counts[name] = name ~= 'skipped' and tonumber(value) or nil
+    end
+  else
+    local list = ARGV[at + 1] == 'job' and jobs or letters
+    list[#list + 1] = item
+  end
+end
+local before = soonest(due_key, now)
+local story = new_story(kept[4])
+local news = {}
+for _, job in ipairs(jobs) do
+  count_one(counts, 'moved_in')
+  -- After a rollback of one of the two ledgers it may be here as well, and what is here is newer.
+  job.is_old = redis.call('ZSCORE', due_key, job.id) or redis.call('HEXISTS', lease_key, job.id) == 1
+  if job.is_old then
+    count_one(counts, 'replaced')
+  else
+    note(news, job.id, tonumber(job.at), now)
+    tell(story, 'moved', '', job.id, job.at, '-')
+  end
+end
+local first_free = next_number(stats_key)
+local next_free = first_free
+for _, letter in ipairs(letters) do
+  count_one(counts, 'letters_in')
+  local number = tonumber(letter.number)
+  if redis.call('HEXISTS', grave_key, letter.id .. ':' .. letter.number) == 1 then
+    number = next_free
+  end
+  letter.number = int(number)
+  next_free = math.max(next_free, number + 1)
+end
+counts.skipped = at_least_one(next_free - first_free)
+redis.call('HEXISTS', shadow_key, '')
+redis.call('ZCARD', dead_key)
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+redis.call('ZREM', due_key, '')
+local _, fault = raise(stats_key, counts)
+if fault then
+  return fault
+end
+redis.call('HSET', calls_key, from, ARGV[4], 'fence', int(math.max(tonumber(kept[3] or 0) or 0,
+  tonumber(ARGV[5]))))
+for _, job in ipairs(jobs) do
+  if not job.is_old then
+    redis.call('HSET', shadow_key, job.id, job.record)
+    redis.call('ZADD', due_key, job.at, job.id)
+    if job.trigger then
+      arm(job.trigger, marker, job.at, now)
+    end
+  end
+end
+for _, letter in ipairs(letters) do
+  file(dead_key, grave_key, letter.id, letter.number, letter.at, letter.record)
+end
+wake(ARGV[6], ARGV[7], news, before, now)
+write_story(story, history_key, ARGV[1])
+return {'ok', stamp}

@@ -1,0 +1,140 @@
+-- take: takes jobs and dead letters out of a ledger that they do not belong to any more, and hands
+-- them out. Until they are dropped they are kept aside, and nothing else is taken.
+--
+-- KEYS  1 due      keyfall:{app:module:biz/0}:due
+--       2 shadow   keyfall:{app:module:biz/0}:shadow
+--       3 lease    keyfall:{app:module:biz/0}:lease
+--       4 dead     keyfall:{app:module:biz/0}:dead
+--       5 grave    keyfall:{app:module:biz/0}:grave
+--       6 stats    keyfall:{app:module:biz/0}:stats
+--       7 calls    keyfall:{app:module:biz/0}:calls
+--       8 leaving  keyfall:{app:module:biz/0}:leaving
+-- ARGV  1 place, then names: the id of a job, for it and its last letters, `id:number` for a letter,
+--       or `*` for the counters
+-- Reply {'ok', now µs, answers, batch, fence, what, id, number, at, record, what, id, …}, or the same
+--       with 'busy' and no answers if a batch is kept aside already, which is handed out, or
+--       {'stale', now µs, layout} if this ledger goes by another layout; answers, separated by
+--       blanks:
+--       taken    it, or letters of it, are among what follows, and nothing of it stays
+--       leased   it runs, and stays here until it has settled; its letters are among what follows
+--       absent   nothing of it is here
+--       waits    there was no room for it in the batch
+--       what is `job` (number is empty, at is when it is due), `letter` (at is when it died), or
+--       `counters` (the record is `name value name value …`)
+-- Holds: may be repeated. Bounded by some 1 MiB of records. Works while Redis is full.
+
+local due_key, shadow_key, lease_key, dead_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local grave_key, stats_key, calls_key, leaving_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local MOST_BYTES = 1024 * 1024
+local now, stamp = now_us()
+
+local kept = redis.call('HMGET', calls_key, 'layout', 'batch', 'fence')
+local refused = misplaced(kept[1], ARGV[1], stamp)
+if refused then
+  return refused
+end
+local reply = {'ok', stamp, '', kept[2] or '0', kept[3] or '0'}
+
+-- Adds one thing that leaves to the reply; `name` is `id` or `id:number`, and `kept_as` is
+-- `at record`.
+local function hand_over(name, kept_as)
+  local id, number = string.match(name, '^([^:]*):?(%d*)$')
+  local at, record = string.match(kept_as, '^(%d+) (.*)$')
+  local what = name == '*' and 'counters' or number == '' and 'job' or 'letter'
+  for _, part in ipairs({what, id, number, at, record}) do
+    reply[#reply + 1] = part
+  end
+end
+
+local aside = redis.call('HGETALL', leaving_key)
+if #aside > 0 then
+  reply[1] = 'busy'
+  for i = 1, #aside, 2 do
+    hand_over(aside[i], aside[i + 1])
+  end
+  return reply
+end
+
+local names = {}
+for i = 2, #ARGV do
+  names[i - 1] = ARGV[i]
+end
+if #names == 0 then
+  return reply
+end
+local dues = redis.call('ZMSCORE', due_key, unpack(names))
+local leases = redis.call('HMGET', lease_key, unpack(names))
+local graves = redis.call('HMGET', grave_key, unpack(names))
+redis.call('ZCARD', dead_key)
+redis.call('HEXISTS', shadow_key, '')
+
+local answers, jobs, letters, counters = {}, {}, {}, {}
+local leaving, done, bytes = {}, {}, 0
+
+local function lay_aside(list, name, at, record)
+  if not done[name] then
+    done[name] = true
+    list[#list + 1] = name
+    leaving[#leaving + 1], leaving[#leaving + 2] = name, whole(at) .. ' ' .. record
+    bytes = bytes + #record
+  end
+end
+
+local function lay_letter_aside(name, record)
+  local died = redis.call('ZSCORE', dead_key, name)
+  if died then
+    lay_aside(letters, name, died, record or '')
+  end
+end
+
+for i, name in ipairs(names) do
+  local before = #leaving
+  if bytes > MOST_BYTES then
+    answers[i] = 'waits'
+  elseif name == '*' then
+    local counted = redis.call('HGETALL', stats_key)
+    if #counted > 0 then
+      lay_aside(counters, name, '0', table.concat(counted, ' '))
+    end
+  elseif string.find(name, ':', 1, true) then
+    lay_letter_aside(name, graves[i])
+  else
+    if dues[i] and not leases[i] then
+      lay_aside(jobs, name, dues[i], redis.call('HGET', shadow_key, name) or '')
+    end
+    for number in string.gmatch(graves[i] or '', '%d+') do
+      local letter = name .. ':' .. number
+      lay_letter_aside(letter, redis.call('HGET', grave_key, letter))
+    end
+  end
+  answers[i] = answers[i] or leases[i] and 'leased' or #leaving > before and 'taken' or 'absent'
+end
+reply[3] = table.concat(answers, ' ')
+if #leaving == 0 then
+  return reply
+end
+
+-- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+redis.call('ZREM', due_key, '')
+local _, fault = raise(stats_key,
+  {moved_out = at_least_one(#jobs), letters_out = at_least_one(#letters)})
+if fault then
+  return fault
+end
+reply[4] = int((tonumber(kept[2] or 0) or 0) + 1)
+redis.call('HSET', calls_key, 'batch', reply[4])
+for i = 1, #leaving, 2 do
+  redis.call('HSET', leaving_key, leaving[i], leaving[i + 1])
+  hand_over(leaving[i], leaving[i + 1])
+end
+if #jobs > 0 then
+  redis.call('ZREM', due_key, unpack(jobs))
+  redis.call('HDEL', shadow_key, unpack(jobs))
+end
+for _, name in ipairs(letters) do
+  unbury(dead_key, grave_key, name)
+end
+if #counters > 0 then
+  redis.call('DEL', stats_key)
+end
+return reply

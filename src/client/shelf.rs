@@ -1,0 +1,254 @@
+//! The ledgers of one kind, as producers use them: which of them has which job, and the calls that
+//! find out.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::outbox::{Operation, Outbox};
+use super::{Book, Client};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{JobKey, Kind};
+use crate::shards::{Layout, Place};
+use crate::store::{Answered, Found, Lane, Ledger, Letter, Word};
+
+/// The ledgers of a kind by one layout. With another there is another shelf.
+pub(super) struct Shelf {
+    pub(super) kind: Kind,
+    pub(super) layout: Layout,
+    /// The number of the connection on which the kind was last made known. A server that
+    /// was restarted may have forgotten it.
+    pub(super) registered: AtomicU64,
+    /// When it was last made known.
+    pub(super) made_known: Mutex<Instant>,
+    books: Vec<Arc<Book>>,
+    /// By the layout before, while jobs are moved from there.
+    old: Vec<Arc<Book>>,
+    /// When it was last found out whether the layout is still this.
+    agreed: tokio::sync::Mutex<Option<Instant>>,
+}
+
+/// What of a job a call is about, which says where it is while its kind is being resharded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// What is pending or runs. A run stays where it is.
+    Job,
+    /// Its dead letters, which are moved at once.
+    Letters,
+}
+
+impl Shelf {
+    pub(super) fn new(kind: Kind, layout: Layout, book: impl Fn(Place) -> Arc<Book>) -> Arc<Self> {
+        let old = |shard| Place {
+            is_old: true,
+            ..layout.place(shard)
+        };
+        Arc::new(Shelf {
+            registered: AtomicU64::new(0),
+            made_known: Mutex::new(Instant::now()),
+            books: (0..layout.shards)
+                .map(|it| book(layout.place(it)))
+                .collect(),
+            old: (0..layout.from.unwrap_or(0))
+                .map(|it| book(old(it)))
+                .collect(),
+            agreed: tokio::sync::Mutex::default(),
+            kind,
+            layout,
+        })
+    }
+
+    /// Where the job with this id belongs.
+    pub(super) fn book(&self, id: &str) -> &Arc<Book> {
+        &self.books[usize::from(self.layout.place_of(id).shard)]
+    }
+
+    /// The same, for those who look in several places.
+    #[cfg(feature = "worker")]
+    pub(super) fn new_book(&self, id: &str) -> Option<&Arc<Book>> {
+        Some(self.book(id))
+    }
+
+    /// Where it may be instead.
+    pub(super) fn old_book(&self, id: &str) -> Option<&Arc<Book>> {
+        let old = self.layout.old_place_of(id)?;
+        Some(&self.old[usize::from(old.shard)])
+    }
+
+    /// Whether jobs are being moved.
+    pub(super) fn is_moving(&self) -> bool {
+        self.layout.from.is_some()
+    }
+
+    /// The ledgers that jobs are moved out of, which may be those that they are moved to, too.
+    pub(super) fn before(&self) -> &[Arc<Book>] {
+        &self.old
+    }
+
+    /// The ledgers of this layout.
+    pub(super) fn books(&self) -> &[Arc<Book>] {
+        &self.books
+    }
+
+    /// Every ledger that may have jobs, once.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Book>> {
+        let emptied = self.old.iter().skip(self.books.len());
+        self.books.iter().chain(emptied)
+    }
+}
+
+impl Client {
+    /// The shelf of a kind by the layout that it has, as far as is known.
+    pub(super) fn shelf(&self, kind: &str) -> Result<Arc<Shelf>> {
+        let layout = self.store().layout_of(kind);
+        let mut shelves = self.0.shelves.lock().expect("no panic while held");
+        // The lookup by text spares the allocation of a kind for every call.
+        if let Some(shelf) = shelves.get(kind)
+            && shelf.layout == layout
+        {
+            return Ok(shelf.clone());
+        }
+        let kind = Kind::parse(kind)?;
+        let book = |place| Book::new(self.store().ledger(&kind, place), layout);
+        let shelf = Shelf::new(kind.clone(), layout, book);
+        shelves.insert(kind, shelf.clone());
+        Ok(shelf)
+    }
+
+    /// The shelf of a kind by the layout that it has now.
+    pub(super) async fn shelf_now(&self, kind: &Kind) -> Result<Arc<Shelf>> {
+        self.store().look_up(kind, self.deadline()).await?;
+        self.shelf(kind.as_str())
+    }
+
+    /// Sends an item to where its job is, and returns what it is answered there.
+    pub(super) async fn ask<Op: Operation + Clone>(
+        &self,
+        key: &JobKey,
+        of: Of,
+        item: Op,
+        until: Instant,
+        outbox: impl Fn(&Book) -> &Outbox<Op>,
+    ) -> Result<Answered> {
+        loop {
+            let shelf = self.shelf(key.kind())?;
+            if let Some(book) = self.place(&shelf, key, of, until).await? {
+                let answered = outbox(book).send(item.clone(), until).await?;
+                match answered.answer {
+                    Word::Stale => self.catch_up(&shelf, until).await?,
+                    // It ended between the two calls.
+                    Word::Elsewhere => {}
+                    _ => return Ok(answered),
+                }
+            }
+            in_time(key, until)?;
+        }
+    }
+
+    /// Looks a job up where it is.
+    pub(super) async fn find(&self, key: &JobKey, until: Instant) -> Result<Found> {
+        loop {
+            let shelf = self.shelf(key.kind())?;
+            if let Some(book) = self.place(&shelf, key, Of::Job, until).await? {
+                match book.ledger.get(key.id(), until).await? {
+                    Found::Elsewhere => self.catch_up(&shelf, until).await?,
+                    found => return Ok(found),
+                }
+            }
+            in_time(key, until)?;
+        }
+    }
+
+    /// The last letters of a job, the newest first, or the one with this number.
+    pub(super) async fn letters(
+        &self,
+        key: &JobKey,
+        number: Option<u64>,
+        limit: usize,
+        until: Instant,
+    ) -> Result<Vec<Letter>> {
+        loop {
+            let shelf = self.shelf(key.kind())?;
+            if let Some(book) = self.place(&shelf, key, Of::Letters, until).await? {
+                let letters = book.ledger.letters(key.id(), number, limit, until);
+                match letters.await? {
+                    Some(letters) => return Ok(letters),
+                    None => self.catch_up(&shelf, until).await?,
+                }
+            }
+            in_time(key, until)?;
+        }
+    }
+
+    /// The ledger that a job is in. What is not where it belongs by now is moved there first, unless
+    /// it runs. Nothing if the kind goes by another layout, which is known then.
+    pub(super) async fn place<'a>(
+        &self,
+        shelf: &'a Shelf,
+        key: &JobKey,
+        of: Of,
+        until: Instant,
+    ) -> Result<Option<&'a Arc<Book>>> {
+        let book = shelf.book(key.id());
+        let Some(old) = shelf.old_book(key.id()) else {
+            return Ok(Some(book));
+        };
+        let moved = old.moves.send(Moving(key.id().to_owned()), until).await?;
+        Ok(match moved.answer {
+            Word::Leased if of == Of::Job => Some(old),
+            Word::Leased | Word::Taken | Word::Absent => Some(book),
+            Word::NotYet => None,
+            _ => {
+                self.catch_up(shelf, until).await?;
+                None
+            }
+        })
+    }
+
+    /// Finds out by which layout a kind goes, after a ledger has refused this one. One call does it
+    /// for all that were refused meanwhile.
+    pub(super) async fn catch_up(&self, shelf: &Shelf, until: Instant) -> Result<()> {
+        let refused = Instant::now();
+        let mut agreed = shelf.agreed.lock().await;
+        if agreed.is_none_or(|at| at < refused) {
+            let began = Instant::now();
+            self.store().agree(&shelf.kind, until).await?;
+            *agreed = Some(began);
+        }
+        Ok(())
+    }
+}
+
+/// A job to move out of a ledger that it does not belong to any more.
+#[derive(Clone)]
+pub(super) struct Moving(pub(super) String);
+
+impl Operation for Moving {
+    type Terms = Layout;
+
+    async fn send(
+        ledger: &Ledger,
+        _: &mut Lane,
+        layout: &Layout,
+        items: &[Self],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let names: Vec<String> = items.iter().map(|item| item.0.clone()).collect();
+        let answers = ledger.move_out(&names, *layout, until).await?;
+        Ok(answers.unwrap_or_else(|| vec![Answered::STALE; items.len()]))
+    }
+}
+
+/// What goes on being refused ends with the time of the call.
+fn in_time(key: &JobKey, until: Instant) -> Result<()> {
+    if Instant::now() < until {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "{} is being resharded, and {key} was not found in time: try again",
+            key.kind()
+        ),
+    ))
+}

@@ -1,0 +1,313 @@
+//! Where the jobs of a kind are: how many ledgers it has, and which of them has which job.
+
+use std::fmt;
+
+use crc::{CRC_16_XMODEM, CRC_32_ISO_HDLC, Crc};
+
+use crate::key::Kind;
+
+/// The most shards that a kind can have.
+pub const MAX_SHARDS: u16 = 256;
+
+/// By which a job's shard is chosen: the checksum of zip, gzip and PNG, since every language has
+/// it at hand.
+const OF_IDS: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
+
+/// By which a cluster chooses the slot of a key:
+/// <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model>
+const OF_SLOTS: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// The slots of a cluster.
+const SLOTS: u16 = 16_384;
+
+/// How far the slot of a ledger may be from where it is best. With [`MAX_SHARDS`] they are twice
+/// as far apart; and the name that fits is found after some 250 tries.
+const TOLERANCE: u16 = 32;
+
+/// The shard of the job with this id, from 0, among so many of its kind: the CRC-32 of zip, gzip
+/// and PNG (`zlib.crc32` in Python and Node, `crc32` in PHP, `java.util.zip.CRC32`,
+/// `crc32.ChecksumIEEE` in Go) of what decides, modulo the number of shards.
+///
+/// What decides is the id; or, if the id has a tilde `~` that is not its first character, what
+/// stands before the first one. So `app1:trans:notice:7~1615` and `app1:trans:notice:7~1616` are
+/// in one shard, whatever their number.
+///
+/// ```
+/// // 0x42E143EB modulo 4
+/// assert_eq!(keyfall::shard_of("1615283234", 4), 3);
+/// assert_eq!(keyfall::shard_of("7~1615", 4), keyfall::shard_of("7~1616", 4));
+/// ```
+///
+/// # Panics
+/// If `shards` is 0.
+pub fn shard_of(id: &str, shards: u16) -> u16 {
+    let decides = match id.split_once('~') {
+        Some((hint, _)) if !hint.is_empty() => hint,
+        _ => id,
+    };
+    let sum = OF_IDS.checksum(decides.as_bytes());
+    u16::try_from(sum % u32::from(shards)).expect("less than a u16")
+}
+
+/// What a ledger is called: `app:module:biz/shard`, from the second one on with a number behind
+/// it, `app:module:biz/3.17`, by which the ledgers of a kind come to lie far apart in a cluster.
+///
+/// The first lies where its name happens to. The second is opposite to it, the next ones halfway
+/// between, and so on: any number of them is spread evenly, and keeps its names when it grows.
+pub(crate) fn subject(kind: &Kind, shard: u16) -> String {
+    let first = format!("{kind}/0");
+    if shard == 0 {
+        return first;
+    }
+    // The bits in reverse, as a fraction of all slots: 1/2, 1/4, 3/4, 1/8 …
+    let best = slot_of(&first) + shard.reverse_bits() / (u16::MAX / SLOTS + 1);
+    let mut names = (0_u32..).map(|salt| format!("{kind}/{shard}.{salt}"));
+    names
+        .find(|name| {
+            let apart = (slot_of(name) + SLOTS - best % SLOTS) % SLOTS;
+            apart.min(SLOTS - apart) <= TOLERANCE
+        })
+        .expect("one of many names fits")
+}
+
+/// The kind and the number of the shard that a ledger of this name belongs to.
+#[cfg(feature = "worker")]
+pub(crate) fn of_subject(subject: &str) -> Option<(&str, u16)> {
+    let (kind, shard) = subject.split_once('/')?;
+    let number = shard.split_once('.').map_or(shard, |(number, _)| number);
+    Some((kind, number.parse().ok()?))
+}
+
+/// The slot of a key that has this hash tag.
+fn slot_of(tag: &str) -> u16 {
+    OF_SLOTS.checksum(tag.as_bytes()) % SLOTS
+}
+
+/// How many ledgers a kind has. Written as `shards`, `shards epoch`, or `shards epoch from`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// One more with each change. Each ledger knows the one that it is part of.
+    pub(crate) epoch: u64,
+    pub(crate) shards: u16,
+    /// How many there were before, while jobs may still be where that put them.
+    pub(crate) from: Option<u16>,
+}
+
+/// By which layout a call looks for a job in a ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) shard: u16,
+    pub(crate) epoch: u64,
+    /// The job is to be elsewhere by this layout, and here only as long as it runs.
+    pub(crate) is_old: bool,
+}
+
+impl Layout {
+    /// That of a kind of which nothing else was said.
+    pub(crate) const FIRST: Layout = Layout {
+        epoch: 0,
+        shards: 1,
+        from: None,
+    };
+
+    /// Reads what [`Display`](fmt::Display) writes; nothing if it is something else.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let count = |word: &str| {
+            let count = word.parse().ok()?;
+            (1..=MAX_SHARDS).contains(&count).then_some(count)
+        };
+        let shards = count(words.next()?)?;
+        let epoch = words.next().map_or(Some(0), |word| word.parse().ok())?;
+        let from = match words.next() {
+            None => None,
+            Some(word) => Some(count(word)?),
+        };
+        words.next().is_none().then_some(Layout {
+            epoch,
+            shards,
+            from,
+        })
+    }
+
+    /// Whether this is what became of `other`.
+    pub(crate) fn follows(self, other: Layout) -> bool {
+        (self.epoch, self.from.is_none()) > (other.epoch, other.from.is_none())
+    }
+
+    /// How many ledgers may hold jobs.
+    pub(crate) fn ledgers(self) -> u16 {
+        self.shards.max(self.from.unwrap_or(0))
+    }
+
+    /// Where the job with this id belongs.
+    pub(crate) fn place_of(self, id: &str) -> Place {
+        self.place(shard_of(id, self.shards))
+    }
+
+    /// The ledger that belongs to this layout.
+    pub(crate) fn place(self, shard: u16) -> Place {
+        Place {
+            shard,
+            epoch: self.epoch,
+            is_old: false,
+        }
+    }
+
+    /// Where the job with this id may still be, if that is elsewhere.
+    pub(crate) fn old_place_of(self, id: &str) -> Option<Place> {
+        let old = shard_of(id, self.from?);
+        (old != shard_of(id, self.shards)).then_some(Place {
+            shard: old,
+            epoch: self.epoch,
+            is_old: true,
+        })
+    }
+
+    /// What becomes of it when its jobs are to be in so many shards.
+    #[cfg(feature = "worker")]
+    pub(crate) fn to(self, shards: u16) -> Self {
+        Layout {
+            epoch: self.epoch + 1,
+            shards,
+            from: Some(self.shards),
+        }
+    }
+
+    /// What becomes of it when all jobs are where it puts them.
+    #[cfg(feature = "worker")]
+    pub(crate) fn settled(self) -> Self {
+        Layout { from: None, ..self }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.epoch, self.from) {
+            (0, None) => write!(f, "{}", self.shards),
+            (epoch, None) => write!(f, "{} {epoch}", self.shards),
+            (epoch, Some(from)) => write!(f, "{} {epoch} {from}", self.shards),
+        }
+    }
+}
+
+/// As scripts read it: the epoch, with a `-` behind it for an old place.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.epoch, if self.is_old { "-" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_spread_evenly_and_hints_keep_together() {
+        for shards in [2, 3, 4, 32, MAX_SHARDS] {
+            let mut counts = vec![0_u32; usize::from(shards)];
+            for number in 0..100_000 {
+                counts[usize::from(shard_of(&format!("1615{number}"), shards))] += 1;
+            }
+            let share = 100_000 / u32::from(shards);
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(
+                least * 2 > share && *most < share * 2,
+                "{shards}: {least} to {most} of {share}"
+            );
+        }
+        assert_eq!(shard_of("user7~1", 32), shard_of("user7", 32));
+        let of_whole_ids: std::collections::HashSet<u16> = (0..100)
+            .map(|number| shard_of(&format!("~{number}"), 32))
+            .collect();
+        assert!(of_whole_ids.len() > 16);
+    }
+
+    #[test]
+    fn the_ledgers_of_a_kind_lie_evenly_over_the_slots() {
+        for kind in ["app1:trans:notice", "a:b:c", "shop:order:expire"] {
+            let kind = Kind::parse(kind).unwrap();
+            for shards in [2_u16, 3, 4, 6, 8, 32, 256] {
+                let mut slots: Vec<u16> = (0..shards)
+                    .map(|shard| slot_of(&subject(&kind, shard)))
+                    .collect();
+                slots.sort_unstable();
+                slots.push(slots[0] + SLOTS);
+                let widest = slots
+                    .windows(2)
+                    .map(|pair| pair[1] - pair[0])
+                    .max()
+                    .unwrap();
+                // A power of two leaves equal gaps; others leave some that are half as wide.
+                let fair = SLOTS / shards.next_power_of_two()
+                    * if shards.is_power_of_two() { 1 } else { 2 };
+                assert!(
+                    widest <= fair + 2 * TOLERANCE,
+                    "{kind} in {shards}: {widest}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // By CLUSTER KEYSLOT.
+        assert_eq!(slot_of("123456789"), 12_739);
+        assert_eq!(slot_of("foo"), 12_182);
+    }
+
+    #[test]
+    fn the_name_of_a_ledger_says_whose_it_is() {
+        let kind = Kind::parse("app1:trans:notice").unwrap();
+        assert_eq!(subject(&kind, 0), "app1:trans:notice/0");
+        for shard in [0, 1, 17, 255] {
+            let subject = subject(&kind, shard);
+            assert_eq!(
+                of_subject(&subject),
+                Some((kind.as_str(), shard)),
+                "{subject}"
+            );
+        }
+        assert_eq!(of_subject("app1:trans:notice"), None);
+        assert_eq!(of_subject("app1:trans:notice/x"), None);
+    }
+
+    #[test]
+    fn a_layout_is_written_as_it_is_read() {
+        for text in ["1", "4 1", "4 1 1", "2 7 256"] {
+            assert_eq!(Layout::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "0", "257", "x", "4 x", "4 1 0", "4 1 1 1", "4  1"] {
+            assert_eq!(Layout::parse(text), None, "{text:?}");
+        }
+        let moving = Layout::FIRST.to(4);
+        assert_eq!(moving.to_string(), "4 1 1");
+        assert!(moving.follows(Layout::FIRST) && moving.settled().follows(moving));
+        assert!(!moving.follows(moving) && !moving.follows(moving.settled()));
+        assert!(moving.settled().to(2).follows(moving.settled()));
+        assert_eq!(moving.settled().to(2).ledgers(), 4);
+    }
+
+    #[test]
+    fn a_job_has_an_old_place_only_while_it_may_be_there() {
+        let moving = Layout::FIRST.to(4);
+        let ids: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        for id in &ids {
+            let place = moving.place_of(id);
+            let old = moving.old_place_of(id);
+            assert_eq!(old.is_some(), place.shard != 0);
+            assert!(old.is_none_or(|old| old.shard == 0 && old.is_old));
+            assert_eq!(moving.settled().old_place_of(id), None);
+        }
+        assert_eq!(moving.place(3).to_string(), "1");
+        assert_eq!(
+            Place {
+                shard: 0,
+                epoch: 1,
+                is_old: true
+            }
+            .to_string(),
+            "1-"
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! Moving jobs and dead letters from one ledger of a kind to another.
+//!
+//! In three steps, each of which may be repeated by anybody: a batch is taken out of the ledger and
+//! kept aside there, put where it belongs, and dropped. There is one batch of a ledger at a time, and
+//! batches are numbered, so that one that arrives late is known and left.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::Ledger;
+#[cfg(feature = "worker")]
+use super::from_value;
+use super::ledger::who;
+use super::reply::{Answered, Reply};
+#[cfg(feature = "worker")]
+use super::script::NAMES;
+use super::script::{DROP, PUT, TAKE};
+use crate::error::Result;
+use crate::key::JobKey;
+use crate::names::MARKER;
+use crate::shards::Layout;
+
+/// What the counters of a ledger are called where names of jobs are; no id is.
+pub(crate) const COUNTERS: &str = "*";
+
+/// What was taken out of a ledger.
+pub(super) struct Batch {
+    pub(super) number: u64,
+    /// No fencing value that the ledger gave out is larger.
+    pub(super) fence: u64,
+    pub(super) items: Vec<Item>,
+}
+
+pub(super) struct Item {
+    pub(super) what: String,
+    pub(super) id: String,
+    /// Of a letter.
+    pub(super) number: String,
+    pub(super) at: String,
+    pub(super) record: Vec<u8>,
+}
+
+impl Ledger {
+    /// Moves jobs with their last letters, or letters, out of this ledger, which has an old place,
+    /// to where `layout` puts them. Returns an answer for each name: whether it was moved, runs here,
+    /// or is not here. `None` if the ledger goes by another layout.
+    pub(crate) async fn move_out(
+        &self,
+        names: &[String],
+        layout: Layout,
+        until: Instant,
+    ) -> Result<Option<Vec<Answered>>> {
+        loop {
+            let Some((mut reply, is_busy)) = self.take(names, until).await? else {
+                return Ok(None);
+            };
+            let answers = reply.answers()?;
+            let batch = self.read_batch(&mut reply)?;
+            if !batch.items.is_empty() && !self.deliver(batch, layout, until).await? {
+                return Ok(None);
+            }
+            if !is_busy {
+                return Ok(Some(answers));
+            }
+        }
+    }
+
+    /// Sees to it that nothing is kept aside of what was taken out before. Returns whether the ledger
+    /// goes by this layout.
+    pub(crate) async fn push_on(&self, layout: Layout, until: Instant) -> Result<bool> {
+        Ok(self.move_out(&[], layout, until).await?.is_some())
+    }
+
+    /// The reply of `lua/take.lua`, and whether it is about an earlier batch. `None` if the ledger
+    /// goes by another layout.
+    pub(super) async fn take(
+        &self,
+        names: &[String],
+        until: Instant,
+    ) -> Result<Option<(Reply, bool)>> {
+        let n = &self.names;
+        let keys: [&str; 8] = [
+            &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.leaving,
+        ];
+        let mut cmd = self.call(&TAKE, &keys, [].into_iter());
+        cmd.arg(self.place().to_string()).arg(names);
+        let mut reply = self.eval(&TAKE, &cmd, until).await?.reply;
+        if self.is_stale(&mut reply)? {
+            return Ok(None);
+        }
+        let is_busy = reply.status == "busy";
+        Ok(Some((reply, is_busy)))
+    }
+
+    fn read_batch(&self, reply: &mut Reply) -> Result<Batch> {
+        let mut batch = Batch {
+            number: reply.number()?,
+            fence: reply.number()?,
+            items: Vec::new(),
+        };
+        while !reply.is_exhausted() {
+            batch.items.push(Item {
+                what: reply.text()?,
+                id: reply.text()?,
+                number: reply.text()?,
+                at: reply.text()?,
+                record: reply.bytes()?,
+            });
+        }
+        Ok(batch)
+    }
+
+    /// Puts a batch where it belongs, and drops it here. Returns whether the ledgers go by this
+    /// layout.
+    async fn deliver(&self, batch: Batch, layout: Layout, until: Instant) -> Result<bool> {
+        let mut by_shard: HashMap<u16, Vec<&Item>> = HashMap::new();
+        for item in &batch.items {
+            let shard = match item.id.as_str() {
+                COUNTERS => 0,
+                id => layout.place_of(id).shard,
+            };
+            by_shard.entry(shard).or_default().push(item);
+        }
+        for (shard, items) in by_shard {
+            let ledger = Ledger::new(
+                self.store.clone(),
+                self.kind().clone(),
+                layout.place(shard),
+                self.has_own_triggers(),
+            );
+            if !ledger
+                .put(&self.names.subject, &batch, &items, until)
+                .await?
+            {
+                return Ok(false);
+            }
+        }
+        self.drop_batch(batch.number, until).await?;
+        Ok(true)
+    }
+
+    /// Forgets a batch that has arrived; `lua/drop.lua`.
+    pub(super) async fn drop_batch(&self, number: u64, until: Instant) -> Result<()> {
+        let keys: [&str; 2] = [&self.names.calls, &self.names.leaving];
+        let mut cmd = self.call(&DROP, &keys, [].into_iter());
+        cmd.arg(number);
+        self.eval(&DROP, &cmd, until).await.map(drop)
+    }
+
+    /// Takes in a part of a batch of another ledger; `lua/put.lua`. Returns whether this ledger goes
+    /// by the layout that it was made for.
+    pub(super) async fn put(
+        &self,
+        from: &str,
+        batch: &Batch,
+        items: &[&Item],
+        until: Instant,
+    ) -> Result<bool> {
+        let n = &self.names;
+        let keys: [&str; 8] = [
+            &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.history,
+        ];
+        // One for each item, be it needed or not.
+        let key = |item: &&Item| match item.id.as_str() {
+            COUNTERS => self.kind().key("-"),
+            id => self.kind().key(id),
+        };
+        let triggers = items.iter().map(key);
+        let triggers: Vec<JobKey> = triggers.collect::<Result<_>>()?;
+        let mut cmd = self.call(&PUT, &keys, triggers.iter());
+        cmd.arg(who()).arg(self.place().to_string());
+        cmd.arg(from).arg(batch.number).arg(batch.fence);
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        for item in items {
+            cmd.arg(&item.what).arg(&item.id).arg(&item.number);
+            cmd.arg(&item.at).arg(&item.record[..]);
+        }
+        let mut reply = self.eval(&PUT, &cmd, until).await?.reply;
+        Ok(!self.is_stale(&mut reply)?)
+    }
+
+    /// A page of the names in one part of the ledger, and where the next page begins; `0` at the
+    /// end; `lua/names.lua`.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn names_in(
+        &self,
+        part: Part,
+        cursor: &str,
+        until: Instant,
+    ) -> Result<(String, Vec<String>)> {
+        let key = match part {
+            Part::Jobs => &self.names.shadow,
+            Part::Letters => &self.names.grave,
+        };
+        let mut cmd = self.call(&NAMES, &[key.as_str()], [].into_iter());
+        cmd.arg(cursor).arg(PAGE);
+        let mut reply = self.eval(&NAMES, &cmd, until).await?.reply;
+        Ok((reply.text()?, reply.words()?))
+    }
+
+    /// Whether keys of this ledger were adopted, and may still be there.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn has_adopted(&self, until: Instant) -> Result<bool> {
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(&self.names.adopted);
+        from_value(self.store.command(&exists, until).await?)
+    }
+}
+
+/// About how many names a page has.
+#[cfg(feature = "worker")]
+const PAGE: usize = 256;
+
+/// Of what the names are.
+#[cfg(feature = "worker")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part {
+    /// Jobs that are pending or run: all that have a record. What is claimed and settled keeps it,
+    /// so none slips through that is there all the time.
+    Jobs,
+    /// Dead letters, by `id:number`, and their ids.
+    Letters,
+}

@@ -1,0 +1,368 @@
+//! Kinds with several shards, and giving them another number while work goes on. What happens when
+//! everybody changes the same jobs meanwhile is seen in [`race`](crate::race).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use keyfall::{
+    Cancelled, Client, ErrorKind, JobState, NewJob, Outcome, Placed, Requeued, Rescheduled,
+    RetryPolicy, Router, Updated, shard_of,
+};
+
+use crate::runs::{Gate, eventually, recorder};
+use crate::site::{Site, ms};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+impl Site {
+    async fn reshard(&self, shards: u16) {
+        let resharded = self.client.reshard(&self.kind(), shards).await.unwrap();
+        assert_eq!(resharded.to, shards);
+        assert_eq!(
+            self.client.shards(&self.kind()).await.unwrap(),
+            (shards, None)
+        );
+    }
+
+    /// How many jobs each ledger of the kind has pending.
+    async fn pending_by_ledger(&self) -> Vec<u64> {
+        let pattern = format!("keyfall:{{{}/*}}:due", self.kind());
+        let mut names: Vec<String> = self.command(&["KEYS", &pattern]).await;
+        names.sort();
+        let mut counts = Vec::new();
+        for name in names {
+            counts.push(self.command(&["ZCARD", &name]).await);
+        }
+        counts
+    }
+
+    /// Begins to reshard, and stops as soon as something was moved.
+    async fn begin_to_reshard(&self, shards: u16) {
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let kind = self.kind();
+        let reshard = self.client.reshard(&kind, shards);
+        let reshard = reshard.on_progress(move |it| {
+            let _ = tell.send(it.moved);
+        });
+        tokio::select! {
+            done = reshard => panic!("it has come to its end: {done:?}"),
+            () = async { while told.recv().await.expect("it goes on") == 0 {} } => {}
+        }
+        let (to, from) = self.client.shards(&kind).await.unwrap();
+        assert_eq!(to, shards);
+        assert!(from.is_some());
+    }
+}
+
+#[tokio::test]
+async fn jobs_are_spread_and_every_call_finds_them() {
+    let site = Site::new("shards-calls").await;
+    for key in site.keys(40) {
+        site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    }
+    for shards in [4, 3, 8, 1] {
+        site.reshard(shards).await;
+        let counts = site.pending_by_ledger().await;
+        assert_eq!(counts.iter().sum::<u64>(), 40, "{counts:?}");
+        assert_eq!(counts.len(), usize::from(shards), "{counts:?}");
+        // A client that knows nothing of it yet, and one that does.
+        let other = Client::connect(&site.url).await.unwrap();
+        for client in [&site.client, &other] {
+            let listed = client.list(&site.kind(), JobState::Pending).await.unwrap();
+            let keys: Vec<&str> = listed.jobs.iter().map(|job| job.key().as_str()).collect();
+            let all: Vec<String> = site.keys(40).collect();
+            assert_eq!(
+                keys, all,
+                "{shards} shards, in the order in which they are due"
+            );
+            for key in &all {
+                assert!(client.get(key).await.unwrap().is_some(), "{key}");
+                let updated = client.update_payload(key, &2).await.unwrap();
+                assert!(matches!(updated, Updated::Updated(_)), "{key}: {updated:?}");
+                let moved = client.reschedule(key).after(HOUR).await.unwrap();
+                assert!(matches!(moved, Rescheduled::Moved(_)), "{key}: {moved:?}");
+                let again = client.schedule(key, &3).after(HOUR).await.unwrap();
+                assert_eq!(again.placed, Placed::Replaced, "{key}");
+            }
+            assert_eq!(client.count(&site.kind()).await.unwrap().pending, 40);
+        }
+    }
+    site.reshard(4).await;
+    for key in site.keys(40).take(10) {
+        assert_eq!(
+            site.client.cancel(&key).await.unwrap(),
+            Cancelled::Cancelled
+        );
+    }
+    let rest = site.client.prefix(&site.kind()).cancel().await.unwrap();
+    assert_eq!(rest.done, 30);
+    assert!(site.client.audit(&site.kind()).await.unwrap().is_clean());
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_list_of_several_shards_is_one_list() {
+    let site = Site::new("shards-list").await;
+    let jobs = site.keys(300).enumerate().map(|(number, key)| {
+        // Some of them at the same time.
+        let delay = HOUR + Duration::from_secs(number as u64 / 7);
+        NewJob::new(key, &number).after(delay)
+    });
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    site.reshard(5).await;
+    for limit in [1, 7, 100] {
+        let mut seen = Vec::new();
+        let mut next = None;
+        loop {
+            let list = site
+                .client
+                .list(&site.kind(), JobState::Pending)
+                .limit(limit);
+            let page = match next.take() {
+                Some(cursor) => list.after(cursor).await.unwrap(),
+                None => list.await.unwrap(),
+            };
+            assert!(page.jobs.len() <= limit);
+            seen.extend(
+                page.jobs
+                    .iter()
+                    .map(|job| (job.due(), job.key().to_string())),
+            );
+            next = page.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        assert!(seen.is_sorted(), "{limit}");
+        let keys: BTreeSet<String> = seen.iter().map(|(_, key)| key.clone()).collect();
+        assert_eq!((seen.len(), keys.len()), (300, 300), "{limit}");
+    }
+    site.client.prefix(&site.kind()).cancel().await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_all_shards_run_when_they_are_due() {
+    let site = Site::new("shards-run").await;
+    let (recorder, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
+    worker.ready().await;
+    site.client.schedule(site.key("first"), &0).await.unwrap();
+    runs.next().await;
+    site.reshard(4).await;
+    let jobs = site
+        .keys(100)
+        .map(|key| NewJob::new(key, &0).after(ms(500)));
+    for answer in site.client.schedule_many(jobs).await {
+        assert!(answer.unwrap().unwrap().armed);
+    }
+    let keys: BTreeSet<String> = runs
+        .take(100)
+        .await
+        .iter()
+        .map(|job| job.key().to_string())
+        .collect();
+    assert_eq!(keys.len(), 100);
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.lapsed), (101, 0));
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_stays_where_it_is_until_it_is_settled() {
+    let site = Site::new("shards-runs").await;
+    let (recorder, mut runs) = recorder();
+    let gate = Gate::closed();
+    let router = Router::new().route(&site.pattern(), recorder.behind(&gate));
+    let worker = site.serve(router);
+    let ids: Vec<String> = (0..12).map(|number| format!("run-{number}")).collect();
+    for id in &ids {
+        site.client.schedule(site.key(id), &0).await.unwrap();
+    }
+    runs.take(ids.len()).await;
+    let client = site.client.clone();
+    let kind = site.kind();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let reshard = tokio::spawn(async move {
+        let told = move |it: keyfall::Resharding| {
+            let _ = tell.send(it.running);
+        };
+        client.reshard(&kind, 4).on_progress(told).await
+    });
+    let away = ids.iter().filter(|id| shard_of(id, 4) != 0).count();
+    while told.recv().await.expect("it waits") < away as u64 {}
+    for (number, id) in ids.iter().enumerate() {
+        let key = site.key(id);
+        let view = site.view(&key).await;
+        assert_eq!(view.state(), JobState::Running);
+        match number % 3 {
+            0 => {
+                let next = site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+                assert_eq!(next.placed, Placed::Succeeds);
+            }
+            1 => {
+                let cancelled = site.client.cancel(&key).await.unwrap();
+                assert_eq!(cancelled, Cancelled::Running);
+            }
+            _ => {}
+        }
+    }
+    gate.open();
+    assert_eq!(reshard.await.unwrap().unwrap().to, 4);
+    eventually("only what follows is there", async || {
+        let stats = site.stats().await;
+        (stats.leased == 0 && stats.successors == 0).then_some(())
+    })
+    .await;
+    assert_eq!(site.stats().await.pending, 4);
+    let report = site.client.audit(&site.kind()).await.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    site.client.prefix(&site.kind()).cancel().await.unwrap();
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_begun_and_stopped_goes_on_and_hides_nothing_meanwhile() {
+    let site = Site::new("shards-half").await;
+    let keys: Vec<String> = site.keys(600).collect();
+    let jobs = keys.iter().map(|key| NewJob::new(key, &0).after(HOUR));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    site.begin_to_reshard(4).await;
+    let other = Client::connect(&site.url).await.unwrap();
+    for key in keys.iter().step_by(7) {
+        assert!(other.get(key).await.unwrap().is_some(), "{key}");
+    }
+    let replaced = keys.iter().map(|key| NewJob::new(key, &1).after(HOUR));
+    for answer in other.schedule_many(replaced).await {
+        assert_eq!(answer.unwrap().unwrap().placed, Placed::Replaced);
+    }
+    let error = other.reshard(&site.kind(), 5).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidSetting);
+    assert!(
+        error.to_string().contains("on its way to 4 shards"),
+        "{error}"
+    );
+    // Whatever a whole kind is asked for meets each of them once.
+    let half = format!("{}:000", site.kind());
+    let cancelled = other.prefix(&half).cancel().await.unwrap();
+    assert_eq!(cancelled.done, 100);
+    let postponed = other
+        .prefix(&site.kind())
+        .postpone()
+        .by(HOUR)
+        .await
+        .unwrap();
+    assert_eq!((postponed.matched, postponed.done), (500, 500));
+    site.reshard(4).await;
+    assert_eq!(site.stats().await.pending, 500);
+    assert!(site.client.audit(&site.kind()).await.unwrap().is_clean());
+    site.client.prefix(&site.kind()).cancel().await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_are_moved_with_their_numbers() {
+    let site = Site::new("shards-dead").await;
+    let (recorder, mut runs) = recorder();
+    let once = RetryPolicy::none();
+    let handler = recorder.then(|_| Outcome::bury("no"));
+    let worker =
+        site.serve(Router::new().route(&site.pattern(), keyfall::Handler::retry(handler, once)));
+    let keys: Vec<String> = site.keys(20).collect();
+    for round in 0..3 {
+        for key in &keys {
+            site.client.schedule(key, &round).await.unwrap();
+        }
+        runs.take(keys.len()).await;
+        site.all_ended().await;
+    }
+    worker.stop().await;
+    let numbers = async |key: &str| -> Vec<u64> {
+        let letters = site.client.dead_letters(key).await.unwrap();
+        letters
+            .iter()
+            .filter_map(|letter| letter.letter())
+            .collect()
+    };
+    let mut before = Vec::new();
+    for key in &keys {
+        before.push(numbers(key).await);
+    }
+    site.reshard(4).await;
+    for (key, before) in keys.iter().zip(&before) {
+        assert_eq!(numbers(key).await, *before, "{key}");
+    }
+    assert_eq!(site.stats().await.dead, 60);
+    // Requeued, moved again, and dead once more: with a number that no letter of its name had.
+    let requeued = site.client.requeue(&keys[0]).after(HOUR).await.unwrap();
+    assert!(matches!(requeued, Requeued::Requeued(_)));
+    assert!(site.client.delete_dead_letter(&keys[1]).await.unwrap());
+    site.reshard(2).await;
+    assert_eq!(numbers(&keys[0]).await, before[0][1..]);
+    assert_eq!(numbers(&keys[1]).await, before[1][1..]);
+    let worker =
+        site.serve(Router::new().route(&site.pattern(), recorder.then(|_| Outcome::bury("again"))));
+    site.client.fire_now(&keys[0]).await.unwrap();
+    site.all_ended().await;
+    let after = numbers(&keys[0]).await;
+    assert_eq!(after[1..], before[0][1..]);
+    assert!(!before[0].contains(&after[0]), "{after:?}");
+    assert!(site.client.audit(&site.kind()).await.unwrap().is_clean());
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_shards_are_paused_and_resumed_and_those_that_come_later() {
+    let site = Site::new("shards-pause").await;
+    let (recorder, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
+    site.client.schedule(site.key("first"), &0).await.unwrap();
+    runs.next().await;
+    site.client.prefix(&site.kind()).pause().await.unwrap();
+    site.reshard(4).await;
+    for key in site.keys(20) {
+        site.client.schedule(&key, &0).await.unwrap();
+    }
+    let stats = site.stats().await;
+    assert_eq!((stats.pending, stats.paused), (20, true));
+    site.client.prefix(&site.kind()).resume().await.unwrap();
+    runs.take(20).await;
+    assert_eq!(site.all_ended().await.done, 21);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_resharded_is_refused_with_the_remedy() {
+    let site = Site::new("shards-refused").await;
+    let refused = async |kind: &str, shards, part: &str| {
+        let error = site.client.reshard(kind, shards).await.unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    };
+    refused("no kind", 2, "is no kind").await;
+    refused(&site.kind(), 2, "was never used").await;
+    site.client
+        .schedule(site.key("job"), &0)
+        .after(HOUR)
+        .await
+        .unwrap();
+    refused(&site.kind(), 0, "from 1 to 256 shards").await;
+    refused(&site.kind(), 257, "from 1 to 256 shards").await;
+    let _: u64 = site
+        .command(&["HSET", "keyfall:kinds", &site.kind(), "many"])
+        .await;
+    refused(&site.kind(), 2, "has the layout \"many\"").await;
+    let _: u64 = site
+        .command(&["HSET", "keyfall:kinds", &site.kind(), "1"])
+        .await;
+    site.reshard(1).await;
+    site.client.cancel(site.key("job")).await.unwrap();
+    site.assert_balanced().await;
+}
