@@ -5,6 +5,7 @@
 //! next call opens another. Whether a call that got no answer was carried out is unknown,
 //! which is why every call of this crate may be repeated.
 
+use std::pin::pin;
 #[cfg(feature = "worker")]
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -15,11 +16,12 @@ use std::time::{Duration, Instant};
 use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::sleep;
 
 use super::fault::Fault;
 #[cfg(feature = "worker")]
 use super::health::Health;
+use super::in_time::in_time;
 use super::origin::Origin;
 use crate::error::Result;
 use crate::metrics;
@@ -33,6 +35,8 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct Link {
     origin: Origin,
     config: AsyncConnectionConfig,
+    /// The longest that opening a connection may take.
+    connect_timeout: Duration,
     /// The longest that a single try may take, from sending to the reply.
     response_timeout: Duration,
     current: Mutex<Option<Connection>>,
@@ -71,8 +75,10 @@ impl Link {
         Link {
             origin,
             config: AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(settings.connect_timeout))
-                .set_response_timeout(Some(settings.response_timeout)),
+                // They are seen to here.
+                .set_connection_timeout(None)
+                .set_response_timeout(None),
+            connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
             current: Mutex::new(None),
             opening: tokio::sync::Mutex::new(()),
@@ -170,28 +176,28 @@ impl Link {
     ) -> Result<Answer, Fault> {
         let mut connection = self.connection(until).await?;
         let sent = Instant::now();
-        let reply = async {
+        let reply = pin!(async {
             match request {
                 Request::One(cmd) => cmd.query_async(&mut connection.inner).await,
                 #[cfg(feature = "worker")]
                 Request::Many(pipeline) => pipeline.query_async(&mut connection.inner).await,
             }
-        };
+        });
         let limit = until.min(sent + self.response_timeout);
-        let fault = match timeout_at(limit.into(), reply).await {
-            Ok(Ok(_)) if connection.moves != self.origin.moves() => {
+        let fault = match in_time(limit, reply).await {
+            Some(Ok(_)) if connection.moves != self.origin.moves() => {
                 // It may be forgotten with the server that said so.
                 Fault::moved(&self.address())
             }
-            Ok(Ok(value)) => {
+            Some(Ok(value)) => {
                 return Ok(Answer {
                     value,
                     sent,
                     received: Instant::now(),
                 });
             }
-            Ok(Err(error)) => Fault::from_redis(error, &self.address()),
-            Err(_) => Fault::timed_out(&self.address(), limit - sent),
+            Some(Err(error)) => Fault::from_redis(error, &self.address()),
+            None => Fault::timed_out(&self.address(), limit - sent),
         };
         if fault.breaks_connection() {
             *maybe_done = true;
@@ -211,15 +217,19 @@ impl Link {
         if let Some(connection) = self.held() {
             return Ok(connection);
         }
-        let open = async {
+        // Rare and large, and so not a part of every call.
+        let open = Box::pin(async {
             let _turn = self.opening.lock().await;
             if let Some(connection) = self.held() {
                 return Ok(connection);
             }
             let moves = self.origin.moves();
             let client = self.origin.client().await?;
-            let open = client.get_multiplexed_async_connection_with_config(&self.config);
-            let inner = open.await.map_err(|error| self.not_connected(error))?;
+            let open = pin!(client.get_multiplexed_async_connection_with_config(&self.config));
+            let opened = in_time(Instant::now() + self.connect_timeout, open).await;
+            let inner = opened
+                .ok_or_else(|| self.unreachable())?
+                .map_err(|error| self.not_connected(error))?;
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
             if number > 1 {
                 metrics::reconnected("commands");
@@ -231,11 +241,13 @@ impl Link {
             };
             *self.current.lock().expect("no panic while held") = Some(connection.clone());
             Ok(connection)
-        };
-        match timeout_at(until.into(), open).await {
-            Ok(opened) => opened,
-            Err(_) => Err(Fault::unreachable(&self.address())),
-        }
+        });
+        let opened = in_time(until, pin!(open)).await;
+        opened.unwrap_or_else(|| Err(self.unreachable()))
+    }
+
+    fn unreachable(&self) -> Fault {
+        Fault::unreachable(&self.address())
     }
 
     fn not_connected(&self, error: RedisError) -> Fault {

@@ -3,6 +3,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`link`] | a connection for commands, rebuilt when it breaks or hangs |
+//! | [`in_time`] | waiting for an answer, fairly to those who gave it in time |
 //! | [`health`] | what is wrong with a worker's server, said once |
 //! | [`subscription`] | a subscription to one node, with heartbeat and reconnection |
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
@@ -32,6 +33,7 @@ mod functions;
 mod health;
 #[cfg(feature = "worker")]
 mod history;
+mod in_time;
 mod inspect;
 #[cfg(feature = "worker")]
 mod instances;

@@ -1,5 +1,6 @@
 //! A subscription to one node: what expired there, and who calls for attention.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Store;
 use super::fault::Fault;
+use super::in_time::in_time;
 use crate::error::Error;
 use crate::metrics;
 use crate::names::Names;
@@ -116,7 +118,7 @@ impl Subscription {
     }
 
     async fn subscribe(&self) -> Result<(PubSubSink, PubSubStream), Fault> {
-        let subscribe = async {
+        let subscribe = pin!(async {
             let client = self.store.link.origin().client().await?;
             let pubsub = client.get_async_pubsub().await;
             let (mut sink, stream) = pubsub.map_err(|error| self.failed(error))?.split();
@@ -131,11 +133,9 @@ impl Subscription {
             };
             subscribed.await.map_err(|error| self.failed(error))?;
             Ok((sink, stream))
-        };
-        match timeout(self.patience, subscribe).await {
-            Ok(result) => result,
-            Err(_) => Err(Fault::unreachable(&self.store.address())),
-        }
+        });
+        let subscribed = in_time(Instant::now() + self.patience, subscribe).await;
+        subscribed.unwrap_or_else(|| Err(Fault::unreachable(&self.store.address())))
     }
 
     fn failed(&self, error: redis::RedisError) -> Fault {
@@ -164,10 +164,11 @@ impl Subscription {
             let Ok(message) = message else {
                 // Not even a beat of our own: is anybody there? A wake-up is lost only with its
                 // connection, so this bounds how long a lost one goes unnoticed.
-                match timeout(self.patience, sink.ping::<redis::Value>()).await {
-                    Ok(Ok(_)) => continue,
-                    Ok(Err(error)) => return Fault::from_redis(error, &address),
-                    Err(_) => return Fault::timed_out(&address, self.patience),
+                let until = Instant::now() + self.patience;
+                match in_time(until, pin!(sink.ping::<redis::Value>())).await {
+                    Some(Ok(_)) => continue,
+                    Some(Err(error)) => return Fault::from_redis(error, &address),
+                    None => return Fault::timed_out(&address, self.patience),
                 }
             };
             let Some(message) = message else {
