@@ -55,7 +55,7 @@ fn runs(pid: Pid) -> bool {
 
 /// Waits until `probe` holds.
 async fn eventually(what: &str, mut probe: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !probe() {
         assert!(Instant::now() < deadline, "never: {what}");
         sleep(POLL).await;

@@ -168,7 +168,7 @@ async fn large_payloads_travel_in_smaller_batches_and_all_of_it_runs() {
 async fn a_server_that_refuses_or_is_gone_fails_each_job_and_the_call_ends() {
     let mut server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "bulk-gone").await;
-    let timeout = Duration::from_millis(500);
+    let timeout = Duration::from_secs(1);
     let client = Client::builder(&site.url)
         .call_timeout(timeout)
         .connect()
@@ -191,8 +191,8 @@ async fn a_server_that_refuses_or_is_gone_fails_each_job_and_the_call_ends() {
         let error = answer.unwrap_err();
         assert!(error.is_retryable(), "{error}");
     }
-    // Twenty batches did not wait one after the other.
-    assert!(began.elapsed() < 8 * timeout, "{:?}", began.elapsed());
+    // Twenty batches did not wait one after the other, even where the machine stood still for long.
+    assert!(began.elapsed() < 15 * timeout, "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

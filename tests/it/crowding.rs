@@ -8,33 +8,37 @@ use keyfall::{Job, NewJob, Outcome, Router, Source};
 
 use crate::runs::{Gate, eventually, recorder};
 use crate::site::{Running, Site, ms};
-use crate::workers::{Mortal, SECOND};
+use crate::workers::{Mortal, STEADY};
 
 #[tokio::test]
 async fn a_lapsed_job_does_not_wait_behind_a_backlog() {
+    const JOBS: usize = 800;
     let site = Site::new("crowd-lapsed").await;
     let (note, mut runs) = recorder();
     let stuck = Router::new().route(&site.pattern(), note.stuck());
-    let dying = Mortal::start(&site.url, stuck, SECOND);
+    let dying = Mortal::start(&site.url, stuck, STEADY);
     let orphan = site.key("orphan");
     site.client.schedule(&orphan, "").await.unwrap();
     runs.next().await;
+    dying.die();
+    site.lapse("orphan").await;
     let calls = site
-        .keys(800)
+        .keys(JOBS)
         .map(|key| site.client.schedule(key, "").into_future());
     try_join_all(calls).await.unwrap();
-    dying.die();
 
-    // Few slots, each taken again as soon as it is free, for far longer than the lease.
+    // Few slots, each taken again as soon as it is free, for far longer than what has lapsed is
+    // left to its owner.
     let slow = async move |job: Job| {
         note.note(&job);
         tokio::time::sleep(ms(20)).await;
     };
     let router = Router::new().route(&site.pattern(), slow);
-    let worker = Running::start(site.worker(router).lease(SECOND).concurrency(4));
-    let ran = runs.take(801).await;
+    let worker = site.worker(router).lease(STEADY / 2).concurrency(4);
+    let worker = Running::start(worker);
+    let ran = runs.take(JOBS + 1).await;
     let place = ran.iter().position(|job| job.key().as_str() == orphan);
-    assert!(place.unwrap() < 700, "it ran as number {place:?}");
+    assert!(place.unwrap() < JOBS - 100, "it ran as number {place:?}");
     assert_eq!(ran[place.unwrap()].attempt(), 2);
     site.all_ended().await;
     worker.stop().await;

@@ -9,6 +9,7 @@ use keyfall::{Handler, JobState, NewJob, Outcome, Router};
 use crate::log::Log;
 use crate::runs::{Gate, Recorder, eventually, ids, recorder};
 use crate::site::{HOUR, Running, Site, fails_slowly, ms};
+use crate::workers::{SECOND, STEADY};
 
 impl Site {
     /// A key of the ledger of this site's kind.
@@ -22,7 +23,7 @@ impl Site {
     }
 
     /// A worker with both kinds. What it is told to, it does.
-    fn serves_both(&self, note: &Recorder, gate: &Gate) -> Running {
+    fn serves_both(&self, note: &Recorder, gate: &Gate, lease: Duration) -> Running {
         let (inner, gate) = (note.clone(), gate.clone());
         let handler = async move |job: keyfall::Job| {
             inner.note(&job);
@@ -37,7 +38,7 @@ impl Site {
         let router = Router::new()
             .route(&self.pattern(), handler.retry(fails_slowly()))
             .route(&format!("{}:{{id}}", self.other_kind()), note.done());
-        Running::start(self.worker(router).lease(Duration::from_secs(2)))
+        Running::start(self.worker(router).lease(lease))
     }
 }
 
@@ -47,7 +48,7 @@ async fn loses(part: &str) {
     let site = Site::new(&format!("damage-{part}")).await;
     let (note, mut runs) = recorder();
     let gate = Gate::closed();
-    let worker = site.serves_both(&note, &gate);
+    let worker = site.serves_both(&note, &gate, 2 * SECOND);
     let client = &site.client;
     for id in ["runs-1", "runs-2", "fails-1", "dies-1"] {
         client.schedule(site.key(id), id).await.unwrap();
@@ -220,7 +221,7 @@ async fn a_worker_goes_on_when_its_database_is_emptied() {
     let site = Site::at(&server.url(), "damage-flushed").await;
     let (note, mut runs) = recorder();
     let gate = Gate::closed();
-    let worker = site.serves_both(&note, &gate);
+    let worker = site.serves_both(&note, &gate, STEADY);
     site.client.schedule(site.key("runs-1"), "").await.unwrap();
     runs.next().await;
     for key in site.keys(20) {

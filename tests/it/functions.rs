@@ -10,9 +10,9 @@ use keyfall::{
     Cancelled, Client, ErrorKind, JobKey, JobState, JobView, LibraryState, Outcome, Router,
 };
 use redis::{FromRedisValue, RedisResult, Value};
-use tokio::time::Instant;
 
-use crate::runs::{PATIENCE, recorder};
+use crate::monitor::{Monitor, beats_until_the_last_claim};
+use crate::runs::{PATIENCE, Runs, recorder};
 use crate::site::{HOUR, Site, assert_about, ms};
 use crate::version::Version;
 
@@ -471,9 +471,15 @@ async fn what_one_side_schedules_the_other_sees_runs_and_cancels() {
     site.assert_balanced().await;
 }
 
-/// How long a worker may take to hear of something. The sweeps that would find it without come every
-/// 20 or 30 seconds.
-const HEARD: Duration = Duration::from_secs(10);
+impl Site {
+    /// The job that was just placed runs because its worker heard of it, and not because of a sweep
+    /// that comes every 20 or 30 seconds.
+    async fn is_heard(&self, commands: &mut Monitor, runs: &mut Runs, id: &str) {
+        assert_eq!(runs.next().await.key().id(), id);
+        let beats = beats_until_the_last_claim(&commands.so_far(self).await);
+        assert!(beats < 12, "{beats} beats");
+    }
+}
 
 #[tokio::test]
 async fn a_worker_that_sleeps_is_woken() {
@@ -485,15 +491,12 @@ async fn a_worker_that_sleeps_is_woken() {
     worker.ready().await;
     let mut wakes = wakes(&site.url).await;
     // A kind that nobody has heard of, due now: no event announces that.
-    let asked = Instant::now();
+    let mut commands = Monitor::of(&site.url).await;
     site.placed("new", &["", "PX", "0"]).await;
-    assert_eq!(runs.next().await.key().id(), "new");
-    assert!(asked.elapsed() < HEARD, "{:?}", asked.elapsed());
+    site.is_heard(&mut commands, &mut runs, "new").await;
     site.placed("late", &["", "EX", "3600"]).await;
-    let asked = Instant::now();
     site.placed("soon", &["", "PX", "300"]).await;
-    assert_eq!(runs.next().await.key().id(), "soon");
-    assert!(asked.elapsed() < HEARD, "{:?}", asked.elapsed());
+    site.is_heard(&mut commands, &mut runs, "soon").await;
     site.fcall::<String>("cancel", "late", &[]).await;
     for expected in [
         "kind fcall:it:job".to_owned(),
@@ -652,10 +655,9 @@ async fn a_database_that_was_not_prepared_or_has_another_schema_is_refused() {
     let worker = other.serve(Router::new().route("fcall:*:*:{id}", log.done()));
     worker.ready().await;
     // The hints go where the workers of this database listen.
-    let asked = Instant::now();
+    let mut commands = Monitor::of(&site.url).await;
     other.placed("1", &["x", "PX", "0"]).await;
-    assert_eq!(runs.next().await.key().id(), "1");
-    assert!(asked.elapsed() < HEARD, "{:?}", asked.elapsed());
+    other.is_heard(&mut commands, &mut runs, "1").await;
     other.all_ended().await;
     worker.stop().await;
     assert!(site.client.get(site.key("1")).await.unwrap().is_none());

@@ -6,11 +6,9 @@ use keyfall::{Handler, Job, Lease, Outcome, Router, Settled, State};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
+use super::runs::PATIENCE;
 use super::site::Site;
-
-const PATIENCE: Duration = Duration::from_secs(30);
-/// As short as a lease can be.
-const SHORT: Duration = Duration::from_secs(1);
+use super::workers::STEADY;
 
 type Out = UnboundedSender<(Lease, u32)>;
 
@@ -27,7 +25,7 @@ async fn next(leases: &mut UnboundedReceiver<(Lease, u32)>) -> (Lease, u32) {
 async fn whoever_has_the_lease_ends_the_job() {
     let site = Site::new("handed").await;
     let (out, mut leases) = unbounded_channel();
-    let route = Handler::<(Job, State<Out>), Out>::lease(pass_on, 10 * SHORT);
+    let route = Handler::<(Job, State<Out>), Out>::lease(pass_on, STEADY);
     let worker = site.serve(Router::new().route(&site.pattern(), route).with_state(out));
     let key = site.key("1");
     site.client.schedule(&key, &7).await.unwrap();
@@ -57,10 +55,12 @@ async fn whoever_has_the_lease_ends_the_job() {
 async fn a_lease_that_nobody_ends_lapses_and_counts_as_an_attempt() {
     let site = Site::new("handed-lapse").await;
     let (out, mut leases) = unbounded_channel();
-    let route = Handler::<(Job, State<Out>), Out>::lease(pass_on, SHORT);
+    let route = Handler::<(Job, State<Out>), Out>::lease(pass_on, STEADY);
     let worker = site.serve(Router::new().route(&site.pattern(), route).with_state(out));
     site.client.schedule(site.key("1"), &7).await.unwrap();
     let (old, _) = next(&mut leases).await;
+    site.lapse(1).await;
+    site.sweep().await;
     let (new, attempt) = next(&mut leases).await;
     assert_eq!(attempt, 2);
     let settled = site.client.settle(&old, Outcome::Done).await.unwrap();

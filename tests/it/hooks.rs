@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::log::Log;
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, fails_slowly, ms};
-use crate::workers::{Mortal, SECOND};
+use crate::workers::{Mortal, SECOND, STEADY};
 
 /// What a hook was told, in order.
 struct Told<T>(mpsc::UnboundedReceiver<T>);
@@ -188,7 +188,7 @@ async fn a_job_that_was_pulled_is_told_when_its_consumer_gives_it_up() {
             tell.send((job, state)).unwrap();
         }
     });
-    let worker = Running::start(worker.lease(SECOND));
+    let worker = Running::start(worker);
     site.client.schedule(site.key("a"), &7).await.unwrap();
     let mut jobs = pull.pull(&[""; 0], 1, PATIENCE).await.unwrap();
     let (_, lease) = jobs.pop().unwrap().accept().unwrap();
@@ -219,7 +219,7 @@ async fn an_entry_of_a_stream_that_nobody_acknowledged_is_told() {
     let site = Site::new("hook-stream").await;
     let name = format!("{}-stream", site.app);
     let target = stream(&site.url, &name).acknowledged("closers");
-    let route = target.lease(SECOND).retry(fails_slowly().attempts(1));
+    let route = target.lease(STEADY).retry(fails_slowly().attempts(1));
     let (worker, mut told) = hears_dead(site.worker(Router::new().route(&site.pattern(), route)));
     let worker = Running::start(worker);
     site.client.schedule(site.key("a"), &1).await.unwrap();
@@ -231,8 +231,14 @@ async fn an_entry_of_a_stream_that_nobody_acknowledged_is_told() {
         read.is_ok_and(|it| it != redis::Value::Nil).then_some(())
     })
     .await;
+    // As if its consumer had said nothing for an hour.
+    let pending = ["XPENDING", &name, "closers", "-", "+", "1"];
+    let pending: Vec<(String, String, u64, u64)> = site.command(&pending).await;
+    let claim = ["XCLAIM", &name, "closers", "one", "0", &pending[0].0];
+    let idle = ["IDLE", "3600000", "JUSTID"];
+    let _: Vec<String> = site.command(&[&claim[..], &idle].concat()).await;
     let job = told.next().await;
-    assert_eq!(job.reason(), "one has not acknowledged it within 1s");
+    assert_eq!(job.reason(), "one has not acknowledged it within 12s");
     assert_eq!(site.all_ended().await.dead, 1);
     worker.stop().await;
     told.assert_no_more();
@@ -266,7 +272,7 @@ async fn a_worker_that_dies_between_hook_and_burial_is_told_after_by_the_next() 
     let (tell, mut first) = told();
     let (one, other) = (router.clone(), router);
     let (mortal, _) = Mortal::running(&site.url, move |client| {
-        let worker = Worker::new(client, one).lease(SECOND);
+        let worker = Worker::new(client, one).lease(STEADY);
         worker.on_dead(move |job: DeadJob| {
             let tell = tell.clone();
             async move {
@@ -278,9 +284,10 @@ async fn a_worker_that_dies_between_hook_and_burial_is_told_after_by_the_next() 
     site.client.schedule(site.key("a"), &1).await.unwrap();
     let first = first.next().await;
     assert_eq!(first.reason(), "refused");
-    let (worker, mut told) = hears_dead(site.worker(other).lease(SECOND));
-    let worker = Running::start(worker);
     mortal.die();
+    site.lapse("a").await;
+    let (worker, mut told) = hears_dead(site.worker(other).lease(STEADY));
+    let worker = Running::start(worker);
     let second = told.next().await;
     assert_eq!(first.idempotency_key(), second.idempotency_key());
     assert_eq!((first.attempts(), second.attempts()), (1, 1));
@@ -295,7 +302,7 @@ async fn a_worker_that_dies_between_hook_and_burial_is_told_after_by_the_next() 
 async fn a_stop_that_leaves_no_time_for_the_hook_leaves_the_job_to_others() {
     let site = Site::new("hook-no-time").await;
     let (tell, mut first) = told();
-    let worker = buries(&site).lease(SECOND).grace(Duration::ZERO);
+    let worker = buries(&site).lease(STEADY).grace(Duration::ZERO);
     let worker = Running::start(worker.on_dead(move |job: DeadJob| {
         let tell = tell.clone();
         async move {
@@ -313,7 +320,8 @@ async fn a_stop_that_leaves_no_time_for_the_hook_leaves_the_job_to_others() {
         site.view(first.key().as_str()).await.state(),
         JobState::Running
     );
-    let (worker, mut told) = hears_dead(buries(&site).lease(SECOND));
+    site.lapse("a").await;
+    let (worker, mut told) = hears_dead(buries(&site).lease(STEADY));
     let worker = Running::start(worker);
     let second = told.next().await;
     assert_eq!(first.idempotency_key(), second.idempotency_key());
@@ -464,7 +472,7 @@ async fn pauses_make_late_and_the_first_start_counts() {
     let (tell, mut first) = told();
     let router = route();
     let (mortal, _) = Mortal::running(&site.url, move |client| {
-        let worker = Worker::new(client, router).lease(SECOND);
+        let worker = Worker::new(client, router).lease(STEADY);
         worker.on_late(move |job: LateJob| {
             tell.send(job).unwrap();
             async {}
@@ -474,8 +482,9 @@ async fn pauses_make_late_and_the_first_start_counts() {
     runs.next().await;
     assert_eq!(first.next().await.key().as_str(), site.key("a"));
     mortal.die();
+    site.lapse("a").await;
     // Taken over, it starts again, and nobody hears of that.
-    let (worker, mut told) = hears_late(site.worker(route()).lease(SECOND));
+    let (worker, mut told) = hears_late(site.worker(route()).lease(STEADY));
     let worker = Running::start(worker);
     assert_eq!(runs.next().await.attempt(), 2);
     worker.drop_it().await;

@@ -10,6 +10,7 @@ use tower::util::MapRequestLayer;
 
 use crate::runs::recorder;
 use crate::site::{Site, ms};
+use crate::workers::STEADY;
 
 #[tokio::test]
 async fn a_timeout_of_the_ecosystem_is_a_failure_and_the_job_runs_again() {
@@ -44,16 +45,16 @@ async fn a_rate_limit_spaces_runs_and_keeps_their_leases() {
     let (log, mut runs) = recorder();
     let router = Router::new()
         .route(&site.pattern(), log.done())
-        .layer(RateLimitLayer::new(2, ms(700)));
+        .layer(RateLimitLayer::new(2, STEADY * 3 / 5));
     // The last of them waits for longer than a lease.
-    let worker = site.worker(router).lease(ms(1000));
+    let worker = site.worker(router).lease(STEADY);
     let start = Instant::now();
     let worker = crate::site::Running::start(worker);
     for key in site.keys(6) {
         site.client.schedule(key, "").await.unwrap();
     }
     let jobs = runs.take(6).await;
-    assert!(start.elapsed() >= ms(1400));
+    assert!(start.elapsed() >= STEADY);
     assert!(jobs.iter().all(|job| job.attempt() == 1));
     let stats = site.all_ended().await;
     assert_eq!((stats.done, stats.lapsed), (6, 0));
@@ -99,10 +100,11 @@ async fn a_job_whose_time_is_up_before_its_turn_comes_has_used_no_attempt() {
     let router = Router::new()
         .route(&site.pattern(), log.done().timeout(ms(60)).retry(policy))
         .layer(RateLimitLayer::new(1, ms(200)));
-    let worker = site.serve(router);
+    // All of them are there when the first one begins.
     for key in site.keys(4) {
         site.client.schedule(key, "").await.unwrap();
     }
+    let worker = site.serve(router);
     let jobs = runs.take(4).await;
     assert!(jobs.iter().all(|job| job.attempt() == 1));
     let stats = site.all_ended().await;

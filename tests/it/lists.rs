@@ -91,17 +91,14 @@ async fn what_is_cancelled_in_time_is_not_written() {
     let site = Site::new("list-cancel").await;
     let worker = site.serve(Router::new().route(&site.pattern(), list(&site.url, &site.list())));
     let (early, late) = (site.key("early"), site.key("late"));
-    site.client
-        .schedule(&early, &1)
-        .after(ms(500))
-        .await
-        .unwrap();
-    site.client
-        .schedule(&late, &2)
-        .after(ms(600))
-        .await
-        .unwrap();
+    // Nothing begins before the cancel, however long that takes.
+    let kind = site.kind();
+    site.client.prefix(&kind).pause().await.unwrap();
+    for (key, payload) in [(&early, 1), (&late, 2)] {
+        site.client.schedule(key, &payload).await.unwrap();
+    }
     site.client.cancel(&early).await.unwrap();
+    site.client.prefix(&kind).resume().await.unwrap();
     assert_eq!(pop(&mut site.redis(), &site.list()).await["payload"], 2);
     assert_eq!(site.all_ended().await.cancelled, 1);
     worker.stop().await;

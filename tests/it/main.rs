@@ -105,6 +105,7 @@ mod limits;
 mod lists;
 mod log;
 mod mistakes;
+mod monitor;
 mod operating;
 mod outages;
 mod outcomes;

@@ -4,13 +4,12 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use keyfall::{Handler, Job, JobState, Json, Outcome, RetryPolicy, Router};
 use serde::{Deserialize, Serialize};
 
 use crate::runs::recorder;
-use crate::site::{HOUR, Running, Site, ms};
+use crate::site::{HOUR, Site, fails_slowly, ms};
 
 fn ladder<const N: usize>(rungs: [u64; N]) -> RetryPolicy {
     RetryPolicy::ladder(rungs.map(ms)).unwrap()
@@ -160,7 +159,7 @@ async fn a_snooze_uses_no_attempt() {
         if asked.swap(true, Ordering::Relaxed) {
             Outcome::Done
         } else {
-            Outcome::snooze(ms(400))
+            Outcome::snooze(HOUR)
         }
     });
     let router = Router::new().route(&site.pattern(), sleepy.retry(RetryPolicy::none()));
@@ -173,6 +172,7 @@ async fn a_snooze_uses_no_attempt() {
         (snoozing.attempts(), steps(&snoozing)),
         (0, vec!["snoozed"])
     );
+    site.client.fire_now(&key).await.unwrap();
     assert_eq!(runs.next().await.attempt(), 1);
     let stats = site.all_ended().await;
     assert_eq!((stats.snoozed, stats.done, stats.failed), (1, 1, 0));
@@ -240,7 +240,7 @@ async fn a_panic_is_a_failed_attempt_and_the_worker_lives() {
                     assert!(job.attempt() > 1, "the first attempt panics, on purpose");
                     Outcome::Done
                 })
-                .retry(ladder([600])),
+                .retry(fails_slowly()),
             )
             .route(&format!("{}:it:other:{{id}}", site.app), log.done()),
     );
@@ -256,6 +256,7 @@ async fn a_panic_is_a_failed_attempt_and_the_worker_lives() {
     let other = format!("{}:it:other:1", site.app);
     site.client.schedule(&other, "").await.unwrap();
     assert_eq!(runs.next().await.key().as_str(), other);
+    site.client.fire_now(&key).await.unwrap();
     assert_eq!(runs.next().await.attempt(), 2);
     let stats = site.all_ended().await;
     assert_eq!((stats.failed, stats.done), (1, 1));
@@ -310,15 +311,15 @@ async fn a_run_that_takes_too_long_is_told_to_stop_and_has_failed() {
             std::future::pending::<()>().await;
         }
     };
-    let router = Router::new().route(&site.pattern(), slow.timeout(ms(100)).retry(ladder([600])));
-    // The shorter the lease, the shorter the notice.
-    let worker = Running::start(site.worker(router).lease(Duration::from_secs(3)));
+    let router = Router::new().route(&site.pattern(), slow.timeout(ms(100)).retry(fails_slowly()));
+    let worker = site.serve(router);
     let key = site.key(1);
     site.client.schedule(&key, "").await.unwrap();
     assert_eq!(runs.next().await.attempt(), 1);
     was_told.recv().await.unwrap();
     let retrying = site.reaches(&key, JobState::Retrying).await;
     assert_eq!(retrying.last_error(), Some("it took longer than 100ms"));
+    site.client.fire_now(&key).await.unwrap();
     assert_eq!(runs.next().await.attempt(), 2);
     let stats = site.all_ended().await;
     assert_eq!((stats.failed, stats.done, stats.lapsed), (1, 1, 0));

@@ -1,7 +1,7 @@
 //! Consumers that pull: jobs wait in the ledger until somebody asks, and are theirs then.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use keyfall::target::{Pull, Pulled};
@@ -12,7 +12,7 @@ use keyfall::{
 
 use crate::runs::{PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms, redis_time};
-use crate::workers::{Mortal, SECOND};
+use crate::workers::{Mortal, SECOND, STEADY};
 
 /// A worker whose jobs of the usual kind are pulled.
 fn pulled(site: &Site, pull: &Pull) -> Running {
@@ -180,10 +180,12 @@ async fn what_is_not_accepted_goes_back_at_once_and_counts_no_attempt() {
 async fn a_lease_that_lapses_delivers_again_and_its_late_holder_is_told() {
     let site = Site::new("pull-lapse").await;
     let pull = Pull::new();
-    let router = Router::new().route(&site.pattern(), pull.clone().lease(SECOND));
+    let router = Router::new().route(&site.pattern(), pull.clone().lease(STEADY));
     let worker = site.serve(router);
     site.client.schedule(site.key("a"), "").await.unwrap();
     let (first, lapsed) = one(&pull).await;
+    site.lapse("a").await;
+    site.sweep().await;
     let (second, lease) = one(&pull).await;
     assert_eq!((first.attempt(), second.attempt()), (1, 2));
     assert!(second.fence() > first.fence());
@@ -215,10 +217,11 @@ async fn a_lease_that_lapses_delivers_again_and_its_late_holder_is_told() {
 async fn one_that_lapsed_can_still_be_settled_while_nobody_else_has_it() {
     let site = Site::new("pull-late").await;
     let pull = Pull::new();
-    let router = Router::new().route(&site.pattern(), pull.clone().lease(SECOND));
+    let router = Router::new().route(&site.pattern(), pull.clone().lease(HOUR));
     let worker = site.serve(router);
     site.client.schedule(site.key("a"), "").await.unwrap();
     let (_, lease) = one(&pull).await;
+    site.lapse("a").await;
     site.reaches(&site.key("a"), JobState::Lapsed).await;
     assert_eq!(
         site.client.settle(&lease, Outcome::Done).await.unwrap(),
@@ -264,13 +267,15 @@ async fn one_that_its_consumers_never_settle_is_buried_at_the_end_of_its_policy(
     let pull = Pull::new();
     let route = pull
         .clone()
-        .lease(SECOND)
+        .lease(STEADY)
         .retry(RetryPolicy::ladder([HOUR]).unwrap());
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     let key = site.key("a");
     site.client.schedule(&key, "").await.unwrap();
     for attempt in 1..=2 {
         assert_eq!(one(&pull).await.0.attempt(), attempt);
+        site.lapse("a").await;
+        site.sweep().await;
     }
     // It takes somebody who waits to find out that there is nothing to be handed out any more.
     let waiting = tokio::spawn({
@@ -323,11 +328,12 @@ async fn many_consumers_of_two_workers_drain_a_backlog_each_job_once() {
     let workers = [pulled(&here, &pulls[0]), pulled(&there, &pulls[1])];
     let consumers = (0..40).map(|number| {
         let (pull, client) = (pulls[number % 2].clone(), here.client.clone());
+        let kind = here.kind();
         tokio::spawn(async move {
             let mut seen = Vec::new();
             loop {
                 let got = pull.pull(&[""; 0], 1 + number, ms(500)).await.unwrap();
-                if got.is_empty() {
+                if got.is_empty() && client.stats(&kind).await.unwrap().done as usize == JOBS {
                     return seen;
                 }
                 let taken: Vec<_> = got.into_iter().filter_map(Pulled::accept).collect();
@@ -384,14 +390,14 @@ async fn a_worker_that_starts_waits_as_its_routes_have_leases_and_no_longer() {
     let site = Site::new("pull-hold").await;
     let pull = Pull::new();
     let start = || {
-        let router = Router::new().route(&site.pattern(), pull.clone().lease(SECOND));
+        let router = Router::new().route(&site.pattern(), pull.clone().lease(STEADY));
         Running::start(site.worker(router).lease(HOUR))
     };
     let worker = start();
     site.client.schedule(site.key("a"), "").await.unwrap();
     one(&pull).await;
     worker.stop().await;
-    site.reaches(&site.key("a"), JobState::Lapsed).await;
+    site.lapse("a").await;
     let worker = start();
     let (job, lease) = one(&pull).await;
     assert_eq!(job.attempt(), 2);
@@ -552,13 +558,14 @@ async fn a_job_can_be_accepted_for_a_time_of_its_own() {
     let site = Site::new("pull-own-lease").await;
     let pull = Pull::new();
     let route = pull.clone().lease(30 * SECOND).concurrency(2);
-    let began = Instant::now();
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     let leased = format!("keyfall:{{{}/0}}:leased", site.kind());
+    let mut claimed = 0;
     for (id, length, least) in [("longer", HOUR, 3500 * SECOND), ("shorter", SECOND, ms(0))] {
         site.client.schedule(site.key(id), "").await.unwrap();
         let pulled = next(&pull, 1).await.pop().unwrap();
         let (job, lease) = pulled.accept_for(length).unwrap();
+        claimed = job.fence();
         eventually("Redis was told", async || {
             let now = redis_time(&mut site.redis()).await / 1000;
             let until: f64 = site.command(&["ZSCORE", &leased, id]).await;
@@ -574,8 +581,9 @@ async fn a_job_can_be_accepted_for_a_time_of_its_own() {
         (again.job().key().id(), again.job().attempt()),
         ("shorter", 2)
     );
-    // It was looked for when it lapsed, and not when it would have.
-    assert!(began.elapsed() < 25 * SECOND);
+    // It was looked for when it lapsed, and not when it would have: by Redis' clock.
+    let after = Duration::from_micros(again.job().fence() - claimed);
+    assert!(after < 25 * SECOND, "{after:?}");
     let (job, lease) = again.accept_for(Duration::ZERO).unwrap();
     let settled = site.client.settle(&lease, Outcome::Done).await.unwrap();
     assert_eq!(settled, Settled::Done);

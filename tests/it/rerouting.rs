@@ -3,9 +3,8 @@
 use keyfall::target::Pull;
 use keyfall::{ErrorKind, Handler, NewJob, Outcome, Router};
 
-use crate::runs::{Gate, eventually, recorder};
+use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
-use crate::workers::SECOND;
 
 const ANY: [&str; 0] = [];
 
@@ -98,7 +97,7 @@ async fn those_who_pull_notice_nothing_and_a_route_keeps_its_limits() {
         .map(|one| one.accept().unwrap().1)
         .collect();
     while out.len() < 2 {
-        let got = pull.pull(&ANY, 10, SECOND).await.unwrap();
+        let got = pull.pull(&ANY, 10, PATIENCE).await.unwrap();
         out.extend(got.into_iter().map(|one| one.accept().unwrap().1));
     }
     assert_eq!(out.len(), 2);
@@ -107,13 +106,13 @@ async fn those_who_pull_notice_nothing_and_a_route_keeps_its_limits() {
     assert!(pull.pull(&ANY, 10, ms(300)).await.unwrap().is_empty());
     // What is out counts in the limit that follows, too.
     rerouter.replace(router(3)).await.unwrap();
-    let got = pull.pull(&ANY, 10, SECOND).await.unwrap();
+    let got = pull.pull(&ANY, 10, PATIENCE).await.unwrap();
     out.extend(got.into_iter().map(|one| one.accept().unwrap().1));
     assert_eq!(out.len(), 3);
     for lease in &out {
         site.client.settle(lease, Outcome::Done).await.unwrap();
     }
-    let got = pull.pull(&ANY, 10, SECOND).await.unwrap();
+    let got = pull.pull(&ANY, 10, PATIENCE).await.unwrap();
     assert!((1..=2).contains(&got.len()));
     drop(got);
     worker.stop().await;

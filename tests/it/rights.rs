@@ -11,7 +11,7 @@ use keyfall::{
 };
 
 use crate::log::Log;
-use crate::runs::eventually;
+use crate::runs::{PATIENCE, eventually};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Running, Site, connect, ms};
 use crate::version::Version;
@@ -179,8 +179,8 @@ fn refusals(log: &Log) -> Vec<String> {
 }
 
 /// Jobs of every sort, and a worker who runs them. Returns when all have ended, or why they
-/// do not.
-async fn work(scene: &Scene, url: &str, log: &Log) -> Result<(), String> {
+/// do not; `patience` is for a report that comes late, if at all.
+async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result<(), String> {
     let admin = &scene.admin;
     let warned = refusals(log).len();
     // A run that nobody ended.
@@ -252,7 +252,7 @@ async fn work(scene: &Scene, url: &str, log: &Log) -> Result<(), String> {
         .await;
     }
     // What is not heard is reported after three seconds.
-    let patient = tokio::time::Instant::now() + Duration::from_secs(5);
+    let patient = tokio::time::Instant::now() + patience;
     while !reported() && !worker.is_over() && tokio::time::Instant::now() < patient {
         tokio::time::sleep(ms(50)).await;
     }
@@ -280,7 +280,9 @@ async fn the_rules_of_a_worker_suffice_and_none_can_be_left_out() {
     let scene = Scene::set().await;
     let log = Log::read();
     let url = scene.url("keyfall-worker", "change-me-too");
-    work(&scene, &url, &log).await.unwrap();
+    work(&scene, &url, &log, Duration::from_secs(5))
+        .await
+        .unwrap();
     let stats = scene.admin.client.stats(KIND).await.unwrap();
     let ended = (stats.done, stats.buried, stats.trimmed);
     assert_eq!(ended, (6, 2, 1), "{stats:?}");
@@ -288,7 +290,7 @@ async fn the_rules_of_a_worker_suffice_and_none_can_be_left_out() {
     let mut unnoticed = Vec::new();
     for rule in grants("keyfall-worker") {
         let url = scene.without("keyfall-worker", &rule).await;
-        if work(&scene, &url, &log).await.is_ok() {
+        if work(&scene, &url, &log, PATIENCE).await.is_ok() {
             unnoticed.push(rule);
         }
     }

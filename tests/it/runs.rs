@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long anything may take before a test gives up. Only a failure takes that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks until there is an answer.
 ///

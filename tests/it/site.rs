@@ -129,6 +129,30 @@ impl Site {
         .await
     }
 
+    /// Ends the lease of a job, as if it had not been renewed for too long: so no test needs a lease
+    /// that is so short that it is lost where the machine stands still.
+    pub(crate) async fn lapse(&self, id: impl std::fmt::Display) {
+        let id = id.to_string();
+        let leased = format!("keyfall:{{{}/0}}:leased", self.kind());
+        let changed: u32 = self.command(&["ZADD", &leased, "XX", "CH", "1", &id]).await;
+        assert_eq!(changed, 1, "{id} is leased");
+    }
+
+    /// Waits until so much time has passed for Redis.
+    pub(crate) async fn passes(&self, time: Duration) {
+        let over = redis_time(&mut self.redis()).await + time.as_micros();
+        eventually("so much time has passed", async || {
+            (redis_time(&mut self.redis()).await > over).then_some(())
+        })
+        .await;
+    }
+
+    /// Has all workers look soon what has lapsed, whenever they expected something to.
+    pub(crate) async fn sweep(&self) {
+        let wake = format!("resume {}", self.kind());
+        let _: u32 = self.command(&["PUBLISH", "keyfall:wake:0", &wake]).await;
+    }
+
     /// Waits until no job of the kind is pending or runs.
     pub(crate) async fn all_ended(&self) -> Stats {
         eventually("all ended", async || {

@@ -1,8 +1,6 @@
 //! What answers is no Redis, not the right one, or not for us: each says what is wrong and what
 //! to do, and nothing says a password.
 
-use std::time::Duration;
-
 use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, Handler, Outcome, RetryPolicy, Router, Worker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -160,10 +158,7 @@ async fn no_password_is_logged_at_any_level_whatever_happens() {
     site.all_ended().await;
     worker.stop().await;
     assert!(!format!("{:?} {:?}", site.client, site.client.instances().await).contains("geheim"));
-    tokio::time::timeout(Duration::from_secs(5), site.client.stats(&site.kind()))
-        .await
-        .unwrap()
-        .unwrap();
+    site.client.stats(&site.kind()).await.unwrap();
     assert!(!log.with("Redis").is_empty(), "it was logged");
     assert_eq!(log.with("geheim"), [""; 0]);
     let dump = server.log();

@@ -9,6 +9,7 @@ use redis::aio::MultiplexedConnection;
 
 use crate::runs::eventually;
 use crate::site::{HOUR, Site, command, ms};
+use crate::workers::STEADY;
 
 /// As short as a lease can be.
 const SHORT: Duration = Duration::from_secs(1);
@@ -30,6 +31,14 @@ impl Site {
 
     fn in_group(&self) -> Stream {
         stream(&self.url, &self.stream()).acknowledged(GROUP)
+    }
+
+    /// As if its consumer had said nothing for an hour.
+    async fn falls_silent(&self, read: &Read) {
+        let stream = self.stream();
+        let claim = ["XCLAIM", &stream, GROUP, "one", "0", &read.id];
+        let idle = ["IDLE", "3600000", "JUSTID"];
+        let _: Vec<String> = self.command(&[&claim[..], &idle].concat()).await;
     }
 
     /// Reads the next entry as a consumer of the group.
@@ -152,11 +161,13 @@ async fn an_entry_that_is_acknowledged_ends_its_job() {
 async fn an_entry_that_is_read_and_not_acknowledged_is_a_failed_attempt() {
     let site = Site::new("stream-late").await;
     let policy = RetryPolicy::fixed(ms(10)).unwrap().attempts(2);
-    let route = site.in_group().lease(SHORT).retry(policy);
+    let route = site.in_group().lease(STEADY).retry(policy);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     site.schedule("1").await;
     let first = site.read().await;
+    site.falls_silent(&first).await;
     let second = site.read().await;
+    site.falls_silent(&second).await;
     assert_eq!(first.fields["attempt"], "1");
     assert_eq!(second.fields["attempt"], "2");
     assert_ne!(
@@ -165,7 +176,7 @@ async fn an_entry_that_is_read_and_not_acknowledged_is_a_failed_attempt() {
     );
     let view = site.reaches(&site.key("1"), JobState::Dead).await;
     let error = view.last_error().unwrap();
-    assert_eq!(error, "one has not acknowledged it within 1s");
+    assert_eq!(error, "one has not acknowledged it within 12s");
     let stats = site.stats().await;
     assert_eq!((stats.failed, stats.lapsed, stats.buried), (1, 0, 1));
     eventually("nothing is left to the consumer", async || {
@@ -180,17 +191,23 @@ async fn an_entry_that_is_read_and_not_acknowledged_is_a_failed_attempt() {
 async fn a_consumer_that_needs_longer_says_so() {
     let site = Site::new("stream-longer").await;
     let once = RetryPolicy::fixed(ms(10)).unwrap().attempts(1);
-    let route = site.in_group().lease(2 * SHORT).retry(once);
+    let route = site.in_group().lease(STEADY).retry(once);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     site.schedule("1").await;
     let read = site.read().await;
     let stream = site.stream();
-    for _ in 0..12 {
-        let claim = ["XCLAIM", &stream, GROUP, "one", "0", &read.id];
-        let _: Entries = site.command(&claim).await;
-        tokio::time::sleep(SHORT / 3).await;
+    let says_so = async {
+        let mut often = tokio::time::interval(SHORT / 3);
+        loop {
+            let claim = ["XCLAIM", &stream, GROUP, "one", "0", &read.id];
+            let _: Entries = site.command(&claim).await;
+            often.tick().await;
+        }
+    };
+    tokio::select! {
+        () = says_so => {}
+        () = site.passes(STEADY + SHORT) => {}
     }
-    // Twice its time has passed.
     assert_eq!(site.view(&site.key("1")).await.state(), JobState::Running);
     assert_eq!(site.ack(&read).await, 1);
     let stats = site.all_ended().await;
@@ -202,7 +219,7 @@ async fn a_consumer_that_needs_longer_says_so() {
 #[tokio::test]
 async fn a_group_that_somebody_destroys_is_made_anew_and_no_job_is_lost() {
     let site = Site::new("stream-destroyed").await;
-    let route = site.in_group().lease(2 * SHORT);
+    let route = site.in_group().lease(STEADY);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     site.schedule("1").await;
     site.read().await;
@@ -221,15 +238,15 @@ async fn a_group_that_somebody_destroys_is_made_anew_and_no_job_is_lost() {
 #[tokio::test]
 async fn consumers_that_are_away_cost_no_attempt() {
     let site = Site::new("stream-away").await;
-    let route = site.in_group().lease(SHORT);
+    let route = site.in_group().lease(STEADY);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     site.schedule("1").await;
     let mut redis = site.redis();
-    let begun = std::time::Instant::now();
-    eventually("three leases are over", async || {
-        (begun.elapsed() > 3 * SHORT).then_some(())
+    eventually("it is there", async || {
+        (entries(&mut redis, &site.stream()).await.len() == 1).then_some(())
     })
     .await;
+    site.passes(STEADY).await;
     assert_eq!(entries(&mut redis, &site.stream()).await.len(), 1);
     let read = site.read().await;
     assert_eq!(read.fields["attempt"], "1");
@@ -243,7 +260,7 @@ async fn consumers_that_are_away_cost_no_attempt() {
 #[tokio::test]
 async fn an_entry_that_is_cancelled_before_it_is_read_is_withdrawn() {
     let site = Site::new("stream-cancel").await;
-    let route = site.in_group().lease(SHORT);
+    let route = site.in_group().lease(STEADY);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     site.schedule("1").await;
     let mut redis = site.redis();
@@ -261,7 +278,7 @@ async fn an_entry_that_is_cancelled_before_it_is_read_is_withdrawn() {
 #[tokio::test]
 async fn what_is_trimmed_or_deleted_before_it_is_read_comes_again() {
     let site = Site::new("stream-trimmed").await;
-    let route = site.in_group().lease(SHORT);
+    let route = site.in_group().lease(STEADY);
     let route = route.retry(RetryPolicy::fixed(ms(10)).unwrap().attempts(100));
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     site.schedule("1").await;
@@ -297,8 +314,7 @@ async fn what_is_trimmed_or_deleted_before_it_is_read_comes_again() {
 #[tokio::test]
 async fn workers_look_after_the_entries_of_those_that_are_gone() {
     let site = Site::new("stream-orphans").await;
-    let lease = 6 * SHORT;
-    let router = || Router::new().route(&site.pattern(), site.in_group().lease(lease));
+    let router = || Router::new().route(&site.pattern(), site.in_group().lease(STEADY));
     let first = site.serve(router());
     for id in ["acked", "late", "unread"] {
         site.schedule(id).await;
@@ -312,6 +328,7 @@ async fn workers_look_after_the_entries_of_those_that_are_gone() {
     first.drop_it().await;
     // Nobody is there when the consumer is done.
     assert_eq!(site.ack(&one).await, 1);
+    site.falls_silent(&two).await;
     let (second, third) = (site.serve(router()), site.serve(router()));
     eventually("one is done", async || {
         (site.stats().await.done == 1).then_some(())

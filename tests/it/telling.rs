@@ -1,17 +1,15 @@
 //! What the history tells: typed, followed as it happens, and per job.
 
-use std::time::Duration;
-
 use keyfall::{ErrorKind, Happening, JobState, Outcome, Router, Source, Tail, Tidings, What};
 
-use crate::runs::{eventually, recorder};
+use crate::runs::{PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
 /// What happens up to this, one after the other.
 async fn until(tail: &mut Tail, what: What) -> Vec<Happening> {
     let mut told = Vec::new();
     loop {
-        let next = tokio::time::timeout(Duration::from_secs(40), tail.next());
+        let next = tokio::time::timeout(PATIENCE, tail.next());
         match next.await.expect("it is told").unwrap() {
             Tidings::Happened(it) => told.push(it),
             other => panic!("{other:?}"),

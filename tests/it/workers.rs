@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::future::IntoFuture;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -16,6 +17,10 @@ use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// A lease that is not lost where the machine stands still for ten seconds. Whoever has just
+/// started leaves what has lapsed to its owner for a third of it.
+pub(crate) const STEADY: Duration = Duration::from_secs(12);
 
 /// A worker with a runtime of its own, which dies without a word: nothing is handed back,
 /// and no lease is renewed.
@@ -127,7 +132,7 @@ async fn a_handler_that_outlasts_the_grace_is_told_to_stop_and_its_job_is_handed
     let site = Site::new("work-grace").await;
     let (log, mut runs) = recorder();
     let router = Router::new().route(&site.pattern(), log.stuck().retry(RetryPolicy::none()));
-    let worker = Running::start(site.worker(router.clone()).grace(ms(100)).lease(3 * SECOND));
+    let worker = Running::start(site.worker(router.clone()).grace(ms(100)));
     let key = site.key(1);
     site.client.schedule(&key, "").await.unwrap();
     let job = runs.next().await;
@@ -195,7 +200,7 @@ async fn dropping_a_worker_stops_it_hard() {
     let site = Site::new("work-drop").await;
     let (log, mut runs) = recorder();
     let router = Router::new().route(&site.pattern(), log.stuck());
-    let worker = Running::start(site.worker(router).lease(2 * SECOND));
+    let worker = Running::start(site.worker(router).lease(STEADY));
     let key = site.key(1);
     site.client.schedule(&key, "").await.unwrap();
     let job = runs.next().await;
@@ -203,7 +208,7 @@ async fn dropping_a_worker_stops_it_hard() {
     job.cancellation().raised().await;
     // Given back, or taken over if that did not come through.
     let router = Router::new().route(&site.pattern(), log.done());
-    let next = Running::start(site.worker(router).lease(SECOND));
+    let next = Running::start(site.worker(router).lease(STEADY));
     assert!(job.fence() < runs.next().await.fence());
     let stats = site.all_ended().await;
     assert_eq!((stats.done, stats.returned + stats.lapsed), (1, 1));
@@ -216,16 +221,22 @@ async fn dropping_a_worker_stops_it_hard() {
 async fn a_handler_that_blocks_its_thread_for_longer_than_its_lease_keeps_it() {
     let site = Site::new("work-block").await;
     let (log, mut runs) = recorder();
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
     let handler = async move |job: Job| {
         log.note(&job);
-        std::thread::sleep(ms(2500));
+        // Until the test lets go.
+        let _ = blocked.lock().unwrap().recv();
     };
     let router = Router::new().route(&site.pattern(), handler);
-    let worker = Running::start(site.worker(router.clone()).lease(SECOND));
+    let worker = Running::start(site.worker(router.clone()).lease(STEADY));
     // One who would take it over.
-    let rival = Running::start(site.worker(router).lease(SECOND));
+    let rival = Running::start(site.worker(router).lease(STEADY));
     site.client.schedule(site.key(1), "").await.unwrap();
     assert_eq!(runs.next().await.attempt(), 1);
+    // It would be over, had it not been renewed.
+    site.passes(STEADY).await;
+    drop(release);
     let stats = site.all_ended().await;
     assert_eq!((stats.done, stats.lapsed), (1, 0));
     worker.stop().await;
@@ -239,14 +250,15 @@ async fn the_job_of_a_worker_that_is_gone_is_taken_over_as_another_attempt() {
     let site = Site::new("work-gone").await;
     let (log, mut runs) = recorder();
     let stuck = Router::new().route(&site.pattern(), log.stuck());
-    let worker = Mortal::start(&site.url, stuck, SECOND);
+    let worker = Mortal::start(&site.url, stuck, STEADY);
     let key = site.key(1);
     site.client.schedule(&key, "").await.unwrap();
     let first = runs.next().await;
     assert_eq!(first.attempt(), 1);
-    let router = Router::new().route(&site.pattern(), log.done());
-    let next = Running::start(site.worker(router).lease(SECOND));
     worker.die();
+    site.lapse(1).await;
+    let router = Router::new().route(&site.pattern(), log.done());
+    let next = Running::start(site.worker(router).lease(STEADY));
     let second = runs.next().await;
     assert_eq!((second.attempt(), second.source()), (2, Source::Reconciler));
     assert!(first.fence() < second.fence());
@@ -266,11 +278,12 @@ async fn a_job_that_outlives_all_its_workers_ends_as_a_dead_letter() {
     let key = site.key(1);
     site.client.schedule(&key, "").await.unwrap();
     for attempt in 1..=2 {
-        let worker = Mortal::start(&site.url, router.clone(), SECOND);
+        let worker = Mortal::start(&site.url, router.clone(), STEADY);
         assert_eq!(runs.next().await.attempt(), attempt);
         worker.die();
+        site.lapse(1).await;
     }
-    let worker = Running::start(site.worker(router).lease(SECOND));
+    let worker = Running::start(site.worker(router).lease(STEADY));
     let dead = site.reaches(&key, JobState::Dead).await;
     let reason = dead.last_error().unwrap();
     assert!(reason.contains("its lease lapsed in attempt 2"), "{reason}");
@@ -286,7 +299,7 @@ async fn a_lapsed_job_that_was_cancelled_or_superseded_is_not_taken_over() {
     let site = Site::new("work-lapsed").await;
     let (log, mut runs) = recorder();
     let stuck = Router::new().route(&site.pattern(), log.stuck());
-    let worker = Mortal::start(&site.url, stuck, SECOND);
+    let worker = Mortal::start(&site.url, stuck, STEADY);
     let (cancelled, superseded) = (site.key("cancelled"), site.key("superseded"));
     for key in [&cancelled, &superseded] {
         site.client.schedule(key, "first").await.unwrap();
@@ -295,9 +308,11 @@ async fn a_lapsed_job_that_was_cancelled_or_superseded_is_not_taken_over() {
     worker.die();
     site.client.cancel(&cancelled).await.unwrap();
     site.client.schedule(&superseded, "second").await.unwrap();
-    site.reaches(&superseded, JobState::Lapsed).await;
+    for id in ["cancelled", "superseded"] {
+        site.lapse(id).await;
+    }
     let router = Router::new().route(&site.pattern(), log.done());
-    let next = Running::start(site.worker(router).lease(SECOND));
+    let next = Running::start(site.worker(router).lease(STEADY));
     let job = runs.next().await;
     assert_eq!(job.key().id(), "superseded");
     assert_eq!((&job.payload()[..], job.attempt()), (&b"\"second\""[..], 1));
@@ -318,15 +333,17 @@ async fn a_job_whose_claim_is_answered_when_its_lease_is_over_does_not_begin() {
     let client = Client::builder(&proxy.url).response_timeout(PATIENCE);
     let client = client.connect().await.unwrap();
     let ((log, mut runs), (other_log, mut other_runs)) = (recorder(), recorder());
-    let router = Router::new().route(&site.pattern(), log.done());
-    let worker = Running::start(Worker::new(client, router).lease(SECOND));
+    let key = site.key(1);
+    let router = Router::new()
+        .route(&key, log.done().lease(SECOND))
+        .route(&site.pattern(), log.done());
+    let worker = Running::start(Worker::new(client, router));
     // Only the reply to the claim has the payload in it.
     proxy.freeze_at("held back");
-    let key = site.key(1);
     site.client.schedule(&key, "held back").await.unwrap();
     site.reaches(&key, JobState::Lapsed).await;
     let router = Router::new().route(&site.pattern(), other_log.done());
-    let rival = Running::start(site.worker(router).lease(SECOND));
+    let rival = Running::start(site.worker(router).lease(STEADY));
     assert_eq!(other_runs.next().await.attempt(), 2);
     site.all_ended().await;
     rival.stop().await;
@@ -354,13 +371,11 @@ async fn a_run_whose_lease_somebody_else_holds_is_ended_and_settles_nothing() {
     );
     site.client.schedule(site.key(1), "").await.unwrap();
     let first = runs.next().await;
-    // As if its renewals had not come through. The next one tells it that it has lost.
-    let leased = format!("keyfall:{{{}/0}}:leased", site.kind());
-    let added: u32 = site.command(&["ZADD", &leased, "XX", "CH", "1", "1"]).await;
-    assert_eq!(added, 1);
+    // The next renewal tells it that it has lost.
+    site.lapse(1).await;
     let rival = Running::start(
         site.worker(Router::new().route(&site.pattern(), other_log.behind(&gate)))
-            .lease(SECOND),
+            .lease(STEADY),
     );
     let second = other_runs.next().await;
     assert_eq!(second.attempt(), 2);

@@ -194,13 +194,16 @@ async fn a_key_that_is_brought_forward_too_far_to_be_seen_runs_although_all_slot
     for id in 0..50 {
         it.does(&id.to_string(), "PEXPIRE 1").await;
     }
-    eventually("all are due", async || {
+    let stats = eventually("all are due", async || {
         let stats = it.site.stats().await;
-        (stats.overdue == 50).then_some(())
+        // A Redis that is interrupted in the middle of that command takes the time for past, and
+        // says that the key was deleted.
+        (stats.overdue + stats.cancelled == 50).then_some(stats)
     })
     .await;
+    assert!(stats.overdue > stats.cancelled, "{stats:?}");
     gate.open();
-    it.runs.take(50).await;
+    it.runs.take(stats.overdue as usize).await;
     it.site.all_ended().await;
     it.ends().await;
 }

@@ -22,16 +22,25 @@ use crate::runs::PATIENCE;
 const SHORT: Duration = Duration::from_millis(400);
 
 async fn fails(reply: impl Fn() -> Reply + Clone + Send + Sync + 'static) -> String {
+    fails_within(PATIENCE, reply).await
+}
+
+async fn fails_within(
+    timeout: Duration,
+    reply: impl Fn() -> Reply + Clone + Send + Sync + 'static,
+) -> String {
     let receiver = Receiver::start(move |_| reply()).await;
-    let target = target::http(receiver.url("/")).connect_timeout(SHORT);
-    let run = outcome(&target, job().timeout(4 * SHORT).build());
-    let outcome = tokio::time::timeout(PATIENCE, run).await.expect("it ends");
+    let target = target::http(receiver.url("/")).connect_timeout(PATIENCE);
+    let run = outcome(&target, job().timeout(timeout).build());
+    let outcome = tokio::time::timeout(2 * PATIENCE, run)
+        .await
+        .expect("it ends");
     failure(outcome).replace(&receiver.address.to_string(), "HOST")
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_come_or_is_cut_off_is_none() {
-    let told = fails(|| Reply::Hangs).await;
+    let told = fails_within(4 * SHORT, || Reply::Hangs).await;
     assert_eq!(told, "HOST did not answer within 1.6s");
     for cut in [
         "",

@@ -152,7 +152,7 @@ async fn a_job_brings_its_own_url_ladder_and_timeout() {
         .schedule(&key, "")
         .header("url", own.url("/own"));
     let call = call
-        .timeout(ms(300))
+        .timeout(ms(3000))
         .retry(RetryPolicy::fixed(ms(10)).unwrap().attempts(2));
     call.await.unwrap();
     site.client.schedule(&plain, "").await.unwrap();

@@ -173,20 +173,18 @@ async fn a_stop_lets_those_go_who_wait() {
     })
     .await;
     queue.finish("1").await;
-    // The others have been heard by now, or are refused their connection.
+    // The others have been heard by now, or are refused their connection, as they may be on a
+    // machine that is busy.
     tokio::time::sleep(ms(300)).await;
     let Queue { process, .. } = queue;
     process.stop();
     let answers = join_all(pops).await;
-    let nothing = answers
+    let (empty, served): (Vec<&Value>, Vec<&Value>) = answers
         .iter()
         .flatten()
-        .filter(|answer| answer["data"].is_null());
-    assert_eq!(
-        nothing
-            .inspect(|answer| assert_eq!(answer["code"], 0))
-            .count(),
-        19
-    );
+        .partition(|answer| answer["data"].is_null());
+    assert_eq!(served.len(), 1);
+    assert!(!empty.is_empty());
+    assert!(empty.iter().all(|answer| answer["code"] == 0), "{empty:?}");
     site.assert_balanced().await;
 }

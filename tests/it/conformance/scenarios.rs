@@ -9,9 +9,10 @@ use super::target::{Delivery, Ends, Target, Terms, Vanished};
 use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site, assert_about, ms};
+use crate::workers::STEADY;
 
-/// Of a consumer that is to be given up, or of a worker that dies.
-const SHORT: Duration = Duration::from_secs(2);
+/// Of a consumer that is to be given up.
+const SHORT: Duration = Duration::from_secs(4);
 /// Of one that is not.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -65,6 +66,16 @@ impl<T: Target> Scene<T> {
         assert_eq!(delivery.payload, format!("{MARK:?}").into_bytes());
         if let Some(told) = &delivery.told {
             assert_eq!((told.attempt, told.max_attempts), (attempt, 3));
+        }
+    }
+
+    /// Time passes, and whoever has the job says nothing.
+    async fn passes(&self) {
+        if let Vanished::Lapses = T::NATURE.vanished {
+            self.site.lapse(1).await;
+            self.site.sweep().await;
+        } else {
+            self.target.silence().await;
         }
     }
 
@@ -131,7 +142,12 @@ pub(super) async fn failures_climb_the_ladder_and_are_buried<T: Target>() {
 
 /// First it says nothing for too long, then it is gone.
 pub(super) async fn a_consumer_vanishes<T: Target>() {
-    let scene = Scene::<T>::new("vanish", SHORT).await;
+    let lease = match T::NATURE.ends {
+        // It is a timeout.
+        Ends::Run => SHORT,
+        Ends::Written | Ends::Lease => STEADY,
+    };
+    let scene = Scene::<T>::new("vanish", lease).await;
     let (site, target, key) = (&scene.site, &scene.target, &scene.key);
     let _worker = target.start(&site.url).await;
     scene.schedule().await;
@@ -142,10 +158,12 @@ pub(super) async fn a_consumer_vanishes<T: Target>() {
         assert_eq!((stats.done, stats.lapsed, stats.failed), (1, 0, 0));
         return;
     }
+    scene.passes().await;
     let second = target.take().await;
     scene.assert_is(&second, 2);
     assert_fenced(&first, &second);
     drop(second);
+    scene.passes().await;
     let why = match T::NATURE.vanished {
         Vanished::Fails(why) => {
             let view = site.reaches(key, JobState::Retrying).await;
@@ -160,6 +178,7 @@ pub(super) async fn a_consumer_vanishes<T: Target>() {
     let third = target.take().await;
     scene.assert_is(&third, 3);
     drop(third);
+    scene.passes().await;
     // Where jobs are pulled, it takes somebody who waits to find out.
     let view = tokio::select! {
         view = site.reaches(key, JobState::Dead) => view,
@@ -175,12 +194,15 @@ pub(super) async fn a_job_is_cancelled_in_time<T: Target>() {
     let (site, target) = (&scene.site, &scene.target);
     let _worker = target.start(&site.url).await;
     let early = site.key("early");
-    for (key, after) in [(&early, 1500), (&scene.key, 1600)] {
-        let call = site.client.schedule(key, &MARK);
-        call.after(ms(after)).await.unwrap();
+    // Nothing begins before the cancel, however long that takes.
+    let kind = site.kind();
+    site.client.prefix(&kind).pause().await.unwrap();
+    for key in [&early, &scene.key] {
+        site.client.schedule(key, &MARK).await.unwrap();
     }
     let cancelled = site.client.cancel(&early).await.unwrap();
     assert_eq!(cancelled, Cancelled::Cancelled);
+    site.client.prefix(&kind).resume().await.unwrap();
     let delivery = target.take().await;
     scene.assert_is(&delivery, 1);
     delivery.done().await;
@@ -260,7 +282,7 @@ pub(super) async fn the_rate_is_kept<T: Target>() {
 
 /// It has claimed the job, and does not know.
 pub(super) async fn the_worker_dies_before<T: Target>() {
-    let scene = Scene::<T>::new("before", SHORT).await;
+    let scene = Scene::<T>::new("before", STEADY).await;
     let (site, target) = (&scene.site, &scene.target);
     let proxy = Proxy::at(&site.url).await;
     proxy.freeze_at(MARK);
@@ -272,6 +294,7 @@ pub(super) async fn the_worker_dies_before<T: Target>() {
         })
         .await;
         worker.dies();
+        site.lapse(1).await;
         target.start(&site.url).await
     });
     scene.assert_is(&delivery, 2);
@@ -292,6 +315,9 @@ pub(super) async fn the_worker_dies_meanwhile<T: Target>() {
         site.all_ended().await;
     }
     worker.dies();
+    if T::NATURE.ends == Ends::Run {
+        site.lapse(1).await;
+    }
     let _worker = target.start(&site.url).await;
     if T::NATURE.ends == Ends::Run {
         let again = target.take().await;
@@ -318,11 +344,14 @@ pub(super) async fn the_worker_dies_after<T: Target>() {
     scene.schedule().await;
     let delivery = target.take().await;
     scene.assert_is(&delivery, 1);
+    let is_told = T::NATURE.ends == Ends::Lease;
     let ((), _worker) = tokio::join!(delivery.done(), async {
         worker.dies();
+        if !is_told {
+            site.lapse(1).await;
+        }
         target.start(&site.url).await
     });
-    let is_told = T::NATURE.ends == Ends::Lease;
     if !is_told {
         let again = target.take().await;
         scene.assert_is(&again, 2);
@@ -334,7 +363,7 @@ pub(super) async fn the_worker_dies_after<T: Target>() {
 }
 
 pub(super) async fn worker_and_consumer_die_together<T: Target>() {
-    let scene = Scene::<T>::new("both", SHORT).await;
+    let scene = Scene::<T>::new("both", STEADY).await;
     let (site, target) = (&scene.site, &scene.target);
     let worker = target.start(&site.url).await;
     scene.schedule().await;
@@ -342,6 +371,7 @@ pub(super) async fn worker_and_consumer_die_together<T: Target>() {
     scene.assert_is(&first, 1);
     drop(first);
     worker.dies();
+    scene.passes().await;
     let _worker = target.start(&site.url).await;
     let second = target.take().await;
     scene.assert_is(&second, 2);
@@ -353,7 +383,7 @@ pub(super) async fn worker_and_consumer_die_together<T: Target>() {
 /// Where a dead worker's job comes again, that is to be soon; elsewhere it is not to.
 fn lease_of<T: Target>() -> Duration {
     match T::NATURE.ends {
-        Ends::Run | Ends::Written => SHORT,
+        Ends::Run | Ends::Written => STEADY,
         Ends::Lease => LONG,
     }
 }

@@ -34,7 +34,7 @@ impl<const ACKNOWLEDGED: bool> Target for Stream<ACKNOWLEDGED> {
         Nature {
             name: "stream-ack",
             ends: Ends::Lease,
-            vanished: Vanished::Fails("one has not acknowledged it within 2s"),
+            vanished: Vanished::Fails("one has not acknowledged it within 12s"),
         }
     } else {
         Nature {
@@ -69,6 +69,17 @@ impl<const ACKNOWLEDGED: bool> Target for Stream<ACKNOWLEDGED> {
         };
         let router = Router::new().route(&self.pattern, self.terms.of(stream));
         Mortal::start(redis, router, self.terms.lease).into()
+    }
+
+    async fn silence(&self) {
+        let mut redis = self.redis.clone();
+        let pending = ["XPENDING", &self.name, GROUP, "-", "+", "10"];
+        let pending: Vec<(String, String, u64, u64)> = command(&mut redis, &pending).await;
+        for (id, consumer, ..) in pending {
+            let claim = ["XCLAIM", &self.name, GROUP, &consumer, "0", &id];
+            let idle = ["IDLE", "3600000", "JUSTID"];
+            let _: Vec<String> = command(&mut redis, &[&claim[..], &idle].concat()).await;
+        }
     }
 
     async fn next(&self, patience: Duration) -> Option<Delivery> {

@@ -27,6 +27,12 @@ pub(super) trait Target: Sized {
     /// What its consumer is given within this time.
     async fn next(&self, patience: Duration) -> Option<Delivery>;
 
+    /// As if those consumers that have said nothing had done so for an hour, where that is not seen
+    /// by the lease of the job.
+    fn silence(&self) -> impl Future<Output = ()> {
+        async {}
+    }
+
     #[track_caller]
     fn take(&self) -> impl Future<Output = Delivery> {
         let caller = std::panic::Location::caller();

@@ -8,8 +8,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::{Daemon, own_redis};
+use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually};
-use crate::site::{Site, command, ms};
+use crate::site::{Site, ms};
 
 /// With it, what comes again during a test was given back: its lease cannot have lapsed.
 const LONG: [&str; 2] = ["--worker-lease", "1h"];
@@ -111,31 +112,33 @@ async fn cut_off_while_they_wait_they_get_nothing() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_off_between_claim_and_answer_they_cost_nothing_but_a_hand_back() {
+    /// By this the proxy knows the reply to the claim.
+    const MARK: &str = "the job as it was claimed";
     let (redis, site) = own_redis("http-cut-claim").await;
-    let daemon = Daemon::with(&site, &LONG);
-    // The kind must be known, or it is found out first.
-    site.client.schedule(site.key("first"), "").await.unwrap();
-    all_come_again(&site, &daemon, 1).await;
+    let proxy = Proxy::to(&redis).await;
+    let behind = Site::at(&proxy.url, "http-cut-claim").await;
+    let daemon = Daemon::with(&behind, &LONG);
     for number in 0..3 {
-        site.client.schedule(site.key(number), "").await.unwrap();
-        // The claim for it is carried out when its consumer is gone.
-        let pause = ["CLIENT", "PAUSE", "1000"];
-        let () = command(&mut site.redis(), &pause).await;
+        proxy.freeze_at(MARK);
         let raw = Raw::pulling(&daemon, 1).await;
-        sleep(ms(300)).await;
+        site.client.schedule(site.key(number), MARK).await.unwrap();
+        eventually("it is claimed", async || {
+            (site.stats().await.leased == 1).then_some(())
+        })
+        .await;
+        // The daemon does not know that, and learns of it when the consumer is gone.
         raw.cut();
-        sleep(ms(1000)).await;
+        proxy.thaw();
+        eventually("it is handed back", async || {
+            let stats = site.stats().await;
+            (stats.returned == number + 1 && stats.leased == 0).then_some(())
+        })
+        .await;
     }
-    let returned = eventually("three hand-backs", async || {
-        let stats = site.stats().await;
-        (stats.returned == 3 && stats.leased == 0).then_some(stats)
-    });
-    returned.await;
     all_come_again(&site, &daemon, 3).await;
     site.assert_balanced().await;
-    drop(redis);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use super::{Daemon, SECOND, assert_problem, read};
+use super::{Daemon, assert_problem, read};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site};
 
@@ -364,8 +364,7 @@ async fn a_stop_ends_pulls_and_batches_well() {
     assert!(first.starts_with(br#"{"line":1,"status":201"#), "{first:?}");
     let pull = daemon.send("POST", "/v1/pull", json!({"wait": "180s"}));
     let stop = async {
-        // The pull has come by then, or is refused.
-        tokio::time::sleep(SECOND / 5).await;
+        daemon.holds_a_pull(&site).await;
         kill_process(Pid::from_child(&daemon.process.child), Signal::TERM).unwrap();
     };
     let (pulled, ()) = tokio::join!(pull, stop);

@@ -34,7 +34,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::process::Process;
-use crate::runs::PATIENCE;
+use crate::runs::{PATIENCE, eventually};
 use crate::site::Site;
 
 /// A daemon whose consumers pull the jobs of one app.
@@ -120,6 +120,16 @@ impl Daemon {
         let answer = self.post(&format!("/v1/leases/{verb}"), body).await;
         let result = answer["results"][0]["result"].as_str();
         result.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    /// Waits until it holds a pull: only then has it room for a job.
+    async fn holds_a_pull(&self, site: &Site) {
+        eventually("a pull is held", async || {
+            let live = site.client.instances().await.unwrap();
+            let own = live.iter().find(|it| it.pid == self.process.child.id())?;
+            own.saturated.is_empty().then_some(())
+        })
+        .await;
     }
 
     fn address(&self) -> &str {

@@ -1,0 +1,157 @@
+//! What a server was asked, by its own account: each command, in the order in which they were
+//! carried out. What is said of that order holds however slow the machine is.
+
+use std::collections::{HashMap, HashSet};
+
+use futures_util::StreamExt;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::runs::PATIENCE;
+use crate::site::Site;
+
+/// After which silence an instance counts as gone, less what may have been rounded off.
+const SILENCE_MS: u64 = 1250 - 10;
+
+/// The commands that a server carries out from now on.
+pub(crate) struct Monitor(mpsc::UnboundedReceiver<String>);
+
+/// A command.
+pub(crate) struct Asked {
+    at_ms: u64,
+    /// Up to the first that has a quote in it, of which there is none in claims.
+    pub(crate) words: Vec<String>,
+}
+
+impl Monitor {
+    pub(crate) async fn of(url: &str) -> Self {
+        let client = redis::Client::open(url).unwrap();
+        let monitor = client.get_async_monitor().await.unwrap();
+        let (tell, told) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut lines = monitor.into_on_message::<String>();
+            while let Some(line) = lines.next().await {
+                if tell.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Monitor(told)
+    }
+
+    pub(crate) async fn next(&mut self) -> Asked {
+        let line = timeout(PATIENCE, self.0.recv()).await;
+        Asked::parse(&line.expect("a command").expect("the server lives"))
+    }
+
+    /// All that were carried out by now.
+    pub(crate) async fn so_far(&mut self, site: &Site) -> Vec<Asked> {
+        let _: String = site.command(&["ECHO", "so far"]).await;
+        let mut all = Vec::new();
+        loop {
+            let asked = self.next().await;
+            if asked.words[0] == "ECHO" {
+                return all;
+            }
+            all.push(asked);
+        }
+    }
+
+    /// Waits until each of so many instances knows that all others live.
+    pub(crate) async fn company(&mut self, size: usize) -> Company {
+        let mut company = Company {
+            size,
+            last: HashMap::new(),
+        };
+        let mut looks: HashMap<String, u32> = HashMap::new();
+        // Whoever looks again has taken in what it saw before.
+        while looks.len() < size || looks.values().any(|looks| *looks < 2) {
+            let asked = self.next().await;
+            if company.is_whole(&asked) {
+                if let Some(id) = asked.beat() {
+                    *looks.entry(id.to_owned()).or_default() += 1;
+                }
+            } else {
+                looks.clear();
+            }
+        }
+        company
+    }
+}
+
+impl Asked {
+    /// `1763000000.123456 [0 unix:/path] "EVALSHA" "…" …`
+    fn parse(line: &str) -> Self {
+        let (time, _) = line.split_once(' ').unwrap();
+        Asked {
+            at_ms: (time.parse::<f64>().unwrap() * 1000.0) as u64,
+            words: line.split('"').skip(1).step_by(2).map(Into::into).collect(),
+        }
+    }
+
+    fn calls(&self, keys: &str) -> bool {
+        self.words.len() > 7 && self.words[0] == "EVALSHA" && self.words[2] == keys
+    }
+
+    /// The instance that says that it lives.
+    pub(crate) fn beat(&self) -> Option<&str> {
+        let is_beat = self.calls("1") && self.words[3] == "keyfall:instances";
+        is_beat.then(|| &*self.words[4])
+    }
+
+    pub(crate) fn is_claim(&self) -> bool {
+        self.calls("7") && self.words[5].ends_with(":leased")
+    }
+}
+
+/// Which of those that claimed a job had heard that it is due: the calls by which they asked for
+/// it. A call whose answer was lost is made again, and is the same.
+pub(crate) fn asked_by_hearers(all: &[Asked]) -> HashMap<&str, HashSet<(&str, &str)>> {
+    let mut calls: HashMap<&str, HashSet<(&str, &str)>> = HashMap::new();
+    for Asked { words, .. } in all.iter().filter(|asked| asked.is_claim()) {
+        let (lane, number, found) = (&words[10], &words[11], &words[15]);
+        for (id, found) in words[16..].iter().zip(found.bytes()) {
+            if found == b'e' {
+                calls.entry(id).or_default().insert((lane, number));
+            }
+        }
+    }
+    calls
+}
+
+/// How often the same instance said that it lives, before the last claim. There are some 37 of these
+/// between two sweeps of an idle ledger, and a worker that is slow is as slow to say that it lives.
+pub(crate) fn beats_until_the_last_claim(all: &[Asked]) -> usize {
+    let end = all.iter().rposition(Asked::is_claim).unwrap_or(0);
+    let mut beats: HashMap<&str, usize> = HashMap::new();
+    for id in all[..end].iter().filter_map(Asked::beat) {
+        *beats.entry(id).or_default() += 1;
+    }
+    beats.into_values().max().unwrap_or(0)
+}
+
+/// Instances that know of each other, for as long as each says in time that it lives. One that is
+/// held up counts as gone: then they rightly disagree on who is to claim.
+pub(crate) struct Company {
+    size: usize,
+    last: HashMap<String, u64>,
+}
+
+impl Company {
+    /// Those commands before which all were known to live.
+    pub(crate) fn undisturbed<'a>(&mut self, all: &'a [Asked]) -> &'a [Asked] {
+        let end = all.iter().position(|asked| !self.is_whole(asked));
+        &all[..end.unwrap_or(all.len())]
+    }
+
+    /// Whether this is no look at who lives, or one that finds all, with room for jobs.
+    fn is_whole(&mut self, asked: &Asked) -> bool {
+        let Some(id) = asked.beat() else {
+            return true;
+        };
+        self.last.insert(id.to_owned(), asked.at_ms);
+        let live = |at: &&u64| asked.at_ms.saturating_sub(**at) < SILENCE_MS;
+        let is_ready = asked.words[6].bytes().eq(*b"1h");
+        is_ready && self.last.values().filter(live).count() == self.size
+    }
+}
