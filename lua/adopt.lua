@@ -11,9 +11,9 @@
 --       9… trigger  app:module:biz:id, one for each item: theirs, and only read
 -- ARGV  1 who, 2 wake channel, 3 subject (app:module:biz/0), 4 marker, 5 most bytes of a payload,
 --       then for each item: id, why it is looked at (seen: it was changed, or found; gone: it was
---       taken away; over: it expired; begun: its job is leased and about to run; lost: nobody heard
---       why it is missing, if it is, and that is to cancel its job, unless its job was moved, or
---       somebody else heard that it expired, or it did as this looked)
+--       taken away; over: it expired; begun: its job is leased and about to run; heard: the same,
+--       and it expired; asked: the same, and it is to be said if it is missing and is not noted as
+--       expired; lost: the same, and that is to cancel its job, unless that was moved)
 -- Reply {'ok', now µs, answers}; answers, separated by blanks:
 --       created:due first:due replaced:due succeeds:due   as those of schedule
 --       moved:due successor:due   the same value, at another time
@@ -21,6 +21,7 @@
 --                   it is leased and about to, it is not to
 --       absent      nothing there to adopt, and no adopted job to cancel
 --       same        adopted already, or a trigger of ours
+--       missing     there is none, and nobody has noted that it expired: it may have been deleted
 --       unread      not looked at: the values before it were many bytes
 -- Holds: all items or none. The state decides, so any call may be repeated, be late, or be made
 --       by several at once. What was done to an adopted job by other means stands until its key
@@ -78,12 +79,6 @@ local function header_of(digest, unusable)
     (unusable and ',"unusable":"' .. unusable .. '"' or '') .. '}'
 end
 
--- The digest of the value that a record was made from, if it was adopted.
-local function digest_in(record)
-  local header = record and split_record(record)
-  return header and string.match(header, '"adopted":"(%x+)"')
-end
-
 local ids, whys = {}, {}
 for i = 1, (#ARGV - HEAD) / WIDTH do
   ids[i], whys[i] = ARGV[HEAD + WIDTH * i - 1], ARGV[HEAD + WIDTH * i]
@@ -128,9 +123,13 @@ local function move(id, due)
 end
 
 -- Whether its job is leased, and about to run.
+local BEGUN = {begun = true, heard = true, asked = true, lost = true}
 local function is_begun(i)
-  return whys[i] == 'begun' or whys[i] == 'lost'
+  return BEGUN[whys[i]]
 end
+
+-- What it means that its key is missing is another matter if that expires as this looks.
+local DOUBTFUL = {gone = true, asked = true, lost = true}
 
 -- There is a value with a time: it becomes a job, unless it is one.
 local function take(i, id, expiry, value, unusable)
@@ -141,11 +140,12 @@ local function take(i, id, expiry, value, unusable)
     waits = select(2, split_successor(successors[i]))
   end
   local current = waits or records[i] or nil
-  local is_same = digest_in(current) == digest
-  if known == expiry and (is_same or not digest_in(current)) then
+  local was = current and adopted_from(current)
+  local is_same = was == digest
+  if known == expiry and (is_same or not was) then
     -- As it was adopted; what became of the job since then was not done by way of the key.
     answers[i] = 'same'
-    if is_begun(i) and waits and digest_in(waits) then
+    if is_begun(i) and waits and was then
       -- Its key was changed, and that was seen when the job had been claimed: it is not to run.
       answers[i] = 'successor:' .. int(expiry)
     end
@@ -187,26 +187,31 @@ local function take(i, id, expiry, value, unusable)
   end
 end
 
+-- Whether the job that is there was adopted.
+local function is_adopted(i)
+  return records[i] and adopted_from(records[i])
+end
+
 -- There is nothing that could become due: an adopted job that waits is cancelled.
 local function drop(i, id, why)
   answers[i] = 'absent'
   if leases[i] then
     if successors[i] then
       local _, waits = split_successor(successors[i])
-      if digest_in(waits) then
+      if adopted_from(waits) then
         dropped[#dropped + 1] = id
         count_one(counts, 'cancelled')
         tell(story, 'cancelled', why, id, '-', '-')
         answers[i] = 'cancelled'
       end
-    elseif (is_begun(i) or whys[i] == 'over') and digest_in(records[i]) then
+    elseif (is_begun(i) or whys[i] == 'over') and is_adopted(i) then
       local token, claims, fence, due = split_lease(leases[i])
       marked[#marked + 1] = id
       marked[#marked + 1] = new_lease(token, claims, fence, int(due), 'cancelled')
       tell(story, 'stopping', why, id, '-', '-')
       answers[i] = 'cancelled'
     end
-  elseif dues[i] and digest_in(records[i]) then
+  elseif dues[i] and is_adopted(i) then
     removed[#removed + 1] = id
     count_one(counts, 'cancelled')
     tell(story, 'cancelled', why, id, '-', '-')
@@ -226,10 +231,12 @@ local function miss(i, id, why)
   answers[i] = 'absent'
   if why == 'gone' and is_early or why == 'lost' and may_be_lost then
     drop(i, id, why == 'gone' and 'key gone' or 'key lost')
-  elseif why == 'over' and known then
+  elseif why == 'asked' and may_be_lost then
+    answers[i] = 'missing'
+  elseif (why == 'over' or why == 'heard') and known then
     -- It is known to have expired.
     over[#over + 1] = id
-    if due == known and is_early and digest_in(records[i]) then
+    if due == known and is_early and is_adopted(i) then
       -- Sooner than was known: its time was brought forward, and it was too short.
       move(id, now_ms)
       tell(story, 'fired', 'key expired', id, int(now_ms), '-')
@@ -244,7 +251,7 @@ for i, id in ipairs(ids) do
   else
     done[id] = true
     -- A key whose time is over is there until somebody looks at it.
-    local all = (whys[i] == 'lost' or whys[i] == 'gone') and redis.pcall('DBSIZE')
+    local all = DOUBTFUL[whys[i]] and redis.pcall('DBSIZE')
     local there, expiry, value, unusable, bytes = look_at(KEYS[FIXED + i], tonumber(expiries[i] or nil))
     bytes_read = bytes_read + (bytes or 0)
     if value == marker then

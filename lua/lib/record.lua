@@ -1,5 +1,6 @@
 -- A record is three parts: `header JSON \n accepted-ms step@ms step@ms … \n payload`. Scripts
--- never read the header; they hand it on, or replace it by one that a caller composed.
+-- hand the header on, or replace it by one that a caller composed; all they read there is whether
+-- the job was adopted.
 
 -- How many of the last steps a record keeps.
 local STEPS = 8
@@ -18,6 +19,16 @@ local function split_record(record)
   end
   return string.sub(record, 1, first - 1), string.sub(record, first + 1, second - 1),
     string.sub(record, second + 1)
+end
+
+-- The digest of the value of a key that a record was made from, if it was adopted.
+local function adopted_from(record)
+  local header = string.match(record, '^[^\n]*')
+  if string.find(header, '"adopted":"', 1, true) then
+    -- It may also be the name of a header that somebody gave the job.
+    local is_read, it = pcall(cjson.decode, header)
+    return is_read and it.adopted
+  end
 end
 
 -- The record with one more step, and with another header or payload where one is given.

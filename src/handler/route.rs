@@ -46,13 +46,13 @@ pub(crate) struct RouteOptions {
 }
 
 /// What it means that the key of an [adopted](Handler::adopt) job is missing, where nobody has
-/// heard why: while nobody listened it may have expired, been deleted, or been evicted.
+/// heard why: it may have expired, been deleted, or been evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MissingKey {
     /// Its job runs when it is due: a run too many rather than one too few.
     #[default]
     Run,
-    /// Its job is cancelled.
+    /// Its job is cancelled: it runs only if somebody heard its key expire.
     Cancel,
 }
 

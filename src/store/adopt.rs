@@ -21,7 +21,11 @@ pub(crate) enum Why {
     Over,
     /// Its job is leased, and about to run.
     Begun,
-    /// The same; and where it is missing, and nobody heard why, its job is cancelled.
+    /// The same; and whether it is missing, and it is not noted that it expired.
+    Asked,
+    /// The same; and it was heard that it expired.
+    Heard,
+    /// The same; and if it is missing, and it is not noted that it expired, its job is cancelled.
     Lost,
 }
 
@@ -32,6 +36,8 @@ impl Why {
             Why::Gone => "gone",
             Why::Over => "over",
             Why::Begun => "begun",
+            Why::Asked => "asked",
+            Why::Heard => "heard",
             Why::Lost => "lost",
         }
     }

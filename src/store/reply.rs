@@ -78,6 +78,8 @@ pub(crate) enum Answer {
     Taken,
     /// It was not taken out: what was before it was many bytes.
     NotYet,
+    /// Its key is missing, and it is not noted that it expired.
+    Missing,
     /// Nothing is wrong with it.
     Sound,
     /// This is wrong with it.
@@ -142,6 +144,7 @@ impl Answered {
             ("elsewhere", None) => Answer::Elsewhere,
             ("taken", None) => Answer::Taken,
             ("waits", None) => Answer::NotYet,
+            ("missing", None) => Answer::Missing,
             ("sound", None) => Answer::Sound,
             ("bare", None) => Answer::Flawed(Flaw::DueWithoutRecord),
             ("stray", None) => Answer::Flawed(Flaw::RecordAlone),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSubSink, PubSubStream};
+use tokio::sync::Notify;
 use tokio::task::{unconstrained, yield_now};
 use tokio::time::{sleep, timeout};
 
@@ -39,6 +40,8 @@ pub(crate) enum Signal<'a> {
     Wake(&'a [u8]),
     /// Something happened to this key.
     Changed { key: &'a str, event: &'a [u8] },
+    /// All that was announced before was heard.
+    HeardUntil(Instant),
 }
 
 /// Follows one node, for ever.
@@ -48,6 +51,8 @@ pub(crate) struct Subscription {
     patterns: Vec<String>,
     expired: String,
     wake: String,
+    /// Asks for [`Signal::HeardUntil`].
+    asked: Arc<Notify>,
     patience: Duration,
     /// What it is for.
     name: &'static str,
@@ -63,15 +68,18 @@ impl Subscription {
     }
 
     /// What happens to keys that match one of these globs. There may be more of that than can be
-    /// heard, and what expires does not wait behind it.
+    /// heard, and what expires does not wait behind it. Whoever tells `asked` learns how far it has
+    /// heard.
     pub(crate) fn to_changes(
         store: Arc<Store>,
         globs: impl IntoIterator<Item = String>,
+        asked: Arc<Notify>,
         settings: &LinkSettings,
     ) -> Self {
         let mut it = Subscription::new(store, settings, "changes");
         let database = it.store.database;
         let globs = globs.into_iter();
+        it.asked = asked;
         it.patterns = globs.map(|glob| Names::changes(database, &glob)).collect();
         it
     }
@@ -82,6 +90,7 @@ impl Subscription {
             patterns: Vec::new(),
             expired: Names::expired(store.database),
             wake: store.names.wake(store.database),
+            asked: Arc::default(),
             patience: settings.connect_timeout.max(settings.response_timeout),
             store,
             name,
@@ -151,25 +160,34 @@ impl Subscription {
         let address = self.store.address();
         let mut last_pause = Instant::now();
         let mut in_a_row = 0;
+        let mut asked_at = None;
         loop {
             // Whether there is one, and not whether it is somebody else's turn.
             let message = match unconstrained(stream.next()).now_or_never() {
-                Some(message) => Ok(message),
+                Some(message) => Some(message),
                 None => {
-                    let message = timeout(SUBSCRIPTION_SILENCE, stream.next()).await;
+                    if let Some(at) = asked_at.take() {
+                        hear(Signal::HeardUntil(at)).await;
+                    }
+                    let message = tokio::select! {
+                        message = timeout(SUBSCRIPTION_SILENCE, stream.next()) => message.ok(),
+                        () = self.asked.notified() => None,
+                    };
                     (last_pause, in_a_row) = (Instant::now(), 0);
                     message
                 }
             };
-            let Ok(message) = message else {
+            let Some(message) = message else {
                 // Not even a beat of our own: is anybody there? A wake-up is lost only with its
-                // connection, so this bounds how long a lost one goes unnoticed.
-                let until = Instant::now() + self.patience;
-                match in_time(until, pin!(sink.ping::<redis::Value>())).await {
-                    Some(Ok(_)) => continue,
+                // connection, so this bounds how long a lost one goes unnoticed. The answer comes
+                // behind all that was announced before.
+                let now = Instant::now();
+                match in_time(now + self.patience, pin!(sink.ping::<redis::Value>())).await {
+                    Some(Ok(_)) => asked_at = Some(now),
                     Some(Err(error)) => return Fault::from_redis(error, &address),
                     None => return Fault::timed_out(&address, self.patience),
                 }
+                continue;
             };
             let Some(message) = message else {
                 return Fault::closed(&address);

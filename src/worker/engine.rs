@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::adopting::adopter::Adopter;
 use super::adopting::ear::Ear;
+use super::adopting::hearing::Hearing;
 use super::adopting::search::Search;
 use super::checkup::Checkup;
 use super::claiming::claimer::Claimer;
@@ -41,7 +42,7 @@ use crate::router::Routes;
 use crate::settings::{
     LOOKOUT, LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings,
 };
-use crate::store::{DeadLimits, Store};
+use crate::store::{DeadLimits, Store, Wanted};
 
 /// How long the server is given at the start before it is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -137,21 +138,29 @@ async fn drive(plan: Plan) -> Result<()> {
     let shortest = lengths.clone().min().unwrap_or(settings.lease);
     let longest = lengths.max().unwrap_or(settings.lease);
     let leases = Leases::new(shortest);
+    let hearing = Arc::new(Hearing::new(store.clone()));
     let adopter = Adopter::new(
         store.clone(),
         roster.clone(),
         instances.clone(),
+        hearing.clone(),
         payload_limit,
     );
     let search = Search::new(
         store.clone(),
         roster.clone(),
         adopter.clone(),
+        hearing.clone(),
         instances.id(),
     );
+    let wanted = match adopter.globs().next() {
+        Some(_) => Wanted::Changes,
+        None => Wanted::Expiry,
+    };
     let events = Arc::new(Events::new(
         store.clone(),
-        adopter.clone(),
+        wanted,
+        hearing.clone(),
         search.clone(),
         readiness,
     ));
@@ -210,6 +219,7 @@ async fn drive(plan: Plan) -> Result<()> {
     let ear = Arc::new(Ear {
         store: store.clone(),
         adopter: adopter.clone(),
+        hearing,
         events: events.clone(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),

@@ -70,7 +70,7 @@ impl Listener {
                 }
                 Signal::Expired(name) => self.expired(name),
                 Signal::Wake(message) => self.woken(message),
-                Signal::Changed { .. } => {}
+                Signal::Changed { .. } | Signal::HeardUntil(_) => {}
             })
             .await;
     }

@@ -18,9 +18,6 @@ const HEARD: Micros = 1_000_000;
 /// For how long, to have found a key that was changed before.
 const FOUND: Micros = 3_000_000;
 
-/// For how long nobody may notice that announcements were turned off.
-const UNNOTICED: Micros = 6_000_000;
-
 /// How far apart the clocks of programs and of Redis may be, and how exact times to live are.
 const EXACT: Micros = 50_000;
 
@@ -220,16 +217,11 @@ impl<'a> Judge<'a> {
                 ))))
             }
             (End::Deleted(call), Some(due)) => {
-                if runs().next().is_none() && place.is_none() {
+                let has_run = runs().next().is_some();
+                if !has_run && place.is_none() {
                     count.cancelled += 1;
-                } else if runs().all(|run| run.attempt > 1)
-                    && place.is_none()
-                    && !self.was_heard(call, due)
-                {
-                    // Whoever claimed it first was killed before its key was looked at.
-                    count.deleted_unheard += 1;
-                } else if self.must_be_cancelled(call, due) {
-                    let what = format!("was deleted, and that was heard: {place:?}, {call:?}");
+                } else if has_run && self.cancels() || self.must_be_cancelled(call, due) {
+                    let what = format!("was deleted, and that counts: {place:?}, {call:?}");
                     return Some(Wrong::AfterCancel(told(&what)));
                 } else {
                     count.deleted_unheard += 1;
@@ -293,17 +285,16 @@ impl<'a> Judge<'a> {
         heard <= due.0 && self.sight.ears.listened(life.changed.sent, heard) || self.was_open(due)
     }
 
-    fn must_be_cancelled(&self, call: &Call, (soonest, latest): (Micros, Micros)) -> bool {
-        let Sight { ears, .. } = self.sight;
-        let is_far = soonest > call.until + LONG;
-        self.was_heard(call, (soonest, latest))
-            || self.cancels()
-                && (ears.listened_for(self.found(), call.until, soonest)
-                    || !is_far
-                        && !self.sight.evicts
-                        && !self.was_open((soonest, latest))
-                        // That nothing is announced is noticed when somebody looks, and not before.
-                        && !ears.were_silenced(call.sent.saturating_sub(UNNOTICED), latest + HEARD + self.sight.allowance))
+    /// Whether it is certain that its job is not there any more. Where a missing key cancels,
+    /// nobody can have heard that it expired.
+    fn must_be_cancelled(&self, call: &Call, due: (Micros, Micros)) -> bool {
+        let is_far = due.0 > call.until + LONG;
+        let is_found = || {
+            self.sight
+                .ears
+                .listened_for(self.found(), call.until, due.0)
+        };
+        self.was_heard(call, due) || self.cancels() && (!is_far || is_found())
     }
 
     /// Whether somebody listened to this call for long enough before the job was due.
@@ -314,10 +305,8 @@ impl<'a> Judge<'a> {
 
     /// Whether somebody was subscribed when this time came.
     fn was_open(&self, (soonest, latest): (Micros, Micros)) -> bool {
-        let ears = &self.sight.ears;
-        // A clock that is set looks like a gap.
-        self.sight.jumps.is_empty()
-            && ears.were_open(soonest, latest + HEARD + self.sight.allowance)
+        let until = latest + HEARD + self.sight.allowance;
+        self.sight.ears.were_open(soonest, until)
     }
 
     fn cancels(&self) -> bool {

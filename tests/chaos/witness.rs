@@ -174,12 +174,6 @@ impl Ears {
         spans.any(|(_, begin, end)| common(*begin, *end) >= time)
     }
 
-    /// Whether announcements were turned off in this time.
-    pub(crate) fn were_silenced(&self, from: Micros, until: Micros) -> bool {
-        let is_within = |at: &Micros| (from..=until).contains(at);
-        self.silenced.iter().any(is_within)
-    }
-
     /// Whether one and the same was subscribed all the time, able to act or not.
     pub(crate) fn were_open(&self, from: Micros, to: Micros) -> bool {
         let before = self.looks.iter().rev().find(|look| look.answered <= from);

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::support::{Bench, HOUR, LATER, State, after, due_of, later, soon, word, words};
+use super::support::{
+    Bench, HOUR, LATER, PENDING, State, after, bury, due_of, later, soon, word, words,
+};
 use crate::embedded::Embedded;
 use crate::error::ErrorKind;
 use crate::names::MARKER;
 use crate::store::{Lane, Why, Word};
 
 use State::*;
-use Why::{Begun, Gone, Lost, Over, Seen};
+use Why::{Asked, Begun, Gone, Heard, Lost, Over, Seen};
 
 const MOST: usize = 1024;
 
@@ -163,7 +165,7 @@ async fn jobs_that_were_scheduled_otherwise_are_not_cancelled_by_their_keys() {
     let trigger: String = bench.ask(&["GET", &bench.key("ours").to_string()]).await;
     assert_eq!(trigger, MARKER);
     bench.theirs("DEL", "ours", &[]).await;
-    for why in [Seen, Gone, Over, Begun, Lost] {
+    for why in [Seen, Gone, Over, Begun, Asked, Heard, Lost] {
         assert_eq!(bench.adopt("ours", why).await, Word::Absent, "{why:?}");
     }
     bench.theirs("SET", "ours", &["lasting"]).await;
@@ -314,7 +316,7 @@ async fn a_job_that_is_about_to_run_is_taken_back_if_its_key_says_so() {
 #[tokio::test]
 async fn a_missing_key_is_lost_only_if_nobody_knows_that_it_expired() {
     let bench = Bench::new().await;
-    let ids = ["nobody", "heard", "moved", "retried"];
+    let ids = ["nobody", "heard", "begun", "moved", "retried"];
     let mut last = 0;
     for id in ids {
         bench.set(id, "v", "2").await;
@@ -327,15 +329,26 @@ async fn a_missing_key_is_lost_only_if_nobody_knows_that_it_expired() {
         .reschedule("moved", after(Duration::from_millis(1)))
         .await;
     bench.past(bench.due("moved").await.unwrap()).await;
+    for id in ids {
+        // Redis has a key whose time is over until somebody looks at it.
+        bench.theirs("EXISTS", id, &[]).await;
+    }
     let mut tokens = Vec::new();
     for id in ids {
         tokens.push(bench.claim(&[id], 0).await.jobs.remove(0).token);
     }
     let retry = later(after(Duration::ZERO), "failed");
-    bench.settle("retried", &tokens[3], retry).await;
-    tokens[3] = bench.claim(&["retried"], 0).await.jobs.remove(0).token;
+    bench.settle("retried", &tokens[4], retry).await;
+    tokens[4] = bench.claim(&["retried"], 0).await.jobs.remove(0).token;
+    let before = bench.snapshot().await;
+    let answers = bench.adopt_all(&ids.map(|id| (id, Asked))).await;
+    let told = ["missing", "absent", "missing", "absent", "absent"];
+    assert_eq!(answers, told);
+    assert_eq!(bench.snapshot().await, before);
+    assert_eq!(bench.adopt("begun", Heard).await, Word::Absent);
     let answers = bench.adopt_all(&ids.map(|id| (id, Lost))).await;
-    assert_eq!(answers, ["cancelled", "absent", "absent", "absent"]);
+    let told = ["cancelled", "absent", "absent", "absent", "absent"];
+    assert_eq!(answers, told);
     bench.balanced().await;
 }
 
@@ -358,19 +371,74 @@ async fn a_job_whose_key_was_seen_postponed_once_it_was_claimed_is_not_run() {
     bench.balanced().await;
 }
 
-/// Such as one whose consumer ends it over HTTP.
+/// Such as a consumer that ends it over HTTP, or an operator.
 #[tokio::test]
-async fn a_retry_leaves_the_key_alone_whoever_settles_it() {
+async fn who_adopts_nothing_leaves_the_key_alone_whatever_they_do_to_the_job() {
     let bench = Bench::new().await;
-    bench.adopted("k").await;
-    bench.reschedule("k", after(Duration::ZERO)).await;
-    bench.theirs("DEL", "k", &[]).await;
-    let token = bench.claim(&["k"], 0).await.jobs.remove(0).token;
+    let ids = ["moved", "retried", "requeued", "restored", "lapsed"];
+    for id in ids {
+        bench.adopted(id).await;
+    }
+    let header = bench.record("moved").await.header.to_line().into_owned();
+    assert!(header.contains(r#""adopted":""#), "{header}");
+    for id in ids {
+        bench.theirs("DEL", id, &[]).await;
+    }
+    assert_eq!(word(bench.reschedule("moved", after(LATER)).await), "moved");
+
+    let lease = async |id| {
+        bench.reschedule(id, after(Duration::ZERO)).await;
+        bench.claim(&[id], 0).await.jobs.remove(0).token
+    };
     let retry = later(after(HOUR), "failed");
-    assert_eq!(word(bench.settle("k", &token, retry).await), "later");
-    let key = bench.key("k").to_string();
-    let there: Option<String> = bench.ask(&["GET", &key]).await;
-    assert_eq!(there, None);
+    let token = lease("retried").await;
+    assert_eq!(word(bench.settle("retried", &token, retry).await), "later");
+
+    let token = lease("requeued").await;
+    let Word::Buried(letter) = bench.settle("requeued", &token, bury()).await else {
+        panic!("it is no dead letter");
+    };
+    let mut revival = bench.revival("requeued", letter, after(HOUR));
+    revival.header = header.clone().into();
+    let (mut lane, revivals) = (Lane::new(), [revival]);
+    let revived = bench.ledger.requeue(&mut lane, &revivals, soon()).await;
+    assert_eq!(words(&revived.unwrap()), ["requeued"]);
+
+    bench.cancel("restored").await;
+    let mut kept = bench.kept("restored", PENDING, bench.now().await + 3_600_000);
+    kept.header = header.into();
+    assert_eq!(words(&bench.restore(&[kept]).await), ["created"]);
+
+    bench.cancel("lapsed").await;
+    bench.lapse("lapsed").await;
+    bench.set("lapsed", "w", "3600").await;
+    assert_eq!(word(bench.adopt("lapsed", Seen).await), "succeeds");
+    bench.theirs("DEL", "lapsed", &[]).await;
+    assert_eq!(
+        words(&bench.reclaim(&["lapsed"]).await.answers),
+        ["replaced"]
+    );
+
+    for id in ids {
+        assert!(matches!(bench.state(id).await, Pending | Retrying), "{id}");
+        let key = bench.key(id).to_string();
+        let there: u64 = bench.ask(&["EXISTS", &key]).await;
+        assert_eq!(there, 0, "{id}");
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_header_that_is_called_adopted_makes_no_job_one_that_is() {
+    let bench = Bench::new().await;
+    let mut placement = bench.placement("ours", after(HOUR));
+    placement.header = r#"{"v":1,"headers":{"adopted":"ff"}}"#.into();
+    bench.place(&[placement]).await;
+    bench.theirs("DEL", "ours", &[]).await;
+    assert_eq!(bench.adopt("ours", Gone).await, Word::Absent);
+    assert_eq!(word(bench.reschedule("ours", after(LATER)).await), "moved");
+    let there: String = bench.ask(&["GET", &bench.key("ours").to_string()]).await;
+    assert_eq!(there, MARKER);
     bench.balanced().await;
 }
 
@@ -385,17 +453,18 @@ async fn a_key_that_expires_as_it_is_looked_at_was_not_taken_away() {
     };
     let bench = Bench::on(&server).await;
     let _: String = bench.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]).await;
-    for id in ["there", "deleted"] {
+    let all = [("there", Lost), ("asked", Asked), ("deleted", Lost)];
+    let ids = all.map(|(id, _)| id);
+    let mut due = 0;
+    for id in ids {
         bench.set(id, "v", "2").await;
+        due = due_of(bench.adopt(id, Seen).await);
     }
-    let due = due_of(bench.adopt("there", Seen).await);
-    let due = due.max(due_of(bench.adopt("deleted", Seen).await));
     bench.theirs("DEL", "deleted", &[]).await;
     bench.past(due + 10).await;
-    let claimed = bench.claim(&["there", "deleted"], 0).await;
-    assert_eq!(claimed.jobs.len(), 2);
-    let answers = bench.adopt_all(&[("there", Lost), ("deleted", Lost)]).await;
-    assert_eq!(answers, ["absent", "cancelled"]);
+    assert_eq!(bench.claim(&ids, 0).await.jobs.len(), 3);
+    let answers = bench.adopt_all(&all).await;
+    assert_eq!(answers, ["absent", "absent", "cancelled"]);
 
     bench.adopted("forward").await;
     bench.theirs("PEXPIRE", "forward", &["1"]).await;

@@ -10,6 +10,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
+use super::expired::Expired;
+use super::hearing::Hearing;
 use super::names::Names;
 use super::others::Others;
 use crate::error::{Error, ErrorKind, Result};
@@ -52,18 +54,9 @@ pub(crate) struct Adopter {
     landed: Notify,
     /// That there are keys which cannot be adopted for their names was said.
     is_named: AtomicBool,
-    /// Told when changes may have been missed: names did not fit, or a replica announced them.
-    missed: Notify,
-    hearing: Mutex<Hearing>,
-}
-
-/// What is heard of changes.
-#[derive(Default)]
-struct Hearing {
-    /// Since when, without a gap; nothing while they are not heard.
-    since: Option<Instant>,
-    /// How often the server had been found to be a replica then.
-    demotions: u64,
+    pub(super) hearing: Arc<Hearing>,
+    /// Of those whose jobs are cancelled if they are missing and did not expire.
+    pub(super) expired: Expired,
 }
 
 /// Keys of one ledger that are looked at in one call.
@@ -83,6 +76,7 @@ impl Adopter {
         store: Arc<Store>,
         roster: Arc<Roster>,
         instances: Arc<Instances>,
+        hearing: Arc<Hearing>,
         payload_limit: usize,
     ) -> Arc<Self> {
         Arc::new(Adopter {
@@ -95,48 +89,9 @@ impl Adopter {
             told: Notify::new(),
             landed: Notify::new(),
             is_named: AtomicBool::new(false),
-            missed: Notify::new(),
-            hearing: Mutex::default(),
+            hearing,
+            expired: Expired::default(),
         })
-    }
-
-    /// Whether changes are heard from now on.
-    pub(crate) fn hears(&self, hears: bool) {
-        *self.hearing.lock().expect("no panic while held") = Hearing {
-            since: hears.then(Instant::now),
-            demotions: self.demotions().unwrap_or_default(),
-        };
-    }
-
-    /// Since when changes have been heard without a gap, from a primary; nothing while they are
-    /// not.
-    pub(super) fn hears_since(&self) -> Option<Instant> {
-        let demotions = self.demotions()?;
-        let hearing = self.hearing.lock().expect("no panic while held");
-        hearing.since.filter(|_| hearing.demotions == demotions)
-    }
-
-    /// Nothing while the server is a replica.
-    fn demotions(&self) -> Option<u64> {
-        match self.store.health() {
-            Some(health) => health.demotions(),
-            None => Some(0),
-        }
-    }
-
-    /// A server that was a replica for a while and is none any more: that was a gap.
-    fn look_for_demotion(&self) {
-        let Some(demotions) = self.demotions() else {
-            return;
-        };
-        let mut hearing = self.hearing.lock().expect("no panic while held");
-        if hearing.since.is_some() && hearing.demotions != demotions {
-            *hearing = Hearing {
-                since: Some(Instant::now()),
-                demotions,
-            };
-            self.missed.notify_one();
-        }
     }
 
     /// What the keys look like that something may happen to.
@@ -156,7 +111,7 @@ impl Adopter {
             b"del" | b"rename_from" | b"move_from" => Why::Gone,
             _ => Why::Seen,
         };
-        let why = match self.demotions() {
+        let why = match self.hearing.demotions() {
             Some(_) => why,
             None => Why::Seen,
         };
@@ -267,11 +222,6 @@ impl Adopter {
         timeout(PATIENCE, has_room).await.is_ok()
     }
 
-    /// Returns when changes may have been missed.
-    pub(super) async fn missed(&self) {
-        self.missed.notified().await;
-    }
-
     /// Whether a missing key may mean that a job of this kind is cancelled.
     pub(super) fn cancels_missing(&self, served: &Served) -> bool {
         let routes = &self.roster.routes().routes;
@@ -279,7 +229,7 @@ impl Adopter {
         served.routes.iter().any(cancels)
     }
 
-    /// This key expired. Where a missing key can mean that its job is cancelled, that is kept at
+    /// This key expired. Where a missing key can mean that its job is cancelled, that is noted at
     /// once, since the job may begin later, and where nobody heard it. Elsewhere it is looked at if
     /// its job is not claimed soon: if it was brought forward and expired before anybody looked,
     /// the job is not known to be due.
@@ -292,6 +242,7 @@ impl Adopter {
             return;
         };
         if missing == MissingKey::Cancel {
+            self.expired.hear(&key);
             self.look_in_turn(&served, key.id(), Why::Over);
         } else if self.instances.rank(&served, key.id()).claims() {
             let soon = Instant::now() + STAND_IN;
@@ -342,7 +293,8 @@ impl Adopter {
         drop(names);
         self.told.notify_one();
         if !fits {
-            self.missed.notify_one();
+            self.expired.is_not_noted();
+            self.hearing.miss();
         }
     }
 
@@ -353,7 +305,7 @@ impl Adopter {
         let mut busy: HashSet<usize> = HashSet::new();
         let mut registered: HashSet<usize> = HashSet::new();
         loop {
-            self.look_for_demotion();
+            self.hearing.look_for_demotion();
             let now = Instant::now();
             for batch in self.next(now, &busy) {
                 busy.insert(batch.served.index);
@@ -437,7 +389,7 @@ impl Adopter {
     fn land(&self, landing: Landing) {
         let Landing { batch, answers } = landing;
         let Batch { served, items } = &batch;
-        let is_replica = self.demotions().is_none();
+        let is_replica = self.hearing.demotions().is_none();
         let answers = answers.unwrap_or_default();
         for (place, (key, why)) in items.iter().enumerate() {
             match answers.get(place).map(|answered| answered.answer) {

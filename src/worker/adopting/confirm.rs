@@ -12,9 +12,9 @@ use crate::store::{Why, Word};
 use crate::time::UnixMs;
 use crate::worker::roster::Served;
 
-/// Within what time an instance that heard that a key expired has had that kept: also if it first
+/// Within what time an instance that heard that a key expired has had that noted: also if it first
 /// has to learn that the one that should have done so is gone.
-pub(super) const KEPT_WITHIN: Duration = SILENCE
+pub(super) const NOTED_WITHIN: Duration = SILENCE
     .saturating_add(BEAT)
     .saturating_add(Duration::from_millis(450));
 
@@ -22,19 +22,55 @@ pub(super) const KEPT_WITHIN: Duration = SILENCE
 pub(crate) struct Leased {
     pub(crate) key: JobKey,
     pub(crate) due: UnixMs,
-    /// Nobody has begun this attempt before.
-    pub(crate) is_first: bool,
+}
+
+/// What is to become of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Run,
+    /// It goes back: its key says so, or could not be looked at.
+    Back,
+    /// Its key is missing, which cancels it if nobody has heard that it expired: look again.
+    Open,
+}
+
+/// By what jobs are judged. With the last one, none stays open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Round {
+    /// What was heard so far.
+    AtOnce,
+    /// All that was announced so far.
+    CaughtUp,
+    /// What others heard, too.
+    Last,
+}
+
+impl Round {
+    pub(crate) fn next(self) -> Self {
+        match self {
+            Round::AtOnce => Round::CaughtUp,
+            Round::CaughtUp | Round::Last => Round::Last,
+        }
+    }
 }
 
 impl Adopter {
     /// Whether these jobs are to run. Their keys may have been changed a moment ago, or unheard.
-    pub(crate) async fn confirm(&self, served: &Served, jobs: &[Leased]) -> Vec<bool> {
-        let why = |job: &Leased| (job.key.clone(), self.why_begun(job));
-        let items: Vec<_> = jobs.iter().map(why).collect();
-        if let Some(wait) = self.wait_for_others(served, jobs, &items) {
-            sleep(wait).await;
+    pub(crate) async fn confirm(
+        &self,
+        served: &Served,
+        jobs: &[Leased],
+        round: Round,
+    ) -> Vec<Verdict> {
+        match round {
+            Round::AtOnce => {}
+            Round::CaughtUp if self.hearing.catch_up().await => {}
+            Round::CaughtUp => return vec![Verdict::Back; jobs.len()],
+            Round::Last => sleep(self.wait_for_others(served, jobs)).await,
         }
-        let mut confirmed = Vec::with_capacity(jobs.len());
+        let why = |job: &Leased| (job.key.clone(), self.why(job, round));
+        let items: Vec<_> = jobs.iter().map(why).collect();
+        let mut verdicts = Vec::with_capacity(jobs.len());
         for items in items.chunks(AT_ONCE) {
             let until = Instant::now() + PATIENCE;
             let answers = served.ledger.adopt(items, self.payload_limit, until).await;
@@ -50,43 +86,51 @@ impl Adopter {
                 // They go back, and come again at once.
                 sleep(AFTER_FAULT).await;
             }
-            let is_to_run = |answer| matches!(answer, Some(Word::Same | Word::Absent));
-            confirmed.extend(answers.into_iter().map(is_to_run));
+            verdicts.extend(answers.into_iter().map(|answer| match answer {
+                Some(Word::Same | Word::Absent) => Verdict::Run,
+                Some(Word::Missing) => Verdict::Open,
+                _ => Verdict::Back,
+            }));
         }
-        confirmed
+        verdicts
     }
 
-    fn why_begun(&self, job: &Leased) -> Why {
+    fn why(&self, job: &Leased, round: Round) -> Why {
+        if self.missing(&job.key) != Some(MissingKey::Cancel) {
+            return Why::Begun;
+        }
         // Redis' clock is known by what was just claimed.
-        let heard_since = self.hears_since().zip(self.ago(job.due));
-        let was_heard = heard_since.is_some_and(|(since, ago)| ago < since.elapsed());
-        match self.missing(&job.key) {
-            // Of one that has begun before, the key was looked at then.
-            Some(MissingKey::Cancel) if job.is_first && !was_heard => Why::Lost,
-            _ => Why::Begun,
+        let ago = self.ago(job.due);
+        if self.expired.knows(&job.key, ago) {
+            return Why::Heard;
+        }
+        let since = self.hearing.since();
+        let has_listened = since.is_some_and(|since| ago < since.elapsed());
+        match round {
+            // It is not known whether it was heard: of two faults, this one loses no job.
+            Round::CaughtUp | Round::Last if has_listened && self.expired.may_have_known(ago) => {
+                Why::Heard
+            }
+            // What this one did not hear was announced to nobody.
+            Round::CaughtUp if has_listened => Why::Lost,
+            Round::AtOnce | Round::CaughtUp => Why::Asked,
+            Round::Last => Why::Lost,
         }
     }
 
-    /// For how long others may still be about to keep what they heard and this one did not.
-    fn wait_for_others(
-        &self,
-        served: &Served,
-        jobs: &[Leased],
-        items: &[(JobKey, Why)],
-    ) -> Option<Duration> {
-        let lost = jobs
-            .iter()
-            .zip(items)
-            .filter(|(_, (_, why))| *why == Why::Lost);
+    /// For how long others may still be about to note what they heard and this one did not.
+    fn wait_for_others(&self, served: &Served, jobs: &[Leased]) -> Duration {
         // One that has just begun does not know yet who else there is.
         let is_new = self.instances.number() == 0;
-        let shared =
-            lost.filter(|(job, _)| is_new || !self.instances.rank(served, job.key.id()).is_only());
-        let latest = shared.filter_map(|(job, _)| self.ago(job.due)).min()?;
-        KEPT_WITHIN.checked_sub(latest)
+        let is_shared =
+            |job: &&Leased| is_new || !self.instances.rank(served, job.key.id()).is_only();
+        let latest = jobs.iter().filter(is_shared).map(|job| self.ago(job.due));
+        let latest = latest.min().unwrap_or(Duration::MAX);
+        NOTED_WITHIN.saturating_sub(latest)
     }
 
-    fn ago(&self, due: UnixMs) -> Option<Duration> {
-        Some(self.store.clock().now()?.since(due))
+    fn ago(&self, due: UnixMs) -> Duration {
+        let now = self.store.clock().now();
+        now.map_or(Duration::ZERO, |now| now.since(due))
     }
 }

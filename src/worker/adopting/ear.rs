@@ -1,12 +1,13 @@
 //! Hears what is done to keys.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::adopter::Adopter;
+use super::hearing::Hearing;
 use crate::settings::LinkSettings;
 use crate::store::{Signal, Store, Subscription};
 use crate::worker::finding::events::Events;
@@ -20,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Ear {
     pub(crate) store: Arc<Store>,
     pub(crate) adopter: Arc<Adopter>,
+    pub(crate) hearing: Arc<Hearing>,
     pub(crate) events: Arc<Events>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
@@ -33,16 +35,20 @@ impl Ear {
             return std::future::pending().await;
         }
         let globs = self.adopter.globs();
-        Subscription::to_changes(self.store.clone(), globs, settings)
+        let asked = self.hearing.asked.clone();
+        Subscription::to_changes(self.store.clone(), globs, asked, settings)
             .run(async |signal| match signal {
                 Signal::Up => {
+                    self.hearing.heard_until(Some(Instant::now()));
                     self.events.begin_changes().await;
                     self.is_up.send_replace(true);
                 }
                 Signal::Gap(error) => {
+                    self.hearing.heard_until(None);
                     self.events.end_changes(&error);
                     self.is_up.send_replace(false);
                 }
+                Signal::HeardUntil(at) => self.hearing.heard_until(Some(at)),
                 Signal::Changed { key, event } => {
                     if let Some(served) = self.adopter.hear(key, event) {
                         self.reconciler.expect(&served, None);

@@ -7,12 +7,16 @@
 //! | [`names`] | keeps which keys are to be looked at, and why |
 //! | [`adopter`] | looks at them |
 //! | [`confirm`] | has those of jobs that are about to run looked at once more |
+//! | [`hearing`] | knows whether they are heard of, and how far |
+//! | [`expired`] | remembers which of them expired |
 //! | [`others`] | keeps what others are to look at, should they be gone |
 //! | [`search`] | finds what was done to keys while nobody listened |
 
 pub(crate) mod adopter;
 pub(crate) mod confirm;
 pub(crate) mod ear;
+mod expired;
+pub(crate) mod hearing;
 mod names;
 mod others;
 pub(crate) mod search;

@@ -10,7 +10,8 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::adopter::Adopter;
-use super::confirm::KEPT_WITHIN;
+use super::confirm::NOTED_WITHIN;
+use super::hearing::Hearing;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Progress, Store, Why};
 use crate::time::UnixMs;
@@ -44,6 +45,7 @@ pub(crate) struct Search {
     store: Arc<Store>,
     roster: Arc<Roster>,
     adopter: Arc<Adopter>,
+    hearing: Arc<Hearing>,
     instance: String,
     asked: Notify,
 }
@@ -53,12 +55,14 @@ impl Search {
         store: Arc<Store>,
         roster: Arc<Roster>,
         adopter: Arc<Adopter>,
+        hearing: Arc<Hearing>,
         instance: &str,
     ) -> Arc<Self> {
         Arc::new(Search {
             store,
             roster,
             adopter,
+            hearing,
             instance: instance.to_owned(),
             asked: Notify::new(),
         })
@@ -74,7 +78,7 @@ impl Search {
         loop {
             tokio::select! {
                 () = self.asked.notified() => {}
-                () = self.adopter.missed() => {}
+                () = self.hearing.missed() => {}
             }
             let mut globs: Vec<String> = self.adopter.globs().collect();
             if globs.is_empty() {
@@ -196,10 +200,10 @@ impl Search {
                 let Ok(missing) = self.store.missing_of(keys, until).await else {
                     break;
                 };
-                let later = Instant::now() + KEPT_WITHIN;
+                let later = Instant::now() + NOTED_WITHIN;
                 for key in missing {
                     // It may have been brought forward and have expired a moment ago; by then
-                    // whoever heard it has had that kept. One whose time comes meanwhile may
+                    // whoever heard it has had that noted. One whose time comes meanwhile may
                     // expire, and its job may be running.
                     self.adopter.look_at(served, key.id(), Why::Gone, later);
                 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::store::{Announced, Store, Wanted};
-use crate::worker::adopting::adopter::Adopter;
+use crate::worker::adopting::hearing::Hearing;
 use crate::worker::adopting::search::Search;
 use crate::worker::readiness::Readiness;
 
@@ -54,8 +54,8 @@ impl Default for Deaf {
 /// What is known of the events of a server.
 pub(crate) struct Events {
     store: Arc<Store>,
-    /// Is told when changes of keys are heard; its keys are the reason to listen to them.
-    adopter: Arc<Adopter>,
+    /// Is told when changes of keys are heard.
+    hearing: Arc<Hearing>,
     search: Arc<Search>,
     wanted: Wanted,
     /// Whether events and wake-ups are heard.
@@ -78,17 +78,14 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn new(
         store: Arc<Store>,
-        adopter: Arc<Adopter>,
+        wanted: Wanted,
+        hearing: Arc<Hearing>,
         search: Arc<Search>,
         readiness: Readiness,
     ) -> Self {
-        let wanted = match adopter.globs().next() {
-            Some(_) => Wanted::Changes,
-            None => Wanted::Expiry,
-        };
         Events {
             store,
-            adopter,
+            hearing,
             search,
             wanted,
             readiness,
@@ -153,7 +150,7 @@ impl Events {
     /// Changes of keys go unheard from now on, for this reason.
     pub(crate) fn end_changes(&self, error: &crate::Error) {
         tracing::debug!(%error, "changes of keys are not heard");
-        self.adopter.hears(false);
+        self.hearing.begin(false);
         let mut deaf = self.deaf.lock().expect("no panic while held");
         let deaf = deaf.get_or_insert_with(Deaf::default);
         if !deaf.is_told && deaf.since.elapsed() >= DEAF && !self.are_unheard() {
@@ -203,7 +200,7 @@ impl Events {
     /// announces it or the connection is gone.
     fn hear_changes(&self) {
         let is_missed = self.said_of_changes.load(Ordering::Relaxed);
-        self.adopter.hears(self.hears_changes() && !is_missed);
+        self.hearing.begin(self.hears_changes() && !is_missed);
         self.search.begin();
     }
 
@@ -286,7 +283,7 @@ impl Events {
 
     fn say_of_changes(&self, error: &crate::Error) {
         if !self.said_of_changes.swap(true, Ordering::Relaxed) {
-            self.adopter.hears(false);
+            self.hearing.begin(false);
             tracing::warn!(
                 %error,
                 "Redis does not announce changes of keys, and this user may not change that: set \

@@ -25,7 +25,7 @@ use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
 use crate::traces;
 use crate::worker::adopting::adopter::Adopter;
-use crate::worker::adopting::confirm::Leased;
+use crate::worker::adopting::confirm::{Leased, Round, Verdict};
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::roster::Served;
@@ -104,12 +104,20 @@ impl Runner {
     /// Starts jobs that one claim brought, each on the route of its slot.
     pub(crate) fn start(self: &Arc<Self>, served: &Arc<Served>, begun: Vec<Begun>, at: ClaimedAt) {
         let runs = begun.into_iter();
-        let mut runs: Vec<_> = runs
+        let runs: Vec<_> = runs
             .filter_map(|begun| self.hold(served, begun, at))
             .collect();
+        if served.adopts && !runs.is_empty() {
+            // Not where handlers run: one that blocks would hold up calls to Redis.
+            tokio::spawn(confirm(self.clone(), runs, at));
+        } else {
+            self.run_all(runs, at);
+        }
+    }
+
+    fn run_all(&self, mut runs: Vec<(Run, Vec<u8>)>, at: ClaimedAt) {
         match runs.len() {
             0 => {}
-            _ if served.adopts => drop(self.handle.spawn(confirmed(runs, at))),
             1 => drop(self.handle.spawn(run(runs.remove(0), at))),
             // To spawn from within the runtime takes half of what it takes from outside.
             _ => drop(self.handle.spawn(async move {
@@ -166,22 +174,28 @@ impl Runner {
 }
 
 /// Runs those of these jobs whose keys say so, and gives the others back.
-async fn confirmed(mut runs: Vec<(Run, Vec<u8>)>, at: ClaimedAt) {
-    let jobs: Vec<_> = runs
-        .iter()
-        .map(|(run, _)| Leased {
-            key: run.key.clone(),
-            due: run.due,
-            is_first: run.claims == 1,
-        })
-        .collect();
-    let (runner, served) = (runs[0].0.runner.clone(), runs[0].0.served.clone());
-    let confirmed = runner.adopter.confirm(&served, &jobs).await;
-    for ((run, _), is_confirmed) in runs.iter_mut().zip(confirmed) {
-        run.is_stale = !is_confirmed;
-    }
-    for job in runs {
-        tokio::spawn(run(job, at));
+async fn confirm(runner: Arc<Runner>, mut runs: Vec<(Run, Vec<u8>)>, at: ClaimedAt) {
+    let mut round = Round::AtOnce;
+    while let Some((first, _)) = runs.first() {
+        let served = first.served.clone();
+        let jobs: Vec<_> = runs
+            .iter()
+            .map(|(run, _)| Leased {
+                key: run.key.clone(),
+                due: run.due,
+            })
+            .collect();
+        let verdicts = runner.adopter.confirm(&served, &jobs, round).await;
+        let (mut judged, mut open) = (Vec::with_capacity(runs.len()), Vec::new());
+        for ((mut run, record), verdict) in runs.into_iter().zip(verdicts) {
+            run.is_stale = verdict == Verdict::Back;
+            match verdict {
+                Verdict::Open => open.push((run, record)),
+                Verdict::Run | Verdict::Back => judged.push((run, record)),
+            }
+        }
+        runner.run_all(judged, at);
+        (runs, round) = (open, round.next());
     }
 }
 

@@ -69,6 +69,30 @@ async fn what_falls_due_while_flags_are_missing_is_as_in_any_gap() {
     it.ends().await;
 }
 
+/// For some seconds nobody notices that flags are missing.
+#[tokio::test]
+async fn a_key_that_is_deleted_while_nothing_is_announced_does_not_run() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "adopt-unannounced").await;
+    let mut it = Adopting::with(site, MissingKey::Cancel, |log| log.done().into_route()).await;
+    for id in ["deleted", "left"] {
+        it.does(id, "SET v PX 3000").await;
+        it.becomes(id, Some(("v", 3))).await;
+    }
+    set_flags(&it.site, "Ex").await;
+    it.does("deleted", "DEL").await;
+    it.does("left", "EXPIRE 3600").await;
+    it.becomes("deleted", None).await;
+    announced(&it.site).await;
+    // That this one expires is heard.
+    it.becomes("left", Some(("v", 3600))).await;
+    it.does("left", "PEXPIRE 100").await;
+    assert_eq!(it.runs.next().await.key().id(), "left");
+    let stats = it.site.all_ended().await;
+    assert_eq!((stats.cancelled, stats.done), (1, 1), "{stats:?}");
+    it.ends().await;
+}
+
 /// Whoever sets flags last may have read them first.
 #[tokio::test]
 async fn flags_hold_in_whatever_order_they_are_merged() {

@@ -89,6 +89,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Stale => "stale",
         Word::Taken => "taken",
         Word::NotYet => "waits",
+        Word::Missing => "missing",
         Word::Sound => "sound",
         Word::Flawed(flaw) => flaw_word(flaw),
     }
