@@ -54,7 +54,8 @@ local paused = is_paused(since)
 local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
-local gone, forgotten, promoted, shadows, scores, armed = {}, {}, {}, {}, {}, {}
+local gone, forgotten, promoted, shadows, scores = {}, {}, {}, {}, {}
+local armed, armed_for = {}, {}
 local counts, news = {}, {}
 local story = new_story(history)
 for i, id in ipairs(ids) do
@@ -79,7 +80,7 @@ for i, id in ipairs(ids) do
         shadows[#shadows + 1] = record
         scores[#scores + 1] = int(next_due)
         scores[#scores + 1] = id
-        armed[i] = int(next_due)
+        armed[i], armed_for[i] = int(next_due), record
         note(news, id, next_due, now)
         tell(story, 'follows', '', id, int(next_due), '-')
       else
@@ -144,7 +145,7 @@ remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, 
   int(#taken > 0 and fence or fence - 1))
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
-    arm(KEYS[FIXED + i], marker, due, now)
+    arm(KEYS[FIXED + i], marker, due, now, armed_for[i])
   end
 end
 wake(ARGV[5], ARGV[6], news, before, now)

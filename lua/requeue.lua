@@ -19,7 +19,7 @@
 --       present        a job of this name is pending or runs: the letter stays
 --       absent         no such letter
 --       elsewhere      not here any more, by an old place
---       …!             the trigger's name holds a foreign value: no trigger
+--       …!             the trigger's name is or holds something foreign: no trigger
 -- Holds: a letter never changes, so the header may be composed from one that was read
 --       before. All items or none. Refused before anything is written while Redis is full.
 
@@ -47,7 +47,8 @@ local deaths = redis.call('ZMSCORE', dead_key, unpack(names))
 local records = redis.call('HMGET', grave_key, unpack(names))
 local before = soonest(due_key, now)
 
-local answers, raised, shadows, scores, armed = {}, {}, {}, {}, {}
+local answers, raised, shadows, scores = {}, {}, {}, {}
+local armed, armed_for = {}, {}
 local present, gone = {}, {}
 local news = {}
 local story = new_story(history)
@@ -64,8 +65,9 @@ for i, id in ipairs(ids) do
     present[id] = true
     gone[names[i]] = true
     raised[#raised + 1] = names[i]
+    armed_for[i] = with_step(records[i], 'requeued', now, ARGV[at + 4])
     shadows[#shadows + 1] = id
-    shadows[#shadows + 1] = with_step(records[i], 'requeued', now, ARGV[at + 4])
+    shadows[#shadows + 1] = armed_for[i]
     scores[#scores + 1] = int(due)
     scores[#scores + 1] = id
     answers[i] = 'requeued:' .. int(due)
@@ -95,7 +97,7 @@ for _, name in ipairs(raised) do
 end
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
-    if not arm(KEYS[FIXED + i], marker, due, now) then
+    if not arm(KEYS[FIXED + i], marker, due, now, armed_for[i]) then
       answers[i] = answers[i] .. '!'
     end
   end

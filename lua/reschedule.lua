@@ -20,7 +20,7 @@
 --       running         running, and nothing follows: nothing was done
 --       absent          no such job
 --       elsewhere       not here any more, by an old place
---       …!              the trigger's name holds a foreign value: no trigger
+--       …!              the trigger's name is or holds something foreign: no trigger
 -- Holds: all items or none. Refused before anything is written while Redis is full.
 
 local FIXED, HEAD, WIDTH = 7, 7, 3
@@ -111,7 +111,7 @@ if #waiting > 0 then
 end
 if #KEYS > FIXED then
   for i = 1, count do
-    if armed[i] and not arm(KEYS[FIXED + i], marker, armed[i], now) then
+    if armed[i] and not arm(KEYS[FIXED + i], marker, armed[i], now, state[ids[i]].record or '') then
       answers[i] = answers[i] .. '!'
     end
   end

@@ -24,7 +24,7 @@
 --       exists                     a job of this name is pending, or a letter of it died then
 --       running                    a job of this name runs, and is left to it
 --       elsewhere                  not here any more, by an old place
---       …!                         the trigger's name holds a foreign value: no trigger
+--       …!                         the trigger's name is or holds something foreign: no trigger
 -- Holds: repeated, it changes nothing, as long as what it brought back is there. All items or
 --       none. Refused as a whole, before anything is written, while Redis is full. The same id
 --       twice in one call counts as two calls, in order. Letters are not trimmed here.
@@ -176,7 +176,7 @@ for _, letter in ipairs(buried) do
 end
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
-    if not arm(KEYS[FIXED + i], marker, due, now) then
+    if not arm(KEYS[FIXED + i], marker, due, now, pending[ids[i]].record) then
       answers[i] = answers[i] .. '!'
     end
   end

@@ -79,7 +79,8 @@ end
 
 local answers, ended, erased = {}, {}, {}
 local counts = {}
-local promoted, promoted_at, shadows, scores, armed, buried = {}, {}, {}, {}, {}, {}
+local promoted, promoted_at, shadows, scores, buried = {}, {}, {}, {}, {}
+local armed, armed_for = {}, {}
 local news = {}
 local settled = {}
 local story = new_story(history)
@@ -94,22 +95,12 @@ local function run_ms(lease)
   return ran
 end
 
--- The key of an adopted job is not ours to write, whoever settles: it goes without a trigger where
--- that has no name of ours.
-local theirs = {}
-local function is_theirs(trigger, record)
-  local header = trigger and split_record(record)
-  return header and string.find(header, '"adopted":"', 1, true)
-    and not string.find(trigger, '}:trigger:', 1, true)
-end
-
 local function pending(i, id, due, record)
   shadows[#shadows + 1] = id
   shadows[#shadows + 1] = record
   scores[#scores + 1] = int(due)
   scores[#scores + 1] = id
-  armed[i] = int(due)
-  theirs[i] = is_theirs(KEYS[FIXED + i], record)
+  armed[i], armed_for[i] = int(due), record
   note(news, id, due, now)
 end
 
@@ -207,9 +198,7 @@ local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
-    if not theirs[i] then
-      arm(KEYS[FIXED + i], marker, due, now)
-    end
+    arm(KEYS[FIXED + i], marker, due, now, armed_for[i])
   end
 end
 wake(ARGV[4], ARGV[5], news, before, now)

@@ -7,9 +7,13 @@ local function held(trigger, marker)
   return redis.pcall('GETRANGE', trigger, 0, #marker)
 end
 
--- Makes the trigger expire at `due`, given as text. Returns false if the job has to do without
--- one.
-local function arm(trigger, marker, due, now)
+-- Makes the trigger of a job expire at `due`, given as text. Returns false if the job has to do
+-- without one. Its record is given unless it is new: the key that a job was adopted from is not
+-- ours to write, and its trigger has a name of ours where such jobs are served.
+local function arm(trigger, marker, due, now, record)
+  if record and adopted_from(record) and not string.find(trigger, '}:trigger:', 1, true) then
+    return false
+  end
   local ahead = tonumber(due) * 1000 > now
   if ahead then
     local set = redis.pcall('SET', trigger, marker, 'NX', 'PXAT', due)
