@@ -87,7 +87,7 @@ for _, job in ipairs(jobs) do
     redis.call('HSET', shadow_key, job.id, job.record)
     redis.call('ZADD', due_key, job.at, job.id)
     if job.trigger then
-      arm(job.trigger, marker, job.at, now)
+      arm(job.trigger, marker, job.at, now, job.record)
     end
   end
 end

@@ -116,7 +116,7 @@ scripts! {
     AUDIT = "audit", 10 keys, ["clock", "history", "faults", "record", "lease", "trigger", "dead", "successor"];
     LAYOUT = "layout", 1 keys, ["clock"];
     TAKE = "take", 8 keys, ["clock", "calls", "count", "dead"];
-    PUT = "put", 8 keys, ["clock", "calls", "history", "count", "trigger", "dead"];
+    PUT = "put", 8 keys, ["clock", "calls", "history", "count", "record", "trigger", "dead"];
     #[cfg(feature = "worker")]
     NAMES = "names", 1 keys, ["clock"];
     DROP = "drop", 2 keys, ["clock"];

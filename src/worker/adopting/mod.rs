@@ -4,8 +4,10 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`ear`] | hears of them |
+//! | [`heard`] | decides who looks at them |
 //! | [`names`] | keeps which keys are to be looked at, and why |
 //! | [`adopter`] | looks at them |
+//! | [`found`] | looks at those that were found |
 //! | [`confirm`] | has those of jobs that are about to run looked at once more |
 //! | [`hearing`] | knows whether they are heard of, and how far |
 //! | [`expired`] | remembers which of them expired |
@@ -16,6 +18,8 @@ pub(crate) mod adopter;
 pub(crate) mod confirm;
 pub(crate) mod ear;
 mod expired;
+mod found;
+mod heard;
 pub(crate) mod hearing;
 mod names;
 mod others;

@@ -1,0 +1,112 @@
+//! Who looks at a key that something was heard of, why, and when.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::adopter::Adopter;
+use crate::error::Error;
+use crate::handler::MissingKey;
+use crate::key::JobKey;
+use crate::store::Why;
+use crate::worker::roster::Served;
+
+/// After how long the second in rank looks, in case that the first is gone. What happened to a
+/// key meanwhile needs one look.
+const STAND_IN: Duration = Duration::from_millis(50);
+
+impl Adopter {
+    /// This happened to a key that matches one of the globs. Returns the kind if it is new here.
+    pub(crate) fn hear(&self, key: &str, event: &[u8]) -> Option<Arc<Served>> {
+        let why = match event {
+            b"expired" => {
+                self.hear_expired(key);
+                return None;
+            }
+            // It takes its job along no more than an evicted trigger does.
+            b"evicted" => return None,
+            b"del" | b"rename_from" | b"move_from" => Why::Gone,
+            _ => Why::Seen,
+        };
+        let why = match self.hearing.demotions() {
+            Some(_) => why,
+            None => Why::Seen,
+        };
+        let key = JobKey::parse(key)
+            .inspect_err(|error| self.say_of_name(key, error))
+            .ok()?;
+        self.missing(&key)?;
+        let new = self.meet(key.kind());
+        let served = self.roster.by_key(key.kind(), key.id())?;
+        self.look_in_turn(&served, key.id(), why);
+        new
+    }
+
+    /// A key that looks like those of a route cannot be one of a job. Said once: there may be many.
+    fn say_of_name(&self, key: &str, error: &Error) {
+        if !self.is_named.swap(true, Ordering::Relaxed) {
+            tracing::warn!(key, %error, "a plain key is not adopted, and its like are not either");
+        }
+    }
+
+    /// All hear of it, and two look.
+    fn look_in_turn(&self, served: &Arc<Served>, id: &str, why: Why) {
+        let rank = self.instances.rank(served, id);
+        if rank.claims() {
+            self.look_at(served, id, why, Instant::now());
+        } else if rank.stands_in() {
+            self.look_at(served, id, why, Instant::now() + STAND_IN);
+        } else {
+            self.others.keep(served, id, why);
+        }
+    }
+
+    /// An instance is gone: it, and who stands in for it, may have been gone for a while.
+    pub(crate) fn somebody_went(&self) {
+        for (served, id, why) in self.others.take() {
+            self.look_in_turn(&served, &id, why);
+        }
+    }
+
+    /// This key expired. Where a missing key can mean that its job is cancelled, that is noted at
+    /// once, since the job may begin later, and where nobody heard it. Elsewhere it is looked at if
+    /// its job is not claimed soon: if it was brought forward and expired before anybody looked,
+    /// the job is not known to be due.
+    fn hear_expired(&self, key: &str) {
+        let Ok(key) = JobKey::parse(key) else {
+            return;
+        };
+        let (Some(missing), Some(served)) =
+            (self.missing(&key), self.roster.by_key(key.kind(), key.id()))
+        else {
+            return;
+        };
+        if missing == MissingKey::Cancel {
+            self.expired.hear(&key);
+            self.look_in_turn(&served, key.id(), Why::Over);
+        } else if self.instances.rank(&served, key.id()).claims() {
+            let soon = Instant::now() + STAND_IN;
+            self.look_at(&served, key.id(), Why::Over, soon);
+        } else {
+            self.others.keep(&served, key.id(), Why::Over);
+        }
+    }
+
+    /// These jobs were claimed.
+    pub(crate) fn claimed<'a>(&self, served: &Served, ids: impl Iterator<Item = &'a str>) {
+        if !served.adopts {
+            return;
+        }
+        let mut names = self.names.lock().expect("no panic while held");
+        if let Some(names) = names.get_mut(&served.index) {
+            ids.for_each(|id| names.forget_expired(id));
+        }
+    }
+
+    /// A job was not due although its key expired: that may have been brought forward.
+    pub(crate) fn expired(&self, served: &Served, id: &str) {
+        if served.adopts {
+            self.look_at(served, id, Why::Over, Instant::now());
+        }
+    }
+}
