@@ -64,7 +64,7 @@
 //!
 //! # Where things are
 //!
-//! Each module uses only those before it: `error`, `key`, `time`, `headers`, `retry`, `record`,
+//! Each module uses only those before it: `error`, `key`, `time`, `durable`, `headers`, `retry`, `record`,
 //! `settings`, `prefix`, `flaw`, `shards` and `names` know nothing of Redis; `store` is the only one that
 //! speaks it, through the scripts in `lua/`; `client` is the producer's side; [`doctor`] looks for
 //! what can hurt; `routing`, `handler` and `router` find and call handlers, `ending` says what
@@ -77,6 +77,7 @@ mod client;
 mod clock;
 #[cfg(feature = "worker")]
 pub mod doctor;
+mod durable;
 #[cfg(feature = "worker")]
 mod ended;
 #[cfg(feature = "worker")]
@@ -124,19 +125,20 @@ pub mod target;
 pub mod testing;
 
 pub use client::{
-    Audit, AuditReport, Bulk, BulkReport, Cancelled, Client, ClientBuilder, Counts, Cursor,
-    DamagedJob, DeleteDeadLetter, Flawed, Functions, IfAbsent, IfPresent, JobState, JobView,
-    KeptJob, LibraryState, List, NewJob, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued,
-    Reschedule, Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent,
-    Scheduled, Selection, Stats, Updated,
+    Audit, AuditReport, Bulk, BulkReport, Cancel, CancelDurably, Cancelled, Client, ClientBuilder,
+    Counts, Cursor, DamagedJob, DeleteDeadLetter, Flawed, Functions, IfAbsent, IfPresent, JobState,
+    JobView, KeptJob, LibraryState, List, NewJob, Page, Pause, Paused, Placed, Postpone, Requeue,
+    Requeued, Reschedule, Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent,
+    ScheduleIfPresent, Scheduled, Selection, Stats, Updated,
 };
 #[cfg(feature = "worker")]
 pub use client::{
     ExtendLease, Extended, Happening, Instance, KeepHistory, KeyDiffers, Reshard, Resharded,
-    Resharding, SettleLease, Settled, Story, Tail, Tidings, Unrouted, Wait, What,
+    Resharding, SettleDurably, SettleLease, Settled, Story, Tail, Tidings, Unrouted, Wait, What,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;
+pub use durable::{Durable, Reached};
 pub use error::{Error, ErrorKind, Result};
 pub use flaw::Flaw;
 #[cfg(feature = "worker")]
@@ -168,6 +170,11 @@ struct Readme;
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/adoption.md")]
 struct Adoption;
+
+/// And those of the page on durable calls.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/durability.md")]
+struct Durability;
 
 /// And those of the page on heartbeats.
 #[cfg(all(doctest, feature = "worker"))]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::ask;
 use super::connect::Server;
+use super::durably::Durably;
 use super::out::Form;
 use super::stop::Stop;
 use super::when::{When, shown};
@@ -23,6 +24,9 @@ pub(crate) struct Cancel {
     /// Do not ask before many jobs are cancelled
     #[arg(long)]
     yes: bool,
+
+    #[command(flatten)]
+    durably: Durably,
 
     #[command(flatten)]
     form: Form,
@@ -71,8 +75,14 @@ pub(crate) struct Fire {
 }
 
 pub(crate) async fn cancel(options: Cancel) -> anyhow::Result<()> {
-    let jobs = options.server.connect().await?;
     let which = &options.which;
+    let asked = options.durably.asked();
+    if which.key.is_none() && asked.is_any() {
+        let one = "of many jobs, the cancel cannot be durable: name one job, or leave out \
+                   `--durable` and `--fsynced`";
+        return Err(Stop::wrong(one).into());
+    }
+    let jobs = options.server.connect().await?;
     let Some(key) = &which.key else {
         let counted = jobs.cancel_many(&which.many(true)).await?;
         if options.dry_run {
@@ -83,13 +93,16 @@ pub(crate) async fn cancel(options: Cancel) -> anyhow::Result<()> {
         let report = jobs.cancel_many(&which.many(false)).await?;
         return tell_many(&report, options.form);
     };
-    let cancelled = jobs.cancel(key).await?;
+    let cancelled = jobs.cancel(key, asked).await?;
     let sentence = if cancelled.running {
         "is running: it is told to stop, and is not retried"
     } else {
         "is cancelled: it will never start"
     };
-    options.form.say(&cancelled, format!("{key} {sentence}"))?;
+    let reached = options.durably.told(cancelled.reached);
+    options
+        .form
+        .say(&cancelled, format!("{key} {sentence}{reached}"))?;
     Ok(())
 }
 

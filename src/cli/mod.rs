@@ -5,6 +5,7 @@
 //! | [`connect`] | where the jobs are: on a Redis, or behind a daemon |
 //! | [`jobs`] | the way to them |
 //! | [`which`], [`when`] | which jobs are meant, and which times |
+//! | [`durably`] | how far a call is to get |
 //! | [`out`] | tables and JSON |
 //! | [`progress`], [`bookmark`] | how far a long command is, and where the next one goes on |
 //! | [`ask`], [`stop`] | what is asked first; exit codes |
@@ -21,6 +22,7 @@ mod dead;
 mod demo;
 mod dev;
 mod doctor;
+mod durably;
 mod export;
 mod functions;
 mod get;

@@ -8,9 +8,10 @@ use anyhow::Context;
 use keyfall::{JobKey, RetryPolicy};
 
 use super::connect::Server;
+use super::durably::Durably;
 use super::out::Form;
 use super::when::{When, shown};
-use crate::daemon::shapes::{Condition, NewJobIn, Payloads, PlacedOut, Span};
+use crate::daemon::shapes::{Condition, DurableIn, NewJobIn, Payloads, PlacedOut, Span};
 use crate::duration;
 
 #[derive(clap::Args, Debug)]
@@ -54,6 +55,9 @@ pub(crate) struct Options {
     if_present: bool,
 
     #[command(flatten)]
+    durably: Durably,
+
+    #[command(flatten)]
     form: Form,
 
     #[command(flatten)]
@@ -70,6 +74,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         (_, true) => Some(Condition::Present),
         _ => None,
     };
+    let DurableIn { durable, fsynced } = options.durably.asked();
     let job = NewJobIn {
         payload: json,
         payload_base64: base64,
@@ -80,6 +85,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         attempts: options.attempts,
         timeout: options.timeout.map(Span),
         condition,
+        durable,
+        fsynced,
     };
     let jobs = options.server.connect().await?;
     let scheduled = jobs.schedule(&options.key, &job).await?;
@@ -88,7 +95,12 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         PlacedOut::Replaced => "takes the place of the one that was pending",
         PlacedOut::Succeeds => "follows the one that is running",
     };
-    let sentence = format!("{} {done}: due {}", scheduled.key, shown(scheduled.due));
+    let reached = options.durably.told(scheduled.reached);
+    let sentence = format!(
+        "{} {done}: due {}{reached}",
+        scheduled.key,
+        shown(scheduled.due)
+    );
     options.form.say(&scheduled, sentence)?;
     Ok(())
 }

@@ -5,7 +5,8 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Book, Client, Pending, Shelf, out_of_place};
+use super::{Book, Client, Durably, Pending, Shelf, out_of_place};
+use crate::durable::{Durable, Reached};
 use crate::ended::Ended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{News, Outcome};
@@ -24,6 +25,13 @@ pub struct SettleLease<'a> {
     lease: &'a Lease,
     outcome: Outcome,
     policy: RetryPolicy,
+}
+
+/// A call to [`SettleLease::durable`]; sent when it is awaited.
+#[must_use = "nothing is settled until it is awaited"]
+pub struct SettleDurably<'a> {
+    call: SettleLease<'a>,
+    durable: Durable,
 }
 
 /// A call to [`Client::extend`]; sent when it is awaited.
@@ -204,11 +212,20 @@ impl Client {
     }
 }
 
-impl SettleLease<'_> {
+impl<'a> SettleLease<'a> {
     /// The policy of a job that has none of its own. Defaults to [`RetryPolicy::default`].
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.policy = policy;
         self
+    }
+
+    /// How far the settlement is to get before it is answered, such as `1`, on one replica; the
+    /// answer says how far it got, unless nothing was done.
+    pub fn durable(self, how: impl Into<Durable>) -> SettleDurably<'a> {
+        SettleDurably {
+            call: self,
+            durable: how.into(),
+        }
     }
 
     /// The settlement, from the record as it is now: whoever holds the lease is the only one
@@ -262,7 +279,7 @@ impl SettleLease<'_> {
 
 impl SettleLease<'_> {
     /// Settles it where it is held.
-    async fn settle(&self) -> Result<Settled> {
+    async fn settle(&self, durable: Option<Durable>) -> Result<(Settled, Option<Reached>)> {
         let (client, id) = (self.client, self.lease.key().id());
         loop {
             let shelf = client.shelf(self.lease.key().kind())?;
@@ -270,41 +287,55 @@ impl SettleLease<'_> {
                 .into_iter()
                 .flatten()
             {
-                match self.settle_in(book).await? {
-                    Settled::Gone => {}
+                match self.settle_in(book, durable).await? {
+                    (Settled::Gone, _) => {}
                     settled => return Ok(settled),
                 }
             }
             if !client.is_outdated(&shelf, client.deadline()).await? {
-                return Ok(Settled::Gone);
+                return Ok((Settled::Gone, None));
             }
         }
     }
 
-    async fn settle_in(&self, book: &Book) -> Result<Settled> {
+    async fn settle_in(
+        &self,
+        book: &Book,
+        durable: Option<Durable>,
+    ) -> Result<(Settled, Option<Reached>)> {
         let (client, lease) = (self.client, self.lease);
         let (verb, payload_bytes) = match self.verb(book).await? {
             Ok(verb) => verb,
-            Err(nothing_to_do) => return Ok(nothing_to_do),
+            Err(nothing_to_do) => return Ok((nothing_to_do, None)),
         };
-        let settlement = Settlement {
+        let item = Settlement {
             key: lease.key().clone(),
             token: lease.token().to_owned(),
             verb,
             payload_bytes,
         };
-        let answered = book.settles.send(settlement, client.deadline()).await?;
+        let until = client.deadline();
+        let (answered, reached) = match durable {
+            None => (book.settles.send(item, until).await?, None),
+            Some(durable) => {
+                let durably = Durably { item, durable };
+                let sent = book.durable_settles.send(durably, until + durable.within);
+                let (answered, reached) = sent.await?;
+                (answered, Some(reached))
+            }
+        };
         client.audience().tell(&News::Ended(lease.clone()));
-        Ok(match answered.answer {
+        let settled = match answered.answer {
             Word::Done => Settled::Done,
             Word::Later(due) => Settled::Pending(due.to_system()),
             Word::Superseded => Settled::Replaced,
             Word::Cancelled => Settled::Cancelled,
             Word::Buried(letter) => Settled::Buried(letter),
-            Word::Gone => Settled::Gone,
-            Word::Foreign => Settled::Taken,
+            Word::Gone => return Ok((Settled::Gone, None)),
+            Word::Foreign => return Ok((Settled::Taken, None)),
             other => return Err(out_of_place(other)),
-        })
+        };
+        Ok((settled, reached.transpose()?))
     }
 }
 
@@ -313,7 +344,19 @@ impl<'a> IntoFuture for SettleLease<'a> {
     type IntoFuture = Pending<'a, Settled>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.settle().await })
+        Box::pin(async move { self.settle(None).await.map(|(settled, _)| settled) })
+    }
+}
+
+impl<'a> IntoFuture for SettleDurably<'a> {
+    type Output = Result<(Settled, Option<Reached>)>;
+    type IntoFuture = Pending<'a, (Settled, Option<Reached>)>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            self.durable.check()?;
+            self.call.settle(Some(self.durable)).await
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod builder;
 mod due;
+mod durably;
 #[cfg(feature = "worker")]
 mod leases;
 mod operating;
@@ -24,8 +25,9 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 
 pub use builder::ClientBuilder;
+pub(crate) use durably::Durably;
 #[cfg(feature = "worker")]
-pub use leases::{ExtendLease, Extended, SettleLease, Settled};
+pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
 pub use operating::audit::{Audit, AuditReport, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
 pub use operating::counting::Counts;
@@ -45,7 +47,7 @@ pub use operating::stats::Stats;
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};
 pub(crate) use outbox::Outbox;
-pub use producing::change::{Cancelled, Reschedule, Rescheduled, Updated};
+pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Rescheduled, Updated};
 use producing::many::Lanes;
 pub use producing::new_job::NewJob;
 pub use producing::schedule::{
@@ -116,12 +118,16 @@ struct Book {
     changes: Outbox<Change>,
     updates: Outbox<Update>,
     cancels: Outbox<JobKey>,
+    durable_schedules: Outbox<Durably<Placement>>,
+    durable_cancels: Outbox<Durably<JobKey>>,
     requeues: Outbox<Revival>,
     discards: Outbox<Discard>,
     restores: Outbox<Kept>,
     moves: Outbox<Moving>,
     #[cfg(feature = "worker")]
     settles: Outbox<Settlement>,
+    #[cfg(feature = "worker")]
+    durable_settles: Outbox<Durably<Settlement>>,
 }
 
 impl Book {
@@ -133,12 +139,19 @@ impl Book {
             changes: Outbox::new(ledger.clone(), ()),
             updates: Outbox::new(ledger.clone(), ()),
             cancels: Outbox::new(ledger.clone(), ()),
+            durable_schedules: Outbox::new(ledger.clone(), ()),
+            durable_cancels: Outbox::new(ledger.clone(), ()),
             requeues: Outbox::new(ledger.clone(), ()),
             discards: Outbox::new(ledger.clone(), ()),
             restores: Outbox::new(ledger.clone(), ()),
             moves: Outbox::new(ledger.clone(), layout),
             #[cfg(feature = "worker")]
             settles: Outbox::new(ledger.clone(), SettleTerms::at_once(DeadLimits::default())),
+            #[cfg(feature = "worker")]
+            durable_settles: Outbox::new(
+                ledger.clone(),
+                SettleTerms::at_once(DeadLimits::default()),
+            ),
             ledger,
         })
     }

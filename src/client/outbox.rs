@@ -20,6 +20,9 @@ pub(crate) trait Operation: Sized + Send + Sync + 'static {
     /// What all calls of an outbox have in common.
     type Terms: Clone + Send + Sync + 'static;
 
+    /// What one item is answered with.
+    type Answer: Send + 'static;
+
     /// How long a lane waits for more after the first has come, and how many are enough; no time
     /// where somebody waits.
     fn gather(_: &Self::Terms) -> (Duration, usize) {
@@ -33,7 +36,7 @@ pub(crate) trait Operation: Sized + Send + Sync + 'static {
         terms: &Self::Terms,
         items: &[Self],
         until: std::time::Instant,
-    ) -> impl Future<Output = Result<Vec<Answered>>> + Send;
+    ) -> impl Future<Output = Result<Vec<Self::Answer>>> + Send;
 
     /// About how many bytes the item adds to a call.
     fn bytes(&self) -> usize {
@@ -48,19 +51,19 @@ pub(crate) struct Outbox<Op: Operation> {
     entrance: Mutex<Option<mpsc::Sender<Entry<Op>>>>,
 }
 
-struct Entry<Op> {
+struct Entry<Op: Operation> {
     item: Op,
     until: Instant,
-    reply: Reply,
+    reply: Reply<Op::Answer>,
 }
 
 /// Where an answer goes.
-enum Reply {
+enum Reply<A> {
     /// To a caller who waits for it.
-    Awaited(oneshot::Sender<Result<Answered>>),
+    Awaited(oneshot::Sender<Result<A>>),
     /// To what a caller left behind for it.
     #[cfg(feature = "worker")]
-    Posted(Box<dyn FnOnce(Result<Answered>) + Send>),
+    Posted(Box<dyn FnOnce(Result<A>) + Send>),
 }
 
 impl<Op: Operation> Outbox<Op> {
@@ -80,7 +83,7 @@ impl<Op: Operation> Outbox<Op> {
 
     /// Sends one item and waits for its answer until then. A caller that stops waiting takes
     /// back what was not sent yet, and nothing else.
-    pub(crate) async fn send(&self, item: Op, until: std::time::Instant) -> Result<Answered> {
+    pub(crate) async fn send(&self, item: Op, until: std::time::Instant) -> Result<Op::Answer> {
         let until = Instant::from(until);
         let (reply, answer) = oneshot::channel();
         let reply = Reply::Awaited(reply);
@@ -105,7 +108,7 @@ impl<Op: Operation> Outbox<Op> {
         &self,
         item: Op,
         until: std::time::Instant,
-        told: impl FnOnce(Result<Answered>) + Send + 'static,
+        told: impl FnOnce(Result<Op::Answer>) + Send + 'static,
     ) {
         let until = Instant::from(until);
         let reply = Reply::Posted(Box::new(told));
@@ -142,7 +145,7 @@ fn not_sent() -> Error {
     )
 }
 
-impl Reply {
+impl<A> Reply<A> {
     /// Nobody waits any more.
     fn is_pointless(&self) -> bool {
         match self {
@@ -152,7 +155,7 @@ impl Reply {
         }
     }
 
-    fn tell(self, answer: Result<Answered>) {
+    fn tell(self, answer: Result<A>) {
         match self {
             // The caller may have stopped waiting.
             Reply::Awaited(caller) => drop(caller.send(answer)),
@@ -257,6 +260,7 @@ macro_rules! operations {
     ($($item:ident by $method:ident, $bytes:expr;)*) => {$(
         impl Operation for $item {
             type Terms = ();
+            type Answer = Answered;
 
             async fn send(
                 ledger: &Ledger,

@@ -33,6 +33,7 @@ impl SettleTerms {
 
 impl Operation for Settlement {
     type Terms = SettleTerms;
+    type Answer = Answered;
 
     fn gather(terms: &SettleTerms) -> (Duration, usize) {
         terms.gather

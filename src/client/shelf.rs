@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::outbox::{Operation, Outbox};
 use super::{Book, Client};
+use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 use crate::shards::{Layout, Place};
@@ -122,19 +123,22 @@ impl Client {
     }
 
     /// Sends an item to where its job is, and returns what it is answered there.
-    pub(super) async fn ask<Op: Operation + Clone>(
+    pub(super) async fn ask<Op>(
         &self,
         key: &JobKey,
         of: Of,
         item: Op,
         until: Instant,
         outbox: impl Fn(&Book) -> &Outbox<Op>,
-    ) -> Result<Answered> {
+    ) -> Result<Op::Answer>
+    where
+        Op: Operation<Answer: Says> + Clone,
+    {
         loop {
             let shelf = self.shelf(key.kind())?;
             if let Some(book) = self.place(&shelf, key, of, until).await? {
                 let answered = outbox(book).send(item.clone(), until).await?;
-                match answered.answer {
+                match answered.says() {
                     Word::Stale => self.catch_up(&shelf, until).await?,
                     // It ended between the two calls.
                     Word::Elsewhere => {}
@@ -219,12 +223,31 @@ impl Client {
     }
 }
 
+/// What says what became of a job.
+pub(super) trait Says {
+    fn says(&self) -> Word;
+}
+
+impl Says for Answered {
+    fn says(&self) -> Word {
+        self.answer
+    }
+}
+
+/// With how far it got.
+impl Says for (Answered, Result<Reached>) {
+    fn says(&self) -> Word {
+        self.0.answer
+    }
+}
+
 /// A job to move out of a ledger that it does not belong to any more.
 #[derive(Clone)]
 pub(super) struct Moving(pub(super) String);
 
 impl Operation for Moving {
     type Terms = Layout;
+    type Answer = Answered;
 
     async fn send(
         ledger: &Ledger,

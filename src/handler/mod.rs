@@ -139,6 +139,17 @@ where
             .with(|options| options.late_after = Some(limit))
     }
 
+    /// How far the end of a run is to get, such as `1`, on one replica, before its slot is free
+    /// for another job. If a fail-over forgets it meanwhile, it is told again, and the job is not
+    /// run twice for that. What is not reached in time does not hold up the worker any longer.
+    /// Jobs that are in other hands are settled [by those](crate::SettleLease::durable). Defaults
+    /// to no further than the memory of the server.
+    fn durable(self, how: impl Into<crate::Durable>) -> Route<S> {
+        let how = how.into();
+        self.into_route()
+            .with(|options| options.durable = Some(how))
+    }
+
     /// Makes jobs of plain Redis keys that this route matches: whoever sets such a key with a
     /// time to live has scheduled its value, whoever changes the time has postponed it, and
     /// whoever takes the key or its time away has cancelled it. `missing` says what it means if

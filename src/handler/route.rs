@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use tower_layer::Layer;
 
 use super::{Attendant, Endpoint, Handler, Job, JobService, Outcome, Pull};
+use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::retry::RetryPolicy;
 use crate::settings::LEASES;
@@ -33,6 +34,8 @@ pub(crate) struct RouteOptions {
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
     pub(crate) late_after: Option<Duration>,
+    /// How far the ends of its runs are to get.
+    pub(crate) durable: Option<Durable>,
     /// Its jobs go to whoever pulls them.
     pub(crate) pull: Option<Pull>,
     /// Its runs end with their jobs in other hands.
@@ -173,6 +176,8 @@ impl RouteOptions {
             "`rate` lets no job through: write 1 or more in a time longer than zero"
         } else if self.lease.is_some_and(|lease| !LEASES.contains(&lease)) {
             "`lease` must be from 1 s to 1 day"
+        } else if let Some(Err(error)) = self.durable.map(|durable| durable.check()) {
+            &format!("`durable` is wrong: {error}")
         } else {
             return Ok(());
         };

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Entry;
+use crate::durable::Durable;
 use crate::error::Result;
 use crate::handler::{Attendant, Endpoint, MissingKey, Names, Pull, Rate, names};
 use crate::key::{JobKey, Kind};
@@ -32,6 +33,8 @@ pub(crate) struct RouteEntry {
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
     pub(crate) late_after: Option<Duration>,
+    /// How far the ends of its runs are to get.
+    pub(crate) durable: Option<Durable>,
     /// Its jobs go to whoever pulls them, and not to the handler.
     pub(crate) pull: Option<Pull>,
     /// Its runs end with their jobs in other hands.
@@ -108,6 +111,7 @@ impl RouteEntry {
             lease: entry.route.options.lease,
             rate: entry.route.options.rate,
             late_after: entry.route.options.late_after,
+            durable: entry.route.options.durable,
             pull: entry.route.options.pull,
             hands_over: entry.route.options.hands_over,
             attendant: entry.route.options.attendant,

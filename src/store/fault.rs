@@ -197,7 +197,7 @@ impl Fault {
                 ErrorKind::Unavailable,
                 "it will serve again by itself",
             ),
-            (redis::ErrorKind::Server(Server::ReadOnly), _) | (_, "READONLY") => (
+            (redis::ErrorKind::Server(Server::ReadOnly), _) | (_, "READONLY" | "UNBLOCKED") => (
                 Class::Demoted,
                 ErrorKind::ReadOnly,
                 "this server is a replica: name the primary",

@@ -33,6 +33,11 @@ impl Lane {
         self.number
     }
 
+    /// The number of the call that was begun last.
+    pub(crate) fn last(&self) -> u64 {
+        self.number
+    }
+
     /// A lane that will give `number` next: for tests of repeats and late originals.
     #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn rewound(&self, number: u64) -> Self {

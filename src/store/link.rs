@@ -12,7 +12,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "worker")]
 use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
@@ -66,7 +65,6 @@ pub(crate) struct Answer {
 /// A command, or several that are sent together and answered as one array.
 pub(crate) enum Request<'a> {
     One(&'a Cmd),
-    #[cfg(feature = "worker")]
     Many(&'a Pipeline),
 }
 
@@ -179,7 +177,6 @@ impl Link {
         let reply = pin!(async {
             match request {
                 Request::One(cmd) => cmd.query_async(&mut connection.inner).await,
-                #[cfg(feature = "worker")]
                 Request::Many(pipeline) => pipeline.query_async(&mut connection.inner).await,
             }
         });

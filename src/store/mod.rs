@@ -11,6 +11,7 @@
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
 //! | [`layout`], [`moving`] | how many ledgers a kind has; moving jobs from one to another |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
+//! | [`durable`] | waiting until replicas and disks have what was written |
 //! | [`instances`] | which instances live |
 //! | [`list`] | the jobs of a ledger, page by page |
 //! | [`pause`] | pausing kinds, and resuming them |
@@ -27,6 +28,7 @@ mod adopt;
 mod audit;
 mod call;
 mod clock;
+mod durable;
 mod fault;
 mod functions;
 #[cfg(feature = "worker")]
@@ -82,6 +84,7 @@ use redis::{Cmd, Value};
 pub(crate) use adopt::Why;
 pub(crate) use audit::PARTS;
 pub(crate) use clock::RedisClock;
+use durable::Waits;
 pub(crate) use functions::{Loaded, VERSION, library};
 #[cfg(feature = "worker")]
 pub(crate) use health::{Health, Report};
@@ -137,6 +140,8 @@ pub(crate) struct Store {
     layouts: Arc<Layouts>,
     names: Names,
     database: i64,
+    /// Those who wait until their writes are durable.
+    waits: Waits,
     /// Whether numbered calls outlast a server that refuses for now: for a worker, which
     /// has nobody to hand the error to.
     insists: bool,
@@ -151,6 +156,7 @@ impl Store {
         let origin = Origin::parse(url, settings)?;
         Ok(Arc::new(Store {
             database: origin.database(),
+            waits: Waits::new(origin.clone(), settings),
             link: Link::new(origin, settings),
             clock: Arc::default(),
             layouts: Arc::default(),
@@ -169,6 +175,7 @@ impl Store {
         let health = Arc::new(health);
         Arc::new(Store {
             link: self.link.watched(settings, health.clone()),
+            waits: self.waits.another(settings),
             clock: Arc::default(),
             layouts: self.layouts.clone(),
             names: self.names.clone(),
@@ -183,6 +190,7 @@ impl Store {
     pub(crate) fn beside(&self, settings: &LinkSettings) -> Arc<Self> {
         Arc::new(Store {
             link: self.link.another(settings),
+            waits: self.waits.another(settings),
             clock: self.clock.clone(),
             layouts: self.layouts.clone(),
             names: self.names.clone(),

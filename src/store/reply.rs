@@ -44,7 +44,7 @@ pub(crate) enum Answer {
     Buried(u64),
     /// A dead letter is pending again.
     Requeued(UnixMs),
-    /// A job of the name is there, so the letter stays one.
+    /// A job of the name is there, so the letter stays one; or the call is.
     Present,
     /// A dead letter is gone.
     Deleted,

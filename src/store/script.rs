@@ -120,6 +120,7 @@ scripts! {
     #[cfg(feature = "worker")]
     NAMES = "names", 1 keys, ["clock"];
     DROP = "drop", 2 keys, ["clock"];
+    TOUCH = "touch", 1 keys, ["clock"];
     PAUSE = "pause", 3 keys, ["clock", "calls", "history", "paused"];
     #[cfg(feature = "worker")]
     KEEP = "keep", 3 keys, ["clock", "calls"];

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
-use crate::client::{Outbox, SettleTerms};
+use crate::client::{Durably, Outbox, SettleTerms};
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
@@ -28,6 +28,8 @@ pub(crate) struct Served {
     /// Its place in the roster; stays the same.
     pub(crate) index: usize,
     pub(crate) settles: Outbox<Settlement>,
+    /// For the routes that want it.
+    pub(crate) durable_settles: Outbox<Durably<Settlement>>,
 }
 
 /// The kinds that this worker serves: those that its routes name, and of those that exist
@@ -116,6 +118,11 @@ impl Roster {
             // Opened here, so that its lanes run on the engine's thread and not on the handlers'.
             let settles = Outbox::new(ledger.clone(), self.terms.clone());
             settles.open();
+            let durable_settles = Outbox::new(ledger.clone(), self.terms.clone());
+            let is_durable = |route: &usize| self.routes.routes[*route].durable.is_some();
+            if routes.iter().any(is_durable) {
+                durable_settles.open();
+            }
             Arc::new(Served {
                 ledger,
                 coverage,
@@ -125,6 +132,7 @@ impl Roster {
                 routes: routes.clone(),
                 index: known.list.len() + shard - shards.len(),
                 settles,
+                durable_settles,
             })
         };
         let new: Vec<Arc<Served>> = (shards.len()..wanted).map(serve).collect();

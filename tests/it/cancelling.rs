@@ -52,7 +52,8 @@ async fn a_cancel_that_races_with_the_start_prevents_it_or_says_that_it_did_not(
             call.into_future()
         });
         try_join_all(calls).await.unwrap();
-        let answers = try_join_all(keys.iter().map(|key| site.client.cancel(key))).await;
+        let cancels = keys.iter().map(|key| site.client.cancel(key).into_future());
+        let answers = try_join_all(cancels).await;
         for (key, answer) in keys.iter().zip(answers.unwrap()) {
             if answer == Cancelled::Cancelled {
                 assert!(site.client.get(key).await.unwrap().is_none());

@@ -77,6 +77,8 @@ impl Entry {
             attempts: job.max_attempts,
             timeout: job.timeout,
             condition: (!replace).then_some(Condition::Absent),
+            durable: None,
+            fsynced: false,
         };
         line("schedule", &self.key, body)
     }

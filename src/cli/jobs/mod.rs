@@ -20,9 +20,10 @@ use self::redis::Redis;
 use super::stop::Stop;
 use crate::daemon::shapes::{
     AuditIn, AuditOut, BatchOut, BulkIn, BulkOut, BulkPostponeIn, CancelledOut, ChangedOut,
-    CountIn, CountOut, DeletedOut, DoctorOut, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut,
-    LetterIn, LettersOut, ListIn, NewJobIn, PageOut, PausedOut, Payloads, PostponeIn, Problem,
-    RequeueIn, RequeuedOut, RoutesOut, ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut,
+    CountIn, CountOut, DeletedOut, DoctorOut, DurableIn, HistoryIn, HistoryOut, InstancesOut, Job,
+    KindsOut, LetterIn, LettersOut, ListIn, NewJobIn, PageOut, PausedOut, Payloads, PostponeIn,
+    Problem, RequeueIn, RequeuedOut, RoutesOut, ScheduledOut, ShowIn, StoryIn, StoryOut,
+    SwitchedOut,
 };
 
 pub(crate) use self::daemon::Address;
@@ -75,8 +76,13 @@ impl Jobs {
         self.ask(call).await
     }
 
-    pub(crate) async fn cancel(&self, key: &JobKey) -> anyhow::Result<CancelledOut> {
-        self.ask(Call::new("DELETE", &["jobs", key.as_str()])).await
+    pub(crate) async fn cancel(
+        &self,
+        key: &JobKey,
+        durable: DurableIn,
+    ) -> anyhow::Result<CancelledOut> {
+        let call = Call::new("DELETE", &["jobs", key.as_str()]);
+        self.ask(call.asking(&durable)).await
     }
 
     pub(crate) async fn postpone(

@@ -1,6 +1,7 @@
 //! What `keyfall serve` is told, and the routes that come of it.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 use keyfall::target::Pull;
 use keyfall::{Handler, Route};
@@ -58,6 +59,7 @@ impl Options {
             let of_route = RouteTerms {
                 retry: Some(classic.terms.retry()),
                 payload_limit: Some(config.http.body_limit.0),
+                durable: None,
                 alerts: alerts.clone(),
             };
             terms.insert(pattern, of_route);
@@ -93,6 +95,7 @@ fn terms(routes: &[RouteConfig], alerts: &AlertsSection) -> HashMap<String, Rout
     let terms = |route: &RouteConfig| RouteTerms {
         retry: route.retry.clone(),
         payload_limit: route.payload_limit.map(|limit| limit.0),
+        durable: route.durable.map(NonZeroU32::get),
         alerts: route.alerts.or(alerts),
     };
     let named = routes

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::new_job::{check_payload, to_json};
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, Of, Pending, out_of_place};
+use crate::client::{Client, Durably, Of, Pending, out_of_place};
+use crate::durable::{Durable, Reached};
 use crate::error::Result;
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Answered, Change, Update, When, Word};
@@ -47,6 +48,20 @@ pub enum Updated {
     Running,
     /// There is no such job.
     Absent,
+}
+
+/// A call to [`Client::cancel`]; sent when it is awaited.
+#[must_use = "nothing is cancelled until it is awaited"]
+pub struct Cancel<'a> {
+    client: &'a Client,
+    key: Result<JobKey>,
+}
+
+/// A call to [`Cancel::durable`]; sent when it is awaited.
+#[must_use = "nothing is cancelled until it is awaited"]
+pub struct CancelDurably<'a> {
+    call: Cancel<'a>,
+    durable: Durable,
 }
 
 /// What became of a [`Client::cancel`].
@@ -117,14 +132,12 @@ impl Client {
     /// retried. Dead letters stay.
     ///
     /// # Errors
-    /// If the key is not valid or Redis does not answer in time.
-    pub async fn cancel(&self, key: impl IntoJobKey) -> Result<Cancelled> {
-        let key = key.into_job_key()?;
-        let until = self.deadline();
-        let answered = self
-            .ask(&key, Of::Job, key.clone(), until, |book| &book.cancels)
-            .await?;
-        Cancelled::from_answer(answered)
+    /// When it is awaited: if the key is not valid or Redis does not answer in time.
+    pub fn cancel(&self, key: impl IntoJobKey) -> Cancel<'_> {
+        Cancel {
+            client: self,
+            key: key.into_job_key(),
+        }
     }
 
     async fn change(&self, key: JobKey, when: When, step: &'static str) -> Result<Rescheduled> {
@@ -186,6 +199,53 @@ impl<'a> IntoFuture for Reschedule<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move { self.client.change(self.key?, self.when?, "postponed").await })
+    }
+}
+
+impl<'a> Cancel<'a> {
+    /// How far the cancel is to get before it is answered, such as `1`, on one replica; the
+    /// answer says how far it got.
+    pub fn durable(self, how: impl Into<Durable>) -> CancelDurably<'a> {
+        CancelDurably {
+            call: self,
+            durable: how.into(),
+        }
+    }
+}
+
+impl<'a> IntoFuture for Cancel<'a> {
+    type Output = Result<Cancelled>;
+    type IntoFuture = Pending<'a, Cancelled>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (client, key) = (self.client, self.key?);
+            let until = client.deadline();
+            let answered = client
+                .ask(&key, Of::Job, key.clone(), until, |book| &book.cancels)
+                .await?;
+            Cancelled::from_answer(answered)
+        })
+    }
+}
+
+impl<'a> IntoFuture for CancelDurably<'a> {
+    type Output = Result<(Cancelled, Reached)>;
+    type IntoFuture = Pending<'a, (Cancelled, Reached)>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let (client, durable) = (self.call.client, self.durable);
+            durable.check()?;
+            let key = self.call.key?;
+            let until = client.deadline() + durable.within;
+            let item = key.clone();
+            let durably = Durably { item, durable };
+            let (answered, reached) = client
+                .ask(&key, Of::Job, durably, until, |book| &book.durable_cancels)
+                .await?;
+            Ok((Cancelled::from_answer(answered)?, reached?))
+        })
     }
 }
 

@@ -9,8 +9,10 @@ use futures_util::stream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout_at;
 
+use crate::client::durably::send_durably;
 use crate::client::outbox::Operation;
 use crate::client::{Book, Client, NewJob, Scheduled, Shelf};
+use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
 use crate::store::{Answered, Lane, Placement, Word};
@@ -35,6 +37,8 @@ struct Batch {
     items: Vec<Placement>,
     /// Where in the caller's list each of them stands.
     places: Vec<usize>,
+    /// How far each of them is to get.
+    durable: Vec<Option<Durable>>,
     bytes: usize,
 }
 
@@ -51,9 +55,18 @@ type Answers = Vec<Result<Option<Scheduled>>>;
 struct Sorted {
     answers: Answers,
     convoys: Vec<Convoy>,
-    /// One by one, each with its place in the caller's list.
-    singles: Vec<(usize, Placement)>,
+    singles: Vec<Single>,
 }
+
+/// A job that goes by itself, with its place in the caller's list.
+struct Single {
+    place: usize,
+    item: Placement,
+    durable: Option<Durable>,
+}
+
+/// What became of one of them, and how far it got.
+type Placed = (Answered, Option<Result<Reached>>);
 
 impl Client {
     /// Schedules many jobs, of whatever kinds, and answers one by one, in their order: where
@@ -106,6 +119,7 @@ impl Client {
         let mut by_ledger: HashMap<(String, u16), usize> = HashMap::new();
         let mut singles = Vec::new();
         for job in jobs {
+            let durable = job.durable;
             let placed = job.into_placement(limit);
             let placed = placed.and_then(|item| Ok((self.shelf(item.key.kind())?, item)));
             let (shelf, item) = match placed {
@@ -116,7 +130,11 @@ impl Client {
                 }
             };
             if shelf.is_moving() {
-                singles.push((answers.len(), item));
+                singles.push(Single {
+                    place: answers.len(),
+                    item,
+                    durable,
+                });
                 answers.push(Ok(None));
                 continue;
             }
@@ -130,7 +148,7 @@ impl Client {
                 });
                 ledgers.len() - 1
             });
-            add(&mut ledgers[at].batches, item, answers.len());
+            add(&mut ledgers[at].batches, item, durable, answers.len());
             // Until the batch is answered.
             answers.push(Ok(None));
         }
@@ -145,22 +163,29 @@ impl Client {
         &self,
         mut answers: Answers,
         convoys: Vec<Convoy>,
-        mut singles: Vec<(usize, Placement)>,
+        mut singles: Vec<Single>,
     ) -> Answers {
         let gave_up = &OnceLock::new();
         let mut sent = stream::iter(convoys)
             .map(|convoy| self.send_convoy(convoy, gave_up))
             .buffer_unordered(LANES);
         while let Some(batches) = sent.next().await {
-            for (Batch { items, places, .. }, answered) in batches {
+            for (batch, answered) in batches {
+                let places = batch.places;
                 match answered {
                     // The kind goes by another layout: none of them was carried out.
-                    Ok(answered) if answered.iter().any(|it| it.answer == Word::Stale) => {
-                        singles.extend(places.into_iter().zip(items));
+                    Ok(answered) if answered.iter().any(|(it, _)| it.answer == Word::Stale) => {
+                        let jobs = batch.items.into_iter().zip(batch.durable);
+                        let jobs = places.into_iter().zip(jobs);
+                        singles.extend(jobs.map(|(place, (item, durable))| Single {
+                            place,
+                            item,
+                            durable,
+                        }));
                     }
                     Ok(answered) => {
-                        for (place, answered) in places.into_iter().zip(answered) {
-                            answers[place] = read(answered);
+                        for (place, (answered, reached)) in places.into_iter().zip(answered) {
+                            answers[place] = read(answered, reached);
                         }
                     }
                     Err(error) => {
@@ -172,17 +197,18 @@ impl Client {
             }
         }
         // The same key twice counts as two calls in order.
-        let mut by_key: BTreeMap<String, Vec<(usize, Placement)>> = BTreeMap::new();
-        for (place, item) in singles {
-            let key = item.key.as_str().to_owned();
-            by_key.entry(key).or_default().push((place, item));
+        let mut by_key: BTreeMap<String, Vec<Single>> = BTreeMap::new();
+        for single in singles {
+            let key = single.item.key.as_str().to_owned();
+            by_key.entry(key).or_default().push(single);
         }
         let mut sent = stream::iter(by_key.into_values())
             .map(|items| self.send_in_order(items))
             .buffer_unordered(BATCH);
         while let Some(answered) = sent.next().await {
             for (place, answered) in answered {
-                answers[place] = answered.and_then(read);
+                answers[place] =
+                    answered.and_then(|(answered, reached)| read(answered, reached.map(Ok)));
             }
         }
         answers
@@ -190,11 +216,12 @@ impl Client {
 
     async fn send_in_order(
         &self,
-        items: Vec<(usize, Placement)>,
-    ) -> Vec<(usize, Result<Answered>)> {
-        let mut answered = Vec::with_capacity(items.len());
-        for (place, item) in items {
-            answered.push((place, self.place_job(item, self.deadline()).await));
+        singles: Vec<Single>,
+    ) -> Vec<(usize, Result<(Answered, Option<Reached>)>)> {
+        let mut answered = Vec::with_capacity(singles.len());
+        for single in singles {
+            let placed = self.place_job(single.item, single.durable, self.deadline());
+            answered.push((single.place, placed.await));
         }
         answered
     }
@@ -203,7 +230,7 @@ impl Client {
         &self,
         convoy: Convoy,
         gave_up: &OnceLock<Error>,
-    ) -> Vec<(Batch, Result<Vec<Answered>>)> {
+    ) -> Vec<(Batch, Result<Vec<Placed>>)> {
         let Convoy {
             shelf,
             book,
@@ -214,10 +241,7 @@ impl Client {
         for batch in batches {
             let answered = match gave_up.get() {
                 Some(error) => Err(error.duplicate()),
-                None => {
-                    self.send_batch(&shelf, &book, &mut turn, &batch.items)
-                        .await
-                }
+                None => self.send_batch(&shelf, &book, &mut turn, &batch).await,
             };
             if let Err(error) = &answered
                 && matches!(
@@ -241,16 +265,19 @@ impl Client {
         shelf: &Arc<Shelf>,
         book: &'a Arc<Book>,
         turn: &mut Option<Turn<'a>>,
-        items: &[Placement],
-    ) -> Result<Vec<Answered>> {
-        let until = self.deadline();
+        batch: &Batch,
+    ) -> Result<Vec<Placed>> {
+        let within = batch.durable.iter().flatten().map(|it| it.within).max();
+        let until = self.deadline() + within.unwrap_or_default();
         self.register(shelf, until).await?;
         let turn = match turn {
             Some(turn) => turn,
             None => turn.insert(book.lanes.take(until).await?),
         };
         let lane = turn.lane.as_mut().expect("until it is dropped");
-        let answered = book.ledger.schedule(lane, items, until).await?;
+        let Batch { items, durable, .. } = batch;
+        let placed = send_durably(&book.ledger, lane, &(), items, durable, until).await?;
+        let answered: Vec<Answered> = placed.iter().map(|(answered, _)| *answered).collect();
         self.register_again(shelf, &answered, until).await?;
         let unarmed = answered.iter().filter(|answer| answer.unarmed).count();
         if unarmed > 0 {
@@ -261,7 +288,7 @@ impl Client {
                  alone, or this user may not write them"
             );
         }
-        Ok(answered)
+        Ok(placed)
     }
 }
 
@@ -311,7 +338,7 @@ impl Convoy {
     }
 }
 
-fn add(batches: &mut Vec<Batch>, item: Placement, place: usize) {
+fn add(batches: &mut Vec<Batch>, item: Placement, durable: Option<Durable>, place: usize) {
     let bytes = item.bytes();
     let full = |batch: &Batch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
     if batches.last().is_none_or(full) {
@@ -321,6 +348,7 @@ fn add(batches: &mut Vec<Batch>, item: Placement, place: usize) {
     batch.bytes += bytes;
     batch.items.push(item);
     batch.places.push(place);
+    batch.durable.push(durable);
 }
 
 fn has_a_key_twice(batches: &[Batch]) -> bool {
@@ -329,10 +357,10 @@ fn has_a_key_twice(batches: &[Batch]) -> bool {
     items.any(|item| !ids.insert(item.key.id()))
 }
 
-fn read(answered: Answered) -> Result<Option<Scheduled>> {
+fn read(answered: Answered, reached: Option<Result<Reached>>) -> Result<Option<Scheduled>> {
     match answered.answer {
         Word::Exists | Word::Absent => Ok(None),
-        _ => Scheduled::from_answer(answered).map(Some),
+        _ => Scheduled::from_answer(answered, reached.transpose()?).map(Some),
     }
 }
 
@@ -345,7 +373,7 @@ mod tests {
         for (place, (id, bytes)) in jobs.enumerate() {
             let job = NewJob::from_bytes(format!("a:b:c:{id}"), vec![0; bytes]);
             let item = job.into_placement(usize::MAX).unwrap();
-            add(&mut batches, item, place);
+            add(&mut batches, item, None, place);
         }
         batches
     }

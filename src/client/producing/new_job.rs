@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::client::due::NOW;
+use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
@@ -38,6 +39,7 @@ pub struct NewJob {
     pub(crate) timeout: Option<Duration>,
     pub(crate) attempts: Option<u32>,
     pub(crate) mode: Mode,
+    pub(crate) durable: Option<Durable>,
 }
 
 /// What can be said of a job before it is scheduled, for whatever holds one at `self$at`.
@@ -78,6 +80,14 @@ macro_rules! job_options {
             self
         }
 
+        /// How far the job is to get before the call is answered, such as `1`, on one replica;
+        /// the answer says [how far it got](crate::Scheduled::reached). Defaults to no further
+        /// than the memory of the server.
+        pub fn durable(mut self, how: impl Into<crate::Durable>) -> Self {
+            self $($at)* .durable = Some(how.into());
+            self
+        }
+
         /// How long a run of this job may take, whatever its route says: from 1 ms to 10
         /// years. Defaults to the timeout of the route.
         pub fn timeout(mut self, limit: std::time::Duration) -> Self {
@@ -110,6 +120,7 @@ impl NewJob {
             timeout: None,
             attempts: None,
             mode: Mode::Set,
+            durable: None,
         }
     }
 
@@ -134,6 +145,7 @@ impl NewJob {
         let payload = self.payload?;
         check_payload(&key, &payload, payload_limit)?;
         let when = self.when?;
+        self.durable.map_or(Ok(()), |durable| durable.check())?;
         traces::carry(&mut self.headers);
         self.headers.check(&key)?;
         let terms = Terms::new(&key, self.retry, self.timeout, self.attempts)?;

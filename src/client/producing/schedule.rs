@@ -5,7 +5,8 @@ use std::slice;
 use std::time::{Instant, SystemTime};
 
 use super::new_job::job_options;
-use crate::client::{Client, JobState, JobView, NewJob, Of, Pending, out_of_place};
+use crate::client::{Client, Durably, JobState, JobView, NewJob, Of, Pending, out_of_place};
+use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Answered, Mode, Placement, Word};
 
@@ -35,6 +36,8 @@ pub struct Scheduled {
     /// `false` if the job runs without a trigger, some 20 ms late: a foreign value holds its
     /// name in Redis, which is left alone, or the ACL of this user does not cover the name.
     pub armed: bool,
+    /// How far it got, if it was to be [durable](Schedule::durable).
+    pub reached: Option<Reached>,
 }
 
 /// What a schedule meant for the job that was there before.
@@ -88,23 +91,43 @@ impl<'a> Schedule<'a> {
         ScheduleIfPresent(self)
     }
 
-    async fn send(self) -> Result<Answered> {
+    async fn send(self) -> Result<(Answered, Option<Reached>)> {
         let until = self.client.deadline();
         let limit = self.client.settings().payload_limit;
+        let durable = self.job.durable;
         self.client
-            .place_job(self.job.into_placement(limit)?, until)
+            .place_job(self.job.into_placement(limit)?, durable, until)
             .await
     }
 }
 
 impl Client {
-    pub(super) async fn place_job(&self, placement: Placement, until: Instant) -> Result<Answered> {
+    pub(super) async fn place_job(
+        &self,
+        placement: Placement,
+        durable: Option<Durable>,
+        until: Instant,
+    ) -> Result<(Answered, Option<Reached>)> {
         let key = placement.key.clone();
         let shelf = self.shelf(key.kind())?;
         self.register(&shelf, until).await?;
-        let answered = self
-            .ask(&key, Of::Job, placement, until, |book| &book.schedules)
-            .await?;
+        let (answered, reached) = match durable {
+            None => {
+                let asked = self.ask(&key, Of::Job, placement, until, |book| &book.schedules);
+                (asked.await?, None)
+            }
+            Some(durable) => {
+                let item = placement;
+                let durably = Durably { item, durable };
+                let until = until + durable.within;
+                let (answered, reached) = self
+                    .ask(&key, Of::Job, durably, until, |book| {
+                        &book.durable_schedules
+                    })
+                    .await?;
+                (answered, Some(reached?))
+            }
+        };
         self.register_again(&shelf, slice::from_ref(&answered), until)
             .await?;
         if answered.unarmed {
@@ -114,7 +137,7 @@ impl Client {
                  alone, or this user may not write it"
             );
         }
-        Ok(answered)
+        Ok((answered, reached))
     }
 }
 
@@ -123,7 +146,10 @@ impl<'a> IntoFuture for Schedule<'a> {
     type IntoFuture = Pending<'a, Scheduled>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { Scheduled::from_answer(self.send().await?) })
+        Box::pin(async move {
+            let (answered, reached) = self.send().await?;
+            Scheduled::from_answer(answered, reached)
+        })
     }
 }
 
@@ -134,13 +160,15 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Schedule { client, job } = self.0;
+            let durable = job.durable;
             let placement = job.into_placement(client.settings().payload_limit)?;
             let key = placement.key.clone();
             let until = client.deadline();
             loop {
-                let answered = client.place_job(placement.clone(), until).await?;
+                let placed = client.place_job(placement.clone(), durable, until);
+                let (answered, reached) = placed.await?;
                 if answered.answer != Word::Exists {
-                    return Scheduled::from_answer(answered).map(IfAbsent::Scheduled);
+                    return Scheduled::from_answer(answered, reached).map(IfAbsent::Scheduled);
                 }
                 match client.get(&key).await? {
                     Some(job) if job.state() != JobState::Dead => {
@@ -166,17 +194,17 @@ impl<'a> IntoFuture for ScheduleIfPresent<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let answered = self.0.send().await?;
+            let (answered, reached) = self.0.send().await?;
             if answered.answer == Word::Absent {
                 return Ok(IfPresent::Absent);
             }
-            Scheduled::from_answer(answered).map(IfPresent::Scheduled)
+            Scheduled::from_answer(answered, reached).map(IfPresent::Scheduled)
         })
     }
 }
 
 impl Scheduled {
-    pub(crate) fn from_answer(answered: Answered) -> Result<Self> {
+    pub(crate) fn from_answer(answered: Answered, reached: Option<Reached>) -> Result<Self> {
         let (placed, due) = match answered.answer {
             Word::Created(due) | Word::First(due) => (Placed::Created, due),
             Word::Replaced(due) => (Placed::Replaced, due),
@@ -187,6 +215,7 @@ impl Scheduled {
             placed,
             due: due.to_system(),
             armed: !answered.unarmed,
+            reached,
         })
     }
 }

@@ -17,7 +17,7 @@ use super::target::{self, Target};
 use super::value::{Adoption, Bytes, Rate};
 
 /// What a route can say.
-pub(super) const FIELDS: [&str; 13] = [
+pub(super) const FIELDS: [&str; 14] = [
     "pattern",
     "target",
     "priority",
@@ -31,6 +31,7 @@ pub(super) const FIELDS: [&str; 13] = [
     "late_after",
     "on_late",
     "adoption",
+    "durable",
 ];
 
 /// One route, checked. What is `None` was not said.
@@ -51,6 +52,8 @@ pub(crate) struct RouteConfig {
     pub(crate) alerts: RouteAlerts,
     /// Whether plain keys become jobs of it.
     pub(crate) adoption: Adoption,
+    /// How many replicas are to have the end of a run.
+    pub(crate) durable: Option<NonZeroU32>,
 }
 
 impl RouteConfig {
@@ -95,6 +98,9 @@ impl RouteConfig {
         }
         if let Some(limit) = late_after {
             route = route.late_after(limit);
+        }
+        if let Some(replicas) = self.durable {
+            route = route.durable(replicas.get());
         }
         if let Some(missing) = self.adoption.0 {
             route = route.adopt(missing);
@@ -246,6 +252,7 @@ fn one(
         payload_limit: entry.value("payload_limit", &[size], faults),
         alerts: RouteAlerts::read(entry, faults),
         adoption: entry.value("adoption", &[], faults).unwrap_or_default(),
+        durable: entry.value("durable", &[], faults),
     };
     if route
         .payload_limit

@@ -187,8 +187,8 @@ impl Call {
                 Ok((status, raw(&out)))
             }
             Verb::Cancel => {
-                let Nothing {} = self.rest()?;
-                Ok((StatusCode::OK, raw(&cancel_one(caller, key).await?)))
+                let out = cancel_one(caller, key, self.rest()?).await?;
+                Ok((StatusCode::OK, raw(&out)))
             }
             Verb::Postpone => {
                 let out = postpone_one(caller, key, self.rest()?).await?;

@@ -14,6 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::Api;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
+use super::durable::{DurableIn, ReachedOut};
 use super::problem::Problem;
 use super::wire::{HeaderMap, Job, Payloads, Span, Time, check_when, given, payload};
 
@@ -56,6 +57,12 @@ pub(crate) struct NewJobIn {
     /// Only if there is no such job, or only if there is one.
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub(crate) condition: Option<Condition>,
+    /// How many replicas are to have it before the call is answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) durable: Option<u32>,
+    /// Whether it is also to be on disk, on that of the primary and those of as many replicas.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) fsynced: bool,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
@@ -109,6 +116,9 @@ pub(crate) struct ScheduledOut {
     /// `false` if it has to do without a trigger, and starts some 20 ms late: a foreign value holds
     /// its name in Redis.
     pub(crate) armed: bool,
+    /// How far it got, if it was to be durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reached: Option<ReachedOut>,
 }
 
 /// What became of the job that was there.
@@ -138,6 +148,9 @@ pub(crate) struct CancelledOut {
     pub(crate) key: String,
     /// Whether it runs: then it is not retried, and its consumer is told to stop.
     pub(crate) running: bool,
+    /// How far the cancel got, if it was to be durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reached: Option<ReachedOut>,
 }
 
 /// Creates a job, or replaces it.
@@ -173,6 +186,7 @@ pub(super) async fn schedule_one(
         placed,
         due: Time(scheduled.due),
         armed: scheduled.armed,
+        reached: scheduled.reached.map(ReachedOut::from),
     };
     Ok((status, out))
 }
@@ -206,6 +220,13 @@ async fn schedule(api: &Api, key: &JobKey, job: NewJobIn) -> Result<Scheduled, P
     if let Some(Span(limit)) = job.timeout {
         call = call.timeout(limit);
     }
+    let durable = DurableIn {
+        durable: job.durable,
+        fsynced: job.fsynced,
+    };
+    if let Some(durable) = durable.asked() {
+        call = call.durable(durable);
+    }
     match job.condition {
         None => call.await.map_err(refused),
         Some(Condition::Absent) => match call.if_absent().await.map_err(refused)? {
@@ -238,16 +259,32 @@ pub(super) async fn show(
 }
 
 /// Takes a job back, or keeps one that runs from being retried.
-#[utoipa::path(delete, path = "/v1/jobs/{key}", operation_id = "cancel_job", tag = "jobs",
+#[utoipa::path(delete, path = "/v1/jobs/{key}", operation_id = "cancel_job", tag = "jobs", params(DurableIn),
     responses((status = 200, body = CancelledOut),
         (status = 404, description = "There is no such job", body = Problem)))]
-pub(super) async fn cancel(caller: Caller, Key(key): Key) -> Result<Json<CancelledOut>, Problem> {
-    Ok(Json(cancel_one(&caller, &key).await?))
+pub(super) async fn cancel(
+    caller: Caller,
+    Key(key): Key,
+    Params(durable): Params<DurableIn>,
+) -> Result<Json<CancelledOut>, Problem> {
+    Ok(Json(cancel_one(&caller, &key, durable).await?))
 }
 
-pub(super) async fn cancel_one(caller: &Caller, key: &JobKey) -> Result<CancelledOut, Problem> {
+pub(super) async fn cancel_one(
+    caller: &Caller,
+    key: &JobKey,
+    durable: DurableIn,
+) -> Result<CancelledOut, Problem> {
     let client = &caller.may_with(Scope::Schedule, key)?.client;
-    let running = match client.cancel(key).await? {
+    let call = client.cancel(key);
+    let (cancelled, reached) = match durable.asked() {
+        None => (call.await?, None),
+        Some(durable) => {
+            let (cancelled, reached) = call.durable(durable).await?;
+            (cancelled, Some(reached.into()))
+        }
+    };
+    let running = match cancelled {
         Cancelled::Cancelled => false,
         Cancelled::Running => true,
         Cancelled::Absent => return Err(Problem::job_absent(key.as_str())),
@@ -255,6 +292,7 @@ pub(super) async fn cancel_one(caller: &Caller, key: &JobKey) -> Result<Cancelle
     Ok(CancelledOut {
         key: key.to_string(),
         running,
+        reached,
     })
 }
 

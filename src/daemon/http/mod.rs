@@ -38,6 +38,7 @@ mod connections;
 mod count;
 mod dead;
 mod doctor;
+mod durable;
 mod files;
 mod front;
 mod handing_over;
@@ -101,6 +102,7 @@ pub(crate) mod shapes {
     pub(crate) use super::count::{CountIn, CountOut};
     pub(crate) use super::dead::{DeletedOut, LetterIn, LettersOut, RequeueIn, RequeuedOut};
     pub(crate) use super::doctor::{DoctorOut, FindingOut, SeverityOut};
+    pub(crate) use super::durable::{DurableIn, ReachedOut};
     pub(crate) use super::history::{HappeningOut, HistoryIn, HistoryOut, StoryIn, StoryOut};
     pub(crate) use super::instances::{InstanceOut, InstancesOut, RoutesOut, UnroutedOut};
     pub(crate) use super::jobs::{

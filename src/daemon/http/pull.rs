@@ -278,7 +278,11 @@ struct Way {
 
 async fn settle(way: Way, lease: Lease, outcome: Outcome) -> Result<Became, Problem> {
     let policy = way.routes.retry(lease.key());
-    let settled = way.client.settle(&lease, outcome).retry(policy).await?;
+    let call = way.client.settle(&lease, outcome).retry(policy);
+    let settled = match way.routes.durable(lease.key()) {
+        None => call.await?,
+        Some(replicas) => call.durable(replicas).await?.0,
+    };
     Ok(match settled {
         Settled::Done => ("done", None, None),
         Settled::Pending(due) => ("pending", Some(Time(due)), None),

@@ -18,6 +18,8 @@ pub(crate) struct RouteTerms {
     pub(crate) retry: Option<RetryPolicy>,
     /// The largest payload that is taken for it, in bytes.
     pub(crate) payload_limit: Option<usize>,
+    /// How many replicas are to have the end of a lease.
+    pub(crate) durable: Option<u32>,
     /// What is told of it.
     pub(crate) alerts: Alerts,
 }
@@ -52,6 +54,11 @@ impl Routes {
         let set = self.now();
         let (_, terms) = set.of(key);
         terms.and_then(|it| it.retry.clone()).unwrap_or_default()
+    }
+
+    /// How many replicas are to have the end of a lease of this job.
+    pub(super) fn durable(&self, key: &JobKey) -> Option<u32> {
+        self.now().of(key).1?.durable
     }
 
     /// What is told of this job. Nothing of one that is an alert itself, or alerts of alerts could
@@ -101,6 +108,7 @@ impl RouteSet {
         let terms = RouteTerms {
             retry: None,
             payload_limit: Some(usize::MAX),
+            durable: None,
             alerts: Alerts::default(),
         };
         RouteSet {

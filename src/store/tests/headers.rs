@@ -176,6 +176,7 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.scan("due", "0", soon()).await.unwrap();
     let items = [("pending".to_owned(), String::new())];
     ledger.audit(&items, false, soon()).await.unwrap();
+    let _ = ledger.reached(lane, 0.into(), soon()).await.unwrap();
     ledger.pause(lane, soon()).await.unwrap();
     ledger.resume(lane, soon()).await.unwrap();
     ledger.keep(lane, 10, soon()).await.unwrap();

@@ -29,6 +29,7 @@ mod headers;
 mod history;
 mod lanes;
 mod refused;
+mod touch;
 mod triggers;
 mod wake;
 

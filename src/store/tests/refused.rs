@@ -117,6 +117,18 @@ async fn restore_is_refused_and_writes_nothing() {
 }
 
 #[tokio::test]
+async fn touch_works() {
+    let (_server, bench, _) = full().await;
+    let mut lane = Lane::new();
+    let nobody = [bench.key("Absent")];
+    let cancelled = bench.ledger.cancel(&mut lane, &nobody, soon()).await;
+    cancelled.unwrap();
+    let reached = bench.ledger.reached(&lane, 0.into(), soon()).await;
+    assert!(reached.unwrap().unwrap().is_met);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn discard_works() {
     let (_server, bench, _) = full().await;
     let items = [bench.discard("Dead", 1), bench.discard("Absent", 1)];

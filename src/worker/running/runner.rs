@@ -10,6 +10,8 @@ use tracing::{Instrument, Span};
 
 use super::leases::{Held, Leases, Stop};
 use super::slots::Slot;
+use crate::client::Durably;
+use crate::durable::Reached;
 use crate::ended::Ended;
 use crate::error::Result;
 use crate::handler::Source;
@@ -473,9 +475,29 @@ impl Run {
             payload_bytes: self.payload_bytes,
         };
         let (served, span) = (self.served.clone(), Span::current());
-        let told = move |answer| span.in_scope(|| self.settled(answer, reason));
+        let durable = self.runner.routes.routes[self.slot.route()].durable;
         let until = Instant::now() + FOREVER;
-        served.settles.post(settlement, until, told).await;
+        match durable {
+            None => {
+                let told = move |answer| span.in_scope(|| self.settled(answer, reason));
+                served.settles.post(settlement, until, told).await;
+            }
+            Some(durable) => {
+                let told = move |answer| span.in_scope(|| self.settled_durably(answer, reason));
+                let item = settlement;
+                let durably = Durably { item, durable };
+                served.durable_settles.post(durably, until, told).await;
+            }
+        }
+    }
+
+    fn settled_durably(self, answer: Result<(Answered, Result<Reached>)>, reason: Option<String>) {
+        match &answer {
+            Ok((_, Ok(reached))) => tracing::debug!(?reached),
+            Ok((_, Err(error))) => tracing::warn!(%error, "the end of this run may not be durable"),
+            Err(_) => {}
+        }
+        self.settled(answer.map(|(answered, _)| answered), reason);
     }
 
     fn settled(self, answer: Result<Answered>, reason: Option<String>) {

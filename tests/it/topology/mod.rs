@@ -1,4 +1,6 @@
-//! More than one server: a primary with replicas that sentinels watch.
+//! More than one server: a primary with replicas, which sentinels may watch.
 
+mod durable;
+mod nodes;
 mod sentineled;
 mod sentinels;

@@ -1,22 +1,14 @@
 //! A primary, its replicas, and sentinels that watch them: real processes.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use keyfall::embedded::Embedded;
-
+use super::nodes::{Node, free_port};
 use crate::runs::eventually;
 use crate::site::{command, connect};
 
 /// What the sentinels call the primary.
 const NAME: &str = "main";
-
-/// A server with a port.
-pub(super) struct Node {
-    pub(super) server: Embedded,
-    pub(super) port: u16,
-}
 
 struct Sentinel {
     child: Child,
@@ -28,25 +20,6 @@ pub(super) struct Sentineled {
     pub(super) nodes: Vec<Node>,
     sentinels: Vec<Sentinel>,
     files: PathBuf,
-}
-
-fn free_port() -> u16 {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().port()
-}
-
-impl Node {
-    async fn start(primary: Option<u16>) -> Self {
-        let port = free_port();
-        let mut options = Embedded::options()
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--repl-diskless-sync-delay", "0"]);
-        if let Some(primary) = primary {
-            options = options.args(["--replicaof", "127.0.0.1", &primary.to_string()]);
-        }
-        let server = options.start().await.unwrap();
-        Node { server, port }
-    }
 }
 
 impl Sentinel {

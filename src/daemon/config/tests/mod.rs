@@ -258,6 +258,7 @@ timeout = "5m"
 concurrency = 100
 rate = "50/s"
 payload_limit = "2MiB"
+durable = 2
 [[route]]
 pattern = "app1:trans:notice:{id}"
 target = "pull"
@@ -279,6 +280,7 @@ retry = { fixed = "1m", attempts = 3 }
         "notice:{id}",
         "lease: Some(30s)",
         "priority: -1",
+        "Durable { replicas: 2,",
     ] {
         assert!(routes.contains(said), "no {said} in {routes}");
     }

@@ -1,0 +1,105 @@
+//! Calls that are answered when what they did is durable.
+
+use std::time::Instant;
+
+use super::outbox::Operation;
+use crate::durable::{Durable, Reached};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Lane, Ledger};
+
+/// How soon a call is made again that a fail-over forgot.
+const AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// An item whose answer waits until it is durable.
+#[derive(Clone)]
+pub(crate) struct Durably<Op> {
+    pub(crate) item: Op,
+    pub(crate) durable: Durable,
+}
+
+impl<Op: Operation + Clone> Operation for Durably<Op> {
+    type Terms = Op::Terms;
+    /// The item was answered, whatever can be said of how far it got.
+    type Answer = (Op::Answer, Result<Reached>);
+
+    fn gather(terms: &Self::Terms) -> (std::time::Duration, usize) {
+        Op::gather(terms)
+    }
+
+    async fn send(
+        ledger: &Ledger,
+        lane: &mut Lane,
+        terms: &Self::Terms,
+        items: &[Self],
+        until: Instant,
+    ) -> Result<Vec<Self::Answer>> {
+        let wanted: Vec<_> = items.iter().map(|item| Some(item.durable)).collect();
+        let items: Vec<Op> = items.iter().map(|it| it.item.clone()).collect();
+        let answers = send_durably(ledger, lane, terms, &items, &wanted, until).await?;
+        let answers = answers.into_iter();
+        Ok(answers
+            .map(|(answer, reached)| (answer, reached.expect("each of them waits")))
+            .collect())
+    }
+
+    fn bytes(&self) -> usize {
+        self.item.bytes()
+    }
+}
+
+/// Sends one batch and waits until those of its items are durable that are to be. If a fail-over
+/// forgot the batch meanwhile, it is sent again.
+pub(super) async fn send_durably<Op: Operation>(
+    ledger: &Ledger,
+    lane: &mut Lane,
+    terms: &Op::Terms,
+    items: &[Op],
+    wanted: &[Option<Durable>],
+    until: Instant,
+) -> Result<Vec<(Op::Answer, Option<Result<Reached>>)>> {
+    loop {
+        let answers = Op::send(ledger, lane, terms, items, until).await?;
+        let Some(reached) = reach(ledger, lane, wanted, until).await else {
+            if Instant::now() + AGAIN < until {
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+            return Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "a fail-over forgot the call, and there was no time to make it again; it may be \
+                 repeated",
+            ));
+        };
+        return Ok(answers.into_iter().zip(reached).collect());
+    }
+}
+
+/// How far the last call of a lane gets, for each of these; `None` if it was forgotten.
+async fn reach(
+    ledger: &Ledger,
+    lane: &Lane,
+    wanted: &[Option<Durable>],
+    until: Instant,
+) -> Option<Vec<Option<Result<Reached>>>> {
+    let mut alike: Vec<Durable> = Vec::new();
+    for durable in wanted.iter().flatten() {
+        if !alike.contains(durable) {
+            alike.push(*durable);
+        }
+    }
+    let waits = alike
+        .iter()
+        .map(|durable| ledger.reached(lane, *durable, until));
+    let mut told = Vec::with_capacity(alike.len());
+    for reached in futures_util::future::join_all(waits).await {
+        told.push(reached.transpose()?);
+    }
+    let of = |durable: &Durable| {
+        let at = alike.iter().position(|known| known == durable)?;
+        Some(match &told[at] {
+            Ok(reached) => Ok(*reached),
+            Err(error) => Err(error.duplicate()),
+        })
+    };
+    Some(wanted.iter().map(|it| of(it.as_ref()?)).collect())
+}
