@@ -7,7 +7,7 @@
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
 //! | [`file`](self::file), [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
-//! | [`redis_url`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
+//! | [`redis_url`], [`sentinels`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
 //! | [`fault`] | what is wrong, and where |
 //!
 //! All is read before anything is refused, so that all faults are told at once.
@@ -20,6 +20,7 @@ mod flags;
 mod redis_url;
 mod routes;
 mod rules;
+mod sentinels;
 mod setting;
 mod settings;
 mod sources;
@@ -184,7 +185,8 @@ impl Config {
     /// Whether somebody has said where Redis is.
     pub(crate) fn names_redis(&self) -> bool {
         let mut given = self.given.iter();
-        given.any(|given| matches!(&*given.setting.field(), "redis.url" | "redis.url_file"))
+        let names = ["redis.url", "redis.url_file", "redis.sentinels"];
+        given.any(|given| names.contains(&&*given.setting.field()))
     }
 
     /// What was given, and not left at its default: the setting, the value without secrets, and
@@ -210,9 +212,9 @@ impl Redis {
         };
         let mut redis = Redis::read(&mut sources);
         redis_url::resolve(&mut redis, &mut sources);
-        let place = sources
-            .origin("redis", "url")
-            .max(sources.origin("redis", "url_file"));
+        let names = ["url", "url_file", "sentinels"];
+        let places = names.map(|name| sources.origin("redis", name));
+        let place = places.into_iter().max().unwrap_or(Origin::Default);
         sources.faults.or((redis, place))
     }
 

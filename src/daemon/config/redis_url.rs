@@ -7,6 +7,7 @@ use std::path::Path;
 use keyfall::Client;
 
 use super::fault::{Origin, Wrong};
+use super::sentinels;
 use super::settings::Redis;
 use super::sources::Sources;
 use super::value::{Form, Value};
@@ -68,6 +69,45 @@ impl RedisUrl {
             }
             _ => None,
         }
+    }
+
+    /// Whether sentinels say where the primary is.
+    pub(super) fn is_found_by_sentinels(&self) -> bool {
+        let scheme = self.0.split_once("://").map(|(scheme, _)| scheme);
+        scheme.is_some_and(|scheme| scheme.ends_with("+sentinel"))
+    }
+
+    /// The same URL, which names no host, where sentinels name it.
+    pub(super) fn found_by(&self, hosts: &str, master: &str) -> Option<RedisUrl> {
+        let Some(Parts::Tcp { scheme, user, rest }) = self.parts() else {
+            return None;
+        };
+        if !rest.is_empty() && !rest.starts_with('/') || self.is_found_by_sentinels() {
+            return None;
+        }
+        let user = user.map(|user| format!("{user}@")).unwrap_or_default();
+        let master = escaped(master);
+        let database = if rest == "/" { "" } else { rest };
+        Some(RedisUrl(format!(
+            "{scheme}+sentinel://{user}{hosts}/{master}{database}"
+        )))
+    }
+
+    /// The same URL with this behind the `?`, unless something of the kind stands there.
+    pub(super) fn with_option(&self, name: &str, text: &str) -> Option<RedisUrl> {
+        let (before, query) = match self.0.split_once('?') {
+            Some((before, query)) => (before, format!("{query}&")),
+            None => (&*self.0, String::new()),
+        };
+        let is_said = query
+            .split('&')
+            .any(|pair| pair.split('=').next() == Some(name));
+        (!is_said).then(|| RedisUrl(format!("{before}?{query}{name}={text}")))
+    }
+
+    /// Whether it holds any password at all.
+    fn has_secret(&self) -> bool {
+        self.has_password() || self.0.contains("sentinel_password=")
     }
 
     fn has_password(&self) -> bool {
@@ -198,14 +238,16 @@ pub(super) fn resolve(redis: &mut Redis, sources: &mut Sources<'_>) {
     }
     if matches!(sources.origin("redis", name), Origin::Flag(_))
         && name == "url"
-        && redis.url.has_password()
+        && redis.url.has_secret()
     {
         let wrong = Wrong::new(
             "it holds a password, and all users of a machine can list its command lines",
-            "set KEYFALL_REDIS_URL, or name a file by `redis.url_file` or `redis.password_file`",
+            "set KEYFALL_REDIS_URL, or name a file by `redis.url_file`, `redis.password_file` or \
+             `redis.sentinel_password_file`",
         );
         sources.fault("redis", "url", wrong);
     }
+    let name = sentinels::put_into_url(redis, name, sources);
     if let Some(path) = &redis.password_file {
         match secret(path).and_then(|password| redis.url.with_password(&password)) {
             Ok(url) => redis.url = url,
@@ -265,7 +307,7 @@ pub(super) fn secret(path: &Path) -> Result<String, Wrong> {
 }
 
 /// As it can stand in any part of a URL.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(byte).to_string(),
         other => format!("%{other:02X}"),

@@ -12,6 +12,7 @@ use super::redis_url::RedisUrl;
 use super::rules::{
     at_least_one, if_any, lease, longer_than_zero, namespace, size, up_to_a_day, wait,
 };
+use super::sentinels::Sentinels;
 use super::setting::{Section, Setting, first, settings};
 use super::sources::Sources;
 use super::value::{Bytes, Endpoint, LogFilter, Share, Value};
@@ -29,6 +30,17 @@ settings! {
         url_file: Option<PathBuf>, like "/run/secrets/redis-url";
         /// A file that holds the password, for a URL without one.
         password_file: Option<PathBuf>, like "/run/secrets/redis-password";
+        /// Sentinels that say where Redis is, instead of the host in `url`, which then says no more
+        /// than user, database and TLS: redis://user@/0 or rediss:///.
+        sentinels: Option<Sentinels>, like "10.0.0.5:26379, 10.0.0.6:26379, 10.0.0.7:26379";
+        /// What they call the primary.
+        master: Option<String>, like "main";
+        /// The user of the sentinels, where they have users.
+        sentinel_user: Option<String>, like "keyfall";
+        /// A file that holds the password of the sentinels, where they have one.
+        sentinel_password_file: Option<PathBuf>, like "/run/secrets/sentinel-password";
+        /// Whether the sentinels speak TLS, with the certificates below.
+        sentinel_tls: bool = "false";
         /// What the names of all keys begin with, but for the triggers. Services and daemons that
         /// are to meet need the same.
         namespace: String = "keyfall" where namespace;

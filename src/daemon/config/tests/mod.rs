@@ -318,6 +318,73 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
 }
 
 #[test]
+fn sentinels_are_settings_or_a_url() {
+    let secret = Kept::new("sentinel-password", "g/heim\n");
+    let file = secret.path();
+    for (text, url) in [
+        (
+            "sentinels = \"a, b:1\"\nmaster = \"main\"".to_owned(),
+            "redis+sentinel://a,b:1/main",
+        ),
+        (
+            format!(
+                "sentinels = \"a\"\nmaster = \"main\"\nurl = \"rediss://app1@/3\"\n\
+                 password_file = \"{file}\"\nsentinel_password_file = \"{file}\"\n\
+                 sentinel_user = \"u@\"\nsentinel_tls = true"
+            ),
+            "rediss+sentinel://app1:g%2Fheim@a/main/3?sentinel_user=u%40&\
+             sentinel_password=g%2Fheim&sentinel_tls=true",
+        ),
+        (
+            format!(
+                "url = \"redis+sentinel://a/main?sentinel_user=u\"\n\
+                 sentinel_password_file = \"{file}\""
+            ),
+            "redis+sentinel://a/main?sentinel_user=u&sentinel_password=g%2Fheim",
+        ),
+    ] {
+        let config = read(&format!("[redis]\n{text}\n")).unwrap();
+        assert_eq!(config.redis.url.reveal(), url);
+        assert!(config.names_redis());
+        assert!(!format!("{:?}", config.redis).contains("heim"));
+    }
+    for (text, fault) in [
+        (
+            "sentinels = \"a\"",
+            "redis.sentinels: it is not said which primary",
+        ),
+        (
+            "sentinels = \"a,,b\"\nmaster = \"m\"",
+            "redis.sentinels: \"\" is no host",
+        ),
+        (
+            "sentinels = \"a\"\nmaster = \"m\"\nurl = \"redis://h\"",
+            "redis.url: it says where Redis is, and so do `redis.sentinels`",
+        ),
+        (
+            "sentinels = \"a\"\nmaster = \"m\"\nurl = \"redis+sentinel://b/m\"",
+            "redis.url: it says where Redis is, and so do `redis.sentinels`",
+        ),
+        ("master = \"m\"", "redis.master: there are no sentinels"),
+        (
+            "sentinel_tls = true",
+            "redis.sentinel_tls: there are no sentinels",
+        ),
+        (
+            "url = \"redis+sentinel://a/m?sentinel_user=u\"\nsentinel_user = \"v\"",
+            "redis.sentinel_user: the URL says `sentinel_user` already",
+        ),
+    ] {
+        let faults = faults(&format!("[redis]\n{text}\n"));
+        assert!(faults[0].contains(fault), "{text}: {faults:#?}");
+    }
+    let with_secret = "redis+sentinel://a/m?sentinel_password=geheim";
+    let refused = read_with("", &[], &[("redis-url", with_secret)]).unwrap_err();
+    assert!(refused.to_string().contains("list its command lines"));
+    assert!(!refused.to_string().contains("geheim"));
+}
+
+#[test]
 fn every_source_is_checked_even_if_another_one_holds() {
     let text = "[worker]\nlease = \"10\"\n";
     let env = [("KEYFALL_WORKER_LEASE", "1ms")];

@@ -1,0 +1,116 @@
+//! Sentinels, as settings: put into the URL that says the same.
+
+use super::fault::{Origin, Wrong};
+use super::redis_url::{RedisUrl, escaped, secret};
+use super::settings::{Redis, setting};
+use super::sources::Sources;
+use super::value::{Form, Value, cut};
+
+/// Where sentinels are: hosts, each with its port or without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sentinels(String);
+
+impl Value for Sentinels {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "HOSTS";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let hosts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let is_wrong = |host: &&&str| {
+            host.is_empty() || host.contains(|c: char| c.is_whitespace() || "/@?#&".contains(c))
+        };
+        match hosts.iter().find(is_wrong) {
+            None => Ok(Sentinels(hosts.join(","))),
+            Some(host) => Err(Wrong::new(
+                format_args!("{} is no host", cut(host)),
+                "write one or more, with commas between: 10.0.0.5:26379, 10.0.0.6:26379",
+            )),
+        }
+    }
+}
+
+/// What belongs to sentinels, and makes no sense without them.
+const THEIRS: [&str; 3] = ["master", "sentinel_user", "sentinel_password_file"];
+
+/// Puts what was given of sentinels into the URL. Returns the setting that says where Redis is.
+pub(super) fn put_into_url(
+    redis: &mut Redis,
+    name: &'static str,
+    sources: &mut Sources<'_>,
+) -> &'static str {
+    let name = match redis.sentinels.clone() {
+        None => name,
+        Some(Sentinels(hosts)) => {
+            let Some(master) = &redis.master else {
+                let wrong = Wrong::new(
+                    "it is not said which primary they watch",
+                    "name it by `redis.master`, as `sentinel monitor` does in their configuration",
+                );
+                sources.fault("redis", "sentinels", wrong);
+                return name;
+            };
+            // The default file says the default.
+            let is_default = Some(redis.url.reveal()) == setting("redis", "url").default;
+            let url = match is_default {
+                true => &RedisUrl::new("redis://".to_owned()),
+                false => &redis.url,
+            };
+            match url.found_by(&hosts, master) {
+                Some(url) => redis.url = url,
+                None => {
+                    let wrong = Wrong::new(
+                        "it says where Redis is, and so do `redis.sentinels`",
+                        "leave its host out, redis://user@/0 or rediss:///, or the sentinels",
+                    );
+                    sources.fault("redis", name, wrong);
+                    return name;
+                }
+            }
+            "sentinels"
+        }
+    };
+    if !redis.url.is_found_by_sentinels() {
+        let tls = redis.sentinel_tls.then_some("sentinel_tls");
+        for name in THEIRS.into_iter().chain(tls) {
+            if sources.origin("redis", name) != Origin::Default {
+                let wrong = Wrong::new(
+                    "there are no sentinels",
+                    "name them by `redis.sentinels`, or leave this out",
+                );
+                sources.fault("redis", name, wrong);
+            }
+        }
+        return name;
+    }
+    let password = redis.sentinel_password_file.as_deref().map(secret);
+    let password = match password.transpose() {
+        Ok(password) => password,
+        Err(wrong) => {
+            sources.fault("redis", "sentinel_password_file", wrong);
+            return name;
+        }
+    };
+    let user = redis.sentinel_user.clone();
+    for (option, field, text) in [
+        ("sentinel_user", "sentinel_user", user),
+        ("sentinel_password", "sentinel_password_file", password),
+        (
+            "sentinel_tls",
+            "sentinel_tls",
+            redis.sentinel_tls.then(|| "true".to_owned()),
+        ),
+    ] {
+        let Some(text) = text else { continue };
+        match redis.url.with_option(option, &escaped(&text)) {
+            Some(url) => redis.url = url,
+            None => {
+                let wrong = Wrong::new(
+                    format_args!("the URL says `{option}` already"),
+                    "take it out there, or leave this out",
+                );
+                sources.fault("redis", field, wrong);
+            }
+        }
+    }
+    name
+}
