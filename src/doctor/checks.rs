@@ -91,7 +91,7 @@ checks! {
         "Redis refuses all writes, or soon will, when it cannot save what it has.";
 
     MIN_REPLICAS = "min-replicas" []
-        "min-replicas-to-write 1 where replicas are attached, and as many of them near",
+        "min-replicas-to-write 1 where replicas are attached or sentinels watch, and as many of them near",
         "A primary that is cut off from its replicas goes on acknowledging what the fail-over then takes back.";
     REPLICA_LAG = "replica-lag" []
         "min-replicas-max-lag from 1 to 10",

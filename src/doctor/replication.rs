@@ -20,6 +20,10 @@ pub(super) fn look(info: &Info, vitals: &Vitals, found: &mut Vec<Finding>) {
     // It is there if both are set, and so tells where the settings do not.
     let near = info.text("min_slaves_good_slaves").parse::<u64>().ok();
     let shown = format!("{} attached", things(attached, "replica"));
+    let watched = match vitals.is_watched {
+        true => "sentinels may make another primary, ",
+        false => "",
+    };
     let set = "CONFIG SET min-replicas-to-write 1";
     found.push(match (least.clone(), near) {
         (Ok(least), Some(near)) if near < least => Finding::error(
@@ -27,9 +31,9 @@ pub(super) fn look(info: &Info, vitals: &Vitals, found: &mut Vec<Finding>) {
             format!("{near} replicas are near, and writes need {least}: they are refused"),
             "attach replicas, or CONFIG SET min-replicas-to-write 0",
         ),
-        (Ok(0), _) | (Err(_), None) if attached > 0 => Finding::warning(
+        (Ok(0), _) | (Err(_), None) if attached > 0 || vitals.is_watched => Finding::warning(
             &MIN_REPLICAS,
-            format!("{shown}, and no write needs one"),
+            format!("{shown}, {watched}and no write needs one"),
             set,
         ),
         (Ok(least), _) => Finding::fine(&MIN_REPLICAS, format!("{shown}, {least} needed")),

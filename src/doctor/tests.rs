@@ -68,6 +68,17 @@ fn found(info: &str) -> Vec<(&'static str, Severity, String)> {
 }
 
 #[test]
+fn a_primary_that_sentinels_watch_needs_replicas_for_its_writes() {
+    let info = Info::parse("connected_slaves:0");
+    let mut vitals = Vitals::unseen();
+    vitals.is_watched = true;
+    let mut found = Vec::new();
+    replication::look(&info, &vitals, &mut found);
+    assert_eq!(found[0].severity, Severity::Warning);
+    assert!(found[0].found.contains("sentinels may make another"));
+}
+
+#[test]
 fn what_a_server_says_of_itself_is_judged() {
     use Severity::{Error, Info, Ok as Fine, Warning};
     for (info, id, severity, words) in [

@@ -20,6 +20,8 @@ pub(crate) struct Vitals {
     pub(crate) info: Glimpse<Info>,
     /// The schema of what is stored; `None` if nothing is.
     pub(crate) schema: Glimpse<Option<String>>,
+    /// Whether sentinels watch it, for all that is known here.
+    pub(crate) is_watched: bool,
     config: HashMap<&'static str, Glimpse<String>>,
 }
 
@@ -59,6 +61,7 @@ impl Vitals {
         Vitals {
             info: Err("nobody looked".to_owned()),
             schema: Err("nobody looked".to_owned()),
+            is_watched: false,
             config: HashMap::new(),
         }
     }
@@ -97,6 +100,7 @@ impl Store {
         Ok(Vitals {
             info,
             schema,
+            is_watched: self.link.origin().can_move(),
             config: config.collect(),
         })
     }
