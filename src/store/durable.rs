@@ -84,12 +84,6 @@ impl Waits {
         }
     }
 
-    /// Of another store on the same server.
-    #[cfg(feature = "worker")]
-    pub(super) fn another(&self, settings: &LinkSettings) -> Self {
-        Waits::new(self.origin.clone(), settings)
-    }
-
     async fn wait(&self, touch: Cmd, durable: Durable, until: Instant) -> Result<Option<Reached>> {
         let (told, answer) = oneshot::channel();
         let wait = Wait {
@@ -103,7 +97,10 @@ impl Waits {
         match (sent, answer.await) {
             (Ok(()), Ok(answer)) => answer,
             // The runtime on which the waiters were is gone, and so is whoever asked.
-            _ => Err(unknown("nobody waits for it any more")),
+            _ => {
+                let gone = "nobody waits for it any more";
+                Err(unknown(&Error::new(ErrorKind::Unavailable, gone)))
+            }
         }
     }
 
@@ -170,7 +167,7 @@ impl Waiter {
                 let (now, passes) = (Instant::now(), fault.is_passing());
                 let goes_on = |wait: &Wait| passes && wait.until > now;
                 let (on, over): (Vec<_>, Vec<_>) = waits.into_iter().partition(goes_on);
-                let error = unknown(&Error::from(fault).to_string());
+                let error = unknown(&Error::from(fault));
                 for wait in over {
                     let _ = wait.told.send(Err(error.duplicate()));
                 }
@@ -328,12 +325,14 @@ impl State {
     }
 }
 
-fn unknown(why: &str) -> Error {
-    Error::new(
-        ErrorKind::OutcomeUnknown,
-        format!(
-            "the write was made, and whether it is durable is not known: {why}; the call may be \
-             repeated"
-        ),
-    )
+/// The write was made, whatever became of the wait.
+fn unknown(why: &Error) -> Error {
+    let kind = match why.kind() {
+        kind @ (ErrorKind::Denied | ErrorKind::Damaged) => kind,
+        _ => ErrorKind::OutcomeUnknown,
+    };
+    let why = format!(
+        "the write was made, and whether it is durable cannot be told: {why}; the call may be repeated"
+    );
+    Error::new(kind, why)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{RedisError, ServerErrorKind};
+use redis::{RedisError, ServerError, ServerErrorKind};
 
 #[cfg(feature = "worker")]
 use super::health::Ailment;
@@ -169,8 +169,11 @@ impl Fault {
 
     pub(crate) fn from_redis(error: RedisError, address: &str) -> Self {
         use ServerErrorKind as Server;
-        let told = error.code().unwrap_or_default();
-        let code = code_behind(told, error.detail().unwrap_or_default());
+        let told = told(&error);
+        let (told, message) = told.as_ref().map_or(("", ""), |(_, told)| {
+            (told.code(), told.details().unwrap_or_default())
+        });
+        let code = code_behind(told, message);
         let (class, kind, remedy) = match (error.kind(), code) {
             (redis::ErrorKind::Server(Server::NoScript), _) => (
                 Class::NoScript,
@@ -320,6 +323,19 @@ impl Fault {
         }
         self
     }
+}
+
+/// What the server said; of several commands that were sent together, to the first that failed.
+fn told(error: &RedisError) -> Option<(usize, ServerError)> {
+    let told = error.clone().into_server_errors()?;
+    told.first().cloned()
+}
+
+/// Whether a server, or a sentinel, lets nobody in without another password.
+pub(super) fn is_locked_out(error: &RedisError) -> bool {
+    let told = told(error);
+    let code = told.as_ref().map_or("", |(_, told)| told.code());
+    error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(code, "NOAUTH" | "WRONGPASS")
 }
 
 /// The code that says why a command failed. Where a script sent the command, Redis 6.2 hides

@@ -92,12 +92,12 @@ impl Link {
         Link::new(self.origin.clone(), settings)
     }
 
-    /// A link to the same server that tells `health` of what it meets.
+    /// A link to the same server for another runtime, which tells `health` of what it meets.
     #[cfg(feature = "worker")]
     pub(crate) fn watched(&self, settings: &LinkSettings, health: Arc<Health>) -> Self {
         Link {
             health: Some(health),
-            ..Link::new(self.origin.clone(), settings)
+            ..Link::new(self.origin.apart(), settings)
         }
     }
 

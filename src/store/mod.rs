@@ -173,9 +173,10 @@ impl Store {
     #[cfg(feature = "worker")]
     pub(crate) fn insisting(&self, settings: &LinkSettings, health: Health) -> Arc<Self> {
         let health = Arc::new(health);
+        let link = self.link.watched(settings, health.clone());
         Arc::new(Store {
-            link: self.link.watched(settings, health.clone()),
-            waits: self.waits.another(settings),
+            waits: Waits::new(link.origin().clone(), settings),
+            link,
             clock: Arc::default(),
             layouts: self.layouts.clone(),
             names: self.names.clone(),
@@ -190,7 +191,7 @@ impl Store {
     pub(crate) fn beside(&self, settings: &LinkSettings) -> Arc<Self> {
         Arc::new(Store {
             link: self.link.another(settings),
-            waits: self.waits.another(settings),
+            waits: Waits::new(self.link.origin().clone(), settings),
             clock: self.clock.clone(),
             layouts: self.layouts.clone(),
             names: self.names.clone(),

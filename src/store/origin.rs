@@ -39,6 +39,16 @@ impl Origin {
         }
     }
 
+    /// The same place, for a runtime of its own: one that is blocked must not keep another one
+    /// from hearing that it has moved.
+    #[cfg(feature = "worker")]
+    pub(super) fn apart(&self) -> Self {
+        match self {
+            Origin::Fixed(client) => Origin::Fixed(client.clone()),
+            Origin::Sentinel(sentinels) => Origin::Sentinel(Arc::new(sentinels.apart())),
+        }
+    }
+
     /// How often it was heard so far that the server is somewhere else.
     pub(crate) fn moves(&self) -> u64 {
         match self {

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::fault::Fault;
+use super::fault::{Fault, TLS, is_locked_out};
 use super::url;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::LinkSettings;
@@ -91,8 +91,9 @@ impl Sentinels {
         let options = Options::parse(query)?;
         let before = format!("{scheme}://{user}");
         let behind = format!("/{database}");
+        let (of_primary, of_seats) = apart(settings, scheme, options.tls);
         // Wrong parts of it are told as those of any URL.
-        let example = url::client(&format!("{before}primary{behind}"), settings)?;
+        let example = url::client(&format!("{before}primary{behind}"), &of_primary)?;
         let credentials = match (&options.user, &options.password) {
             (None, None) => String::new(),
             (user, password) => format!(
@@ -110,7 +111,7 @@ impl Sentinels {
                 Some((_, port)) if !port.ends_with(']') => String::new(),
                 _ => format!(":{PORT}"),
             };
-            url::client(&format!("{scheme}://{credentials}{host}{port}"), settings)
+            url::client(&format!("{scheme}://{credentials}{host}{port}"), &of_seats)
         };
         Ok(Some(Sentinels {
             master: master.to_owned(),
@@ -118,11 +119,28 @@ impl Sentinels {
             before,
             behind,
             database: example.get_connection_info().redis_settings().db(),
-            settings: settings.clone(),
+            settings: of_primary,
             known: Mutex::default(),
             moves: watch::Sender::new(0),
             watchers: Mutex::default(),
         }))
+    }
+
+    /// The same sentinels, listened to from another runtime: that of whoever asks first.
+    #[cfg(feature = "worker")]
+    pub(super) fn apart(&self) -> Self {
+        let known = self.known.lock().expect("no panic while held").clone();
+        Sentinels {
+            master: self.master.clone(),
+            seats: self.seats.clone(),
+            before: self.before.clone(),
+            behind: self.behind.clone(),
+            database: self.database,
+            settings: self.settings.clone(),
+            known: Mutex::new(known),
+            moves: watch::Sender::new(0),
+            watchers: Mutex::default(),
+        }
     }
 
     /// A client of the primary.
@@ -193,7 +211,13 @@ impl Sentinels {
     pub(super) fn address(&self) -> String {
         let known = self.known.lock().expect("no panic while held");
         match known.as_ref().map(|told| &told.place) {
-            Some((host, port)) => format!("{host}:{port} ({})", self.master),
+            Some((host, port)) => {
+                let tls = match self.before.starts_with(TLS) {
+                    true => TLS,
+                    false => "",
+                };
+                format!("{tls}{host}:{port} ({})", self.master)
+            }
             None => format!("the primary {} of {}", self.master, self.places()),
         }
     }
@@ -268,6 +292,14 @@ impl Sentinels {
                 self.master
             );
             return Fault::refused(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        if is_locked_out(&error) {
+            let text = format!(
+                "the sentinel at {place} lets nobody in without the right password: see \
+                 sentinel_user and sentinel_password, behind the `?` of the URL, or \
+                 `redis.sentinel_password_file`; what stands before the `@` is for Redis"
+            );
+            return Fault::refused(Error::new(ErrorKind::Denied, text));
         }
         if error.to_string().contains("unknown command") {
             let text = format!(
@@ -348,6 +380,26 @@ async fn listen(sentinels: Weak<Sentinels>, seat: redis::Client, patience: Durat
             }
         }
     }
+}
+
+/// The settings for the primary and for the sentinels: where only one of the two is spoken to by
+/// TLS, the certificates are for that one.
+#[cfg(feature = "tls")]
+fn apart(settings: &LinkSettings, scheme: &str, tls: bool) -> (LinkSettings, LinkSettings) {
+    let plain = || LinkSettings {
+        certificates: Default::default(),
+        ..settings.clone()
+    };
+    match (matches!(scheme, "rediss" | "valkeys"), tls) {
+        (true, false) => (settings.clone(), plain()),
+        (false, true) => (plain(), settings.clone()),
+        _ => (settings.clone(), settings.clone()),
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn apart(settings: &LinkSettings, _: &str, _: bool) -> (LinkSettings, LinkSettings) {
+    (settings.clone(), settings.clone())
 }
 
 fn place_of(seat: &redis::Client) -> String {

@@ -120,6 +120,12 @@ impl Info {
         self.text("cluster_enabled") == "1"
     }
 
+    pub(crate) fn is_sentinel(&self) -> bool {
+        // Valkey has a name of its own for it.
+        let modes = ["redis_mode", "server_mode"];
+        modes.iter().any(|mode| self.text(mode) == "sentinel")
+    }
+
     pub(crate) fn is_replica(&self) -> bool {
         self.text("role") == "slave"
     }
@@ -146,6 +152,16 @@ impl Store {
         let text: String = from_value(self.command(&redis::cmd("INFO"), until).await?)?;
         let info = Info::parse(&text);
         let address = self.address();
+        if info.is_sentinel() {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                format!(
+                    "what answers at {address} is a sentinel: write \
+                     redis+sentinel://{address}/NAME, with the name of the primary that it \
+                     watches, and the other sentinels behind commas"
+                ),
+            ));
+        }
         if info.is_too_old() {
             return Err(Error::new(
                 ErrorKind::Incompatible,

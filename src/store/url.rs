@@ -67,12 +67,30 @@ fn fault(url: &str) -> Option<String> {
         Some(("redis+unix" | "valkey+unix" | "unix", _)) => {
             "the database, `db` behind the `?`, is no number"
         }
-        Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_lowercase()) => {
-            return Some(format!("the scheme {scheme}:// is not known"));
+        Some((scheme, _)) if scheme.bytes().all(is_of_scheme) => {
+            let meant =
+                meant(scheme).map_or(String::new(), |meant| format!(", did you mean {meant}://?"));
+            return Some(format!("the scheme {scheme}:// is not known{meant}"));
         }
         Some(_) => "the scheme is not known",
     };
     Some(fault.to_owned())
+}
+
+/// Whether it can be shown as a piece of a scheme: no password looks like that.
+fn is_of_scheme(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte == b'+'
+}
+
+/// The scheme that somebody had in mind who wrote one that looks like it.
+fn meant(scheme: &str) -> Option<&'static str> {
+    let (base, by) = scheme.split_once('+')?;
+    Some(match (base, by.as_bytes().first()?) {
+        ("rediss" | "valkeys", b's') => "rediss+sentinel",
+        (_, b's') => "redis+sentinel",
+        (_, b'u') => "redis+unix",
+        _ => return None,
+    })
 }
 
 /// What is wrong behind `redis://`.
@@ -121,6 +139,12 @@ mod tests {
             ("user:geheim@localhost:6379", "no scheme"),
             ("http://localhost", "the scheme http:// is not known"),
             ("geheim!://localhost", "the scheme is not known"),
+            (
+                "redis+sentinal://a,b/main",
+                "redis+sentinal:// is not known, did you mean redis+sentinel://?",
+            ),
+            ("rediss+sentry://a", "did you mean rediss+sentinel://?"),
+            ("redis+unx:///tmp/redis.sock", "did you mean redis+unix://?"),
             #[cfg(feature = "tls")]
             ("rediss://:geheim@localhost:port", "the port is no number"),
             #[cfg(feature = "tls")]

@@ -163,6 +163,14 @@ impl Scene {
                     "told"
                 }])
             }
+            "touch" => {
+                let reached = ledger.reached(lane, 0.into(), soon()).await?;
+                Ok(vec![if reached.is_some() {
+                    "present"
+                } else {
+                    "absent"
+                }])
+            }
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
             "layout" => {
                 let (store, calls) = (&ledger.store, &bench.names().calls);
@@ -274,6 +282,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("letters", &["letter"]),
         ("sweep", &["swept"]),
         ("stats", &["counted"]),
+        ("touch", &["absent"]),
         ("list", &["pending", "leased", "dead"]),
         ("scan", &[]),
         ("audit", &["sound", "sound", "sound"]),
