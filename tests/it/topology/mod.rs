@@ -4,3 +4,4 @@ mod durable;
 mod nodes;
 mod sentineled;
 mod sentinels;
+mod stale;

@@ -1,10 +1,14 @@
 //! A primary that sentinels watch fails over, and jobs run on.
 
-use keyfall::{Client, ErrorKind, Router};
+use keyfall::embedded::Embedded;
+use keyfall::{Client, Durable, ErrorKind, Router};
+use rustix::process::Signal;
 
-use super::sentinels::Sentineled;
+use super::sentinels::{Sentineled, Terms};
+use super::stale::stale_sentinel;
+use crate::encrypted::Authority;
 use crate::runs::{eventually, recorder};
-use crate::site::{Site, ms};
+use crate::site::{HOUR, Site, ms};
 
 /// Schedules jobs until it is told to stop, and keeps those that were acknowledged.
 async fn schedule_some(client: &Client, app: &str, from: u64, count: u64) -> Vec<String> {
@@ -49,6 +53,15 @@ async fn what_is_wrong_with_sentinels_is_said_with_the_remedy() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
+    let of_sentinel = url.replace("+sentinel", "");
+    let first = of_sentinel.split(',').next().unwrap().to_owned();
+    let error = of(first).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidSetting, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("is a sentinel: write redis+sentinel://")
+    );
     // Those that do not answer are no hindrance, wherever they stand.
     let some_away = url.replace("//", "//127.0.0.1:1,");
     Client::connect(&some_away).await.unwrap();
@@ -87,5 +100,197 @@ async fn jobs_run_on_after_a_fail_over() {
     runs.assert_no_more();
     site.url = them.nodes[newest].server.url();
     site.reconnect().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn sentinels_may_want_a_password_of_their_own() {
+    let password = Some("of-sentinels");
+    let them = Sentineled::with(Terms {
+        password,
+        ..Terms::default()
+    })
+    .await;
+    for url in [them.url(), them.url() + "?sentinel_password=wrong"] {
+        let error = Client::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("see sentinel_user and sentinel_password"));
+        assert!(!text.contains("wrong,"), "{text}");
+    }
+    let url = them.url() + "?sentinel_password=of-sentinels";
+    let client = Client::connect(&url).await.unwrap();
+    let old = them.primary().await;
+    them.fail_over().await;
+    them.fails_over_from(old).await;
+    schedule_some(&client, "sentinel-password", 0, 5).await;
+}
+
+#[tokio::test]
+async fn sentinels_and_servers_may_speak_tls() {
+    let authority = Authority::new();
+    let identity = authority.signs("127.0.0.1");
+    let name = format!("keyfall-tls-{:016x}", rand::random::<u64>());
+    let files = std::env::temp_dir().join(name);
+    std::fs::create_dir(&files).unwrap();
+    for (name, text) in [
+        ("ca.pem", authority.pem()),
+        ("redis.pem", identity.chain),
+        ("redis.key", identity.key),
+    ] {
+        std::fs::write(files.join(name), text).unwrap();
+    }
+    let tls = Some(files.clone());
+    let mut them = Sentineled::with(Terms {
+        tls,
+        ..Terms::default()
+    })
+    .await;
+    let url = them.url().replace("redis+", "rediss+") + "?sentinel_tls=true";
+    let connect = |url: &str| {
+        Client::builder(url)
+            .ca_certificate(authority.pem())
+            .call_timeout(ms(20_000))
+    };
+    let client = connect(&url).connect().await.unwrap();
+    schedule_some(&client, "sentinel-tls", 0, 5).await;
+    let old = them.primary().await;
+    them.nodes[old].server.kill_server().await.unwrap();
+    schedule_some(&client, "sentinel-tls", 5, 5).await;
+
+    // What asks for TLS where there is none, and the other way round.
+    let plain = Sentineled::start().await;
+    for (url, part) in [
+        (url.replace("?sentinel_tls=true", ""), "TLS"),
+        (plain.url().replace("redis+", "rediss+"), "TLS"),
+    ] {
+        let error = connect(&url).connect().await.unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    std::fs::remove_dir_all(files).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_hangs_is_no_hindrance() {
+    let them = Sentineled::start().await;
+    them.signal_sentinel(0, Signal::STOP);
+    let client = Client::connect(&them.url()).await.unwrap();
+    schedule_some(&client, "sentinel-hangs", 0, 5).await;
+    let old = them.primary().await;
+    them.fail_over().await;
+    them.fails_over_from(old).await;
+    schedule_some(&client, "sentinel-hangs", 5, 5).await;
+    // Now it knows what was, until the others have told it.
+    them.signal_sentinel(0, Signal::CONT);
+    let other = Client::connect(&them.url()).await.unwrap();
+    schedule_some(&other, "sentinel-hangs", 10, 5).await;
+    let stats = client.stats("sentinel-hangs:it:job").await.unwrap();
+    assert!(stats.pending >= 10, "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_was_cut_off_and_names_the_old_primary_is_not_believed() {
+    let them = Sentineled::start().await;
+    let old = them.primary().await;
+    let stale = stale_sentinel(them.nodes[old].port).await;
+    let url = them.url().replace("//", &format!("//{stale},"));
+    let early = Client::connect(&url).await.unwrap();
+    them.fail_over().await;
+    let new = them.fails_over_from(old).await;
+    let late = Client::connect(&url).await.unwrap();
+    for (client, from) in [(&early, 0), (&late, 10)] {
+        schedule_some(client, "sentinel-stale", from, 10).await;
+    }
+    let there = Client::connect(&them.nodes[new].server.url())
+        .await
+        .unwrap();
+    let stats = there.stats("sentinel-stale:it:job").await.unwrap();
+    assert_eq!(stats.pending, 20);
+    // Alone, it is all there is to believe.
+    let alone = format!("redis+sentinel://{stale}/main");
+    let told = Client::builder(&alone)
+        .call_timeout(ms(1000))
+        .connect()
+        .await;
+    let is_old = |error: keyfall::Error| error.to_string().contains("is a replica still");
+    assert!(told.map_or_else(is_old, |_| true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_all_replicas_have_survives_a_fail_over_that_was_asked_for() {
+    let them = Sentineled::start().await;
+    let client = Client::connect(&them.url()).await.unwrap();
+    let wanted = Durable::replicas(2).within(ms(300));
+    let old = them.primary().await;
+    let (mut met, mut id) = (Vec::new(), 0);
+    let mut schedule = async |met: &mut Vec<String>| {
+        id += 1;
+        let key = format!("sentinel-graceful:it:job:{id}");
+        let call = client.schedule(&key, "").after(HOUR).durable(wanted);
+        if let Ok(scheduled) = call.await
+            && scheduled.reached.unwrap().is_met
+        {
+            met.push(key);
+        }
+    };
+    for _ in 0..20 {
+        schedule(&mut met).await;
+    }
+    assert!(!met.is_empty(), "both replicas are there");
+    // The old primary takes writes until it is told that it is none any more.
+    them.fail_over().await;
+    while them.primary().await == old {
+        schedule(&mut met).await;
+    }
+    let before = met.len();
+    eventually("both replicas follow the new one", async || {
+        schedule(&mut met).await;
+        (met.len() > before).then_some(())
+    })
+    .await;
+    let new = them.primary().await;
+    let there = Client::connect(&them.nodes[new].server.url())
+        .await
+        .unwrap();
+    for key in met {
+        assert!(there.get(&key).await.unwrap().is_some(), "{key} is lost");
+    }
+}
+
+#[tokio::test]
+async fn the_shipped_settings_are_those_of_a_primary_that_fails_over() {
+    let file = |name: &str| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/ops/sentinel/");
+        format!("{folder}{name}")
+    };
+    let port = super::nodes::free_port().to_string();
+    let primary = Embedded::options()
+        .args(["--include", &file("primary.conf")])
+        .args(["--bind", "127.0.0.1", "--port", &port]);
+    let primary = primary.start().await.unwrap();
+    let refused = Client::connect(&primary.url()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+    let replica = Embedded::options()
+        .args(["--include", &file("replica.conf")])
+        .args(["--replicaof", "127.0.0.1", &port]);
+    let _replica = replica.start().await.unwrap();
+    eventually("a replica is near", async || {
+        Client::connect(&primary.url()).await.ok()
+    })
+    .await;
+    let site = Site::at(&primary.url(), "shipped").await;
+    let call = site.client.schedule(site.key(1), "").after(HOUR);
+    call.durable(1).await.unwrap();
+
+    // As it stands there, but for the place of the primary.
+    let text = std::fs::read_to_string(file("sentinel.conf")).unwrap();
+    let seat = super::nodes::free_port();
+    let text = text.replace("port 26379", &format!("port {seat}"));
+    let text = text.replace("127.0.0.1 6379 2", &format!("127.0.0.1 {port} 1"));
+    let sentinel = super::sentinels::Lone::start(&text);
+    let url = format!("redis+sentinel://127.0.0.1:{seat}/main");
+    let client = eventually("a sentinel", async || Client::connect(&url).await.ok()).await;
+    client.cancel(site.key(1)).await.unwrap();
+    drop(sentinel);
     site.assert_balanced().await;
 }

@@ -1,7 +1,10 @@
 //! A primary, its replicas, and sentinels that watch them: real processes.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::nodes::{Node, free_port};
 use crate::runs::eventually;
@@ -12,7 +15,20 @@ const NAME: &str = "main";
 
 struct Sentinel {
     child: Child,
+    /// Where this test looks in.
     port: u16,
+    /// Where clients ask: the same, or that for TLS.
+    seat: u16,
+    password: Option<&'static str>,
+}
+
+/// What is asked of whoever connects.
+#[derive(Default, Clone)]
+pub(super) struct Terms {
+    /// The password of the sentinels.
+    pub(super) password: Option<&'static str>,
+    /// TLS, by the files `ca.pem`, `redis.pem` and `redis.key` in this folder.
+    pub(super) tls: Option<PathBuf>,
 }
 
 /// One primary, two replicas, three sentinels.
@@ -22,43 +38,133 @@ pub(super) struct Sentineled {
     files: PathBuf,
 }
 
+impl Terms {
+    /// What a server is told of TLS, by name and value; and the port of it.
+    fn tls(&self) -> Option<(u16, Vec<[String; 2]>)> {
+        let folder = self.tls.as_ref()?;
+        let file = |name: &str| folder.join(name).display().to_string();
+        let port = free_port();
+        let told = [
+            ("tls-port", port.to_string()),
+            ("tls-replication", "yes".into()),
+            ("tls-auth-clients", "no".into()),
+            ("tls-ca-cert-file", file("ca.pem")),
+            ("tls-cert-file", file("redis.pem")),
+            ("tls-key-file", file("redis.key")),
+        ];
+        Some((port, told.map(|(name, value)| [name.into(), value]).into()))
+    }
+
+    async fn node(&self, primary: Option<u16>) -> Node {
+        let Some((port, told)) = self.tls() else {
+            return Node::start(primary).await;
+        };
+        let args: Vec<String> = told
+            .into_iter()
+            .flat_map(|[name, value]| [format!("--{name}"), value])
+            .collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let node = Node::with(primary, &args).await;
+        Node { port, ..node }
+    }
+}
+
+/// A sentinel with this configuration.
+fn process(path: &Path) -> Child {
+    let binary = std::env::var("KEYFALL_REDIS_BIN").unwrap_or("redis-server".to_owned());
+    let mut sentinel = Command::new(binary);
+    sentinel.arg(path).arg("--sentinel").stdout(Stdio::null());
+    sentinel.spawn().unwrap()
+}
+
+/// A sentinel that knows no other.
+pub(super) struct Lone {
+    child: Child,
+    path: PathBuf,
+}
+
+impl Lone {
+    pub(super) fn start(config: &str) -> Self {
+        let name = format!("keyfall-sentinel-{:016x}.conf", rand::random::<u64>());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, config).unwrap();
+        let child = process(&path);
+        Lone { child, path }
+    }
+}
+
+impl Drop for Lone {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 impl Sentinel {
-    fn start(files: &std::path::Path, primary: u16) -> Self {
+    fn start(files: &Path, primary: u16, terms: &Terms) -> Self {
         let port = free_port();
         let path = files.join(format!("sentinel-{port}.conf"));
-        let config = format!(
+        let mut config = format!(
             "port {port}\nbind 127.0.0.1\n\
              sentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
              sentinel down-after-milliseconds {NAME} 1000\n\
              sentinel failover-timeout {NAME} 5000\n"
         );
+        if let Some(password) = terms.password {
+            config += &format!("requirepass {password}\nsentinel sentinel-pass {password}\n");
+        }
+        let mut seat = port;
+        if let Some((tls, told)) = terms.tls() {
+            seat = tls;
+            for [name, value] in told {
+                config += &format!("{name} {value}\n");
+            }
+        }
         std::fs::write(&path, config).unwrap();
-        let binary = std::env::var("KEYFALL_REDIS_BIN").unwrap_or("redis-server".to_owned());
-        let child = Command::new(binary)
-            .arg(&path)
-            .arg("--sentinel")
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Sentinel { child, port }
+        Sentinel {
+            child: process(&path),
+            port,
+            seat,
+            password: terms.password,
+        }
+    }
+
+    fn url(&self) -> String {
+        let user = self.password.map(|password| format!(":{password}@"));
+        format!(
+            "redis://{}127.0.0.1:{}",
+            user.unwrap_or_default(),
+            self.port
+        )
+    }
+
+    async fn knows(&self) -> Option<HashMap<String, String>> {
+        let client = redis::Client::open(self.url()).unwrap();
+        let mut redis = client.get_multiplexed_async_connection().await.ok()?;
+        Some(command(&mut redis, &["SENTINEL", "MASTER", NAME]).await)
     }
 }
 
 impl Sentineled {
     pub(super) async fn start() -> Self {
+        Sentineled::with(Terms::default()).await
+    }
+
+    pub(super) async fn with(terms: Terms) -> Self {
         let files = std::env::temp_dir().join(format!("keyfall-{:016x}", rand::random::<u64>()));
         std::fs::create_dir(&files).unwrap();
-        let primary = Node::start(None).await;
+        let primary = terms.node(None).await;
         let port = primary.port;
         let nodes = vec![
             primary,
-            Node::start(Some(port)).await,
-            Node::start(Some(port)).await,
+            terms.node(Some(port)).await,
+            terms.node(Some(port)).await,
         ];
-        let sentinels = (0..3).map(|_| Sentinel::start(&files, port)).collect();
+        let sentinels = (0..3).map(|_| Sentinel::start(&files, port, &terms));
         let it = Sentineled {
             nodes,
-            sentinels,
+            sentinels: sentinels.collect(),
             files,
         };
         it.are_agreed(port).await;
@@ -81,14 +187,25 @@ impl Sentineled {
         }
     }
 
-    /// Where clients find the primary.
-    pub(super) fn url(&self) -> String {
+    /// The sentinels, as a URL has them.
+    pub(super) fn seats(&self) -> String {
         let places = self.sentinels.iter();
-        let places: Vec<String> = places.map(|it| format!("127.0.0.1:{}", it.port)).collect();
-        format!("redis+sentinel://{}/{NAME}", places.join(","))
+        let places: Vec<String> = places.map(|it| format!("127.0.0.1:{}", it.seat)).collect();
+        places.join(",")
     }
 
-    /// The place in `nodes` of what most sentinels take for the primary.
+    /// Where clients find the primary.
+    pub(super) fn url(&self) -> String {
+        format!("redis+sentinel://{}/{NAME}", self.seats())
+    }
+
+    /// Sends one of the sentinels a signal, such as one that stops it.
+    pub(super) fn signal_sentinel(&self, place: usize, signal: Signal) {
+        let pid = self.sentinels[place].child.id().try_into().unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// The place in `nodes` of what most sentinels that answer take for the primary.
     pub(super) async fn primary(&self) -> usize {
         let mut ports = Vec::new();
         for sentinel in &self.sentinels {
@@ -114,21 +231,13 @@ impl Sentineled {
     /// Asks for a fail-over though nothing is wrong.
     pub(super) async fn fail_over(&self) {
         eventually("a fail-over is begun", async || {
-            let url = format!("redis://127.0.0.1:{}", self.sentinels[0].port);
-            let mut sentinel = connect(&url).await;
+            // Not the first: some tests stop it.
+            let mut sentinel = connect(&self.sentinels[2].url()).await;
             let mut cmd = redis::cmd("SENTINEL");
             cmd.arg("FAILOVER").arg(NAME);
             cmd.query_async::<()>(&mut sentinel).await.ok()
         })
         .await;
-    }
-}
-
-impl Sentinel {
-    async fn knows(&self) -> Option<std::collections::HashMap<String, String>> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap();
-        let mut redis = client.get_multiplexed_async_connection().await.ok()?;
-        Some(command(&mut redis, &["SENTINEL", "MASTER", NAME]).await)
     }
 }
 
