@@ -221,13 +221,28 @@ impl History {
                 } => {
                     let is_it = |run: &Run| run.attempt == *attempt && run.settled.is_none();
                     // What was buried or given back without a run has none.
-                    if let Some(run) = self.last_run(key, &runs, is_it) {
+                    if let Some(run) = self.first_ended(key, &runs, is_it) {
                         run.settled = Some(*taken);
                     }
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Of several runs, which have the same number where a claim was forgotten, the one that
+    /// ended first.
+    fn first_ended(
+        &mut self,
+        key: &str,
+        runs: &HashMap<String, Vec<usize>>,
+        is_it: impl Fn(&Run) -> bool,
+    ) -> Option<&mut Run> {
+        let story = self.stories.get_mut(key)?;
+        let places = runs.get(key)?.iter();
+        let those = places.filter(|place| is_it(&story.runs[**place]));
+        let place = those.min_by_key(|place| story.runs[**place].ended)?;
+        story.runs.get_mut(*place)
     }
 
     fn last_run(

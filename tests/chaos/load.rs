@@ -89,10 +89,10 @@ async fn produce(terms: Terms) {
         versions: AtomicU64::new(terms.number << 32),
     });
     let stories = TaskTracker::new();
-    let redis = redis::Client::open(&*terms.url).expect("the client could connect to it");
-    let sundry = terms
-        .sundry
-        .then(|| tokio::spawn(sundry::run(producer.clone(), redis)));
+    let sundry = terms.sundry.then(|| {
+        let redis = redis::Client::open(&*terms.url).expect("the client could connect to it");
+        tokio::spawn(sundry::run(producer.clone(), redis))
+    });
     let told_to_stop = process::told_to_stop();
     tokio::pin!(told_to_stop);
     let mut ticks = interval(TICK);

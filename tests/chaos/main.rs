@@ -18,6 +18,7 @@
 //! | [`agreed`] | whether adopted keys and the ledgers agree |
 //! | [`checker`], [`story`] | what must hold of all of it, and of each key |
 //! | [`adopted`] | what must hold of each adopted key |
+//! | [`sentinels`] | two replicas of Redis, and who chooses the next primary |
 //! | [`proxy`] | the network between Redis and everybody else |
 //! | [`clock`] | a wall clock that can be set |
 //! | [`aof`], [`resp`], [`leases`] | what the log of Redis shows of its leases |
@@ -47,6 +48,7 @@ mod proxy;
 mod report;
 mod resp;
 mod scenarios;
+mod sentinels;
 mod service;
 mod settled;
 mod stage;

@@ -39,11 +39,14 @@ pub(crate) struct Weather {
     pub(crate) delay: Duration,
     /// What happens, and how much time there is between two of it at the least.
     pub(crate) ill: Option<(Ill, Duration)>,
+    /// Nothing passes, and nobody is told.
+    pub(crate) cut: bool,
 }
 
 /// Forwards connections to a server.
 pub(crate) struct Proxy {
     pub(crate) url: String,
+    pub(crate) port: u16,
     state: Arc<Mutex<State>>,
 }
 
@@ -62,7 +65,8 @@ struct State {
 impl Proxy {
     pub(crate) async fn to(socket: PathBuf, journals: &Path) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let url = format!("redis://{}", listener.local_addr()?);
+        let place = listener.local_addr()?;
+        let url = format!("redis://{place}");
         let state = Arc::new(Mutex::new(State {
             weather: Weather::default(),
             journal: Journal::open(journals, "network"),
@@ -83,7 +87,11 @@ impl Proxy {
                 }
             }
         });
-        Ok(Proxy { url, state })
+        Ok(Proxy {
+            url,
+            port: place.port(),
+            state,
+        })
     }
 
     pub(crate) fn set(&self, weather: Weather) {
@@ -177,6 +185,7 @@ impl Connection {
                     if read? == 0 {
                         return Ok(());
                     }
+                    held_up(state).await?;
                     let mut rest = &asked[..];
                     loop {
                         let before = rest;
@@ -198,6 +207,7 @@ impl Connection {
                     if read? == 0 {
                         return Ok(());
                     }
+                    held_up(state).await?;
                     let delay = state.lock().expect("no panic while held").weather.delay;
                     delayed.push_back((Instant::now() + delay, std::mem::take(&mut replies)));
                 }
@@ -233,6 +243,18 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// If it is cut, waits until it is not; then the connection is no good any more.
+async fn held_up(state: &Mutex<State>) -> std::io::Result<()> {
+    let is_cut = || state.lock().expect("no panic while held").weather.cut;
+    if !is_cut() {
+        return Ok(());
+    }
+    while is_cut() {
+        sleep(Duration::from_millis(50)).await;
+    }
+    Err(std::io::ErrorKind::ConnectionReset.into())
 }
 
 /// Waits until Redis has said something.

@@ -21,6 +21,7 @@ use crate::journal::{Journal, What, now};
 use crate::order::Plan;
 use crate::process::Process;
 use crate::proxy::Proxy;
+use crate::sentinels::Sentinels;
 use crate::target::{Target, Ways};
 use crate::{agreed, aof, consumer, daemons, kept, load, plain, witness, worker};
 
@@ -48,8 +49,11 @@ pub(crate) struct Setting {
     pub(crate) redis: Vec<&'static str>,
     /// How many of 10,000 jobs have these plans.
     pub(crate) special: Vec<(Plan, u32)>,
-    /// Whether there is a network between Redis and everybody else, and every script is called.
+    /// Whether there is a network between Redis and everybody else, and every script is called;
+    /// around each server, if there are several.
     pub(crate) network: bool,
+    /// Whether Redis has replicas, and sentinels that watch it. Nobody sets plain keys then.
+    pub(crate) sentinels: bool,
     /// Whose wall clock can be set.
     pub(crate) clock: Option<Whose>,
     /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
@@ -64,7 +68,9 @@ pub(crate) enum Whose {
 
 /// The processes of a trial.
 pub(crate) struct Stage {
+    /// The primary, where there are several.
     pub(crate) server: Embedded,
+    sentinels: Option<Sentinels>,
     /// Or consumers.
     pub(crate) workers: Vec<Slot>,
     /// How jobs reach consumers, and the daemons that live.
@@ -105,17 +111,33 @@ impl Stage {
             Some(whose) => Some((whose, FakeClock::new(&dir)?)),
             None => None,
         };
-        let mut options = Embedded::options();
-        if let Some((Whose::Redis, clock)) = &clock {
-            options = options.binary(clock.redis_server()?);
-        }
-        let options = options
-            // The history of a log that is rewritten is gone, and is evidence.
-            .args(["--auto-aof-rewrite-percentage", "0"])
-            .args(setting.redis);
-        let server = options.start().await.map_err(|error| error.to_string())?;
+        let binary = match &clock {
+            Some((Whose::Redis, clock)) => Some(clock.redis_server()?),
+            _ => None,
+        };
+        let options = || {
+            let options = Embedded::options()
+                // The history of a log that is rewritten is gone, and is evidence.
+                .args(["--auto-aof-rewrite-percentage", "0"])
+                .args(setting.redis.clone());
+            match &binary {
+                Some(binary) => options.binary(binary),
+                None => options,
+            }
+        };
+        let (server, sentinels) = match setting.sentinels {
+            true => {
+                let started = Sentinels::start(options, setting.network, &dir).await;
+                let (server, sentinels) = started?;
+                (server, Some(sentinels))
+            }
+            false => {
+                let started = options().start().await;
+                (started.map_err(|error| error.to_string())?, None)
+            }
+        };
         let socket = socket_of(&server);
-        let network = match setting.network {
+        let network = match setting.network && sentinels.is_none() {
             true => Some(
                 Proxy::to(socket, &dir)
                     .await
@@ -144,9 +166,12 @@ impl Stage {
             outlet,
             random: StdRng::seed_from_u64(seed),
             span,
-            url: network
-                .as_ref()
-                .map_or_else(|| server.url(), |proxy| proxy.url.clone()),
+            url: match (&network, &sentinels) {
+                (Some(proxy), _) => proxy.url.clone(),
+                (_, Some(sentinels)) => sentinels.url(),
+                _ => server.url(),
+            },
+            sentinels,
             network,
             clock,
             server,
@@ -213,6 +238,9 @@ impl Stage {
             };
             let producer = Process::start("producer", &terms.name, &terms, &self.dir, &[]);
             self.producers.push(producer);
+        }
+        if self.sentinels.is_some() {
+            return;
         }
         let terms = plain::Terms {
             name: "plain".into(),
@@ -435,10 +463,30 @@ impl Stage {
     }
 
     pub(crate) fn signal_server(&self, signal: Signal) {
-        let pid = self.server.pid().and_then(|pid| pid.try_into().ok());
-        let pid = pid.and_then(Pid::from_raw).expect("the server runs");
-        // Fails only if it has ended.
-        let _ = kill_process(pid, signal);
+        signal_to(&self.server, signal);
+    }
+
+    /// The sentinels that the setting asked for.
+    pub(crate) fn sentinels(&mut self) -> Result<&mut Sentinels, &'static str> {
+        self.sentinels.as_mut().ok_or("there are no sentinels")
+    }
+
+    /// Waits until another server is the primary. Returns the port of the old one.
+    pub(crate) async fn follow(&mut self) -> Result<u16, String> {
+        let sentinels = self.sentinels.as_mut().ok_or("there are no sentinels")?;
+        sentinels.follow(&mut self.server).await
+    }
+
+    /// Sends the server that was the primary a signal.
+    pub(crate) fn signal_other(&mut self, port: u16, signal: Signal) -> Result<(), &'static str> {
+        signal_to(self.sentinels()?.other(port), signal);
+        Ok(())
+    }
+
+    /// Has the server that was the primary follow the new one.
+    pub(crate) async fn rejoin(&self, port: u16) -> Result<(), String> {
+        let sentinels = self.sentinels.as_ref().ok_or("there are no sentinels")?;
+        sentinels.rejoin(port, &self.server).await
     }
 
     /// The network that the setting asked for.
@@ -492,7 +540,14 @@ impl Stage {
     }
 }
 
-fn socket_of(server: &Embedded) -> PathBuf {
+fn signal_to(server: &Embedded, signal: Signal) {
+    let pid = server.pid().and_then(|pid| pid.try_into().ok());
+    let pid = pid.and_then(Pid::from_raw).expect("the server runs");
+    // Fails only if it has ended.
+    let _ = kill_process(pid, signal);
+}
+
+pub(crate) fn socket_of(server: &Embedded) -> PathBuf {
     server.url().trim_start_matches("redis+unix://").into()
 }
 

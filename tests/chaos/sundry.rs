@@ -1,5 +1,5 @@
 //! The calls that a service seldom makes, so that faults meet every script: dead letters,
-//! lists, audits, pauses, backups.
+//! lists, audits, pauses, backups, durable calls.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -50,6 +50,8 @@ pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
         loop {
             let job = KeptJob::pending(format!("{IDLE}:2"), SystemTime::now() + FAR, "");
             let _ = producer.client.restore(job).await;
+            let cancel = producer.client.cancel(format!("{IDLE}:3"));
+            let _ = cancel.durable(0).await;
             sleep(PAUSE).await;
         }
     };

@@ -6,12 +6,14 @@
 //! | [`handlers`] | what handlers do to their worker |
 //! | [`daemons`] | daemons, those who have the jobs, and what is in between: killed |
 //! | [`restarts`] | a Redis that is killed or shut down, and what its disk keeps |
+//! | [`failovers`] | a primary that sentinels replace by another one |
 //! | [`network`] | what is between Redis and everybody else |
 //! | [`clocks`] | wall clocks that jump |
 //! | [`hindrances`] | a Redis that is there and does not do what it should |
 
 mod clocks;
 mod daemons;
+mod failovers;
 mod handlers;
 mod hindrances;
 mod network;
@@ -69,6 +71,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         handlers::all(),
         daemons::all(),
         restarts::all(),
+        failovers::all(),
         hindrances::all(),
         network::all(),
         clocks::all(),

@@ -29,6 +29,7 @@ macro_rules! scenarios {
             faults: |stage| Box::pin(suffer(stage, Weather {
                 delay: Duration::from_millis($delay),
                 ill: $ill,
+                cut: false,
             })),
             punctual: Punctual::Afterwards,
         }),*]

@@ -12,7 +12,7 @@ use crate::stage::{Setting, Stage};
 
 /// Holds the time of the latest write that is known to have come after all that was answered
 /// before it: a data set that has gone back says by it to when.
-const MARK: &str = "chaos-mark";
+pub(super) const MARK: &str = "chaos-mark";
 
 /// About half a second of writes.
 const MOST_CUT: u64 = 300_000;
@@ -100,7 +100,7 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
 }
 
 /// Writes the mark all the time, until it is aborted or Redis is gone.
-async fn mark(stage: &Stage) -> Result<tokio::task::JoinHandle<()>> {
+pub(super) async fn mark(stage: &Stage) -> Result<tokio::task::JoinHandle<()>> {
     let mut redis = stage.redis().await?;
     Ok(tokio::spawn(async move {
         let mut ticks = interval(Duration::from_millis(5));

@@ -1,0 +1,279 @@
+//! Two replicas of a primary, and three sentinels that watch it: real processes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use keyfall::embedded::{Embedded, Options};
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, ToRedisArgs};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::proxy::{Proxy, Weather};
+use crate::stage::socket_of;
+
+/// What the sentinels call the primary.
+const NAME: &str = "chaos";
+
+/// For how long a primary is silent before it counts as gone.
+const DOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// How long anything may take here.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What is there beside the primary.
+pub(crate) struct Sentinels {
+    /// The port of the primary, and the others with theirs, as everybody else knows them.
+    primary: u16,
+    others: Vec<(u16, Embedded)>,
+    /// The networks around each of them, by their ports, if there are any.
+    networks: HashMap<u16, Proxy>,
+    sentinels: Vec<Sentinel>,
+}
+
+struct Sentinel {
+    port: u16,
+    child: Child,
+}
+
+impl Sentinels {
+    /// Starts all of them. Returns the primary.
+    pub(crate) async fn start(
+        options: impl Fn() -> Options,
+        has_networks: bool,
+        dir: &Path,
+    ) -> Result<(Embedded, Self), String> {
+        let mut networks = HashMap::new();
+        let mut servers = Vec::new();
+        for _ in 0..3 {
+            let mut port = free_port()?;
+            let server = node(options(), port).await?;
+            if has_networks {
+                let proxy = Proxy::to(socket_of(&server), dir).await;
+                let proxy = proxy.map_err(|error| error.to_string())?;
+                port = proxy.port;
+                networks.insert(port, proxy);
+            }
+            servers.push((port, server));
+        }
+        let (primary, server) = servers.remove(0);
+        for (port, other) in &servers {
+            follow_from_now_on(other, *port, primary)
+                .await
+                .map_err(|error| error.to_string())?;
+        }
+        let sentinels: Result<_, String> = (0..3).map(|_| Sentinel::start(dir, primary)).collect();
+        let it = Sentinels {
+            primary,
+            others: servers,
+            networks,
+            sentinels: sentinels?,
+        };
+        it.until("the sentinels know each other", async || {
+            for sentinel in &it.sentinels {
+                let told = sentinel.ask::<Vec<String>>(&["SENTINEL", "MASTER", NAME]);
+                let told = told.await.ok()?.join(" ");
+                let all = ["num-slaves 2", "num-other-sentinels 2", "flags master"];
+                all.iter().all(|part| told.contains(part)).then_some(())?;
+            }
+            Some(())
+        })
+        .await?;
+        it.are_followed(&server).await?;
+        Ok((server, it))
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let places = self.sentinels.iter();
+        let places: Vec<String> = places.map(|it| format!("127.0.0.1:{}", it.port)).collect();
+        format!("redis+sentinel://{}/{NAME}", places.join(","))
+    }
+
+    /// Asks for a fail-over though nothing is wrong.
+    pub(crate) async fn fail_over(&self) -> Result<(), String> {
+        self.until("a fail-over is begun", async || {
+            let asked = self.sentinels[0].ask::<()>(&["SENTINEL", "FAILOVER", NAME]);
+            asked.await.ok()
+        })
+        .await
+    }
+
+    /// Stops one of them, or lets it go on.
+    pub(crate) fn signal_one(&self, signal: Signal) {
+        // Fails only if it has ended.
+        let _ = kill_process(Pid::from_child(&self.sentinels[0].child), signal);
+    }
+
+    /// Cuts the primary off from everybody else.
+    pub(crate) fn cut_off(&self) {
+        self.cut(self.primary, true);
+    }
+
+    /// Nobody is cut off any more.
+    pub(crate) fn join(&self) {
+        self.networks.keys().for_each(|port| self.cut(*port, false));
+    }
+
+    fn cut(&self, port: u16, cut: bool) {
+        if let Some(network) = self.networks.get(&port) {
+            network.set(Weather {
+                cut,
+                ..Weather::default()
+            });
+        }
+    }
+
+    /// Waits until another one is the primary, which takes the place of `server`. Returns the port
+    /// of the old one.
+    pub(crate) async fn follow(&mut self, server: &mut Embedded) -> Result<u16, String> {
+        let new = self
+            .until("there is another primary", async || {
+                let port = self.named().await.filter(|port| *port != self.primary)?;
+                let place = self.others.iter().position(|(known, _)| *known == port)?;
+                let role: Vec<redis::Value> = ask(port, &["ROLE"]).await.ok()?;
+                let role: String = redis::from_redis_value(role.into_iter().next()?).ok()?;
+                (role == "master").then_some(place)
+            })
+            .await?;
+        let old = self.primary;
+        std::mem::swap(&mut self.others[new].1, server);
+        self.primary = std::mem::replace(&mut self.others[new].0, old);
+        Ok(old)
+    }
+
+    /// The one that was the primary before, by its port.
+    pub(crate) fn other(&mut self, port: u16) -> &mut Embedded {
+        let other = self.others.iter_mut().find(|(known, _)| *known == port);
+        &mut other.expect("it was the primary").1
+    }
+
+    /// Makes a server a replica, as an operator would, and waits until both are.
+    pub(crate) async fn rejoin(&self, port: u16, server: &Embedded) -> Result<(), String> {
+        let primary = self.primary.to_string();
+        self.until("it is told whom to follow", async || {
+            let follow = ["REPLICAOF", "127.0.0.1", &primary];
+            ask::<()>(port, &follow).await.ok()
+        })
+        .await?;
+        self.are_followed(server).await
+    }
+
+    /// Waits until both others follow the primary.
+    async fn are_followed(&self, server: &Embedded) -> Result<(), String> {
+        let client = redis::Client::open(server.url()).map_err(|error| error.to_string())?;
+        self.until("both replicas follow", async || {
+            let mut redis = client.get_multiplexed_async_connection().await.ok()?;
+            let mut info = redis::cmd("INFO");
+            let told: String = info.arg("replication").query_async(&mut redis).await.ok()?;
+            (told.matches("state=online").count() == self.others.len()).then_some(())
+        })
+        .await
+    }
+
+    /// The port that most of them name.
+    async fn named(&self) -> Option<u16> {
+        let mut named: Vec<u16> = Vec::new();
+        for sentinel in &self.sentinels {
+            let ask = sentinel.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]);
+            named.extend(ask.await.map(|(_, port)| port));
+        }
+        let votes = |port: &u16| named.iter().filter(|named| *named == port).count();
+        named.iter().copied().find(|port| votes(port) >= 2)
+    }
+
+    async fn until<T>(
+        &self,
+        what: &str,
+        mut probe: impl AsyncFnMut() -> Option<T>,
+    ) -> Result<T, String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = probe().await {
+                return Ok(found);
+            }
+            if Instant::now() > deadline {
+                return Err(format!("never: {what}"));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Sentinel {
+    fn start(dir: &Path, primary: u16) -> Result<Self, String> {
+        let port = free_port()?;
+        let path = dir.join(format!("sentinel-{port}.conf"));
+        let down = DOWN_AFTER.as_millis();
+        let config = format!(
+            "port {port}\nbind 127.0.0.1\n\
+             sentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
+             sentinel down-after-milliseconds {NAME} {down}\n\
+             sentinel failover-timeout {NAME} 5000\n"
+        );
+        let failed = |error: std::io::Error| format!("a sentinel: {error}");
+        std::fs::write(&path, config).map_err(failed)?;
+        let log = File::create(dir.join(format!("sentinel-{port}.log"))).map_err(failed)?;
+        let binary = std::env::var("KEYFALL_REDIS_BIN").unwrap_or("redis-server".to_owned());
+        let child = Command::new(binary)
+            .arg(&path)
+            .arg("--sentinel")
+            .stdin(Stdio::null())
+            .stdout(log)
+            .spawn()
+            .map_err(failed)?;
+        Ok(Sentinel { port, child })
+    }
+
+    async fn ask<T: FromRedisValue>(&self, args: &[impl ToRedisArgs]) -> redis::RedisResult<T> {
+        ask(self.port, args).await
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn ask<T: FromRedisValue>(port: u16, args: &[impl ToRedisArgs]) -> redis::RedisResult<T> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
+    let connect = client.get_multiplexed_async_connection();
+    // One that is stopped says nothing.
+    let connected = timeout(Duration::from_millis(500), connect).await;
+    let mut redis: MultiplexedConnection =
+        connected.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    redis::Cmd::new().arg(args).query_async(&mut redis).await
+}
+
+async fn node(options: Options, port: u16) -> Result<Embedded, String> {
+    let options = options
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--repl-diskless-sync-delay", "0"]);
+    options.start().await.map_err(|error| error.to_string())
+}
+
+/// Makes a server, which others know by this port, a replica.
+async fn follow_from_now_on(server: &Embedded, port: u16, primary: u16) -> redis::RedisResult<()> {
+    let client = redis::Client::open(server.url())?;
+    let mut redis = client.get_multiplexed_async_connection().await?;
+    for (name, value) in [("ip", "127.0.0.1".to_owned()), ("port", port.to_string())] {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET")
+            .arg(format!("replica-announce-{name}"))
+            .arg(value);
+        let () = set.query_async(&mut redis).await?;
+    }
+    let mut follow = redis::cmd("REPLICAOF");
+    follow.arg("127.0.0.1").arg(primary);
+    follow.query_async(&mut redis).await
+}
+
+fn free_port() -> Result<u16, String> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    Ok(free.map_err(|error| error.to_string())?.port())
+}
