@@ -136,8 +136,10 @@ impl Ledger {
         let mut fields = lease.split(' ');
         let token = fields.next()?.to_owned();
         let fence: u64 = fields.nth(1)?.parse().ok()?;
+        let is_marked = fields.nth(1) == Some("cancelled");
         let held = self.leases.get(id);
-        if held.is_some_and(|held| held.token == token) {
+        // What was given before a replica had the whole data set is not in its log.
+        if held.is_some_and(|held| held.token == token) || is_marked {
             return None;
         }
         let fault = match (held, now) {

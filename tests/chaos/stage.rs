@@ -264,6 +264,9 @@ impl Stage {
     pub(crate) async fn stop_working(&mut self) -> Vec<String> {
         let workers = self.workers.iter_mut();
         let mut wrong = stop_all(workers.filter_map(|slot| slot.process.take())).await;
+        if let Some(sentinels) = &self.sentinels {
+            wrong.extend(sentinels.is_it_still().await.err());
+        }
         if let Some(witness) = self.witness.take() {
             witness.abort();
         }
