@@ -18,7 +18,7 @@ const OF_IDS: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 const OF_SLOTS: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// The slots of a cluster.
-const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// How far the slot of a ledger may be from where it is best. With [`MAX_SHARDS`] they are twice
 /// as far apart; and the name that fits is found after some 250 tries.
@@ -60,11 +60,11 @@ pub(crate) fn subject(kind: &Kind, shard: u16) -> String {
         return first;
     }
     // The bits in reverse, as a fraction of all slots: 1/2, 1/4, 3/4, 1/8 …
-    let best = slot_of(&first) + shard.reverse_bits() / (u16::MAX / SLOTS + 1);
+    let best = slot_of(first.as_bytes()) + shard.reverse_bits() / (u16::MAX / SLOTS + 1);
     let mut names = (0_u32..).map(|salt| format!("{kind}/{shard}.{salt}"));
     names
         .find(|name| {
-            let apart = (slot_of(name) + SLOTS - best % SLOTS) % SLOTS;
+            let apart = (slot_of(name.as_bytes()) + SLOTS - best % SLOTS) % SLOTS;
             apart.min(SLOTS - apart) <= TOLERANCE
         })
         .expect("one of many names fits")
@@ -79,8 +79,8 @@ pub(crate) fn of_subject(subject: &str) -> Option<(&str, u16)> {
 }
 
 /// The slot of a key that has this hash tag.
-fn slot_of(tag: &str) -> u16 {
-    OF_SLOTS.checksum(tag.as_bytes()) % SLOTS
+pub(crate) fn slot_of(tag: &[u8]) -> u16 {
+    OF_SLOTS.checksum(tag) % SLOTS
 }
 
 /// How many ledgers a kind has. Written as `shards`, `shards epoch`, or `shards epoch from`.
@@ -229,7 +229,7 @@ mod tests {
             let kind = Kind::parse(kind).unwrap();
             for shards in [2_u16, 3, 4, 6, 8, 32, 256] {
                 let mut slots: Vec<u16> = (0..shards)
-                    .map(|shard| slot_of(&subject(&kind, shard)))
+                    .map(|shard| slot_of(subject(&kind, shard).as_bytes()))
                     .collect();
                 slots.sort_unstable();
                 slots.push(slots[0] + SLOTS);
@@ -252,8 +252,8 @@ mod tests {
     #[test]
     fn slots_are_those_of_redis() {
         // By CLUSTER KEYSLOT.
-        assert_eq!(slot_of("123456789"), 12_739);
-        assert_eq!(slot_of("foo"), 12_182);
+        assert_eq!(slot_of(b"123456789"), 12_739);
+        assert_eq!(slot_of(b"foo"), 12_182);
     }
 
     #[test]

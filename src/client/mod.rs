@@ -166,8 +166,10 @@ impl Client {
     /// `redis+unix:///path/redis.sock?db=0`, or
     /// `redis+sentinel://[user:password@]host:port,host:port/master/database` for a primary that
     /// [sentinels](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/) watch,
-    /// with `?sentinel_user=…&sentinel_password=…&sentinel_tls=true` where they want that; with
-    /// the feature `tls`, `rediss://` and `rediss+sentinel://` ask for TLS.
+    /// with `?sentinel_user=…&sentinel_password=…&sentinel_tls=true` where they want that; or
+    /// `redis+cluster://[user:password@]host:port,host:port` for a cluster, some of whose nodes are
+    /// named. With the feature `tls`, `rediss://`, `rediss+sentinel://` and `rediss+cluster://` ask
+    /// for TLS.
     ///
     /// # Errors
     /// If the URL is not valid, the server does not answer, or it cannot carry Keyfall; each

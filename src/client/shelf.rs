@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use futures_util::future::BoxFuture;
+
 use super::outbox::{Operation, Outbox};
 use super::{Book, Client};
 use crate::durable::Reached;
@@ -197,7 +199,8 @@ impl Client {
         let Some(old) = shelf.old_book(key.id()) else {
             return Ok(Some(book));
         };
-        let moved = old.moves.send(Moving(key.id().to_owned()), until).await?;
+        let moving: BoxFuture<'_, _> = Box::pin(old.moves.send(Moving(key.id().to_owned()), until));
+        let moved = moving.await?;
         Ok(match moved.answer {
             Word::Leased if of == Of::Job => Some(old),
             Word::Leased | Word::Taken | Word::Absent => Some(book),
@@ -211,7 +214,17 @@ impl Client {
 
     /// Finds out by which layout a kind goes, after a ledger has refused this one. One call does it
     /// for all that were refused meanwhile.
-    pub(super) async fn catch_up(&self, shelf: &Shelf, until: Instant) -> Result<()> {
+    ///
+    /// Rare, and not a part of the type of every call.
+    pub(super) fn catch_up<'a>(
+        &'a self,
+        shelf: &'a Shelf,
+        until: Instant,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.look_again(shelf, until))
+    }
+
+    async fn look_again(&self, shelf: &Shelf, until: Instant) -> Result<()> {
         let refused = Instant::now();
         let mut agreed = shelf.agreed.lock().await;
         if agreed.is_none_or(|at| at < refused) {

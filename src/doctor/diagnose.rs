@@ -151,15 +151,24 @@ pub(crate) async fn of_server(store: &Store) -> Result<Vec<Finding>> {
 /// What the server tells of itself.
 struct Server {
     vitals: Vitals,
+    /// What the other primaries of a cluster tell, by their addresses.
+    others: Vec<(String, Vitals)>,
     ticks: Glimpse<Vec<Tick>>,
     live: Glimpse<Vec<Instance>>,
 }
 
 impl Server {
     async fn look(store: &Store) -> Result<Self> {
-        let vitals = store.vitals(&SETTINGS, Instant::now() + PATIENCE).await?;
+        let until = Instant::now() + PATIENCE;
+        let mut all = Vec::new();
+        for server in store.servers(until).await? {
+            let vitals = store.vitals(&server, &SETTINGS, until).await?;
+            all.push((store.address_of(&server), vitals));
+        }
+        let (_, vitals) = all.remove(0);
         Ok(Server {
             vitals,
+            others: all,
             ticks: Ok(Vec::new()),
             live: Ok(Vec::new()),
         })
@@ -191,27 +200,42 @@ impl Server {
     }
 
     fn judge(&self) -> Vec<Finding> {
-        let mut found = Vec::new();
-        events::look(&self.vitals, self.wanted(), &mut found);
-        match &self.vitals.info {
-            Ok(info) => {
-                server::look(info, &self.vitals, &mut found);
-                memory::look(info, &mut found);
-                disk::look(info, &self.vitals, &mut found);
-                replication::look(info, &self.vitals, &mut found);
-            }
-            Err(why) => {
-                // All that INFO tells of, and what is judged with its help.
-                let known: Vec<&str> = found.iter().map(|finding| finding.check.id).collect();
-                let up_to = CHECKS.iter().position(|it| it.id == "clock-offset");
-                let unseen = CHECKS.iter().take(up_to.unwrap_or(0));
-                let unseen = unseen.filter(|check| !known.contains(&check.id));
-                found.extend(unseen.map(|check| Finding::unseen(check, why)));
+        let mut found = judge(&self.vitals, self.wanted());
+        // Of each check the worst.
+        for (address, vitals) in &self.others {
+            for mut finding in judge(vitals, self.wanted()) {
+                let same = found.iter_mut().find(|it| it.check.id == finding.check.id);
+                if let Some(same) = same.filter(|it| it.severity < finding.severity) {
+                    finding.found = format!("{address}: {}", finding.found);
+                    *same = finding;
+                }
             }
         }
         clock::look(&self.ticks, &mut found);
         found
     }
+}
+
+fn judge(vitals: &Vitals, wanted: Wanted) -> Vec<Finding> {
+    let mut found = Vec::new();
+    events::look(vitals, wanted, &mut found);
+    match &vitals.info {
+        Ok(info) => {
+            server::look(info, vitals, &mut found);
+            memory::look(info, &mut found);
+            disk::look(info, vitals, &mut found);
+            replication::look(info, vitals, &mut found);
+        }
+        Err(why) => {
+            // All that INFO tells of, and what is judged with its help.
+            let known: Vec<&str> = found.iter().map(|finding| finding.check.id).collect();
+            let up_to = CHECKS.iter().position(|it| it.id == "clock-offset");
+            let unseen = CHECKS.iter().take(up_to.unwrap_or(0));
+            let unseen = unseen.filter(|check| !known.contains(&check.id));
+            found.extend(unseen.map(|check| Finding::unseen(check, why)));
+        }
+    }
+    found
 }
 
 /// What is stored, who runs it, and who may.

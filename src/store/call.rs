@@ -5,11 +5,14 @@ use std::time::{Duration, Instant};
 
 use redis::Cmd;
 
-use super::Store;
+use super::cluster::Node;
+use super::fault::Fault;
+use super::link::{Answer, Request};
 use super::reply::Reply;
 #[cfg(feature = "worker")]
 use super::script::ADOPT;
 use super::script::Script;
+use super::{RedisClock, Store};
 #[cfg(feature = "worker")]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
@@ -17,6 +20,9 @@ use crate::metrics;
 
 /// How long an insisting store waits before it asks a server again that has refused.
 const INSISTENCE: Duration = Duration::from_millis(500);
+
+/// How long a node of a cluster may take to learn a script.
+const LOADING: Duration = Duration::from_secs(2);
 
 /// The reply to a call, and when the try that it answers was sent.
 pub(super) struct Called {
@@ -26,31 +32,20 @@ pub(super) struct Called {
 }
 
 impl Store {
-    /// Sends a call until it is answered, or until `until`.
+    /// Sends a call until it is answered, or until `until`. The answer tells of this clock.
     pub(super) async fn eval(
         &self,
         script: &'static Script,
         cmd: &Cmd,
+        clock: &RedisClock,
         subject: &str,
         until: Instant,
     ) -> Result<Called> {
-        let mut loaded = false;
         let answer = loop {
-            let fault = match self.answer(cmd, until).await {
+            let fault = match self.evaluate(script, cmd, until).await {
                 Ok(answer) => break answer,
-                Err(fault) if fault.is_no_script() && !loaded => {
-                    tracing::debug!(script = script.name, "the server does not know the script");
-                    match self.answer(&script.load(), until).await {
-                        Ok(_) => {
-                            loaded = true;
-                            continue;
-                        }
-                        Err(fault) => fault,
-                    }
-                }
                 Err(fault) => fault,
             };
-            loaded = false;
             let again = Instant::now() + INSISTENCE;
             let hopeless = !fault.may_be_mended();
             let error = Error::from(fault);
@@ -69,11 +64,52 @@ impl Store {
         self.note(subject, script.name, None);
         metrics::script_took(script.name, answer.received - answer.sent);
         let reply = Reply::parse(answer.value)?;
-        self.clock.observe(answer.sent, answer.received, reply.now);
+        clock.observe(answer.sent, answer.received, reply.now);
         Ok(Called {
             reply,
             #[cfg(feature = "worker")]
             sent: answer.sent,
         })
+    }
+
+    /// Sends a call, and the script where the server does not know it.
+    pub(super) async fn evaluate(
+        &self,
+        script: &'static Script,
+        cmd: &Cmd,
+        until: Instant,
+    ) -> Result<Answer, Fault> {
+        // Where it was loaded; a single server has no name.
+        let mut loaded: Option<Option<Node>> = None;
+        loop {
+            match self.answer(cmd, until).await {
+                Err(fault) if fault.is_no_script() && loaded.as_ref() != Some(fault.node()) => {
+                    tracing::debug!(script = script.name, "the server does not know the script");
+                    self.load_script(script, fault.node(), until).await?;
+                    loaded = Some(fault.node().clone());
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    async fn load_script(
+        &self,
+        script: &'static Script,
+        node: &Option<Node>,
+        until: Instant,
+    ) -> Result<(), Fault> {
+        let load = script.load();
+        match node {
+            // It may not be the one that has the key a moment later.
+            Some(node) => {
+                let until = until.min(Instant::now() + LOADING);
+                self.link.send(Request::At(node, &load), until).await?;
+            }
+            None => {
+                self.answer(&load, until).await?;
+            }
+        }
+        Ok(())
     }
 }

@@ -62,6 +62,18 @@ struct State {
 }
 
 impl Ledger {
+    /// Refuses a cluster, of which each node would have to be waited for.
+    pub(crate) fn check_durable(&self) -> Result<()> {
+        if !self.store.is_cluster() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidSetting,
+            "`durable` does not work on a cluster yet: leave it out, or use one primary with \
+             replicas",
+        ))
+    }
+
     /// Waits until the last call of a lane is durable. `None` if the data set does not hold it.
     pub(crate) async fn reached(
         &self,

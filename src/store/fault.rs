@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::{RedisError, ServerError, ServerErrorKind};
 
+use super::cluster::Node;
 #[cfg(feature = "worker")]
 use super::health::Ailment;
 use crate::error::{Error, ErrorKind};
@@ -26,6 +27,19 @@ fn remedy_of_silence(address: &str) -> &'static str {
 pub(crate) struct Fault {
     error: Error,
     class: Class,
+    /// The node of a cluster that said so.
+    node: Option<Node>,
+    /// In which words.
+    told: Option<Box<ServerError>>,
+}
+
+/// Where a request belongs, as a node of a cluster says that does not have it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Redirect {
+    pub(super) slot: u16,
+    pub(super) node: Node,
+    /// For this time only: the slot is on its way.
+    pub(super) is_ask: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +52,8 @@ enum Class {
     Busy,
     /// The server is no longer the primary: its successor has to be found.
     Demoted,
+    /// The slot is another node's, or on its way to one.
+    Elsewhere,
     /// The server does not know the script.
     NoScript,
     /// The server did not let us in.
@@ -49,105 +65,138 @@ enum Class {
 }
 
 impl Fault {
-    pub(crate) fn unreachable(address: &str) -> Self {
+    fn new(class: Class, error: Error) -> Self {
         Fault {
-            error: Error::new(
+            error,
+            class,
+            node: None,
+            told: None,
+        }
+    }
+
+    /// The same, from a node of a cluster.
+    pub(super) fn at_node(mut self, node: Option<&Node>) -> Self {
+        self.node = node.cloned();
+        self
+    }
+
+    /// Of some slots nobody says whose they are.
+    pub(super) fn uncovered(address: &str) -> Self {
+        Fault::new(
+            Class::Unreachable,
+            Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "{address}: nobody serves some of the slots; see `CLUSTER INFO` and \
+                     `redis-cli --cluster check`"
+                ),
+            ),
+        )
+    }
+
+    pub(crate) fn unreachable(address: &str) -> Self {
+        Fault::new(
+            Class::Unreachable,
+            Error::new(
                 ErrorKind::Unavailable,
                 format!(
                     "no connection to Redis at {address} in time: {}",
                     remedy_of_silence(address)
                 ),
             ),
-            class: Class::Unreachable,
-        }
+        )
     }
 
     /// What is to be the primary is none, or not yet.
     pub(crate) fn no_primary(address: &str) -> Self {
-        Fault {
-            error: Error::new(
+        Fault::new(
+            Class::Unreachable,
+            Error::new(
                 ErrorKind::Unavailable,
                 format!("Redis at {address} is a replica still: is a fail-over under way?"),
             ),
-            class: Class::Unreachable,
-        }
+        )
     }
 
     /// Somebody has to change a setting, here or there.
     pub(crate) fn refused(error: Error) -> Self {
-        Fault {
-            error,
-            class: Class::Refused,
-        }
+        Fault::new(Class::Refused, error)
     }
 
     pub(crate) fn moved(address: &str) -> Self {
-        Fault {
-            error: Error::new(
+        Fault::new(
+            Class::Broken,
+            Error::new(
                 ErrorKind::Unavailable,
                 format!("the primary is at {address} no more"),
             ),
-            class: Class::Broken,
-        }
+        )
     }
 
     #[cfg(feature = "worker")]
     pub(crate) fn behind(address: &str, what: &str) -> Self {
-        Fault {
-            error: Error::new(
+        Fault::new(
+            Class::Broken,
+            Error::new(
                 ErrorKind::Unavailable,
                 format!(
                     "Redis at {address} announces more {what} than can be heard: what was not \
                      heard yet is dropped, and looked for"
                 ),
             ),
-            class: Class::Broken,
-        }
+        )
+    }
+
+    #[cfg(feature = "worker")]
+    pub(super) fn silent(address: &str) -> Self {
+        Fault::new(
+            Class::Broken,
+            Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "Redis at {address} passes nothing on: is it cut off from the rest of its cluster?"
+                ),
+            ),
+        )
     }
 
     #[cfg(feature = "worker")]
     pub(crate) fn closed(address: &str) -> Self {
-        Fault {
-            error: Error::new(
+        Fault::new(
+            Class::Broken,
+            Error::new(
                 ErrorKind::Unavailable,
                 format!(
                     "Redis at {address} closed the connection: is it restarting, or was the subscriber too slow?"
                 ),
             ),
-            class: Class::Broken,
-        }
+        )
     }
 
     pub(crate) fn timed_out(address: &str, after: Duration) -> Self {
-        Fault {
-            error: Error::new(
+        Fault::new(
+            Class::Broken,
+            Error::new(
                 ErrorKind::Unavailable,
                 format!(
                     "Redis at {address} did not answer within {} ms",
                     after.as_millis()
                 ),
             ),
-            class: Class::Broken,
-        }
+        )
     }
 
     pub(crate) fn from_connecting(error: RedisError, address: &str) -> Self {
         if error.kind() == redis::ErrorKind::Parse {
-            return Fault {
-                error: Error::new(
-                    ErrorKind::Incompatible,
-                    format!("what answers at {address} does not speak as Redis does: check host and port, and write rediss:// if it wants TLS"),
-                )
-                .because(error),
-                class: Class::Refused,
-            };
+            return Fault::refused(Error::new(
+                ErrorKind::Incompatible,
+                format!("what answers at {address} does not speak as Redis does: check host and port, and write rediss:// if it wants TLS"),
+            ).because(error));
         }
         #[cfg(feature = "tls")]
         if let Some((kind, remedy)) = super::tls::remedy(&error) {
-            return Fault {
-                error: Error::new(kind, format!("Redis at {address}: {error}; {remedy}")),
-                class: Class::Refused,
-            };
+            let text = format!("Redis at {address}: {error}; {remedy}");
+            return Fault::refused(Error::new(kind, text));
         }
         let is_dropped = error.is_connection_dropped() && !error.is_connection_refusal();
         let mut fault = Fault::from_redis(error, address);
@@ -190,15 +239,30 @@ impl Fault {
                 ErrorKind::Unavailable,
                 "a long script of somebody else is running: wait, or end it with SCRIPT KILL",
             ),
-            (
-                redis::ErrorKind::Server(
-                    Server::TryAgain | Server::ClusterDown | Server::MasterDown,
-                ),
-                _,
-            ) => (
+            (redis::ErrorKind::Server(Server::ClusterDown | Server::MasterDown), _) => (
                 Class::Busy,
                 ErrorKind::Unavailable,
-                "it will serve again by itself",
+                "it will serve again by itself; if not, see `CLUSTER INFO`",
+            ),
+            (redis::ErrorKind::Server(Server::TryAgain), _) => (
+                Class::Elsewhere,
+                ErrorKind::Unavailable,
+                "the slot is on its way to another node",
+            ),
+            (redis::ErrorKind::Server(Server::Moved | Server::Ask), _) => (
+                Class::Elsewhere,
+                ErrorKind::Incompatible,
+                "this server is part of a cluster: write redis+cluster://host:port",
+            ),
+            (redis::ErrorKind::Server(Server::CrossSlot), _) => (
+                Class::Final,
+                ErrorKind::Incompatible,
+                "this server is part of a cluster: write redis+cluster://host:port",
+            ),
+            (_, "ERR") if error.to_string().contains("cluster support disabled") => (
+                Class::Final,
+                ErrorKind::InvalidSetting,
+                "this server is no part of a cluster: write redis://host:port",
             ),
             (redis::ErrorKind::Server(Server::ReadOnly), _) | (_, "READONLY" | "UNBLOCKED") => (
                 Class::Demoted,
@@ -254,15 +318,51 @@ impl Fault {
                 remedy_of_silence(address),
             ),
         };
+        let text = format!("Redis at {address}: {error}; {remedy}");
         Fault {
-            error: Error::new(kind, format!("Redis at {address}: {error}; {remedy}")),
-            class,
+            told: ServerError::try_from(error).ok().map(Box::new),
+            ..Fault::new(class, Error::new(kind, text))
+        }
+    }
+
+    /// The node of a cluster that it came from.
+    pub(super) fn node(&self) -> &Option<Node> {
+        &self.node
+    }
+
+    /// Where the request belongs instead.
+    pub(super) fn redirect(&self) -> Option<Redirect> {
+        let told = self.told.as_ref()?;
+        let is_ask = match told.kind()? {
+            ServerErrorKind::Ask => true,
+            ServerErrorKind::Moved => false,
+            _ => return None,
+        };
+        let (slot, place) = told.details()?.split_once(' ')?;
+        Some(Redirect {
+            slot: slot.parse().ok()?,
+            node: self.node.as_ref()?.named_by(place),
+            is_ask,
+        })
+    }
+
+    /// The answer of a command that was refused by itself, and not for want of a server.
+    #[cfg(feature = "worker")]
+    pub(super) fn into_answer(self) -> Result<redis::Value, Self> {
+        match self.told {
+            Some(told) if !self.is_passing() => Ok(redis::Value::ServerError(*told)),
+            told => Err(Fault { told, ..self }),
         }
     }
 
     /// Whether the same request, sent again soon, can be answered differently.
     pub(crate) fn is_passing(&self) -> bool {
-        matches!(self.class, Class::Unreachable | Class::Broken | Class::Busy)
+        match self.class {
+            Class::Unreachable | Class::Broken | Class::Busy => true,
+            // Only who knows the nodes can go there.
+            Class::Elsewhere => self.node.is_some(),
+            _ => false,
+        }
     }
 
     /// Whether the server is no primary any more.
@@ -291,7 +391,7 @@ impl Fault {
             Class::Refused => Some(Ailment::Refusing),
             Class::Demoted => Some(Ailment::Demoted),
             Class::Final if self.error.kind() == ErrorKind::ReadOnly => Some(Ailment::ReadOnly),
-            Class::Final | Class::WrongType | Class::NoScript => None,
+            Class::Final | Class::WrongType | Class::NoScript | Class::Elsewhere => None,
         }
     }
 

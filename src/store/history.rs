@@ -1,6 +1,8 @@
 //! The history of a ledger: what was done, for people to read.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep_until;
 
 use super::ledger::number;
 use super::reply::unexpected;
@@ -45,6 +47,9 @@ pub(crate) struct Stream {
     pub(crate) kind: Kind,
     pub(crate) shard: u16,
 }
+
+/// How often the histories of a cluster are read.
+const POLL: Duration = Duration::from_millis(250);
 
 /// What was added to one history, as `XREAD` answers.
 #[derive(Debug)]
@@ -113,6 +118,17 @@ impl Ledger {
     }
 }
 
+impl Added {
+    /// What entries tell, if there are some.
+    fn new(place: usize, entries: Entries) -> Option<Self> {
+        Some(Added {
+            place,
+            last: entries.last()?.0.clone(),
+            lines: entries.iter().flat_map(lines_of).collect(),
+        })
+    }
+}
+
 /// Entries as Redis answers them: id, and fields with their values in turn.
 type Entries = Vec<(String, Vec<Vec<u8>>)>;
 
@@ -130,6 +146,9 @@ impl Store {
         wait_ms: u64,
         until: Instant,
     ) -> Result<Vec<Added>> {
+        if self.is_cluster() {
+            return self.poll_histories(behind, limit, wait_ms, until).await;
+        }
         let names: Vec<String> = behind
             .iter()
             .map(|(stream, _)| self.history_of(stream))
@@ -144,16 +163,39 @@ impl Store {
         let mut added = Vec::new();
         for (name, entries) in answer.unwrap_or_default() {
             let place = names.iter().position(|own| *own == name);
-            let (Some(place), Some((last, _))) = (place, entries.last()) else {
-                continue;
-            };
-            added.push(Added {
-                place,
-                last: last.clone(),
-                lines: entries.iter().flat_map(lines_of).collect(),
-            });
+            added.extend(place.and_then(|place| Added::new(place, entries)));
         }
         Ok(added)
+    }
+
+    /// The same of histories in several slots, which no command waits for.
+    async fn poll_histories(
+        &self,
+        behind: &[(&Stream, &str)],
+        limit: usize,
+        wait_ms: u64,
+        until: Instant,
+    ) -> Result<Vec<Added>> {
+        let mut reads = redis::pipe();
+        for (stream, entry) in behind {
+            let history = self.history_of(stream);
+            let read = reads.cmd("XREAD").arg("COUNT").arg(limit);
+            read.arg("STREAMS").arg(history).arg(entry);
+        }
+        let wait = (Instant::now() + Duration::from_millis(wait_ms)).min(until);
+        loop {
+            type Found = Option<Vec<(String, Entries)>>;
+            let answers: Vec<Found> = from_value(self.pipeline(&reads, until).await?)?;
+            let found = answers.into_iter().enumerate();
+            let added: Vec<Added> = found
+                .filter_map(|(place, found)| Added::new(place, found?.pop()?.1))
+                .collect();
+            let next = Instant::now() + POLL;
+            if !added.is_empty() || behind.is_empty() || next > wait {
+                return Ok(added);
+            }
+            sleep_until(next.into()).await;
+        }
     }
 
     /// The last lines of a history that was written by now, the oldest first, and the last entry;

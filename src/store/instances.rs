@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::health::Ailment;
 use super::script::BEAT;
 use super::{Store, from_value};
 use crate::error::Result;
@@ -40,9 +41,14 @@ impl Store {
             .arg(self.names.pulse(self.database, me.id))
             .arg(self.names.wake(self.database));
         let began = Instant::now();
-        let called = self.eval(&BEAT, &cmd, "instances", until).await;
+        let called = self
+            .eval(&BEAT, &cmd, &self.clock, "instances", until)
+            .await;
         // A call that writes, and that this instance never stops making.
         if let Some(health) = self.health() {
+            if let (Err(error), true) = (&called, self.is_cluster()) {
+                health.fails(Ailment::Away, began, error);
+            }
             health.serves(called.as_ref().map_or(began, |called| called.sent));
         }
         let mut reply = called?.reply;

@@ -142,7 +142,7 @@ impl Store {
                 cmd.arg(name).arg(value);
             }
         }
-        let Called { mut reply, .. } = self.eval(&LAYOUT, &cmd, key, until).await?;
+        let Called { mut reply, .. } = self.eval(&LAYOUT, &cmd, &self.clock, key, until).await?;
         let text = reply.text()?;
         Layout::parse(&text).ok_or_else(|| {
             Error::new(

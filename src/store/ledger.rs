@@ -9,7 +9,7 @@ use redis::Cmd;
 use super::call::Called;
 use super::reply::{Answered, Reply};
 use super::script::Script;
-use super::{Lane, Store};
+use super::{Lane, RedisClock, Store};
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::metrics::Meter;
@@ -27,6 +27,7 @@ pub(crate) struct Ledger {
     /// Triggers have names of ours, because the names of jobs belong to others.
     own_triggers: bool,
     meter: Meter,
+    clock: Arc<RedisClock>,
 }
 
 impl Ledger {
@@ -39,8 +40,13 @@ impl Ledger {
         Arc::new(Ledger {
             names: store.names.ledger(&kind, place.shard),
             wake: store.names.wake(store.database),
-            store,
             meter: Meter::new(&kind),
+            clock: match store.is_cluster() {
+                // That of whichever node has the ledger.
+                true => Arc::default(),
+                false => store.clock.clone(),
+            },
+            store,
             own_triggers,
             place,
             kind,
@@ -66,6 +72,12 @@ impl Ledger {
         &self.meter
     }
 
+    /// Where the clock stands by which its jobs are due.
+    #[cfg(feature = "worker")]
+    pub(crate) fn clock(&self) -> &RedisClock {
+        &self.clock
+    }
+
     /// How wake-ups call this ledger.
     #[cfg(feature = "worker")]
     pub(crate) fn subject(&self) -> &str {
@@ -87,17 +99,28 @@ impl Ledger {
         jobs: impl ExactSizeIterator<Item = &'a JobKey>,
     ) -> Cmd {
         debug_assert_eq!(keys.len(), script.fixed_keys, "{}", script.name);
-        let mut cmd = script.call(keys.len() + jobs.len());
+        // Triggers that are in other slots are for another call.
+        let triggers = if self.has_triggers_elsewhere() {
+            0
+        } else {
+            jobs.len()
+        };
+        let mut cmd = script.call(keys.len() + triggers);
         for key in keys {
             cmd.arg(*key);
         }
-        for job in jobs {
+        for job in jobs.take(triggers) {
             match self.own_trigger(job) {
                 None => cmd.arg(job.as_str()),
                 Some(name) => cmd.arg(name),
             };
         }
         cmd
+    }
+
+    /// Whether the triggers live in slots of their own, wherever their names hash to.
+    pub(super) fn has_triggers_elsewhere(&self) -> bool {
+        self.store.is_cluster()
     }
 
     /// The name of a job's trigger, where that is not the key of the job.
@@ -113,7 +136,7 @@ impl Ledger {
         until: Instant,
     ) -> Result<Called> {
         self.store
-            .eval(script, cmd, &self.names.subject, until)
+            .eval(script, cmd, &self.clock, &self.names.subject, until)
             .await
     }
 

@@ -103,7 +103,10 @@ impl Ledger {
                 .arg(item.when.to_arg())
                 .arg(&*item.header);
         }
-        self.eval_items(&REQUEUE, &cmd, items.len(), until).await
+        let mut answers = self.eval_items(&REQUEUE, &cmd, items.len(), until).await?;
+        self.arm(items.iter().map(|item| &item.key), &mut answers)
+            .await;
+        Ok(answers)
     }
 
     /// Brings back jobs and dead letters; `lua/restore.lua`.
@@ -135,7 +138,10 @@ impl Ledger {
                 .arg(&item.story)
                 .arg(&item.payload[..]);
         }
-        self.eval_items(&RESTORE, &cmd, items.len(), until).await
+        let mut answers = self.eval_items(&RESTORE, &cmd, items.len(), until).await?;
+        self.arm(items.iter().map(|item| &item.key), &mut answers)
+            .await;
+        Ok(answers)
     }
 
     /// Deletes dead letters; `lua/discard.lua`.

@@ -1,27 +1,34 @@
-//! A connection for commands that is rebuilt when it breaks or hangs.
+//! A connection for commands that is rebuilt when it breaks or hangs; one for each node of a
+//! cluster.
 //!
 //! The client library reconnects after a clean break only; a peer that stops answering
 //! would be waited for again and again. So a connection that timed out is dropped, and the
 //! next call opens another. Whether a call that got no answer was carried out is unknown,
 //! which is why every call of this crate may be repeated.
 
+use std::collections::HashMap;
 use std::pin::pin;
-#[cfg(feature = "worker")]
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+#[cfg(feature = "worker")]
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
-use tokio::time::sleep;
+use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
+use tokio::time::{sleep, timeout, timeout_at};
 
+use super::cluster::{Cluster, Node};
 use super::fault::Fault;
 #[cfg(feature = "worker")]
 use super::health::Health;
 use super::in_time::in_time;
 use super::origin::Origin;
+use super::seat::{Connection, Seat};
 use crate::error::Result;
 use crate::metrics;
 use crate::settings::LinkSettings;
@@ -30,7 +37,15 @@ use crate::settings::LinkSettings;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// One server, reached through one connection at a time.
+/// So many redirections in a row are followed without a pause. More than one come of slots that
+/// are on their way.
+const REDIRECTIONS: usize = 4;
+
+/// After how long the next node is asked for the layout of its cluster, beside those that have not
+/// answered yet.
+const HEDGE: Duration = Duration::from_millis(100);
+
+/// One server, or the nodes of a cluster, each reached through one connection at a time.
 pub(crate) struct Link {
     origin: Origin,
     config: AsyncConnectionConfig,
@@ -38,21 +53,14 @@ pub(crate) struct Link {
     connect_timeout: Duration,
     /// The longest that a single try may take, from sending to the reply.
     response_timeout: Duration,
-    current: Mutex<Option<Connection>>,
-    /// Held while a connection is opened, so that one is opened and not a hundred.
-    opening: tokio::sync::Mutex<()>,
+    /// By node; a single server has no name.
+    seats: Mutex<HashMap<Option<Node>, Arc<Seat>>>,
+    /// Held while the layout of a cluster is read.
+    surveying: tokio::sync::Mutex<()>,
     opened: AtomicU64,
     /// Told of what the server ails from.
     #[cfg(feature = "worker")]
     health: Option<Arc<Health>>,
-}
-
-#[derive(Clone)]
-struct Connection {
-    number: u64,
-    /// How often the server had moved when it was opened.
-    moves: u64,
-    inner: MultiplexedConnection,
 }
 
 /// What a server answered, and when.
@@ -62,10 +70,30 @@ pub(crate) struct Answer {
     pub(crate) received: Instant,
 }
 
-/// A command, or several that are sent together and answered as one array.
+/// What is sent.
+#[derive(Clone, Copy)]
 pub(crate) enum Request<'a> {
     One(&'a Cmd),
+    /// To this node of a cluster, whatever its key.
+    At(&'a Node, &'a Cmd),
+    /// Several commands that are sent together and answered as one array.
     Many(&'a Pipeline),
+    /// The same, and each may fail for itself. Those without a key are for this node of a cluster,
+    /// if one is given.
+    #[cfg(feature = "worker")]
+    Each(&'a Pipeline, Option<&'a Node>),
+}
+
+/// Whom it is for.
+enum Aim<'a> {
+    /// There is one server.
+    Server,
+    /// The primary of this slot.
+    Slot(u16),
+    /// This node.
+    Node(&'a Node),
+    /// Whichever primary answers.
+    Any,
 }
 
 impl Link {
@@ -78,8 +106,8 @@ impl Link {
                 .set_response_timeout(None),
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
-            current: Mutex::new(None),
-            opening: tokio::sync::Mutex::new(()),
+            seats: Mutex::default(),
+            surveying: tokio::sync::Mutex::new(()),
             opened: AtomicU64::new(0),
             #[cfg(feature = "worker")]
             health: None,
@@ -106,7 +134,13 @@ impl Link {
         self.origin.address()
     }
 
-    #[cfg(feature = "worker")]
+    pub(super) fn address_of(&self, node: Option<&Node>) -> String {
+        match (self.origin.cluster(), node) {
+            (Some(cluster), Some(node)) => cluster.address_of(node),
+            _ => self.address(),
+        }
+    }
+
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -120,7 +154,20 @@ impl Link {
     /// the connection and while the server is loading or busy; an answer that repeating does
     /// not change comes back at once, as an error.
     pub(crate) async fn send(&self, request: Request<'_>, until: Instant) -> Result<Answer, Fault> {
-        self.keep_sending(request, until, |_| true).await
+        #[cfg(feature = "worker")]
+        if self.origin.cluster().is_some() {
+            match request {
+                Request::Many(pipeline) => {
+                    return self.scatter(pipeline, None, false, until).await;
+                }
+                Request::Each(pipeline, node) => {
+                    return self.scatter(pipeline, node, true, until).await;
+                }
+                Request::One(_) | Request::At(..) => {}
+            }
+        }
+        let aim = self.aim(request);
+        self.keep_sending(request, &aim, until, |_| true).await
     }
 
     /// The same, and repeats nothing that may have been carried out.
@@ -130,29 +177,92 @@ impl Link {
         request: Request<'_>,
         until: Instant,
     ) -> Result<Answer, Fault> {
-        self.keep_sending(request, until, |maybe_done| !maybe_done)
+        let aim = self.aim(request);
+        self.keep_sending(request, &aim, until, |maybe_done| !maybe_done)
             .await
+    }
+
+    /// Sends each command to the node that it belongs to, all at the same time. Those without a
+    /// key go to `node`, or where the first goes that has one: they are about the same server.
+    #[cfg(feature = "worker")]
+    async fn scatter(
+        &self,
+        pipeline: &Pipeline,
+        node: Option<&Node>,
+        is_each: bool,
+        until: Instant,
+    ) -> Result<Answer, Fault> {
+        let slots: Vec<_> = pipeline.cmd_iter().map(Cluster::slot_of).collect();
+        let first = slots.iter().flatten().next().copied();
+        let both = pipeline.cmd_iter().zip(slots);
+        let answers = join_all(both.map(async |(cmd, slot)| {
+            let aim = match (slot, node) {
+                (None, Some(node)) => Aim::Node(node),
+                _ => slot.or(first).map_or(Aim::Any, Aim::Slot),
+            };
+            let request = Request::One(cmd);
+            self.keep_sending(request, &aim, until, |_| true).await
+        }));
+        let sent = Instant::now();
+        let mut values = Vec::with_capacity(pipeline.len());
+        for answer in answers.await {
+            values.push(match answer {
+                Ok(answer) => answer.value,
+                Err(fault) if is_each => fault.into_answer()?,
+                Err(fault) => return Err(fault),
+            });
+        }
+        Ok(Answer {
+            value: Value::Array(values),
+            sent,
+            received: Instant::now(),
+        })
+    }
+
+    fn aim<'a>(&self, request: Request<'a>) -> Aim<'a> {
+        match request {
+            Request::At(node, _) => Aim::Node(node),
+            _ if self.origin.cluster().is_none() => Aim::Server,
+            Request::One(cmd) => Cluster::slot_of(cmd).map_or(Aim::Any, Aim::Slot),
+            #[cfg(feature = "worker")]
+            Request::Many(_) | Request::Each(..) => Aim::Any,
+        }
     }
 
     /// `repeats` is told whether the request may have been carried out.
     async fn keep_sending(
         &self,
         request: Request<'_>,
+        aim: &Aim<'_>,
         until: Instant,
         repeats: impl Fn(bool) -> bool,
     ) -> Result<Answer, Fault> {
         let mut pause = FIRST_PAUSE;
         let mut maybe_done = false;
+        let mut redirections = 0;
+        let mut asked = None;
         loop {
             #[cfg(feature = "worker")]
             let sent = Instant::now();
-            let fault = match self.try_once(&request, until, &mut maybe_done).await {
+            let is_asked = asked.is_some();
+            let node = match asked.take() {
+                Some(node) => Ok(Some(node)),
+                None => self.node(aim, until).await,
+            };
+            let tried = async {
+                let node = node?;
+                self.try_at(node.as_ref(), request, is_asked, until, &mut maybe_done)
+                    .await
+            };
+            let fault = match tried.await {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
             #[cfg(feature = "worker")]
             if let (Some(health), Some(ailment)) = (&self.health, fault.ailment())
                 && !self.is_hurried(sent, until)
+                // One node that is ill is not the whole; whether that is, the beat tells.
+                && self.origin.cluster().is_none()
             {
                 health.fails(ailment, sent, fault.error());
             }
@@ -161,23 +271,47 @@ impl Link {
             if !passes || again >= until || !repeats(maybe_done) {
                 return Err(fault.after_sending(maybe_done));
             }
+            if let Some(cluster) = self.origin.cluster() {
+                match fault.redirect() {
+                    Some(redirect) => {
+                        redirections += 1;
+                        match redirect.is_ask {
+                            true => asked = Some(redirect.node),
+                            false => cluster.follow(redirect.slot, &redirect.node),
+                        }
+                        if redirections <= REDIRECTIONS {
+                            continue;
+                        }
+                    }
+                    None => cluster.doubt(),
+                }
+            }
             sleep(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
     }
 
-    async fn try_once(
+    /// `is_asked` if the slot is only on its way to this node.
+    async fn try_at(
         &self,
-        request: &Request<'_>,
+        node: Option<&Node>,
+        request: Request<'_>,
+        is_asked: bool,
         until: Instant,
         maybe_done: &mut bool,
     ) -> Result<Answer, Fault> {
-        let mut connection = self.connection(until).await?;
+        let seat = self.seat(node);
+        let connected = self.connection(&seat, node, until).await;
+        let mut connection = connected.map_err(|fault| fault.at_node(node))?;
         let sent = Instant::now();
         let reply = pin!(async {
+            let to = &mut connection.inner;
             match request {
-                Request::One(cmd) => cmd.query_async(&mut connection.inner).await,
-                Request::Many(pipeline) => pipeline.query_async(&mut connection.inner).await,
+                Request::One(cmd) if is_asked => ask(to, cmd).await,
+                Request::One(cmd) | Request::At(_, cmd) => cmd.query_async(to).await,
+                Request::Many(pipeline) => pipeline.query_async(to).await,
+                #[cfg(feature = "worker")]
+                Request::Each(pipeline, _) => pipeline.query_async(to).await,
             }
         });
         let limit = until.min(sent + self.response_timeout);
@@ -193,14 +327,14 @@ impl Link {
                     received: Instant::now(),
                 });
             }
-            Some(Err(error)) => Fault::from_redis(error, &self.address()),
-            None => Fault::timed_out(&self.address(), limit - sent),
+            Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
+            None => Fault::timed_out(&self.address_of(node), limit - sent),
         };
         if fault.breaks_connection() {
             *maybe_done = true;
-            self.drop_connection(connection.number);
+            seat.drop_connection(connection.number);
         }
-        Err(fault)
+        Err(fault.at_node(node))
     }
 
     /// Whether a try that was given up at `until` would say nothing of the server, because it
@@ -210,25 +344,35 @@ impl Link {
         Instant::now() >= until && until - sent < self.response_timeout / 2
     }
 
-    async fn connection(&self, until: Instant) -> Result<Connection, Fault> {
-        if let Some(connection) = self.held() {
+    fn seat(&self, node: Option<&Node>) -> Arc<Seat> {
+        let mut seats = self.seats.lock().expect("no panic while held");
+        seats.entry(node.cloned()).or_default().clone()
+    }
+
+    async fn connection(
+        &self,
+        seat: &Seat,
+        node: Option<&Node>,
+        until: Instant,
+    ) -> Result<Connection, Fault> {
+        if let Some(connection) = seat.held(self.origin.moves()) {
             return Ok(connection);
         }
         // Rare and large, and so not a part of every call.
         let open = Box::pin(async {
-            let _turn = self.opening.lock().await;
-            if let Some(connection) = self.held() {
+            let _turn = seat.opening.lock().await;
+            if let Some(connection) = seat.held(self.origin.moves()) {
                 return Ok(connection);
             }
             let moves = self.origin.moves();
-            let client = self.origin.client().await?;
+            let client = self.origin.client(node).await?;
             let open = pin!(client.get_multiplexed_async_connection_with_config(&self.config));
             let opened = in_time(Instant::now() + self.connect_timeout, open).await;
             let inner = opened
-                .ok_or_else(|| self.unreachable())?
-                .map_err(|error| self.not_connected(error))?;
+                .ok_or_else(|| Fault::unreachable(&self.address_of(node)))?
+                .map_err(|error| self.not_connected(node, error))?;
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
-            if number > 1 {
+            if !seat.is_new() {
                 metrics::reconnected("commands");
             }
             let connection = Connection {
@@ -236,30 +380,90 @@ impl Link {
                 moves,
                 inner,
             };
-            *self.current.lock().expect("no panic while held") = Some(connection.clone());
+            seat.hold(connection.clone());
             Ok(connection)
         });
         let opened = in_time(until, pin!(open)).await;
-        opened.unwrap_or_else(|| Err(self.unreachable()))
+        opened.unwrap_or_else(|| Err(Fault::unreachable(&self.address_of(node))))
     }
 
-    fn unreachable(&self) -> Fault {
-        Fault::unreachable(&self.address())
+    fn not_connected(&self, node: Option<&Node>, error: RedisError) -> Fault {
+        Fault::from_connecting(error, &self.address_of(node))
     }
 
-    fn not_connected(&self, error: RedisError) -> Fault {
-        Fault::from_connecting(error, &self.address())
-    }
-
-    fn held(&self) -> Option<Connection> {
-        let held = self.current.lock().expect("no panic while held").clone();
-        held.filter(|held| held.moves == self.origin.moves())
-    }
-
-    fn drop_connection(&self, number: u64) {
-        let mut current = self.current.lock().expect("no panic while held");
-        if current.as_ref().is_some_and(|held| held.number == number) {
-            *current = None;
+    /// Which node it is for; nothing if there is one server.
+    async fn node(&self, aim: &Aim<'_>, until: Instant) -> Result<Option<Node>, Fault> {
+        let Some(cluster) = self.origin.cluster() else {
+            return Ok(None);
+        };
+        if let Aim::Node(node) = aim {
+            return Ok(Some((*node).clone()));
         }
+        let known = || match aim {
+            Aim::Slot(slot) => cluster.owner(*slot),
+            _ => cluster.any(),
+        };
+        if cluster.is_stale() {
+            let read = self.survey(cluster, until).await;
+            // What was known is as good as nothing else.
+            if known().is_none() {
+                read?;
+            }
+        }
+        match known() {
+            Some(node) => Ok(Some(node)),
+            None => Err(Fault::uncovered(&cluster.address())),
+        }
+    }
+
+    /// Reads the layout of a cluster, from whichever node answers first.
+    pub(super) async fn survey(&self, cluster: &Cluster, until: Instant) -> Result<(), Fault> {
+        let began = Instant::now();
+        let turn = timeout_at(until.into(), self.surveying.lock()).await;
+        let Ok(_turn) = turn else {
+            return Err(Fault::unreachable(&cluster.address()));
+        };
+        if cluster.was_read_since(began) {
+            return Ok(());
+        }
+        let question = Cluster::question();
+        let ask = |node: Node| {
+            let question = &question;
+            // Its type is not to be a part of that of every future that calls Redis.
+            let asking: BoxFuture<'_, Result<(), Fault>> = Box::pin(async move {
+                let request = Request::One(question);
+                let answer = self
+                    .try_at(Some(&node), request, false, until, &mut false)
+                    .await?;
+                cluster.learn(answer.value, &node)
+            });
+            asking
+        };
+        let mut informants = cluster.informants().into_iter();
+        let mut asked = FuturesUnordered::new();
+        let mut last = None;
+        loop {
+            asked.extend(informants.next().map(ask));
+            match timeout(HEDGE, asked.next()).await {
+                Ok(Some(Ok(()))) => return Ok(()),
+                // One that is refused says more than one that does not answer.
+                Ok(Some(Err(fault))) if fault.is_passing() && last.is_some() => {}
+                Ok(Some(Err(fault))) => last = Some(fault),
+                Ok(None) => {
+                    return Err(last.unwrap_or_else(|| Fault::unreachable(&cluster.address())));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Sends a command to where its slot is on its way to.
+async fn ask(to: &mut MultiplexedConnection, cmd: &Cmd) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").ignore().add_command(cmd.clone());
+    match both.ignore_errors().query_async(to).await? {
+        Value::Array(mut answers) => answers.pop().unwrap_or(Value::Nil).extract_error(),
+        other => other.extract_error(),
     }
 }

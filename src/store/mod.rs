@@ -2,16 +2,18 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`link`] | a connection for commands, rebuilt when it breaks or hangs |
+//! | [`link`], [`seat`] | connections for commands, rebuilt when they break or hang |
 //! | [`in_time`] | waiting for an answer, fairly to those who gave it in time |
+//! | [`cluster`] | the nodes of a cluster, and which of them serves a key |
 //! | [`health`] | what is wrong with a worker's server, said once |
-//! | [`subscription`] | a subscription to one node, with heartbeat and reconnection |
+//! | [`subscription`], [`subscriptions`] | to one node, with heartbeat and reconnection; and to all of them |
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
 //! | [`call`], [`lane`] | calls of scripts; numbered ones, which may be repeated |
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
 //! | [`layout`], [`moving`] | how many ledgers a kind has; moving jobs from one to another |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
 //! | [`durable`] | waiting until replicas and disks have what was written |
+//! | [`triggers`], [`touch`] | triggers that are in other slots than their ledger |
 //! | [`instances`] | which instances live |
 //! | [`list`] | the jobs of a ledger, page by page |
 //! | [`pause`] | pausing kinds, and resuming them |
@@ -20,6 +22,7 @@
 //! | [`audit`] | looking for what is wrong in a ledger, and mending it |
 //! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
 //! | [`outlet`] | the Redis of a target: a list or a stream of somebody else |
+//! | [`servers`] | that server, or the nodes of a cluster, for what each of them is asked |
 //! | [`server`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
 //! | [`vitals`] | what the doctor looks at |
 
@@ -28,6 +31,7 @@ mod adopt;
 mod audit;
 mod call;
 mod clock;
+mod cluster;
 mod durable;
 mod fault;
 mod functions;
@@ -58,12 +62,19 @@ mod produce;
 mod reply;
 mod rights;
 mod script;
+mod seat;
 mod sentinel;
 mod server;
+mod servers;
 #[cfg(feature = "worker")]
 mod subscription;
+#[cfg(feature = "worker")]
+mod subscriptions;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "worker")]
+mod touch;
+mod triggers;
 mod url;
 #[cfg(feature = "worker")]
 mod vitals;
@@ -119,6 +130,8 @@ pub(crate) use rights::{Refused, Whom};
 pub(crate) use server::{Announced, Evicted, Info, SCHEMA, Wanted};
 #[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
+#[cfg(feature = "worker")]
+pub(crate) use subscriptions::follow_events;
 pub(crate) use url::check_url;
 #[cfg(feature = "worker")]
 pub(crate) use vitals::{Glimpse, Sample, Tick, Vitals};
@@ -148,6 +161,8 @@ pub(crate) struct Store {
     /// Where a worker's store notes what is refused.
     #[cfg(feature = "worker")]
     health: Option<Arc<Health>>,
+    #[cfg(feature = "worker")]
+    slow: touch::Slow,
 }
 
 impl Store {
@@ -164,6 +179,8 @@ impl Store {
             insists: false,
             #[cfg(feature = "worker")]
             health: None,
+            #[cfg(feature = "worker")]
+            slow: touch::Slow::default(),
         }))
     }
 
@@ -183,6 +200,7 @@ impl Store {
             database: self.database,
             insists: true,
             health: Some(health),
+            slow: touch::Slow::default(),
         })
     }
 
@@ -198,6 +216,7 @@ impl Store {
             database: self.database,
             insists: false,
             health: None,
+            slow: touch::Slow::default(),
         })
     }
 
@@ -230,6 +249,11 @@ impl Store {
     #[cfg(feature = "worker")]
     pub(crate) fn clock(&self) -> &Arc<RedisClock> {
         &self.clock
+    }
+
+    /// Whether it is a cluster, where each key has a node of its own.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.link.origin().cluster().is_some()
     }
 
     /// What its keys are called.

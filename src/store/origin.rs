@@ -4,31 +4,38 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use super::cluster::{Cluster, Node};
 use super::fault::Fault;
 use super::sentinel::Sentinels;
 use super::url;
 use crate::error::Result;
 use crate::settings::LinkSettings;
 
-/// Where a server is: always in one place, or where sentinels say that the primary is.
+/// Where a server is: always in one place, or where sentinels say that the primary is. Or the
+/// nodes of a cluster.
 #[derive(Clone)]
 pub(crate) enum Origin {
     Fixed(Box<redis::Client>),
     Sentinel(Arc<Sentinels>),
+    Cluster(Arc<Cluster>),
 }
 
 impl Origin {
     /// Where `url` says. Opens nothing yet.
     pub(super) fn parse(url: &str, settings: &LinkSettings) -> Result<Self> {
+        if let Some(cluster) = Cluster::parse(url, settings)? {
+            return Ok(Origin::Cluster(Arc::new(cluster)));
+        }
         Ok(match Sentinels::parse(url, settings)? {
             Some(sentinels) => Origin::Sentinel(Arc::new(sentinels)),
             None => Origin::Fixed(Box::new(url::client(url, settings)?)),
         })
     }
 
-    /// By which connections are opened now. What was opened before is to be used no more if it
+    /// By which connections are opened now; of a cluster, those to this node, or else to some
+    /// node. What was opened before is to be used no more if it
     /// has moved since; [`moves`](Self::moves) says so.
-    pub(crate) async fn client(&self) -> Result<redis::Client, Fault> {
+    pub(crate) async fn client(&self, node: Option<&Node>) -> Result<redis::Client, Fault> {
         match self {
             Origin::Fixed(client) => Ok((**client).clone()),
             Origin::Sentinel(sentinels) => {
@@ -36,6 +43,10 @@ impl Origin {
                 let find: BoxFuture<'_, _> = Box::pin(sentinels.find());
                 find.await
             }
+            Origin::Cluster(cluster) => match node {
+                Some(node) => cluster.client(node),
+                None => cluster.client(&cluster.informants()[0]),
+            },
         }
     }
 
@@ -46,14 +57,24 @@ impl Origin {
         match self {
             Origin::Fixed(client) => Origin::Fixed(client.clone()),
             Origin::Sentinel(sentinels) => Origin::Sentinel(Arc::new(sentinels.apart())),
+            // What it knows of the nodes is no business of a runtime.
+            Origin::Cluster(cluster) => Origin::Cluster(cluster.clone()),
         }
     }
 
     /// How often it was heard so far that the server is somewhere else.
     pub(crate) fn moves(&self) -> u64 {
         match self {
-            Origin::Fixed(_) => 0,
+            Origin::Fixed(_) | Origin::Cluster(_) => 0,
             Origin::Sentinel(sentinels) => sentinels.moves(),
+        }
+    }
+
+    /// The cluster, if it is one.
+    pub(super) fn cluster(&self) -> Option<&Arc<Cluster>> {
+        match self {
+            Origin::Cluster(cluster) => Some(cluster),
+            Origin::Fixed(_) | Origin::Sentinel(_) => None,
         }
     }
 
@@ -61,14 +82,14 @@ impl Origin {
     #[cfg(feature = "worker")]
     pub(crate) async fn moved(&self, since: u64) {
         match self {
-            Origin::Fixed(_) => std::future::pending().await,
+            Origin::Fixed(_) | Origin::Cluster(_) => std::future::pending().await,
             Origin::Sentinel(sentinels) => sentinels.moved(since).await,
         }
     }
 
     /// Whether somebody says where the primary is.
     pub(crate) fn can_move(&self) -> bool {
-        matches!(self, Origin::Sentinel(_))
+        !matches!(self, Origin::Fixed(_))
     }
 
     /// Where it is, or was the last time; without credentials.
@@ -76,6 +97,7 @@ impl Origin {
         match self {
             Origin::Fixed(client) => url::address(client.get_connection_info().addr()),
             Origin::Sentinel(sentinels) => sentinels.address(),
+            Origin::Cluster(cluster) => cluster.address(),
         }
     }
 
@@ -84,6 +106,7 @@ impl Origin {
         match self {
             Origin::Fixed(client) => client.get_connection_info().redis_settings().db(),
             Origin::Sentinel(sentinels) => sentinels.database(),
+            Origin::Cluster(_) => 0,
         }
     }
 }

@@ -35,7 +35,9 @@ impl Ledger {
     /// Carries out a round.
     pub(crate) async fn pace(&self, round: &Round<'_>, until: Instant) -> Result<Paced> {
         let mut pipeline = redis::pipe();
-        if !round.touch.is_empty() {
+        let elsewhere = self.has_triggers_elsewhere();
+        let touches = !round.touch.is_empty() && !elsewhere;
+        if touches {
             pipeline.cmd("EXISTS");
             for key in &round.touch {
                 pipeline.arg(key.as_str());
@@ -55,17 +57,29 @@ impl Ledger {
                 .arg(round.check);
         }
         let mut paced = Paced::default();
-        if pipeline.is_empty() {
-            return Ok(paced);
-        }
-        let replies: Vec<Value> = from_value(self.store.pipeline(&pipeline, until).await?)?;
+        let touched = async {
+            match elsewhere {
+                true => self.store.touch(&round.touch, until).await,
+                false => 0,
+            }
+        };
+        let answered = async {
+            // The client library waits for the answers of a pipeline that has none.
+            match pipeline.is_empty() {
+                true => Ok(Vec::new()),
+                false => from_value(self.store.pipeline(&pipeline, until).await?),
+            }
+        };
+        let (alive, replies) = tokio::join!(touched, answered);
+        let replies: Vec<Value> = replies?;
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
         let ms = |due: f64| UnixMs(due as u64);
-        if !round.touch.is_empty() {
-            self.meter().touched(round.touch.len() as u64);
-            paced.alive = from_value(next())?;
-        }
+        self.meter().touched(round.touch.len() as u64);
+        paced.alive = match touches {
+            true => from_value(next())?,
+            false => alive,
+        };
         if round.read.is_some() {
             let coming: Vec<(String, f64)> = from_value(next())?;
             paced.coming = coming.into_iter().map(|(id, due)| (id, ms(due))).collect();

@@ -114,7 +114,9 @@ impl Ledger {
                     .arg(&item.payload[..]);
             }
         }
-        let answers = self.eval_items(&SCHEDULE, &cmd, items.len(), until).await?;
+        let mut answers = self.eval_items(&SCHEDULE, &cmd, items.len(), until).await?;
+        self.arm(items.iter().map(|item| &item.key), &mut answers)
+            .await;
         self.meter().scheduled(&answers);
         Ok(answers)
     }
@@ -138,7 +140,12 @@ impl Ledger {
                 .arg(item.when.to_arg())
                 .arg(item.step);
         }
-        self.eval_items(&RESCHEDULE, &cmd, items.len(), until).await
+        let mut answers = self
+            .eval_items(&RESCHEDULE, &cmd, items.len(), until)
+            .await?;
+        self.arm(items.iter().map(|item| &item.key), &mut answers)
+            .await;
+        Ok(answers)
     }
 
     /// Gives jobs another payload; `lua/update.lua`.
@@ -174,7 +181,8 @@ impl Ledger {
         for key in items {
             cmd.arg(key.id());
         }
-        let answers = self.eval_items(&CANCEL, &cmd, items.len(), until).await?;
+        let mut answers = self.eval_items(&CANCEL, &cmd, items.len(), until).await?;
+        self.arm(items.iter(), &mut answers).await;
         self.meter().cancelled(&answers);
         Ok(answers)
     }

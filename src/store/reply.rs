@@ -80,6 +80,10 @@ pub(crate) enum Answer {
     NotYet,
     /// Its key is missing, and it is not noted that it expired.
     Missing,
+    /// Its trigger expires when it is due.
+    Armed,
+    /// No trigger of ours is there.
+    Disarmed,
     /// Nothing is wrong with it.
     Sound,
     /// This is wrong with it.
@@ -145,6 +149,8 @@ impl Answered {
             ("taken", None) => Answer::Taken,
             ("waits", None) => Answer::NotYet,
             ("missing", None) => Answer::Missing,
+            ("armed", None) => Answer::Armed,
+            ("disarmed", None) => Answer::Disarmed,
             ("sound", None) => Answer::Sound,
             ("bare", None) => Answer::Flawed(Flaw::DueWithoutRecord),
             ("stray", None) => Answer::Flawed(Flaw::RecordAlone),

@@ -306,6 +306,17 @@ impl Store {
     /// go unheard, or become no job.
     #[cfg(feature = "worker")]
     pub(crate) async fn check_adoption(&self, globs: &[String], until: Instant) -> Result<()> {
+        if self.is_cluster() {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "a route adopts plain keys, and {} is a cluster, on which that does not work \
+                     yet: a key and its ledger are in different slots; use a single Redis, or \
+                     schedule through the API",
+                    self.address(),
+                ),
+            ));
+        }
         let refused = self.refused_to_adopt(globs, until).await?;
         let Some(Refused { command, name }) = refused.into_iter().next() else {
             return Ok(());
@@ -339,7 +350,7 @@ impl Store {
             return Ok(unheard);
         }
         let subscribe = async {
-            let client = self.link.origin().client().await?;
+            let client = self.link.origin().client(None).await?;
             let pubsub = client.get_async_pubsub().await;
             let pubsub = pubsub.map_err(|error| Fault::from_connecting(error, &address))?;
             let (mut sink, _stream) = pubsub.split();
@@ -370,7 +381,7 @@ impl Store {
         let address = self.address();
         let mut unheard = Vec::new();
         let subscribe = async {
-            let client = self.link.origin().client().await?;
+            let client = self.link.origin().client(None).await?;
             let pubsub = client.get_async_pubsub().await;
             let pubsub = pubsub.map_err(|error| Fault::from_connecting(error, &address))?;
             // What it says is not read; dropping it ends the connection.

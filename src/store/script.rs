@@ -106,6 +106,7 @@ scripts! {
     DISCARD = "discard", 6 keys, ["clock", "calls", "history", "count", "dead"];
     #[cfg(feature = "worker")]
     TRIM = "trim", 3 keys, ["clock", "dead"];
+    ARM = "arm", 0 keys, ["clock", "trigger"];
     LETTERS = "letters", 3 keys, ["clock", "calls"];
     #[cfg(feature = "worker")]
     BEAT = "beat", 1 keys, ["clock"];

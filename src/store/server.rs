@@ -3,6 +3,10 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+#[cfg(feature = "worker")]
+use futures_util::future::join_all;
+
+use super::servers::Server;
 use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -71,6 +75,20 @@ pub(crate) enum Announced {
     Unknown(Error),
     /// It did not answer the question.
     Unanswered(Error),
+}
+
+#[cfg(feature = "worker")]
+impl Announced {
+    /// Of several servers that which says most of what is to be done.
+    fn badness(&self) -> u8 {
+        match self {
+            Announced::Already => 0,
+            Announced::Unanswered(_) => 1,
+            Announced::FromNow { .. } => 2,
+            Announced::Unknown(_) => 3,
+            Announced::Never { .. } => 4,
+        }
+    }
 }
 
 /// What a server says of itself, `INFO`.
@@ -149,9 +167,29 @@ impl Store {
     /// Refuses a server that cannot carry Keyfall: too old, a replica, one that would evict
     /// the ledger unless that is allowed, or one that holds another schema.
     pub(crate) async fn check(&self, allow_eviction: bool, until: Instant) -> Result<()> {
-        let text: String = from_value(self.command(&redis::cmd("INFO"), until).await?)?;
-        let info = Info::parse(&text);
+        for server in self.servers(until).await? {
+            self.check_one(&server, allow_eviction, until).await?;
+        }
         let address = self.address();
+        let schema = self.schema(until).await?;
+        if schema != SCHEMA.to_string() {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "Redis at {address} holds schema {schema} under {}, and this version writes \
+                     {SCHEMA}: use the version that wrote it, or another namespace",
+                    self.names.meta()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    async fn check_one(&self, server: &Server, allow_eviction: bool, until: Instant) -> Result<()> {
+        let info = redis::cmd("INFO");
+        let text: String = from_value(self.command_at(server, &info, until).await?)?;
+        let info = Info::parse(&text);
+        let address = self.address_of(server);
         if info.is_sentinel() {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
@@ -172,25 +210,23 @@ impl Store {
                 ),
             ));
         }
-        if info.is_replica() {
+        if info.is_cluster() && !self.is_cluster() {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "Redis at {address} is part of a cluster: write redis+cluster://host:port, \
+                     with one of its nodes or several"
+                ),
+            ));
+        }
+        // It may be one since a moment ago.
+        if info.is_replica() && !self.is_cluster() {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
                 format!("Redis at {address} is a replica: name the primary"),
             ));
         }
-        self.check_eviction(&info, allow_eviction)?;
-        let schema = self.schema(until).await?;
-        if schema != SCHEMA.to_string() {
-            return Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "Redis at {address} holds schema {schema} under {}, and this version writes \
-                     {SCHEMA}: use the version that wrote it, or another namespace",
-                    self.names.meta()
-                ),
-            ));
-        }
-        Ok(())
+        self.check_eviction(&info, &address, allow_eviction)
     }
 
     /// The schema of what is stored; ours, if nothing is. Written only then, so that a worker
@@ -210,8 +246,7 @@ impl Store {
 
     /// An `allkeys-*` policy evicts ledgers, and with them jobs; a `volatile-*` one evicts
     /// triggers. Without a limit of memory nothing is evicted.
-    fn check_eviction(&self, info: &Info, allowed: bool) -> Result<()> {
-        let address = self.address();
+    fn check_eviction(&self, info: &Info, address: &str, allowed: bool) -> Result<()> {
         let policy = info.text("maxmemory_policy");
         let limited = info.is_limited();
         let evicted = info.evicted();
@@ -232,14 +267,18 @@ impl Store {
         }
         if evicted == Evicted::Anything {
             tracing::warn!(
-                %address,
+                address,
                 policy,
                 "Redis evicts any key {}, and with it jobs: set `maxmemory-policy noeviction`",
-                if limited { "when it is full" } else { "as soon as it has a maxmemory" }
+                if limited {
+                    "when it is full"
+                } else {
+                    "as soon as it has a maxmemory"
+                }
             );
         } else if evicted == Evicted::Triggers && limited {
             tracing::warn!(
-                %address,
+                address,
                 policy,
                 "Redis evicts triggers when it is full: no job is lost, but jobs may start some \
                  20 ms late; set `maxmemory-policy noeviction`"
@@ -248,12 +287,25 @@ impl Store {
         Ok(())
     }
 
-    /// Makes Redis announce this: merges the flags that are missing into those that are set.
-    /// Somebody else who has read them before and sets them after it undoes that, so it is to be
-    /// looked at again a little later.
+    /// Makes Redis announce this: merges the flags that are missing into those that are set, on
+    /// each node of a cluster. Somebody else who has read them before and sets them after it undoes
+    /// that, so it is to be looked at again a little later.
     #[cfg(feature = "worker")]
     pub(crate) async fn announce(&self, wanted: Wanted, until: Instant) -> Announced {
-        let was = match self.flags(until).await {
+        let servers = match self.all_servers(until).await {
+            Ok(servers) => servers,
+            Err(error) => return Announced::Unanswered(error),
+        };
+        let asked = servers.iter().map(|it| self.announce_at(it, wanted, until));
+        let answers = join_all(asked).await;
+        // The worst of them.
+        let worst = answers.into_iter().max_by_key(Announced::badness);
+        worst.unwrap_or(Announced::Already)
+    }
+
+    #[cfg(feature = "worker")]
+    async fn announce_at(&self, server: &Server, wanted: Wanted, until: Instant) -> Announced {
+        let was = match self.flags(server, until).await {
             Ok(flags) => flags,
             Err(error) if is_passing(&error) => return Announced::Unanswered(error),
             Err(error) => return Announced::Unknown(error),
@@ -264,7 +316,7 @@ impl Store {
         let merged = wanted.merged_into(&was);
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg(FLAGS_NAME).arg(&merged);
-        match self.command(&set, until).await {
+        match self.command_at(server, &set, until).await {
             Ok(_) => Announced::FromNow { was, set: merged },
             Err(error) if is_passing(&error) => Announced::Unanswered(error),
             Err(error) => Announced::Never { was, error },
@@ -273,10 +325,11 @@ impl Store {
 
     /// The notification flags that are set.
     #[cfg(feature = "worker")]
-    async fn flags(&self, until: Instant) -> Result<String> {
+    async fn flags(&self, server: &Server, until: Instant) -> Result<String> {
         let mut get = redis::cmd("CONFIG");
         get.arg("GET").arg(FLAGS_NAME);
-        let mut pair: HashMap<String, String> = from_value(self.command(&get, until).await?)?;
+        let answer = self.command_at(server, &get, until).await?;
+        let mut pair: HashMap<String, String> = from_value(answer)?;
         Ok(pair.remove(FLAGS_NAME).unwrap_or_default())
     }
 }

@@ -11,6 +11,7 @@ use tokio::task::{unconstrained, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::Store;
+use super::cluster::Node;
 use super::fault::Fault;
 use super::in_time::in_time;
 use crate::error::Error;
@@ -47,6 +48,10 @@ pub(crate) enum Signal<'a> {
 /// Follows one node, for ever.
 pub(crate) struct Subscription {
     store: Arc<Store>,
+    /// Of a cluster; the next one that can be reached, if none is given.
+    node: Option<Node>,
+    /// Somebody says something all the time, so that silence means that it is cut off.
+    is_never_silent: bool,
     channels: Vec<String>,
     patterns: Vec<String>,
     expired: String,
@@ -60,10 +65,27 @@ pub(crate) struct Subscription {
 
 impl Subscription {
     /// What expires, and wake-ups; for an instance, which hears its own beats.
-    pub(crate) fn to_events(store: Arc<Store>, instance: &str, settings: &LinkSettings) -> Self {
+    pub(super) fn to_events(store: Arc<Store>, instance: &str, settings: &LinkSettings) -> Self {
+        let mut it = Subscription::to_wakes(store, instance, settings);
+        it.channels.push(it.expired.clone());
+        it.is_never_silent = false;
+        it
+    }
+
+    /// Wake-ups, and beats, which go through all nodes of a cluster.
+    pub(super) fn to_wakes(store: Arc<Store>, instance: &str, settings: &LinkSettings) -> Self {
         let pulse = store.names.pulse(store.database, instance);
         let mut it = Subscription::new(store, settings, "events");
-        it.channels = vec![it.expired.clone(), it.wake.clone(), pulse];
+        it.channels = vec![it.wake.clone(), pulse];
+        it.is_never_silent = true;
+        it
+    }
+
+    /// What expires on one node of a cluster.
+    pub(super) fn to_expiry(store: Arc<Store>, node: Node, settings: &LinkSettings) -> Self {
+        let mut it = Subscription::new(store, settings, "events");
+        it.channels = vec![it.expired.clone()];
+        it.node = Some(node);
         it
     }
 
@@ -93,8 +115,14 @@ impl Subscription {
             asked: Arc::default(),
             patience: settings.connect_timeout.max(settings.response_timeout),
             store,
+            node: None,
+            is_never_silent: false,
             name,
         }
+    }
+
+    fn address(&self) -> String {
+        self.store.address_of(&self.node)
     }
 
     /// Subscribes, hands every signal to `hear`, and subscribes again whenever the
@@ -114,7 +142,7 @@ impl Subscription {
                     tokio::select! {
                         fault = self.follow(sink, stream, &mut hear) => fault,
                         () = self.store.link.origin().moved(moves) => {
-                            Fault::moved(&self.store.address())
+                            Fault::moved(&self.address())
                         }
                     }
                 }
@@ -128,7 +156,7 @@ impl Subscription {
 
     async fn subscribe(&self) -> Result<(PubSubSink, PubSubStream), Fault> {
         let subscribe = pin!(async {
-            let client = self.store.link.origin().client().await?;
+            let client = self.store.link.origin().client(self.node.as_ref()).await?;
             let pubsub = client.get_async_pubsub().await;
             let (mut sink, stream) = pubsub.map_err(|error| self.failed(error))?.split();
             let subscribed = async {
@@ -144,11 +172,11 @@ impl Subscription {
             Ok((sink, stream))
         });
         let subscribed = in_time(Instant::now() + self.patience, subscribe).await;
-        subscribed.unwrap_or_else(|| Err(Fault::unreachable(&self.store.address())))
+        subscribed.unwrap_or_else(|| Err(Fault::unreachable(&self.address())))
     }
 
     fn failed(&self, error: redis::RedisError) -> Fault {
-        Fault::from_connecting(error, &self.store.address())
+        Fault::from_connecting(error, &self.address())
     }
 
     async fn follow(
@@ -157,7 +185,7 @@ impl Subscription {
         mut stream: PubSubStream,
         hear: &mut impl AsyncFnMut(Signal<'_>),
     ) -> Fault {
-        let address = self.store.address();
+        let address = self.address();
         let mut last_pause = Instant::now();
         let mut in_a_row = 0;
         let mut asked_at = None;
@@ -178,6 +206,9 @@ impl Subscription {
                 }
             };
             let Some(message) = message else {
+                if self.is_never_silent {
+                    return Fault::silent(&address);
+                }
                 // Not even a beat of our own: is anybody there? A wake-up is lost only with its
                 // connection, so this bounds how long a lost one goes unnoticed. The answer comes
                 // behind all that was announced before.

@@ -25,8 +25,9 @@ pub(super) fn client(url: &str, settings: &LinkSettings) -> Result<redis::Client
             ErrorKind::InvalidSetting,
             format!(
                 "the Redis URL is not valid: {fault}; write redis://[user:password@]host:port/database \
-                 or redis+unix:///path?db=0, rediss:// for TLS, and \
-                 redis+sentinel://host:port,host:port/master for a primary that sentinels watch"
+                 or redis+unix:///path?db=0, rediss:// for TLS, \
+                 redis+sentinel://host:port,host:port/master for a primary that sentinels watch, or \
+                 redis+cluster://host:port,host:port"
             ),
         )
     })?;

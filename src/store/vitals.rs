@@ -7,6 +7,7 @@ use redis::Value;
 
 use super::link::Request;
 use super::server::Info;
+use super::servers::Server;
 use super::{Ledger, Store, from_value};
 use crate::error::Result;
 use crate::names::MARKER;
@@ -77,9 +78,14 @@ impl Vitals {
 }
 
 impl Store {
-    /// What the server says of itself, and of these settings; one round trip. Fails only if there
+    /// What a server says of itself, and of these settings; one round trip. Fails only if there
     /// is no answer: what this user may not see is told apart.
-    pub(crate) async fn vitals(&self, settings: &[&'static str], until: Instant) -> Result<Vitals> {
+    pub(crate) async fn vitals(
+        &self,
+        server: &Server,
+        settings: &[&'static str],
+        until: Instant,
+    ) -> Result<Vitals> {
         let mut asked = redis::pipe();
         asked.cmd("INFO");
         asked.cmd("HGET").arg(self.names.meta()).arg("schema");
@@ -87,7 +93,7 @@ impl Store {
             // One by one: several in one call are new in Redis 7.
             asked.cmd("CONFIG").arg("GET").arg(name);
         }
-        let mut answers = self.each(&mut asked, until).await?.into_iter();
+        let mut answers = self.each_of(server, &mut asked, until).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
         let info = seen::<String>(next()).map(|text| Info::parse(&text));
         let schema = seen(next());
@@ -105,11 +111,14 @@ impl Store {
         })
     }
 
-    /// Changes a setting, until the server restarts.
+    /// Changes a setting, of each node of a cluster, until the server restarts.
     pub(crate) async fn set(&self, name: &str, value: &str, until: Instant) -> Result<()> {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg(name).arg(value);
-        self.command(&set, until).await.map(drop)
+        for server in self.all_servers(until).await? {
+            self.command_at(&server, &set, until).await?;
+        }
+        Ok(())
     }
 
     /// The number of the database.
@@ -144,7 +153,17 @@ impl Store {
         asked: &mut redis::Pipeline,
         until: Instant,
     ) -> Result<Vec<Value>> {
-        let request = Request::Many(asked.ignore_errors());
+        self.each_of(&None, asked, until).await
+    }
+
+    /// The same; those without a key are for this server.
+    async fn each_of(
+        &self,
+        server: &Server,
+        asked: &mut redis::Pipeline,
+        until: Instant,
+    ) -> Result<Vec<Value>> {
+        let request = Request::Each(asked.ignore_errors(), server.as_ref());
         Ok(match self.link.send(request, until).await?.value {
             Value::Array(answers) => answers,
             other => vec![other],

@@ -238,6 +238,7 @@ impl Ledger {
         }
         let mut reply = self.eval(&SETTLE, &cmd, until).await?.reply;
         let answers = reply.item_answers(items.len())?;
+        self.begin_arming(items.iter().map(|item| &item.key), &answers);
         for (item, answered) in items.iter().zip(&answers) {
             self.meter().settled(&item.verb, answered.answer);
         }

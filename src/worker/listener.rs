@@ -22,7 +22,7 @@ use crate::key::Kind;
 use crate::metrics;
 use crate::settings::LinkSettings;
 use crate::shards::Layout;
-use crate::store::{Signal, Store, Subscription};
+use crate::store::{Signal, Store, follow_events};
 use crate::time::UnixMs;
 
 /// How long the questions may take that are asked whenever the connection is new.
@@ -50,29 +50,27 @@ impl Listener {
     /// Listens, for ever.
     pub(crate) async fn run(&self, settings: &LinkSettings) {
         let (store, id) = (self.store.clone(), self.instances.id());
-        let subscription = Subscription::to_events(store, id, settings);
-        subscription
-            .run(async |signal| match signal {
-                Signal::Up => {
-                    if let Some(health) = self.store.health() {
-                        health.hears();
-                    }
-                    self.up().await;
-                    self.ready.cancel();
+        follow_events(store, id, settings, async |signal| match signal {
+            Signal::Up => {
+                if let Some(health) = self.store.health() {
+                    health.hears();
                 }
-                Signal::Gap(error) => {
-                    self.events.are_heard(false);
-                    self.reconciler.sweep_all();
-                    if let Some(health) = self.store.health() {
-                        health.is_deaf(&error);
-                    }
-                    self.ready.cancel();
+                self.up().await;
+                self.ready.cancel();
+            }
+            Signal::Gap(error) => {
+                self.events.are_heard(false);
+                self.reconciler.sweep_all();
+                if let Some(health) = self.store.health() {
+                    health.is_deaf(&error);
                 }
-                Signal::Expired(name) => self.expired(name),
-                Signal::Wake(message) => self.woken(message),
-                Signal::Changed { .. } | Signal::HeardUntil(_) => {}
-            })
-            .await;
+                self.ready.cancel();
+            }
+            Signal::Expired(name) => self.expired(name),
+            Signal::Wake(message) => self.woken(message),
+            Signal::Changed { .. } | Signal::HeardUntil(_) => {}
+        })
+        .await;
     }
 
     /// Events flow. Whatever happened before may have gone unheard.

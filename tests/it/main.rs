@@ -54,7 +54,7 @@
 //! | [`bench`] | `keyfall bench` measures what it says, and leaves nothing behind |
 //! | [`config`] | `keyfall config` and `keyfall token`: what they print, refuse and leave |
 //! | [`commands`] | each command of the operator: what it does, its JSON, its exit codes |
-//! | [`topology`] | more than one server: replicas, sentinels |
+//! | [`topology`] | more than one server: replicas, sentinels, clusters |
 //! | [`transfer`] | export and import |
 //! | [`terminal`] | what they ask and show at a terminal: prompts, tables, colours, bars |
 //! | [`top`] | `keyfall top`, in a terminal multiplexer |

@@ -47,6 +47,9 @@ impl Ground {
             let url = server.url();
             return Ground::at(url, Some(server), "keyfall".into(), "app1".into()).await;
         };
+        if url.contains("+cluster://") {
+            anyhow::bail!("a cluster cannot be measured yet: name a single Redis");
+        }
         let name = format!("bench{:08x}", rand::random::<u32>());
         Ground::at(url.to_owned(), None, name.clone(), name).await
     }

@@ -48,7 +48,8 @@ impl RedisUrl {
         let (scheme, rest) = self.0.split_once("://")?;
         match scheme {
             "redis" | "rediss" | "valkey" | "valkeys" | "redis+sentinel" | "rediss+sentinel"
-            | "valkey+sentinel" | "valkeys+sentinel" => {
+            | "valkey+sentinel" | "valkeys+sentinel" | "redis+cluster" | "rediss+cluster"
+            | "valkey+cluster" | "valkeys+cluster" => {
                 // The last one: what a password holds by mistake is not to be shown.
                 let (user, rest) = match rest.rsplit_once('@') {
                     Some((user, rest)) => (Some(user), rest),
@@ -342,6 +343,10 @@ mod tests {
                 "redis+sentinel://app1:***@h,[::1]:1/main/0",
             ),
             (
+                "redis+cluster://app1:geheim@h:1,[::1]:2",
+                "redis+cluster://app1:***@h:1,[::1]:2",
+            ),
+            (
                 "redis+sentinel://app1:geheim,h/main",
                 "redis+sentinel://***",
             ),
@@ -367,6 +372,7 @@ mod tests {
                 "redis+sentinel://h,i:1/main",
                 "redis+sentinel://:p%40%2F1@h,i:1/main",
             ),
+            ("redis+cluster://h,i:1", "redis+cluster://:p%40%2F1@h,i:1"),
             ("unix:///r.sock", "unix:///r.sock?pass=p%40%2F1"),
             ("unix:///r.sock?db=1", "unix:///r.sock?db=1&pass=p%40%2F1"),
         ] {

@@ -22,8 +22,8 @@ settings! {
     /// The Redis that holds the jobs.
     redis: Redis {
         /// Where it is: redis://[user:password@]host:port/database, rediss:// for TLS,
-        /// redis+unix:///path?db=0, or redis+sentinel://host:port,host:port/master for a primary
-        /// that sentinels watch. A password has no place on a command line, which all users of
+        /// redis+unix:///path?db=0, redis+sentinel://host:port,host:port/master for a primary that
+        /// sentinels watch, or redis+cluster://host:port,host:port. A password has no place on a command line, which all users of
         /// the machine can list: name it by `password_file`, or write the URL into KEYFALL_REDIS_URL.
         url: RedisUrl = "redis://127.0.0.1:6379";
         /// A file that holds the URL, instead of `url`.

@@ -29,6 +29,13 @@ impl Outlet {
     /// Opens nothing yet.
     pub(crate) fn new(url: &str, settings: &ClientSettings) -> Result<Self> {
         let origin = Origin::parse(url, &settings.link)?;
+        if origin.cluster().is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                "a list or a stream of a target cannot be on a cluster yet: name a single Redis, \
+                 or a primary that sentinels watch",
+            ));
+        }
         Ok(Outlet {
             link: Link::new(origin, &settings.link),
             patience: settings.call_timeout,

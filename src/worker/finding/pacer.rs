@@ -9,14 +9,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
 use super::alarm::Alarm;
 use super::events::Events;
 use crate::handler::Source;
 use crate::settings::LONGEST_SLEEP;
-use crate::store::{RedisClock, Round, Store};
+use crate::store::{Round, Store};
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::claiming::desk::Desk;
 use crate::worker::instances::Instances;
@@ -36,7 +37,6 @@ const NAMES: usize = 4096;
 /// Paces the ledgers that fall to this instance.
 pub(crate) struct Pacer {
     store: Arc<Store>,
-    clock: Arc<RedisClock>,
     roster: Arc<Roster>,
     instances: Arc<Instances>,
     events: Arc<Events>,
@@ -65,7 +65,6 @@ impl Pacer {
         alarm: Alarm,
     ) -> Arc<Self> {
         Arc::new(Pacer {
-            clock: store.clock().clone(),
             store,
             roster,
             instances,
@@ -106,47 +105,52 @@ impl Pacer {
         self.woken.notify_one();
     }
 
-    /// Paces, for ever.
+    /// Paces, for ever. A ledger that hangs is no hindrance to the others.
     pub(crate) async fn run(&self) {
-        let mut tracks: Vec<Track> = Vec::new();
-        let mut view = None;
+        // Those that are absent are being stepped.
+        let mut tracks: Vec<Option<Track>> = Vec::new();
+        let mut steps = FuturesUnordered::new();
         loop {
-            let Some(now) = self.clock.now() else {
-                // Nothing was heard from Redis yet.
-                tokio::time::sleep(AFTER_FAULT).await;
-                continue;
-            };
-            self.meet(&mut tracks, &mut view, now);
-            let ready = tracks.iter_mut().filter(|track| track.next_action() <= now);
-            join_all(ready.map(|track| self.step(track, now))).await;
-            let next = tracks.iter().map(Track::next_action).min();
-            let wait = self
-                .clock
-                .now()
-                .zip(next)
-                .map_or(LONGEST_SLEEP, |(now, next)| {
-                    Duration::from_micros(next.0.saturating_sub(now.0)).min(LONGEST_SLEEP)
-                });
-            if !wait.is_zero() {
-                tokio::select! {
-                    () = self.alarm.at(Instant::now() + wait) => {}
-                    () = self.woken.notified() => {}
+            self.meet(&mut tracks);
+            let mut wait = LONGEST_SLEEP;
+            for place in &mut tracks {
+                let Some(track) = place else { continue };
+                let Some(now) = track.served.ledger.clock().now() else {
+                    // Nothing was heard from Redis yet.
+                    wait = wait.min(AFTER_FAULT);
+                    continue;
+                };
+                let next = track.next_action();
+                if next <= now {
+                    steps.extend(place.take().map(|track| self.step(track, now)));
+                } else {
+                    wait = wait.min(Duration::from_micros(next.0 - now.0));
+                }
+            }
+            tokio::select! {
+                () = self.alarm.at(Instant::now() + wait) => {}
+                () = self.woken.notified() => {}
+                Some(track) = steps.next() => {
+                    let index = track.served.index;
+                    tracks[index] = Some(track);
                 }
             }
         }
     }
 
     /// Takes in new ledgers, those that fall to this instance or no longer do, and wake-ups.
-    /// `view` is by which view of the instances that was decided.
-    fn meet(&self, tracks: &mut Vec<Track>, view: &mut Option<u64>, now: UnixUs) {
-        let known = tracks.len();
-        for served in self.roster.all().iter().skip(known).cloned() {
-            tracks.push(Track::new(served));
+    fn meet(&self, tracks: &mut Vec<Option<Track>>) {
+        for served in self.roster.all().iter().skip(tracks.len()).cloned() {
+            tracks.push(Some(Track::new(served)));
         }
-        let current = Some(self.instances.number());
-        let is_another = std::mem::replace(view, current) != current;
-        for (place, track) in tracks.iter_mut().enumerate() {
-            let mine = if is_another || place >= known {
+        let view = Some(self.instances.number());
+        let mut wakes = self.wakes.lock().expect("no panic while held");
+        for (index, place) in tracks.iter_mut().enumerate() {
+            let Some(track) = place else { continue };
+            let Some(now) = track.served.ledger.clock().now() else {
+                continue;
+            };
+            let mine = if std::mem::replace(&mut track.view, view) != view {
                 self.instances.paces(&track.served)
             } else {
                 track.mine
@@ -159,10 +163,7 @@ impl Pacer {
                 track.rest();
             }
             track.mine = mine;
-        }
-        let wakes = std::mem::take(&mut *self.wakes.lock().expect("no panic while held"));
-        for (index, wake) in wakes {
-            let Some(track) = tracks.get_mut(index).filter(|track| track.mine) else {
+            let Some(wake) = wakes.remove(&index).filter(|_| mine) else {
                 continue;
             };
             track.look_after(now, wake.announced, None);
@@ -174,7 +175,7 @@ impl Pacer {
 
     /// Touches what is due in one ledger, reads what comes next, and hands over what no
     /// event announced: whatever of it there is to do now, in one round trip.
-    async fn step(&self, track: &mut Track, now: UnixUs) {
+    async fn step(&self, mut track: Track, now: UnixUs) -> Track {
         let check = track.take_checks(now);
         let batch = track.take_due(now);
         let read = track.take_read(now, !batch.jobs.is_empty());
@@ -194,7 +195,7 @@ impl Pacer {
             let ids = batch.jobs.into_iter().map(|(id, _)| id).collect();
             track.look_after(now, ids, None);
             track.read_at = Some(now.plus(AFTER_FAULT));
-            return;
+            return track;
         };
         if let Some((_, limit)) = read {
             track.see_coming(paced.coming, limit, now);
@@ -218,6 +219,7 @@ impl Pacer {
             }
             self.hand_over(&track.served, still).await;
         }
+        track
     }
 
     /// Everybody takes the oldest that are due, as many as they have room for.

@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
 use super::events::Events;
 use super::pacer::Pacer;
 use crate::handler::Source;
 use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
-use crate::store::{RedisClock, Store, Sweep};
+use crate::store::{Store, Sweep};
 use crate::time::UnixMs;
 use crate::worker::claiming::desk::Desk;
 use crate::worker::instances::Instances;
@@ -37,7 +38,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Sweeps all ledgers of this worker, each when there may be something to find.
 pub(crate) struct Reconciler {
     store: Arc<Store>,
-    clock: Arc<RedisClock>,
     roster: Arc<Roster>,
     instances: Arc<Instances>,
     desk: Arc<Desk>,
@@ -55,8 +55,8 @@ pub(crate) struct Reconciler {
 struct Asked {
     /// Ledgers to sweep no later than then.
     by_index: HashMap<usize, Instant>,
-    /// Sweep all, whatever is due by now: events were lost.
-    all: bool,
+    /// How often all were to be swept, whatever is due by then: events were lost.
+    all: u64,
     /// Until then lapsed leases are left alone.
     hold: Instant,
 }
@@ -73,6 +73,8 @@ struct Track {
     skip_lapsed: usize,
     /// The next sweep takes everything that is due, not only what is overdue.
     at_once: bool,
+    /// How often all were to be swept by then.
+    all: u64,
 }
 
 impl Reconciler {
@@ -86,7 +88,6 @@ impl Reconciler {
         renewal: Duration,
     ) -> Arc<Self> {
         Arc::new(Reconciler {
-            clock: store.clock().clone(),
             connection: AtomicU64::new(store.connections_opened()),
             store,
             roster,
@@ -97,7 +98,7 @@ impl Reconciler {
             renewal,
             asked: Mutex::new(Asked {
                 by_index: HashMap::new(),
-                all: true,
+                all: 0,
                 hold: Instant::now() + renewal,
             }),
             told: Notify::new(),
@@ -109,7 +110,7 @@ impl Reconciler {
     pub(crate) fn expect(&self, served: &Served, due: Option<UnixMs>) {
         self.expect_in(
             served,
-            due.map_or(Duration::ZERO, |due| self.clock.until(due)),
+            due.map_or(Duration::ZERO, |due| served.ledger.clock().until(due)),
         );
     }
 
@@ -128,7 +129,7 @@ impl Reconciler {
     /// Look at once for whatever is due: what was announced may not have been heard, or not
     /// been claimed.
     pub(crate) fn sweep_all(&self) {
-        self.lock().all = true;
+        self.lock().all += 1;
         self.told.notify_one();
     }
 
@@ -139,7 +140,7 @@ impl Reconciler {
         if self.connection.swap(opened, Ordering::Relaxed) != opened {
             let now = Instant::now();
             let mut asked = self.lock();
-            asked.all = true;
+            asked.all += 1;
             // A pause that is not over yet began when the leases had lapsed no earlier.
             if asked.hold <= now {
                 asked.hold = now + self.renewal;
@@ -147,52 +148,59 @@ impl Reconciler {
         }
     }
 
-    /// Sweeps, for ever.
+    /// Sweeps, for ever. A ledger that hangs is no hindrance to the others.
     pub(crate) async fn run(&self) {
-        let mut tracks: Vec<Track> = Vec::new();
+        // Those that are absent are being swept.
+        let mut tracks: Vec<Option<Track>> = Vec::new();
+        let mut steps = FuturesUnordered::new();
         loop {
             self.meet(&mut tracks);
             let now = Instant::now();
-            let ready = tracks.iter_mut().filter(|track| track.sweep_at <= now);
-            join_all(ready.map(|track| self.step(track))).await;
-            let next = tracks.iter().map(|track| track.sweep_at).min();
-            let wait = next.map_or(LONGEST_SLEEP, |next| {
-                next.saturating_duration_since(Instant::now())
-                    .min(LONGEST_SLEEP)
-            });
+            let mut next = now + LONGEST_SLEEP;
+            for place in &mut tracks {
+                match place.as_ref().map(|track| track.sweep_at) {
+                    Some(at) if at <= now => {
+                        steps.extend(place.take().map(|track| self.step(track)));
+                    }
+                    Some(at) => next = next.min(at),
+                    None => {}
+                }
+            }
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep_until(next.into()) => {}
                 () = self.told.notified() => {}
+                Some(track) = steps.next() => {
+                    let index = track.served.index;
+                    tracks[index] = Some(track);
+                }
             }
         }
     }
 
     /// Takes in new ledgers and what was asked for.
-    fn meet(&self, tracks: &mut Vec<Track>) {
+    fn meet(&self, tracks: &mut Vec<Option<Track>>) {
         let now = Instant::now();
+        let mut asked = self.lock();
         for served in self.roster.all().iter().skip(tracks.len()).cloned() {
-            tracks.push(Track {
+            tracks.push(Some(Track {
                 served,
                 sweep_at: now,
                 pause: OVERDUE,
                 last_found: None,
                 skip_lapsed: 0,
                 at_once: true,
-            });
+                all: asked.all,
+            }));
         }
-        let mut asked = self.lock();
-        let all = std::mem::take(&mut asked.all);
-        for track in tracks.iter_mut().filter(|_| all) {
-            track.sweep_at = now;
-            track.at_once = true;
-        }
-        for (index, at) in asked.by_index.drain() {
-            if let Some(track) = tracks.get_mut(index) {
+        for (index, place) in tracks.iter_mut().enumerate() {
+            let Some(track) = place else { continue };
+            if std::mem::replace(&mut track.all, asked.all) != asked.all {
+                track.sweep_at = now;
+                track.at_once = true;
+            }
+            if let Some(at) = asked.by_index.remove(&index) {
                 track.sweep_at = track.sweep_at.min(at);
             }
-        }
-        drop(asked);
-        for track in tracks {
             if self.desk.is_paused(&track.served) {
                 track.sweep_at = track.sweep_at.min(now + SWEEP_PAUSED);
             }
@@ -200,7 +208,7 @@ impl Reconciler {
     }
 
     /// Sweeps one ledger, puts what it finds on the desk, and sets the time of the next.
-    async fn step(&self, track: &mut Track) {
+    async fn step(&self, mut track: Track) -> Track {
         let overdue = if track.at_once {
             Duration::ZERO
         } else {
@@ -215,12 +223,13 @@ impl Reconciler {
         match sweep {
             Ok(found) => {
                 track.at_once = false;
-                self.found(track, found);
+                self.found(&mut track, found);
             }
             Err(_) => {
                 track.sweep_at = Instant::now() + OVERDUE;
             }
         }
+        track
     }
 
     fn found(&self, track: &mut Track, found: Sweep) {
@@ -238,14 +247,19 @@ impl Reconciler {
         };
         let mut next = now + idle;
         if let Some(due) = found.next_due {
-            let overdue = self.clock.until(due.plus(OVERDUE)).max(SHORTEST_PAUSE);
+            let overdue = track
+                .served
+                .ledger
+                .clock()
+                .until(due.plus(OVERDUE))
+                .max(SHORTEST_PAUSE);
             next = next.min(now + overdue + spread());
-            if !self.clock.until(due).is_zero() {
+            if !track.served.ledger.clock().until(due).is_zero() {
                 self.pacer.wake(&track.served, due);
             }
         }
         if let Some(lapse) = found.next_lapse {
-            next = next.min(now + self.clock.until(lapse) + OVERDUE + spread());
+            next = next.min(now + track.served.ledger.clock().until(lapse) + OVERDUE + spread());
         }
         let lapsed = found.lapsed.len();
         // What was found should be gone soon. If it stays, nobody can take it now: its route

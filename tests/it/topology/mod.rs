@@ -1,5 +1,7 @@
-//! More than one server: a primary with replicas, which sentinels may watch.
+//! More than one server: a primary with replicas, which sentinels may watch, and clusters.
 
+mod clustered;
+mod clusters;
 mod durable;
 mod nodes;
 mod sentineled;

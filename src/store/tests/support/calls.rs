@@ -90,6 +90,8 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Taken => "taken",
         Word::NotYet => "waits",
         Word::Missing => "missing",
+        Word::Armed => "armed",
+        Word::Disarmed => "disarmed",
         Word::Sound => "sound",
         Word::Flawed(flaw) => flaw_word(flaw),
     }

@@ -38,6 +38,8 @@ pub(super) struct Track {
     pub(super) served: Arc<Served>,
     /// The ledger falls to this instance.
     pub(super) mine: bool,
+    /// By which view of the instances that was decided.
+    pub(super) view: Option<u64>,
     /// Everything due before this was touched, or left to the reconciler.
     pub(super) touched: UnixMs,
     /// What was touched of those that are due exactly then.
@@ -82,6 +84,7 @@ impl Track {
         Track {
             served,
             mine: false,
+            view: None,
             touched: UnixMs(0),
             touched_then: HashSet::new(),
             coming: VecDeque::new(),

@@ -1,0 +1,174 @@
+//! Which node serves which slots.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use redis::Value;
+
+use super::route::SLOTS;
+
+/// A node, by `host:port`, as the others call it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Node(Arc<str>);
+
+impl Node {
+    pub(crate) fn new(address: &str) -> Self {
+        Node(address.into())
+    }
+
+    fn of(host: &str, port: i64) -> Self {
+        // An IPv6 address.
+        match host.contains(':') && !host.starts_with('[') {
+            true => Node(format!("[{host}]:{port}").into()),
+            false => Node(format!("{host}:{port}").into()),
+        }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The same host, as it is to be called where a node does not know its own name.
+    fn host(&self) -> &str {
+        self.0.rsplit_once(':').map_or(&self.0, |(host, _)| host)
+    }
+
+    /// A node as a redirection names it, which may leave out the host: then it is that of the node
+    /// that says so.
+    pub(crate) fn named_by(&self, address: &str) -> Self {
+        match address.strip_prefix(':') {
+            Some(port) => Node(format!("{}:{port}", self.host()).into()),
+            None => Node::new(address),
+        }
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is known of a cluster.
+#[derive(Default)]
+pub(super) struct Layout {
+    /// For each slot the place of its primary in `primaries`.
+    owners: Vec<u16>,
+    pub(super) primaries: Vec<Node>,
+    pub(super) replicas: BTreeSet<Node>,
+    /// When it was read.
+    pub(super) read: Option<Instant>,
+}
+
+/// Of a slot that nobody serves.
+const NOBODY: u16 = u16::MAX;
+
+impl Layout {
+    /// What a node answers to `CLUSTER SLOTS`. Nothing, if that cannot be read.
+    /// See <https://redis.io/docs/latest/commands/cluster-slots/>.
+    pub(super) fn parse(answer: Value, told_by: &Node) -> Option<Self> {
+        let ranges: Vec<Vec<Value>> = redis::from_redis_value(answer).ok()?;
+        let mut layout = Layout::default();
+        for range in ranges {
+            let mut range = range.into_iter();
+            let first: u16 = redis::from_redis_value(range.next()?).ok()?;
+            let last: u16 = redis::from_redis_value(range.next()?).ok()?;
+            let primary = node_of(range.next()?, told_by);
+            for slot in first..=last.min(SLOTS - 1) {
+                if let Some(primary) = &primary {
+                    layout.give(slot, primary);
+                }
+            }
+            layout
+                .replicas
+                .extend(range.filter_map(|node| node_of(node, told_by)));
+        }
+        Some(layout)
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Option<&Node> {
+        self.primaries
+            .get(usize::from(*self.owners.get(usize::from(slot))?))
+    }
+
+    /// This slot is served by this node from now on.
+    pub(super) fn give(&mut self, slot: u16, node: &Node) {
+        let known = self.primaries.iter().position(|one| one == node);
+        let place = known.unwrap_or_else(|| {
+            self.primaries.push(node.clone());
+            self.primaries.len() - 1
+        });
+        self.owners.resize(usize::from(SLOTS), NOBODY);
+        self.owners[usize::from(slot)] = place as u16;
+    }
+
+    /// Whether there is a slot that nobody serves.
+    pub(super) fn has_gaps(&self) -> bool {
+        self.owners.is_empty() || self.owners.contains(&NOBODY)
+    }
+}
+
+/// `[host, port, id, …]`. A node whose host is `?` cannot be reached by anybody yet; one without
+/// is the one that answers.
+fn node_of(value: Value, told_by: &Node) -> Option<Node> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let mut parts = parts.into_iter();
+    let host: Option<String> = redis::from_redis_value(parts.next()?).ok()?;
+    let port: i64 = redis::from_redis_value(parts.next()?).ok()?;
+    match host.as_deref().unwrap_or_default() {
+        "?" => None,
+        "" => Some(Node::of(told_by.host(), port)),
+        host => Some(Node::of(host, port)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(host: Value, port: i64) -> Value {
+        Value::Array(vec![host, Value::Int(port), text("id")])
+    }
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn what_a_node_says_of_the_others_is_understood() {
+        let range = |first, last, nodes: Vec<Value>| {
+            Value::Array([vec![Value::Int(first), Value::Int(last)], nodes].concat())
+        };
+        let answer = Value::Array(vec![
+            range(
+                0,
+                99,
+                vec![node(text("a"), 1), node(text("b"), 2), node(text("?"), 3)],
+            ),
+            range(100, 16_383, vec![node(Value::Nil, 4), node(text("::1"), 5)]),
+        ]);
+        let mut layout = Layout::parse(answer, &Node::new("seed:9")).unwrap();
+        assert_eq!(layout.owner(99), Some(&Node::new("a:1")));
+        assert_eq!(layout.owner(100), Some(&Node::new("seed:4")));
+        let replicas: Vec<&str> = layout.replicas.iter().map(Node::as_str).collect();
+        assert_eq!(replicas, ["[::1]:5", "b:2"]);
+        assert!(!layout.has_gaps());
+
+        layout.give(99, &Node::new("c:6"));
+        assert_eq!(layout.owner(99), Some(&Node::new("c:6")));
+        assert_eq!(layout.owner(98), Some(&Node::new("a:1")));
+        assert_eq!(Layout::default().owner(0), None);
+        assert!(Layout::default().has_gaps());
+    }
+
+    #[test]
+    fn a_redirection_may_leave_out_the_host() {
+        let by = Node::new("here:1");
+        assert_eq!(by.named_by(":2"), Node::new("here:2"));
+        assert_eq!(by.named_by("there:3"), Node::new("there:3"));
+    }
+}

@@ -1,0 +1,60 @@
+//! The servers of a store, for what each of them has to be asked: one, or the nodes of a cluster.
+
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+
+use super::Store;
+use super::cluster::Node;
+use super::link::Request;
+use crate::error::Result;
+
+/// How long a node of a cluster is asked for what only it can tell.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One of them. A single one has no name.
+pub(crate) type Server = Option<Node>;
+
+impl Store {
+    /// Those that hold data of their own: the only one, or the primaries of a cluster.
+    pub(crate) async fn servers(&self, until: Instant) -> Result<Vec<Server>> {
+        Ok(self.nodes(until).await?.0)
+    }
+
+    /// The same, and the replicas of a cluster, each of which may be a primary next.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn all_servers(&self, until: Instant) -> Result<Vec<Server>> {
+        let (mut primaries, replicas) = self.nodes(until).await?;
+        primaries.extend(replicas);
+        Ok(primaries)
+    }
+
+    async fn nodes(&self, until: Instant) -> Result<(Vec<Server>, Vec<Server>)> {
+        let Some(cluster) = self.link.origin().cluster() else {
+            return Ok((vec![None], Vec::new()));
+        };
+        self.link.survey(cluster, until).await?;
+        let (primaries, replicas) = cluster.nodes();
+        let named = |nodes: Vec<Node>| nodes.into_iter().map(Some).collect();
+        Ok((named(primaries), named(replicas)))
+    }
+
+    /// Where a server is; without credentials.
+    pub(crate) fn address_of(&self, server: &Server) -> String {
+        self.link.address_of(server.as_ref())
+    }
+
+    /// A command to this one, whatever its key.
+    pub(super) async fn command_at(
+        &self,
+        server: &Server,
+        cmd: &Cmd,
+        until: Instant,
+    ) -> Result<Value> {
+        let Some(node) = server else {
+            return self.command(cmd, until).await;
+        };
+        let until = until.min(Instant::now() + PATIENCE);
+        Ok(self.link.send(Request::At(node, cmd), until).await?.value)
+    }
+}

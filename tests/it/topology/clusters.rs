@@ -1,0 +1,272 @@
+//! A cluster of three primaries and three replicas: real processes.
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use keyfall::embedded::Embedded;
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, RedisResult};
+
+use crate::runs::eventually;
+
+/// After which time a node that does not answer has failed, in milliseconds.
+const NODE_TIMEOUT: &str = "1500";
+
+/// How far from the port of a node that of the cluster's bus is.
+const BUS: u16 = 10_000;
+
+/// After which time a fail-over that was asked for is given up, and a bit.
+const GIVEN_UP: Duration = Duration::from_secs(7);
+
+const SLOTS: usize = 16_384;
+
+/// A server with a port.
+pub(super) struct Node {
+    pub(super) server: Embedded,
+    pub(super) port: u16,
+    pub(super) id: String,
+}
+
+/// Three primaries, each with a replica three places behind it.
+pub(super) struct Clustered {
+    pub(super) nodes: Vec<Node>,
+}
+
+/// A port of which that of the bus is free, too.
+fn free_port() -> u16 {
+    loop {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        // The system gives high ports, from which there is no way up.
+        let port = if port > u16::MAX - BUS {
+            port - 2 * BUS
+        } else {
+            port
+        };
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        drop(free);
+        if is_free(port) && is_free(port + BUS) {
+            return port;
+        }
+    }
+}
+
+impl Node {
+    pub(super) async fn start() -> Self {
+        let port = free_port();
+        let options = Embedded::options()
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--cluster-enabled", "yes"])
+            .args(["--cluster-node-timeout", NODE_TIMEOUT])
+            .args(["--cluster-require-full-coverage", "no"])
+            .args(["--cluster-allow-replica-migration", "no"])
+            .args(["--repl-diskless-sync-delay", "0"]);
+        let server = options.start().await.unwrap();
+        let mut node = Node {
+            server,
+            port,
+            id: String::new(),
+        };
+        node.id = node.ask("CLUSTER MYID").await;
+        node
+    }
+
+    async fn connection(&self) -> RedisResult<MultiplexedConnection> {
+        let client = redis::Client::open(self.server.url())?;
+        client.get_multiplexed_async_connection().await
+    }
+
+    /// A command, its words separated by blanks; `{empty}` is a word without a letter.
+    pub(super) async fn try_ask<T: FromRedisValue>(&self, text: &str) -> RedisResult<T> {
+        let mut cmd = redis::Cmd::new();
+        let words = text.split(' ').map(|word| match word {
+            "{empty}" => "",
+            word => word,
+        });
+        cmd.arg(words.collect::<Vec<_>>());
+        cmd.query_async(&mut self.connection().await?).await
+    }
+
+    pub(super) async fn ask<T: FromRedisValue>(&self, text: &str) -> T {
+        self.try_ask(text).await.unwrap()
+    }
+
+    /// Whether it says this of itself.
+    pub(super) async fn says(&self, question: &str, line: &str) -> bool {
+        let told: RedisResult<String> = self.try_ask(question).await;
+        told.is_ok_and(|told| told.lines().any(|one| one == line))
+    }
+
+    /// `SIGSTOP` or `SIGCONT`.
+    pub(super) fn signal(&self, signal: &str) {
+        let pid = self.server.pid().unwrap().to_string();
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Makes this node known to the cluster of another.
+    pub(super) async fn meets(&self, other: &Node) {
+        let _: () = self
+            .ask(&format!("CLUSTER MEET 127.0.0.1 {}", other.port))
+            .await;
+    }
+}
+
+impl Clustered {
+    pub(super) async fn start() -> Self {
+        let mut nodes = Vec::new();
+        for _ in 0..6 {
+            nodes.push(Node::start().await);
+        }
+        for (place, node) in nodes.iter().enumerate() {
+            let epoch = place + 1;
+            let _: () = node.ask(&format!("CLUSTER SET-CONFIG-EPOCH {epoch}")).await;
+            if place > 0 {
+                node.meets(&nodes[0]).await;
+            }
+        }
+        for (place, primary) in nodes[..3].iter().enumerate() {
+            let slots = place * SLOTS / 3..(place + 1) * SLOTS / 3;
+            let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+            let _: () = primary
+                .ask(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")))
+                .await;
+        }
+        let it = Clustered { nodes };
+        it.all_know(6).await;
+        for (primary, replica) in it.nodes[..3].iter().zip(&it.nodes[3..]) {
+            eventually("a replica", async || {
+                let replicate = format!("CLUSTER REPLICATE {}", primary.id);
+                replica.try_ask::<()>(&replicate).await.ok()
+            })
+            .await;
+        }
+        it.is_well().await;
+        it
+    }
+
+    /// Waits until each node knows so many.
+    pub(super) async fn all_know(&self, count: usize) {
+        let line = format!("cluster_known_nodes:{count}");
+        for node in &self.nodes {
+            eventually("the nodes know each other", async || {
+                node.says("CLUSTER INFO", &line).await.then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Waits until all slots are served, and each replica has all the data.
+    pub(super) async fn is_well(&self) {
+        for node in self.nodes.iter().filter(|node| node.server.pid().is_some()) {
+            eventually("the cluster is well", async || {
+                let is_whole = node.says("CLUSTER INFO", "cluster_state:ok").await;
+                let is_told = node.says("CLUSTER INFO", "cluster_slots_ok:16384").await;
+                let has_data = node.says("INFO replication", "role:master").await
+                    || node.says("INFO replication", "master_link_status:up").await;
+                (is_whole && is_told && has_data).then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Where clients find it.
+    pub(super) fn url(&self) -> String {
+        let seeds = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port));
+        let seeds: Vec<String> = seeds.collect();
+        format!("redis+cluster://{}", seeds.join(","))
+    }
+
+    /// The place in `nodes` of the primary that serves a slot, as the node at `asked` says.
+    pub(super) async fn owner_of(&self, slot: u16, asked: usize) -> Option<usize> {
+        let told: RedisResult<Vec<Vec<redis::Value>>> =
+            self.nodes[asked].try_ask("CLUSTER SLOTS").await;
+        let range = told.ok()?.into_iter().find(|range| {
+            let end = |place: usize| redis::from_redis_value(range[place].clone());
+            let (first, last): (u16, u16) = (end(0).unwrap(), end(1).unwrap());
+            (first..=last).contains(&slot)
+        })?;
+        // Host, port, and what depends on the version.
+        let primary: Vec<redis::Value> = redis::from_redis_value(range[2].clone()).ok()?;
+        let port: u16 = redis::from_redis_value(primary[1].clone()).ok()?;
+        self.nodes.iter().position(|node| node.port == port)
+    }
+
+    /// Asks a replica to take over from the primary of this slot. It gives up when the machine is too
+    /// busy, and is asked again then.
+    pub(super) async fn fail_over_to(&self, replica: usize, slot: u16) {
+        let mut asked: Option<Instant> = None;
+        eventually("the replica has taken over", async || {
+            if self.owner_of(slot, 1).await == Some(replica) {
+                return Some(());
+            }
+            if asked.is_none_or(|asked| asked.elapsed() > GIVEN_UP) {
+                // Refused while it is under way.
+                let _: RedisResult<()> = self.nodes[replica].try_ask("CLUSTER FAILOVER").await;
+                asked = Some(Instant::now());
+            }
+            None
+        })
+        .await;
+    }
+
+    /// Moves a slot to another primary, key by key, as `redis-cli --cluster reshard` does.
+    pub(super) async fn migrate(&self, slot: u16, from: usize, to: usize) {
+        let (from, to) = (&self.nodes[from], &self.nodes[to]);
+        let _: () = to
+            .ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", from.id))
+            .await;
+        let _: () = from
+            .ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", to.id))
+            .await;
+        loop {
+            let count = format!("CLUSTER GETKEYSINSLOT {slot} 10");
+            let keys: Vec<String> = from.ask(&count).await;
+            if keys.is_empty() {
+                break;
+            }
+            let mut migrate = format!("MIGRATE 127.0.0.1 {}", to.port);
+            // An empty word stands for the keys at the end.
+            migrate.push_str(" {empty} 0 5000 KEYS ");
+            migrate.push_str(&keys.join(" "));
+            let _: String = from.ask(&migrate).await;
+        }
+        for node in [to, from] {
+            let _: () = node
+                .ask(&format!("CLUSTER SETSLOT {slot} NODE {}", to.id))
+                .await;
+        }
+    }
+
+    /// The slot of a key.
+    pub(super) async fn slot_of(&self, key: &str, asked: usize) -> u16 {
+        self.nodes[asked]
+            .ask(&format!("CLUSTER KEYSLOT {key}"))
+            .await
+    }
+
+    /// So many kinds of this app, whose ledgers are on different primaries, the first on that at
+    /// place 0.
+    pub(super) async fn kinds(&self, app: &str) -> Vec<String> {
+        let mut kinds = vec![None; 3];
+        for number in 0.. {
+            let kind = format!("{app}:it:job{number}");
+            let slot = self.slot_of(&ledger_of(&kind), 0).await;
+            let owner = usize::from(slot) * 3 / SLOTS;
+            kinds[owner].get_or_insert(kind);
+            if kinds.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        kinds.into_iter().flatten().collect()
+    }
+}
+
+/// A name in the slot of a ledger.
+pub(super) fn ledger_of(kind: &str) -> String {
+    format!("{{{kind}/0}}")
+}
