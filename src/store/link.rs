@@ -251,8 +251,14 @@ impl Link {
             };
             let tried = async {
                 let node = node?;
-                self.try_at(node.as_ref(), request, is_asked, until, &mut maybe_done)
-                    .await
+                let node = node.as_ref();
+                let answered = self.try_at(node, request, is_asked, until, &mut maybe_done);
+                let answer = answered.await?;
+                if !is_asked && self.is_replaced(aim, node) {
+                    maybe_done = true;
+                    return Err(Fault::moved(&self.address_of(node)).at_node(node));
+                }
+                Ok(answer)
             };
             let fault = match tried.await {
                 Ok(answer) => return Ok(answer),
@@ -335,6 +341,14 @@ impl Link {
             seat.drop_connection(connection.number);
         }
         Err(fault.at_node(node))
+    }
+
+    /// Whether another node serves the slot by now: what this one has done may be forgotten with it.
+    fn is_replaced(&self, aim: &Aim<'_>, node: Option<&Node>) -> bool {
+        match (self.origin.cluster(), aim) {
+            (Some(cluster), Aim::Slot(slot)) => cluster.owner(*slot).as_ref() != node,
+            _ => false,
+        }
     }
 
     /// Whether a try that was given up at `until` would say nothing of the server, because it

@@ -54,15 +54,19 @@ fn free_port() -> u16 {
 
 impl Node {
     pub(super) async fn start() -> Self {
-        let port = free_port();
-        let options = Embedded::options()
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--cluster-enabled", "yes"])
-            .args(["--cluster-node-timeout", NODE_TIMEOUT])
-            .args(["--cluster-require-full-coverage", "no"])
-            .args(["--cluster-allow-replica-migration", "no"])
-            .args(["--repl-diskless-sync-delay", "0"]);
-        let server = options.start().await.unwrap();
+        let (server, port) = eventually("a port stays free", async || {
+            let port = free_port();
+            let options = Embedded::options()
+                .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+                .args(["--cluster-enabled", "yes"])
+                .args(["--cluster-node-timeout", NODE_TIMEOUT])
+                .args(["--cluster-require-full-coverage", "no"])
+                .args(["--cluster-allow-replica-migration", "no"])
+                .args(["--repl-diskless-sync-delay", "0"]);
+            // Another test may have taken it meanwhile.
+            Some((options.start().await.ok()?, port))
+        })
+        .await;
         let mut node = Node {
             server,
             port,
