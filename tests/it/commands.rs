@@ -305,8 +305,12 @@ async fn kinds_and_instances_say_who_runs_what(site: Site) {
         instances.iter().any(routes).then_some(())
     })
     .await;
-    let ran = site.run("instances").await;
-    assert!(ran.out.contains(&site.pattern()), "{ran:?}");
+    // On a machine that is busy, one that lives may be missing for a while.
+    eventually("it is there for people, too", async || {
+        let ran = site.run("instances").await;
+        ran.out.contains(&site.pattern()).then_some(())
+    })
+    .await;
     site.run("instances now")
         .await
         .fails(2, "unexpected argument");

@@ -5,7 +5,7 @@ use keyfall::{Client, ClientBuilder, ErrorKind, Handler, Outcome, RetryPolicy, R
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 use crate::limits::assert_refused;
-use crate::runs::recorder;
+use crate::runs::{PATIENCE, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::{Running, ms};
 
@@ -253,7 +253,9 @@ async fn what_tls_refuses_is_told_with_the_remedy() {
         ),
     ] {
         println!("{case}");
-        assert_refused(builder.connect().await, kind, &names);
+        // Whoever refuses says so at once, or as soon as the machine lets it.
+        let patient = builder.connect_timeout(PATIENCE).call_timeout(PATIENCE);
+        assert_refused(patient.connect().await, kind, &names);
     }
     for (builder, remedy) in [
         // Redis waits for the end of a command, and says nothing.

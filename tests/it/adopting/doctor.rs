@@ -105,7 +105,11 @@ async fn workers_that_do_not_agree_what_a_missing_key_means_are_found() {
     })
     .await;
     assert!(alike.found.contains(&admin.pattern()), "{alike}");
-    let live = admin.client.instances().await.unwrap();
+    let live = eventually("both live", async || {
+        let live = admin.client.instances().await.unwrap();
+        (live.len() == 2).then_some(live)
+    })
+    .await;
     assert!(live.iter().all(|one| one.adopts == [admin.pattern()]));
     let cancelling: Vec<usize> = live.iter().map(|one| one.cancels_missing.len()).collect();
     assert_eq!(cancelling, [0, 1]);
