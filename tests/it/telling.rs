@@ -27,8 +27,11 @@ fn words(told: &[Happening]) -> Vec<&'static str> {
 #[tokio::test]
 async fn a_tail_tells_of_a_run_from_beginning_to_end() {
     let site = Site::new("tailrun").await;
-    // Its kind does not exist yet.
-    let mut tail = site.client.tail().prefix("tailrun:").unwrap();
+    // Once it has told of this one, it has begun. The kind of the next one does not exist yet.
+    let other = site.client.schedule("tailrun:it:other:1", "").after(HOUR);
+    other.await.unwrap();
+    let mut tail = site.client.tail().prefix("tailrun:").unwrap().last(1);
+    until(&mut tail, What::Scheduled).await;
     let nothing = tokio::time::timeout(ms(10), tail.next());
     nothing.await.expect_err("nothing has happened yet");
     let handler = async |job: keyfall::Job| match job.attempt() {

@@ -367,7 +367,7 @@ async fn a_run_whose_lease_somebody_else_holds_is_ended_and_settles_nothing() {
     let gate = Gate::closed();
     let worker = Running::start(
         site.worker(Router::new().route(&site.pattern(), log.stuck()))
-            .lease(18 * SECOND),
+            .lease(45 * SECOND),
     );
     site.client.schedule(site.key(1), "").await.unwrap();
     let first = runs.next().await;
