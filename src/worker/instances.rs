@@ -171,15 +171,25 @@ impl Instances {
 
     /// Who is to claim the job of this kind with this id.
     pub(crate) fn rank(&self, served: &Served, id: &str) -> Rank {
+        self.rank_by(served, id, |contender| contender.ready)
+    }
+
+    /// Who is to look at the key of that job. It takes no room; and about what changes from beat to
+    /// beat two may differ for a moment, and leave it to each other.
+    pub(crate) fn rank_to_look(&self, served: &Served, id: &str) -> Rank {
+        self.rank_by(served, id, |_| true)
+    }
+
+    fn rank_by(&self, served: &Served, id: &str, ready: impl Fn(&Contender) -> bool) -> Rank {
         let view = self.view();
         if view.peers.len() == 1 {
             return Rank::Only;
         }
         let standing = view.standing(served, &self.id);
         match &standing.contenders {
-            Some(contenders) => rank(contenders.iter(), id),
+            Some(contenders) => rank(contenders.iter(), id, ready),
             None => match served.key(id) {
-                Some(key) => rank(view.contenders_for(&key, &self.id).iter(), id),
+                Some(key) => rank(view.contenders_for(&key, &self.id).iter(), id, ready),
                 None => Rank::Other,
             },
         }
@@ -336,11 +346,15 @@ impl View {
 }
 
 /// The highest hash comes first; who cannot run a job now comes behind all who can.
-fn rank<'a>(contenders: impl Iterator<Item = &'a Contender>, id: &str) -> Rank {
+fn rank<'a>(
+    contenders: impl Iterator<Item = &'a Contender>,
+    id: &str,
+    ready: impl Fn(&Contender) -> bool,
+) -> Rank {
     let mut best: [Option<((bool, u64), bool)>; 2] = [None, None];
     for contender in contenders {
         let hash = xxh3_64_with_seed(id.as_bytes(), contender.seed);
-        let this = Some(((contender.ready, hash), contender.is_me));
+        let this = Some(((ready(contender), hash), contender.is_me));
         if this > best[0] {
             best = [this, best[0]];
         } else if this > best[1] {

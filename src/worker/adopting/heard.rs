@@ -51,7 +51,7 @@ impl Adopter {
 
     /// All hear of it, and two look.
     fn look_in_turn(&self, served: &Arc<Served>, id: &str, why: Why) {
-        let rank = self.instances.rank(served, id);
+        let rank = self.instances.rank_to_look(served, id);
         if rank.claims() {
             self.look_at(served, id, why, Instant::now());
         } else if rank.stands_in() {
@@ -84,7 +84,7 @@ impl Adopter {
         if missing == MissingKey::Cancel {
             self.expired.hear(&key);
             self.look_in_turn(&served, key.id(), Why::Over);
-        } else if self.instances.rank(&served, key.id()).claims() {
+        } else if self.instances.rank_to_look(&served, key.id()).claims() {
             let soon = Instant::now() + STAND_IN;
             self.look_at(&served, key.id(), Why::Over, soon);
         } else {

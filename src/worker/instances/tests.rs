@@ -160,3 +160,27 @@ async fn only_those_that_have_a_route_are_ranked() {
     assert_eq!(fleet.ranks("4ty"), [Rank::Other, Rank::Other]);
     assert_eq!(fleet.pacers().len(), 1);
 }
+
+#[tokio::test]
+async fn who_looks_at_a_key_does_not_depend_on_room() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    let looks = |fleet: &Fleet, id: &str| -> Vec<Rank> {
+        let all = fleet.all.iter();
+        all.map(|one| one.rank_to_look(&fleet.served, id)).collect()
+    };
+    let jobs: Vec<String> = (0..300).map(|job| job.to_string()).collect();
+    let before: Vec<Vec<Rank>> = jobs.iter().map(|id| looks(&fleet, id)).collect();
+    let first: Vec<Vec<Rank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
+    assert_eq!(before, first);
+    fleet.see(|number| {
+        if number == 0 {
+            "0d".into()
+        } else {
+            "1h".into()
+        }
+    });
+    let after: Vec<Vec<Rank>> = jobs.iter().map(|id| looks(&fleet, id)).collect();
+    assert_eq!(before, after);
+    let claims: Vec<Vec<Rank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
+    assert_ne!(claims, after);
+}
