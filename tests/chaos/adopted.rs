@@ -21,6 +21,10 @@ const FOUND: Micros = 3_000_000;
 /// How far apart the clocks of programs and of Redis may be, and how exact times to live are.
 const EXACT: Micros = 50_000;
 
+/// By how much sooner a time may be that a program names: it is a whole millisecond, and found out
+/// before the call is written down.
+const NAMED: Micros = 2_000;
+
 /// From this on a time to live is longer than any trial.
 const LONG: Micros = 24 * 3600 * 1_000_000;
 
@@ -101,9 +105,11 @@ pub(crate) fn judge(key: &str, story: &Story, sight: &Sight, count: &mut Adopted
     }
     told.extend(lives.last().and_then(|last| judge.what_is_left(last)));
     let forgotten = judge.was_forgotten();
-    let told = told.into_iter();
-    told.map(|wrong| if forgotten { Wrong::Forgotten } else { wrong })
-        .collect()
+    if forgotten {
+        count.forgotten += told.len();
+        told.fill_with(|| Wrong::Forgotten);
+    }
+    told
 }
 
 struct Judge<'a> {
@@ -158,7 +164,7 @@ impl<'a> Judge<'a> {
                     Ask::Delete => last.end = End::Deleted(call),
                     Ask::Persist => (last.due, last.end) = (None, End::Replaced),
                     // That takes the key away, as `DEL` does.
-                    Ask::Expire { ms, named: true } if until > due(*ms).0 => {
+                    Ask::Expire { ms, named: true } if until + NAMED > due(*ms).0 => {
                         last.end = End::Unsure;
                         break;
                     }
@@ -201,7 +207,10 @@ impl<'a> Judge<'a> {
         }
         let told = |what: &str| format!("version {version} {what}");
         match (&life.end, life.due) {
-            (End::Unsure, _) => None,
+            (End::Unsure, _) => {
+                count.unanswered += 1;
+                None
+            }
             (End::Replaced, _) | (_, None) => {
                 count.cancelled += usize::from(matches!(life.end, End::Replaced));
                 // Of what took its place only the end may have been seen.

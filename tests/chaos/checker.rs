@@ -7,8 +7,8 @@ use crate::adopted::{self, Sight};
 use crate::journal::{Answer, Ask, Line, Micros, Version, What, at_unix_ms, read_all};
 use crate::kept::Kept;
 use crate::leases::Leases;
-use crate::plain::PLAIN;
-use crate::report::{Phase, Row};
+use crate::plain::{LIFE, PLAIN};
+use crate::report::{Adopted, Phase, Row};
 use crate::story::{Call, Rollback, Run, Story, Wrong};
 use crate::strain::Strain;
 use crate::witness::Ears;
@@ -56,7 +56,12 @@ pub(crate) fn check(
         row.refused += story.runs.iter().filter(refused).count();
         let faults = if key.starts_with(PLAIN) {
             let mut faults = story.faults_of_any();
-            faults.extend(adopted::judge(key, story, &sight, &mut row.adopted));
+            let mut count = Adopted::default();
+            faults.extend(adopted::judge(key, story, &sight, &mut count));
+            row.adopted.add(&count);
+            if history.was_in_bad_weather(story) {
+                row.adopted_in_bad_weather.add(&count);
+            }
             faults
         } else {
             story.faults(&kept.versions, &history.rollbacks)
@@ -95,7 +100,7 @@ pub(crate) fn check(
             }
         }
     }
-    row.adopted.deaf = sight.ears.deaf();
+    row.deaf = sight.ears.deaf();
     row
 }
 
@@ -281,6 +286,17 @@ impl History {
             (_, Some(over)) if due >= over + RECOVERY => Phase::After,
             _ => Phase::During,
         }
+    }
+
+    /// Whether a plain key was there while there were faults, as far as it was a matter of seconds.
+    fn was_in_bad_weather(&self, story: &Story) -> bool {
+        let (Some(first), Some(last)) = (story.calls.first(), story.calls.last()) else {
+            return false;
+        };
+        let (Some(began), Some(over)) = (self.weather.first(), self.weather.last()) else {
+            return false;
+        };
+        first.sent < *over && last.sent + LIFE.end * 1000 > *began
     }
 
     /// How long it took until this run began, which took the place of one that had had its lease

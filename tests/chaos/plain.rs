@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many ms a key lives, unless it is to live for long.
-const LIFE: std::ops::Range<u64> = 300..3000;
+pub(crate) const LIFE: std::ops::Range<u64> = 300..3000;
 
 /// What this program does.
 #[derive(Debug, Clone, Serialize, Deserialize)]

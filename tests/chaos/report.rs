@@ -13,8 +13,9 @@ pub(crate) enum Phase {
     After,
 }
 
-/// What became of values that were set with a time by plain commands.
-#[derive(Debug, Default)]
+/// What became of values that were set with a time by plain commands. The last five excuse what
+/// became of them.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Adopted {
     /// It is known of all these how they ended.
     pub(crate) set: usize,
@@ -29,12 +30,14 @@ pub(crate) struct Adopted {
     pub(crate) deleted_unheard: usize,
     /// Their keys were missing, nobody had listened when they fell due, and that is to cancel.
     pub(crate) missing: usize,
-    /// For how long nobody listened, or could act.
-    pub(crate) deaf: Micros,
+    /// The program was not told what it had done last.
+    pub(crate) unanswered: usize,
+    /// Redis had gone back to before something that was done to them.
+    pub(crate) forgotten: usize,
 }
 
 impl Adopted {
-    fn add(&mut self, other: &Adopted) {
+    pub(crate) fn add(&mut self, other: &Adopted) {
         self.set += other.set;
         self.run += other.run;
         self.cancelled += other.cancelled;
@@ -42,7 +45,17 @@ impl Adopted {
         self.gone_unheard += other.gone_unheard;
         self.deleted_unheard += other.deleted_unheard;
         self.missing += other.missing;
-        self.deaf += other.deaf;
+        self.unanswered += other.unanswered;
+        self.forgotten += other.forgotten;
+    }
+
+    /// Of a hundred, how many were judged: what became of them was one thing, and nothing else
+    /// would have passed. Nothing if there were none.
+    pub(crate) fn judged(&self) -> Option<usize> {
+        let judged = self.run + self.cancelled + self.pending;
+        let unheard = self.gone_unheard + self.deleted_unheard + self.missing;
+        let excused = unheard + self.unanswered + self.forgotten;
+        (judged * 100).checked_div(judged + excused)
     }
 }
 
@@ -50,8 +63,12 @@ impl Row {
     /// What became of adopted keys, as a row of a table of its own.
     pub(crate) fn adopted(&self) -> String {
         let it = &self.adopted;
+        let judged = [it, &self.adopted_in_bad_weather].map(|it| match it.judged() {
+            Some(percent) => format!("{percent} %"),
+            None => String::new(),
+        });
         format!(
-            "| {:25} | {:6} | {:6} | {:9} | {:7} | {:12} | {:15} | {:7} | {:>8} |",
+            "| {:25} | {:6} | {:6} | {:9} | {:7} | {:12} | {:15} | {:7} | {:10} | {:9} | {:>8} | {:>6} | {:>14} |",
             self.scenario,
             it.set,
             it.run,
@@ -60,15 +77,19 @@ impl Row {
             it.gone_unheard,
             it.deleted_unheard,
             it.missing,
-            written(Some(it.deaf)),
+            it.unanswered,
+            it.forgotten,
+            written(Some(self.deaf)),
+            judged[0],
+            judged[1],
         )
     }
 }
 
 /// The head of that table.
 pub(crate) const HEAD_OF_ADOPTED: &str = "\
-| adopted keys              |    set |    run | cancelled | pending | gone unheard | deleted unheard | missing | unheard  |
-|---------------------------|-------:|-------:|----------:|--------:|-------------:|----------------:|--------:|---------:|";
+| adopted keys              |    set |    run | cancelled | pending | gone unheard | deleted unheard | missing | unanswered | forgotten | unheard  | judged | in bad weather |
+|---------------------------|-------:|-------:|----------:|--------:|-------------:|----------------:|--------:|-----------:|----------:|---------:|-------:|---------------:|";
 
 /// What a trial came to.
 #[derive(Debug, Default)]
@@ -94,6 +115,10 @@ pub(crate) struct Row {
     lateness: [Vec<Micros>; 3],
     redeliveries: [Vec<Micros>; 3],
     pub(crate) adopted: Adopted,
+    /// The same of those that lived while there were faults.
+    pub(crate) adopted_in_bad_weather: Adopted,
+    /// For how long nobody listened to what is done to keys, or could act.
+    pub(crate) deaf: Micros,
     /// What the machine did to all of it.
     pub(crate) strain: Strain,
     /// All that must not be.
@@ -158,6 +183,9 @@ impl Row {
             all.extend(phase);
         }
         self.adopted.add(&other.adopted);
+        let bad = &other.adopted_in_bad_weather;
+        self.adopted_in_bad_weather.add(bad);
+        self.deaf += other.deaf;
         self.strain.add(&other.strain);
         self.violations.extend(other.violations.iter().cloned());
     }
