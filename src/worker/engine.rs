@@ -159,6 +159,7 @@ async fn drive(plan: Plan) -> Result<()> {
     };
     let events = Arc::new(Events::new(
         store.clone(),
+        instances.id(),
         wanted,
         hearing.clone(),
         search.clone(),

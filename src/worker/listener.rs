@@ -176,6 +176,11 @@ impl Listener {
                     self.leases.cancel(kind, id);
                 }
                 "instances" => self.heart.look(),
+                "unheard" => {
+                    if rest != self.instances.id() {
+                        self.events.were_unheard();
+                    }
+                }
                 "pause" => {
                     for served in self.roster.shards(rest).iter() {
                         self.desk.pause(served);

@@ -54,6 +54,8 @@ impl Default for Deaf {
 /// What is known of the events of a server.
 pub(crate) struct Events {
     store: Arc<Store>,
+    /// The id of this one.
+    instance: String,
     /// Is told when changes of keys are heard.
     hearing: Arc<Hearing>,
     search: Arc<Search>,
@@ -78,6 +80,7 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn new(
         store: Arc<Store>,
+        instance: &str,
         wanted: Wanted,
         hearing: Arc<Hearing>,
         search: Arc<Search>,
@@ -85,6 +88,7 @@ impl Events {
     ) -> Self {
         Events {
             store,
+            instance: instance.to_owned(),
             hearing,
             search,
             wanted,
@@ -196,6 +200,23 @@ impl Events {
         }
     }
 
+    /// Another instance found that changes of keys were not announced, and set the flags.
+    pub(crate) fn were_unheard(&self) {
+        if self.wanted == Wanted::Changes {
+            self.hear_changes();
+        }
+    }
+
+    /// Tells the others, who find nothing missing any more.
+    async fn tell_of_gap(&self, until: Instant) {
+        if self.wanted == Wanted::Changes {
+            let word = format!("unheard {}", self.instance);
+            if let Err(error) = self.store.tell(&word, until).await {
+                tracing::debug!(%error, "the other instances could not be told of a gap");
+            }
+        }
+    }
+
     /// Changes may have gone unheard until now. What is done from now on is heard, unless nobody
     /// announces it or the connection is gone.
     fn hear_changes(&self) {
@@ -225,6 +246,7 @@ impl Events {
                     missing(self.wanted, &was),
                 );
                 self.announces_changes();
+                self.tell_of_gap(until).await;
                 self.wanted == Wanted::Changes
             }
             Announced::Never { was, error } => {
