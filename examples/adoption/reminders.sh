@@ -10,6 +10,16 @@
 # KIND which kind of job, if it is not app1:trans:notice.
 set -eu
 
+usage() {
+    sed -n 's/^#   //p' "$0" >&2
+    exit 2
+}
+
+# How many words each takes, itself included.
+case ${1-}:$# in
+remind:4 | replace:4 | postpone:3 | cancel:2) ;;
+*) usage ;;
+esac
 url=${REDIS_URL:-redis://127.0.0.1:6379}
 key=${KIND:-app1:trans:notice}:$2
 
@@ -22,10 +32,6 @@ postpone) answer=$(ask EXPIRE "$key" "$3") said="in $3 s" ;;
 # XX: only what is still there. What is due by now is not scheduled once more.
 replace) answer=$(ask SET "$key" "$3" XX EX "$4") said="in $4 s" ;;
 cancel) answer=$(ask DEL "$key") said=cancelled ;;
-*)
-    echo 'remind, postpone, replace or cancel?' >&2
-    exit 2
-    ;;
 esac
 case $answer in
 OK | 1) echo "order $2: $said" ;;

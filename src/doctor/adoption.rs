@@ -70,7 +70,7 @@ fn alike(live: &[Instance]) -> Finding {
     Finding::warning(
         &ADOPTERS_ALIKE,
         format!("`run` and `cancel` of: {}", listed(&both)),
-        "give the route the same `adopt` in every worker",
+        "give the route the same `adoption`, in the library `Handler::adopt`, in every worker",
     )
 }
 

@@ -107,7 +107,7 @@ pub enum Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyDiffers {
-    /// There is none: it was deleted or evicted, and nobody heard of it.
+    /// There is none: nobody heard that it was deleted, evicted, or expired sooner.
     Missing,
     /// It has no time to live.
     Lasting,

@@ -231,7 +231,8 @@ impl StoryOut {
 fn key_differs(how: KeyDiffers, show: impl Fn(SystemTime) -> String) -> String {
     let what = match how {
         KeyDiffers::Missing => {
-            "its key is missing: deleted or evicted, and nobody heard".to_owned()
+            "its key is missing: nobody heard that it was deleted, evicted, or expired sooner"
+                .to_owned()
         }
         KeyDiffers::Lasting => "its key has no time to live".to_owned(),
         KeyDiffers::OtherTime(at) => format!("its key expires {}", show(at)),

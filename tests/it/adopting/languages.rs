@@ -252,3 +252,21 @@ async fn says(process: Process, expected: &'static str) -> Process {
     assert_eq!(line, expected);
     process
 }
+
+#[test]
+fn the_shell_script_says_how_it_is_used() {
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/examples/adoption/reminders.sh"
+    );
+    for args in [&[][..], &["cancel"], &["forget", "42"]] {
+        let ran = std::process::Command::new("sh")
+            .arg(script)
+            .args(args)
+            .output();
+        let ran = ran.unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(2), "{said}");
+        assert!(said.contains("reminders.sh postpone 42 1800"), "{said}");
+    }
+}

@@ -10,10 +10,10 @@ use crate::handler::Source;
 const DONE_TO_KEYS: [(&str, &str); 6] = [
     ("key set", "its key was set"),
     ("key time", "its key was given another time"),
-    ("key expired", "its key expired sooner"),
+    ("key expired", "its key expired sooner than was known"),
     ("key gone", "its key was deleted"),
     ("key lasting", "its key has no time to live any more"),
-    ("key lost", "its key is missing, and nobody heard why"),
+    ("key lost", "its key is missing, and nobody heard it expire"),
 ];
 
 /// What a note says was done to a key.
@@ -224,7 +224,7 @@ mod tests {
             ),
             (
                 ["fired", "5000", "-", "key expired"],
-                "its key expired sooner: made due at once, seen by web:7",
+                "its key expired sooner than was known: made due at once, seen by web:7",
             ),
             (
                 ["cancelled", "-", "-", "key gone"],
