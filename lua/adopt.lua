@@ -9,11 +9,12 @@
 --       7 adopted   keyfall:{app:module:biz/0}:adopted
 --       8 history   keyfall:{app:module:biz/0}:history
 --       9… trigger  app:module:biz:id, one for each item: theirs, and only read
--- ARGV  1 who, 2 wake channel, 3 subject (app:module:biz/0), 4 marker, 5 most bytes of a payload,
---       then for each item: id, why it is looked at (seen: it was changed, or found; gone: it was
---       taken away; over: it expired; begun: its job is leased and about to run; heard: the same,
---       and it expired; asked: the same, and it is to be said if it is missing and is not noted as
---       expired; lost: the same, and that is to cancel its job, unless that was moved)
+-- ARGV  1 who, 2 wake channel, 3 subject (app:module:biz/0), 4 marker,
+--       then for each item: id, most bytes of its payload, why it is looked at (seen: it was
+--       changed, or found; gone: it was taken away; over: it expired; missed: nobody heard why it
+--       was missing; begun: its job is leased and about to run; heard: the same, and it expired;
+--       asked: the same, and it is to be said if it is missing and is not noted as expired; lost:
+--       the same, and that is to cancel its job, unless that was moved)
 -- Reply {'ok', now µs, answers}; answers, separated by blanks:
 --       created:due first:due replaced:due succeeds:due   as those of schedule
 --       moved:due successor:due   the same value, at another time
@@ -28,33 +29,36 @@
 --       changes again. Refused before anything is written while Redis is full, if it would
 --       store anything; the rest works then, too.
 
-local FIXED, HEAD, WIDTH = 8, 5, 2
+local FIXED, HEAD, WIDTH = 8, 4, 3
 local due_key, shadow_key, lease_key = KEYS[1], KEYS[2], KEYS[3]
 local next_key, stats_key, calls_key = KEYS[4], KEYS[5], KEYS[6]
 local adopted_key, history_key = KEYS[7], KEYS[8]
-local marker, most = ARGV[4], tonumber(ARGV[5])
+local marker = ARGV[4]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
 -- How many bytes of values one call reads, about.
 local VALUE_BYTES = 4 * 1024 * 1024
 
+-- Redis takes later times than Lua can count to, or any calendar.
+local LATEST = 2 ^ 53
+
 -- When a key expires; before Redis 7.0 only how far that is can be asked, to the millisecond.
 local function expiry_of(key, known)
   local at = redis.pcall('PEXPIRETIME', key)
   if type(at) == 'number' then
-    return at
+    return math.min(at, LATEST)
   end
   at = redis.call('PTTL', key)
   if at < 0 then
     return at
   end
-  at = now_ms + at
+  at = math.min(now_ms + at, LATEST)
   return known and math.abs(at - known) <= 2 and known or at
 end
 
 -- What there is under a key: its time, its value, or why that cannot be a payload.
-local function look_at(key, known)
+local function look_at(key, known, most)
   local expiry = expiry_of(key, known)
   if expiry < 0 then
     return expiry == -1 and 'lasting' or 'missing'
@@ -79,9 +83,10 @@ local function header_of(digest, unusable)
     (unusable and ',"unusable":"' .. unusable .. '"' or '') .. '}'
 end
 
-local ids, whys = {}, {}
+local ids, mosts, whys = {}, {}, {}
 for i = 1, (#ARGV - HEAD) / WIDTH do
-  ids[i], whys[i] = ARGV[HEAD + WIDTH * i - 1], ARGV[HEAD + WIDTH * i]
+  local at = HEAD + WIDTH * (i - 1)
+  ids[i], mosts[i], whys[i] = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
@@ -129,7 +134,7 @@ local function is_begun(i)
 end
 
 -- What it means that its key is missing is another matter if that expires as this looks.
-local DOUBTFUL = {gone = true, asked = true, lost = true}
+local DOUBTFUL = {gone = true, missed = true, asked = true, lost = true}
 
 -- There is a value with a time: it becomes a job, unless it is one.
 local function take(i, id, expiry, value, unusable)
@@ -165,13 +170,14 @@ local function take(i, id, expiry, value, unusable)
     return
   end
   local record = record_opening(header_of(digest, unusable), accepted_at) .. (value or '')
+  local what = is_same and 'key time' or 'key set'
   count_one(counts, 'accepted')
   if leases[i] then
     if waits then
       count_one(counts, 'replaced')
     end
     waiting[#waiting + 1], waiting[#waiting + 2] = id, int(due) .. ' ' .. record
-    tell(story, 'succeeds', 'key set', id, int(due), '-')
+    tell(story, 'succeeds', what, id, int(due), '-')
     answers[i] = 'succeeds:' .. int(due)
     return
   end
@@ -179,7 +185,7 @@ local function take(i, id, expiry, value, unusable)
   move(id, due)
   if dues[i] then
     count_one(counts, 'replaced')
-    tell(story, 'replaced', 'key set', id, int(due), '-')
+    tell(story, 'replaced', what, id, int(due), '-')
     answers[i] = 'replaced:' .. int(due)
   else
     tell(story, 'scheduled', 'key set', id, int(due), '-')
@@ -229,7 +235,7 @@ local function miss(i, id, why)
     may_be_lost = select(4, split_lease(leases[i])) == known
   end
   answers[i] = 'absent'
-  if why == 'gone' and is_early or why == 'lost' and may_be_lost then
+  if (why == 'gone' or why == 'missed') and is_early or why == 'lost' and may_be_lost then
     drop(i, id, why == 'gone' and 'key gone' or 'key lost')
   elseif why == 'asked' and may_be_lost then
     answers[i] = 'missing'
@@ -252,7 +258,8 @@ for i, id in ipairs(ids) do
     done[id] = true
     -- A key whose time is over is there until somebody looks at it.
     local all = DOUBTFUL[whys[i]] and redis.pcall('DBSIZE')
-    local there, expiry, value, unusable, bytes = look_at(KEYS[FIXED + i], tonumber(expiries[i] or nil))
+    local there, expiry, value, unusable, bytes =
+      look_at(KEYS[FIXED + i], tonumber(expiries[i] or nil), mosts[i])
     bytes_read = bytes_read + (bytes or 0)
     if value == marker then
       answers[i] = 'same'

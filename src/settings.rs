@@ -1,5 +1,6 @@
 //! Every setting, its default and the reason for it, in one place.
 
+use std::ops::RangeInclusive;
 #[cfg(any(feature = "tls", feature = "callbacks"))]
 use std::path::PathBuf;
 use std::time::Duration;
@@ -79,6 +80,9 @@ pub(crate) struct ClientSettings {
 
 /// The largest payload where nobody says otherwise, in bytes.
 pub(crate) const PAYLOAD_LIMIT: usize = 1024 * 1024;
+
+/// The limits that can be told. Redis keeps no string above 512 MiB, and one call carries several.
+pub(crate) const PAYLOAD_LIMITS: RangeInclusive<usize> = 1..=256 * 1024 * 1024;
 
 impl Default for ClientSettings {
     fn default() -> Self {
@@ -167,7 +171,7 @@ impl Default for WorkerSettings {
 /// How long a lease may be. Shorter ones lapse while Redis is busy for a moment; longer ones
 /// keep the jobs of a worker that died.
 #[cfg(feature = "worker")]
-pub(crate) const LEASES: std::ops::RangeInclusive<Duration> =
+pub(crate) const LEASES: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 /// How long a lease is, and what follows from that.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::{Client, Functions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::is_kind_char;
-use crate::settings::ClientSettings;
 #[cfg(feature = "tls")]
 use crate::settings::Pem;
+use crate::settings::{ClientSettings, PAYLOAD_LIMITS};
 use crate::store;
 
 /// Settings of a [`Client`]; made by [`Client::builder`].
@@ -182,8 +182,7 @@ impl ClientBuilder {
                 "namespace {namespace:?} must be 1 to 64 ASCII letters, digits, `_`, `-` and `.`"
             )));
         }
-        // Redis keeps no string above 512 MiB, and one call carries several.
-        if !(1..=256 * 1024 * 1024).contains(payload_limit) {
+        if !PAYLOAD_LIMITS.contains(payload_limit) {
             return Err(invalid(format!(
                 "payload_limit {payload_limit} must be from 1 byte to 256 MiB"
             )));

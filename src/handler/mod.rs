@@ -168,6 +168,15 @@ where
             .with(|options| options.adopts = Some(missing))
     }
 
+    /// How many bytes the value of a plain key may have that this route [adopts](Self::adopt); from
+    /// 1 byte to 256 MiB. A larger one becomes a dead letter when it is due, without its payload.
+    /// What is scheduled otherwise is limited by its client. Defaults to the
+    /// [client's](crate::ClientBuilder::payload_limit).
+    fn payload_limit(self, bytes: usize) -> Route<S> {
+        self.into_route()
+            .with(|options| options.payload_limit = Some(bytes))
+    }
+
     /// Which of several routes gets a key that they all match: the one with the highest
     /// priority. Defaults to 0; may be negative.
     fn priority(self, priority: i32) -> Route<S> {

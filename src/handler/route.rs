@@ -11,7 +11,7 @@ use super::{Attendant, Endpoint, Handler, Job, JobService, Outcome, Pull};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::retry::RetryPolicy;
-use crate::settings::LEASES;
+use crate::settings::{LEASES, PAYLOAD_LIMITS};
 
 /// Makes the endpoint of a route from the state of its router.
 type Make<S> = Arc<dyn Fn(Arc<S>) -> Endpoint + Send + Sync>;
@@ -46,6 +46,8 @@ pub(crate) struct RouteOptions {
     pub(crate) attendant: Option<Attendant>,
     /// Plain keys become jobs of it.
     pub(crate) adopts: Option<MissingKey>,
+    /// How many bytes the payload of one may have that was a plain key.
+    pub(crate) payload_limit: Option<usize>,
 }
 
 /// What it means that the key of an [adopted](Handler::adopt) job is missing, where nobody has
@@ -178,6 +180,11 @@ impl RouteOptions {
             "`lease` must be from 1 s to 1 day"
         } else if let Some(Err(error)) = self.durable.map(|durable| durable.check()) {
             &format!("`durable` is wrong: {error}")
+        } else if self
+            .payload_limit
+            .is_some_and(|bytes| !PAYLOAD_LIMITS.contains(&bytes))
+        {
+            "`payload_limit` must be from 1 byte to 256 MiB"
         } else {
             return Ok(());
         };

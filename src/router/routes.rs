@@ -42,6 +42,8 @@ pub(crate) struct RouteEntry {
     pub(crate) attendant: Option<Attendant>,
     /// Plain keys become jobs of it.
     pub(crate) adopts: Option<MissingKey>,
+    /// How many bytes the payload of one may have that was a plain key.
+    pub(crate) payload_limit: Option<usize>,
 }
 
 impl Routes {
@@ -116,6 +118,7 @@ impl RouteEntry {
             hands_over: entry.route.options.hands_over,
             attendant: entry.route.options.attendant,
             adopts: entry.route.options.adopts,
+            payload_limit: entry.route.options.payload_limit,
         }
     }
 }

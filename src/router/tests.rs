@@ -79,6 +79,9 @@ fn mistakes_are_errors_that_name_the_remedy() {
     );
     assert_eq!(kind, ErrorKind::InvalidSetting);
     assert!(text.starts_with("route `a:b:d:*`: its `timeout` is zero"));
+    let (kind, text) = fault(router.clone().try_route("a:b:d:*", done.payload_limit(0)));
+    assert_eq!(kind, ErrorKind::InvalidSetting);
+    assert!(text.contains("`payload_limit` must be from 1 byte"));
     let (kind, text) = fault(router.try_route("a:b:d:*", done.concurrency(0)));
     assert_eq!(kind, ErrorKind::InvalidSetting);
     assert!(text.contains("`concurrency` is 0"));

@@ -19,6 +19,8 @@ pub(crate) enum Why {
     Gone,
     /// It expired.
     Over,
+    /// It was found missing, and nobody heard why.
+    Missed,
     /// Its job is leased, and about to run.
     Begun,
     /// The same; and whether it is missing, and it is not noted that it expired.
@@ -35,6 +37,7 @@ impl Why {
             Why::Seen => "seen",
             Why::Gone => "gone",
             Why::Over => "over",
+            Why::Missed => "missed",
             Why::Begun => "begun",
             Why::Asked => "asked",
             Why::Heard => "heard",
@@ -44,23 +47,23 @@ impl Why {
 }
 
 impl Ledger {
-    /// Brings jobs into line with their keys; `lua/adopt.lua`. Values larger than `most` bytes
+    /// Brings jobs into line with their keys; `lua/adopt.lua`. Values of more than `most` bytes
     /// make dead letters. What a full server has no room for is answered with [`Answer::Unread`],
     /// unless it is all.
     pub(crate) async fn adopt(
         &self,
         items: &[(JobKey, Why)],
-        most: usize,
+        most: impl Fn(&JobKey) -> usize,
         until: Instant,
     ) -> Result<Vec<Answered>> {
-        let refused = match self.adopt_all(items, most, until).await {
+        let refused = match self.adopt_all(items, &most, until).await {
             // For that, one new value is enough; the others may need no room.
             Err(error) if error.kind() == ErrorKind::Full && items.len() > 1 => error,
             answers => return answers,
         };
         let mut answers = Vec::with_capacity(items.len());
         for item in items.chunks(1) {
-            match self.adopt_all(item, most, until).await {
+            match self.adopt_all(item, &most, until).await {
                 Err(error) if error.kind() == ErrorKind::Full => answers.push(Answered {
                     answer: Answer::Unread,
                     unarmed: false,
@@ -78,7 +81,7 @@ impl Ledger {
     async fn adopt_all(
         &self,
         items: &[(JobKey, Why)],
-        most: usize,
+        most: &impl Fn(&JobKey) -> usize,
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let n = &self.names;
@@ -91,13 +94,9 @@ impl Ledger {
         for (key, _) in items {
             cmd.arg(key.as_str());
         }
-        cmd.arg(who())
-            .arg(&self.wake)
-            .arg(&n.subject)
-            .arg(MARKER)
-            .arg(most);
+        cmd.arg(who()).arg(&self.wake).arg(&n.subject).arg(MARKER);
         for (key, why) in items {
-            cmd.arg(key.id()).arg(why.to_arg());
+            cmd.arg(key.id()).arg(most(key)).arg(why.to_arg());
         }
         let answers = self.eval_items(&ADOPT, &cmd, items.len(), until).await?;
         self.meter().adopted(&answers);

@@ -40,7 +40,7 @@ use keyfall::{Client, ClientBuilder, Router, Worker};
 pub(crate) use alerts::{Alerts, RouteAlerts, destinations};
 pub(crate) use fault::{Faults, Origin};
 pub(crate) use flags::{Args, Flags, RedisFlags};
-pub(crate) use routes::RouteConfig;
+pub(crate) use routes::{PAYLOAD_LIMIT, RouteConfig};
 pub(crate) use settings::{
     AlertsSection, ClassicSection, Http, Log, Redis, TokensSection, TracesSection, WorkerSection,
 };

@@ -16,6 +16,9 @@ use super::settings::{AlertsSection, Redis};
 use super::target::{self, Target};
 use super::value::{Adoption, Bytes, Rate};
 
+/// What a route takes that says no limit, as the library does.
+pub(crate) const PAYLOAD_LIMIT: usize = 1024 * 1024;
+
 /// What a route can say.
 pub(super) const FIELDS: [&str; 14] = [
     "pattern",
@@ -103,7 +106,8 @@ impl RouteConfig {
             route = route.durable(replicas.get());
         }
         if let Some(missing) = self.adoption.0 {
-            route = route.adopt(missing);
+            let limit = self.payload_limit.map_or(PAYLOAD_LIMIT, |limit| limit.0);
+            route = route.adopt(missing).payload_limit(limit);
         }
         router.try_route(&self.pattern, route)
     }

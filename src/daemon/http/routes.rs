@@ -7,10 +7,7 @@ use keyfall::target::Pull;
 use keyfall::{JobKey, Kind, RetryPolicy, Router};
 
 use super::problem::Problem;
-use crate::daemon::config::Alerts;
-
-/// What the library takes if it is not told.
-const PAYLOAD_LIMIT: usize = 1024 * 1024;
+use crate::daemon::config::{Alerts, PAYLOAD_LIMIT};
 
 /// What a route says where a call has to know it; the default, if it is `None`.
 #[derive(Debug, Clone, Default)]

@@ -11,19 +11,19 @@ use crate::names::MARKER;
 use crate::store::{Lane, Why, Word};
 
 use State::*;
-use Why::{Asked, Begun, Gone, Heard, Lost, Over, Seen};
+use Why::{Asked, Begun, Gone, Heard, Lost, Missed, Over, Seen};
 
 const MOST: usize = 1024;
 
 impl Bench {
     async fn adopt_all(&self, ids: &[(&str, Why)]) -> Vec<&'static str> {
         let items: Vec<_> = ids.iter().map(|(id, why)| (self.key(id), *why)).collect();
-        words(&self.ledger.adopt(&items, MOST, soon()).await.unwrap())
+        words(&self.ledger.adopt(&items, |_| MOST, soon()).await.unwrap())
     }
 
     async fn adopt(&self, id: &str, why: Why) -> Word {
         let items = [(self.key(id), why)];
-        self.ledger.adopt(&items, MOST, soon()).await.unwrap()[0].answer
+        self.ledger.adopt(&items, |_| MOST, soon()).await.unwrap()[0].answer
     }
 
     /// A command on the key of a job.
@@ -64,7 +64,7 @@ async fn a_value_with_a_time_becomes_a_job_replaces_one_or_succeeds_a_run() {
         bench.set(id, "theirs", "7200").await;
         items.push((bench.key(id), Seen));
     }
-    let answers = bench.ledger.adopt(&items, MOST, soon()).await.unwrap();
+    let answers = bench.ledger.adopt(&items, |_| MOST, soon()).await.unwrap();
     let table = [
         (Absent, "created", Pending),
         (Pending, "replaced", Pending),
@@ -94,7 +94,7 @@ async fn a_value_with_a_time_becomes_a_job_replaces_one_or_succeeds_a_run() {
         assert_eq!(there, "theirs", "{id}");
     }
     let before = bench.snapshot().await;
-    let again = bench.ledger.adopt(&items, MOST, soon()).await.unwrap();
+    let again = bench.ledger.adopt(&items, |_| MOST, soon()).await.unwrap();
     assert_eq!(words(&again), ["same"; 13]);
     assert_eq!(bench.snapshot().await, before);
     bench.balanced().await;
@@ -130,6 +130,7 @@ async fn a_key_that_loses_its_time_or_is_taken_away_cancels() {
         ("persisted", "PERSIST", &[][..], Seen),
         ("overwritten", "SET", &["w"], Seen),
         ("deleted", "DEL", &[], Gone),
+        ("missed", "DEL", &[], Missed),
         ("found-missing", "DEL", &[], Lost),
         ("found-lasting", "PERSIST", &[], Begun),
     ] {
@@ -139,7 +140,7 @@ async fn a_key_that_loses_its_time_or_is_taken_away_cancels() {
         assert_eq!(bench.state(id).await, Absent, "{id}");
         assert_eq!(bench.adopt(id, why).await, Word::Absent, "{id}");
     }
-    assert_eq!(bench.counted("cancelled").await, 5);
+    assert_eq!(bench.counted("cancelled").await, 6);
     // Nobody says that these were taken away.
     for why in [Seen, Over, Begun] {
         let id = format!("{why:?}");
@@ -500,6 +501,24 @@ async fn what_cannot_be_a_payload_is_stored_with_the_reason() {
 }
 
 #[tokio::test]
+async fn any_time_that_redis_takes_is_that_of_a_job() {
+    let bench = Bench::new().await;
+    // The largest that Redis 6.2 takes as well: it counts from now.
+    for (id, ms) in [
+        ("decades", "631152000000"),
+        ("for-ever", "9220000000000000000"),
+    ] {
+        bench.theirs("SET", id, &["v", "PX", ms]).await;
+        let due = due_of(bench.adopt(id, Seen).await);
+        assert!(due > bench.now().await + 600_000_000_000, "{id}: {due}");
+        assert_eq!(bench.due(id).await, Some(due));
+        assert_eq!(bench.adopt(id, Seen).await, Word::Same);
+        assert_eq!(bench.state(id).await, Pending);
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_call_reads_so_many_bytes_and_leaves_the_rest() {
     let bench = Bench::new().await;
     let large = "x".repeat(3 << 20);
@@ -508,7 +527,11 @@ async fn a_call_reads_so_many_bytes_and_leaves_the_rest() {
         bench.set(id, &large, "3600").await;
     }
     let items = ids.map(|id| (bench.key(id), Seen));
-    let answers = bench.ledger.adopt(&items, 4 << 20, soon()).await.unwrap();
+    let answers = bench
+        .ledger
+        .adopt(&items, |_| 4 << 20, soon())
+        .await
+        .unwrap();
     assert_eq!(words(&answers), ["first", "first", "unread"]);
     bench.balanced().await;
 }
@@ -530,7 +553,11 @@ async fn a_full_server_refuses_new_jobs_and_takes_in_all_else() {
     for more in [&[][..], &["newer"]] {
         let ids = ["new"].iter().chain(more);
         let items: Vec<_> = ids.map(|id| (bench.key(id), Seen)).collect();
-        let refused = bench.ledger.adopt(&items, MOST, soon()).await.unwrap_err();
+        let refused = bench
+            .ledger
+            .adopt(&items, |_| MOST, soon())
+            .await
+            .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Full);
     }
     assert_eq!(bench.snapshot().await, before);

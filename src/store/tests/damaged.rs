@@ -94,7 +94,7 @@ impl Scene {
                 let key = bench.key("adopted");
                 let _: String = bench.ask(&["SET", key.as_str(), "v", "EX", "3600"]).await;
                 let items = [(key, Why::Seen), (bench.key("LeasedNext"), Why::Gone)];
-                ledger.adopt(&items, 9, soon()).await.map(said)
+                ledger.adopt(&items, |_| 9, soon()).await.map(said)
             }
             "trim" => {
                 let fallen = ledger.trim(KEPT, 9, soon()).await?;

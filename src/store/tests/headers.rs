@@ -166,7 +166,7 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.tally(soon()).await.unwrap();
     bench.beat("pending", "1h").await;
     let items = [(bench.key("pending"), Why::Seen)];
-    ledger.adopt(&items, 9, soon()).await.unwrap();
+    ledger.adopt(&items, |_| 9, soon()).await.unwrap();
     ledger.trim(KEPT, 10, soon()).await.unwrap();
     let sought = Sought {
         after: Some(("1".into(), "pen".into())),

@@ -40,8 +40,8 @@ pub(crate) struct Adopter {
     pub(super) store: Arc<Store>,
     pub(super) roster: Arc<Roster>,
     pub(super) instances: Arc<Instances>,
-    /// How many bytes a payload may have.
-    pub(super) payload_limit: usize,
+    /// How many bytes a payload may have, unless its route says so.
+    payload_limit: usize,
     /// By the place of the kind in the roster.
     pub(super) names: Mutex<HashMap<usize, Names>>,
     pub(super) others: Others,
@@ -125,6 +125,14 @@ impl Adopter {
     pub(super) fn missing(&self, key: &JobKey) -> Option<MissingKey> {
         let routes = self.roster.routes();
         routes.routes[routes.table.find(key)?].adopts
+    }
+
+    /// How many bytes its payload may have.
+    pub(super) fn most(&self, key: &JobKey) -> usize {
+        let routes = self.roster.routes();
+        let route = routes.table.find(key);
+        let limit = route.and_then(|route| routes.routes[route].payload_limit);
+        limit.unwrap_or(self.payload_limit)
     }
 
     pub(super) fn meet(&self, kind: &str) -> Option<Arc<Served>> {
@@ -212,7 +220,10 @@ impl Adopter {
             if is_new {
                 self.store.register(served.ledger.kind(), until).await?;
             }
-            served.ledger.adopt(items, self.payload_limit, until).await
+            served
+                .ledger
+                .adopt(items, |key| self.most(key), until)
+                .await
         };
         let answers = look.await;
         served.ledger.note("adopt", &answers);

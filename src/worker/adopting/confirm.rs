@@ -73,12 +73,16 @@ impl Adopter {
         let mut verdicts = Vec::with_capacity(jobs.len());
         for items in items.chunks(AT_ONCE) {
             let until = Instant::now() + PATIENCE;
-            let answers = served.ledger.adopt(items, self.payload_limit, until).await;
+            let answers = served
+                .ledger
+                .adopt(items, |key| self.most(key), until)
+                .await;
             served.ledger.note("adopt", &answers);
             // Where they cannot be looked at, they are run by whoever can.
             let answers = answers.unwrap_or_default();
             let answer = |place: usize| Some(answers.get(place)?.answer);
             let answers: Vec<_> = (0..items.len()).map(answer).collect();
+            self.note_unanswered(served, items, &answers);
             if answers
                 .iter()
                 .any(|answer| matches!(answer, None | Some(Word::Unread)))
@@ -93,6 +97,15 @@ impl Adopter {
             }));
         }
         verdicts
+    }
+
+    /// What was heard is noted all the same: others may have to decide about these jobs.
+    fn note_unanswered(&self, served: &Served, items: &[(JobKey, Why)], answers: &[Option<Word>]) {
+        for ((key, why), answer) in items.iter().zip(answers) {
+            if *why == Why::Heard && answer.is_none() {
+                self.look_at(served, key.id(), Why::Over, Instant::now());
+            }
+        }
     }
 
     fn why(&self, job: &Leased, round: Round) -> Why {

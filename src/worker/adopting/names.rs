@@ -26,6 +26,13 @@ impl Names {
     /// there was room for it.
     pub(super) fn add(&mut self, id: &str, why: Why, at: Instant) -> bool {
         if let Some((known, when)) = self.whys.get_mut(id) {
+            // That it was found missing says less than what was heard of it, before or since: the
+            // last of that may be that it expired.
+            if why == Why::Missed {
+                return true;
+            } else if *known == Why::Missed {
+                *known = why;
+            }
             // That it was taken away or expired is more than that it was changed: the rest
             // shows. What came first was done to the job that is known.
             if *known == Why::Seen {
@@ -146,6 +153,23 @@ mod tests {
         assert_eq!(names.take(now, 9), taken);
         assert_eq!(names.take(soon, 9), [own("waits", Why::Over)]);
         assert_eq!(names.next(), None);
+    }
+
+    #[test]
+    fn what_is_heard_of_a_key_is_more_than_that_it_was_found_missing() {
+        let mut names = Names::default();
+        let now = Instant::now();
+        let soon = now + Duration::from_secs(1);
+        let own = |id: &str, why| (id.to_owned(), why);
+        names.add("a", Why::Seen, now);
+        names.add("a", Why::Missed, soon);
+        assert_eq!(names.take(soon, 9), [own("a", Why::Seen)]);
+        names.add("a", Why::Missed, soon);
+        assert_eq!(names.take(now, 9), []);
+        names.add("a", Why::Over, now);
+        assert_eq!(names.take(now, 9), [own("a", Why::Over)]);
+        names.add("a", Why::Missed, soon);
+        assert_eq!(names.take(soon, 9), [own("a", Why::Missed)]);
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Search {
                     // It may have been brought forward and have expired a moment ago; by then
                     // whoever heard it has had that noted. One whose time comes meanwhile may
                     // expire, and its job may be running.
-                    self.adopter.look_at(served, key.id(), Why::Gone, later);
+                    self.adopter.look_at(served, key.id(), Why::Missed, later);
                 }
                 if !self.adopter.has_room(served).await {
                     break;

@@ -207,3 +207,28 @@ async fn a_key_that_is_brought_forward_too_far_to_be_seen_runs_although_all_slot
     it.site.all_ended().await;
     it.ends().await;
 }
+
+#[tokio::test]
+async fn a_value_above_the_limit_of_its_route_becomes_a_dead_letter() {
+    let site = Site::new("adopt-limit").await;
+    let mut it = Adopting::at(site, |log| log.done().into_route().payload_limit(4)).await;
+    it.does("large", "SET 12345 EX 3600").await;
+    it.does("small", "SET 1234 EX 3600").await;
+    it.becomes("large", Some(("", 3600))).await;
+    it.becomes("small", Some(("1234", 3600))).await;
+    it.does("large", "PEXPIRE 100").await;
+    it.does("small", "PEXPIRE 100").await;
+    assert_eq!(it.runs.next().await.key().id(), "small");
+    let letter = eventually("it is a dead letter", async || {
+        it.site
+            .client
+            .get(&it.site.key("large"))
+            .await
+            .unwrap()
+            .filter(|job| job.state() == keyfall::JobState::Dead)
+    })
+    .await;
+    let reason = letter.last_error().unwrap();
+    assert!(reason.contains("5 bytes, more than 4"), "{reason}");
+    it.ends().await;
+}
