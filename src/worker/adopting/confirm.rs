@@ -12,11 +12,14 @@ use crate::store::{Why, Word};
 use crate::time::UnixMs;
 use crate::worker::roster::Served;
 
-/// Within what time an instance that heard that a key expired has had that noted: also if it first
-/// has to learn that the one that should have done so is gone.
+/// Within what time an instance that heard that a key expired has that noted: also if it first has
+/// to learn that the one that should have done so is gone.
 pub(super) const NOTED_WITHIN: Duration = SILENCE
     .saturating_add(BEAT)
     .saturating_add(Duration::from_millis(450));
+
+/// The same if its first call for that gets lost: a job is at stake.
+const SURELY_WITHIN: Duration = NOTED_WITHIN.saturating_add(PATIENCE);
 
 /// A job that is leased and about to run.
 pub(crate) struct Leased {
@@ -139,7 +142,7 @@ impl Adopter {
             |job: &&Leased| is_new || !self.instances.rank(served, job.key.id()).is_only();
         let latest = jobs.iter().filter(is_shared).map(|job| self.ago(job.due));
         let latest = latest.min().unwrap_or(Duration::MAX);
-        NOTED_WITHIN.saturating_sub(latest)
+        SURELY_WITHIN.saturating_sub(latest)
     }
 
     fn ago(&self, due: UnixMs) -> Duration {
