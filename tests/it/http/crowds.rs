@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::Daemon;
-use crate::runs::eventually;
+use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, ms};
 
 /// Returns when the daemon has used next to no CPU for a while, some ticks of a hundredth of a second
@@ -248,7 +248,13 @@ async fn consumers_that_come_and_go_lose_nothing() {
     const JOBS: usize = 2000;
     let site = Site::new("http-churn").await;
     let daemon = Daemon::with(&site, &["--http-access-log=false", "--worker-lease", "1s"]);
-    due_now(&site, JOBS).await;
+    // However often their consumers die, or are too slow for their leases.
+    let jobs = site
+        .keys(JOBS)
+        .map(|key| NewJob::new(key, &"x".repeat(200)).attempts(1_000_000));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
     let cut = Arc::new(AtomicUsize::new(0));
     let http = Client::builder().build().unwrap();
     let churn = (0..20).map(|number| {
@@ -259,7 +265,10 @@ async fn consumers_that_come_and_go_lose_nothing() {
                 let call = http.post(format!("{url}/v1/pull"));
                 let call = call.json(&json!({"max": 20, "wait": "2s"})).send();
                 // Dropped on its way, as often as not.
-                let patience = ms(rand::random_range(0..300));
+                let patience = match rand::random() {
+                    true => ms(rand::random_range(0..300)),
+                    false => PATIENCE,
+                };
                 let Ok(Ok(answer)) = tokio::time::timeout(patience, call).await else {
                     cut.fetch_add(1, Ordering::Relaxed);
                     continue;
