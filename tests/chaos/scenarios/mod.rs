@@ -66,14 +66,14 @@ const IN_TIME: Duration = LEASE.saturating_add(Duration::from_secs(1));
 
 /// Of a hundred plain keys that were there while there were faults, how many must be judged at the
 /// least: where nearly all is excused, what holds of the rest may be chance. 59 is the least that
-/// was measured where nothing is excused by nature, in trials of 20 s.
-const JUDGED: usize = 40;
+/// was measured in trials of 20 s, but for those below, and 47 on a machine that had other work.
+const JUDGED: usize = 30;
 
 /// The others, by what they do.
 const JUDGED_LESS: [(&str, usize); 2] = [
-    // For up to 20 s nobody is there to hear: 35.
+    // For up to 20 s nobody is there to hear: 35 were measured.
     ("kill all workers", 20),
-    // Up to a second is forgotten each time, and nobody listens while Redis loads: 20.
+    // Up to a second is forgotten each time, and nobody listens while Redis loads: 18.
     ("kill Redis, RDB only", 10),
 ];
 
