@@ -299,7 +299,7 @@ impl Fault {
                 ErrorKind::Damaged,
                 "a key of the ledger holds something that Keyfall did not write",
             ),
-            (_, "ERR") if error.to_string().contains("DB index is out of range") => (
+            (_, "ERR" | "") if error.to_string().contains("DB index is out of range") => (
                 Class::Final,
                 ErrorKind::InvalidSetting,
                 "there is no database of the number in the URL: see `databases` in its configuration",
