@@ -198,7 +198,7 @@ impl fmt::Display for Place {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "worker"))]
 mod tests {
     use super::*;
 

@@ -224,8 +224,9 @@ impl Link {
             Request::At(node, _) => Aim::Node(node),
             _ if self.origin.cluster().is_none() => Aim::Server,
             Request::One(cmd) => Cluster::slot_of(cmd).map_or(Aim::Any, Aim::Slot),
+            Request::Many(_) => Aim::Any,
             #[cfg(feature = "worker")]
-            Request::Many(_) | Request::Each(..) => Aim::Any,
+            Request::Each(..) => Aim::Any,
         }
     }
 

@@ -471,3 +471,42 @@ async fn a_node_that_is_added_is_followed_and_one_that_is_removed_is_not_missed(
     worker.stop().await;
     field.all_ended().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_shards_of_a_kind_are_on_all_primaries_and_its_number_changes_at_work() {
+    let field = Field::new("cluster-shards").await;
+    let (recorder, mut runs) = recorder();
+    let worker = field.serve(field.routes(|| recorder.done()));
+    worker.ready().await;
+    fire_by_events(&field, &mut runs, "one").await;
+    let kind = &field.kinds[0];
+    let waiting: Vec<String> = (0..60)
+        .map(|number| format!("{kind}:later{number}"))
+        .collect();
+    for key in &waiting {
+        field.client.schedule(key, "").after(HOUR).await.unwrap();
+    }
+    for shards in [6, 3] {
+        let resharded = field.client.reshard(kind, shards).await.unwrap();
+        assert_eq!(resharded.to, shards);
+        fire_by_events(&field, &mut runs, &format!("in-{shards}")).await;
+        for key in &waiting {
+            assert!(field.client.get(key).await.unwrap().is_some(), "{key}");
+        }
+        // Each primary has jobs of it.
+        let mut primaries = HashSet::new();
+        for node in &field.them.nodes[..3] {
+            let ledgers: Vec<String> = node.ask(&format!("KEYS keyfall:{{{kind}/*}}:due")).await;
+            if !ledgers.is_empty() {
+                primaries.insert(node.id.clone());
+            }
+        }
+        assert_eq!(primaries.len(), 3, "{shards} shards");
+    }
+    for key in &waiting {
+        field.client.fire_now(key).await.unwrap();
+    }
+    runs.take(waiting.len()).await;
+    field.all_ended().await;
+    worker.stop().await;
+}
