@@ -10,12 +10,15 @@
 --       8 history  keyfall:{app:module:biz/0}:history
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 who, 2 place, 3 subject of the other ledger, 4 batch, 5 fence, 6 wake channel,
---       7 subject (app:module:biz/0), 8 marker, then for each item: what (job | letter | counters), id,
---       number of the letter (empty for a job), at (when it is due or died, Unix ms), record
--- Reply {'ok', now µs}, or {'stale', now µs, layout} if this ledger goes by another layout
--- Holds: a batch is taken in once: batches of one ledger come one after the other, so one that comes
---       again, or late, has a number that is known. Fencing values go on from those of the other
---       ledger. A letter keeps its number, unless one of its job has that. Works while Redis is full.
+--       7 subject (app:module:biz/0), 8 marker, then for each item: what (job | letter |
+--       counters), id, number of the letter (empty for a job), at (when it is due or died, Unix
+--       ms), record
+-- Reply {'ok', now µs}, {'late', now µs, batch} if a later one was taken in already, or {'stale',
+--       now µs, layout} if this ledger goes by another layout
+-- Holds: a batch is taken in once: batches of one ledger come one after the other, so one that
+--       comes again has the number of the last, and one that comes late a lower one. Fencing values
+--       go on from those of the other ledger. A letter keeps its number, unless one of its job has
+--       that. Works while Redis is full.
 
 local FIXED, HEAD, WIDTH = 8, 8, 5
 local due_key, shadow_key, lease_key, dead_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -27,8 +30,12 @@ local kept = redis.call('HMGET', calls_key, 'layout', from, 'fence', 'history')
 local refused = misplaced(kept[1], ARGV[2], stamp)
 if refused then
   return refused
-elseif tonumber(kept[2] or 0) >= batch then
+end
+local last = tonumber(kept[2] or 0) or 0
+if last == batch then
   return {'ok', stamp}
+elseif last > batch then
+  return {'late', stamp, kept[2]}
 end
 
 local jobs, letters, counts = {}, {}, {}

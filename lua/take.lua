@@ -9,10 +9,12 @@
 --       6 stats    keyfall:{app:module:biz/0}:stats
 --       7 calls    keyfall:{app:module:biz/0}:calls
 --       8 leaving  keyfall:{app:module:biz/0}:leaving
--- ARGV  1 place, then names: the id of a job, for it and its last letters, `id:number` for a letter,
---       or `*` for the counters
--- Reply {'ok', now µs, answers, batch, fence, what, id, number, at, record, what, id, …}, or the same
---       with 'busy' and no answers if a batch is kept aside already, which is handed out, or
+-- ARGV  1 place, 2 late: the number of a batch that another ledger has taken for one of before,
+--       or zero, 3 above: if that batch is still here, it gets a number above this one,
+--       then names: the id of a job, for it and its last letters, `id:number` for a letter, `*`
+--       for the counters
+-- Reply {'ok', now µs, answers, batch, fence, what, id, number, at, record, what, id, …}, or the
+--       same with 'busy' and no answers if a batch is kept aside already, which is handed out, or
 --       {'stale', now µs, layout} if this ledger goes by another layout; answers, separated by
 --       blanks:
 --       taken    it, or letters of it, are among what follows, and nothing of it stays
@@ -21,10 +23,12 @@
 --       waits    there was no room for it in the batch
 --       what is `job` (number is empty, at is when it is due), `letter` (at is when it died), or
 --       `counters` (the record is `name value name value …`)
--- Holds: may be repeated. Bounded by some 1 MiB of records. Works while Redis is full.
+-- Holds: may be repeated. Bounded by some 1 MiB of records. Works while Redis is full. Batches
+--       have rising numbers, the time in µs: also after a rollback, unless the clock went back too.
 
 local due_key, shadow_key, lease_key, dead_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local grave_key, stats_key, calls_key, leaving_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local HEAD = 3
 local MOST_BYTES = 1024 * 1024
 local now, stamp = now_us()
 
@@ -49,6 +53,10 @@ end
 local aside = redis.call('HGETALL', leaving_key)
 if #aside > 0 then
   reply[1] = 'busy'
+  if kept[2] == ARGV[2] then
+    reply[4] = int(math.max(tonumber(ARGV[3]) + 1, now))
+    redis.call('HSET', calls_key, 'batch', reply[4])
+  end
   for i = 1, #aside, 2 do
     hand_over(aside[i], aside[i + 1])
   end
@@ -56,8 +64,8 @@ if #aside > 0 then
 end
 
 local names = {}
-for i = 2, #ARGV do
-  names[i - 1] = ARGV[i]
+for i = 1, #ARGV - HEAD do
+  names[i] = ARGV[HEAD + i]
 end
 if #names == 0 then
   return reply
@@ -121,7 +129,7 @@ local _, fault = raise(stats_key,
 if fault then
   return fault
 end
-reply[4] = int((tonumber(kept[2] or 0) or 0) + 1)
+reply[4] = int(math.max((tonumber(kept[2] or 0) or 0) + 1, now))
 redis.call('HSET', calls_key, 'batch', reply[4])
 for i = 1, #leaving, 2 do
   redis.call('HSET', leaving_key, leaving[i], leaving[i + 1])

@@ -40,6 +40,23 @@ pub(super) struct Item {
     pub(super) record: Vec<u8>,
 }
 
+/// A batch that another ledger took for one of before: it was taken in long ago; or the numbers of
+/// this ledger went back, with its data set and its clock, in a fail-over.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Late {
+    batch: u64,
+    above: u64,
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    Arrived,
+    Late(Late),
+    /// The ledger goes by another layout.
+    Stale,
+}
+
 impl Ledger {
     /// Moves jobs with their last letters, or letters, out of this ledger, which has an old place,
     /// to where `layout` puts them. Returns an answer for each name: whether it was moved, runs here,
@@ -50,17 +67,26 @@ impl Ledger {
         layout: Layout,
         until: Instant,
     ) -> Result<Option<Vec<Answered>>> {
+        let mut late = Late::default();
+        let mut taken = None;
         loop {
-            let Some((mut reply, is_busy)) = self.take(names, until).await? else {
+            let names = if taken.is_none() { names } else { &[] };
+            let Some((mut reply, is_busy)) = self.take(names, late, until).await? else {
                 return Ok(None);
             };
             let answers = reply.answers()?;
-            let batch = self.read_batch(&mut reply)?;
-            if !batch.items.is_empty() && !self.deliver(batch, layout, until).await? {
-                return Ok(None);
+            if !is_busy && taken.is_none() {
+                taken = Some(answers);
             }
-            if !is_busy {
-                return Ok(Some(answers));
+            let batch = self.read_batch(&mut reply)?;
+            if batch.items.is_empty() {
+                return Ok(taken);
+            }
+            match self.deliver(batch, layout, until).await? {
+                Arrival::Arrived if taken.is_some() => return Ok(taken),
+                Arrival::Arrived => {}
+                Arrival::Late(again) => late = again,
+                Arrival::Stale => return Ok(None),
             }
         }
     }
@@ -76,6 +102,7 @@ impl Ledger {
     pub(super) async fn take(
         &self,
         names: &[String],
+        late: Late,
         until: Instant,
     ) -> Result<Option<(Reply, bool)>> {
         let n = &self.names;
@@ -83,7 +110,8 @@ impl Ledger {
             &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.leaving,
         ];
         let mut cmd = self.call(&TAKE, &keys, [].into_iter());
-        cmd.arg(self.place().to_string()).arg(names);
+        cmd.arg(self.place().to_string());
+        cmd.arg(late.batch).arg(late.above).arg(names);
         let mut reply = self.eval(&TAKE, &cmd, until).await?.reply;
         if self.is_stale(&mut reply)? {
             return Ok(None);
@@ -110,9 +138,8 @@ impl Ledger {
         Ok(batch)
     }
 
-    /// Puts a batch where it belongs, and drops it here. Returns whether the ledgers go by this
-    /// layout.
-    async fn deliver(&self, batch: Batch, layout: Layout, until: Instant) -> Result<bool> {
+    /// Puts a batch where it belongs, and drops it here.
+    async fn deliver(&self, batch: Batch, layout: Layout, until: Instant) -> Result<Arrival> {
         let mut by_shard: HashMap<u16, Vec<&Item>> = HashMap::new();
         for item in &batch.items {
             let shard = match item.id.as_str() {
@@ -128,15 +155,14 @@ impl Ledger {
                 layout.place(shard),
                 self.has_own_triggers(),
             );
-            if !ledger
-                .put(&self.names.subject, &batch, &items, until)
-                .await?
-            {
-                return Ok(false);
+            let put = ledger.put(&self.names.subject, &batch, &items, until);
+            match put.await? {
+                Arrival::Arrived => {}
+                other => return Ok(other),
             }
         }
         self.drop_batch(batch.number, until).await?;
-        Ok(true)
+        Ok(Arrival::Arrived)
     }
 
     /// Forgets a batch that has arrived; `lua/drop.lua`.
@@ -147,15 +173,14 @@ impl Ledger {
         self.eval(&DROP, &cmd, until).await.map(drop)
     }
 
-    /// Takes in a part of a batch of another ledger; `lua/put.lua`. Returns whether this ledger goes
-    /// by the layout that it was made for.
+    /// Takes in a part of a batch of another ledger; `lua/put.lua`.
     pub(super) async fn put(
         &self,
         from: &str,
         batch: &Batch,
         items: &[&Item],
         until: Instant,
-    ) -> Result<bool> {
+    ) -> Result<Arrival> {
         let n = &self.names;
         let keys: [&str; 8] = [
             &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.history,
@@ -176,7 +201,16 @@ impl Ledger {
             cmd.arg(&item.at).arg(&item.record[..]);
         }
         let mut reply = self.eval(&PUT, &cmd, until).await?.reply;
-        Ok(!self.is_stale(&mut reply)?)
+        if self.is_stale(&mut reply)? {
+            return Ok(Arrival::Stale);
+        }
+        Ok(match reply.status.as_str() {
+            "late" => Arrival::Late(Late {
+                batch: batch.number,
+                above: reply.number()?,
+            }),
+            _ => Arrival::Arrived,
+        })
     }
 
     /// A page of the names in one part of the ledger, and where the next page begins; `0` at the

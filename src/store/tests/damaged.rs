@@ -6,7 +6,7 @@ use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, word,
 use crate::ErrorKind;
 use crate::error::{Error, Result};
 use crate::shards::Layout;
-use crate::store::moving::{Batch, Item};
+use crate::store::moving::{Batch, Item, Late};
 use crate::store::script::{self, Script};
 use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Sought, Verb, Why};
 
@@ -185,7 +185,7 @@ impl Scene {
             }
             "take" => {
                 let names = ["Pending", "Due", "LeasedNext", "Dead"].map(str::to_owned);
-                let taken = ledger.take(&names, soon()).await?;
+                let taken = ledger.take(&names, Late::default(), soon()).await?;
                 let (mut reply, _) = taken.expect("it goes by this layout");
                 Ok(words(&reply.answers()?))
             }

@@ -259,6 +259,7 @@ async fn callers_pass_what_headers_list() {
                 "field" => arg == "layout",
                 "layout" => Layout::parse(arg).is_some(),
                 "expected" => arg.is_empty(),
+                "late" | "above" => arg == "0",
                 "subject of the other ledger" => arg == bench.ledger.subject(),
                 "sources" => arg == "e",
                 "room" => arg == "1h",

@@ -28,6 +28,7 @@ mod dead;
 mod headers;
 mod history;
 mod lanes;
+mod moving;
 mod refused;
 mod touch;
 mod triggers;

@@ -1,0 +1,92 @@
+//! `take.lua`, `put.lua`, `drop.lua`: jobs on their way from one ledger to another.
+
+use std::sync::Arc;
+
+use super::support::{Bench, HOUR, State, after, soon};
+use crate::shards::{Layout, shard_of};
+use crate::store::Ledger;
+
+/// A bench whose ledger is being resharded to two, the other ledger, and an id that goes there.
+async fn on_the_way() -> (Bench, Arc<Ledger>, Layout, String) {
+    let bench = Bench::new().await;
+    let id = (0..).map(|number| format!("job{number}"));
+    let id = id.into_iter().find(|id| shard_of(id, 2) == 1).unwrap();
+    bench.bring(&id, State::Pending).await;
+    let (store, kind) = (&bench.ledger.store, bench.ledger.kind());
+    let layout = Layout::FIRST.to(2);
+    store.spread(kind, layout, 2, soon()).await.unwrap();
+    let other = store.ledger(kind, layout.place(1));
+    (bench, other, layout, id)
+}
+
+/// The ledger that jobs leave, by the layout of now.
+fn old(bench: &Bench, layout: Layout, id: &str) -> Arc<Ledger> {
+    let place = layout.old_place_of(id).expect("it leaves");
+    bench.ledger.store.ledger(bench.ledger.kind(), place)
+}
+
+async fn pending(ledger: &Ledger) -> u64 {
+    ledger.tally(soon()).await.unwrap().pending
+}
+
+#[tokio::test]
+async fn a_batch_arrives_once_however_often_and_late_it_is_put() {
+    let (bench, other, layout, id) = on_the_way().await;
+    let old = old(&bench, layout, &id);
+    old.move_out(std::slice::from_ref(&id), layout, soon())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((pending(&old).await, pending(&other).await), (0, 1));
+    let calls = &other.names.calls;
+    let from = format!("from/{}", old.subject());
+    let number: u64 = bench.ask(&["HGET", calls, &from]).await;
+    // As if the server of the other ledger had gone back to before: the batch is kept aside again.
+    let _: u64 = bench
+        .ask(&["HSET", &old.names.leaving, &id, "1 {\"v\":1}\n1\nold"])
+        .await;
+    old.push_on(layout, soon()).await.unwrap();
+    let again: u64 = bench.ask(&["HGET", calls, &from]).await;
+    assert_eq!((again, pending(&other).await), (number, 1));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_ledger_whose_numbers_went_back_loses_no_batch() {
+    let (bench, other, layout, id) = on_the_way().await;
+    let old = old(&bench, layout, &id);
+    let from = format!("from/{}", old.subject());
+    let ahead = bench.now_us().await + u64::try_from(HOUR.as_micros()).unwrap();
+    let _: u64 = bench
+        .ask(&["HSET", &other.names.calls, &from, &ahead.to_string()])
+        .await;
+    old.move_out(std::slice::from_ref(&id), layout, soon())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((pending(&old).await, pending(&other).await), (0, 1));
+    let number: u64 = bench.ask(&["HGET", &other.names.calls, &from]).await;
+    assert_eq!(number, ahead + 1);
+    let left: u64 = bench.ask(&["EXISTS", &old.names.leaving]).await;
+    assert_eq!(left, 0);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn who_goes_by_another_layout_is_refused_and_learns_it() {
+    let (bench, _, layout, id) = on_the_way().await;
+    let placed = bench
+        .ledger
+        .schedule(
+            &mut crate::store::Lane::new(),
+            &[bench.placement(&id, after(HOUR))],
+            soon(),
+        )
+        .await
+        .unwrap();
+    assert_eq!(placed[0].answer, crate::store::Word::Stale);
+    let store = &bench.ledger.store;
+    assert_eq!(store.layout_of(bench.ledger.kind().as_str()), layout);
+    assert_eq!(pending(&bench.ledger).await, 1);
+    bench.balanced().await;
+}
