@@ -366,3 +366,34 @@ async fn what_cannot_be_resharded_is_refused_with_the_remedy() {
     site.client.cancel(site.key("job")).await.unwrap();
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn the_command_tells_and_changes_the_number() {
+    let site = Site::new("shards-cli").await;
+    for key in site.keys(20) {
+        site.client.schedule(&key, &0).after(HOUR).await.unwrap();
+    }
+    let kind = site.kind();
+    let told = site.run(&format!("reshard {kind} --json")).await.value();
+    assert_eq!(told, serde_json::json!({ "kind": kind, "shards": 1 }));
+    let ran = site.run(&format!("reshard {kind} --to 4")).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("has 4 shards"), "{ran:?}");
+    let away = site.keys(20).filter(|key| {
+        let id = key.rsplit(':').next().unwrap();
+        shard_of(id, 4) != 0
+    });
+    assert!(
+        ran.out.contains(&format!("{} moved", away.count())),
+        "{ran:?}"
+    );
+    let told = site.run(&format!("reshard {kind}")).await;
+    assert_eq!(told.out, format!("{kind} has 4 shards\n"));
+    let other = format!("{}:it:other", site.app);
+    let ran = site.run(&format!("reshard {other} --to 2")).await;
+    ran.fails(2, "was never used");
+    let ran = site.run(&format!("reshard {kind} --to 0")).await;
+    ran.fails(2, "1..=256");
+    site.client.prefix(&kind).cancel().await.unwrap();
+    site.assert_balanced().await;
+}
