@@ -77,6 +77,9 @@ const JUDGED_LESS: [(&str, usize); 2] = [
     ("kill Redis, RDB only", 10),
 ];
 
+/// What the names of those begin with in which nobody sets plain keys: those with sentinels.
+const WITHOUT_PLAIN_KEYS: &str = "fail-over, ";
+
 /// All of them, in the order of the table.
 pub(crate) fn all() -> Vec<Scenario> {
     let groups = [
@@ -134,6 +137,10 @@ impl Scenario {
         let less = JUDGED_LESS.iter().find(|(name, _)| *name == self.name);
         let least = less.map_or(JUDGED, |(_, least)| *least);
         let adopted = &row.adopted_in_bad_weather;
+        if self.name.starts_with(WITHOUT_PLAIN_KEYS) {
+            assert_eq!(adopted.set, 0, "they are to be judged from now on");
+            return;
+        }
         let judged = adopted.judged().unwrap_or(0);
         if judged < least {
             row.violations.push(format!(
