@@ -13,7 +13,7 @@ tests='store:: embedded::
     servers:: keyspace:: adopting:: doctor:: announced:: refused:: weather:: outages::
     firing:: workers:: pausing:: outcomes:: successors:: letters::
     scheduling:: bulk:: terms:: limits:: changing:: cancelling:: operating::
-    lists:: streams:: functions:: topology::durable::'
+    lists:: streams:: functions:: resharding:: topology::durable::'
 
 # Most of these tests wait for something nearly all of the time.
 threads=4
