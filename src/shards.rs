@@ -154,14 +154,18 @@ impl Layout {
         }
     }
 
+    /// The ledger that jobs leave by this layout.
+    pub(crate) fn old_place(self, shard: u16) -> Place {
+        Place {
+            is_old: true,
+            ..self.place(shard)
+        }
+    }
+
     /// Where the job with this id may still be, if that is elsewhere.
     pub(crate) fn old_place_of(self, id: &str) -> Option<Place> {
         let old = shard_of(id, self.from?);
-        (old != shard_of(id, self.shards)).then_some(Place {
-            shard: old,
-            epoch: self.epoch,
-            is_old: true,
-        })
+        (old != shard_of(id, self.shards)).then(|| self.old_place(old))
     }
 
     /// What becomes of it when its jobs are to be in so many shards.

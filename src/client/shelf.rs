@@ -42,10 +42,6 @@ pub(super) enum Of {
 
 impl Shelf {
     pub(super) fn new(kind: Kind, layout: Layout, book: impl Fn(Place) -> Arc<Book>) -> Arc<Self> {
-        let old = |shard| Place {
-            is_old: true,
-            ..layout.place(shard)
-        };
         Arc::new(Shelf {
             registered: AtomicU64::new(0),
             made_known: Mutex::new(Instant::now()),
@@ -53,7 +49,7 @@ impl Shelf {
                 .map(|it| book(layout.place(it)))
                 .collect(),
             old: (0..layout.from.unwrap_or(0))
-                .map(|it| book(old(it)))
+                .map(|it| book(layout.old_place(it)))
                 .collect(),
             agreed: tokio::sync::Mutex::default(),
             kind,

@@ -397,3 +397,36 @@ async fn the_command_tells_and_changes_the_number() {
     site.client.prefix(&kind).cancel().await.unwrap();
     site.assert_balanced().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_under_way_when_a_reshard_was_killed_runs() {
+    let site = Site::new("shards-killed").await;
+    let jobs = site.keys(400).map(|key| NewJob::new(key, &0).after(HOUR));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    let part = |part: &str| format!("keyfall:{{{}/0}}:{part}", site.kind());
+    site.begin_to_reshard(2).await;
+    // One was taken out, fell due, and nobody came to put it where it belongs.
+    let rest: Vec<String> = site.command(&["ZRANGE", &part("due"), "0", "-1"]).await;
+    let mut rest = rest.into_iter();
+    let id = rest.find(|id| shard_of(id, 2) == 1).expect("not all moved");
+    let record: String = site.command(&["HGET", &part("shadow"), &id]).await;
+    let _: u64 = site.command(&["ZREM", &part("due"), &id]).await;
+    let _: u64 = site.command(&["HDEL", &part("shadow"), &id]).await;
+    let _: u64 = site
+        .command(&["HINCRBY", &part("stats"), "moved_out", "1"])
+        .await;
+    let _: u64 = site
+        .command(&["HINCRBY", &part("calls"), "batch", "1"])
+        .await;
+    let kept = format!("1 {record}");
+    let _: u64 = site.command(&["HSET", &part("leaving"), &id, &kept]).await;
+    let (recorder, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
+    assert_eq!(runs.next().await.key().id(), id);
+    worker.stop().await;
+    site.reshard(2).await;
+    site.client.prefix(&site.kind()).cancel().await.unwrap();
+    site.assert_balanced().await;
+}

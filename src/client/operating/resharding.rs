@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::client::{Client, Pending};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
-use crate::shards::{Layout, MAX_SHARDS, Place, shard_of};
+use crate::shards::{Layout, MAX_SHARDS, shard_of};
 use crate::store::{COUNTERS, Ledger, Part, Word};
 
 /// How many names go into one call.
@@ -195,7 +195,7 @@ impl<'a> Reshard<'a> {
     async fn pass(&mut self, kind: &Kind, layout: Layout, progress: &mut Resharding) -> Result<()> {
         progress.running = 0;
         for shard in 0..layout.from.unwrap_or(0) {
-            let ledger = self.client.store().ledger(kind, old(layout, shard));
+            let ledger = self.client.store().ledger(kind, layout.old_place(shard));
             ledger.push_on(layout, self.client.deadline()).await?;
             for part in [Part::Jobs, Part::Letters] {
                 let mut cursor = "0".to_owned();
@@ -258,7 +258,7 @@ impl<'a> Reshard<'a> {
         let (store, until) = (self.client.store(), self.client.deadline());
         // What is given up leaves its counters to the first.
         for shard in layout.shards..layout.from.unwrap_or(0) {
-            let ledger = store.ledger(kind, old(layout, shard));
+            let ledger = store.ledger(kind, layout.old_place(shard));
             ledger
                 .move_out(&[COUNTERS.to_owned()], layout, until)
                 .await?;
@@ -273,13 +273,6 @@ impl<'a> Reshard<'a> {
         let message = format!("layout {kind} {layout}");
         let until = self.client.deadline();
         self.client.store().tell(&message, until).await
-    }
-}
-
-fn old(layout: Layout, shard: u16) -> Place {
-    Place {
-        is_old: true,
-        ..layout.place(shard)
     }
 }
 

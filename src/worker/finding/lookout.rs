@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::hooks::Hooks;
 use crate::key::Kind;
 use crate::settings::{BATCH, LOOKOUT, TRIM};
+use crate::shards::Layout;
 use crate::store::{DeadLimits, Ledger, Store};
 use crate::worker::instances::Instances;
 use crate::worker::notice::{Notice, Notices};
@@ -124,6 +125,7 @@ impl Lookout {
                 *memory.without.entry(kind.clone()).or_insert(now)
             };
             let layout = self.store.layout_of(kind.as_str());
+            self.push_on(&kind, layout).await;
             let mut jobs = Some(0);
             for shard in 0..layout.ledgers() {
                 let ledger = self.store.ledger(&kind, layout.place(shard));
@@ -138,6 +140,16 @@ impl Lookout {
             if let Some(jobs) = jobs {
                 self.report(&kind, jobs, memory);
             }
+        }
+    }
+
+    /// Sees to jobs on their way to another ledger, which nobody can claim there, in case whoever
+    /// took them along is gone.
+    async fn push_on(&self, kind: &Kind, layout: Layout) {
+        for shard in 0..layout.from.unwrap_or(0) {
+            let ledger = self.store.ledger(kind, layout.old_place(shard));
+            let pushed = ledger.push_on(layout, Instant::now() + PATIENCE).await;
+            ledger.note("take", &pushed);
         }
     }
 

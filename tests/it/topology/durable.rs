@@ -170,9 +170,10 @@ async fn the_ends_of_runs_are_durable_where_their_route_says_so() {
     }
     runs.take(20).await;
     assert_eq!(site.all_ended().await.done, 20);
+    // Ends can be seen before their worker has waited for the replicas.
+    worker.stop().await;
     let stats: String = site.command(&["INFO", "commandstats"]).await;
     assert!(stats.contains("cmdstat_wait:"), "it waits");
-    worker.stop().await;
 
     // A lease that somebody else ends.
     let (log, mut runs) = recorder();
