@@ -47,11 +47,11 @@ end
 
 -- How many jobs, and how many letters, have come and are not accounted for.
 local missing = counter('accepted') + counter('requeued') + counter('moved_in')
-  - redis.call('ZCARD', due_key) - redis.call('ZCARD', leased_key) - redis.call('HLEN', next_key)
+  - members(due_key) - members(leased_key) - fields(next_key)
   - counter('done') - counter('cancelled') - counter('replaced') - counter('buried')
   - counter('moved_out')
 local missing_letters = counter('buried') + counter('letters_in') - counter('requeued')
-  - counter('deleted') - counter('trimmed') - counter('letters_out') - redis.call('ZCARD', dead_key)
+  - counter('deleted') - counter('trimmed') - counter('letters_out') - members(dead_key)
 local before = soonest(due_key, now)
 local story = new_story(redis.call('HGET', calls_key, 'history'))
 

@@ -9,6 +9,6 @@
 local _, stamp = now_us()
 redis.call('HLEN', KEYS[2])
 if redis.call('HGET', KEYS[1], 'batch') == ARGV[1] then
-  redis.call('DEL', KEYS[2])
+  clear(KEYS[2])
 end
 return {'ok', stamp}

@@ -22,7 +22,7 @@ answers[1] = 'kept'
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
 redis.call('HDEL', calls_key, '')
 if ARGV[4] == '0' then
-  redis.call('UNLINK', history_key)
+  redis.call('XADD', history_key, 'MAXLEN', 0, '*', 'what', 'ended')
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'history', ARGV[4])

@@ -39,7 +39,7 @@ if score ~= '' then
   local place, there = place_of(set, score, member)
   begin = down and place - 1 or place + (there and 1 or 0)
 elseif down then
-  begin = redis.call('ZCARD', set) - 1
+  begin = members(set) - 1
 else
   begin = state == 'running' and redis.call('ZCOUNT', set, '-inf', int(now_ms)) or 0
 end

@@ -11,6 +11,8 @@ local _, stamp = now_us()
 local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 local names = {}
 for i = 1, #page[2], 2 do
-  names[#names + 1] = page[2][i]
+  if page[2][i] ~= PLACEHOLDER then
+    names[#names + 1] = page[2][i]
+  end
 end
 return {'ok', stamp, page[1], table.concat(names, ' ')}

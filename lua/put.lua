@@ -58,7 +58,7 @@ local news = {}
 for _, job in ipairs(jobs) do
   count_one(counts, 'moved_in')
   -- After a rollback of one of the two ledgers it may be here as well, and what is here is newer.
-  job.is_old = redis.call('ZSCORE', due_key, job.id) or redis.call('HEXISTS', lease_key, job.id) == 1
+  job.is_old = redis.call('ZSCORE', due_key, job.id) or redis.call('HGET', lease_key, job.id)
   if job.is_old then
     count_one(counts, 'replaced')
   else
@@ -71,15 +71,15 @@ local next_free = first_free
 for _, letter in ipairs(letters) do
   count_one(counts, 'letters_in')
   local number = tonumber(letter.number)
-  if redis.call('HEXISTS', grave_key, letter.id .. ':' .. letter.number) == 1 then
+  if redis.call('HGET', grave_key, letter.id .. ':' .. letter.number) then
     number = next_free
   end
   letter.number = int(number)
   next_free = math.max(next_free, number + 1)
 end
 counts.skipped = at_least_one(next_free - first_free)
-redis.call('HEXISTS', shadow_key, '')
-redis.call('ZCARD', dead_key)
+redis.call('HMGET', shadow_key, '')
+redis.call('ZSCORE', dead_key, '')
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
 redis.call('ZREM', due_key, '')

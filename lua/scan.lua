@@ -20,11 +20,14 @@ local now, stamp = now_us()
 
 local is_set = part == 'due' or part == 'leased' or part == 'dead'
 local page = redis.call(is_set and 'ZSCAN' or 'HSCAN', key, ARGV[2], 'COUNT', ARGV[3])
-local suspects = {}
+local looked, suspects = 0, {}
 for i = 1, #page[2], 2 do
   local name = page[2][i]
-  if fault_of(KEYS, name, math.floor(now / 1000)) ~= 'sound' then
-    suspects[#suspects + 1] = name
+  if name ~= PLACEHOLDER then
+    looked = looked + 1
+    if fault_of(KEYS, name, math.floor(now / 1000)) ~= 'sound' then
+      suspects[#suspects + 1] = name
+    end
   end
 end
-return {'ok', stamp, page[1], int(#page[2] / 2), table.concat(suspects, ' ')}
+return {'ok', stamp, page[1], int(looked), table.concat(suspects, ' ')}

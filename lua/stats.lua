@@ -21,12 +21,12 @@ local dead_key, stats_key, calls_key = KEYS[4], KEYS[5], KEYS[6]
 local shadow_key, lease_key = KEYS[7], KEYS[8]
 local now, stamp = now_us()
 local paused = is_paused(redis.call('HGET', calls_key, 'paused'))
-local reply = {paused and 'paused' or 'ok', stamp, redis.call('ZCARD', due_key),
+local reply = {paused and 'paused' or 'ok', stamp, members(due_key),
   redis.call('ZCOUNT', due_key, '-inf', int(math.floor(now / 1000))),
-  redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')[2] or '',
-  redis.call('ZCARD', leased_key), redis.call('HLEN', next_key), redis.call('ZCARD', dead_key),
-  redis.call('HLEN', shadow_key), redis.call('HLEN', lease_key)}
-for _, field in ipairs(redis.call('HGETALL', stats_key)) do
+  redis.call('ZRANGEBYSCORE', due_key, '-inf', '(inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '',
+  members(leased_key), fields(next_key), members(dead_key),
+  fields(shadow_key), fields(lease_key)}
+for _, field in ipairs(contents(stats_key)) do
   reply[#reply + 1] = field
 end
 return reply

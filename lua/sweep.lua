@@ -18,7 +18,7 @@ local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
 local function first_after(key, ms)
-  local found = redis.call('ZRANGEBYSCORE', key, '(' .. int(ms), '+inf', 'WITHSCORES', 'LIMIT',
+  local found = redis.call('ZRANGEBYSCORE', key, '(' .. int(ms), '(inf', 'WITHSCORES', 'LIMIT',
     0, 1)
   return found[2] or ''
 end

@@ -50,7 +50,7 @@ local function hand_over(name, kept_as)
   end
 end
 
-local aside = redis.call('HGETALL', leaving_key)
+local aside = contents(leaving_key)
 if #aside > 0 then
   reply[1] = 'busy'
   if kept[2] == ARGV[2] then
@@ -73,8 +73,8 @@ end
 local dues = redis.call('ZMSCORE', due_key, unpack(names))
 local leases = redis.call('HMGET', lease_key, unpack(names))
 local graves = redis.call('HMGET', grave_key, unpack(names))
-redis.call('ZCARD', dead_key)
-redis.call('HEXISTS', shadow_key, '')
+redis.call('ZSCORE', dead_key, '')
+redis.call('HMGET', shadow_key, '')
 
 local answers, jobs, letters, counters = {}, {}, {}, {}
 local leaving, done, bytes = {}, {}, 0
@@ -100,7 +100,7 @@ for i, name in ipairs(names) do
   if bytes > MOST_BYTES then
     answers[i] = 'waits'
   elseif name == '*' then
-    local counted = redis.call('HGETALL', stats_key)
+    local counted = contents(stats_key)
     if #counted > 0 then
       lay_aside(counters, name, '0', table.concat(counted, ' '))
     end
@@ -143,6 +143,6 @@ for _, name in ipairs(letters) do
   unbury(dead_key, grave_key, name)
 end
 if #counters > 0 then
-  redis.call('DEL', stats_key)
+  clear(stats_key)
 end
 return reply

@@ -128,7 +128,6 @@ impl Names {
             lanes: key("lanes"),
             history: key("history"),
             leaving: key("leaving"),
-            #[cfg(feature = "worker")]
             adopted: key("adopted"),
             trigger: key("trigger"),
             subject,
@@ -186,6 +185,25 @@ impl LedgerNames {
         ]
     }
 
+    /// What `found` takes: sorted sets, hashes, and the stream.
+    pub(crate) fn all(&self) -> [&str; 13] {
+        [
+            &self.due,
+            &self.leased,
+            &self.dead,
+            &self.lanes,
+            &self.adopted,
+            &self.shadow,
+            &self.lease,
+            &self.next,
+            &self.grave,
+            &self.stats,
+            &self.calls,
+            &self.leaving,
+            &self.history,
+        ]
+    }
+
     /// What `get` takes.
     pub(crate) fn of_reads(&self) -> [&str; 8] {
         let [due, shadow, leased, lease, next, dead, grave] = self.of_jobs();
@@ -235,6 +253,5 @@ pub(crate) struct LedgerNames {
     trigger: String,
     /// Sorted set: id → when its key expires, as it was last seen, Unix ms. Of keys that were
     /// adopted, until then.
-    #[cfg(feature = "worker")]
     pub(crate) adopted: String,
 }

@@ -64,7 +64,7 @@ local function trim(dead_key, grave_key, most, most_ms, now_ms, came)
   for _, name in ipairs(old) do
     unbury(dead_key, grave_key, name)
   end
-  local over = math.min(redis.call('ZCARD', dead_key) - most, at_once)
+  local over = math.min(members(dead_key) - most, at_once)
   local oldest = over > 0 and redis.call('ZRANGE', dead_key, 0, over - 1) or {}
   for _, name in ipairs(oldest) do
     unbury(dead_key, grave_key, name)

@@ -41,7 +41,7 @@ end
 
 -- The first due time that is still ahead, or nil. Read before anything is written.
 local function soonest(due, now)
-  local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. int(math.floor(now / 1000)), '+inf',
+  local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. int(math.floor(now / 1000)), '(inf',
     'WITHSCORES', 'LIMIT', 0, 1)
   return next_one[2] and tonumber(next_one[2])
 end

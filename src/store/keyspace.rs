@@ -191,7 +191,8 @@ impl Ledger {
         scan.arg("COUNT").arg(PAGE);
         let page = self.store.command(&scan, until).await?;
         let (next, members): (String, Vec<(String, f64)>) = from_value(page)?;
-        let there = members.into_iter().filter(|(_, at)| *at > now.0 as f64);
+        let is_there = |at: f64| at > now.0 as f64 && at.is_finite();
+        let there = members.into_iter().filter(|(_, at)| is_there(*at));
         Ok((going_on(next), there.map(|(id, _)| id).collect()))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use super::call::Called;
-use super::script::LAYOUT;
+use super::script::{FOUND, LAYOUT};
 use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
@@ -104,8 +104,31 @@ impl Store {
                 self.set_layout(&calls, "layout", layout, None, &kept, until)
                     .await?;
             }
+            self.found(kind, ledgers, until).await?;
         }
         Ok(())
+    }
+
+    /// On a cluster, sees to it that all keys of these ledgers are there and stay: a slot that moves
+    /// is then served by the one node until the first key of the ledger has left, and by the other
+    /// as soon as the last has come; see `lua/lib/placeholder.lua`.
+    pub(super) async fn found(&self, kind: &Kind, ledgers: u16, until: Instant) -> Result<()> {
+        if !self.is_cluster() {
+            return Ok(());
+        }
+        for shard in 0..ledgers {
+            self.found_one(kind, shard, until).await?;
+        }
+        Ok(())
+    }
+
+    /// Calls `lua/found.lua`.
+    pub(super) async fn found_one(&self, kind: &Kind, shard: u16, until: Instant) -> Result<()> {
+        let names = self.names.ledger(kind, shard);
+        let mut cmd = FOUND.call(FOUND.fixed_keys);
+        cmd.arg(&names.all()[..]);
+        let founded = self.eval(&FOUND, &cmd, &self.clock, &names.subject, until);
+        founded.await.map(drop)
     }
 
     /// Writes a layout down with the kind, if `expected` is what stands there. Returns what stands

@@ -84,13 +84,15 @@ impl Ledger {
             "dead" => &self.names.dead,
             _ => &self.names.leased,
         };
-        let mut count = redis::cmd("ZCARD");
-        count.arg(set);
+        let mut count = redis::cmd("ZCOUNT");
+        count.arg(set).arg("-inf").arg("(inf");
         let size = from_value(self.store.command(&count, until).await?)?;
         let mut last = redis::cmd("ZREVRANGE");
-        last.arg(set).arg(0).arg(0).arg("WITHSCORES");
+        // The last of all may be a placeholder.
+        last.arg(set).arg(0).arg(1).arg("WITHSCORES");
         let last: Vec<(String, f64)> = from_value(self.store.command(&last, until).await?)?;
-        let last = last.first().map_or(0, |(_, score)| *score as u64);
+        let last = last.iter().find(|(_, score)| score.is_finite());
+        let last = last.map_or(0, |(_, score)| *score as u64);
         Ok((size, UnixMs(last)))
     }
 

@@ -305,6 +305,7 @@ impl Store {
         add.arg(self.names.kinds()).arg(kind.as_str());
         add.arg(layout.to_string());
         self.command(&add, until).await?;
+        self.found(kind, layout.ledgers(), until).await?;
         self.apply_pause_rules(kind, until).await?;
         // Always, since whoever added it may not have come to say so. Only a hint: workers
         // read the list anew, too.

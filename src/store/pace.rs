@@ -47,7 +47,7 @@ impl Ledger {
         }
         if let Some((since, limit)) = round.read {
             pipeline.cmd("ZRANGEBYSCORE").arg(&self.names.due);
-            pipeline.arg(since.0).arg("+inf").arg("WITHSCORES");
+            pipeline.arg(since.0).arg("(inf").arg("WITHSCORES");
             pipeline.arg("LIMIT").arg(0).arg(limit);
         }
         if !round.check.is_empty() {

@@ -252,12 +252,6 @@ impl Store {
                 let mut read = redis::cmd("XREAD");
                 read.arg("STREAMS").arg(&meta).arg("0");
                 tries.add("XREAD", meta.clone(), read);
-                // A name that no job has.
-                if let Some(kind) = known {
-                    let mut unlink = redis::cmd("UNLINK");
-                    unlink.arg(format!("{kind}:{}", unique_id()));
-                    tries.add("UNLINK", format!("{kind}:*"), unlink);
-                }
                 tries.on("HSTRLEN", &meta, &["schema"]);
                 tries.on("HSCAN", &meta, &["0"]);
                 tries.on("ZSCAN", &meta, &["0"]);

@@ -185,14 +185,12 @@ impl Ledger {
             .cmd("ZCOUNT")
             .arg(&self.names.dead)
             .arg(since.0)
-            .arg("+inf");
-        let dead = asked.cmd("ZRANGE").arg(&self.names.dead);
-        dead.arg(0).arg(0).arg("WITHSCORES");
-        asked
-            .cmd("ZRANGE")
-            .arg(&self.names.due)
-            .arg(0)
-            .arg(most - 1);
+            .arg("(inf");
+        let dead = asked.cmd("ZRANGEBYSCORE").arg(&self.names.dead);
+        dead.arg("-inf").arg("(inf").arg("WITHSCORES");
+        dead.arg("LIMIT").arg(0).arg(1);
+        let due = asked.cmd("ZRANGEBYSCORE").arg(&self.names.due);
+        due.arg("-inf").arg("(inf").arg("LIMIT").arg(0).arg(most);
         let mut answers = self.store.each(&mut asked, until).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
         let read = (seen(next()), seen(next()), seen(next()));

@@ -401,7 +401,7 @@ async fn the_command_tells_and_changes_the_number() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_under_way_when_a_reshard_was_killed_runs() {
     let site = Site::new("shards-killed").await;
-    let jobs = site.keys(400).map(|key| NewJob::new(key, &0).after(HOUR));
+    let jobs = site.keys(2000).map(|key| NewJob::new(key, &0).after(HOUR));
     for answer in site.client.schedule_many(jobs).await {
         answer.unwrap();
     }

@@ -6,8 +6,8 @@ use futures_util::StreamExt;
 use keyfall::doctor::{Diagnosis, Severity};
 use keyfall::embedded::Embedded;
 use keyfall::{
-    Cancelled, Client, Handler, Job, JobState, MissingKey, NewJob, Outcome, RetryPolicy, Router,
-    Tidings, What, Worker,
+    Cancelled, Client, Handler, Job, JobState, MissingKey, NewJob, Outcome, Rescheduled,
+    RetryPolicy, Router, Tidings, What, Worker,
 };
 
 use crate::log::Log;
@@ -21,7 +21,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/acl.conf");
 const KIND: &str = "app1:it:job";
 
 /// What those need more who look after jobs.
-const OPERATORS: [&str; 8] = [
+const OPERATORS: [&str; 7] = [
     "+zrevrange",
     "+hstrlen",
     "+hscan",
@@ -29,7 +29,6 @@ const OPERATORS: [&str; 8] = [
     "+xrange",
     "+xrevrange",
     "+xread",
-    "+unlink",
 ];
 
 /// The rules of a user of the file, without the name.
@@ -171,6 +170,31 @@ async fn the_rules_of_a_producer_suffice_and_none_can_be_left_out() {
 }
 
 /// The warnings, but for those of the dead letters that are to be.
+#[tokio::test]
+async fn the_rules_of_a_producer_suffice_while_jobs_are_on_their_way_to_other_ledgers() {
+    let scene = Scene::set().await;
+    let url = scene.url("keyfall-producer", "change-me");
+    let client = Client::connect(&url).await.unwrap();
+    let ids: Vec<String> = (0..16).map(|id| id.to_string()).collect();
+    for id in &ids {
+        client.schedule(key(id), "").after(HOUR).await.unwrap();
+    }
+    // Begun, and not gone on with.
+    let calls = format!("keyfall:{{{KIND}/0}}:calls");
+    for (hash, field) in [("keyfall:kinds", KIND), (&calls, "layout")] {
+        let _: u64 = scene.admin.command(&["HSET", hash, field, "2 1 1"]).await;
+    }
+    for id in &ids {
+        let moved = client.reschedule(key(id)).after(2 * HOUR).await.unwrap();
+        assert!(matches!(moved, Rescheduled::Moved(_)), "{moved:?}");
+    }
+    for id in &ids {
+        let cancelled = client.cancel(key(id)).await.unwrap();
+        assert_eq!(cancelled, Cancelled::Cancelled, "{id}");
+    }
+    scene.admin.assert_balanced().await;
+}
+
 fn refusals(log: &Log) -> Vec<String> {
     let mut warnings = log.warnings();
     let meant = ["key=app1:it:job:bury", "fell to their limits"];
@@ -575,6 +599,11 @@ async fn who_looks_after_jobs_needs_the_rules_more_that_the_file_names() {
     all().keep_history(0).await.unwrap();
     assert_eq!(client.history_kept(KIND).await.unwrap(), 0);
     assert!(client.audit(KIND).repair().await.unwrap().is_clean());
+    for id in ["5", "6", "7", "8"] {
+        client.schedule(key(id), "").after(HOUR).await.unwrap();
+    }
+    assert_eq!(client.reshard(KIND, 2).await.unwrap().to, 2);
+    assert_eq!(client.prefix(KIND).cancel().await.unwrap().done, 4);
     assert!(client.instances().await.unwrap().is_empty());
     assert!(client.unrouted().await.unwrap().is_empty());
     scene.admin.assert_balanced().await;

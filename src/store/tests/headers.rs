@@ -187,6 +187,8 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let layout = Layout::FIRST.to(1);
     let spread = ledger.store.spread(ledger.kind(), layout, 1, soon());
     spread.await.unwrap();
+    let founded = ledger.store.found_one(ledger.kind(), 0, soon());
+    founded.await.unwrap();
     let old = ledger.store.ledger(ledger.kind(), layout.place(0));
     let names = ["pending".to_owned()];
     old.move_out(&names, layout, soon()).await.unwrap();

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::support::{Bench, HOUR, State, after, soon};
 use crate::shards::{Layout, shard_of};
-use crate::store::Ledger;
+use crate::store::{COUNTERS, Ledger, Part, Word};
+use crate::time::UnixMs;
 
 /// A bench whose ledger is being resharded to two, the other ledger, and an id that goes there.
 async fn on_the_way() -> (Bench, Arc<Ledger>, Layout, String) {
@@ -48,6 +49,46 @@ async fn a_batch_arrives_once_however_often_and_late_it_is_put() {
     old.push_on(layout, soon()).await.unwrap();
     let again: u64 = bench.ask(&["HGET", calls, &from]).await;
     assert_eq!((again, pending(&other).await), (number, 1));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_is_always_there_is_there_when_all_has_left() {
+    let (bench, other, layout, id) = on_the_way().await;
+    let old = old(&bench, layout, &id);
+    let store = &bench.ledger.store;
+    for shard in [0, 1] {
+        let founded = store.found_one(bench.ledger.kind(), shard, soon());
+        founded.await.unwrap();
+    }
+    for name in [&id, COUNTERS] {
+        let names = [name.to_owned()];
+        let moved = old.move_out(&names, layout, soon()).await.unwrap().unwrap();
+        assert_eq!(moved[0].answer, Word::Taken, "{name}");
+    }
+    for ledger in [&old, &other] {
+        let words = [&["EXISTS"], &ledger.names.all()[..]].concat();
+        assert_eq!(bench.ask::<usize>(&words).await, words.len() - 1);
+        for part in [Part::Jobs, Part::Letters] {
+            let (_, names) = ledger.names_in(part, "0", soon()).await.unwrap();
+            assert!(names.iter().all(|name| *name == id), "{names:?}");
+        }
+    }
+    let tally = old.tally(soon()).await.unwrap();
+    assert_eq!((tally.pending, tally.records), (0, 0));
+    // They go to the first ledger, which is this one.
+    assert_eq!(tally.counters["moved_out"], 1, "{tally:?}");
+    assert_eq!(pending(&other).await, 1);
+    let extents = [
+        old.extent("pending", soon()),
+        other.extent("pending", soon()),
+    ];
+    let [left, right] = futures_util::future::join_all(extents)
+        .await
+        .try_into()
+        .unwrap();
+    assert_eq!(left.unwrap(), (0, UnixMs(0)));
+    assert_eq!(right.unwrap().0, 1);
     bench.balanced().await;
 }
 

@@ -220,6 +220,13 @@ impl Clustered {
 
     /// Moves a slot to another primary, key by key, as `redis-cli --cluster reshard` does.
     pub(super) async fn migrate(&self, slot: u16, from: usize, to: usize) {
+        self.open_to_move(slot, from, to).await;
+        self.hand_keys_over(slot, from, to).await;
+        self.close_moved(slot, from, to).await;
+    }
+
+    /// Both know that a slot is on its way, and no key has left yet.
+    pub(super) async fn open_to_move(&self, slot: u16, from: usize, to: usize) {
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
         let _: () = to
             .ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", from.id))
@@ -227,6 +234,11 @@ impl Clustered {
         let _: () = from
             .ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", to.id))
             .await;
+    }
+
+    /// All keys of the slot leave.
+    pub(super) async fn hand_keys_over(&self, slot: u16, from: usize, to: usize) {
+        let (from, to) = (&self.nodes[from], &self.nodes[to]);
         loop {
             let count = format!("CLUSTER GETKEYSINSLOT {slot} 10");
             let keys: Vec<String> = from.ask(&count).await;
@@ -239,6 +251,11 @@ impl Clustered {
             migrate.push_str(&keys.join(" "));
             let _: String = from.ask(&migrate).await;
         }
+    }
+
+    /// The slot is where its keys are.
+    pub(super) async fn close_moved(&self, slot: u16, from: usize, to: usize) {
+        let (from, to) = (&self.nodes[from], &self.nodes[to]);
         for node in [to, from] {
             let _: () = node
                 .ask(&format!("CLUSTER SETSLOT {slot} NODE {}", to.id))

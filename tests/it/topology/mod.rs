@@ -3,6 +3,7 @@
 mod clustered;
 mod clusters;
 mod durable;
+mod handover;
 mod nodes;
 mod sentineled;
 mod sentinels;

@@ -38,6 +38,24 @@ use super::support::Bench;
 
 #[test]
 fn random_calls_do_as_the_table_says() {
+    random_calls_do_so_on(Keys::AsNeeded);
+}
+
+#[test]
+fn random_calls_do_so_though_every_key_has_a_placeholder() {
+    random_calls_do_so_on(Keys::Always);
+}
+
+/// When the keys of a ledger are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    /// As long as there is something in them.
+    AsNeeded,
+    /// Always, as on a cluster.
+    Always,
+}
+
+fn random_calls_do_so_on(keys: Keys) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let bench = runtime.block_on(Bench::new());
     let config = Config {
@@ -46,7 +64,7 @@ fn random_calls_do_as_the_table_says() {
         ..Config::default()
     };
     let result = TestRunner::new(config).run(&sequences(), |steps| {
-        runtime.block_on(Rig::run(&bench, &steps))
+        runtime.block_on(Rig::run(&bench, keys, &steps))
     });
     match result {
         Ok(()) => {}

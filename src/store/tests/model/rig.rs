@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use proptest::test_runner::TestCaseError;
 
+use super::Keys;
 use super::answer::{Number, Reply};
 use super::call::{Call, render};
 use super::compare::{FOREIGN, differences};
@@ -16,6 +17,7 @@ use crate::store::tests::support::{Bench, soon};
 
 pub(super) struct Rig<'a> {
     bench: &'a Bench,
+    keys: Keys,
     model: Ledger,
     clients: [Client; CLIENTS],
 }
@@ -35,8 +37,12 @@ struct Sent {
 
 impl<'a> Rig<'a> {
     /// Does all steps. Fails with the first whose outcome is not what it should be.
-    pub(super) async fn run(bench: &'a Bench, steps: &[Step]) -> Result<(), TestCaseError> {
-        let mut rig = Rig::new(bench).await;
+    pub(super) async fn run(
+        bench: &'a Bench,
+        keys: Keys,
+        steps: &[Step],
+    ) -> Result<(), TestCaseError> {
+        let mut rig = Rig::new(bench, keys).await;
         let mut done = String::new();
         for (at, step) in steps.iter().enumerate() {
             let step = step.aimed(&rig.model);
@@ -51,15 +57,18 @@ impl<'a> Rig<'a> {
     }
 
     /// An empty ledger.
-    async fn new(bench: &'a Bench) -> Self {
+    async fn new(bench: &'a Bench, keys: Keys) -> Self {
         let n = bench.names();
         let triggers = IDS.map(|id| bench.key(id));
-        let mut clear = vec![
-            "DEL", &n.due, &n.shadow, &n.leased, &n.lease, &n.next, &n.dead, &n.grave, &n.stats,
-            &n.calls, &n.lanes, &n.history,
-        ];
+        let mut clear = vec!["DEL"];
+        clear.extend(n.all());
         clear.extend(triggers.iter().map(|key| key.as_str()));
         let _: u64 = bench.ask(&clear).await;
+        if keys == Keys::Always {
+            let ledger = &bench.ledger;
+            let founded = ledger.store.found_one(ledger.kind(), 0, soon());
+            founded.await.unwrap();
+        }
         // It is called in a pipeline, where nobody sees to it that the server knows it.
         let load = AUDIT.load();
         bench.ledger.store.command(&load, soon()).await.unwrap();
@@ -73,6 +82,7 @@ impl<'a> Rig<'a> {
         });
         Rig {
             bench,
+            keys,
             model,
             clients,
         }
@@ -104,6 +114,11 @@ impl<'a> Rig<'a> {
         };
         let mut wrong = Vec::from_iter(outcome.err());
         wrong.extend(differences(self.bench, &self.model).await);
+        let words = [&["EXISTS"], &self.bench.names().all()[..]].concat();
+        let there: usize = self.bench.ask(&words).await;
+        if self.keys == Keys::Always && there != words.len() - 1 {
+            wrong.push(format!("only {there} keys are there"));
+        }
         self.tick().await;
         wrong
     }
