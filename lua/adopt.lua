@@ -9,13 +9,15 @@
 --       7 adopted   keyfall:{app:module:biz/0}:adopted
 --       8 history   keyfall:{app:module:biz/0}:history
 --       9… trigger  app:module:biz:id, one for each item: theirs, and only read
--- ARGV  1 who, 2 wake channel, 3 subject (app:module:biz/0), 4 marker,
---       then for each item: id, most bytes of its payload, why it is looked at (seen: it was
+-- ARGV  1 who, 2 place, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
+--       then for each item: id, one if its job is to be elsewhere by now and here only as long as
+--       it runs, else zero, most bytes of its payload, why it is looked at (seen: it was
 --       changed, or found; gone: it was taken away; over: it expired; missed: nobody heard why it
 --       was missing; begun: its job is leased and about to run; heard: the same, and it expired;
 --       asked: the same, and it is to be said if it is missing and is not noted as expired; lost:
 --       the same, and that is to cancel its job, unless that was moved)
--- Reply {'ok', now µs, answers}; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, or {'stale', now µs, layout} if this ledger goes by another
+--       layout; answers, separated by blanks:
 --       created:due first:due replaced:due succeeds:due   as those of schedule
 --       moved:due successor:due   the same value, at another time
 --       cancelled   its key has no time any more, or was taken away; it will not start, and if
@@ -23,17 +25,18 @@
 --       absent      nothing there to adopt, and no adopted job to cancel
 --       same        adopted already, or a trigger of ours
 --       missing     there is none, and nobody has noted that it expired: it may have been deleted
+--       elsewhere   not here any more: nothing was done
 --       unread      not looked at: the values before it were many bytes
 -- Holds: all items or none. The state decides, so any call may be repeated, be late, or be made
 --       by several at once. What was done to an adopted job by other means stands until its key
 --       changes again. Refused before anything is written while Redis is full, if it would
 --       store anything; the rest works then, too.
 
-local FIXED, HEAD, WIDTH = 8, 4, 3
+local FIXED, HEAD, WIDTH = 8, 5, 4
 local due_key, shadow_key, lease_key = KEYS[1], KEYS[2], KEYS[3]
 local next_key, stats_key, calls_key = KEYS[4], KEYS[5], KEYS[6]
 local adopted_key, history_key = KEYS[7], KEYS[8]
-local marker = ARGV[4]
+local marker = ARGV[5]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
@@ -83,10 +86,17 @@ local function header_of(digest, unusable)
     (unusable and ',"unusable":"' .. unusable .. '"' or '') .. '}'
 end
 
-local ids, mosts, whys = {}, {}, {}
+local kept = redis.call('HMGET', calls_key, 'history', 'layout')
+local refused = misplaced(kept[2], ARGV[2], stamp)
+if refused then
+  return refused
+end
+
+local ids, olds, mosts, whys = {}, {}, {}, {}
 for i = 1, (#ARGV - HEAD) / WIDTH do
   local at = HEAD + WIDTH * (i - 1)
-  ids[i], mosts[i], whys[i] = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
+  ids[i], olds[i], mosts[i], whys[i] =
+    ARGV[at + 1], ARGV[at + 2] == '1', tonumber(ARGV[at + 3]), ARGV[at + 4]
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
@@ -94,7 +104,7 @@ local successors = next_of(next_key, ids, leases)
 local records = redis.call('HMGET', shadow_key, unpack(ids))
 local expiries = redis.call('ZMSCORE', adopted_key, unpack(ids))
 local before = soonest(due_key, now)
-local story = new_story(redis.call('HGET', calls_key, 'history'))
+local story = new_story(kept[1])
 
 -- Keys whose time is over, and whose jobs have ended. Of the others it is still asked whether
 -- they are known to have expired.
@@ -254,6 +264,8 @@ end
 for i, id in ipairs(ids) do
   if done[id] or bytes_read > VALUE_BYTES then
     answers[i] = done[id] and 'same' or 'unread'
+  elseif olds[i] and not leases[i] then
+    answers[i] = 'elsewhere'
   else
     done[id] = true
     -- A key whose time is over is there until somebody looks at it.
@@ -313,6 +325,6 @@ end
 if #seen > 0 then
   redis.call('ZADD', adopted_key, unpack(seen))
 end
-wake(ARGV[2], ARGV[3], news, before, now)
+wake(ARGV[3], ARGV[4], news, before, now)
 write_story(story, history_key, ARGV[1])
 return {'ok', stamp, table.concat(answers, ' ')}

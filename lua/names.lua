@@ -1,14 +1,15 @@
 -- names: the names in one part of a ledger, without what they stand for. Reads only.
 --
 -- KEYS  1 shadow  keyfall:{app:module:biz/0}:shadow
---       or its grave instead
--- ARGV  1 cursor: zero at first, then that of the last reply, 2 count: about how many to look at
+--       or its grave instead, or what was adopted
+-- ARGV  1 cursor: zero at first, then that of the last reply, 2 count: about how many to look at,
+--       3 scan: HSCAN, or ZSCAN for a sorted set
 -- Reply {'ok', now µs, cursor, names}; the cursor is zero at the end, the names are separated by
 --       blanks
 -- Holds: bounded by count. What is there from the first call to the last is told.
 
 local _, stamp = now_us()
-local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+local page = redis.call(ARGV[3], KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 local names = {}
 for i = 1, #page[2], 2 do
   if page[2][i] ~= PLACEHOLDER then

@@ -8,11 +8,12 @@
 --       6 stats    keyfall:{app:module:biz/0}:stats
 --       7 calls    keyfall:{app:module:biz/0}:calls
 --       8 history  keyfall:{app:module:biz/0}:history
---       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
+--       9 adopted  keyfall:{app:module:biz/0}:adopted
+--      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 who, 2 place, 3 subject of the other ledger, 4 batch, 5 fence, 6 wake channel,
 --       7 subject (app:module:biz/0), 8 marker, then for each item: what (job | letter |
---       counters), id, number of the letter (empty for a job), at (when it is due or died, Unix
---       ms), record
+--       mark | counters), id, number of the letter (else empty), at (when it is due, died, or
+--       its key expires, Unix ms), record
 -- Reply {'ok', now µs}, {'late', now µs, batch} if a later one was taken in already, or {'stale',
 --       now µs, layout} if this ledger goes by another layout
 -- Holds: a batch is taken in once: batches of one ledger come one after the other, so one that
@@ -20,9 +21,10 @@
 --       go on from those of the other ledger. A letter keeps its number, unless one of its job has
 --       that. Works while Redis is full.
 
-local FIXED, HEAD, WIDTH = 8, 8, 5
+local FIXED, HEAD, WIDTH = 9, 8, 5
 local due_key, shadow_key, lease_key, dead_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local grave_key, stats_key, calls_key, history_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local adopted_key = KEYS[9]
 local from, batch, marker = 'from/' .. ARGV[3], tonumber(ARGV[4]), ARGV[8]
 local now, stamp = now_us()
 
@@ -38,7 +40,7 @@ elseif last > batch then
   return {'late', stamp, kept[2]}
 end
 
-local jobs, letters, counts = {}, {}, {}
+local jobs, letters, marks, counts = {}, {}, {}, {}
 for at = HEAD, #ARGV - 1, WIDTH do
   local item = {id = ARGV[at + 2], number = ARGV[at + 3], at = ARGV[at + 4], record = ARGV[at + 5],
     trigger = KEYS[FIXED + (at - HEAD) / WIDTH + 1]}
@@ -48,7 +50,7 @@ for at = HEAD, #ARGV - 1, WIDTH do
       counts[name] = name ~= 'skipped' and tonumber(value) or nil
     end
   else
-    local list = ARGV[at + 1] == 'job' and jobs or letters
+    local list = ARGV[at + 1] == 'job' and jobs or ARGV[at + 1] == 'mark' and marks or letters
     list[#list + 1] = item
   end
 end
@@ -80,6 +82,7 @@ end
 counts.skipped = at_least_one(next_free - first_free)
 redis.call('HMGET', shadow_key, '')
 redis.call('ZSCORE', dead_key, '')
+redis.call('ZSCORE', adopted_key, '')
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
 redis.call('ZREM', due_key, '')
@@ -97,6 +100,10 @@ for _, job in ipairs(jobs) do
       arm(job.trigger, marker, job.at, now, job.record)
     end
   end
+end
+for _, mark in ipairs(marks) do
+  -- After a rollback, what is here is newer.
+  redis.call('ZADD', adopted_key, 'NX', mark.at, mark.id)
 end
 for _, letter in ipairs(letters) do
   file(dead_key, grave_key, letter.id, letter.number, letter.at, letter.record)

@@ -9,10 +9,11 @@
 --       6 stats    keyfall:{app:module:biz/0}:stats
 --       7 calls    keyfall:{app:module:biz/0}:calls
 --       8 leaving  keyfall:{app:module:biz/0}:leaving
+--       9 adopted  keyfall:{app:module:biz/0}:adopted
 -- ARGV  1 place, 2 late: the number of a batch that another ledger has taken for one of before,
 --       or zero, 3 above: if that batch is still here, it gets a number above this one,
---       then names: the id of a job, for it and its last letters, `id:number` for a letter, `*`
---       for the counters
+--       then names: the id of a job, for it, its last letters, and what is known of its key if that
+--       was adopted; `id:number` for a letter, `*` for the counters
 -- Reply {'ok', now µs, answers, batch, fence, what, id, number, at, record, what, id, …}, or the
 --       same with 'busy' and no answers if a batch is kept aside already, which is handed out, or
 --       {'stale', now µs, layout} if this ledger goes by another layout; answers, separated by
@@ -21,13 +22,15 @@
 --       leased   it runs, and stays here until it has settled; its letters are among what follows
 --       absent   nothing of it is here
 --       waits    there was no room for it in the batch
---       what is `job` (number is empty, at is when it is due), `letter` (at is when it died), or
---       `counters` (the record is `name value name value …`)
+--       what is `job` (number is empty, at is when it is due), `letter` (at is when it died),
+--       `mark` (at is when the key that was adopted expires), or `counters` (the record is
+--       `name value name value …`)
 -- Holds: may be repeated. Bounded by some 1 MiB of records. Works while Redis is full. Batches
 --       have rising numbers, the time in µs: also after a rollback, unless the clock went back too.
 
 local due_key, shadow_key, lease_key, dead_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local grave_key, stats_key, calls_key, leaving_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local adopted_key = KEYS[9]
 local HEAD = 3
 local MOST_BYTES = 1024 * 1024
 local now, stamp = now_us()
@@ -39,12 +42,13 @@ if refused then
 end
 local reply = {'ok', stamp, '', kept[2] or '0', kept[3] or '0'}
 
--- Adds one thing that leaves to the reply; `name` is `id` or `id:number`, and `kept_as` is
--- `at record`.
+-- Adds one thing that leaves to the reply; `name` is `id`, `id:number`, or `id:` of a mark, and
+-- `kept_as` is `at record`.
 local function hand_over(name, kept_as)
   local id, number = string.match(name, '^([^:]*):?(%d*)$')
   local at, record = string.match(kept_as, '^(%d+) (.*)$')
-  local what = name == '*' and 'counters' or number == '' and 'job' or 'letter'
+  local what = name == '*' and 'counters' or name == id and 'job' or number == '' and 'mark'
+    or 'letter'
   for _, part in ipairs({what, id, number, at, record}) do
     reply[#reply + 1] = part
   end
@@ -73,10 +77,11 @@ end
 local dues = redis.call('ZMSCORE', due_key, unpack(names))
 local leases = redis.call('HMGET', lease_key, unpack(names))
 local graves = redis.call('HMGET', grave_key, unpack(names))
+local expiries = redis.call('ZMSCORE', adopted_key, unpack(names))
 redis.call('ZSCORE', dead_key, '')
 redis.call('HMGET', shadow_key, '')
 
-local answers, jobs, letters, counters = {}, {}, {}, {}
+local answers, jobs, letters, marks, counters = {}, {}, {}, {}, {}
 local leaving, done, bytes = {}, {}, 0
 
 local function lay_aside(list, name, at, record)
@@ -110,6 +115,9 @@ for i, name in ipairs(names) do
     if dues[i] and not leases[i] then
       lay_aside(jobs, name, dues[i], redis.call('HGET', shadow_key, name) or '')
     end
+    if expiries[i] and not leases[i] then
+      lay_aside(marks, name .. ':', expiries[i], '')
+    end
     for number in string.gmatch(graves[i] or '', '%d+') do
       local letter = name .. ':' .. number
       lay_letter_aside(letter, redis.call('HGET', grave_key, letter))
@@ -138,6 +146,9 @@ end
 if #jobs > 0 then
   redis.call('ZREM', due_key, unpack(jobs))
   redis.call('HDEL', shadow_key, unpack(jobs))
+end
+for _, name in ipairs(marks) do
+  redis.call('ZREM', adopted_key, string.sub(name, 1, -2))
 end
 for _, name in ipairs(letters) do
   unbury(dead_key, grave_key, name)

@@ -47,7 +47,7 @@ impl Why {
 }
 
 impl Ledger {
-    /// Brings jobs into line with their keys; `lua/adopt.lua`. Values of more than `most` bytes
+    /// Brings jobs that are in this ledger into line with their keys; `lua/adopt.lua`. Values of more than `most` bytes
     /// make dead letters. What a full server has no room for is answered with [`Answer::Unread`],
     /// unless it is all.
     pub(crate) async fn adopt(
@@ -85,6 +85,8 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let n = &self.names;
+        let layout = self.store.layout_of(self.kind().as_str());
+        let place = layout.place(self.place().shard);
         let keys: [&str; 8] = [
             &n.due, &n.shadow, &n.lease, &n.next, &n.stats, &n.calls, &n.adopted, &n.history,
         ];
@@ -94,9 +96,12 @@ impl Ledger {
         for (key, _) in items {
             cmd.arg(key.as_str());
         }
-        cmd.arg(who()).arg(&self.wake).arg(&n.subject).arg(MARKER);
+        cmd.arg(who()).arg(place.to_string());
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
         for (key, why) in items {
-            cmd.arg(key.id()).arg(most(key)).arg(why.to_arg());
+            let is_old = layout.place_of(key.id()) != place;
+            cmd.arg(key.id()).arg(u8::from(is_old));
+            cmd.arg(most(key)).arg(why.to_arg());
         }
         let answers = self.eval_items(&ADOPT, &cmd, items.len(), until).await?;
         self.meter().adopted(&answers);

@@ -1,4 +1,4 @@
-//! Moving jobs and dead letters from one ledger of a kind to another.
+//! Moving jobs and dead letters, and what is known of adopted keys, from one ledger of a kind to another.
 //!
 //! In three steps, each of which may be repeated by anybody: a batch is taken out of the ledger and
 //! kept aside there, put where it belongs, and dropped. There is one batch of a ledger at a time, and
@@ -8,8 +8,6 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use super::Ledger;
-#[cfg(feature = "worker")]
-use super::from_value;
 use super::ledger::who;
 use super::reply::{Answered, Reply};
 #[cfg(feature = "worker")]
@@ -106,8 +104,9 @@ impl Ledger {
         until: Instant,
     ) -> Result<Option<(Reply, bool)>> {
         let n = &self.names;
-        let keys: [&str; 8] = [
+        let keys: [&str; 9] = [
             &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.leaving,
+            &n.adopted,
         ];
         let mut cmd = self.call(&TAKE, &keys, [].into_iter());
         cmd.arg(self.place().to_string());
@@ -182,8 +181,9 @@ impl Ledger {
         until: Instant,
     ) -> Result<Arrival> {
         let n = &self.names;
-        let keys: [&str; 8] = [
+        let keys: [&str; 9] = [
             &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.history,
+            &n.adopted,
         ];
         // One for each item, be it needed or not.
         let key = |item: &&Item| match item.id.as_str() {
@@ -222,22 +222,15 @@ impl Ledger {
         cursor: &str,
         until: Instant,
     ) -> Result<(String, Vec<String>)> {
-        let key = match part {
-            Part::Jobs => &self.names.shadow,
-            Part::Letters => &self.names.grave,
+        let (key, scan) = match part {
+            Part::Jobs => (&self.names.shadow, "HSCAN"),
+            Part::Letters => (&self.names.grave, "HSCAN"),
+            Part::Keys => (&self.names.adopted, "ZSCAN"),
         };
         let mut cmd = self.call(&NAMES, &[key.as_str()], [].into_iter());
-        cmd.arg(cursor).arg(PAGE);
+        cmd.arg(cursor).arg(PAGE).arg(scan);
         let mut reply = self.eval(&NAMES, &cmd, until).await?.reply;
         Ok((reply.text()?, reply.words()?))
-    }
-
-    /// Whether keys of this ledger were adopted, and may still be there.
-    #[cfg(feature = "worker")]
-    pub(crate) async fn has_adopted(&self, until: Instant) -> Result<bool> {
-        let mut exists = redis::cmd("EXISTS");
-        exists.arg(&self.names.adopted);
-        from_value(self.store.command(&exists, until).await?)
     }
 }
 
@@ -254,4 +247,6 @@ pub(crate) enum Part {
     Jobs,
     /// Dead letters, by `id:number`, and their ids.
     Letters,
+    /// Keys that were adopted, by the ids of their jobs, whatever became of these.
+    Keys,
 }

@@ -100,7 +100,7 @@ scripts! {
     #[cfg(feature = "worker")]
     SWEEP = "sweep", 3 keys, ["clock", "paused"];
     #[cfg(feature = "worker")]
-    ADOPT = "adopt", 8 keys, ["clock", "history", "count", "record", "lease", "successor", "trigger"];
+    ADOPT = "adopt", 8 keys, ["clock", "calls", "history", "count", "record", "lease", "successor", "trigger"];
     REQUEUE = "requeue", 9 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
     RESTORE = "restore", 9 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
     DISCARD = "discard", 6 keys, ["clock", "placeholder", "calls", "history", "count", "dead"];
@@ -116,8 +116,8 @@ scripts! {
     SCAN = "scan", 7 keys, ["clock", "placeholder", "faults"];
     AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "faults", "record", "lease", "trigger", "dead", "successor"];
     LAYOUT = "layout", 1 keys, ["clock"];
-    TAKE = "take", 8 keys, ["clock", "placeholder", "calls", "count", "dead"];
-    PUT = "put", 8 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
+    TAKE = "take", 9 keys, ["clock", "placeholder", "calls", "count", "dead"];
+    PUT = "put", 9 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
     #[cfg(feature = "worker")]
     NAMES = "names", 1 keys, ["clock", "placeholder"];
     FOUND = "found", 13 keys, ["clock", "placeholder"];

@@ -156,18 +156,6 @@ impl<'a> Reshard<'a> {
                 ),
             ));
         }
-        for shard in 0..layout.ledgers() {
-            let ledger = client.store().ledger(kind, layout.place(shard));
-            if ledger.has_adopted(until).await? {
-                return Err(Error::new(
-                    ErrorKind::InvalidSetting,
-                    format!(
-                        "{kind} has jobs that were made of plain keys, and those cannot be moved: \
-                         let them run out, with a route that does not adopt keys, and reshard then"
-                    ),
-                ));
-            }
-        }
         Ok(layout)
     }
 
@@ -197,7 +185,7 @@ impl<'a> Reshard<'a> {
         for shard in 0..layout.from.unwrap_or(0) {
             let ledger = self.client.store().ledger(kind, layout.old_place(shard));
             ledger.push_on(layout, self.client.deadline()).await?;
-            for part in [Part::Jobs, Part::Letters] {
+            for part in [Part::Jobs, Part::Letters, Part::Keys] {
                 let mut cursor = "0".to_owned();
                 loop {
                     let until = self.client.deadline();

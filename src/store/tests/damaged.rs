@@ -178,7 +178,7 @@ impl Scene {
                 set.await.map(|_| vec!["told"])
             }
             "names" => {
-                for part in [Part::Jobs, Part::Letters] {
+                for part in [Part::Jobs, Part::Letters, Part::Keys] {
                     ledger.names_in(part, "0", soon()).await?;
                 }
                 Ok(vec!["named"])
@@ -202,6 +202,7 @@ impl Scene {
                     item("job", "moved", ""),
                     item("letter", "Dead", "1"),
                     item("letter", "moved", "7"),
+                    item("mark", "moved", ""),
                 ];
                 let batch = Batch {
                     number: 1,

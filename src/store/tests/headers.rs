@@ -269,6 +269,7 @@ async fn callers_pass_what_headers_list() {
                 "pulse channel" => arg == "keyfall:pulse:0:pending",
                 "part" => arg == "due",
                 "state" | "order" | "mode" => ["pending", "up", "set"].contains(&arg),
+                "scan" => ["HSCAN", "ZSCAN"].contains(&arg),
                 "prefix of the ids" | "member" => "pending".starts_with(arg),
                 _ => is_number.is_match(arg),
             };

@@ -135,11 +135,13 @@ impl Adopter {
         limit.unwrap_or(self.payload_limit)
     }
 
-    pub(super) fn meet(&self, kind: &str) -> Option<Arc<Served>> {
-        match self.roster.shards(kind).is_empty() {
-            false => None,
-            true => self.roster.add(&Kind::parse(kind).ok()?).into_iter().next(),
+    /// Serves this kind, in all the shards that it has as far as is known. Returns what is new.
+    pub(super) fn meet(&self, kind: &str) -> Vec<Arc<Served>> {
+        let wanted = usize::from(self.store.layout_of(kind).ledgers());
+        if self.roster.shards(kind).len() >= wanted {
+            return Vec::new();
         }
+        Kind::parse(kind).map_or_else(|_| Vec::new(), |kind| self.roster.add(&kind))
     }
 
     pub(super) fn look_at(&self, served: &Served, id: &str, why: Why, at: Instant) {
@@ -220,10 +222,7 @@ impl Adopter {
             if is_new {
                 self.store.register(served.ledger.kind(), until).await?;
             }
-            served
-                .ledger
-                .adopt(items, |key| self.most(key), until)
-                .await
+            self.adopt(served, items, until).await
         };
         let answers = look.await;
         served.ledger.note("adopt", &answers);

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::adopter::{AFTER_FAULT, AT_ONCE, Adopter, PATIENCE};
+use super::whereabouts::is_refused;
+use crate::error::Result;
 use crate::handler::MissingKey;
 use crate::key::JobKey;
 use crate::settings::{BEAT, SILENCE};
-use crate::store::{Why, Word};
+use crate::store::{Answered, Why, Word};
 use crate::time::UnixMs;
 use crate::worker::roster::Served;
 
@@ -76,10 +78,7 @@ impl Adopter {
         let mut verdicts = Vec::with_capacity(jobs.len());
         for items in items.chunks(AT_ONCE) {
             let until = Instant::now() + PATIENCE;
-            let answers = served
-                .ledger
-                .adopt(items, |key| self.most(key), until)
-                .await;
+            let answers = self.adopt_leased(served, items, until).await;
             served.ledger.note("adopt", &answers);
             // Where they cannot be looked at, they are run by whoever can.
             let answers = answers.unwrap_or_default();
@@ -100,6 +99,23 @@ impl Adopter {
             }));
         }
         verdicts
+    }
+
+    /// The jobs are in this ledger, whatever its kind goes by.
+    async fn adopt_leased(
+        &self,
+        served: &Served,
+        items: &[(JobKey, Why)],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        loop {
+            let most = |key: &JobKey| self.most(key);
+            let answers = served.ledger.adopt(items, most, until).await?;
+            if !is_refused(&answers) {
+                return Ok(answers);
+            }
+            self.store.agree(served.ledger.kind(), until).await?;
+        }
     }
 
     /// What was heard is noted all the same: others may have to decide about these jobs.

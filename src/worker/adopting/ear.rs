@@ -50,7 +50,7 @@ impl Ear {
                 }
                 Signal::HeardUntil(at) => self.hearing.heard_until(Some(at)),
                 Signal::Changed { key, event } => {
-                    if let Some(served) = self.adopter.hear(key, event) {
+                    for served in self.adopter.hear(key, event) {
                         self.reconciler.expect(&served, None);
                         self.pacer.look();
                     }

@@ -16,29 +16,33 @@ use crate::worker::roster::Served;
 const STAND_IN: Duration = Duration::from_millis(50);
 
 impl Adopter {
-    /// This happened to a key that matches one of the globs. Returns the kind if it is new here.
-    pub(crate) fn hear(&self, key: &str, event: &[u8]) -> Option<Arc<Served>> {
-        let why = match event {
-            b"expired" => {
-                self.hear_expired(key);
-                return None;
+    /// This happened to a key that matches one of the globs. Returns what ledgers are new here.
+    pub(crate) fn hear(&self, key: &str, event: &[u8]) -> Vec<Arc<Served>> {
+        // It takes its job along no more than an evicted trigger does.
+        if event == b"evicted" {
+            return Vec::new();
+        }
+        let key = match JobKey::parse(key) {
+            Ok(key) => key,
+            Err(error) => {
+                self.say_of_name(key, &error);
+                return Vec::new();
             }
-            // It takes its job along no more than an evicted trigger does.
-            b"evicted" => return None,
-            b"del" | b"rename_from" | b"move_from" => Why::Gone,
-            _ => Why::Seen,
         };
-        let why = match self.hearing.demotions() {
-            Some(_) => why,
-            None => Why::Seen,
+        let Some(missing) = self.missing(&key) else {
+            return Vec::new();
         };
-        let key = JobKey::parse(key)
-            .inspect_err(|error| self.say_of_name(key, error))
-            .ok()?;
-        self.missing(&key)?;
         let new = self.meet(key.kind());
-        let served = self.roster.by_key(key.kind(), key.id())?;
-        self.look_in_turn(&served, key.id(), why);
+        let Some(served) = self.roster.by_key(key.kind(), key.id()) else {
+            return new;
+        };
+        match event {
+            b"expired" => self.hear_expired(&served, &key, missing),
+            b"del" | b"rename_from" | b"move_from" if self.hearing.demotions().is_some() => {
+                self.look_in_turn(&served, key.id(), Why::Gone);
+            }
+            _ => self.look_in_turn(&served, key.id(), Why::Seen),
+        }
         new
     }
 
@@ -72,23 +76,15 @@ impl Adopter {
     /// once, since the job may begin later, and where nobody heard it. Elsewhere it is looked at if
     /// its job is not claimed soon: if it was brought forward and expired before anybody looked,
     /// the job is not known to be due.
-    fn hear_expired(&self, key: &str) {
-        let Ok(key) = JobKey::parse(key) else {
-            return;
-        };
-        let (Some(missing), Some(served)) =
-            (self.missing(&key), self.roster.by_key(key.kind(), key.id()))
-        else {
-            return;
-        };
+    fn hear_expired(&self, served: &Arc<Served>, key: &JobKey, missing: MissingKey) {
         if missing == MissingKey::Cancel {
-            self.expired.hear(&key);
-            self.look_in_turn(&served, key.id(), Why::Over);
-        } else if self.instances.rank_to_look(&served, key.id()).claims() {
+            self.expired.hear(key);
+            self.look_in_turn(served, key.id(), Why::Over);
+        } else if self.instances.rank_to_look(served, key.id()).claims() {
             let soon = Instant::now() + STAND_IN;
-            self.look_at(&served, key.id(), Why::Over, soon);
+            self.look_at(served, key.id(), Why::Over, soon);
         } else {
-            self.others.keep(&served, key.id(), Why::Over);
+            self.others.keep(served, key.id(), Why::Over);
         }
     }
 

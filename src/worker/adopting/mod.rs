@@ -7,6 +7,7 @@
 //! | [`heard`] | decides who looks at them |
 //! | [`names`] | keeps which keys are to be looked at, and why |
 //! | [`adopter`] | looks at them |
+//! | [`whereabouts`] | has them looked at in the ledgers that have their jobs |
 //! | [`found`] | looks at those that were found |
 //! | [`confirm`] | has those of jobs that are about to run looked at once more |
 //! | [`hearing`] | knows whether they are heard of, and how far |
@@ -24,3 +25,4 @@ pub(crate) mod hearing;
 mod names;
 mod others;
 pub(crate) mod search;
+mod whereabouts;
