@@ -169,7 +169,6 @@ async fn the_rules_of_a_producer_suffice_and_none_can_be_left_out() {
     assert_eq!(unnoticed, [""; 0]);
 }
 
-/// The warnings, but for those of the dead letters that are to be.
 #[tokio::test]
 async fn the_rules_of_a_producer_suffice_while_jobs_are_on_their_way_to_other_ledgers() {
     let scene = Scene::set().await;
@@ -195,6 +194,7 @@ async fn the_rules_of_a_producer_suffice_while_jobs_are_on_their_way_to_other_le
     scene.admin.assert_balanced().await;
 }
 
+/// The warnings, but for those of the dead letters that are to be.
 fn refusals(log: &Log) -> Vec<String> {
     let mut warnings = log.warnings();
     let meant = ["key=app1:it:job:bury", "fell to their limits"];

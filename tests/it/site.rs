@@ -60,7 +60,7 @@ impl Site {
         Site {
             app: app.to_owned(),
             url: redis.to_owned(),
-            client: Client::connect(url).await.unwrap(),
+            client: patient(url).await,
             redis: connect(redis).await,
             daemon: None,
         }
@@ -234,6 +234,12 @@ impl Running {
         self.task.abort();
         let _ = self.task.await;
     }
+}
+
+/// A client that waits for as long as a busy machine may take.
+pub(crate) async fn patient(url: &str) -> Client {
+    let client = Client::builder(url).call_timeout(PATIENCE / 3);
+    client.connect().await.unwrap()
 }
 
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
