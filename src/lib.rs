@@ -157,7 +157,7 @@ pub use record::Step;
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::Router;
-pub use shards::{MAX_SHARDS, shard_of};
+pub use shards::{MAX_SHARDS, server_of, shard_of};
 #[cfg(feature = "worker")]
 pub use worker::{Notice, Readiness, Rerouter, Worker};
 

@@ -49,6 +49,25 @@ pub fn shard_of(id: &str, shards: u16) -> u16 {
     u16::try_from(sum % u32::from(shards)).expect("less than a u16")
 }
 
+/// The server, from 0, that has this shard of a kind, `app:module:biz`, where jobs are kept on so many
+/// [independent servers](crate::Client::builder): the CRC-32 of the kind, as in [`shard_of`], plus the
+/// number of the shard, modulo the number of servers. So a kind with as many shards as there are
+/// servers is on all of them.
+///
+/// ```
+/// // 0x13ECC641 modulo 2, and the next ones in turn
+/// assert_eq!(keyfall::server_of("app1:trans:notice", 0, 2), 1);
+/// assert_eq!(keyfall::server_of("app1:trans:notice", 1, 2), 0);
+/// ```
+///
+/// # Panics
+/// If `servers` is 0.
+pub fn server_of(kind: &str, shard: u16, servers: u16) -> u16 {
+    let first = OF_IDS.checksum(kind.as_bytes()) % u32::from(servers);
+    let server = (first + u32::from(shard)) % u32::from(servers);
+    u16::try_from(server).expect("less than a u16")
+}
+
 /// What a ledger is called: `app:module:biz/shard`, from the second one on with a number behind
 /// it, `app:module:biz/3.17`, by which the ledgers of a kind come to lie far apart in a cluster.
 ///

@@ -167,6 +167,8 @@ impl Client {
     /// `redis+sentinel://[user:password@]host:port,host:port/master/database` for a primary that
     /// [sentinels](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/) watch,
     /// with `?sentinel_user=…&sentinel_password=…&sentinel_tls=true` where they want that; or
+    /// several of these, with spaces between, where each server has some
+    /// [shards](Client::reshard) of the jobs: the same ones in the same order everywhere; or
     /// `redis+cluster://[user:password@]host:port,host:port` for a cluster, some of whose nodes are
     /// named. With the feature `tls`, `rediss://`, `rediss+sentinel://` and `rediss+cluster://` ask
     /// for TLS.
@@ -269,7 +271,7 @@ impl Client {
 
     /// A store of its own for a worker, which lives on another runtime.
     #[cfg(feature = "worker")]
-    pub(crate) fn store_for_worker(&self, health: Health) -> Arc<Store> {
+    pub(crate) fn store_for_worker(&self, health: &impl Fn(&Store) -> Health) -> Arc<Store> {
         self.0.store.insisting(&self.0.settings.link, health)
     }
 

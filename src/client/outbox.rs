@@ -96,7 +96,11 @@ impl<Op: Operation> Outbox<Op> {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(Error::new(
                 ErrorKind::OutcomeUnknown,
-                "Redis did not answer in time; the call may have been carried out, and may be repeated",
+                format!(
+                    "Redis at {} did not answer in time; the call may have been carried out, and \
+                     may be repeated",
+                    self.ledger.address_of_server(),
+                ),
             )),
         }
     }

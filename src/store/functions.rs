@@ -92,9 +92,18 @@ impl Store {
     /// Refuses a server that has no functions, or is a cluster: a function finds the keys of a
     /// ledger by the key of the job, which lies in another slot.
     pub(crate) async fn check_functions(&self, until: Instant) -> Result<()> {
+        let address = self.address();
+        if self.is_several() {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "there are several servers, {address}, and a function cannot know which of \
+                     them has a job: schedule by HTTP (docs/daemon.md), or use a single Redis"
+                ),
+            ));
+        }
         let text: String = from_value(self.command(&redis::cmd("INFO"), until).await?)?;
         let info = Info::parse(&text);
-        let address = self.address();
         let why = if !info.has_functions() {
             format!(
                 "the server at {address} is Redis {:?}, and functions came with Redis 7.0: use \

@@ -146,7 +146,7 @@ impl Store {
         wait_ms: u64,
         until: Instant,
     ) -> Result<Vec<Added>> {
-        if self.is_cluster() {
+        if self.is_cluster() || self.is_several() {
             return self.poll_histories(behind, limit, wait_ms, until).await;
         }
         let names: Vec<String> = behind
@@ -176,26 +176,49 @@ impl Store {
         wait_ms: u64,
         until: Instant,
     ) -> Result<Vec<Added>> {
-        let mut reads = redis::pipe();
-        for (stream, entry) in behind {
-            let history = self.history_of(stream);
-            let read = reads.cmd("XREAD").arg("COUNT").arg(limit);
-            read.arg("STREAMS").arg(history).arg(entry);
-        }
         let wait = (Instant::now() + Duration::from_millis(wait_ms)).min(until);
         loop {
-            type Found = Option<Vec<(String, Entries)>>;
-            let answers: Vec<Found> = from_value(self.pipeline(&reads, until).await?)?;
-            let found = answers.into_iter().enumerate();
-            let added: Vec<Added> = found
-                .filter_map(|(place, found)| Added::new(place, found?.pop()?.1))
-                .collect();
+            let added = self.on_each(until, |it, until| {
+                let is_here = |stream: &Stream| {
+                    !self.is_several() || self.place_of(&stream.kind, stream.shard) == it.place()
+                };
+                let all = behind.iter().enumerate();
+                let here = all.filter(|(_, (stream, _))| is_here(stream));
+                let here = here.map(|(place, (stream, entry))| (place, *stream, *entry));
+                Box::pin(it.read_here(here.collect(), limit, until))
+            });
+            let added = added.await.of_those_there()?.into_iter().flatten();
+            let added: Vec<Added> = added.collect();
             let next = Instant::now() + POLL;
             if !added.is_empty() || behind.is_empty() || next > wait {
                 return Ok(added);
             }
             sleep_until(next.into()).await;
         }
+    }
+
+    /// What was added to histories of one server, or one cluster, by their places.
+    async fn read_here(
+        &self,
+        behind: Vec<(usize, &Stream, &str)>,
+        limit: usize,
+        until: Instant,
+    ) -> Result<Vec<Added>> {
+        if behind.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut reads = redis::pipe();
+        for (_, stream, entry) in &behind {
+            let read = reads.cmd("XREAD").arg("COUNT").arg(limit);
+            read.arg("STREAMS")
+                .arg(self.history_of(stream))
+                .arg(*entry);
+        }
+        type Found = Option<Vec<(String, Entries)>>;
+        let answers: Vec<Found> = from_value(self.pipeline(&reads, until).await?)?;
+        let found = behind.into_iter().zip(answers);
+        let added = found.filter_map(|((place, ..), found)| Added::new(place, found?.pop()?.1));
+        Ok(added.collect())
     }
 
     /// The last lines of a history that was written by now, the oldest first, and the last entry;
@@ -209,7 +232,8 @@ impl Store {
         let mut read = redis::cmd("XREVRANGE");
         read.arg(self.history_of(stream));
         read.arg("+").arg("-").arg("COUNT").arg(entries.max(1));
-        let found: Entries = from_value(self.command(&read, until).await?)?;
+        let home = self.home_of(&stream.kind, stream.shard);
+        let found: Entries = from_value(home.command(&read, until).await?)?;
         let last = found.first().map_or("0-0".to_owned(), |it| it.0.clone());
         let wanted = found.iter().take(entries).rev();
         Ok((last, wanted.flat_map(lines_of).collect()))
@@ -224,7 +248,8 @@ impl Store {
         let mut read = redis::cmd("XRANGE");
         read.arg(self.history_of(stream));
         read.arg("-").arg("+").arg("COUNT").arg(1);
-        let found: Entries = from_value(self.command(&read, until).await?)?;
+        let home = self.home_of(&stream.kind, stream.shard);
+        let found: Entries = from_value(home.command(&read, until).await?)?;
         Ok(found.into_iter().next().map(|it| it.0))
     }
 }

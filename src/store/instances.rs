@@ -65,10 +65,15 @@ impl Store {
 
     /// Says that this instance lives no more.
     pub(crate) async fn leave(&self, id: &str, until: Instant) -> Result<()> {
+        let left = self.on_each(until, |it, until| Box::pin(it.leave_here(id, until)));
+        left.await.of_those_there().map(drop)
+    }
+
+    async fn leave_here(&self, id: &str, until: Instant) -> Result<()> {
         let mut forget = redis::cmd("HDEL");
         forget.arg(self.names.instances()).arg(id);
         self.command(&forget, until).await?;
-        self.tell("instances", until).await
+        self.tell_here("instances", until).await
     }
 
     /// What these instances say of themselves; `None` for one that is forgotten.
@@ -87,8 +92,23 @@ impl Store {
             .collect())
     }
 
-    /// All instances that live, with their descriptions.
+    /// All instances that live, with their descriptions. Of one that several servers know what it told
+    /// last.
     pub(crate) async fn instances(
+        &self,
+        silence: Duration,
+        until: Instant,
+    ) -> Result<Vec<(Alive, String)>> {
+        let live = self.on_each(until, |it, until| Box::pin(it.instances_here(silence, until)));
+        let mut live: Vec<_> = live.await.of_those_there()?.into_iter().flatten().collect();
+        if self.is_several() {
+            live.sort_by(|(one, _), (other, _)| (&one.id, one.age).cmp(&(&other.id, other.age)));
+            live.dedup_by(|(one, _), (before, _)| one.id == before.id);
+        }
+        Ok(live)
+    }
+
+    async fn instances_here(
         &self,
         silence: Duration,
         until: Instant,

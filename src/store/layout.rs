@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use super::call::Called;
 use super::script::{FOUND, LAYOUT};
+use super::several::is_of_absence;
 use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
@@ -54,19 +55,42 @@ impl Store {
         self.layouts.learn(kind, layout);
     }
 
-    /// Finds out by which layout a kind goes, and brings its ledgers up to date.
+    /// Finds out by which layout a kind goes, and brings its ledgers up to date. Those of a server that
+    /// is away are behind when it is there again, and turn away whoever asks them by the newer one.
     pub(crate) async fn agree(&self, kind: &Kind, until: Instant) -> Result<Layout> {
         let newest = self.look_up(kind, until).await?;
-        self.spread(kind, newest, newest.ledgers(), until).await?;
+        self.spread_as_can_be(kind, newest, until).await?;
         Ok(newest)
     }
 
     /// Finds out by which layout a kind goes.
     pub(crate) async fn look_up(&self, kind: &Kind, until: Instant) -> Result<Layout> {
+        let home = self.place_of(kind, 0);
+        let looked = self.on_each(until, |it, until| {
+            Box::pin(it.look_up_here(kind, it.place() == home, until))
+        });
+        let (found, away) = looked.await.there()?;
+        let newest = found.into_iter().fold(Layout::FIRST, |newest, layout| {
+            match layout.follows(newest) {
+                true => layout,
+                false => newest,
+            }
+        });
+        match away.is_empty() {
+            true => self.layouts.set(kind, newest),
+            // Whoever is away may know of a newer one that was known here before.
+            false => self.layouts.learn(kind, newest),
+        }
+        Ok(self.layouts.of(kind.as_str()))
+    }
+
+    /// The same on one server, which may have the first ledger.
+    async fn look_up_here(&self, kind: &Kind, is_home: bool, until: Instant) -> Result<Layout> {
         let mut newest = Layout::FIRST;
         let kinds = self.names.kinds();
-        let first = self.names.ledger(kind, 0).calls;
-        for (key, field) in [(&kinds, kind.as_str()), (&first, "layout")] {
+        let first = is_home.then(|| self.names.ledger(kind, 0).calls);
+        let of_first = first.iter().map(|calls| (calls, "layout"));
+        for (key, field) in [(&kinds, kind.as_str())].into_iter().chain(of_first) {
             let mut get = redis::cmd("HGET");
             get.arg(key).arg(field);
             let text: Option<String> = from_value(self.command(&get, until).await?)?;
@@ -76,7 +100,6 @@ impl Store {
                 newest = layout;
             }
         }
-        self.layouts.set(kind, newest);
         Ok(newest)
     }
 
@@ -89,24 +112,70 @@ impl Store {
         ledgers: u16,
         until: Instant,
     ) -> Result<()> {
-        if layout != Layout::FIRST {
-            // The list first: whoever stops here is known to have begun.
-            self.set_layout(&self.names.kinds(), kind.as_str(), layout, None, &[], until)
-                .await?;
-            let first = self.names.ledger(kind, 0).calls;
-            let mut get = redis::cmd("HMGET");
-            get.arg(first).arg("paused").arg("history");
-            let (paused, history): (Option<String>, Option<String>) =
-                from_value(self.command(&get, until).await?)?;
-            let kept = [("paused", paused), ("history", history)];
-            for shard in 0..ledgers {
-                let calls = self.names.ledger(kind, shard).calls;
-                self.set_layout(&calls, "layout", layout, None, &kept, until)
-                    .await?;
-            }
-            self.found(kind, ledgers, until).await?;
+        if layout == Layout::FIRST {
+            return Ok(());
         }
-        Ok(())
+        let news = &News::new(kind, layout, ledgers);
+        // The list first: whoever stops here is known to have begun.
+        let listed = self.on_all(until, |it, until| Box::pin(it.list(news, until)));
+        listed.await?;
+        let kept = &self.home_of(kind, 0).kept_of_kind(kind, until).await?;
+        let told = self.on_all(until, |it, until| {
+            Box::pin(it.tell_ledgers(news, self, kept, until))
+        });
+        told.await.map(drop)
+    }
+
+    /// The same on the servers that are there.
+    async fn spread_as_can_be(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
+        if layout == Layout::FIRST {
+            return Ok(());
+        }
+        let news = &News::new(kind, layout, layout.ledgers());
+        let listed = self.on_each(until, |it, until| Box::pin(it.list(news, until)));
+        listed.await.of_those_there()?;
+        let home = self.home_of(kind, 0);
+        let kept = match home.kept_of_kind(kind, home.patience(until)).await {
+            // The other ledgers were told when they came to be.
+            Err(error) if self.is_several() && is_of_absence(&error) => Kept::default(),
+            kept => kept?,
+        };
+        let told = self.on_each(until, |it, until| {
+            Box::pin(it.tell_ledgers(news, self, &kept, until))
+        });
+        told.await.of_those_there().map(drop)
+    }
+
+    async fn list(&self, news: &News<'_>, until: Instant) -> Result<()> {
+        let (kinds, kind, nothing) = (self.names.kinds(), news.kind.as_str(), Kept::default());
+        let listed = self.set_layout(&kinds, kind, news.layout, None, &nothing, until);
+        listed.await.map(drop)
+    }
+
+    /// What all ledgers of a kind keep in mind, as the first one does.
+    async fn kept_of_kind(&self, kind: &Kind, until: Instant) -> Result<Kept> {
+        let mut get = redis::cmd("HMGET");
+        get.arg(self.names.ledger(kind, 0).calls);
+        get.arg("paused").arg("history");
+        let (paused, history) = from_value(self.command(&get, until).await?)?;
+        Ok([("paused", paused), ("history", history)])
+    }
+
+    /// Tells those of the ledgers that this server has.
+    async fn tell_ledgers(
+        &self,
+        news: &News<'_>,
+        whole: &Store,
+        kept: &Kept,
+        until: Instant,
+    ) -> Result<()> {
+        let is_here = |shard: &u16| whole.place_of(news.kind, *shard) == self.place();
+        for shard in (0..news.ledgers).filter(is_here) {
+            let calls = self.names.ledger(news.kind, shard).calls;
+            self.set_layout(&calls, "layout", news.layout, None, kept, until)
+                .await?;
+        }
+        self.found(news.kind, news.ledgers, until).await
     }
 
     /// On a cluster, sees to it that all keys of these ledgers are there and stay: a slot that moves
@@ -132,7 +201,7 @@ impl Store {
     }
 
     /// Writes a layout down with the kind, if `expected` is what stands there. Returns what stands
-    /// there now.
+    /// there now. Of several servers the one that has the first ledger decides.
     #[cfg(feature = "worker")]
     pub(crate) async fn propose(
         &self,
@@ -143,7 +212,8 @@ impl Store {
     ) -> Result<Layout> {
         let kinds = self.names.kinds();
         let expected = Some(expected);
-        self.set_layout(&kinds, kind.as_str(), layout, expected, &[], until)
+        let home = self.home_of(kind, 0);
+        home.set_layout(&kinds, kind.as_str(), layout, expected, &Kept::default(), until)
             .await
     }
 
@@ -154,7 +224,7 @@ impl Store {
         field: &str,
         layout: Layout,
         expected: Option<Layout>,
-        kept: &[(&str, Option<String>)],
+        kept: &Kept,
         until: Instant,
     ) -> Result<Layout> {
         let mut cmd = LAYOUT.call(1);
@@ -175,6 +245,27 @@ impl Store {
         })
     }
 }
+
+/// What the ledgers of a kind are told.
+struct News<'a> {
+    kind: &'a Kind,
+    layout: Layout,
+    /// How many of them.
+    ledgers: u16,
+}
+
+impl<'a> News<'a> {
+    fn new(kind: &'a Kind, layout: Layout, ledgers: u16) -> Self {
+        News {
+            kind,
+            layout,
+            ledgers,
+        }
+    }
+}
+
+/// What a ledger keeps in mind of its kind, by field.
+type Kept = [(&'static str, Option<String>); 2];
 
 fn not_ours(kind: &Kind, key: &str, text: &str) -> Error {
     Error::new(

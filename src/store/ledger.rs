@@ -19,6 +19,9 @@ use crate::shards::{Layout, Place};
 /// The truth about one kind in one shard. What can be done to it stands in
 /// [`produce`](super::produce), [`work`](super::work) and [`inspect`](super::inspect).
 pub(crate) struct Ledger {
+    /// Where all ledgers are.
+    pub(super) whole: Arc<Store>,
+    /// The server that has this one.
     pub(super) store: Arc<Store>,
     pub(super) names: LedgerNames,
     pub(super) wake: String,
@@ -32,11 +35,12 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(super) fn new(
-        store: Arc<Store>,
+        whole: Arc<Store>,
         kind: Kind,
         place: Place,
         own_triggers: bool,
     ) -> Arc<Self> {
+        let store = whole.home(&kind, place.shard);
         Arc::new(Ledger {
             names: store.names.ledger(&kind, place.shard),
             wake: store.names.wake(store.database),
@@ -46,6 +50,7 @@ impl Ledger {
                 true => Arc::default(),
                 false => store.clock.clone(),
             },
+            whole,
             store,
             own_triggers,
             place,
@@ -60,6 +65,29 @@ impl Ledger {
     /// Which of the ledgers of its kind it is, and by which layout.
     pub(crate) fn place(&self) -> Place {
         self.place
+    }
+
+    /// Which of several servers has it; 0 if there is one.
+    #[cfg(feature = "worker")]
+    pub(crate) fn server(&self) -> usize {
+        self.store.place()
+    }
+
+    /// Whether other ledgers may be on servers that are there while this one's is not.
+    #[cfg(feature = "worker")]
+    pub(crate) fn is_one_of_many(&self) -> bool {
+        self.store.is_member()
+    }
+
+    /// Says something on the wake channel of its server.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
+        self.store.tell(message, until).await
+    }
+
+    /// Where its server is; without credentials.
+    pub(crate) fn address_of_server(&self) -> String {
+        self.store.address()
     }
 
     /// Its triggers have names of ours.

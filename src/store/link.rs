@@ -27,6 +27,7 @@ use super::fault::Fault;
 #[cfg(feature = "worker")]
 use super::health::Health;
 use super::in_time::in_time;
+use super::membership::Membership;
 use super::origin::Origin;
 use super::seat::{Connection, Seat};
 use crate::error::Result;
@@ -58,6 +59,8 @@ pub(crate) struct Link {
     /// Held while the layout of a cluster is read.
     surveying: tokio::sync::Mutex<()>,
     opened: AtomicU64,
+    /// Which of several servers it has to be.
+    membership: Option<Arc<Membership>>,
     /// Told of what the server ails from.
     #[cfg(feature = "worker")]
     health: Option<Arc<Health>>,
@@ -109,15 +112,27 @@ impl Link {
             seats: Mutex::default(),
             surveying: tokio::sync::Mutex::new(()),
             opened: AtomicU64::new(0),
+            membership: None,
             #[cfg(feature = "worker")]
             health: None,
+        }
+    }
+
+    /// A link to one of several servers.
+    pub(super) fn of_member(self, membership: Membership) -> Self {
+        Link {
+            membership: Some(Arc::new(membership)),
+            ..self
         }
     }
 
     /// Another link to the same server.
     #[cfg(feature = "worker")]
     pub(crate) fn another(&self, settings: &LinkSettings) -> Self {
-        Link::new(self.origin.clone(), settings)
+        Link {
+            membership: self.membership.clone(),
+            ..Link::new(self.origin.clone(), settings)
+        }
     }
 
     /// A link to the same server for another runtime, which tells `health` of what it meets.
@@ -125,6 +140,7 @@ impl Link {
     pub(crate) fn watched(&self, settings: &LinkSettings, health: Arc<Health>) -> Self {
         Link {
             health: Some(health),
+            membership: self.membership.clone(),
             ..Link::new(self.origin.apart(), settings)
         }
     }
@@ -139,6 +155,11 @@ impl Link {
             (Some(cluster), Some(node)) => cluster.address_of(node),
             _ => self.address(),
         }
+    }
+
+    /// Which of several servers it has to be, if it is to be one.
+    pub(super) fn membership(&self) -> Option<&Membership> {
+        self.membership.as_deref()
     }
 
     pub(crate) fn origin(&self) -> &Origin {
@@ -383,9 +404,15 @@ impl Link {
             let client = self.origin.client(node).await?;
             let open = pin!(client.get_multiplexed_async_connection_with_config(&self.config));
             let opened = in_time(Instant::now() + self.connect_timeout, open).await;
-            let inner = opened
+            let mut inner = opened
                 .ok_or_else(|| Fault::unreachable(&self.address_of(node)))?
                 .map_err(|error| self.not_connected(node, error))?;
+            if let Some(membership) = &self.membership {
+                let address = self.address_of(node);
+                let check = pin!(membership.check(&mut inner, &address));
+                let checked = in_time(Instant::now() + self.connect_timeout, check).await;
+                checked.ok_or_else(|| Fault::unreachable(&address))??;
+            }
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
             if !seat.is_new() {
                 metrics::reconnected("commands");

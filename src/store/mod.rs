@@ -22,6 +22,7 @@
 //! | [`audit`] | looking for what is wrong in a ledger, and mending it |
 //! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
 //! | [`outlet`] | the Redis of a target: a list or a stream of somebody else |
+//! | [`several`], [`membership`] | several independent servers, and which of them one is |
 //! | [`servers`] | that server, or the nodes of a cluster, for what each of them is asked |
 //! | [`server`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
 //! | [`vitals`] | what the doctor looks at |
@@ -51,6 +52,7 @@ mod ledger;
 mod letters;
 mod link;
 mod list;
+mod membership;
 mod moving;
 mod origin;
 #[cfg(feature = "worker")]
@@ -66,6 +68,7 @@ mod seat;
 mod sentinel;
 mod server;
 mod servers;
+mod several;
 #[cfg(feature = "worker")]
 mod subscription;
 #[cfg(feature = "worker")]
@@ -113,6 +116,7 @@ pub(crate) use ledger::Ledger;
 pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
+use membership::Membership;
 #[cfg(feature = "worker")]
 pub(crate) use moving::{COUNTERS, Part};
 use origin::Origin;
@@ -128,6 +132,7 @@ pub(crate) use reply::{Answer as Word, Answered};
 pub(crate) use rights::{Refused, Whom};
 #[cfg(feature = "worker")]
 pub(crate) use server::{Announced, Evicted, Info, SCHEMA, Wanted};
+pub(crate) use several::Away;
 #[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
@@ -145,9 +150,14 @@ use crate::settings::LinkSettings;
 use crate::shards::{Layout, Place};
 use crate::time::UnixUs;
 
-/// One Redis, seen as a set of ledgers.
+/// One Redis, or several, seen as a set of ledgers.
 pub(crate) struct Store {
+    /// Of several servers each has its own.
     link: Link,
+    /// Each of several servers, as a store of its own. None, if there is one.
+    members: Vec<Arc<Store>>,
+    /// Which of several servers it is.
+    place: several::Place,
     clock: Arc<RedisClock>,
     /// How many ledgers kinds have, as far as is known.
     layouts: Arc<Layouts>,
@@ -166,13 +176,37 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A store on the server that `url` names. Opens nothing yet.
+    /// A store on the server that `url` names, or on several, with white space between them. Opens
+    /// nothing yet.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
-        let origin = Origin::parse(url, settings)?;
-        Ok(Arc::new(Store {
-            database: origin.database(),
-            waits: Waits::new(origin.clone(), settings),
-            link: Link::new(origin, settings),
+        let urls = url::all(url)?;
+        if let [url] = urls[..] {
+            let link = Link::new(Origin::parse(url, settings)?, settings);
+            return Ok(Store::on(link, names, settings));
+        }
+        let layouts = Arc::<Layouts>::default();
+        let mut members = Vec::with_capacity(urls.len());
+        for (place, url) in urls.iter().enumerate() {
+            let origin = Origin::parse_member(url, settings)?;
+            let membership = Membership::new(names.clone(), place, urls.len());
+            let link = Link::new(origin, settings).of_member(membership);
+            let mut member = Store::on(link, names.clone(), settings);
+            let it = Arc::get_mut(&mut member).expect("nobody else has it yet");
+            it.place = several::Place::new(place);
+            it.layouts = layouts.clone();
+            members.push(member);
+        }
+        Ok(Store::of_members(members, layouts, names, settings))
+    }
+
+    /// A store on one server.
+    fn on(link: Link, names: Names, settings: &LinkSettings) -> Arc<Self> {
+        Arc::new(Store {
+            database: link.origin().database(),
+            waits: Waits::new(link.origin().clone(), settings),
+            link,
+            members: Vec::new(),
+            place: several::Place::default(),
             clock: Arc::default(),
             layouts: Arc::default(),
             names,
@@ -181,19 +215,47 @@ impl Store {
             health: None,
             #[cfg(feature = "worker")]
             slow: touch::Slow::default(),
-        }))
+        })
+    }
+
+    /// Several servers as one.
+    fn of_members(
+        members: Vec<Arc<Store>>,
+        layouts: Arc<Layouts>,
+        names: Names,
+        settings: &LinkSettings,
+    ) -> Arc<Self> {
+        let origins = members.iter().map(|it| it.link.origin().clone());
+        let link = Link::new(Origin::Several(origins.collect()), settings);
+        let mut whole = Store::on(link, names, settings);
+        let it = Arc::get_mut(&mut whole).expect("nobody else has it yet");
+        it.members = members;
+        it.layouts = layouts;
+        whole
     }
 
     /// A store on the same server, with a connection of its own, whose calls outlast whatever
     /// may pass: outages, fail-overs, a narrow ACL that somebody mends. What it meets, it
-    /// tells `health`.
+    /// tells the health of the server.
     #[cfg(feature = "worker")]
-    pub(crate) fn insisting(&self, settings: &LinkSettings, health: Health) -> Arc<Self> {
-        let health = Arc::new(health);
+    pub(crate) fn insisting(
+        &self,
+        settings: &LinkSettings,
+        health: &impl Fn(&Store) -> Health,
+    ) -> Arc<Self> {
+        if self.is_several() {
+            let members = self.members.iter();
+            let members = members.map(|member| member.insisting(settings, health));
+            let (layouts, names) = (self.layouts.clone(), self.names.clone());
+            return Store::of_members(members.collect(), layouts, names, settings);
+        }
+        let health = Arc::new(health(self));
         let link = self.link.watched(settings, health.clone());
         Arc::new(Store {
             waits: Waits::new(link.origin().clone(), settings),
             link,
+            members: Vec::new(),
+            place: self.place.again(),
             clock: Arc::default(),
             layouts: self.layouts.clone(),
             names: self.names.clone(),
@@ -207,8 +269,15 @@ impl Store {
     /// A store on the same server, with a connection of its own: for calls that wait.
     #[cfg(feature = "worker")]
     pub(crate) fn beside(&self, settings: &LinkSettings) -> Arc<Self> {
+        if self.is_several() {
+            let members = self.members.iter().map(|member| member.beside(settings));
+            let (layouts, names) = (self.layouts.clone(), self.names.clone());
+            return Store::of_members(members.collect(), layouts, names, settings);
+        }
         Arc::new(Store {
             link: self.link.another(settings),
+            members: Vec::new(),
+            place: self.place.again(),
             waits: Waits::new(self.link.origin().clone(), settings),
             clock: self.clock.clone(),
             layouts: self.layouts.clone(),
@@ -268,11 +337,29 @@ impl Store {
 
     /// How many connections were opened so far. A change tells that there was a gap.
     pub(crate) fn connections_opened(&self) -> u64 {
-        self.link.opened()
+        let of_members = self.members.iter().map(|it| it.link.opened());
+        self.link.opened() + of_members.sum::<u64>()
     }
 
-    /// The kinds that were ever used, in no order. Their layouts are known from now on.
+    /// The kinds that were ever used, in no order, as far as those servers know that are there. Their
+    /// layouts are known from now on.
     pub(crate) async fn kinds(&self, until: Instant) -> Result<Vec<Kind>> {
+        Ok(self.kinds_seen(until).await?.0)
+    }
+
+    /// The same, and who is away.
+    pub(crate) async fn kinds_seen(&self, until: Instant) -> Result<(Vec<Kind>, Vec<Away>)> {
+        let listed = self.on_each(until, |it, until| Box::pin(it.kinds_here(until)));
+        let (listed, away) = listed.await.there()?;
+        let mut kinds = listed.concat();
+        if self.is_several() {
+            kinds.sort_unstable();
+            kinds.dedup();
+        }
+        Ok((kinds, away))
+    }
+
+    async fn kinds_here(&self, until: Instant) -> Result<Vec<Kind>> {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.names.kinds());
         let found: Vec<(String, String)> = from_value(self.command(&cmd, until).await?)?;
@@ -292,19 +379,29 @@ impl Store {
 
     /// Whether a kind was ever used.
     pub(crate) async fn knows(&self, kind: &Kind, until: Instant) -> Result<bool> {
+        let known = self.on_each(until, |it, until| Box::pin(it.knows_here(kind, until)));
+        let (known, mut away) = known.await.there()?;
+        match (known.contains(&true), away.pop()) {
+            (false, Some(away)) => Err(away.error),
+            (is_known, _) => Ok(is_known),
+        }
+    }
+
+    async fn knows_here(&self, kind: &Kind, until: Instant) -> Result<bool> {
         let mut get = redis::cmd("HGET");
         get.arg(self.names.kinds()).arg(kind.as_str());
         let shards: Option<String> = from_value(self.command(&get, until).await?)?;
         Ok(shards.is_some())
     }
 
-    /// Makes a kind known to all, before its first job is stored.
+    /// Makes a kind known to all, before its first job is stored. A server that is away learns of it
+    /// when it is there again.
     pub(crate) async fn register(&self, kind: &Kind, until: Instant) -> Result<()> {
         let layout = self.layout_of(kind.as_str());
-        let mut add = redis::cmd("HSETNX");
-        add.arg(self.names.kinds()).arg(kind.as_str());
-        add.arg(layout.to_string());
-        self.command(&add, until).await?;
+        let added = self.on_each(until, |it, until| {
+            Box::pin(it.register_here(kind, layout, until))
+        });
+        added.await.of_those_there()?;
         self.found(kind, layout.ledgers(), until).await?;
         self.apply_pause_rules(kind, until).await?;
         // Always, since whoever added it may not have come to say so. Only a hint: workers
@@ -315,15 +412,32 @@ impl Store {
         Ok(())
     }
 
-    /// Says something on the wake channel. A hint: nothing depends on its being heard.
+    async fn register_here(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
+        let mut add = redis::cmd("HSETNX");
+        add.arg(self.names.kinds()).arg(kind.as_str());
+        add.arg(layout.to_string());
+        self.command(&add, until).await.map(drop)
+    }
+
+    /// Says something on the wake channel, of each server. A hint: nothing depends on its being heard.
     pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
+        let told = self.on_each(until, |it, until| Box::pin(it.tell_here(message, until)));
+        told.await.of_those_there().map(drop)
+    }
+
+    async fn tell_here(&self, message: &str, until: Instant) -> Result<()> {
         let mut cmd = redis::cmd("PUBLISH");
         cmd.arg(self.names.wake(self.database)).arg(message);
         self.command(&cmd, until).await.map(drop)
     }
 
-    /// The server's time.
+    /// The server's time; of several that of the first one that is there.
     pub(crate) async fn time(&self, until: Instant) -> Result<UnixUs> {
+        let times = self.on_each(until, |it, until| Box::pin(it.time_here(until)));
+        Ok(times.await.of_those_there()?.swap_remove(0))
+    }
+
+    async fn time_here(&self, until: Instant) -> Result<UnixUs> {
         let time = self.command(&redis::cmd("TIME"), until).await?;
         let (seconds, micros): (u64, u64) = from_value(time)?;
         Ok(UnixUs(seconds * 1_000_000 + micros))

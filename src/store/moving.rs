@@ -149,7 +149,7 @@ impl Ledger {
         }
         for (shard, items) in by_shard {
             let ledger = Ledger::new(
-                self.store.clone(),
+                self.whole.clone(),
                 self.kind().clone(),
                 layout.place(shard),
                 self.has_own_triggers(),

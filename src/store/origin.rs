@@ -8,19 +8,32 @@ use super::cluster::{Cluster, Node};
 use super::fault::Fault;
 use super::sentinel::Sentinels;
 use super::url;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::settings::LinkSettings;
 
 /// Where a server is: always in one place, or where sentinels say that the primary is. Or the
-/// nodes of a cluster.
+/// nodes of a cluster. Of several servers each has an origin of its own.
 #[derive(Clone)]
 pub(crate) enum Origin {
     Fixed(Box<redis::Client>),
     Sentinel(Arc<Sentinels>),
     Cluster(Arc<Cluster>),
+    Several(Vec<Origin>),
 }
 
 impl Origin {
+    /// The same for one of several servers.
+    pub(super) fn parse_member(url: &str, settings: &LinkSettings) -> Result<Self> {
+        match Origin::parse(url, settings)? {
+            Origin::Cluster(_) => Err(Error::new(
+                ErrorKind::InvalidSetting,
+                "several Redis URLs are given, and one of them is that of a cluster, which takes \
+                 no other servers beside it: name the cluster alone",
+            )),
+            origin => Ok(origin),
+        }
+    }
+
     /// Where `url` says. Opens nothing yet.
     pub(super) fn parse(url: &str, settings: &LinkSettings) -> Result<Self> {
         if let Some(cluster) = Cluster::parse(url, settings)? {
@@ -47,6 +60,15 @@ impl Origin {
                 Some(node) => cluster.client(node),
                 None => cluster.client(&cluster.informants()[0]),
             },
+            // What is asked of each of them goes to its own store.
+            Origin::Several(_) => Err(Fault::refused(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "this does not work on several servers yet, and {} are named: use a single \
+                     one",
+                    self.address()
+                ),
+            ))),
         }
     }
 
@@ -59,13 +81,16 @@ impl Origin {
             Origin::Sentinel(sentinels) => Origin::Sentinel(Arc::new(sentinels.apart())),
             // What it knows of the nodes is no business of a runtime.
             Origin::Cluster(cluster) => Origin::Cluster(cluster.clone()),
+            Origin::Several(origins) => {
+                Origin::Several(origins.iter().map(Origin::apart).collect())
+            }
         }
     }
 
     /// How often it was heard so far that the server is somewhere else.
     pub(crate) fn moves(&self) -> u64 {
         match self {
-            Origin::Fixed(_) | Origin::Cluster(_) => 0,
+            Origin::Fixed(_) | Origin::Cluster(_) | Origin::Several(_) => 0,
             Origin::Sentinel(sentinels) => sentinels.moves(),
         }
     }
@@ -74,7 +99,7 @@ impl Origin {
     pub(super) fn cluster(&self) -> Option<&Arc<Cluster>> {
         match self {
             Origin::Cluster(cluster) => Some(cluster),
-            Origin::Fixed(_) | Origin::Sentinel(_) => None,
+            Origin::Fixed(_) | Origin::Sentinel(_) | Origin::Several(_) => None,
         }
     }
 
@@ -82,7 +107,9 @@ impl Origin {
     #[cfg(feature = "worker")]
     pub(crate) async fn moved(&self, since: u64) {
         match self {
-            Origin::Fixed(_) | Origin::Cluster(_) => std::future::pending().await,
+            Origin::Fixed(_) | Origin::Cluster(_) | Origin::Several(_) => {
+                std::future::pending().await
+            }
             Origin::Sentinel(sentinels) => sentinels.moved(since).await,
         }
     }
@@ -98,6 +125,10 @@ impl Origin {
             Origin::Fixed(client) => url::address(client.get_connection_info().addr()),
             Origin::Sentinel(sentinels) => sentinels.address(),
             Origin::Cluster(cluster) => cluster.address(),
+            Origin::Several(origins) => {
+                let all: Vec<String> = origins.iter().map(Origin::address).collect();
+                all.join(" and ")
+            }
         }
     }
 
@@ -107,6 +138,7 @@ impl Origin {
             Origin::Fixed(client) => client.get_connection_info().redis_settings().db(),
             Origin::Sentinel(sentinels) => sentinels.database(),
             Origin::Cluster(_) => 0,
+            Origin::Several(origins) => origins.first().map_or(0, Origin::database),
         }
     }
 }

@@ -17,6 +17,13 @@ use crate::time::UnixMs;
 impl Store {
     /// Keeps in mind that what begins so is paused. The time of an older rule stays.
     pub(crate) async fn add_pause_rule(&self, prefix: &Prefix, until: Instant) -> Result<()> {
+        let added = self.on_all(until, |it, until| {
+            Box::pin(it.add_pause_rule_here(prefix, until))
+        });
+        added.await.map(drop)
+    }
+
+    async fn add_pause_rule_here(&self, prefix: &Prefix, until: Instant) -> Result<()> {
         let now = self.time(until).await?;
         let mut add = redis::cmd("HSETNX");
         add.arg(self.names.paused())
@@ -28,7 +35,14 @@ impl Store {
 
     /// Forgets the rules that begin so.
     pub(crate) async fn remove_pause_rules(&self, prefix: &Prefix, until: Instant) -> Result<()> {
-        let rules = self.pause_rules(until).await?;
+        let removed = self.on_all(until, |it, until| {
+            Box::pin(it.remove_pause_rules_here(prefix, until))
+        });
+        removed.await.map(drop)
+    }
+
+    async fn remove_pause_rules_here(&self, prefix: &Prefix, until: Instant) -> Result<()> {
+        let rules = self.pause_rules_here(until).await?;
         let ended: Vec<String> = rules
             .into_iter()
             .map(|(rule, _)| rule)
@@ -45,26 +59,47 @@ impl Store {
 
     /// The rules, and since when each holds; in order.
     pub(crate) async fn pause_rules(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
+        let rules = self.on_each(until, |it, until| Box::pin(it.pause_rules_here(until)));
+        let mut rules = rules.await.of_those_there()?.concat();
+        rules.sort_unstable();
+        // Of one that several servers have the oldest.
+        rules.dedup_by(|one, before| one.0 == before.0);
+        Ok(rules)
+    }
+
+    async fn pause_rules_here(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
         let mut get = redis::cmd("HGETALL");
         get.arg(self.names.paused());
         let rules: Vec<(String, u64)> = from_value(self.command(&get, until).await?)?;
-        let mut rules: Vec<_> = rules
-            .into_iter()
-            .map(|(rule, since)| (rule, UnixMs(since)))
-            .collect();
-        rules.sort_unstable();
-        Ok(rules)
+        let rules = rules.into_iter();
+        Ok(rules.map(|(rule, since)| (rule, UnixMs(since))).collect())
     }
 
     /// Pauses a kind that has just become known, if a rule says so. A kind that was paused or
     /// resumed by name is left as it is, so a resume that comes in between is not undone.
     pub(crate) async fn apply_pause_rules(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let rules = self.pause_rules(until).await?;
+        let rules = &self.pause_rules(until).await?;
+        let ledgers = self.layout_of(kind.as_str()).ledgers();
+        let applied = self.on_each(until, |it, until| {
+            Box::pin(it.apply_here(rules, kind, ledgers, self, until))
+        });
+        applied.await.of_those_there().map(drop)
+    }
+
+    async fn apply_here(
+        &self,
+        rules: &[(String, UnixMs)],
+        kind: &Kind,
+        ledgers: u16,
+        whole: &Store,
+        until: Instant,
+    ) -> Result<()> {
         let begins = |(rule, _): &&(String, UnixMs)| format!("{kind}:").starts_with(rule.as_str());
         let Some((_, since)) = rules.iter().find(begins) else {
             return Ok(());
         };
-        for shard in 0..self.layout_of(kind.as_str()).ledgers() {
+        let is_here = |shard: &u16| whole.place_of(kind, *shard) == self.place();
+        for shard in (0..ledgers).filter(is_here) {
             let mut mark = redis::cmd("HSETNX");
             mark.arg(self.names.ledger(kind, shard).calls)
                 .arg("paused")

@@ -103,6 +103,18 @@ fn on_a_trigger(kind: &Kind) -> [(&'static str, Cmd); 4] {
 impl Store {
     /// Warns of a user who may store jobs of a kind and not keep their triggers.
     pub(crate) async fn warn_of_rights(&self, kind: &Kind, until: Instant) {
+        // What one of them does not answer it warns nobody of.
+        let _ = self
+            .on_each(until, |it, until| {
+                Box::pin(async move {
+                    it.warn_here(kind, until).await;
+                    Ok(())
+                })
+            })
+            .await;
+    }
+
+    async fn warn_here(&self, kind: &Kind, until: Instant) {
         for (command, cmd) in on_a_trigger(kind) {
             if let Err(error) = self.command(&cmd, until).await
                 && error.kind() == ErrorKind::Denied
@@ -142,6 +154,14 @@ impl Store {
     /// would be claimed and never settled.
     #[cfg(feature = "worker")]
     pub(crate) async fn check_rights(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let checked = self.on_each(until, |it, until| {
+            Box::pin(it.check_rights_here(kind, until))
+        });
+        checked.await.of_those_there().map(drop)
+    }
+
+    #[cfg(feature = "worker")]
+    async fn check_rights_here(&self, kind: &Kind, until: Instant) -> Result<()> {
         let refused = self.refused_of_kind(kind, until).await?;
         let Some(Refused { command, name }) = refused.into_iter().next() else {
             self.warn_of_history(kind, until).await;
@@ -300,6 +320,16 @@ impl Store {
     /// go unheard, or become no job.
     #[cfg(feature = "worker")]
     pub(crate) async fn check_adoption(&self, globs: &[String], until: Instant) -> Result<()> {
+        if self.is_several() {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "a route adopts plain keys, and there are several servers, {}, of which only \
+                     one has the ledger of a key: use a single Redis, or schedule through the API",
+                    self.address(),
+                ),
+            ));
+        }
         if self.is_cluster() {
             return Err(Error::new(
                 ErrorKind::Incompatible,

@@ -6,8 +6,9 @@ use std::time::Instant;
 #[cfg(feature = "worker")]
 use futures_util::future::join_all;
 
+use super::membership::{self, is_not_alone};
 use super::servers::Server;
-use super::{Store, from_value};
+use super::{Away, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The layout of what is stored. Another number in `meta` means another layout.
@@ -166,7 +167,40 @@ impl Info {
 impl Store {
     /// Refuses a server that cannot carry Keyfall: too old, a replica, one that would evict
     /// the ledger unless that is allowed, or one that holds another schema.
+    ///
+    /// Of several servers some may be away, which is said.
     pub(crate) async fn check(&self, allow_eviction: bool, until: Instant) -> Result<()> {
+        let checked = self.on_each(until, |it, until| {
+            Box::pin(it.check_here(allow_eviction, until))
+        });
+        let (_, away) = checked.await.there()?;
+        let joined = self.on_each(until, |it, until| Box::pin(it.join(until)));
+        joined.await.of_those_there()?;
+        // The client of a worker has said it, and its worker says it.
+        for Away { error, .. } in away.iter().filter(|_| !self.insists) {
+            tracing::warn!(%error, "one of the servers is away, and with it its jobs");
+        }
+        Ok(())
+    }
+
+    /// Tells one of several servers which one it is, when none of them has said otherwise.
+    async fn join(&self, until: Instant) -> Result<()> {
+        let Some(membership) = self.link.membership() else {
+            return Ok(());
+        };
+        // One that is away is told when it is there.
+        membership.agree();
+        let [note, ask] = membership.note();
+        let mut there: Option<String> = from_value(self.command(&ask, until).await?)?;
+        // Written only then, as the schema is.
+        if there.is_none() {
+            self.command(&note, until).await?;
+            there = from_value(self.command(&ask, until).await?)?;
+        }
+        membership.compare(&there.unwrap_or_default(), &self.address())
+    }
+
+    async fn check_here(&self, allow_eviction: bool, until: Instant) -> Result<()> {
         for server in self.servers(until).await? {
             self.check_one(&server, allow_eviction, until).await?;
         }
@@ -232,15 +266,21 @@ impl Store {
     /// The schema of what is stored; ours, if nothing is. Written only then, so that a worker
     /// can start, and empty it, while Redis is full.
     async fn schema(&self, until: Instant) -> Result<String> {
-        let mut get = redis::cmd("HGET");
-        get.arg(self.names.meta()).arg("schema");
-        let known: Option<String> = from_value(self.command(&get, until).await?)?;
+        let mut get = redis::cmd("HMGET");
+        get.arg(self.names.meta()).arg("schema").arg(membership::FIELD);
+        let (known, server): (Option<String>, Option<String>) =
+            from_value(self.command(&get, until).await?)?;
+        if let Some(there) = server.filter(|_| !self.is_member()) {
+            return Err(is_not_alone(&self.address(), &there));
+        }
         if let Some(schema) = known {
             return Ok(schema);
         }
         let mut set = redis::cmd("HSETNX");
         set.arg(self.names.meta()).arg("schema").arg(SCHEMA);
         self.command(&set, until).await?;
+        let mut get = redis::cmd("HGET");
+        get.arg(self.names.meta()).arg("schema");
         from_value(self.command(&get, until).await?)
     }
 
@@ -290,6 +330,8 @@ impl Store {
     /// Makes Redis announce this: merges the flags that are missing into those that are set, on
     /// each node of a cluster. Somebody else who has read them before and sets them after it undoes
     /// that, so it is to be looked at again a little later.
+    ///
+    /// Of several servers each is asked for itself.
     #[cfg(feature = "worker")]
     pub(crate) async fn announce(&self, wanted: Wanted, until: Instant) -> Announced {
         let servers = match self.all_servers(until).await {

@@ -9,6 +9,10 @@ use super::fault::TLS;
 use super::origin::Origin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::LinkSettings;
+use crate::shards::MAX_SHARDS;
+
+/// The most servers that may have the jobs together: as many as a kind can have shards.
+const MOST_SERVERS: usize = MAX_SHARDS as usize;
 
 /// A client for `url`, with a socket that sends at once and notices a dead network.
 #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
@@ -42,7 +46,28 @@ pub(super) fn client(url: &str, settings: &LinkSettings) -> Result<redis::Client
 
 /// Refuses what nothing could be opened by.
 pub(crate) fn check_url(url: &str, settings: &LinkSettings) -> Result<()> {
-    Origin::parse(url, settings).map(|_| ())
+    match all(url)?[..] {
+        [url] => Origin::parse(url, settings).map(drop),
+        ref urls => urls
+            .iter()
+            .try_for_each(|url| Origin::parse_member(url, settings).map(drop)),
+    }
+}
+
+/// The URLs of several servers, which have white space between them; as a rule it is one.
+pub(super) fn all(url: &str) -> Result<Vec<&str>> {
+    let urls: Vec<&str> = url.split_ascii_whitespace().collect();
+    Ok(match urls.len() {
+        // What is wrong with it is said as ever.
+        0 => vec![url],
+        1..=MOST_SERVERS => urls,
+        many => {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                format!("there are {many} Redis URLs, and {MOST_SERVERS} may be"),
+            ));
+        }
+    })
 }
 
 /// Where a server is; without credentials.

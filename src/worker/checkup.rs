@@ -45,7 +45,7 @@ impl Checkup {
             match of_server(&self.store).await {
                 Ok(findings) => {
                     let before = said.get_or_insert_with(|| said_by_client(&findings));
-                    tell(findings, before);
+                    tell(findings, before, &self.store.address());
                 }
                 // Whoever is away will be back, and is asked again then.
                 Err(error) => tracing::debug!(%error, "the server could not be looked at"),
@@ -61,7 +61,7 @@ fn said_by_client(findings: &[Finding]) -> Said {
 }
 
 /// Says what is new, and what is over.
-fn tell(findings: Vec<Finding>, said: &mut Said) {
+fn tell(findings: Vec<Finding>, said: &mut Said, server: &str) {
     for finding in findings {
         let (check, severity) = (finding.check, finding.severity);
         // Whoever looks after the flags speaks of them, and whoever asks a server that is loading;
@@ -77,13 +77,13 @@ fn tell(findings: Vec<Finding>, said: &mut Said) {
         let remedy = remedy.unwrap_or_default();
         match severity {
             Severity::Error => {
-                tracing::error!(check = check.id, found, remedy, "{}", check.why);
+                tracing::error!(check = check.id, server, found, remedy, "{}", check.why);
             }
             Severity::Warning => {
-                tracing::warn!(check = check.id, found, remedy, "{}", check.why);
+                tracing::warn!(check = check.id, server, found, remedy, "{}", check.why);
             }
             _ if before > Severity::Info => {
-                tracing::info!(check = check.id, found, "that is over");
+                tracing::info!(check = check.id, server, found, "that is over");
             }
             _ => {}
         }
@@ -105,7 +105,7 @@ mod tests {
             remedy: None,
             fixed: None,
         };
-        tell(vec![unseen], &mut said);
+        tell(vec![unseen], &mut said, "");
         assert_eq!(said[EVICTION_POLICY.id], Severity::Warning);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
@@ -26,7 +27,7 @@ use super::heart::Heart;
 use super::instances::Instances;
 use super::listener::Listener;
 use super::notice::Notices;
-use super::readiness::Readiness;
+use super::readiness::{HeardAt, Readiness};
 use super::roster::Roster;
 use super::running::leases::Leases;
 use super::running::limits::Limits;
@@ -127,7 +128,7 @@ async fn drive(plan: Plan) -> Result<()> {
         on_trimmed: Some(Arc::new(move |kind, letters| told.trimmed(kind, letters))),
     };
     let description = Description::of(&routes);
-    let instances = Arc::new(Instances::new(&description)?);
+    let instances = Arc::new(Instances::new(&description, store.members().len())?);
     let roster = Arc::new(Roster::new(store.clone(), routes.clone(), terms));
     let desk = Arc::new(Desk::default());
     let alarm = Alarm::new().map_err(cannot_start)?;
@@ -157,16 +158,19 @@ async fn drive(plan: Plan) -> Result<()> {
         Some(_) => Wanted::Changes,
         None => Wanted::Expiry,
     };
-    let events = Arc::new(Events::new(
-        store.clone(),
-        instances.id(),
-        wanted,
-        hearing.clone(),
-        search.clone(),
-        readiness,
-    ));
+    let heard_at = Arc::new(HeardAt::new(readiness, store.members().len()));
+    let events = store.members().into_iter().map(|server| {
+        Arc::new(Events::new(
+            server,
+            instances.id(),
+            wanted,
+            hearing.clone(),
+            search.clone(),
+            heard_at.clone(),
+        ))
+    });
+    let events: Arc<[Arc<Events>]> = events.collect();
     let pacer = Pacer::new(
-        store.clone(),
         roster.clone(),
         instances.clone(),
         events.clone(),
@@ -203,25 +207,29 @@ async fn drive(plan: Plan) -> Result<()> {
         dead,
         settings.bury_unrouted,
     );
-    let heart = Arc::new(Heart {
-        store: store.clone(),
-        instances: instances.clone(),
-        description: description.to_line(),
-        slots: slots.clone(),
-        routes: routes.routes.len(),
-        pacer: pacer.clone(),
-        reconciler: reconciler.clone(),
-        events: events.clone(),
-        lookout: lookout.clone(),
-        adopter: adopter.clone(),
-        asked: Notify::new(),
+    let hearts = store.members().into_iter().map(|server| {
+        Arc::new(Heart {
+            events: events[server.place()].clone(),
+            store: server,
+            instances: instances.clone(),
+            description: description.to_line(),
+            slots: slots.clone(),
+            routes: routes.routes.len(),
+            pacer: pacer.clone(),
+            reconciler: reconciler.clone(),
+            lookout: lookout.clone(),
+            adopter: adopter.clone(),
+            asked: Notify::new(),
+        })
     });
-    let checkup = Checkup::new(store.clone());
+    let hearts: Vec<_> = hearts.collect();
+    let checkups: Vec<_> = store.members().into_iter().map(Checkup::new).collect();
     let ear = Arc::new(Ear {
         store: store.clone(),
         adopter: adopter.clone(),
         hearing,
-        events: events.clone(),
+        // Where keys are adopted there is one server.
+        events: events[0].clone(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
         is_up: watch::Sender::new(false),
@@ -232,9 +240,9 @@ async fn drive(plan: Plan) -> Result<()> {
         roster: roster.clone(),
         instances: instances.clone(),
         lookout: lookout.clone(),
-        heart: heart.clone(),
+        hearts: hearts.clone(),
         events: events.clone(),
-        checkup: checkup.clone(),
+        checkups: checkups.clone(),
         desk: desk.clone(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
@@ -261,11 +269,11 @@ async fn drive(plan: Plan) -> Result<()> {
             () = adopter.run() => {}
             () = search.run() => {}
             () = reconciler.run() => {}
-            () = heart.run() => {}
+            _ = join_all(hearts.iter().map(|heart| heart.run())) => {}
             () = refresh(&listener) => {}
             () = lookout.run() => {}
-            () = events.run() => {}
-            () = checkup.run() => {}
+            _ = join_all(events.iter().map(|events| events.run())) => {}
+            _ = join_all(checkups.iter().map(|checkup| checkup.run())) => {}
         }
     };
     let stopping = async {
@@ -274,7 +282,7 @@ async fn drive(plan: Plan) -> Result<()> {
             tracing::info!("stopping: nothing more is claimed");
         }
         runner.stop();
-        heart.stop().await;
+        join_all(hearts.iter().map(|heart| heart.stop())).await;
     };
     // The end of everybody's patience: the grace is over, or nobody grants any.
     let too_late = async {

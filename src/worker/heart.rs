@@ -25,8 +25,9 @@ const AT_LEAST: Duration = Duration::from_millis(50);
 /// How long a beat may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Beats for one instance.
+/// Beats for one instance, on one server.
 pub(crate) struct Heart {
+    /// That server.
     pub(crate) store: Arc<Store>,
     pub(crate) instances: Arc<Instances>,
     pub(crate) description: String,
@@ -83,14 +84,14 @@ impl Heart {
         };
         let seen = self.store.beat(&beat, until).await?;
         let takes = self.takes(&seen, until).await?;
-        let change = self.instances.meet(&seen, &takes);
+        let change = self.instances.meet(self.store.place(), &seen, &takes);
         if change.came || change.went {
             tracing::debug!(instances = seen.len(), "instances came or went");
             self.pacer.look();
         }
         if change.went {
             // What it was about to claim, or to pace, is looked for at once.
-            self.reconciler.sweep_all();
+            self.reconciler.sweep_all(self.store.place());
             self.lookout.somebody_went();
             self.adopter.somebody_went();
         }

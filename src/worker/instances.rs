@@ -26,13 +26,14 @@ pub(crate) struct Instances {
     id: String,
     /// This instance, for as long as it knows of no other.
     me: Arc<Peer>,
-    view: RwLock<Arc<View>>,
+    /// Of those who were seen on each server. One may be seen on one of them and not on another.
+    views: RwLock<Vec<Arc<View>>>,
     /// How many views there were.
     number: AtomicU64,
     /// The instances that were seen lately, and when each was last.
     lately: Mutex<Vec<(Arc<Peer>, Instant)>>,
-    /// One of those that live says in a way not known here what it takes.
-    riddles: AtomicBool,
+    /// Of each server: one of those that live says in a way not known here what it takes.
+    riddles: Vec<AtomicBool>,
 }
 
 /// Who is to claim a job that was heard of.
@@ -60,6 +61,7 @@ pub(crate) struct Peer {
 
 /// The instances that lived at one time.
 struct View {
+    at: Instant,
     peers: Vec<Arc<Peer>>,
     /// By the place of the kind in the roster. Filled as they are asked for.
     standings: Mutex<HashMap<usize, Arc<Standing>>>,
@@ -107,17 +109,22 @@ pub(crate) struct Change {
 }
 
 impl Instances {
-    pub(crate) fn new(description: &Description) -> crate::error::Result<Self> {
+    /// `servers` is how many there are.
+    pub(crate) fn new(description: &Description, servers: usize) -> crate::error::Result<Self> {
         let id = unique_id();
         let takes = Arc::new(description.takes()?);
         let me = Arc::new(Peer::new(id.clone(), takes, ""));
         Ok(Instances {
             id,
-            view: RwLock::new(Arc::new(View::of(vec![me.clone()]))),
+            views: RwLock::new(
+                (0..servers)
+                    .map(|_| Arc::new(View::of(vec![me.clone()])))
+                    .collect(),
+            ),
             me,
             number: AtomicU64::new(0),
             lately: Mutex::default(),
-            riddles: AtomicBool::new(false),
+            riddles: (0..servers).map(|_| AtomicBool::new(false)).collect(),
         })
     }
 
@@ -130,20 +137,25 @@ impl Instances {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Whether no other instance is known.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.view().peers.len() == 1
+    /// Whether no other instance is known that might take jobs of this ledger.
+    pub(crate) fn is_alone(&self, served: &Served) -> bool {
+        self.view(served.ledger.server()).peers.len() == 1
     }
 
     /// What the instance with this id takes, if it is known.
     pub(crate) fn known(&self, id: &str) -> Option<Arc<Takes>> {
-        let view = self.view();
-        let peer = view.peers.iter().find(|peer| peer.id == id)?;
-        Some(peer.takes.clone())
+        let views = self.views();
+        let mut peers = views.iter().flat_map(|view| &view.peers);
+        Some(peers.find(|peer| peer.id == id)?.takes.clone())
     }
 
-    /// Takes in who lives. `takes` says what each takes; who is not in it is not ranked.
-    pub(crate) fn meet(&self, seen: &[Alive], takes: &HashMap<String, Arc<Takes>>) -> Change {
+    /// Takes in who lives, as this server knows. `takes` says what each takes; who is not in it is not ranked.
+    pub(crate) fn meet(
+        &self,
+        server: usize,
+        seen: &[Alive],
+        takes: &HashMap<String, Arc<Takes>>,
+    ) -> Change {
         let peers: Vec<Arc<Peer>> = seen
             .iter()
             .filter_map(|one| {
@@ -155,16 +167,15 @@ impl Instances {
                 Some(Arc::new(Peer::new(one.id.clone(), takes, &one.room)))
             })
             .collect();
-        self.riddles
-            .store(peers.len() < seen.len(), Ordering::Relaxed);
-        let old = self.view();
+        self.riddles[server].store(peers.len() < seen.len(), Ordering::Relaxed);
+        let old = self.view(server);
         let lacks = |peers: &[Arc<Peer>], id: &str| peers.iter().all(|peer| peer.id != id);
         let change = Change {
             came: peers.iter().any(|peer| lacks(&old.peers, &peer.id)),
             went: old.peers.iter().any(|peer| lacks(&peers, &peer.id)),
         };
         self.remember(&peers);
-        *self.view.write().expect("no panic while held") = Arc::new(View::of(peers));
+        self.views.write().expect("no panic while held")[server] = Arc::new(View::of(peers));
         self.number.fetch_add(1, Ordering::Release);
         change
     }
@@ -181,7 +192,7 @@ impl Instances {
     }
 
     fn rank_by(&self, served: &Served, id: &str, ready: impl Fn(&Contender) -> bool) -> Rank {
-        let view = self.view();
+        let view = self.view(served.ledger.server());
         if view.peers.len() == 1 {
             return Rank::Only;
         }
@@ -197,7 +208,8 @@ impl Instances {
 
     /// Whether this instance paces the ledger.
     pub(crate) fn paces(&self, served: &Served) -> bool {
-        self.view().standing(served, &self.id).paces
+        let view = self.view(served.ledger.server());
+        view.standing(served, &self.id).paces
     }
 
     /// The route of this instance that takes a job; its fallback only if no instance has another
@@ -229,8 +241,13 @@ impl Instances {
 
     fn some_lately(&self, routes: impl Fn(&Peer) -> bool) -> bool {
         let lately = self.lately.lock().expect("no panic while held");
-        let is_unknown = lately.is_empty() || self.riddles.load(Ordering::Relaxed);
+        let is_unknown = lately.is_empty() || self.has_riddles();
         is_unknown || lately.iter().any(|(peer, _)| routes(peer))
+    }
+
+    fn has_riddles(&self) -> bool {
+        let mut riddles = self.riddles.iter();
+        riddles.any(|riddle| riddle.load(Ordering::Relaxed))
     }
 
     /// An instance that is gone may be one that is replaced, or one that was held up together
@@ -246,14 +263,21 @@ impl Instances {
 
     /// Whether it falls to this instance to report about a kind that nobody has a route for.
     pub(crate) fn reports(&self, kind: &str) -> bool {
-        let view = self.view();
         let hash = |peer: &&Arc<Peer>| xxh3_64_with_seed(kind.as_bytes(), peer.seed);
-        let chosen = view.peers.iter().max_by_key(hash);
-        chosen.is_some_and(|peer| peer.id == self.id)
+        let views = self.views();
+        // One that is away knows only who lived when it was there.
+        let newest = views.iter().map(|view| view.at).max();
+        let is_new = |view: &&Arc<View>| newest.is_some_and(|newest| newest - view.at < LATELY);
+        let peers = views.iter().filter(is_new).flat_map(|view| &view.peers);
+        peers.max_by_key(hash).is_some_and(|peer| peer.id == self.id)
     }
 
-    fn view(&self) -> Arc<View> {
-        self.view.read().expect("no panic while held").clone()
+    fn view(&self, server: usize) -> Arc<View> {
+        self.views.read().expect("no panic while held")[server].clone()
+    }
+
+    fn views(&self) -> Vec<Arc<View>> {
+        self.views.read().expect("no panic while held").clone()
     }
 }
 
@@ -282,6 +306,7 @@ impl Peer {
 impl View {
     fn of(peers: Vec<Arc<Peer>>) -> Self {
         View {
+            at: Instant::now(),
             peers,
             standings: Mutex::default(),
         }

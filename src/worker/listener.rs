@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::adopting::ear::Ear;
@@ -33,10 +34,11 @@ pub(crate) struct Listener {
     pub(crate) store: Arc<Store>,
     pub(crate) roster: Arc<Roster>,
     pub(crate) instances: Arc<Instances>,
-    pub(crate) heart: Arc<Heart>,
+    /// One for each server, as those of the events and the checkup.
+    pub(crate) hearts: Vec<Arc<Heart>>,
     pub(crate) lookout: Arc<Lookout>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) checkup: Arc<Checkup>,
+    pub(crate) events: Arc<[Arc<Events>]>,
+    pub(crate) checkups: Vec<Arc<Checkup>>,
     pub(crate) ear: Arc<Ear>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) pacer: Arc<Pacer>,
@@ -47,47 +49,59 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens, for ever.
+    /// Listens, for ever. A server that is away or slow keeps nobody from hearing the others.
     pub(crate) async fn run(&self, settings: &LinkSettings) {
-        let (store, id) = (self.store.clone(), self.instances.id());
-        follow_events(store, id, settings, async |signal| match signal {
+        let servers = self.store.members().into_iter();
+        join_all(servers.map(|server| self.listen_to(server, settings))).await;
+    }
+
+    async fn listen_to(&self, server: Arc<Store>, settings: &LinkSettings) {
+        let id = self.instances.id();
+        let place = server.place();
+        follow_events(server.clone(), id, settings, async |signal| match signal {
             Signal::Up => {
-                if let Some(health) = self.store.health() {
+                if let Some(health) = server.health() {
                     health.hears();
                 }
-                self.up().await;
+                self.up(&server).await;
                 self.ready.cancel();
             }
             Signal::Gap(error) => {
-                self.events.are_heard(false);
-                self.reconciler.sweep_all();
-                if let Some(health) = self.store.health() {
+                self.events[place].are_heard(false);
+                self.reconciler.sweep_all(place);
+                if let Some(health) = server.health() {
                     health.is_deaf(&error);
                 }
                 self.ready.cancel();
             }
-            Signal::Expired(name) => self.expired(name),
-            Signal::Wake(message) => self.woken(message),
+            Signal::Expired(name) => self.expired(name, place),
+            Signal::Wake(message) => self.woken(message, place),
             Signal::Changed { .. } | Signal::HeardUntil(_) => {}
         })
         .await;
     }
 
     /// Events flow. Whatever happened before may have gone unheard.
-    async fn up(&self) {
-        self.reconciler.sweep_all();
+    async fn up(&self, server: &Store) {
+        let place = server.place();
+        self.reconciler.sweep_all(place);
         if !self.ready.is_cancelled() {
             self.ear.is_there().await;
         }
-        self.events.begin().await;
-        self.checkup.ask();
-        self.refresh().await;
+        self.events[place].begin().await;
+        self.checkups[place].ask();
+        self.refresh_from(server).await;
     }
 
     /// Reads the list of kinds anew.
     pub(crate) async fn refresh(&self) {
-        let refreshed = self.roster.refresh(Instant::now() + PATIENCE).await;
-        self.store
+        let servers = self.store.members();
+        join_all(servers.iter().map(|server| self.refresh_from(server))).await;
+    }
+
+    async fn refresh_from(&self, server: &Store) {
+        let refreshed = self.roster.refresh(server, Instant::now() + PATIENCE).await;
+        server
             .note("the list of kinds", "read", refreshed.as_ref().err());
         // If it could not be read, it is read again before long.
         for served in refreshed.unwrap_or_default() {
@@ -97,12 +111,12 @@ impl Listener {
     }
 
     /// A key expired; most likely not one of ours.
-    fn expired(&self, name: &[u8]) {
+    fn expired(&self, name: &[u8], place: usize) {
         let Some(Recognised { ledgers, id }) = self.roster.recognise(name) else {
             return metrics::event_is_foreign();
         };
         metrics::event_is_heard();
-        self.events.hear();
+        self.events[place].hear();
         for served in ledgers.iter().flatten() {
             self.announced(served, id);
             self.reconciler.expect(served, None);
@@ -117,7 +131,7 @@ impl Listener {
     }
 
     /// A message on the wake channel; [`Names::wake`](crate::names::Names::wake) lists them.
-    fn woken(&self, message: &[u8]) {
+    fn woken(&self, message: &[u8], place: usize) {
         let understood = std::str::from_utf8(message).ok().and_then(|message| {
             let (word, rest) = message.split_once(' ').unwrap_or((message, ""));
             match word {
@@ -175,10 +189,10 @@ impl Listener {
                     let (kind, id) = rest.split_once(' ')?;
                     self.leases.cancel(kind, id);
                 }
-                "instances" => self.heart.look(),
+                "instances" => self.hearts[place].look(),
                 "unheard" => {
                     if rest != self.instances.id() {
-                        self.events.were_unheard();
+                        self.events[place].were_unheard();
                     }
                 }
                 "pause" => {

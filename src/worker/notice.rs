@@ -48,11 +48,15 @@ pub enum Notice {
     Away {
         /// What is wrong, and what can be done.
         error: String,
+        /// Which Redis it is, of several; without credentials.
+        server: String,
     },
     /// Redis serves again.
     Back {
         /// For how long it did not.
         after: Duration,
+        /// Which Redis it is, of several; without credentials.
+        server: String,
     },
 }
 
@@ -83,20 +87,23 @@ impl Notices {
             Notice::Trimmed { kind, letters } => {
                 tracing::warn!(%kind, letters, "old dead letters fell to their limits");
             }
-            Notice::Away { error } => tracing::warn!(error, "Redis does not serve"),
-            Notice::Back { after } => tracing::info!(?after, "Redis serves again"),
+            Notice::Away { error, .. } => tracing::warn!(error, "Redis does not serve"),
+            Notice::Back { after, server } => {
+                tracing::info!(?after, server, "Redis serves again");
+            }
         }
         if let Some(hook) = &self.0 {
             hook(notice);
         }
     }
 
-    /// What there is to tell about Redis.
-    pub(crate) fn health(self) -> Health {
+    /// What there is to tell about the Redis at this address.
+    pub(crate) fn health(self, server: String) -> Health {
         Health::new(move |report| {
+            let server = server.clone();
             self.tell(&match report {
-                Report::Away { error } => Notice::Away { error },
-                Report::Back { after } => Notice::Back { after },
+                Report::Away { error } => Notice::Away { error, server },
+                Report::Back { after } => Notice::Back { after, server },
             });
         })
     }

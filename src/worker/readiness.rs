@@ -1,10 +1,10 @@
 //! What a readiness probe asks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a [`Worker`](crate::Worker) is at work: it is connected to Redis, and hears what that
-/// announces. What a readiness probe asks. Clones say the same.
+/// announces; of several servers, one suffices. What a readiness probe asks. Clones say the same.
 ///
 /// While it is not ready, a worker that can reach Redis still finds what is due, later.
 #[derive(Debug, Clone, Default)]
@@ -19,5 +19,34 @@ impl Readiness {
 
     pub(super) fn set(&self, ready: bool) {
         self.0.store(ready, Ordering::Relaxed);
+    }
+}
+
+/// The same, made of what is known of each server.
+pub(crate) struct HeardAt {
+    readiness: Readiness,
+    /// Whether events are heard there; nothing until it was tried.
+    heard: Mutex<Vec<Option<bool>>>,
+}
+
+impl HeardAt {
+    pub(crate) fn new(readiness: Readiness, servers: usize) -> Self {
+        HeardAt {
+            readiness,
+            heard: Mutex::new(vec![None; servers]),
+        }
+    }
+
+    /// Whether the events of this server are heard from now on.
+    pub(crate) fn set(&self, server: usize, heard: bool) {
+        let mut all = self.heard.lock().expect("no panic while held");
+        all[server] = Some(heard);
+        self.readiness
+            .set(all.contains(&Some(true)) && !all.contains(&None));
+    }
+
+    /// Whether those of this one are heard.
+    pub(crate) fn is_heard(&self, server: usize) -> bool {
+        self.heard.lock().expect("no panic while held")[server] == Some(true)
     }
 }

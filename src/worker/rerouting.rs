@@ -148,7 +148,9 @@ impl Staff {
             link: self.client.settings().link.clone(),
             allow_eviction: self.client.settings().allow_eviction,
             payload_limit: self.client.settings().payload_limit,
-            store: self.client.store_for_worker(self.notices.clone().health()),
+            store: self
+                .client
+                .store_for_worker(&|server| self.notices.clone().health(server.address())),
             routes,
             settings: self.settings.clone(),
             limits: self.limits.clone(),

@@ -74,9 +74,10 @@ impl Roster {
         &self.routes
     }
 
-    /// Reads the list of kinds anew and serves those that are routed. Returns what ledgers are new.
-    pub(crate) async fn refresh(&self, until: Instant) -> Result<Vec<Arc<Served>>> {
-        let kinds = self.store.kinds(until).await?;
+    /// Reads the list of kinds of a server anew and serves those that are routed. Returns what ledgers
+    /// are new.
+    pub(crate) async fn refresh(&self, from: &Store, until: Instant) -> Result<Vec<Arc<Served>>> {
+        let kinds = from.kinds(until).await?;
         Ok(kinds.iter().flat_map(|kind| self.add(kind)).collect())
     }
 

@@ -125,7 +125,7 @@ impl Scene {
         assert_eq!(self.log.with("Redis serves again").len(), 1, "{warnings:?}");
         let notices = self.notices.lock().unwrap();
         let away = |it: &&Notice| matches!(it, Notice::Away { .. });
-        let back = |it: &&Notice| matches!(it, Notice::Back { after } if *after > ms(100));
+        let back = |it: &&Notice| matches!(it, Notice::Back { after, .. } if *after > ms(100));
         assert_eq!(
             notices.iter().filter(away).count(),
             warnings.len(),

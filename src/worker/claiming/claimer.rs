@@ -28,6 +28,10 @@ use crate::worker::running::slots::{Slot, Slots};
 /// while another travels.
 const CLAIMS: usize = 2;
 
+/// How long a claim is tried where there are other servers than that of its ledger. What it may have
+/// claimed without saying so is found when the lease has lapsed.
+const ELSEWHERE: Duration = Duration::from_secs(3);
+
 /// Takes up what lies on the desk.
 pub(crate) struct Claimer {
     roster: Arc<Roster>,
@@ -297,7 +301,12 @@ impl Claimer {
 fn send(served: Arc<Served>, mut lane: Lane, errand: Errand) -> Flight {
     Box::pin(async move {
         let ledger = &served.ledger;
-        let until = Instant::now() + FOREVER;
+        // What waits holds slots that others might use.
+        let patience = match ledger.is_one_of_many() {
+            true => ELSEWHERE,
+            false => FOREVER,
+        };
+        let until = Instant::now() + patience;
         let landing = match errand {
             Errand::Due {
                 named,

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::store::{Announced, Store, Wanted};
 use crate::worker::adopting::hearing::Hearing;
 use crate::worker::adopting::search::Search;
-use crate::worker::readiness::Readiness;
+use crate::worker::readiness::HeardAt;
 
 /// How often the setting is looked up at the most, whoever doubts it.
 const AT_LEAST: Duration = Duration::from_secs(3);
@@ -61,7 +61,7 @@ pub(crate) struct Events {
     search: Arc<Search>,
     wanted: Wanted,
     /// Whether events and wake-ups are heard.
-    readiness: Readiness,
+    heard_at: Arc<HeardAt>,
     /// Since there is no connection on which changes of keys are heard.
     deaf: Mutex<Option<Deaf>>,
     /// How many were heard that concern this worker.
@@ -84,7 +84,7 @@ impl Events {
         wanted: Wanted,
         hearing: Arc<Hearing>,
         search: Arc<Search>,
-        readiness: Readiness,
+        heard_at: Arc<HeardAt>,
     ) -> Self {
         Events {
             store,
@@ -92,7 +92,7 @@ impl Events {
             hearing,
             search,
             wanted,
-            readiness,
+            heard_at,
             deaf: Mutex::new(Some(Deaf::default())),
             heard: AtomicU64::new(0),
             doubted: Notify::new(),
@@ -105,12 +105,12 @@ impl Events {
 
     /// Whether events and wake-ups are heard from now on.
     pub(crate) fn are_heard(&self, heard: bool) {
-        self.readiness.set(heard);
+        self.heard_at.set(self.store.place(), heard);
     }
 
     /// Whether neither events nor wake-ups are heard.
     pub(crate) fn are_unheard(&self) -> bool {
-        !self.readiness.is_ready()
+        !self.heard_at.is_heard(self.store.place())
     }
 
     /// An event was heard.

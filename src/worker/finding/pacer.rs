@@ -17,7 +17,7 @@ use super::alarm::Alarm;
 use super::events::Events;
 use crate::handler::Source;
 use crate::settings::LONGEST_SLEEP;
-use crate::store::{Round, Store};
+use crate::store::Round;
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::claiming::desk::Desk;
 use crate::worker::instances::Instances;
@@ -36,10 +36,10 @@ const NAMES: usize = 4096;
 
 /// Paces the ledgers that fall to this instance.
 pub(crate) struct Pacer {
-    store: Arc<Store>,
     roster: Arc<Roster>,
     instances: Arc<Instances>,
-    events: Arc<Events>,
+    /// Of each server.
+    events: Arc<[Arc<Events>]>,
     desk: Arc<Desk>,
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
@@ -57,15 +57,13 @@ struct Wake {
 
 impl Pacer {
     pub(crate) fn new(
-        store: Arc<Store>,
         roster: Arc<Roster>,
         instances: Arc<Instances>,
-        events: Arc<Events>,
+        events: Arc<[Arc<Events>]>,
         desk: Arc<Desk>,
         alarm: Alarm,
     ) -> Arc<Self> {
         Arc::new(Pacer {
-            store,
             roster,
             instances,
             events,
@@ -185,7 +183,8 @@ impl Pacer {
             read,
             check: check.as_ref().map_or(&[], |check| &check.ids),
         };
-        let heard = self.events.heard();
+        let events = &self.events[track.served.ledger.server()];
+        let heard = events.heard();
         let until = Instant::now() + PATIENCE;
         let answer = track.served.ledger.pace(&round, until).await;
         track.served.ledger.note("pace", &answer);
@@ -214,8 +213,8 @@ impl Pacer {
             let checked = check.ids.into_iter().zip(paced.dues);
             let still = checked.filter(|(_, due)| is_due(*due)).map(|(id, _)| id);
             let still: Vec<String> = still.collect();
-            if !still.is_empty() && check.heard == Some(self.events.heard()) {
-                self.events.doubt();
+            if !still.is_empty() && check.heard == Some(events.heard()) {
+                events.doubt();
             }
             self.hand_over(&track.served, still).await;
         }
@@ -225,14 +224,15 @@ impl Pacer {
     /// Everybody takes the oldest that are due, as many as they have room for.
     async fn flood(&self, served: &Served) {
         self.desk.fall_behind(served);
-        if !self.instances.is_alone() {
-            self.tell_all(&format!("flood {}", served.ledger.subject()))
+        if !self.instances.is_alone(served) {
+            self.tell_all(served, &format!("flood {}", served.ledger.subject()))
                 .await;
         }
     }
 
-    async fn tell_all(&self, message: &str) {
-        if let Err(error) = self.store.tell(message, Instant::now() + PATIENCE).await {
+    async fn tell_all(&self, served: &Served, message: &str) {
+        let until = Instant::now() + PATIENCE;
+        if let Err(error) = served.ledger.tell(message, until).await {
             tracing::debug!(%error, "the other instances could not be told");
         }
     }
@@ -252,7 +252,7 @@ impl Pacer {
             }
         }
         if late.len() > told {
-            self.tell_all(&late).await;
+            self.tell_all(served, &late).await;
         }
     }
 }

@@ -37,14 +37,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sweeps all ledgers of this worker, each when there may be something to find.
 pub(crate) struct Reconciler {
-    store: Arc<Store>,
+    /// The servers, and of each the connection that was last seen. Another one means that it was
+    /// away.
+    servers: Vec<(Arc<Store>, AtomicU64)>,
     roster: Arc<Roster>,
     instances: Arc<Instances>,
     desk: Arc<Desk>,
     pacer: Arc<Pacer>,
-    events: Arc<Events>,
-    /// The connection that was last seen. Another one means that Redis was away.
-    connection: AtomicU64,
+    /// Of each server.
+    events: Arc<[Arc<Events>]>,
     /// How long lapsed leases are left alone after Redis was away, so that their owners can
     /// revive them.
     renewal: Duration,
@@ -55,6 +56,11 @@ pub(crate) struct Reconciler {
 struct Asked {
     /// Ledgers to sweep no later than then.
     by_index: HashMap<usize, Instant>,
+    of_servers: Vec<OfServer>,
+}
+
+/// What was asked for of all ledgers of a server.
+struct OfServer {
     /// How often all were to be swept, whatever is due by then: events were lost.
     all: u64,
     /// Until then lapsed leases are left alone.
@@ -84,12 +90,20 @@ impl Reconciler {
         instances: Arc<Instances>,
         desk: Arc<Desk>,
         pacer: Arc<Pacer>,
-        events: Arc<Events>,
+        events: Arc<[Arc<Events>]>,
         renewal: Duration,
     ) -> Arc<Self> {
+        let servers = store.members().into_iter();
+        let servers = servers.map(|server| {
+            let connection = AtomicU64::new(server.connections_opened());
+            (server, connection)
+        });
+        let servers: Vec<_> = servers.collect();
+        let of_server = |_: &_| OfServer {
+            all: 0,
+            hold: Instant::now() + renewal,
+        };
         Arc::new(Reconciler {
-            connection: AtomicU64::new(store.connections_opened()),
-            store,
             roster,
             instances,
             desk,
@@ -98,9 +112,9 @@ impl Reconciler {
             renewal,
             asked: Mutex::new(Asked {
                 by_index: HashMap::new(),
-                all: 0,
-                hold: Instant::now() + renewal,
+                of_servers: servers.iter().map(of_server).collect(),
             }),
+            servers,
             told: Notify::new(),
         })
     }
@@ -126,20 +140,21 @@ impl Reconciler {
         self.told.notify_one();
     }
 
-    /// Look at once for whatever is due: what was announced may not have been heard, or not
-    /// been claimed.
-    pub(crate) fn sweep_all(&self) {
-        self.lock().all += 1;
+    /// Look at once for whatever is due on this server: what was announced may not have been heard,
+    /// or not been claimed.
+    pub(crate) fn sweep_all(&self, server: usize) {
+        self.lock().of_servers[server].all += 1;
         self.told.notify_one();
     }
 
-    /// Notices that Redis was away. Then leases could not be renewed, and all that have
+    /// Notices that a server was away. Then leases could not be renewed, and all that have
     /// lapsed are left alone for a while, so that their owners can revive them.
-    fn notice_absence(&self) {
-        let opened = self.store.connections_opened();
-        if self.connection.swap(opened, Ordering::Relaxed) != opened {
+    fn notice_absence(&self, place: usize) {
+        let (server, connection) = &self.servers[place];
+        let opened = server.connections_opened();
+        if connection.swap(opened, Ordering::Relaxed) != opened {
             let now = Instant::now();
-            let mut asked = self.lock();
+            let asked = &mut self.lock().of_servers[place];
             asked.all += 1;
             // A pause that is not over yet began when the leases had lapsed no earlier.
             if asked.hold <= now {
@@ -182,6 +197,7 @@ impl Reconciler {
         let now = Instant::now();
         let mut asked = self.lock();
         for served in self.roster.all().iter().skip(tracks.len()).cloned() {
+            let server = served.ledger.server();
             tracks.push(Some(Track {
                 served,
                 sweep_at: now,
@@ -189,12 +205,13 @@ impl Reconciler {
                 last_found: None,
                 skip_lapsed: 0,
                 at_once: true,
-                all: asked.all,
+                all: asked.of_servers[server].all,
             }));
         }
         for (index, place) in tracks.iter_mut().enumerate() {
             let Some(track) = place else { continue };
-            if std::mem::replace(&mut track.all, asked.all) != asked.all {
+            let all = asked.of_servers[track.served.ledger.server()].all;
+            if std::mem::replace(&mut track.all, all) != all {
                 track.sweep_at = now;
                 track.at_once = true;
             }
@@ -218,7 +235,7 @@ impl Reconciler {
         let skip = (0, track.skip_lapsed);
         let sweep = track.served.ledger.sweep(overdue, skip, BATCH, until).await;
         // Before its findings are used, and whoever else may have met the new connection.
-        self.notice_absence();
+        self.notice_absence(track.served.ledger.server());
         track.served.ledger.note("sweep", &sweep);
         match sweep {
             Ok(found) => {
@@ -239,8 +256,9 @@ impl Reconciler {
             self.desk.resume(&track.served);
         }
         let now = Instant::now();
-        let hold = self.lock().hold;
-        let idle = if self.events.are_unheard() {
+        let server = track.served.ledger.server();
+        let hold = self.lock().of_servers[server].hold;
+        let idle = if self.events[server].are_unheard() {
             SWEEP_DEAF
         } else {
             SWEEP_IDLE

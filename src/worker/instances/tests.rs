@@ -25,7 +25,7 @@ impl Fleet {
             .map(|pattern| {
                 let router: Router = Router::new().route(pattern, done);
                 let description = Description::of(&router.finish().unwrap());
-                (Instances::new(&description).unwrap(), description)
+                (Instances::new(&description, 1).unwrap(), description)
             })
             .collect();
         let takes = all
@@ -55,7 +55,7 @@ impl Fleet {
             })
             .collect();
         for one in &self.all {
-            one.meet(&seen, &self.takes);
+            one.meet(0, &seen, &self.takes);
         }
     }
 

@@ -7,4 +7,5 @@ mod handover;
 mod nodes;
 mod sentineled;
 mod sentinels;
+mod several;
 mod stale;

@@ -1,0 +1,121 @@
+//! That a server is the one of several that it is taken for.
+//!
+//! Where a job is follows from the order and the number of the servers, so all have to name them
+//! alike, or jobs would not be found. Each server knows which one of how many it is, and is asked with
+//! each new connection.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis::Cmd;
+use redis::aio::MultiplexedConnection;
+
+use super::fault::Fault;
+use crate::error::{Error, ErrorKind, Result};
+use crate::names::Names;
+
+/// The field of `meta` that says so.
+pub(super) const FIELD: &str = "server";
+
+/// Which one of how many a server is to be.
+pub(super) struct Membership {
+    names: Names,
+    /// `1 of 2`.
+    wanted: String,
+    /// No server that was there has said otherwise, so that one that is new may be told which it is.
+    is_agreed: AtomicBool,
+}
+
+impl Membership {
+    pub(super) fn new(names: Names, place: usize, of: usize) -> Self {
+        Membership {
+            names,
+            wanted: format!("{} of {of}", place + 1),
+            is_agreed: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on, a server that is new is told which one it is.
+    pub(super) fn agree(&self) {
+        self.is_agreed.store(true, Ordering::Relaxed);
+    }
+
+    /// Refuses a server that is another one.
+    pub(super) async fn check(
+        &self,
+        to: &mut MultiplexedConnection,
+        address: &str,
+    ) -> Result<(), Fault> {
+        let failed = |error| Fault::from_connecting(error, address);
+        let mut look = redis::pipe();
+        look.cmd("HMGET").arg(self.names.meta());
+        look.arg(FIELD).arg("functions");
+        look.cmd("HLEN").arg(self.names.kinds());
+        type Told = ((Option<String>, Option<String>), u64);
+        let ((there, functions), kinds): Told = look.query_async(to).await.map_err(failed)?;
+        let there = match there {
+            Some(there) => there,
+            None if kinds > 0 || functions.is_some() => {
+                return Err(Fault::refused(self.is_in_use(address, kinds)));
+            }
+            None if !self.is_agreed.load(Ordering::Relaxed) => return Ok(()),
+            None => {
+                let [note, ask] = self.note();
+                note.query_async::<()>(to).await.map_err(failed)?;
+                ask.query_async(to).await.map_err(failed)?
+            }
+        };
+        self.compare(&there, address).map_err(Fault::refused)
+    }
+
+    /// Tells a server which one it is, if it is none yet; and asks it, since somebody else may have
+    /// been quicker.
+    pub(super) fn note(&self) -> [Cmd; 2] {
+        let (mut note, mut ask) = (redis::cmd("HSETNX"), redis::cmd("HGET"));
+        note.arg(self.names.meta()).arg(FIELD).arg(&self.wanted);
+        ask.arg(self.names.meta()).arg(FIELD);
+        [note, ask]
+    }
+
+    /// Refuses a server that says that it is another one.
+    pub(super) fn compare(&self, there: &str, address: &str) -> Result<()> {
+        if there != self.wanted {
+            let wrong = format!(
+                "Redis at {address} is server {there} for the namespace {}, and is named here as \
+                 server {}: name the same servers in the same order everywhere",
+                self.names.namespace(),
+                self.wanted,
+            );
+            return Err(Error::new(ErrorKind::Incompatible, wrong));
+        }
+        Ok(())
+    }
+
+    fn is_in_use(&self, address: &str, kinds: u64) -> Error {
+        let what = match kinds {
+            0 => "functions that schedule jobs".to_owned(),
+            1 => "jobs of 1 kind".to_owned(),
+            kinds => format!("jobs of {kinds} kinds"),
+        };
+        Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "Redis at {address} has {what} and is used alone so far, and is named here as \
+                 server {}: jobs would not be found where they are; begin with servers or a \
+                 namespace without jobs, and move those that there are with `keyfall export` and \
+                 `keyfall import`",
+                self.wanted,
+            ),
+        )
+    }
+}
+
+/// What a server that is named alone says if it is one of several.
+pub(super) fn is_not_alone(address: &str, there: &str) -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        format!(
+            "Redis at {address} is server {there} that have the jobs together, and is named alone \
+             here: name all of them in their order, with spaces between"
+        ),
+    )
+}

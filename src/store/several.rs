@@ -1,0 +1,192 @@
+//! Several independent servers, each with a store of its own.
+//!
+//! A ledger is on one of them, with its triggers, and is there as on a single server. What concerns
+//! more than one ledger is kept on each: the list of kinds, pauses, instances. So it is known as long
+//! as one of them is there; and one that is away takes along what its own ledgers hold, and nothing
+//! else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{BoxFuture, join_all};
+
+use super::Store;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Kind;
+use crate::shards::server_of;
+
+/// How long one of several servers is waited for beside the others.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The same of one that did not answer the last time.
+const IMPATIENCE: Duration = Duration::from_millis(500);
+
+/// What one of several servers did not answer.
+#[derive(Debug)]
+pub(crate) struct Away {
+    /// Which one.
+    pub(crate) place: usize,
+    pub(crate) error: Error,
+}
+
+/// What each of the servers has answered, by their places.
+pub(super) struct Answers<T>(Vec<Result<T>>);
+
+/// Which of several servers one is, if there are several.
+#[derive(Default)]
+pub(super) struct Place {
+    number: Option<usize>,
+    /// It did not answer the last time that it was asked beside the others.
+    is_away: AtomicBool,
+}
+
+impl Place {
+    pub(super) fn new(number: usize) -> Self {
+        Place {
+            number: Some(number),
+            is_away: AtomicBool::new(false),
+        }
+    }
+
+    /// The same, for another store on it.
+    #[cfg(feature = "worker")]
+    pub(super) fn again(&self) -> Self {
+        Place {
+            number: self.number,
+            is_away: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Store {
+    /// Whether it is more than one server.
+    pub(crate) fn is_several(&self) -> bool {
+        !self.members.is_empty()
+    }
+
+    /// The servers, each as a store; this one, if it is one.
+    pub(crate) fn members(self: &Arc<Self>) -> Vec<Arc<Store>> {
+        match self.is_several() {
+            true => self.members.clone(),
+            false => vec![self.clone()],
+        }
+    }
+
+    /// Whether it is one of several.
+    pub(super) fn is_member(&self) -> bool {
+        self.place.number.is_some()
+    }
+
+    /// Which of several servers it is; 0 if there is one.
+    pub(crate) fn place(&self) -> usize {
+        self.place.number.unwrap_or(0)
+    }
+
+    /// Which of the servers has the ledger of this shard.
+    pub(crate) fn place_of(&self, kind: &Kind, shard: u16) -> usize {
+        match u16::try_from(self.members.len()) {
+            Ok(servers @ 1..) => usize::from(server_of(kind.as_str(), shard, servers)),
+            _ => 0,
+        }
+    }
+
+    /// The one that has the ledger of this shard.
+    pub(super) fn home_of(&self, kind: &Kind, shard: u16) -> &Store {
+        match self.members.get(self.place_of(kind, shard)) {
+            Some(member) => member,
+            None => self,
+        }
+    }
+
+    /// The same, to be kept.
+    pub(super) fn home(self: &Arc<Self>, kind: &Kind, shard: u16) -> Arc<Store> {
+        match self.members.get(self.place_of(kind, shard)) {
+            Some(member) => member.clone(),
+            None => self.clone(),
+        }
+    }
+
+    /// Asks each of the servers at the same time. One of several that is away is not waited for as
+    /// long as a single one would be.
+    pub(super) async fn on_each<'a, T: 'a>(
+        &'a self,
+        until: Instant,
+        ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
+    ) -> Answers<T> {
+        self.ask(|it| {
+            let asking = ask(it, it.patience(until));
+            Box::pin(async move {
+                let answer = asking.await;
+                let is_away = answer.as_ref().is_err_and(is_of_absence);
+                it.place.is_away.store(is_away, Ordering::Relaxed);
+                answer
+            })
+        })
+        .await
+    }
+
+    /// Asks each of the servers at the same time, and waits for all of them. The error is the first
+    /// one, when all have been asked.
+    pub(super) async fn on_all<'a, T>(
+        &'a self,
+        until: Instant,
+        ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
+    ) -> Result<Vec<T>> {
+        self.ask(|it| ask(it, until)).await.0.into_iter().collect()
+    }
+
+    async fn ask<'a, T>(
+        &'a self,
+        ask: impl Fn(&'a Store) -> BoxFuture<'a, Result<T>>,
+    ) -> Answers<T> {
+        Answers(match self.is_several() {
+            false => vec![ask(self).await],
+            true => join_all(self.members.iter().map(|member| ask(member))).await,
+        })
+    }
+
+    /// Until when one of several servers is waited for by those who can do without.
+    pub(super) fn patience(&self, until: Instant) -> Instant {
+        let patience = match (self.place.number, &self.place.is_away) {
+            (None, _) => return until,
+            (_, is_away) if is_away.load(Ordering::Relaxed) => IMPATIENCE,
+            _ => PATIENCE,
+        };
+        until.min(Instant::now() + patience)
+    }
+}
+
+impl<T> Answers<T> {
+    /// What those answered that are there, and who is away.
+    ///
+    /// # Errors
+    /// If one of them is there and refuses, or if none is.
+    pub(super) fn there(self) -> Result<(Vec<T>, Vec<Away>)> {
+        let (mut there, mut away) = (Vec::new(), Vec::new());
+        for (place, answer) in self.0.into_iter().enumerate() {
+            match answer {
+                Ok(answer) => there.push(answer),
+                Err(error) if is_of_absence(&error) => away.push(Away { place, error }),
+                Err(error) => return Err(error),
+            }
+        }
+        match there.is_empty() {
+            true => Err(away.swap_remove(0).error),
+            false => Ok((there, away)),
+        }
+    }
+
+    /// What those answered that are there.
+    pub(super) fn of_those_there(self) -> Result<Vec<T>> {
+        Ok(self.there()?.0)
+    }
+}
+
+/// Whether a server that answers so is away, and not one that refuses.
+pub(crate) fn is_of_absence(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+    )
+}

@@ -1,0 +1,408 @@
+//! Several independent servers have the jobs together.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use keyfall::{
+    Cancelled, Client, ErrorKind, JobState, NewJob, Placed, Rescheduled, Router, server_of,
+};
+use rustix::process::Signal;
+
+use super::nodes::Node;
+use super::sentinels::Sentineled;
+use crate::runs::{Runs, eventually, ids, recorder};
+use crate::site::{HOUR, Running, command, connect, ms};
+
+/// Two servers, and a client of both.
+struct Pair {
+    nodes: [Node; 2],
+    client: Client,
+    kind: String,
+}
+
+fn both(nodes: &[Node; 2]) -> String {
+    format!("{} {}", nodes[0].server.url(), nodes[1].server.url())
+}
+
+impl Pair {
+    /// With a kind that has a shard on each.
+    async fn start(app: &str) -> Self {
+        let nodes = [Node::start(None).await, Node::start(None).await];
+        let client = Client::connect(&both(&nodes)).await.unwrap();
+        let kind = format!("{app}:it:job");
+        // It has to be known.
+        let key = format!("{kind}:first");
+        client.schedule(&key, "").after(HOUR).await.unwrap();
+        client.reshard(&kind, 2).await.unwrap();
+        client.cancel(&key).await.unwrap();
+        Pair {
+            nodes,
+            client,
+            kind,
+        }
+    }
+
+    fn url(&self) -> String {
+        both(&self.nodes)
+    }
+
+    fn key(&self, id: impl std::fmt::Display) -> String {
+        format!("{}:{id}", self.kind)
+    }
+
+    fn pattern(&self) -> String {
+        format!("{}:{{id}}", self.kind)
+    }
+
+    /// A client that gives up soon, since some calls are to fail.
+    async fn impatient(&self) -> Client {
+        let client = Client::builder(&self.url()).call_timeout(ms(1500));
+        client.connect().await.unwrap()
+    }
+
+    /// Which server has a job.
+    fn server_of(&self, id: &str) -> usize {
+        let shard = keyfall::shard_of(id, 2);
+        usize::from(server_of(&self.kind, shard, 2))
+    }
+
+    /// So many ids whose jobs are on this server.
+    fn ids_on(&self, server: usize, name: &str, count: usize) -> Vec<String> {
+        let ids = (0..).map(|number| format!("{name}{number}"));
+        ids.filter(|id| self.server_of(id) == server)
+            .take(count)
+            .collect()
+    }
+
+    async fn schedule(&self, ids: &[String], after: Duration) {
+        for id in ids {
+            let call = self.client.schedule(self.key(id), "").after(after);
+            call.await.unwrap();
+        }
+    }
+
+    fn serve(&self, router: Router) -> Running {
+        Running::start(keyfall::Worker::new(self.client.clone(), router))
+    }
+
+    async fn assert_balanced(&self) {
+        let stats = self.client.stats(&self.kind).await.unwrap();
+        assert!(stats.is_balanced(), "{stats:?}");
+        assert!(self.client.audit(&self.kind).await.unwrap().is_clean());
+    }
+}
+
+fn set(ids: &[String]) -> BTreeSet<String> {
+    ids.iter().cloned().collect()
+}
+
+/// Waits until all of these have run; they may run more than once.
+async fn all_run(runs: &mut Runs, ids: &[String]) {
+    let mut missing = set(ids);
+    while !missing.is_empty() {
+        missing.remove(runs.next().await.key().id());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_are_spread_over_the_servers_and_every_call_finds_them() {
+    let pair = Pair::start("several-calls").await;
+    let client = &pair.client;
+    let kind = &pair.kind;
+    let keys: Vec<String> = (0..40).map(|id| pair.key(format!("{id:02}"))).collect();
+    let jobs = keys.iter().map(|key| NewJob::new(key, &1).after(HOUR));
+    for answer in client.schedule_many(jobs).await {
+        assert_eq!(answer.unwrap().unwrap().placed, Placed::Created);
+    }
+    for shards in [2, 4, 3, 1] {
+        client.reshard(kind, shards).await.unwrap();
+        for (place, node) in pair.nodes.iter().enumerate() {
+            let mut redis = connect(&node.server.url()).await;
+            let names: Vec<String> = command(&mut redis, &["KEYS", "keyfall:{*}:calls"]).await;
+            for name in names {
+                let shard = name.split_once('/').unwrap().1;
+                let shard = shard.split(['.', '}']).next().unwrap();
+                let home = server_of(kind, shard.parse().unwrap(), 2);
+                assert_eq!(usize::from(home), place, "{name}");
+            }
+            let triggers: Vec<String> = command(&mut redis, &["KEYS", &pair.key("*")]).await;
+            for trigger in &triggers {
+                let id = trigger.rsplit_once(':').unwrap().1;
+                let home = server_of(kind, keyfall::shard_of(id, shards), 2);
+                assert_eq!(usize::from(home), place, "{trigger} of {shards}");
+            }
+            if shards > 1 {
+                assert!(!triggers.is_empty(), "{shards}");
+            }
+        }
+        let other = Client::connect(&pair.url()).await.unwrap();
+        for client in [client, &other] {
+            let page = client.list(kind, JobState::Pending).await.unwrap();
+            let listed: Vec<String> = page.jobs.iter().map(|job| job.key().to_string()).collect();
+            assert_eq!(set(&listed), set(&keys), "{shards}");
+            assert_eq!(client.count(kind).await.unwrap().pending, 40);
+            let kinds = client.kinds().await.unwrap();
+            assert_eq!(kinds.len(), 1);
+            assert!(client.audit(kind).await.unwrap().is_clean());
+        }
+        for key in &keys {
+            assert!(other.get(key).await.unwrap().is_some(), "{key}");
+            let moved = other.reschedule(key).after(HOUR).await.unwrap();
+            assert!(matches!(moved, Rescheduled::Moved(_)), "{moved:?}");
+        }
+    }
+    client.reshard(kind, 4).await.unwrap();
+    client.prefix(kind).pause().await.unwrap();
+    assert_eq!(client.paused().await.unwrap().kinds.len(), 1);
+    let (log, mut runs) = recorder();
+    let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
+    worker.ready().await;
+    client.prefix(kind).fire_now().await.unwrap();
+    assert_eq!(client.cancel(&keys[0]).await.unwrap(), Cancelled::Cancelled);
+    client.prefix(kind).resume().await.unwrap();
+    let run = runs.take(39).await;
+    assert_eq!(ids(&run).len(), 39);
+    assert_eq!(client.instances().await.unwrap().len(), 1);
+    worker.stop().await;
+    runs.assert_no_more();
+    pair.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_is_spread_over_the_servers_while_work_goes_on() {
+    let pair = Pair::start("several-reshard").await;
+    pair.client.reshard(&pair.kind, 1).await.unwrap();
+    let (log, mut runs) = recorder();
+    let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
+    worker.ready().await;
+    let all: Vec<String> = (0..200).map(|id| id.to_string()).collect();
+    let produce = async {
+        for id in &all {
+            let number: u64 = id.parse().unwrap();
+            let delay = ms(200 + number % 7 * 100);
+            let call = pair.client.schedule(pair.key(id), "").after(delay);
+            call.await.unwrap();
+        }
+    };
+    let reshard = async {
+        for shards in [4, 2, 3] {
+            pair.client.reshard(&pair.kind, shards).await.unwrap();
+        }
+    };
+    tokio::join!(produce, reshard);
+    all_run(&mut runs, &all).await;
+    eventually("all are settled", async || {
+        let stats = pair.client.stats(&pair.kind).await.unwrap();
+        (stats.pending + stats.leased == 0).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    runs.assert_no_more();
+    pair.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn the_order_and_the_number_of_the_servers_are_kept() {
+    let pair = Pair::start("several-order").await;
+    let [one, two] = [0, 1].map(|it| pair.nodes[it].server.url());
+    let third = Node::start(None).await;
+    let refused = async |url: String, part: &str| {
+        let error = Client::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{url}: {error}");
+        assert!(error.to_string().contains(part), "{url}: {error}");
+    };
+    refused(format!("{two} {one}"), "is named here as server 1 of 2").await;
+    refused(format!("{one} {one}"), "is named here as server 2 of 2").await;
+    let three = format!("{one} {two} {}", third.server.url());
+    for _ in 0..2 {
+        refused(three.clone(), "is named here as server").await;
+    }
+    Client::connect(&third.server.url()).await.unwrap();
+    refused(one.clone(), "is named alone here").await;
+    // One that has jobs already is not taken.
+    let used = Node::start(None).await;
+    let alone = Client::connect(&used.server.url()).await.unwrap();
+    alone.schedule("several-used:it:job:1", "").await.unwrap();
+    let new = Node::start(None).await;
+    let url = format!("{} {}", used.server.url(), new.server.url());
+    refused(url, "has jobs of 1 kind and is used alone so far").await;
+    // Clusters have servers of their own.
+    let error = Client::connect("redis://a redis+cluster://b:1").await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidSetting, "{error}");
+    // Another namespace is another matter.
+    let other = Client::builder(&format!("{two} {one}")).namespace("other");
+    other.connect().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_takes_its_jobs_with_it_and_nothing_else() {
+    let mut pair = Pair::start("several-killed").await;
+    let (log, mut runs) = recorder();
+    let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
+    worker.ready().await;
+    // Due while it is away.
+    let of_dead = pair.ids_on(1, "dead", 10);
+    pair.schedule(&of_dead, ms(1500)).await;
+    pair.nodes[1].server.kill_server().await.unwrap();
+    let before = pair.ids_on(0, "before", 10);
+    pair.schedule(&before, ms(300)).await;
+    all_run(&mut runs, &before).await;
+    assert!(worker.is_ready());
+
+    let impatient = pair.impatient().await;
+    let key = pair.key(&pair.ids_on(1, "refused", 1)[0]);
+    let address = pair.nodes[1].server.url().replace("redis+unix://", "");
+    for error in [
+        impatient.schedule(&key, "").await.unwrap_err(),
+        impatient.cancel(&key).await.unwrap_err(),
+        impatient.get(&key).await.unwrap_err(),
+    ] {
+        assert!(error.is_retryable(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&address), "{text}");
+    }
+
+    // Whoever starts now works with what there is.
+    let (log, mut late_runs) = recorder();
+    let late = Running::start(keyfall::Worker::new(
+        impatient.clone(),
+        Router::new().route("several-late:it:job:{id}", log.done()),
+    ));
+    late.ready().await;
+    let late_key = |id: usize| format!("several-late:it:job:{id}");
+    let home = server_of("several-late:it:job", 0, 2);
+    if home == 0 {
+        impatient.schedule(late_key(1), "").await.unwrap();
+        late_runs.next().await;
+    }
+
+    pair.nodes[1].server.restart().await.unwrap();
+    all_run(&mut runs, &of_dead).await;
+    eventually("jobs are taken again", async || {
+        pair.client.schedule(&key, "").await.ok()
+    })
+    .await;
+    eventually("it has run", async || {
+        let stats = pair.client.stats(&pair.kind).await.ok()?;
+        (stats.pending + stats.leased == 0 && stats.done == 21).then_some(())
+    })
+    .await;
+    late.stop().await;
+    worker.stop().await;
+    pair.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_takes_its_jobs_with_it_and_nothing_else() {
+    let pair = Pair::start("several-hung").await;
+    let (log, mut runs) = recorder();
+    // So few that none may be held for the other server.
+    let worker = keyfall::Worker::new(
+        pair.client.clone(),
+        Router::new().route(&pair.pattern(), log.done()),
+    );
+    let worker = Running::start(worker.concurrency(2));
+    worker.ready().await;
+    let of_hung = pair.ids_on(1, "hung", 20);
+    pair.schedule(&of_hung, ms(700)).await;
+    pair.nodes[1].signal(Signal::STOP);
+    let others = pair.ids_on(0, "other", 20);
+    pair.schedule(&others, ms(300)).await;
+    all_run(&mut runs, &others).await;
+    let later = pair.ids_on(0, "later", 20);
+    pair.schedule(&later, ms(300)).await;
+    all_run(&mut runs, &later).await;
+    pair.nodes[1].signal(Signal::CONT);
+    all_run(&mut runs, &of_hung).await;
+    eventually("all are settled", async || {
+        let stats = pair.client.stats(&pair.kind).await.ok()?;
+        (stats.pending + stats.leased == 0).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    pair.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_begins_while_a_server_is_away() {
+    let mut pair = Pair::start("several-begin").await;
+    let of_dead = pair.ids_on(0, "dead", 5);
+    pair.schedule(&of_dead, ms(100)).await;
+    pair.nodes[0].server.kill_server().await.unwrap();
+    // The first shard is away, or the second: both are found.
+    let client = Client::connect(&pair.url()).await.unwrap();
+    let (log, mut runs) = recorder();
+    let wildcard = pair.pattern().replace(":it:", ":*:");
+    let worker = Running::start(keyfall::Worker::new(
+        client.clone(),
+        Router::new().route(&wildcard, log.done()),
+    ));
+    worker.ready().await;
+    let others = pair.ids_on(1, "other", 5);
+    for id in &others {
+        client.schedule(pair.key(id), "").await.unwrap();
+    }
+    all_run(&mut runs, &others).await;
+    pair.nodes[0].server.restart().await.unwrap();
+    all_run(&mut runs, &of_dead).await;
+    eventually("all are settled", async || {
+        let stats = client.stats(&pair.kind).await.ok()?;
+        (stats.pending + stats.leased == 0).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    pair.assert_balanced().await;
+
+    for node in &mut pair.nodes {
+        node.server.kill_server().await.unwrap();
+    }
+    let error = Client::connect(&pair.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_them_may_be_under_a_sentinel_with_a_password() {
+    let them = Sentineled::start().await;
+    for node in &them.nodes {
+        let mut redis = connect(&node.server.url()).await;
+        let acl = ["ACL", "SETUSER", "jobs", "on", ">geheim", "~*", "&*", "+@all"];
+        let _: String = command(&mut redis, &acl).await;
+    }
+    let alone = Node::start(None).await;
+    let sentineled = them.url().replace("//", "//jobs:geheim@");
+    let url = format!("{} {sentineled}", alone.server.url());
+    let wrong = url.replace("geheim", "falsch");
+    let error = Client::connect(&wrong).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let client = Client::connect(&url).await.unwrap();
+    let kind = "several-sentinel:it:job";
+    let key = |id: u64| format!("{kind}:{id}");
+    client.schedule(key(0), "").after(HOUR).await.unwrap();
+    client.reshard(kind, 4).await.unwrap();
+    let (log, mut runs) = recorder();
+    let worker = Running::start(keyfall::Worker::new(
+        client.clone(),
+        Router::new().route(&format!("{kind}:{{id}}"), log.done()),
+    ));
+    worker.ready().await;
+    let schedule = async |from: u64| {
+        let mut ids = Vec::new();
+        for id in from..from + 20 {
+            eventually("scheduled", async || {
+                client.schedule(key(id), "").after(ms(500)).await.ok()
+            })
+            .await;
+            ids.push(id.to_string());
+        }
+        ids
+    };
+    let first = schedule(1).await;
+    all_run(&mut runs, &first).await;
+    let old = them.primary().await;
+    them.fail_over().await;
+    them.fails_over_from(old).await;
+    let second = schedule(100).await;
+    all_run(&mut runs, &second).await;
+    worker.stop().await;
+}
