@@ -5,6 +5,7 @@ use anyhow::bail;
 use super::connect::Server;
 use super::kinds::absent;
 use super::out::{self, Form};
+use super::unseen;
 use crate::daemon::shapes::{AuditIn, AuditedOut};
 
 #[derive(clap::Args, Debug)]
@@ -31,7 +32,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         repair: options.repair,
     };
     let audited = jobs.audit(&wanted).await?;
-    if let Some(prefix) = wanted.prefix.filter(|_| audited.kinds.is_empty()) {
+    let is_nothing = audited.kinds.is_empty() && audited.unseen.is_empty();
+    if let Some(prefix) = wanted.prefix.filter(|_| is_nothing) {
         return Err(absent(&prefix));
     }
     if options.form.json {
@@ -39,7 +41,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     } else {
         show(&audited.kinds)?;
     }
-    let unclean = audited.kinds.iter().filter(|kind| !kind.clean).count();
+    // What was not seen is no fault of the books.
+    let is_unclean = |kind: &&AuditedOut| !kind.clean && kind.unseen.is_empty();
+    let unclean = audited.kinds.iter().filter(is_unclean).count();
     if unclean > 0 {
         let remedy = if options.repair {
             "what is left is not repaired: see `docs/states.md`, Audit"
@@ -51,14 +55,19 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             audited.kinds.len()
         );
     }
-    Ok(())
+    unseen::told(&audited.unseen)
 }
 
 fn show(reports: &[AuditedOut]) -> anyhow::Result<()> {
     let rows = reports.iter().map(|report| {
         [
             report.kind.clone(),
-            if report.clean { "clean" } else { "not clean" }.to_owned(),
+            match (report.clean, &*report.unseen) {
+                (true, _) => "clean",
+                (false, []) => "not clean",
+                (false, _) => "not all seen",
+            }
+            .to_owned(),
             report.scanned.to_string(),
             report.difference.to_string(),
             report.letters_difference.to_string(),

@@ -7,6 +7,7 @@ use super::connect::Server;
 use super::durably::Durably;
 use super::out::Form;
 use super::stop::Stop;
+use super::unseen;
 use super::when::{When, shown};
 use super::which::Which;
 use crate::daemon::shapes::{BulkIn, BulkOut, BulkPostponeIn, ChangedOut, PostponeIn, Span};
@@ -173,5 +174,5 @@ pub(crate) fn tell_many(report: &BulkOut, form: Form) -> anyhow::Result<()> {
         parts.join(", ")
     };
     form.say(report, sentence)?;
-    Ok(())
+    unseen::told(&report.unseen)
 }

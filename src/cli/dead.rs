@@ -10,6 +10,7 @@ use super::jobs::Jobs;
 use super::list::tell_damaged;
 use super::out::{self, Form};
 use super::stop::Stop;
+use super::unseen;
 use super::when::{When, shown};
 use super::which::Which;
 use crate::daemon::shapes::{Job, ListIn, Payloads, RequeueIn, State};
@@ -130,7 +131,7 @@ async fn list(options: List) -> anyhow::Result<()> {
     if let Some(cursor) = page.next {
         eprintln!("there are more: `--after '{cursor}'`");
     }
-    Ok(())
+    unseen::told(&page.unseen)
 }
 
 fn show(letters: &[Job], form: Form) -> anyhow::Result<()> {

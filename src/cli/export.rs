@@ -13,6 +13,7 @@ use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
 use super::jobs::Jobs;
 use super::progress::Progress;
+use super::unseen;
 use crate::daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
 
 /// How many jobs one call brings at the most.
@@ -134,7 +135,10 @@ async fn next(
         cursor: cursor.map(|cursor| cursor.to_string()),
         payloads: Payloads::Exact,
     };
-    jobs.list(&wanted).await
+    let page = jobs.list(&wanted).await?;
+    // A page is whole, or none.
+    unseen::told(&page.unseen)?;
+    Ok(page)
 }
 
 /// A job that runs, as if that run had not begun; or what is to follow it, which takes the place

@@ -3,6 +3,7 @@
 use super::connect::Server;
 use super::out::{self, Form};
 use super::stop::Stop;
+use super::unseen;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -23,12 +24,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         // With the colon, because a prefix that means one kind ends with it.
         told.kinds
             .retain(|one| format!("{}:", one.counts.kind).starts_with(prefix));
-        if told.kinds.is_empty() {
+        if told.kinds.is_empty() && told.unseen.is_empty() {
             return Err(absent(prefix));
         }
     }
     if options.form.json {
-        return Ok(out::json(&told)?);
+        out::json(&told)?;
+        return unseen::told(&told.unseen);
     }
     let titles = [
         "kind", "paused", ">pending", ">overdue", ">running", ">dead", ">done",
@@ -45,7 +47,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         ]
     });
     out::table(titles, rows)?;
-    Ok(())
+    unseen::told(&told.unseen)
 }
 
 /// That there are no kinds is an error only of a text that somebody gave.

@@ -4,6 +4,7 @@ use keyfall::Cursor;
 
 use super::connect::Server;
 use super::out::{self, Form};
+use super::unseen;
 use super::when::shown;
 use crate::daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
 
@@ -53,6 +54,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mut cursor = options.after.map(|cursor| cursor.to_string());
     let mut left = options.limit;
     let mut rows = Vec::new();
+    let mut missed = Vec::new();
     while left > 0 {
         let wanted = ListIn {
             prefix: options.prefix.clone(),
@@ -71,6 +73,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
                 rows.push(row(job));
             }
         }
+        missed = page.unseen;
         cursor = page.next;
         if cursor.is_none() {
             break;
@@ -82,7 +85,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     if let Some(cursor) = cursor {
         eprintln!("there are more: `--after '{cursor}'`");
     }
-    Ok(())
+    unseen::told(&missed)
 }
 
 fn row(job: &Job) -> [String; 5] {
@@ -106,7 +109,8 @@ pub(crate) async fn count(options: Count) -> anyhow::Result<()> {
     let jobs = options.server.connect().await?;
     let counts = jobs.count(options.prefix.as_deref()).await?;
     if options.form.json {
-        return Ok(out::json(&counts)?);
+        out::json(&counts)?;
+        return unseen::told(&counts.unseen);
     }
     let titles = [">pending", ">overdue", ">running", ">lapsed", ">dead"];
     let row = [
@@ -117,5 +121,5 @@ pub(crate) async fn count(options: Count) -> anyhow::Result<()> {
         counts.dead,
     ];
     out::table(titles, [row.map(|count| count.to_string())])?;
-    Ok(())
+    unseen::told(&counts.unseen)
 }

@@ -42,6 +42,7 @@ mod stop;
 mod tail;
 mod token;
 mod top;
+mod unseen;
 mod when;
 mod which;
 mod why;

@@ -3,6 +3,7 @@
 use super::connect::Server;
 use super::jobs::Jobs;
 use super::out::{self, Form};
+use super::unseen;
 use super::when::shown;
 use super::which::among;
 use crate::daemon::shapes::SwitchedOut;
@@ -98,7 +99,8 @@ fn tell(done: &str, switched: &SwitchedOut, form: Form) -> anyhow::Result<()> {
 async fn list(jobs: &Jobs, form: Form) -> anyhow::Result<()> {
     let paused = jobs.paused().await?;
     if form.json {
-        return Ok(out::json(&paused)?);
+        out::json(&paused)?;
+        return unseen::told(&paused.unseen);
     }
     let kinds = paused.kinds.into_iter();
     let kinds = kinds.map(|one| [one.name, "kind".to_owned(), shown(one.since)]);
@@ -111,5 +113,5 @@ async fn list(jobs: &Jobs, form: Form) -> anyhow::Result<()> {
         [all, "kinds to come".to_owned(), shown(one.since)]
     });
     out::table(["paused", "what", "since"], kinds.chain(rules))?;
-    Ok(())
+    unseen::told(&paused.unseen)
 }

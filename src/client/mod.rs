@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use serde::Serialize;
 
 pub use builder::ClientBuilder;
@@ -43,6 +43,8 @@ pub use operating::pausing::{Pause, Paused, Resume};
 pub use operating::resharding::{Reshard, Resharded, Resharding};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
+use operating::sight::Sight;
+pub use operating::sight::{Kinds, Unseen};
 pub use operating::stats::Stats;
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};
@@ -257,8 +259,23 @@ impl Client {
         let kind = Kind::parse(kind)?;
         let shelf = self.shelf_now(&kind).await?;
         let until = self.deadline();
-        let tallies = shelf.all().map(|book| book.ledger.tally(until));
-        Ok(Stats::sum(try_join_all(tallies).await?))
+        let mut sight = Sight::new(self.store(), Vec::new());
+        let asked = shelf.all().map(|book| book.ledger.tally(until));
+        let mut tallies = Vec::new();
+        for (book, answer) in shelf.all().zip(join_all(asked).await) {
+            tallies.extend(sight.take(&book.ledger, answer)?);
+        }
+        let mut stats = Stats::sum(tallies);
+        stats.unseen = sight.unseen();
+        Ok(stats)
+    }
+
+    /// Returns as soon as Redis answers; of several servers, as soon as one does. What a probe asks.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn ping(&self) -> Result<()> {
+        self.store().time(self.deadline()).await.map(drop)
     }
 
     pub(crate) fn deadline(&self) -> Instant {

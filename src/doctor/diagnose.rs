@@ -2,12 +2,13 @@
 
 use std::future::IntoFuture;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::checks::{
     ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, CHECKS, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, EXPIRY_CROWD,
-    FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS, SETTINGS, UNROUTED_JOBS, WORKERS_ALIKE,
-    WORKERS_ALIVE, WORKERS_HEAR,
+    FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS, SERVERS_THERE, SETTINGS, UNROUTED_JOBS,
+    WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR,
 };
 use super::finding::{Finding, Severity};
 use super::ledgers::{self, unseen};
@@ -16,9 +17,9 @@ use super::{
     server,
 };
 use crate::client::{Client, Instance};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::Kind;
-use crate::store::{Glimpse, Store, Tick, Vitals, Wanted};
+use crate::store::{Glimpse, Store, Tick, Vitals, Wanted, is_of_absence};
 use crate::time::UnixUs;
 
 /// How long the server is given to answer one question.
@@ -139,7 +140,7 @@ impl Diagnosis {
 /// What the server tells of itself and its settings, for a worker that has just connected: two
 /// round trips. How far away it is, a worker that is just starting cannot tell, and jobs and rights
 /// it watches as it goes.
-pub(crate) async fn of_server(store: &Store) -> Result<Vec<Finding>> {
+pub(crate) async fn of_server(store: &Arc<Store>) -> Result<Vec<Finding>> {
     let mut seen = Server::look(store).await?;
     seen.ticks = ticks(store, 1).await?;
     let is_round_trip = |finding: &Finding| finding.check.id == super::checks::ROUND_TRIP.id;
@@ -151,24 +152,34 @@ pub(crate) async fn of_server(store: &Store) -> Result<Vec<Finding>> {
 /// What the server tells of itself.
 struct Server {
     vitals: Vitals,
-    /// What the other primaries of a cluster tell, by their addresses.
+    /// What the other primaries of a cluster tell, or the other servers, by their addresses.
     others: Vec<(String, Vitals)>,
+    /// Those of several servers that are away, and why.
+    away: Vec<(String, Error)>,
     ticks: Glimpse<Vec<Tick>>,
     live: Glimpse<Vec<Instance>>,
 }
 
 impl Server {
-    async fn look(store: &Store) -> Result<Self> {
-        let until = Instant::now() + PATIENCE;
-        let mut all = Vec::new();
-        for server in store.servers(until).await? {
-            let vitals = store.vitals(&server, &SETTINGS, until).await?;
-            all.push((store.address_of(&server), vitals));
+    async fn look(store: &Arc<Store>) -> Result<Self> {
+        let (mut all, mut away) = (Vec::new(), Vec::new());
+        for member in store.members() {
+            match vitals_of(&member).await {
+                Ok(more) => all.extend(more),
+                Err(error) if store.is_several() && is_of_absence(&error) => {
+                    away.push((member.address(), error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if all.is_empty() {
+            return Err(away.swap_remove(0).1);
         }
         let (_, vitals) = all.remove(0);
         Ok(Server {
             vitals,
             others: all,
+            away,
             ticks: Ok(Vec::new()),
             live: Ok(Vec::new()),
         })
@@ -212,8 +223,32 @@ impl Server {
             }
         }
         clock::look(&self.ticks, &mut found);
+        found.push(self.are_there());
         found
     }
+
+    fn are_there(&self) -> Finding {
+        if self.away.is_empty() {
+            return Finding::fine(&SERVERS_THERE, "all that are asked answer");
+        }
+        let told = self
+            .away
+            .iter()
+            .map(|(address, error)| format!("{address}: {error}"));
+        let told = told.collect::<Vec<_>>().join("; ");
+        Finding::error(&SERVERS_THERE, told, "start them, or mend the way to them")
+    }
+}
+
+/// What one server tells of itself, or each primary of a cluster.
+async fn vitals_of(store: &Store) -> Result<Vec<(String, Vitals)>> {
+    let until = Instant::now() + PATIENCE;
+    let mut all = Vec::new();
+    for server in store.servers(until).await? {
+        let vitals = store.vitals(&server, &SETTINGS, until).await?;
+        all.push((store.address_of(&server), vitals));
+    }
+    Ok(all)
 }
 
 fn judge(vitals: &Vitals, wanted: Wanted) -> Vec<Finding> {
@@ -303,12 +338,23 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
     let adopted = live
         .as_ref()
         .map_or(Vec::new(), |live| adoption::keys(live));
-    rights::look(store, &kinds, &adopted, client.deadline(), found).await?;
+    rights::look(store, &kinds, &adopted, client, found).await?;
     functions::look(client, found).await
 }
 
-/// The server's clock, asked so often.
-async fn ticks(store: &Store, times: usize) -> Result<Glimpse<Vec<Tick>>> {
+/// The server's clock, asked so often; of several servers, that of the first that is there.
+async fn ticks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<Tick>>> {
+    let mut away = None;
+    for member in store.members() {
+        match ticks_of(&member, times).await {
+            Err(error) if is_of_absence(&error) => away = Some(error),
+            ticks => return ticks,
+        }
+    }
+    Err(away.expect("there is a server"))
+}
+
+async fn ticks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<Tick>>> {
     let mut ticks = Vec::new();
     for _ in 0..times {
         match store.tick(Instant::now() + PATIENCE).await {

@@ -13,6 +13,13 @@ use crate::error::Result;
 /// and a server that knows none is not asked.
 pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()> {
     let check = &FUNCTIONS_FIT;
+    if client.store().is_several() {
+        found.push(Finding::fine(
+            check,
+            "there are none where several servers have the jobs",
+        ));
+        return Ok(());
+    }
     let prepared = client.store().prepared(Instant::now() + PATIENCE).await;
     let state = match prepared {
         Ok(None) => {

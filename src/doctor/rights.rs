@@ -1,13 +1,15 @@
 //! What this user may do, tried command by command.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::checks::{Check, RIGHTS_ADOPT, RIGHTS_LOOK, RIGHTS_RUN, RIGHTS_SCHEDULE};
 use super::finding::{Finding, Severity};
+use crate::client::Client;
 use crate::error::Result;
 use crate::key::Kind;
-use crate::store::{Refused, Store, Whom};
+use crate::store::{Refused, Store, Whom, is_of_absence};
 
 /// Of how many kinds the names are tried.
 const KINDS: usize = 16;
@@ -18,13 +20,32 @@ const OF_WORKERS: [&str; 2] = ["EXISTS", "ZREMRANGEBYRANK"];
 /// How many refusals a finding names.
 const NAMED: usize = 8;
 
-pub(super) async fn look(
-    store: &Store,
-    kinds: &[Kind],
-    adopted: &[String],
-    until: Instant,
-    found: &mut Vec<Finding>,
-) -> Result<()> {
+/// What a user may not do, on any of the servers.
+#[derive(Default)]
+struct All {
+    producers: Vec<Refused>,
+    workers: Vec<Refused>,
+    operators: Vec<Refused>,
+    adopters: Vec<Refused>,
+}
+
+impl All {
+    /// What is refused by another server, too, is told once.
+    fn add(&mut self, more: All) {
+        for (all, more) in [
+            (&mut self.producers, more.producers),
+            (&mut self.workers, more.workers),
+            (&mut self.operators, more.operators),
+            (&mut self.adopters, more.adopters),
+        ] {
+            let new = more.into_iter().filter(|it| !all.contains(it));
+            let new: Vec<Refused> = new.collect();
+            all.extend(new);
+        }
+    }
+}
+
+async fn tried(store: &Store, kinds: &[Kind], adopted: &[String], until: Instant) -> Result<All> {
     let known = kinds.first();
     let mut producers = store.refused_to(Whom::Producers, known, until).await?;
     let mut workers = store.refused_to(Whom::Workers, known, until).await?;
@@ -37,6 +58,36 @@ pub(super) async fn look(
         workers.extend(theirs);
         producers.extend(all);
     }
+    Ok(All {
+        producers,
+        workers,
+        operators,
+        adopters: store.refused_to_adopt(adopted, until).await?,
+    })
+}
+
+pub(super) async fn look(
+    store: &Arc<Store>,
+    kinds: &[Kind],
+    adopted: &[String],
+    client: &Client,
+    found: &mut Vec<Finding>,
+) -> Result<()> {
+    let mut all = All::default();
+    for member in store.members() {
+        match tried(&member, kinds, adopted, client.deadline()).await {
+            Ok(more) => all.add(more),
+            // That is told by another check.
+            Err(error) if store.is_several() && is_of_absence(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let All {
+        producers,
+        workers,
+        operators,
+        adopters: refused,
+    } = all;
     let tried = match kinds.len() {
         0 => "everything but the names of jobs, since there is no kind yet".to_owned(),
         all => format!("everything, on {} of {all} kinds", all.min(KINDS)),
@@ -57,7 +108,6 @@ pub(super) async fn look(
     } else {
         of(&RIGHTS_RUN, Severity::Error, &workers, &tried)
     });
-    let refused = store.refused_to_adopt(adopted, until).await?;
     found.push(match adopted.len() {
         // Whoever adopts nothing needs none of them.
         0 if !refused.is_empty() => of(&RIGHTS_ADOPT, Severity::Info, &refused, &tried),

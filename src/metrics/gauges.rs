@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use ::metrics::{counter, gauge};
 use futures_util::stream::{self, StreamExt};
 
-use crate::client::{Client, Stats};
-use crate::error::Result;
+use crate::client::{Client, Kinds, Stats, Unseen};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 
 /// How many kinds are counted at the same time.
@@ -19,8 +19,8 @@ const AT_ONCE: usize = 32;
 /// a worker, which `acl.conf` lists.
 ///
 /// # Errors
-/// If Redis does not answer in time, or refuses a ledger: the gauges that were not set stay what
-/// they were, and all others are set.
+/// If Redis does not answer in time, or refuses a ledger, or one of several servers is away: the gauges
+/// that were not set stay what they were, and all others are set.
 pub async fn sample(client: &Client) -> Result<()> {
     let sampled = sample_all(client).await;
     counter!("keyfall_samples_failed_total").increment(sampled.is_err().into());
@@ -28,9 +28,11 @@ pub async fn sample(client: &Client) -> Result<()> {
 }
 
 async fn sample_all(client: &Client) -> Result<()> {
-    let kinds = client.kinds().await?;
+    let Kinds { kinds, unseen } = client.kinds().await?;
     let counted = stream::iter(kinds.clone()).map(async |kind| {
         let stats = client.stats(kind.as_str()).await?;
+        // A part of them would look as if jobs had gone.
+        is_whole(&stats.unseen)?;
         set(&kind, &stats);
         Ok(())
     });
@@ -38,7 +40,17 @@ async fn sample_all(client: &Client) -> Result<()> {
     let counted: Vec<Result<()>> = counted.buffer_unordered(AT_ONCE).collect().await;
     #[cfg(feature = "worker")]
     sample_instances(client, &kinds).await?;
-    counted.into_iter().collect()
+    counted.into_iter().collect::<Result<()>>()?;
+    is_whole(&unseen)
+}
+
+/// Fails if one of several servers was away.
+fn is_whole(unseen: &[Unseen]) -> Result<()> {
+    let Some(Unseen { server, error, .. }) = unseen.first() else {
+        return Ok(());
+    };
+    let what = format!("{server} was away: {error}");
+    Err(Error::new(ErrorKind::Unavailable, what))
 }
 
 fn set(kind: &Kind, stats: &Stats) {

@@ -210,9 +210,7 @@ impl Store {
         let mut reads = redis::pipe();
         for (_, stream, entry) in &behind {
             let read = reads.cmd("XREAD").arg("COUNT").arg(limit);
-            read.arg("STREAMS")
-                .arg(self.history_of(stream))
-                .arg(*entry);
+            read.arg("STREAMS").arg(self.history_of(stream)).arg(*entry);
         }
         type Found = Option<Vec<(String, Entries)>>;
         let answers: Vec<Found> = from_value(self.pipeline(&reads, until).await?)?;

@@ -99,7 +99,9 @@ impl Store {
         silence: Duration,
         until: Instant,
     ) -> Result<Vec<(Alive, String)>> {
-        let live = self.on_each(until, |it, until| Box::pin(it.instances_here(silence, until)));
+        let live = self.on_each(until, |it, until| {
+            Box::pin(it.instances_here(silence, until))
+        });
         let mut live: Vec<_> = live.await.of_those_there()?.into_iter().flatten().collect();
         if self.is_several() {
             live.sort_by(|(one, _), (other, _)| (&one.id, one.age).cmp(&(&other.id, other.age)));

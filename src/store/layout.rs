@@ -213,8 +213,15 @@ impl Store {
         let kinds = self.names.kinds();
         let expected = Some(expected);
         let home = self.home_of(kind, 0);
-        home.set_layout(&kinds, kind.as_str(), layout, expected, &Kept::default(), until)
-            .await
+        home.set_layout(
+            &kinds,
+            kind.as_str(),
+            layout,
+            expected,
+            &Kept::default(),
+            until,
+        )
+        .await
     }
 
     /// Calls `lua/layout.lua`.

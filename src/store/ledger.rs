@@ -68,13 +68,11 @@ impl Ledger {
     }
 
     /// Which of several servers has it; 0 if there is one.
-    #[cfg(feature = "worker")]
     pub(crate) fn server(&self) -> usize {
         self.store.place()
     }
 
     /// Whether other ledgers may be on servers that are there while this one's is not.
-    #[cfg(feature = "worker")]
     pub(crate) fn is_one_of_many(&self) -> bool {
         self.store.is_member()
     }

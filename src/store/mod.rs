@@ -132,7 +132,7 @@ pub(crate) use reply::{Answer as Word, Answered};
 pub(crate) use rights::{Refused, Whom};
 #[cfg(feature = "worker")]
 pub(crate) use server::{Announced, Evicted, Info, SCHEMA, Wanted};
-pub(crate) use several::Away;
+pub(crate) use several::{Away, is_of_absence};
 #[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
@@ -431,10 +431,10 @@ impl Store {
         self.command(&cmd, until).await.map(drop)
     }
 
-    /// The server's time; of several that of the first one that is there.
+    /// The server's time; of several that of the first one that answers.
     pub(crate) async fn time(&self, until: Instant) -> Result<UnixUs> {
-        let times = self.on_each(until, |it, until| Box::pin(it.time_here(until)));
-        Ok(times.await.of_those_there()?.swap_remove(0))
+        let time = self.on_any(until, |it, until| Box::pin(it.time_here(until)));
+        time.await
     }
 
     async fn time_here(&self, until: Instant) -> Result<UnixUs> {

@@ -161,7 +161,23 @@ impl Ledger {
             }
         }
         self.drop_batch(batch.number, until).await?;
+        self.leave_no_triggers(&batch, layout);
         Ok(Arrival::Arrived)
+    }
+
+    /// Takes away the triggers of jobs that are on another server now, where they have others. Nobody
+    /// waits for that: one that stays announces a job that is not here.
+    fn leave_no_triggers(&self, batch: &Batch, layout: Layout) {
+        let is_elsewhere = |item: &&Item| {
+            let place = layout.place_of(&item.id);
+            item.what == "job" && self.whole.place_of(self.kind(), place.shard) != self.server()
+        };
+        let left = batch.items.iter().filter(is_elsewhere);
+        let left = left.map(|item| (format!("{}:{}", self.kind(), item.id), None));
+        let left: Vec<_> = left.collect();
+        if !left.is_empty() {
+            tokio::spawn(self.store.clone().arm(left));
+        }
     }
 
     /// Forgets a batch that has arrived; `lua/drop.lua`.

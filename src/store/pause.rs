@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::ledger::number;
 use super::reply::unexpected;
 use super::script::{PAUSE, RESUME, Script};
-use super::{Lane, Ledger, Store, Word, from_value};
+use super::{Away, Lane, Ledger, Store, Word, from_value};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -16,11 +16,16 @@ use crate::time::UnixMs;
 
 impl Store {
     /// Keeps in mind that what begins so is paused. The time of an older rule stays.
-    pub(crate) async fn add_pause_rule(&self, prefix: &Prefix, until: Instant) -> Result<()> {
-        let added = self.on_all(until, |it, until| {
+    /// Returns which of several servers are away.
+    pub(crate) async fn add_pause_rule(
+        &self,
+        prefix: &Prefix,
+        until: Instant,
+    ) -> Result<Vec<Away>> {
+        let added = self.on_each(until, |it, until| {
             Box::pin(it.add_pause_rule_here(prefix, until))
         });
-        added.await.map(drop)
+        Ok(added.await.there()?.1)
     }
 
     async fn add_pause_rule_here(&self, prefix: &Prefix, until: Instant) -> Result<()> {
@@ -33,12 +38,16 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets the rules that begin so.
-    pub(crate) async fn remove_pause_rules(&self, prefix: &Prefix, until: Instant) -> Result<()> {
-        let removed = self.on_all(until, |it, until| {
+    /// Forgets the rules that begin so. Returns which of several servers are away.
+    pub(crate) async fn remove_pause_rules(
+        &self,
+        prefix: &Prefix,
+        until: Instant,
+    ) -> Result<Vec<Away>> {
+        let removed = self.on_each(until, |it, until| {
             Box::pin(it.remove_pause_rules_here(prefix, until))
         });
-        removed.await.map(drop)
+        Ok(removed.await.there()?.1)
     }
 
     async fn remove_pause_rules_here(&self, prefix: &Prefix, until: Instant) -> Result<()> {

@@ -267,7 +267,9 @@ impl Store {
     /// can start, and empty it, while Redis is full.
     async fn schema(&self, until: Instant) -> Result<String> {
         let mut get = redis::cmd("HMGET");
-        get.arg(self.names.meta()).arg("schema").arg(membership::FIELD);
+        get.arg(self.names.meta())
+            .arg("schema")
+            .arg(membership::FIELD);
         let (known, server): (Option<String>, Option<String>) =
             from_value(self.command(&get, until).await?)?;
         if let Some(there) = server.filter(|_| !self.is_member()) {
@@ -330,10 +332,21 @@ impl Store {
     /// Makes Redis announce this: merges the flags that are missing into those that are set, on
     /// each node of a cluster. Somebody else who has read them before and sets them after it undoes
     /// that, so it is to be looked at again a little later.
-    ///
-    /// Of several servers each is asked for itself.
     #[cfg(feature = "worker")]
     pub(crate) async fn announce(&self, wanted: Wanted, until: Instant) -> Announced {
+        let asked = self
+            .parts()
+            .into_iter()
+            .map(|it| it.announce_here(wanted, until));
+        let worst = join_all(asked)
+            .await
+            .into_iter()
+            .max_by_key(Announced::badness);
+        worst.unwrap_or(Announced::Already)
+    }
+
+    #[cfg(feature = "worker")]
+    async fn announce_here(&self, wanted: Wanted, until: Instant) -> Announced {
         let servers = match self.all_servers(until).await {
             Ok(servers) => servers,
             Err(error) => return Announced::Unanswered(error),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{BoxFuture, join_all, select_ok};
 
 use super::Store;
 use crate::error::{Error, ErrorKind, Result};
@@ -73,6 +73,14 @@ impl Store {
         }
     }
 
+    /// The servers, each as a store; this one, if it is one.
+    pub(super) fn parts(&self) -> Vec<&Store> {
+        match self.is_several() {
+            true => self.members.iter().map(|member| &**member).collect(),
+            false => vec![self],
+        }
+    }
+
     /// Whether it is one of several.
     pub(super) fn is_member(&self) -> bool {
         self.place.number.is_some()
@@ -81,6 +89,14 @@ impl Store {
     /// Which of several servers it is; 0 if there is one.
     pub(crate) fn place(&self) -> usize {
         self.place.number.unwrap_or(0)
+    }
+
+    /// Where one of several servers is; without credentials.
+    pub(crate) fn address_of_member(&self, place: usize) -> String {
+        match self.members.get(place) {
+            Some(member) => member.address(),
+            None => self.address(),
+        }
     }
 
     /// Which of the servers has the ledger of this shard.
@@ -136,14 +152,21 @@ impl Store {
         self.ask(|it| ask(it, until)).await.0.into_iter().collect()
     }
 
+    /// Returns the first answer that one of the servers gives.
+    pub(super) async fn on_any<'a, T>(
+        &'a self,
+        until: Instant,
+        ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
+    ) -> Result<T> {
+        let asked = self.parts().into_iter().map(|it| ask(it, until));
+        Ok(select_ok(asked).await?.0)
+    }
+
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a Store) -> BoxFuture<'a, Result<T>>,
     ) -> Answers<T> {
-        Answers(match self.is_several() {
-            false => vec![ask(self).await],
-            true => join_all(self.members.iter().map(|member| ask(member))).await,
-        })
+        Answers(join_all(self.parts().into_iter().map(ask)).await)
     }
 
     /// Until when one of several servers is waited for by those who can do without.

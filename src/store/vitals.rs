@@ -114,6 +114,11 @@ impl Store {
 
     /// Changes a setting, of each node of a cluster, until the server restarts.
     pub(crate) async fn set(&self, name: &str, value: &str, until: Instant) -> Result<()> {
+        let set = self.on_each(until, |it, until| Box::pin(it.set_here(name, value, until)));
+        set.await.of_those_there().map(drop)
+    }
+
+    async fn set_here(&self, name: &str, value: &str, until: Instant) -> Result<()> {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg(name).arg(value);
         for server in self.all_servers(until).await? {

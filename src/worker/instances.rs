@@ -269,7 +269,9 @@ impl Instances {
         let newest = views.iter().map(|view| view.at).max();
         let is_new = |view: &&Arc<View>| newest.is_some_and(|newest| newest - view.at < LATELY);
         let peers = views.iter().filter(is_new).flat_map(|view| &view.peers);
-        peers.max_by_key(hash).is_some_and(|peer| peer.id == self.id)
+        peers
+            .max_by_key(hash)
+            .is_some_and(|peer| peer.id == self.id)
     }
 
     fn view(&self, server: usize) -> Arc<View> {

@@ -101,8 +101,7 @@ impl Listener {
 
     async fn refresh_from(&self, server: &Store) {
         let refreshed = self.roster.refresh(server, Instant::now() + PATIENCE).await;
-        server
-            .note("the list of kinds", "read", refreshed.as_ref().err());
+        server.note("the list of kinds", "read", refreshed.as_ref().err());
         // If it could not be read, it is read again before long.
         for served in refreshed.unwrap_or_default() {
             tracing::info!(kind = %served.ledger.kind(), "serving a kind");

@@ -1,7 +1,7 @@
 //! What a readiness probe asks.
 
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Whether a [`Worker`](crate::Worker) is at work: it is connected to Redis, and hears what that
 /// announces; of several servers, one suffices. What a readiness probe asks. Clones say the same.

@@ -47,6 +47,9 @@ impl Ground {
             let url = server.url();
             return Ground::at(url, Some(server), "keyfall".into(), "app1".into()).await;
         };
+        if url.split_ascii_whitespace().nth(1).is_some() {
+            anyhow::bail!("several servers cannot be measured yet: name a single Redis");
+        }
         if url.contains("+cluster://") {
             anyhow::bail!("a cluster cannot be measured yet: name a single Redis");
         }

@@ -134,6 +134,8 @@ pub(super) struct Seen {
     pub(super) failures: Vec<Failure>,
     /// What could not be read, and why.
     pub(super) trouble: Option<String>,
+    /// What could not be seen of what else was.
+    pub(super) unseen: Option<String>,
     pub(super) now: Option<SystemTime>,
 }
 
@@ -248,6 +250,7 @@ impl Board {
         if self.trouble.is_some() {
             return;
         }
+        self.trouble = seen.unseen;
         self.kinds = seen.kinds;
         self.instances = seen.instances;
         for kind in &seen.gone {

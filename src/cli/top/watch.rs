@@ -53,7 +53,9 @@ impl Watch {
     }
 
     async fn round(&mut self, shown: Vec<Kind>) -> keyfall::Result<Seen> {
-        let mut kinds = self.client.kinds().await?;
+        let known = self.client.kinds().await?;
+        let mut unseen = known.unseen.first().cloned();
+        let mut kinds = known.kinds;
         let is_wanted = |kind: &Kind| format!("{kind}:").starts_with(&self.prefix);
         kinds.retain(is_wanted);
         let instances = self.client.instances().await?;
@@ -75,6 +77,7 @@ impl Watch {
         let mut looks = stream::iter(looks).buffer_unordered(AT_ONCE);
         while let Some(one) = looks.next().await {
             let (one, due) = one?;
+            unseen = unseen.or_else(|| one.stats.unseen.first().cloned());
             next_due.push((one.kind.clone(), due));
             looked.push(one);
         }
@@ -95,6 +98,7 @@ impl Watch {
             starts: told.starts,
             failures: told.failures,
             trouble: None,
+            unseen: unseen.map(|it| format!("{} is not seen: {}", it.server, it.error)),
             now: Some(SystemTime::now()),
         };
         self.kinds = kinds;

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::future::IntoFuture;
 use std::sync::Arc;
 
-use crate::client::{Client, Pending, Stats};
+use super::sight::Sight;
+use crate::client::{Client, Pending, Stats, Unseen};
 use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::headers::Headers;
@@ -50,6 +51,8 @@ pub struct AuditReport {
     pub is_complete: bool,
     /// How many names were looked at. A job is stored in several parts, and is met in each.
     pub scanned: u64,
+    /// What was not looked at, because one of several servers was away.
+    pub unseen: Vec<Unseen>,
 }
 
 /// A name with which something is wrong.
@@ -114,13 +117,27 @@ impl AuditReport {
         self
     }
 
-    /// Whether everything is as it should be: known, balanced, consistent, and without a flaw.
+    /// Of a kind of which nothing was seen.
+    fn of_nothing() -> Self {
+        AuditReport {
+            stats: Stats::default(),
+            is_consistent: true,
+            is_known: true,
+            flawed: Vec::new(),
+            is_complete: true,
+            scanned: 0,
+            unseen: Vec::new(),
+        }
+    }
+
+    /// Whether everything is as it should be: known, balanced, consistent, without a flaw, and seen.
     pub fn is_clean(&self) -> bool {
         self.is_known
             && self.stats.is_balanced()
             && self.is_consistent
             && self.is_complete
             && self.flawed.is_empty()
+            && self.unseen.is_empty()
     }
 }
 
@@ -154,6 +171,7 @@ impl Auditor<'_> {
             flawed: self.flawed,
             is_complete,
             scanned: self.scanned,
+            unseen: Vec::new(),
         })
     }
 
@@ -267,6 +285,7 @@ impl<'a> IntoFuture for Audit<'a> {
         Box::pin(async move {
             let kind = self.kind?;
             let shelf = self.client.shelf_now(&kind).await?;
+            let mut sight = Sight::new(self.client.store(), Vec::new());
             let mut reports = Vec::new();
             for book in shelf.all() {
                 let auditor = Auditor {
@@ -277,10 +296,12 @@ impl<'a> IntoFuture for Audit<'a> {
                     flawed: Vec::new(),
                     scanned: 0,
                 };
-                reports.push(auditor.run().await?);
+                reports.extend(sight.see(&book.ledger, auditor.run()).await?);
             }
             let all = reports.into_iter().reduce(AuditReport::and);
-            Ok(all.expect("a kind has a shard"))
+            let mut report = all.unwrap_or_else(AuditReport::of_nothing);
+            report.unseen = sight.unseen();
+            Ok(report)
         })
     }
 }

@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 
 use super::listing::letter_name;
+use super::sight::Sight;
 use super::walk::Walk;
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, Of, Pending, Selection, Shelf, out_of_place};
+use crate::client::{Client, Of, Pending, Selection, Shelf, Unseen, out_of_place};
 use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
 use crate::prefix::Prefix;
@@ -38,7 +39,7 @@ pub struct Bulk<'a> {
 pub struct Postpone<'a>(Bulk<'a>);
 
 /// What became of a call on many jobs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BulkReport {
     /// The jobs, or dead letters, that the call was about. `done`, `running` and `skipped` add
@@ -51,6 +52,10 @@ pub struct BulkReport {
     /// Those left as they are: they had changed their state, or are damaged; or, of a requeue,
     /// a job of their name is there.
     pub skipped: u64,
+    /// What the call did not come to, because one of several servers was away. Of one that went away
+    /// meanwhile, jobs may be among the matched, and not among the others: whether they were changed
+    /// is not known.
+    pub unseen: Vec<Unseen>,
 }
 
 #[derive(Clone, Copy)]
@@ -114,7 +119,8 @@ impl<'a> Bulk<'a> {
         let (prefix, deed) = (prefix?, self.deed?);
         let mut errand = Errand::new(client, deed, self.dry_run).await?;
         let result = errand.run(&prefix).await;
-        result.map_err(|error| errand.report.in_the_middle(&error))?;
+        let sight = result.map_err(|error| errand.report.in_the_middle(&error))?;
+        errand.report.unseen = sight.unseen();
         Ok(errand.report)
     }
 }
@@ -187,7 +193,7 @@ impl<'a> Errand<'a> {
         })
     }
 
-    async fn run(&mut self, prefix: &Prefix) -> Result<()> {
+    async fn run(&mut self, prefix: &Prefix) -> Result<Sight> {
         let states: &[&str] = match self.deed {
             // A run that is marked is not retried, so what runs at the beginning cannot slip
             // back behind the walk. What falls due meanwhile is met as running.
@@ -195,15 +201,17 @@ impl<'a> Errand<'a> {
             Deed::Requeue | Deed::Discard => &["dead"],
             _ => &["pending"],
         };
-        for kind in self.client.kinds_of(prefix).await? {
+        let (kinds, mut sight) = self.client.kinds_in_sight(prefix).await?;
+        for kind in kinds {
             self.lane = Lane::new();
             self.told.clear();
             let shelf = self.client.shelf(kind.as_str())?;
             for state in states {
-                self.walk_through(&shelf, state, prefix.of_id()).await?;
+                self.walk_through(&shelf, state, prefix.of_id(), &mut sight)
+                    .await?;
             }
         }
-        Ok(())
+        Ok(sight)
     }
 
     /// Walks through the ledgers of a kind. While jobs are moved, through those that they leave
@@ -213,18 +221,23 @@ impl<'a> Errand<'a> {
         shelf: &Shelf,
         state: &'static str,
         of_id: &str,
+        sight: &mut Sight,
     ) -> Result<()> {
         for book in shelf.before() {
-            self.walk(&book.ledger, state, of_id, shelf.is_moving())
-                .await?;
+            // Where its jobs belong may be on any server, and each of them is needed.
+            self.walk(&book.ledger, state, of_id, true).await?;
         }
         for book in shelf.before() {
             let until = self.client.deadline();
             book.ledger.push_on(shelf.layout, until).await?;
         }
         for book in shelf.books() {
-            self.walk(&book.ledger, state, of_id, shelf.is_moving())
-                .await?;
+            let is_moving = shelf.is_moving();
+            let walk = Box::pin(self.walk(&book.ledger, state, of_id, is_moving));
+            match is_moving {
+                true => walk.await?,
+                false => sight.see(&book.ledger, walk).await?.unwrap_or(()),
+            }
         }
         Ok(())
     }

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use super::walk::Walk;
-use crate::client::{Client, Selection};
+use crate::client::{Client, Selection, Unseen};
 use crate::error::Result;
-use crate::key::Kind;
 use crate::store::{Ledger, Sought};
 
 /// How many jobs are in each state; from [`Client::count`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
     /// Waiting to fall due, those that wait to be retried included.
@@ -23,6 +22,8 @@ pub struct Counts {
     pub lapsed: u64,
     /// Dead letters.
     pub dead: u64,
+    /// What was not counted, because one of several servers was away.
+    pub unseen: Vec<Unseen>,
 }
 
 impl Client {
@@ -48,42 +49,47 @@ impl Selection<'_> {
     pub async fn count(self) -> Result<Counts> {
         let (client, prefix) = (self.client, self.prefix?);
         let mut counts = Counts::default();
-        for kind in client.kinds_of(&prefix).await? {
-            counts.add(client, &kind, prefix.of_id()).await?;
+        let (kinds, mut sight) = client.kinds_in_sight(&prefix).await?;
+        for kind in kinds {
+            for book in client.shelf(kind.as_str())?.all() {
+                let ledger = &book.ledger;
+                let of_ledger = Counts::of_ledger(client, ledger, prefix.of_id());
+                if let Some(more) = sight.see(ledger, of_ledger).await? {
+                    counts.add(&more);
+                }
+            }
         }
+        counts.unseen = sight.unseen();
         Ok(counts)
     }
 }
 
 impl Counts {
-    async fn add(&mut self, client: &Client, kind: &Kind, of_id: &str) -> Result<()> {
-        for book in client.shelf(kind.as_str())?.all() {
-            self.add_ledger(client, &book.ledger, of_id).await?;
-        }
-        Ok(())
+    fn add(&mut self, more: &Counts) {
+        self.pending += more.pending;
+        self.overdue += more.overdue;
+        self.running += more.running;
+        self.lapsed += more.lapsed;
+        self.dead += more.dead;
     }
 
-    async fn add_ledger(
-        &mut self,
-        client: &Client,
-        ledger: &Arc<Ledger>,
-        of_id: &str,
-    ) -> Result<()> {
+    async fn of_ledger(client: &Client, ledger: &Arc<Ledger>, of_id: &str) -> Result<Self> {
+        let mut counts = Counts::default();
         if of_id.is_empty() {
             let tally = ledger.tally(client.deadline()).await?;
-            self.pending += tally.pending;
-            self.overdue += tally.overdue;
-            self.dead += tally.dead;
+            counts.pending = tally.pending;
+            counts.overdue = tally.overdue;
+            counts.dead = tally.dead;
         } else {
             let (pending, overdue) = count(client, ledger, "pending", of_id).await?;
-            self.pending += pending;
-            self.overdue += overdue;
-            self.dead += count(client, ledger, "dead", of_id).await?.0;
+            counts.pending = pending;
+            counts.overdue = overdue;
+            counts.dead = count(client, ledger, "dead", of_id).await?.0;
         }
         let (leased, lapsed) = count(client, ledger, "leased", of_id).await?;
-        self.running += leased - lapsed;
-        self.lapsed += lapsed;
-        Ok(())
+        counts.running = leased - lapsed;
+        counts.lapsed = lapsed;
+        Ok(counts)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use super::sight::Sight;
 use crate::client::Client;
 use crate::error::Result;
 use crate::instance::{CANCELS, Description, Takes};
@@ -72,7 +73,8 @@ impl Client {
     }
 
     /// The kinds that have jobs for which no live instance has a route. They stay pending
-    /// until one has. A [fallback](crate::Router::fallback) does not count as a route.
+    /// until one has. A [fallback](crate::Router::fallback) does not count as a route. Of several
+    /// servers, those are asked that are there.
     ///
     /// # Errors
     /// If Redis does not answer in time.
@@ -91,6 +93,7 @@ impl Client {
         let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
         let mut unrouted = Vec::new();
+        let mut sight = Sight::new(self.store(), Vec::new());
         for kind in kinds {
             let coverage = |one: &Takes| one.coverage(kind.as_str());
             let is_whole = |one: &Takes| matches!(coverage(one), Coverage::Whole(_));
@@ -100,14 +103,18 @@ impl Client {
             let has_none = takes.iter().all(|one| coverage(one) == Coverage::None);
             let mut jobs = 0;
             for book in self.shelf(kind.as_str())?.all() {
-                jobs += if has_none {
-                    book.ledger.tally(until).await?.pending
-                } else {
-                    let sweep = book.ledger.sweep(OVERDUE, (0, 0), BATCH, until).await?;
+                let ledger = &book.ledger;
+                let count = async {
+                    if has_none {
+                        return Ok(ledger.tally(until).await?.pending);
+                    }
+                    let sweep = ledger.sweep(OVERDUE, (0, 0), BATCH, until).await?;
                     let keys = sweep.overdue.iter().filter_map(|id| kind.key(id).ok());
                     let unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
-                    keys.filter(unrouted).count() as u64
+                    Ok(keys.filter(unrouted).count() as u64)
                 };
+                // Nobody can run the jobs of a server that is away, whatever the routes are.
+                jobs += sight.see(ledger, count).await?.unwrap_or(0);
             }
             if jobs > 0 {
                 unrouted.push(Unrouted { kind, jobs });

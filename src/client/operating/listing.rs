@@ -5,10 +5,11 @@ use std::future::IntoFuture;
 use std::str::FromStr;
 use std::time::Instant;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, JobState, JobView, Pending, Selection, Shelf};
+use super::sight::Sight;
+use crate::client::{Client, JobState, JobView, Pending, Selection, Shelf, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -44,6 +45,8 @@ pub struct Page {
     pub jobs: Vec<JobView>,
     /// Those of the page that cannot be shown.
     pub damaged: Vec<DamagedJob>,
+    /// What was not looked at, because one of several servers was away; its jobs are on no page.
+    pub unseen: Vec<Unseen>,
     /// Where the next page begins; `None` if this is the last. A page can be short, and even
     /// empty, and have a next one.
     pub next: Option<Cursor>,
@@ -134,7 +137,7 @@ impl List<'_> {
             ));
         }
         let (first, mut position) = begin(self.after, self.state, &prefix)?;
-        let mut kinds = client.kinds_of(&prefix).await?;
+        let (mut kinds, mut sight) = client.kinds_in_sight(&prefix).await?;
         if let Some(first) = first {
             kinds.retain(|kind| *kind >= first);
             position = position.filter(|_| kinds.first() == Some(&first));
@@ -152,6 +155,7 @@ impl List<'_> {
                         kind,
                         position,
                     });
+                    page.unseen = sight.unseen();
                     return Ok(page);
                 }
                 let sought = Sought {
@@ -160,7 +164,7 @@ impl List<'_> {
                     after: position.take(),
                     ..Sought::all_of(word(self.state), prefix.of_id())
                 };
-                let seen = list_all(&shelf, sought, until).await?;
+                let seen = list_all(&shelf, sought, &mut sight, until).await?;
                 calls += 1;
                 position = seen.next;
                 bytes += seen
@@ -174,6 +178,7 @@ impl List<'_> {
                 }
             }
         }
+        page.unseen = sight.unseen();
         Ok(page)
     }
 }
@@ -188,19 +193,28 @@ struct Merged {
 
 /// Reads the ledgers of a kind as if they were one. Positions are by score and name, so that one
 /// holds for each of them.
-async fn list_all(shelf: &Shelf, sought: Sought, until: Instant) -> Result<Merged> {
+async fn list_all(
+    shelf: &Shelf,
+    sought: Sought,
+    sight: &mut Sight,
+    until: Instant,
+) -> Result<Merged> {
     let limit = sought.limit;
-    let ledgers: Vec<&Ledger> = shelf.all().map(|book| &*book.ledger).collect();
+    let ledgers = shelf.all().map(|book| &*book.ledger);
+    let ledgers: Vec<&Ledger> = ledgers.filter(|ledger| !sight.misses(ledger)).collect();
     let one = Sought {
         // What comes last of it is read again, unless it is the share of this ledger.
         limit: match ledgers.len() {
             1 => sought.limit,
-            many => (2 * sought.limit / many).clamp(8.min(sought.limit), sought.limit),
+            many => (2 * sought.limit / many.max(1)).clamp(8.min(sought.limit), sought.limit),
         },
         ..sought
     };
-    let slices = ledgers.iter().map(|ledger| ledger.list(&one, until));
-    let slices: Vec<Slice> = try_join_all(slices).await?;
+    let answers = join_all(ledgers.iter().map(|ledger| ledger.list(&one, until))).await;
+    let mut slices: Vec<Slice> = Vec::new();
+    for (ledger, answer) in ledgers.into_iter().zip(answers) {
+        slices.extend(sight.take(ledger, answer)?);
+    }
     if let [_] = &slices[..] {
         let slice = slices.into_iter().next().expect("it is one");
         let items = slice.items.into_iter().map(|seen| (slice.now, seen));
@@ -276,6 +290,7 @@ impl Page {
         Page {
             jobs: Vec::new(),
             damaged: Vec::new(),
+            unseen: Vec::new(),
             next: None,
         }
     }

@@ -15,6 +15,7 @@ pub(super) mod pausing;
 pub(super) mod resharding;
 pub(super) mod restoring;
 pub(super) mod selection;
+pub(super) mod sight;
 pub(super) mod stats;
 #[cfg(feature = "worker")]
 pub(super) mod story;

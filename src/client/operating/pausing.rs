@@ -3,9 +3,10 @@
 use std::future::IntoFuture;
 use std::time::SystemTime;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 
-use crate::client::{Client, Pending, Selection};
+use super::sight::Sight;
+use crate::client::{Client, Pending, Selection, Unseen};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -34,6 +35,8 @@ pub struct Paused {
     pub rules: Vec<(String, SystemTime)>,
     /// The kinds that are paused now, and since when.
     pub kinds: Vec<(Kind, SystemTime)>,
+    /// What was not looked at, because one of several servers was away.
+    pub unseen: Vec<Unseen>,
 }
 
 impl<'a> Selection<'a> {
@@ -44,7 +47,8 @@ impl<'a> Selection<'a> {
     /// Runs in progress go on and end as ever; what is to be retried waits. Jobs can be
     /// scheduled, moved and cancelled. A prefix that reaches into the id is refused.
     ///
-    /// Refused while Redis is full.
+    /// Refused while Redis is full. Where one of several servers is away, the jobs of the others are
+    /// paused, and the call fails: make it again when that one is there.
     pub fn pause(self) -> Pause<'a> {
         Pause(Switch::of(self))
     }
@@ -67,20 +71,28 @@ impl Client {
     pub async fn paused(&self) -> Result<Paused> {
         let until = self.deadline();
         let rules = self.0.store.pause_rules(until).await?;
-        let kinds = self.kinds().await?;
-        let since = try_join_all(kinds.iter().map(async |kind| {
+        let (kinds, mut sight) = self.kinds_in_sight(&Prefix::everything()).await?;
+        let mut asked = Vec::new();
+        for kind in &kinds {
             // Those of one kind are paused one after the other, the first one last.
             let shelf = self.shelf(kind.as_str())?;
-            shelf.books()[0].ledger.paused_since(until).await
-        }));
-        let since = since.await?;
-        let told = |(kind, since): (Kind, Option<UnixMs>)| Some((kind, since?.to_system()));
+            let mut ledgers = shelf.books().iter().map(|book| book.ledger.clone());
+            asked.extend(ledgers.find(|ledger| !sight.misses(ledger)));
+        }
+        let since = join_all(asked.iter().map(|ledger| ledger.paused_since(until))).await;
+        let mut paused = Vec::new();
+        for (ledger, since) in asked.iter().zip(since) {
+            let since: Option<Option<UnixMs>> = sight.take(ledger, since)?;
+            let since = since.flatten().map(UnixMs::to_system);
+            paused.extend(since.map(|since| (ledger.kind().clone(), since)));
+        }
         Ok(Paused {
+            unseen: sight.unseen(),
             rules: rules
                 .into_iter()
                 .map(|(rule, since)| (rule, since.to_system()))
                 .collect(),
-            kinds: kinds.into_iter().zip(since).filter_map(told).collect(),
+            kinds: paused,
         })
     }
 }
@@ -125,17 +137,21 @@ impl<'a> IntoFuture for Pause<'a> {
             if dry_run {
                 return client.kinds_of(&prefix).await;
             }
-            let until = client.deadline();
+            let store = client.store();
             // The rule first: a kind that appears from now on reads it.
-            client.0.store.add_pause_rule(&prefix, until).await?;
+            let away = store.add_pause_rule(&prefix, client.deadline()).await?;
+            let mut sight = Sight::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
                 let shelf = client.shelf(kind.as_str())?;
                 let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
                 for ledger in ledgers.into_iter().rev() {
-                    ledger.pause(&mut Lane::new(), until).await?;
+                    let mut lane = Lane::new();
+                    let pause = ledger.pause(&mut lane, client.deadline());
+                    sight.see(ledger, pause).await?;
                 }
             }
+            sight.all_done()?;
             Ok(kinds)
         })
     }
@@ -151,16 +167,20 @@ impl<'a> IntoFuture for Resume<'a> {
             if dry_run {
                 return client.kinds_of(&prefix).await;
             }
-            let until = client.deadline();
-            client.0.store.remove_pause_rules(&prefix, until).await?;
+            let store = client.store();
+            let away = store.remove_pause_rules(&prefix, client.deadline()).await?;
+            let mut sight = Sight::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
                 let shelf = client.shelf(kind.as_str())?;
                 let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
                 for ledger in ledgers.into_iter().rev() {
-                    ledger.resume(&mut Lane::new(), until).await?;
+                    let mut lane = Lane::new();
+                    let resume = ledger.resume(&mut lane, client.deadline());
+                    sight.see(ledger, resume).await?;
                 }
             }
+            sight.all_done()?;
             Ok(kinds)
         })
     }

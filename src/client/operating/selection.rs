@@ -1,5 +1,6 @@
 //! Many jobs at once, named by what their keys begin with.
 
+use super::sight::{Kinds, Sight};
 use crate::client::Client;
 use crate::error::Result;
 use crate::key::Kind;
@@ -44,17 +45,23 @@ impl Client {
     /// The kinds that were ever used, in order.
     ///
     /// # Errors
-    /// If Redis does not answer in time.
-    pub async fn kinds(&self) -> Result<Vec<Kind>> {
-        let mut kinds = self.0.store.kinds(self.deadline()).await?;
-        kinds.sort_unstable();
-        Ok(kinds)
+    /// If Redis does not answer in time; of several servers, if none does.
+    pub async fn kinds(&self) -> Result<Kinds> {
+        let (kinds, sight) = self.kinds_in_sight(&Prefix::everything()).await?;
+        let unseen = sight.unseen();
+        Ok(Kinds { kinds, unseen })
     }
 
     /// The kinds that a prefix covers, in order.
     pub(crate) async fn kinds_of(&self, prefix: &Prefix) -> Result<Vec<Kind>> {
-        let mut kinds = self.kinds().await?;
+        Ok(self.kinds_in_sight(prefix).await?.0)
+    }
+
+    /// The same, and what can be seen of them.
+    pub(crate) async fn kinds_in_sight(&self, prefix: &Prefix) -> Result<(Vec<Kind>, Sight)> {
+        let (mut kinds, away) = self.0.store.kinds_seen(self.deadline()).await?;
         kinds.retain(|kind| prefix.covers(kind));
-        Ok(kinds)
+        kinds.sort_unstable();
+        Ok((kinds, Sight::new(&self.0.store, away)))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::client::Unseen;
 use crate::store::Tally;
 
 /// How many jobs of a kind are in each state, and what became of the others.
@@ -60,6 +61,9 @@ pub struct Stats {
     pub letters_in: u64,
     /// Dead letters that left for another shard.
     pub letters_out: u64,
+    /// What was not counted, because one of several servers was away. The rest
+    /// [balances](Stats::is_balanced) all the same.
+    pub unseen: Vec<Unseen>,
 }
 
 impl Stats {
@@ -95,6 +99,7 @@ impl Stats {
 
     pub(super) fn plus(&self, other: &Stats) -> Stats {
         Stats {
+            unseen: [&*self.unseen, &*other.unseen].concat(),
             pending: self.pending + other.pending,
             overdue: self.overdue + other.overdue,
             overdue_for: self.overdue_for.max(other.overdue_for),
@@ -127,6 +132,7 @@ impl From<Tally> for Stats {
     fn from(tally: Tally) -> Self {
         let counter = |name| tally.counters.get(name).copied().unwrap_or(0);
         Stats {
+            unseen: Vec::new(),
             pending: tally.pending,
             overdue: tally.overdue,
             overdue_for: tally.overdue_for,

@@ -178,7 +178,7 @@ impl Queue {
     }
 
     async fn topics(&self) -> Result<Vec<Kind>> {
-        let mut kinds = self.client.kinds().await?;
+        let mut kinds = self.client.kinds().await?.kinds;
         kinds.retain(|kind| self.names.have(kind));
         Ok(kinds)
     }

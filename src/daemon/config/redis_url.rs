@@ -15,7 +15,8 @@ use super::value::{Form, Value};
 /// What a password is shown as.
 const HIDDEN: &str = "***";
 
-/// A URL that may hold a password, which is never shown.
+/// A URL that may hold a password, which is never shown; or those of several servers, with white space
+/// between them.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct RedisUrl(String);
 
@@ -42,6 +43,17 @@ impl RedisUrl {
     /// The URL, with its password.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
+    }
+
+    /// Whether there are several servers.
+    pub(super) fn is_several(&self) -> bool {
+        self.0.split_ascii_whitespace().nth(1).is_some()
+    }
+
+    /// Each for itself.
+    fn each(&self) -> impl Iterator<Item = RedisUrl> {
+        let urls = self.0.split_ascii_whitespace();
+        urls.map(|url| RedisUrl(url.to_owned()))
     }
 
     fn parts(&self) -> Option<Parts<'_>> {
@@ -108,7 +120,8 @@ impl RedisUrl {
 
     /// Whether it holds any password at all.
     fn has_secret(&self) -> bool {
-        self.has_password() || self.0.contains("sentinel_password=")
+        let is_secret = |url: RedisUrl| url.has_password() || url.0.contains("sentinel_password=");
+        self.each().any(is_secret)
     }
 
     fn has_password(&self) -> bool {
@@ -126,6 +139,13 @@ impl RedisUrl {
 
     /// The same URL, with this password.
     fn with_password(&self, password: &str) -> Result<Self, Wrong> {
+        if self.is_several() {
+            return Err(Wrong::new(
+                "there are several servers",
+                "write their URLs with their passwords into a file, one a line, and name it by \
+                 `redis.url_file`",
+            ));
+        }
         if self.has_password() {
             return Err(Wrong::new(
                 "the URL has a password already",
@@ -156,6 +176,10 @@ impl RedisUrl {
 
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_several() {
+            let shown: Vec<String> = self.each().map(|url| url.to_string()).collect();
+            return f.write_str(&shown.join(" "));
+        }
         match self.parts() {
             Some(Parts::Tcp { scheme, user, rest }) => {
                 write!(f, "{scheme}://")?;
@@ -353,6 +377,10 @@ mod tests {
             ("geheim", "***"),
             ("geheim://h", "***"),
             (
+                "redis://:geheim@a  redis+sentinel://u:geheim@b/main\nredis://c",
+                "redis://***@a redis+sentinel://u:***@b/main redis://c",
+            ),
+            (
                 "redis+unix:///tmp/r.sock?db=3&pass=geheim&user=app1&geheim",
                 "redis+unix:///tmp/r.sock?db=3&pass=***&user=app1&***",
             ),
@@ -384,5 +412,7 @@ mod tests {
             let wrong = url(text).with_password("p").unwrap_err();
             assert!(wrong.0.contains("a password already"), "{text}: {wrong:?}");
         }
+        let wrong = url("redis://a redis://b").with_password("p").unwrap_err();
+        assert!(wrong.0.contains("`redis.url_file`"), "{wrong:?}");
     }
 }

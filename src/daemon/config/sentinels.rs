@@ -38,6 +38,19 @@ pub(super) fn put_into_url(
     name: &'static str,
     sources: &mut Sources<'_>,
 ) -> &'static str {
+    if redis.url.is_several() {
+        let tls = redis.sentinel_tls.then_some("sentinel_tls");
+        for name in ["sentinels"].into_iter().chain(THEIRS).chain(tls) {
+            if sources.origin("redis", name) != Origin::Default {
+                let wrong = Wrong::new(
+                    "there are several servers, each of which may have sentinels of its own",
+                    "write redis+sentinel://… among the URLs, and leave this out",
+                );
+                sources.fault("redis", name, wrong);
+            }
+        }
+        return name;
+    }
     let name = match redis.sentinels.clone() {
         None => name,
         Some(Sentinels(hosts)) => {

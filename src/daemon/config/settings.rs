@@ -23,10 +23,12 @@ settings! {
     redis: Redis {
         /// Where it is: redis://[user:password@]host:port/database, rediss:// for TLS,
         /// redis+unix:///path?db=0, redis+sentinel://host:port,host:port/master for a primary that
-        /// sentinels watch, or redis+cluster://host:port,host:port. A password has no place on a command line, which all users of
-        /// the machine can list: name it by `password_file`, or write the URL into KEYFALL_REDIS_URL.
+        /// sentinels watch, or redis+cluster://host:port,host:port. Several servers that have the jobs
+        /// together are named one after the other, with spaces between, and in the same order everywhere.
+        /// A password has no place on a command line, which all users of the machine can list: name it by
+        /// `password_file`, or write the URL into KEYFALL_REDIS_URL.
         url: RedisUrl = "redis://127.0.0.1:6379";
-        /// A file that holds the URL, instead of `url`.
+        /// A file that holds the URL, instead of `url`; those of several servers one a line.
         url_file: Option<PathBuf>, like "/run/secrets/redis-url";
         /// A file that holds the password, for a URL without one.
         password_file: Option<PathBuf>, like "/run/secrets/redis-password";

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::problem::Problem;
+use super::wire::UnseenOut;
 
 /// Which kinds, and whether they are repaired.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -26,6 +27,9 @@ pub(crate) struct AuditIn {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AuditOut {
     pub(crate) kinds: Vec<AuditedOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// What was found in one kind.
@@ -46,6 +50,9 @@ pub(crate) struct AuditedOut {
     /// The same of dead letters.
     pub(crate) letters_difference: i64,
     pub(crate) flaws: Vec<FlawOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// Something that is wrong.
@@ -70,16 +77,20 @@ pub(super) async fn audit(
     let scope = if repair { Scope::Operate } else { Scope::Read };
     let client = &caller.may(scope, &prefix)?.client;
     let mut kinds = Vec::new();
-    for kind in client.kinds().await? {
+    let known = client.kinds().await?;
+    let mut unseen = UnseenOut::all(&known.unseen);
+    for kind in known {
         // With the colon, because a prefix that means one kind ends with it.
         if !format!("{kind}:").starts_with(&prefix) {
             continue;
         }
         let audit = client.audit(kind.as_str());
         let audit = if repair { audit.repair() } else { audit };
-        kinds.push(AuditedOut::new(&kind, audit.await?));
+        let audited = AuditedOut::new(&kind, audit.await?);
+        UnseenOut::merge(&mut unseen, audited.unseen.clone());
+        kinds.push(audited);
     }
-    Ok(Json(AuditOut { kinds }))
+    Ok(Json(AuditOut { kinds, unseen }))
 }
 
 impl AuditedOut {
@@ -95,6 +106,7 @@ impl AuditedOut {
             clean: report.stats.is_balanced()
                 && report.is_consistent
                 && report.is_complete
+                && report.unseen.is_empty()
                 && flaws.iter().all(|flaw| flaw.repaired),
             scanned: report.scanned,
             complete: report.is_complete,
@@ -102,6 +114,7 @@ impl AuditedOut {
             difference: report.stats.difference(),
             letters_difference: report.stats.letters_difference(),
             flaws,
+            unseen: UnseenOut::all(&report.unseen),
         }
     }
 }

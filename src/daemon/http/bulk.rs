@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::problem::Problem;
-use super::wire::{Span, Time};
+use super::wire::{Span, Time, UnseenOut};
 
 /// Which jobs, and whether it is in earnest.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -65,6 +65,9 @@ pub(crate) struct BulkOut {
     /// job of their name is there.
     pub(crate) skipped: u64,
     pub(crate) dry_run: bool,
+    /// What the call did not come to, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// The jobs that are meant. Nobody means all of them by leaving something out.
@@ -163,6 +166,7 @@ impl BulkOut {
             running: report.running,
             skipped: report.skipped,
             dry_run,
+            unseen: UnseenOut::all(&report.unseen),
         }
     }
 }

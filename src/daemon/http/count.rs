@@ -8,6 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Caller, Scope};
 use super::body::Params;
 use super::problem::Problem;
+use super::wire::UnseenOut;
 
 /// Which jobs.
 #[derive(Debug, Serialize, Deserialize, IntoParams)]
@@ -32,6 +33,9 @@ pub(crate) struct CountOut {
     pub(crate) lapsed: u64,
     /// Dead letters.
     pub(crate) dead: u64,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// How many jobs are in each state. Where the prefix reaches into the id, each id is looked at.
@@ -59,6 +63,7 @@ impl From<Counts> for CountOut {
             running: counts.running,
             lapsed: counts.lapsed,
             dead: counts.dead,
+            unseen: UnseenOut::all(&counts.unseen),
         }
     }
 }

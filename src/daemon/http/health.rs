@@ -20,7 +20,8 @@ pub(super) async fn livez() -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// Redis answers, the worker hears what it announces, and the daemon is not about to stop.
+/// Redis answers, the worker hears what it announces, and the daemon is not about to stop. Of several
+/// servers, one suffices.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 204), (status = 503, body = Problem)))]
 pub(super) async fn readyz(State(api): Shared) -> Result<StatusCode, Problem> {
@@ -31,8 +32,8 @@ pub(super) async fn readyz(State(api): Shared) -> Result<StatusCode, Problem> {
         return Err(Problem::deaf());
     }
     // Whoever probes does not wait for as long as a call may take.
-    match timeout(PROBE, api.client.kinds()).await {
-        Ok(Ok(_)) => {}
+    match timeout(PROBE, api.client.ping()).await {
+        Ok(Ok(())) => {}
         Ok(Err(error)) if error.kind() != ErrorKind::OutcomeUnknown => return Err(error.into()),
         Ok(Err(_)) | Err(_) => return Err(Problem::deaf()),
     }

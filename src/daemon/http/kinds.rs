@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::Path;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use keyfall::{Kind, Stats};
+use keyfall::{Kind, Kinds, Stats};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -11,7 +11,7 @@ use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::bulk::{BulkIn, Which};
 use super::problem::Problem;
-use super::wire::Time;
+use super::wire::{Time, UnseenOut};
 
 /// How many kinds are counted at the same time.
 const AT_ONCE: usize = 32;
@@ -20,6 +20,9 @@ const AT_ONCE: usize = 32;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct KindsOut {
     pub(crate) kinds: Vec<KindOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// How many jobs of a kind there are.
@@ -47,6 +50,9 @@ pub(crate) struct KindOut {
     #[serde(flatten)]
     pub(crate) counts: CountsOut,
     pub(crate) counters: CountersOut,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// What was counted since the kind was first used.
@@ -88,6 +94,9 @@ pub(crate) struct PausedOut {
     pub(crate) prefixes: Vec<SinceOut>,
     /// The kinds that are paused now.
     pub(crate) kinds: Vec<SinceOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// What is paused since when.
@@ -109,14 +118,20 @@ pub(crate) struct SwitchedOut {
 #[utoipa::path(get, path = "/v1/kinds", operation_id = "list_kinds", tag = "kinds", responses((status = 200, body = KindsOut)))]
 pub(super) async fn list(caller: Caller) -> Result<Json<KindsOut>, Problem> {
     let client = &caller.sees_its_own().client;
-    let mut kinds = client.kinds().await?;
+    let Kinds {
+        mut kinds, unseen, ..
+    } = client.kinds().await?;
     kinds.retain(|kind| can_see(&caller, kind));
     let counted = stream::iter(kinds).map(async |kind| {
         let stats = client.stats(kind.as_str()).await?;
         Ok::<_, Problem>(KindOut::new(&kind, &stats))
     });
-    let kinds = counted.buffered(AT_ONCE).try_collect().await?;
-    Ok(Json(KindsOut { kinds }))
+    let kinds: Vec<KindOut> = counted.buffered(AT_ONCE).try_collect().await?;
+    let mut unseen = UnseenOut::all(&unseen);
+    for one in &kinds {
+        UnseenOut::merge(&mut unseen, one.unseen.clone());
+    }
+    Ok(Json(KindsOut { kinds, unseen }))
 }
 
 /// One kind, with its counters.
@@ -141,7 +156,10 @@ pub(super) async fn show(
 /// What is paused, and since when. With a token, what it can see.
 #[utoipa::path(get, path = "/v1/paused", operation_id = "list_paused", tag = "kinds", responses((status = 200, body = PausedOut)))]
 pub(super) async fn paused(caller: Caller) -> Result<Json<PausedOut>, Problem> {
-    let paused = caller.sees_its_own().client.paused().await?;
+    let mut paused = caller.sees_its_own().client.paused().await?;
+    for unseen in &mut paused.unseen {
+        unseen.shards.retain(|(kind, _)| can_see(&caller, kind));
+    }
     let since = |name: &str, since| SinceOut {
         name: name.to_owned(),
         since: Time(since),
@@ -157,6 +175,7 @@ pub(super) async fn paused(caller: Caller) -> Result<Json<PausedOut>, Problem> {
             .filter(|(kind, _)| can_see(&caller, kind))
             .map(|(kind, at)| since(kind.as_str(), *at))
             .collect(),
+        unseen: UnseenOut::all(&paused.unseen),
     }))
 }
 
@@ -201,6 +220,7 @@ impl KindOut {
         KindOut {
             counts: CountsOut::new(kind, stats),
             counters: CountersOut::from(stats),
+            unseen: UnseenOut::all(&stats.unseen),
         }
     }
 }

@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Caller, Scope};
 use super::body::Params;
 use super::problem::Problem;
-use super::wire::{Job, Payloads, State};
+use super::wire::{Job, Payloads, State, UnseenOut};
 
 /// How many jobs a page has unless it is told otherwise, and at the most.
 const PAGE: usize = 100;
@@ -53,6 +53,9 @@ pub(crate) struct PageOut {
     /// have a next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<String>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// A job whose record or name is not what Keyfall wrote, or is of a newer version.
@@ -107,6 +110,7 @@ impl PageOut {
             jobs: page.jobs.iter().map(|job| Job::of(job, payloads)).collect(),
             damaged: page.damaged.into_iter().map(damaged).collect(),
             next: page.next.map(|cursor| cursor.to_string()),
+            unseen: UnseenOut::all(&page.unseen),
         }
     }
 }

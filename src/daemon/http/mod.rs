@@ -112,7 +112,7 @@ pub(crate) mod shapes {
     pub(crate) use super::list::{ListIn, PageOut};
     pub(crate) use super::problem::Problem;
     pub(crate) use super::restore::{RestoreIn, RestoredAs, RestoredOut};
-    pub(crate) use super::wire::{Job, Payloads, Span, State, Time};
+    pub(crate) use super::wire::{Job, Payloads, Span, State, Time, UnseenOut};
 }
 
 /// What all calls share.

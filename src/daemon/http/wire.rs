@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
-use keyfall::{Headers, JobState, JobView, RetryPolicy};
+use keyfall::{Headers, JobState, JobView, RetryPolicy, Unseen};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -392,6 +392,42 @@ mod tests {
             let written = serde_json::to_string(&span).unwrap();
             let read: Span = serde_json::from_str(&written).unwrap();
             assert_eq!(read.0, span.0, "{text} as {written}");
+        }
+    }
+}
+
+/// A server that was away, and what of it could not be seen.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct UnseenOut {
+    /// Where it is.
+    pub(crate) server: String,
+    /// Why it was not seen.
+    pub(crate) error: String,
+    /// The shards that it has of the kinds that were asked for: `app1:trans:notice/0`.
+    pub(crate) shards: Vec<String>,
+}
+
+impl UnseenOut {
+    pub(crate) fn all(unseen: &[Unseen]) -> Vec<Self> {
+        let out = |one: &Unseen| UnseenOut {
+            server: one.server.clone(),
+            error: one.error.clone(),
+            shards: one
+                .shards
+                .iter()
+                .map(|(kind, shard)| format!("{kind}/{shard}"))
+                .collect(),
+        };
+        unseen.iter().map(out).collect()
+    }
+
+    /// Adds what others have not seen, server by server.
+    pub(crate) fn merge(all: &mut Vec<Self>, more: Vec<Self>) {
+        for one in more {
+            match all.iter_mut().find(|known| known.server == one.server) {
+                Some(known) => known.shards.extend(one.shards),
+                None => all.push(one),
+            }
         }
     }
 }

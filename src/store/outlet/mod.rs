@@ -12,6 +12,7 @@ use super::fault::Fault;
 use super::from_value;
 use super::link::{Link, Request};
 use super::origin::Origin;
+use super::url;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::ClientSettings;
 
@@ -28,6 +29,13 @@ pub(crate) struct Outlet {
 impl Outlet {
     /// Opens nothing yet.
     pub(crate) fn new(url: &str, settings: &ClientSettings) -> Result<Self> {
+        let [url] = url::all(url)?[..] else {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                "several servers have the jobs, and a list or a stream of a target is on one: \
+                 name its Redis by a URL of its own",
+            ));
+        };
         let origin = Origin::parse(url, &settings.link)?;
         if origin.cluster().is_some() {
             return Err(Error::new(

@@ -174,7 +174,8 @@ impl Scene {
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
             "layout" => {
                 let (store, calls) = (&ledger.store, &bench.names().calls);
-                let set = store.set_layout(calls, "layout", Layout::FIRST, None, &[], soon());
+                let nothing = Default::default();
+                let set = store.set_layout(calls, "layout", Layout::FIRST, None, &nothing, soon());
                 set.await.map(|_| vec!["told"])
             }
             "names" => {

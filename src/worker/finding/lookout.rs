@@ -14,7 +14,7 @@ use crate::hooks::Hooks;
 use crate::key::Kind;
 use crate::settings::{BATCH, LOOKOUT, TRIM};
 use crate::shards::Layout;
-use crate::store::{DeadLimits, Ledger, Store};
+use crate::store::{DeadLimits, Ledger, Store, is_of_absence};
 use crate::worker::instances::Instances;
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::roster::Roster;
@@ -46,6 +46,13 @@ struct Memory {
     told: HashSet<Kind>,
     /// Since when nobody has had a route for any job of these kinds, as far as is known.
     without: HashMap<Kind, Instant>,
+}
+
+/// Whether the server of this ledger is one of several and away.
+fn note_absence<T>(ledger: &Ledger, found: &Result<T>, away: &mut HashSet<usize>) {
+    if ledger.is_one_of_many() && found.as_ref().is_err_and(is_of_absence) {
+        away.insert(ledger.server());
+    }
 }
 
 impl Lookout {
@@ -116,6 +123,8 @@ impl Lookout {
             Ok(kinds) => kinds,
             Err(error) => return tracing::debug!(%error, "which kinds there are is not known"),
         };
+        // Of several servers: each is waited for once.
+        let mut away = HashSet::new();
         for kind in kinds {
             let since = if self.instances.route_kind(kind.as_str()) {
                 memory.without.remove(&kind);
@@ -125,12 +134,17 @@ impl Lookout {
                 *memory.without.entry(kind.clone()).or_insert(now)
             };
             let layout = self.store.layout_of(kind.as_str());
-            self.push_on(&kind, layout).await;
+            self.push_on(&kind, layout, &mut away).await;
             let mut jobs = Some(0);
             for shard in 0..layout.ledgers() {
                 let ledger = self.store.ledger(&kind, layout.place(shard));
+                if away.contains(&ledger.server()) {
+                    jobs = None;
+                    continue;
+                }
                 let found = self.jobs_without_route(&ledger).await;
                 ledger.note("lookout", &found);
+                note_absence(&ledger, &found, &mut away);
                 jobs = jobs.and_then(|jobs| Some(jobs + found.ok()?));
                 if let Some(burial) = &self.burial {
                     let buried = burial.hold(&ledger, since).await;
@@ -145,9 +159,12 @@ impl Lookout {
 
     /// Sees to jobs on their way to another ledger, which nobody can claim there, in case whoever
     /// took them along is gone.
-    async fn push_on(&self, kind: &Kind, layout: Layout) {
+    async fn push_on(&self, kind: &Kind, layout: Layout, away: &mut HashSet<usize>) {
         for shard in 0..layout.from.unwrap_or(0) {
             let ledger = self.store.ledger(kind, layout.old_place(shard));
+            if away.contains(&ledger.server()) {
+                continue;
+            }
             let pushed = ledger.push_on(layout, Instant::now() + PATIENCE).await;
             ledger.note("take", &pushed);
         }

@@ -3,14 +3,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use keyfall::doctor::Severity;
 use keyfall::{
-    Cancelled, Client, ErrorKind, JobState, NewJob, Placed, Rescheduled, Router, server_of,
+    Cancelled, Client, ErrorKind, JobState, NewJob, Placed, Rescheduled, Router, Unseen, server_of,
 };
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::nodes::Node;
 use super::sentinels::Sentineled;
+use crate::process::Process;
 use crate::runs::{Runs, eventually, ids, recorder};
+use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Running, command, connect, ms};
 
 /// Two servers, and a client of both.
@@ -366,7 +370,9 @@ async fn one_of_them_may_be_under_a_sentinel_with_a_password() {
     let them = Sentineled::start().await;
     for node in &them.nodes {
         let mut redis = connect(&node.server.url()).await;
-        let acl = ["ACL", "SETUSER", "jobs", "on", ">geheim", "~*", "&*", "+@all"];
+        let acl = [
+            "ACL", "SETUSER", "jobs", "on", ">geheim", "~*", "&*", "+@all",
+        ];
         let _: String = command(&mut redis, &acl).await;
     }
     let alone = Node::start(None).await;
@@ -405,4 +411,132 @@ async fn one_of_them_may_be_under_a_sentinel_with_a_password() {
     let second = schedule(100).await;
     all_run(&mut runs, &second).await;
     worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_seen_is_said() {
+    let mut pair = Pair::start("several-unseen").await;
+    for server in [0, 1] {
+        let ids = pair.ids_on(server, "job", 10);
+        pair.schedule(&ids, HOUR).await;
+    }
+    let mut serve = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    serve.args([
+        "serve",
+        "--http-listen",
+        "127.0.0.1:0",
+        "--redis-url",
+        &pair.url(),
+    ]);
+    serve.args(["--pull", "nobody:has:these:*"]);
+    let daemon = Process::spawn(serve);
+    let api = daemon.line();
+    let api = api.strip_prefix("listening on ").unwrap();
+    let url = pair.url();
+    let run = async |through_api: bool, words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut command = keyfall(&words);
+        match through_api {
+            true => command.env("KEYFALL_API", api),
+            false => command.env("KEYFALL_REDIS_URL", &url),
+        };
+        Ran::of(command).await
+    };
+    let kind = pair.kind.clone();
+    for through_api in [false, true] {
+        let ran = run(through_api, &format!("count {kind}: --json")).await;
+        let counted = ran.value();
+        assert_eq!(counted["pending"], 20);
+        assert_eq!(counted.get("unseen"), None, "all was seen");
+    }
+    let address = pair.nodes[1].server.url().replace("redis+unix://", "");
+    let shard = (0..2)
+        .find(|shard| server_of(&kind, *shard, 2) == 1)
+        .unwrap();
+    pair.nodes[1].server.kill_server().await.unwrap();
+
+    let client = pair.impatient().await;
+    let is_told = |unseen: &[Unseen]| {
+        let [one] = unseen else {
+            panic!("one server is away: {unseen:?}")
+        };
+        assert_eq!(one.server, address);
+        assert!(one.error.contains(&address), "{one:?}");
+        let of_kind = one.shards.iter().filter(|(it, _)| it.as_str() == kind);
+        assert!(of_kind.eq([&(kind.parse().unwrap(), shard)]), "{one:?}");
+    };
+    let counts = client.count(&kind).await.unwrap();
+    assert_eq!(counts.pending, 10);
+    is_told(&counts.unseen);
+    let page = client.list(&kind, JobState::Pending).await.unwrap();
+    assert_eq!(page.jobs.len(), 10);
+    is_told(&page.unseen);
+    let stats = client.stats(&kind).await.unwrap();
+    assert_eq!(stats.pending, 10);
+    assert!(stats.is_balanced(), "{stats:?}");
+    is_told(&stats.unseen);
+    let audit = client.audit(&kind).await.unwrap();
+    assert!(!audit.is_clean() && audit.stats.is_balanced(), "{audit:?}");
+    is_told(&audit.unseen);
+    let kinds = client.kinds().await.unwrap();
+    assert_eq!(kinds.len(), 1);
+    assert_eq!(kinds.unseen.len(), 1);
+    let moved = client.prefix(&kind).postpone().after(2 * HOUR).await;
+    let moved = moved.unwrap();
+    assert_eq!((moved.matched, moved.done), (10, 10));
+    is_told(&moved.unseen);
+    for failed in [
+        client.prefix(&kind).pause().await,
+        client.prefix(&kind).resume().await,
+    ] {
+        let error = failed.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains(&address), "{error}");
+        assert!(error.to_string().contains("done on the other servers"));
+    }
+    let error = client.reshard(&kind, 4).await.unwrap_err();
+    assert!(
+        error.is_retryable() && error.to_string().contains(&address),
+        "{error}"
+    );
+    client.ping().await.unwrap();
+    let diagnosis = client.diagnose().await.unwrap();
+    let finding = |id| {
+        diagnosis
+            .findings
+            .iter()
+            .find(|it| it.check.id == id)
+            .unwrap()
+    };
+    assert_eq!(finding("servers-there").severity, Severity::Error);
+    assert!(finding("servers-there").found.contains(&address));
+    assert_eq!(finding("server-version").severity, Severity::Ok);
+
+    for through_api in [false, true] {
+        for words in ["count", "list", "kinds", "audit"] {
+            let ran = run(through_api, &format!("{words} {kind}: --json")).await;
+            assert_eq!(ran.code, 4, "{words}: {ran:?}");
+            assert!(ran.err.contains(&format!("not seen: {address}")), "{ran:?}");
+            assert!(ran.err.contains(&format!("{kind}/{shard}")), "{ran:?}");
+            let lines = ran
+                .out
+                .lines()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let lines: Vec<Value> = lines.collect();
+            match words {
+                "list" => assert_eq!(lines.len(), 10),
+                _ => assert_eq!(lines[0]["unseen"][0]["server"], address, "{lines:?}"),
+            }
+        }
+    }
+    let ready = reqwest::get(format!("{api}/readyz")).await.unwrap();
+    assert_eq!(ready.status().as_u16(), 204, "one of them suffices");
+
+    pair.nodes[1].server.restart().await.unwrap();
+    let counts = eventually("all is seen again", async || {
+        let counts = client.count(&kind).await.ok()?;
+        counts.unseen.is_empty().then_some(counts)
+    });
+    assert_eq!(counts.await.pending, 20);
+    pair.assert_balanced().await;
 }

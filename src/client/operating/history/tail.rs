@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::settings::ClientSettings;
-use crate::store::{Added, Store, Stream};
+use crate::store::{Added, Store, Stream, is_of_absence};
 
 /// How long one read waits for news, and how old the list of kinds may be.
 const WAIT: Duration = Duration::from_millis(1000);
@@ -162,7 +162,14 @@ impl Tail {
             let read = self
                 .store
                 .last_of_history(&stream, entries, self.deadline());
-            let (last, lines) = read.await?;
+            let (last, lines) = match read.await {
+                // What happens there is told when the server is there again.
+                Err(error) if self.store.is_several() && is_of_absence(&error) => {
+                    let now = self.store.time(self.deadline()).await?;
+                    (format!("{}-0", now.floor_ms()), Vec::new())
+                }
+                read => read?,
+            };
             let told = lines.into_iter().map(|line| Happening::of(kind, line));
             before.extend(told.filter(|one| self.is_wanted(one)));
             behind.insert(stream, last);

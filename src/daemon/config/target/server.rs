@@ -103,6 +103,14 @@ impl Server {
                 break;
             }
         }
+        let is_several = server.url.as_ref().map(RedisUrl::is_several);
+        if is_several.unwrap_or(redis.url.is_several()) {
+            let wrong = Wrong::new(
+                "there are several servers, and a list or a stream is on one",
+                "name its Redis by `url` or `url_file`",
+            );
+            fault(from, wrong);
+        }
         server.print = server.print();
         server
     }
