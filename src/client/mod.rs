@@ -259,11 +259,13 @@ impl Client {
         let kind = Kind::parse(kind)?;
         let shelf = self.shelf_now(&kind).await?;
         let until = self.deadline();
-        let mut sight = Sight::new(self.store(), Vec::new());
-        let asked = shelf.all().map(|book| book.ledger.tally(until));
+        let mut sight = Sight::now(self.store());
+        let ledgers = shelf.all().map(|book| &book.ledger);
+        let ledgers: Vec<_> = ledgers.filter(|ledger| !sight.misses(ledger)).collect();
+        let answers = join_all(ledgers.iter().map(|ledger| ledger.tally(until))).await;
         let mut tallies = Vec::new();
-        for (book, answer) in shelf.all().zip(join_all(asked).await) {
-            tallies.extend(sight.take(&book.ledger, answer)?);
+        for (ledger, answer) in ledgers.into_iter().zip(answers) {
+            tallies.extend(sight.take(ledger, answer)?);
         }
         let mut stats = Stats::sum(tallies);
         stats.unseen = sight.unseen();

@@ -221,6 +221,18 @@ impl Client {
     }
 
     async fn look_again(&self, shelf: &Shelf, until: Instant) -> Result<()> {
+        let store = self.store();
+        if store.is_several() && store.layout_of(shelf.kind.as_str()) != shelf.layout {
+            // The ledger has said by which it goes. One of the servers may be away, which is to hold up
+            // nobody who does not need it.
+            let (store, kind) = (store.clone(), shelf.kind.clone());
+            tokio::spawn(async move {
+                if let Err(error) = store.agree(&kind, until).await {
+                    tracing::debug!(%kind, %error, "not all know the layout");
+                }
+            });
+            return Ok(());
+        }
         let refused = Instant::now();
         let mut agreed = shelf.agreed.lock().await;
         if agreed.is_none_or(|at| at < refused) {

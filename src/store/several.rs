@@ -5,8 +5,7 @@
 //! as one of them is there; and one that is away takes along what its own ledgers hold, and nothing
 //! else.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, join_all, select_ok};
@@ -37,16 +36,20 @@ pub(super) struct Answers<T>(Vec<Result<T>>);
 #[derive(Default)]
 pub(super) struct Place {
     number: Option<usize>,
-    /// It did not answer the last time that it was asked beside the others.
-    is_away: AtomicBool,
+    /// What it did not answer the last time that it was asked beside the others.
+    away: Mutex<Option<Error>>,
 }
 
 impl Place {
     pub(super) fn new(number: usize) -> Self {
         Place {
             number: Some(number),
-            is_away: AtomicBool::new(false),
+            away: Mutex::default(),
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
+        self.away.lock().expect("no panic while held")
     }
 
     /// The same, for another store on it.
@@ -54,7 +57,7 @@ impl Place {
     pub(super) fn again(&self) -> Self {
         Place {
             number: self.number,
-            is_away: AtomicBool::new(false),
+            away: Mutex::default(),
         }
     }
 }
@@ -134,8 +137,8 @@ impl Store {
             let asking = ask(it, it.patience(until));
             Box::pin(async move {
                 let answer = asking.await;
-                let is_away = answer.as_ref().is_err_and(is_of_absence);
-                it.place.is_away.store(is_away, Ordering::Relaxed);
+                let away = answer.as_ref().err().filter(|error| is_of_absence(error));
+                *it.place.lock() = away.map(Error::duplicate);
                 answer
             })
         })
@@ -169,12 +172,22 @@ impl Store {
         Answers(join_all(self.parts().into_iter().map(ask)).await)
     }
 
+    /// Which of the servers were away when all were asked the last time.
+    pub(crate) fn away(&self) -> Vec<Away> {
+        let members = self.members.iter().enumerate();
+        let away = members.filter_map(|(place, member)| {
+            let error = member.place.lock().as_ref()?.duplicate();
+            Some(Away { place, error })
+        });
+        away.collect()
+    }
+
     /// Until when one of several servers is waited for by those who can do without.
     pub(super) fn patience(&self, until: Instant) -> Instant {
-        let patience = match (self.place.number, &self.place.is_away) {
+        let patience = match (self.place.number, self.place.lock().is_some()) {
             (None, _) => return until,
-            (_, is_away) if is_away.load(Ordering::Relaxed) => IMPATIENCE,
-            _ => PATIENCE,
+            (_, true) => IMPATIENCE,
+            (_, false) => PATIENCE,
         };
         until.min(Instant::now() + patience)
     }

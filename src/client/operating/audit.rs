@@ -285,7 +285,7 @@ impl<'a> IntoFuture for Audit<'a> {
         Box::pin(async move {
             let kind = self.kind?;
             let shelf = self.client.shelf_now(&kind).await?;
-            let mut sight = Sight::new(self.client.store(), Vec::new());
+            let mut sight = Sight::now(self.client.store());
             let mut reports = Vec::new();
             for book in shelf.all() {
                 let auditor = Auditor {

@@ -93,7 +93,7 @@ impl Client {
         let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
         let mut unrouted = Vec::new();
-        let mut sight = Sight::new(self.store(), Vec::new());
+        let mut sight = Sight::now(self.store());
         for kind in kinds {
             let coverage = |one: &Takes| one.coverage(kind.as_str());
             let is_whole = |one: &Takes| matches!(coverage(one), Coverage::Whole(_));

@@ -50,6 +50,11 @@ impl Sight {
         Sight(missed.collect())
     }
 
+    /// As it was found out when all servers were asked the last time, by the same call.
+    pub(crate) fn now(store: &Store) -> Self {
+        Sight::new(store, store.away())
+    }
+
     /// Whether the server of this ledger is known to be away; that it is not seen is noted then.
     pub(crate) fn misses(&mut self, ledger: &Ledger) -> bool {
         let missed = self.0.get_mut(&ledger.server());
