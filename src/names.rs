@@ -38,7 +38,8 @@ impl Names {
     }
 
     /// Hash: `schema` → version of the stored layout, written once; `functions` → `channel
-    /// library`, the wake channel of this database, for the functions of that library.
+    /// library`, the wake channel of this database, for the functions of that library; `server` →
+    /// `1 of 2`, where several servers have the jobs.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }

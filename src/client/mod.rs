@@ -193,7 +193,12 @@ impl Client {
         // A server that is not there is a mistake at start-up more often than an outage.
         let patience = settings.call_timeout.min(settings.link.connect_timeout);
         let until = Instant::now() + patience;
-        client.store().check(settings.allow_eviction, until).await?;
+        let store = client.store();
+        store.check(settings.allow_eviction, until).await?;
+        if store.is_several() {
+            // So that jobs are found where they are, also if the first shard of their kind is away.
+            store.kinds(client.deadline()).await?;
+        }
         Ok(client)
     }
 

@@ -13,7 +13,7 @@ use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 use crate::shards::{Layout, Place};
-use crate::store::{Answered, Found, Lane, Ledger, Letter, Word};
+use crate::store::{Answered, Found, Lane, Ledger, Letter, Word, is_of_absence};
 
 /// The ledgers of a kind by one layout. With another there is another shelf.
 pub(super) struct Shelf {
@@ -135,7 +135,8 @@ impl Client {
         loop {
             let shelf = self.shelf(key.kind())?;
             if let Some(book) = self.place(&shelf, key, of, until).await? {
-                let answered = outbox(book).send(item.clone(), until).await?;
+                let answered = outbox(book).send(item.clone(), until).await;
+                let answered = answered.inspect_err(|error| self.suspect(&shelf, error))?;
                 match answered.says() {
                     Word::Stale => self.catch_up(&shelf, until).await?,
                     // It ended between the two calls.
@@ -152,7 +153,8 @@ impl Client {
         loop {
             let shelf = self.shelf(key.kind())?;
             if let Some(book) = self.place(&shelf, key, Of::Job, until).await? {
-                match book.ledger.get(key.id(), until).await? {
+                let found = book.ledger.get(key.id(), until).await;
+                match found.inspect_err(|error| self.suspect(&shelf, error))? {
                     Found::Elsewhere => self.catch_up(&shelf, until).await?,
                     found => return Ok(found),
                 }
@@ -206,6 +208,20 @@ impl Client {
                 None
             }
         })
+    }
+
+    /// Looks whether the job is elsewhere, after one of several servers did not answer: no ledger there
+    /// can say so. The call has failed by then; the next one knows.
+    fn suspect(&self, shelf: &Shelf, error: &Error) {
+        if !self.store().is_several() || !is_of_absence(error) {
+            return;
+        }
+        let (client, kind) = (self.clone(), shelf.kind.clone());
+        tokio::spawn(async move {
+            if let Err(error) = client.store().look_up(&kind, client.deadline()).await {
+                tracing::debug!(%kind, %error, "its layout could not be looked up");
+            }
+        });
     }
 
     /// Finds out by which layout a kind goes, after a ledger has refused this one. One call does it

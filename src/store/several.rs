@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The same of one that did not answer the last time.
 const IMPATIENCE: Duration = Duration::from_millis(500);
 
+/// How often it is waited for all the same: it may only be slow.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
+
 /// What one of several servers did not answer.
 #[derive(Debug)]
 pub(crate) struct Away {
@@ -36,8 +39,8 @@ pub(super) struct Answers<T>(Vec<Result<T>>);
 #[derive(Default)]
 pub(super) struct Place {
     number: Option<usize>,
-    /// What it did not answer the last time that it was asked beside the others.
-    away: Mutex<Option<Error>>,
+    /// Since when, and why, it does not answer when it is asked beside the others.
+    away: Mutex<Option<(Instant, Error)>>,
 }
 
 impl Place {
@@ -48,8 +51,29 @@ impl Place {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Instant, Error)>> {
         self.away.lock().expect("no panic while held")
+    }
+
+    /// It has answered so when it was asked beside the others.
+    fn note<T>(&self, answer: &Result<T>) {
+        let mut away = self.lock();
+        *away = match answer {
+            Err(error) if is_of_absence(error) => {
+                let before = away.as_ref().map(|(since, _)| *since);
+                let since = before.filter(|since| since.elapsed() < SECOND_LOOK);
+                Some((since.unwrap_or_else(Instant::now), error.duplicate()))
+            }
+            _ => None,
+        };
+    }
+
+    /// How long it is waited for.
+    fn patience(&self) -> Duration {
+        match &*self.lock() {
+            Some((since, _)) if since.elapsed() < SECOND_LOOK => IMPATIENCE,
+            _ => PATIENCE,
+        }
     }
 
     /// The same, for another store on it.
@@ -137,8 +161,7 @@ impl Store {
             let asking = ask(it, it.patience(until));
             Box::pin(async move {
                 let answer = asking.await;
-                let away = answer.as_ref().err().filter(|error| is_of_absence(error));
-                *it.place.lock() = away.map(Error::duplicate);
+                it.place.note(&answer);
                 answer
             })
         })
@@ -176,7 +199,7 @@ impl Store {
     pub(crate) fn away(&self) -> Vec<Away> {
         let members = self.members.iter().enumerate();
         let away = members.filter_map(|(place, member)| {
-            let error = member.place.lock().as_ref()?.duplicate();
+            let error = member.place.lock().as_ref()?.1.duplicate();
             Some(Away { place, error })
         });
         away.collect()
@@ -184,11 +207,10 @@ impl Store {
 
     /// Until when one of several servers is waited for by those who can do without.
     pub(super) fn patience(&self, until: Instant) -> Instant {
-        let patience = match (self.place.number, self.place.lock().is_some()) {
-            (None, _) => return until,
-            (_, true) => IMPATIENCE,
-            (_, false) => PATIENCE,
-        };
+        if !self.is_member() {
+            return until;
+        }
+        let patience = self.place.patience();
         until.min(Instant::now() + patience)
     }
 }

@@ -14,7 +14,7 @@ use crate::client::{Client, Pending};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::shards::{Layout, MAX_SHARDS, shard_of};
-use crate::store::{COUNTERS, Ledger, Part, Word};
+use crate::store::{Away, COUNTERS, Ledger, Part, Word};
 
 /// How many names go into one call.
 const NAMES: usize = 128;
@@ -139,6 +139,10 @@ impl<'a> Reshard<'a> {
     /// Refuses what cannot be resharded. Returns the layout that the kind has.
     async fn check(&mut self, kind: &Kind) -> Result<Layout> {
         let (client, until) = (self.client, self.client.deadline());
+        // Each of the servers has to learn of it before a job is moved.
+        if let Some(Away { error, .. }) = client.store().kinds_seen(until).await?.1.pop() {
+            return Err(error);
+        }
         if !client.store().knows(kind, until).await? {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,

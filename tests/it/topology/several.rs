@@ -4,35 +4,37 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use keyfall::doctor::Severity;
+use keyfall::embedded::Embedded;
 use keyfall::{
     Cancelled, Client, ErrorKind, JobState, NewJob, Placed, Rescheduled, Router, Unseen, server_of,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::nodes::Node;
 use super::sentinels::Sentineled;
+use crate::outages::durable_redis;
 use crate::process::Process;
 use crate::runs::{Runs, eventually, ids, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Running, command, connect, ms};
 
-/// Two servers, and a client of both.
+/// Two servers that have every write on disk before they answer, and a client of both.
 struct Pair {
-    nodes: [Node; 2],
+    servers: [Embedded; 2],
     client: Client,
     kind: String,
 }
 
-fn both(nodes: &[Node; 2]) -> String {
-    format!("{} {}", nodes[0].server.url(), nodes[1].server.url())
+fn both(servers: &[Embedded; 2]) -> String {
+    format!("{} {}", servers[0].url(), servers[1].url())
 }
 
 impl Pair {
     /// With a kind that has a shard on each.
     async fn start(app: &str) -> Self {
-        let nodes = [Node::start(None).await, Node::start(None).await];
-        let client = Client::connect(&both(&nodes)).await.unwrap();
+        let servers = [durable_redis().await, durable_redis().await];
+        let client = Client::connect(&both(&servers)).await.unwrap();
         let kind = format!("{app}:it:job");
         // It has to be known.
         let key = format!("{kind}:first");
@@ -40,14 +42,14 @@ impl Pair {
         client.reshard(&kind, 2).await.unwrap();
         client.cancel(&key).await.unwrap();
         Pair {
-            nodes,
+            servers,
             client,
             kind,
         }
     }
 
     fn url(&self) -> String {
-        both(&self.nodes)
+        both(&self.servers)
     }
 
     fn key(&self, id: impl std::fmt::Display) -> String {
@@ -58,9 +60,15 @@ impl Pair {
         format!("{}:{{id}}", self.kind)
     }
 
-    /// A client that gives up soon, since some calls are to fail.
+    /// Sends one of the servers a signal, such as one that stops it.
+    fn signal(&self, server: usize, signal: Signal) {
+        let pid = self.servers[server].pid().unwrap().try_into().unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// A client that gives up sooner, since some calls are to fail.
     async fn impatient(&self) -> Client {
-        let client = Client::builder(&self.url()).call_timeout(ms(1500));
+        let client = Client::builder(&self.url()).call_timeout(ms(4000));
         client.connect().await.unwrap()
     }
 
@@ -100,11 +108,26 @@ fn set(ids: &[String]) -> BTreeSet<String> {
     ids.iter().cloned().collect()
 }
 
-/// Waits until all of these have run; they may run more than once.
-async fn all_run(runs: &mut Runs, ids: &[String]) {
-    let mut missing = set(ids);
-    while !missing.is_empty() {
-        missing.remove(runs.next().await.key().id());
+/// The runs of jobs, each of which may run more than once.
+struct Seen {
+    runs: Runs,
+    ids: BTreeSet<String>,
+}
+
+impl Seen {
+    fn of(runs: Runs) -> Self {
+        Seen {
+            runs,
+            ids: BTreeSet::new(),
+        }
+    }
+
+    /// Waits until all of these have run.
+    async fn all(&mut self, ids: &[String]) {
+        while !set(ids).is_subset(&self.ids) {
+            let job = self.runs.next().await;
+            self.ids.insert(job.key().id().to_owned());
+        }
     }
 }
 
@@ -120,8 +143,8 @@ async fn jobs_are_spread_over_the_servers_and_every_call_finds_them() {
     }
     for shards in [2, 4, 3, 1] {
         client.reshard(kind, shards).await.unwrap();
-        for (place, node) in pair.nodes.iter().enumerate() {
-            let mut redis = connect(&node.server.url()).await;
+        for (place, server) in pair.servers.iter().enumerate() {
+            let mut redis = connect(&server.url()).await;
             let names: Vec<String> = command(&mut redis, &["KEYS", "keyfall:{*}:calls"]).await;
             for name in names {
                 let shard = name.split_once('/').unwrap().1;
@@ -129,15 +152,18 @@ async fn jobs_are_spread_over_the_servers_and_every_call_finds_them() {
                 let home = server_of(kind, shard.parse().unwrap(), 2);
                 assert_eq!(usize::from(home), place, "{name}");
             }
-            let triggers: Vec<String> = command(&mut redis, &["KEYS", &pair.key("*")]).await;
-            for trigger in &triggers {
-                let id = trigger.rsplit_once(':').unwrap().1;
-                let home = server_of(kind, keyfall::shard_of(id, shards), 2);
-                assert_eq!(usize::from(home), place, "{trigger} of {shards}");
-            }
-            if shards > 1 {
-                assert!(!triggers.is_empty(), "{shards}");
-            }
+            // Those that were left behind are taken away when nobody waits any more.
+            let triggers = eventually("each trigger is where its ledger is", async || {
+                let triggers: Vec<String> = command(&mut redis, &["KEYS", &pair.key("*")]).await;
+                let is_home = |trigger: &String| {
+                    let id = trigger.rsplit_once(':').unwrap().1;
+                    let home = server_of(kind, keyfall::shard_of(id, shards), 2);
+                    usize::from(home) == place
+                };
+                triggers.iter().all(is_home).then_some(triggers.len())
+            });
+            let triggers = triggers.await;
+            assert!(triggers > 0 || shards == 1, "{shards}");
         }
         let other = Client::connect(&pair.url()).await.unwrap();
         for client in [client, &other] {
@@ -176,7 +202,8 @@ async fn jobs_are_spread_over_the_servers_and_every_call_finds_them() {
 async fn a_kind_is_spread_over_the_servers_while_work_goes_on() {
     let pair = Pair::start("several-reshard").await;
     pair.client.reshard(&pair.kind, 1).await.unwrap();
-    let (log, mut runs) = recorder();
+    let (log, runs) = recorder();
+    let mut seen = Seen::of(runs);
     let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
     worker.ready().await;
     let all: Vec<String> = (0..200).map(|id| id.to_string()).collect();
@@ -194,21 +221,20 @@ async fn a_kind_is_spread_over_the_servers_while_work_goes_on() {
         }
     };
     tokio::join!(produce, reshard);
-    all_run(&mut runs, &all).await;
-    eventually("all are settled", async || {
+    seen.all(&all).await;
+    let stats = eventually("all are settled", async || {
         let stats = pair.client.stats(&pair.kind).await.unwrap();
-        (stats.pending + stats.leased == 0).then_some(())
-    })
-    .await;
+        (stats.pending + stats.leased == 0).then_some(stats)
+    });
+    assert_eq!(stats.await.done, 200);
     worker.stop().await;
-    runs.assert_no_more();
     pair.assert_balanced().await;
 }
 
 #[tokio::test]
 async fn the_order_and_the_number_of_the_servers_are_kept() {
     let pair = Pair::start("several-order").await;
-    let [one, two] = [0, 1].map(|it| pair.nodes[it].server.url());
+    let [one, two] = [0, 1].map(|it| pair.servers[it].url());
     let third = Node::start(None).await;
     let refused = async |url: String, part: &str| {
         let error = Client::connect(&url).await.unwrap_err();
@@ -242,47 +268,48 @@ async fn the_order_and_the_number_of_the_servers_are_kept() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_takes_its_jobs_with_it_and_nothing_else() {
     let mut pair = Pair::start("several-killed").await;
-    let (log, mut runs) = recorder();
+    let (log, runs) = recorder();
+    let mut seen = Seen::of(runs);
     let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
     worker.ready().await;
     // Due while it is away.
     let of_dead = pair.ids_on(1, "dead", 10);
     pair.schedule(&of_dead, ms(1500)).await;
-    pair.nodes[1].server.kill_server().await.unwrap();
+    pair.servers[1].kill_server().await.unwrap();
     let before = pair.ids_on(0, "before", 10);
     pair.schedule(&before, ms(300)).await;
-    all_run(&mut runs, &before).await;
+    seen.all(&before).await;
     assert!(worker.is_ready());
 
     let impatient = pair.impatient().await;
     let key = pair.key(&pair.ids_on(1, "refused", 1)[0]);
-    let address = pair.nodes[1].server.url().replace("redis+unix://", "");
-    for error in [
-        impatient.schedule(&key, "").await.unwrap_err(),
-        impatient.cancel(&key).await.unwrap_err(),
-        impatient.get(&key).await.unwrap_err(),
-    ] {
+    let address = pair.servers[1].url().replace("redis+unix://", "");
+    let (scheduled, cancelled, found) = tokio::join!(
+        async { impatient.schedule(&key, "").await.map(drop) },
+        async { impatient.cancel(&key).await.map(drop) },
+        async { impatient.get(&key).await.map(drop) },
+    );
+    for answer in [scheduled, cancelled, found] {
+        let error = answer.unwrap_err();
         assert!(error.is_retryable(), "{error}");
-        let text = error.to_string();
-        assert!(text.contains(&address), "{text}");
+        assert!(error.to_string().contains(&address), "{error}");
     }
 
-    // Whoever starts now works with what there is.
+    // A kind that is used for the first time, with its only shard where something answers.
+    let apps = (0..).map(|number| format!("several-late{number}:it:job"));
+    let late_kind = { apps }.find(|kind| server_of(kind, 0, 2) == 0).unwrap();
     let (log, mut late_runs) = recorder();
-    let late = Running::start(keyfall::Worker::new(
-        impatient.clone(),
-        Router::new().route("several-late:it:job:{id}", log.done()),
-    ));
+    let route = format!("{late_kind}:{{id}}");
+    let late = pair.serve(Router::new().route(&route, log.done()));
     late.ready().await;
-    let late_key = |id: usize| format!("several-late:it:job:{id}");
-    let home = server_of("several-late:it:job", 0, 2);
-    if home == 0 {
-        impatient.schedule(late_key(1), "").await.unwrap();
-        late_runs.next().await;
-    }
+    pair.client
+        .schedule(format!("{late_kind}:1"), "")
+        .await
+        .unwrap();
+    late_runs.next().await;
 
-    pair.nodes[1].server.restart().await.unwrap();
-    all_run(&mut runs, &of_dead).await;
+    pair.servers[1].restart().await.unwrap();
+    seen.all(&of_dead).await;
     eventually("jobs are taken again", async || {
         pair.client.schedule(&key, "").await.ok()
     })
@@ -300,7 +327,8 @@ async fn a_server_that_is_killed_takes_its_jobs_with_it_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_takes_its_jobs_with_it_and_nothing_else() {
     let pair = Pair::start("several-hung").await;
-    let (log, mut runs) = recorder();
+    let (log, runs) = recorder();
+    let mut seen = Seen::of(runs);
     // So few that none may be held for the other server.
     let worker = keyfall::Worker::new(
         pair.client.clone(),
@@ -310,15 +338,15 @@ async fn a_server_that_hangs_takes_its_jobs_with_it_and_nothing_else() {
     worker.ready().await;
     let of_hung = pair.ids_on(1, "hung", 20);
     pair.schedule(&of_hung, ms(700)).await;
-    pair.nodes[1].signal(Signal::STOP);
+    pair.signal(1, Signal::STOP);
     let others = pair.ids_on(0, "other", 20);
     pair.schedule(&others, ms(300)).await;
-    all_run(&mut runs, &others).await;
+    seen.all(&others).await;
     let later = pair.ids_on(0, "later", 20);
     pair.schedule(&later, ms(300)).await;
-    all_run(&mut runs, &later).await;
-    pair.nodes[1].signal(Signal::CONT);
-    all_run(&mut runs, &of_hung).await;
+    seen.all(&later).await;
+    pair.signal(1, Signal::CONT);
+    seen.all(&of_hung).await;
     eventually("all are settled", async || {
         let stats = pair.client.stats(&pair.kind).await.ok()?;
         (stats.pending + stats.leased == 0).then_some(())
@@ -333,10 +361,11 @@ async fn work_begins_while_a_server_is_away() {
     let mut pair = Pair::start("several-begin").await;
     let of_dead = pair.ids_on(0, "dead", 5);
     pair.schedule(&of_dead, ms(100)).await;
-    pair.nodes[0].server.kill_server().await.unwrap();
+    pair.servers[0].kill_server().await.unwrap();
     // The first shard is away, or the second: both are found.
     let client = Client::connect(&pair.url()).await.unwrap();
-    let (log, mut runs) = recorder();
+    let (log, runs) = recorder();
+    let mut seen = Seen::of(runs);
     let wildcard = pair.pattern().replace(":it:", ":*:");
     let worker = Running::start(keyfall::Worker::new(
         client.clone(),
@@ -347,9 +376,9 @@ async fn work_begins_while_a_server_is_away() {
     for id in &others {
         client.schedule(pair.key(id), "").await.unwrap();
     }
-    all_run(&mut runs, &others).await;
-    pair.nodes[0].server.restart().await.unwrap();
-    all_run(&mut runs, &of_dead).await;
+    seen.all(&others).await;
+    pair.servers[0].restart().await.unwrap();
+    seen.all(&of_dead).await;
     eventually("all are settled", async || {
         let stats = client.stats(&pair.kind).await.ok()?;
         (stats.pending + stats.leased == 0).then_some(())
@@ -358,8 +387,8 @@ async fn work_begins_while_a_server_is_away() {
     worker.stop().await;
     pair.assert_balanced().await;
 
-    for node in &mut pair.nodes {
-        node.server.kill_server().await.unwrap();
+    for server in &mut pair.servers {
+        server.kill_server().await.unwrap();
     }
     let error = Client::connect(&pair.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -386,7 +415,8 @@ async fn one_of_them_may_be_under_a_sentinel_with_a_password() {
     let key = |id: u64| format!("{kind}:{id}");
     client.schedule(key(0), "").after(HOUR).await.unwrap();
     client.reshard(kind, 4).await.unwrap();
-    let (log, mut runs) = recorder();
+    let (log, runs) = recorder();
+    let mut seen = Seen::of(runs);
     let worker = Running::start(keyfall::Worker::new(
         client.clone(),
         Router::new().route(&format!("{kind}:{{id}}"), log.done()),
@@ -404,12 +434,12 @@ async fn one_of_them_may_be_under_a_sentinel_with_a_password() {
         ids
     };
     let first = schedule(1).await;
-    all_run(&mut runs, &first).await;
+    seen.all(&first).await;
     let old = them.primary().await;
     them.fail_over().await;
     them.fails_over_from(old).await;
     let second = schedule(100).await;
-    all_run(&mut runs, &second).await;
+    seen.all(&second).await;
     worker.stop().await;
 }
 
@@ -449,11 +479,11 @@ async fn what_could_not_be_seen_is_said() {
         assert_eq!(counted["pending"], 20);
         assert_eq!(counted.get("unseen"), None, "all was seen");
     }
-    let address = pair.nodes[1].server.url().replace("redis+unix://", "");
+    let address = pair.servers[1].url().replace("redis+unix://", "");
     let shard = (0..2)
         .find(|shard| server_of(&kind, *shard, 2) == 1)
         .unwrap();
-    pair.nodes[1].server.kill_server().await.unwrap();
+    pair.servers[1].kill_server().await.unwrap();
 
     let client = pair.impatient().await;
     let is_told = |unseen: &[Unseen]| {
@@ -534,7 +564,7 @@ async fn what_could_not_be_seen_is_said() {
     let ready = reqwest::get(format!("{api}/readyz")).await.unwrap();
     assert_eq!(ready.status().as_u16(), 204, "one of them suffices");
 
-    pair.nodes[1].server.restart().await.unwrap();
+    pair.servers[1].restart().await.unwrap();
     let counts = eventually("all is seen again", async || {
         let counts = client.count(&kind).await.ok()?;
         counts.unseen.is_empty().then_some(counts)
