@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use futures_util::future::BoxFuture;
+
 use super::call::Called;
 use super::script::{FOUND, LAYOUT};
 use super::several::is_of_absence;
@@ -181,14 +183,22 @@ impl Store {
     /// On a cluster, sees to it that all keys of these ledgers are there and stay: a slot that moves
     /// is then served by the one node until the first key of the ledger has left, and by the other
     /// as soon as the last has come; see `lua/lib/placeholder.lua`.
-    pub(super) async fn found(&self, kind: &Kind, ledgers: u16, until: Instant) -> Result<()> {
-        if !self.is_cluster() {
-            return Ok(());
-        }
-        for shard in 0..ledgers {
-            self.found_one(kind, shard, until).await?;
-        }
-        Ok(())
+    ///
+    /// Rare, and not a part of the type of every call.
+    pub(super) fn found<'a>(
+        &'a self,
+        kind: &'a Kind,
+        ledgers: u16,
+        until: Instant,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if self.is_cluster() {
+                for shard in 0..ledgers {
+                    self.found_one(kind, shard, until).await?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Calls `lua/found.lua`.
