@@ -57,9 +57,6 @@ pub(super) async fn send_durably<Op: Operation>(
     wanted: &[Option<Durable>],
     until: Instant,
 ) -> Result<Vec<(Op::Answer, Option<Result<Reached>>)>> {
-    if wanted.iter().any(Option::is_some) {
-        ledger.check_durable()?;
-    }
     loop {
         let answers = Op::send(ledger, lane, terms, items, until).await?;
         let Some(reached) = reach(ledger, lane, wanted, until).await else {

@@ -5,13 +5,20 @@
 //! uses: if this data set holds the call, it is written once more, and whoever has that write has
 //! the call's. If it does not, a fail-over forgot the call meanwhile, and it is to be made again.
 //! Those who wait at the same time share a `WAIT`, whatever they wrote.
+//!
+//! On a cluster it is waited on the node that serves the ledger. One that has handed the slot over
+//! while it was waited for speaks of its own replicas still, and those are not who has the ledger
+//! now. So behind each `WAIT` it is asked whether the ledger is still there; if it is not, the same
+//! begins where it is now.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 use tokio::sync::{mpsc, oneshot};
 
+use super::cluster::Node;
 use super::fault::Fault;
 use super::link::{Link, Request};
 use super::origin::Origin;
@@ -22,25 +29,38 @@ use crate::durable::{Durable, LONGEST, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, LinkSettings, QUEUE};
 
-/// How many connections wait at the same time.
+/// How many connections to one server wait at the same time.
 const WAITERS: usize = 4;
 
-/// Those who wait on one server.
+/// The first pause before it is looked again where a ledger is; it doubles up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Those who wait.
 pub(super) struct Waits {
     origin: Origin,
     settings: LinkSettings,
-    entrance: Mutex<Option<mpsc::Sender<Wait>>>,
+    /// By node; a single server has no name.
+    entrances: Mutex<HashMap<Option<Node>, mpsc::Sender<Wait>>>,
+}
+
+/// What is to be durable: the last call of a lane.
+struct Touch {
+    calls: String,
+    cmd: Cmd,
 }
 
 /// A call that is to be durable.
 struct Wait {
-    touch: Cmd,
+    touch: Arc<Touch>,
+    /// The slot is only on its way to this node.
+    is_asked: bool,
     durable: Durable,
     /// Then it is answered, however far it got.
     ends: Instant,
     /// Then it is given up, if nobody answers.
     until: Instant,
-    told: oneshot::Sender<Result<Option<Reached>>>,
+    told: oneshot::Sender<Result<Option<Reached>, Fault>>,
 }
 
 /// What a server tells of disks.
@@ -53,6 +73,14 @@ enum Disks {
     All,
 }
 
+/// Whether the data set holds a call.
+enum Held {
+    Yes,
+    No,
+    /// Its ledger is not here, or not any more.
+    Unknown(Fault),
+}
+
 /// How far a server and its replicas are.
 struct State {
     replicas: u32,
@@ -62,18 +90,6 @@ struct State {
 }
 
 impl Ledger {
-    /// Refuses a cluster, of which each node would have to be waited for.
-    pub(crate) fn check_durable(&self) -> Result<()> {
-        if !self.store.is_cluster() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::InvalidSetting,
-            "`durable` does not work on a cluster yet: leave it out, or use one primary with \
-             replicas",
-        ))
-    }
-
     /// Waits until the last call of a lane is durable. `None` if the data set does not hold it.
     pub(crate) async fn reached(
         &self,
@@ -81,9 +97,13 @@ impl Ledger {
         durable: Durable,
         until: Instant,
     ) -> Result<Option<Reached>> {
-        let mut touch = TOUCH.call(1);
-        touch.arg(&self.names.calls).arg(lane.id()).arg(lane.last());
-        self.store.waits.wait(touch, durable, until).await
+        let calls = self.names.calls.clone();
+        let mut cmd = TOUCH.call(1);
+        cmd.arg(&calls).arg(lane.id()).arg(lane.last());
+        let touch = Arc::new(Touch { calls, cmd });
+        let (waits, link) = (&self.store.waits, &self.store.link);
+        let reached = waits.wait(link, touch, durable, until).await;
+        reached.map_err(|fault| unknown(&Error::from(fault)))
     }
 }
 
@@ -92,63 +112,112 @@ impl Waits {
         Waits {
             origin,
             settings: settings.clone(),
-            entrance: Mutex::default(),
+            entrances: Mutex::default(),
         }
     }
 
-    async fn wait(&self, touch: Cmd, durable: Durable, until: Instant) -> Result<Option<Reached>> {
-        let (told, answer) = oneshot::channel();
-        let wait = Wait {
-            touch,
-            durable,
-            ends: Instant::now() + durable.within,
-            until,
-            told,
-        };
-        let sent = self.entrance().send(wait).await;
-        match (sent, answer.await) {
-            (Ok(()), Ok(answer)) => answer,
-            // The runtime on which the waiters were is gone, and so is whoever asked.
-            _ => {
-                let gone = "nobody waits for it any more";
-                Err(unknown(&Error::new(ErrorKind::Unavailable, gone)))
+    /// `link` knows where the ledger is.
+    async fn wait(
+        &self,
+        link: &Link,
+        touch: Arc<Touch>,
+        durable: Durable,
+        until: Instant,
+    ) -> Result<Option<Reached>, Fault> {
+        let ends = Instant::now() + durable.within;
+        let mut pause = FIRST_PAUSE;
+        let mut asked = None;
+        loop {
+            let is_asked = asked.is_some();
+            let node = match asked.take() {
+                Some(node) => Ok(Some(node)),
+                None => link.home_of(&touch.cmd, until).await,
+            };
+            let told = async {
+                let (told, answer) = oneshot::channel();
+                let wait = Wait {
+                    touch: touch.clone(),
+                    is_asked,
+                    durable,
+                    ends,
+                    until,
+                    told,
+                };
+                let sent = self.entrance(&node?).send(wait).await;
+                match (sent, answer.await) {
+                    (Ok(()), Ok(answer)) => answer,
+                    // The runtime on which the waiters were is gone, and so is whoever asked.
+                    _ => Err(Fault::refused(Error::new(
+                        ErrorKind::Unavailable,
+                        "nobody waits for it any more",
+                    ))),
+                }
+            };
+            let fault = match told.await {
+                Ok(reached) => return Ok(reached),
+                Err(fault) => fault,
+            };
+            let again = Instant::now() + pause;
+            let passes = fault.is_passing() || fault.is_demoted() && self.origin.can_move();
+            if !passes || again >= until {
+                return Err(fault);
             }
+            if let Some(cluster) = self.origin.cluster() {
+                match fault.redirect() {
+                    Some(to) if to.is_ask => asked = Some(to.node),
+                    Some(to) => cluster.follow(to.slot, &to.node),
+                    None => cluster.doubt(),
+                }
+            }
+            tokio::time::sleep_until(again.into()).await;
+            pause = (pause * 2).min(LAST_PAUSE);
         }
     }
 
     /// The way in. The waiters are started with the first call, and anew if the runtime that they
     /// ran on is gone.
-    fn entrance(&self) -> mpsc::Sender<Wait> {
-        let mut entrance = self.entrance.lock().expect("no panic while held");
-        if let Some(open) = entrance.as_ref().filter(|open| !open.is_closed()) {
+    fn entrance(&self, node: &Option<Node>) -> mpsc::Sender<Wait> {
+        let mut entrances = self.entrances.lock().expect("no panic while held");
+        if let Some(open) = entrances.get(node).filter(|open| !open.is_closed()) {
             return open.clone();
+        }
+        if let Some(cluster) = self.origin.cluster() {
+            // Those of nodes that have left go with their entrance.
+            let (primaries, _) = cluster.nodes();
+            let is_known =
+                |node: &Option<Node>| node.as_ref().is_some_and(|it| primaries.contains(it));
+            entrances.retain(|node, _| is_known(node));
         }
         let (sender, receiver) = mpsc::channel(QUEUE);
         let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
         for _ in 0..WAITERS {
-            let waiter = Waiter::new(self.origin.clone(), &self.settings);
+            let waiter = Waiter::new(self.origin.clone(), node.clone(), &self.settings);
             tokio::spawn(waiter.run(receiver.clone()));
         }
-        entrance.insert(sender).clone()
+        entrances.insert(node.clone(), sender.clone());
+        sender
     }
 }
 
 /// One connection that waits.
 struct Waiter {
     link: Link,
+    /// A node of a cluster.
+    node: Option<Node>,
     response_timeout: Duration,
     /// What the server tells of disks, and of which connection that is known.
     disks: Option<(u64, Disks)>,
 }
 
 impl Waiter {
-    fn new(origin: Origin, settings: &LinkSettings) -> Self {
+    fn new(origin: Origin, node: Option<Node>, settings: &LinkSettings) -> Self {
         let patient = LinkSettings {
             response_timeout: settings.response_timeout + LONGEST,
             ..settings.clone()
         };
         Waiter {
             link: Link::new(origin, &patient),
+            node,
             response_timeout: settings.response_timeout,
             disks: None,
         }
@@ -176,25 +245,24 @@ impl Waiter {
                     .collect()
             }
             Err(fault) => {
-                let (now, passes) = (Instant::now(), fault.is_passing());
-                let goes_on = |wait: &Wait| passes && wait.until > now;
-                let (on, over): (Vec<_>, Vec<_>) = waits.into_iter().partition(goes_on);
-                let error = unknown(&Error::from(fault));
-                for wait in over {
-                    let _ = wait.told.send(Err(error.duplicate()));
+                for wait in waits {
+                    // The caller may have stopped waiting.
+                    let _ = wait.told.send(Err(fault.duplicate()));
                 }
-                on
+                Vec::new()
             }
         }
     }
 
     /// Whether each of the calls is held, and how far the server was then; as soon as all is
     /// reached that any of them wants, or when the time of one is over.
-    async fn look(&mut self, waits: &[Wait]) -> Result<(Vec<bool>, State), Fault> {
+    async fn look(&mut self, waits: &[Wait]) -> Result<(Vec<Held>, State), Fault> {
         let now = Instant::now();
         let ends = waits.iter().map(|wait| wait.ends).min().unwrap_or(now);
         // No time at all would mean for ever.
-        let left = (ends - now).max(Duration::from_millis(1));
+        let left = ends
+            .saturating_duration_since(now)
+            .max(Duration::from_millis(1));
         let latest = waits.iter().map(|wait| wait.until).max().unwrap_or(now);
         let until = latest.min(now + left + self.response_timeout);
         let was_known = self.disks.is_some();
@@ -213,14 +281,14 @@ impl Waiter {
         waits: &[Wait],
         left: Duration,
         until: Instant,
-    ) -> Result<(Vec<bool>, State), Fault> {
+    ) -> Result<(Vec<Held>, State), Fault> {
         let disks = self.disks(until).await?;
         let most = |of: fn(&Wait) -> u32| waits.iter().map(of).max().unwrap_or(0);
         let replicas = most(|wait| wait.durable.replicas);
         let ms = left.as_millis() as u64;
         let mut pipeline = redis::pipe();
         for wait in waits {
-            pipeline.add_command(wait.touch.clone());
+            wait.add(&mut pipeline, wait.touch.cmd.clone());
         }
         let is_fsynced = |wait: &Wait| wait.durable.fsynced;
         if disks != Disks::Untold && waits.iter().any(is_fsynced) {
@@ -238,15 +306,94 @@ impl Waiter {
             }
             pipeline.cmd("WAIT").arg(replicas).arg(ms);
         }
-        let value = loop {
-            match self.link.send(Request::Many(&pipeline), until).await {
+        if self.node.is_some() {
+            for wait in waits {
+                let mut is_here = redis::cmd("HLEN");
+                is_here.arg(&wait.touch.calls);
+                wait.add(&mut pipeline, is_here);
+            }
+            // One ledger that has left is no hindrance to others.
+            pipeline.ignore_errors();
+        }
+        loop {
+            let read = match self.send(Request::Many(&pipeline), until).await {
+                Ok(value) => self.read(value, waits.len(), disks),
+                Err(fault) => Err(fault),
+            };
+            match read {
                 Err(fault) if fault.is_no_script() => {
-                    self.link.send(Request::One(&TOUCH.load()), until).await?;
+                    self.send(Request::One(&TOUCH.load()), until).await?;
                 }
-                told => break told?.value,
+                read => return read,
+            }
+        }
+    }
+
+    /// A single server is asked until it answers; a node once, since another one may have its
+    /// place.
+    async fn send(&self, request: Request<'_>, until: Instant) -> Result<Value, Fault> {
+        let answer = match &self.node {
+            None => self.link.send(request, until).await,
+            Some(node) => self.link.try_at_once(node, request, until).await,
+        };
+        Ok(answer?.value)
+    }
+
+    /// Whether each of so many calls is held, and how far the server is.
+    fn read(&self, value: Value, calls: usize, disks: Disks) -> Result<(Vec<Held>, State), Fault> {
+        let Value::Array(mut values) = value else {
+            return Err(Fault::refused(unexpected("no array".into())));
+        };
+        let told_twice = if self.node.is_some() { 2 } else { 1 };
+        let of_disks = usize::from(disks != Disks::Untold);
+        if values.len() != told_twice * calls + of_disks + 1 {
+            let text = format!("{} answers for {calls} calls", values.len());
+            return Err(Fault::refused(unexpected(text)));
+        }
+        let left = values.split_off(calls + of_disks + 1);
+        let number = |value: Option<Value>| -> Result<u32, Fault> {
+            let value = self.sound(value.unwrap_or(Value::Nil))?;
+            from_value(value).map_err(Fault::refused)
+        };
+        let replicas = number(values.pop())?;
+        let (own, replicas_on_disk) = match disks {
+            Disks::Untold => (0, 0),
+            _ => {
+                let both = self.sound(values.pop().unwrap_or(Value::Nil))?;
+                from_value(both).map_err(Fault::refused)?
             }
         };
-        read(value, waits.len(), disks).map_err(Fault::refused)
+        let state = State {
+            replicas,
+            disks,
+            own,
+            replicas_on_disk,
+        };
+        let mut held = Vec::with_capacity(calls);
+        for touched in values {
+            held.push(match self.sound(touched) {
+                Err(fault) if fault.is_no_script() => return Err(fault),
+                Err(fault) => Held::Unknown(fault),
+                Ok(touched) => match is_present(touched).map_err(Fault::refused)? {
+                    true => Held::Yes,
+                    false => Held::No,
+                },
+            });
+        }
+        for (held, left) in held.iter_mut().zip(left) {
+            if let Err(fault) = self.sound(left) {
+                *held = Held::Unknown(fault);
+            }
+        }
+        Ok((held, state))
+    }
+
+    /// What was answered, unless it is an error.
+    fn sound(&self, value: Value) -> Result<Value, Fault> {
+        value.extract_error().map_err(|error| {
+            let node = self.node.as_ref();
+            Fault::from_redis(error, &self.link.address_of(node)).at_node(node)
+        })
     }
 
     /// What this server tells of disks.
@@ -258,7 +405,7 @@ impl Waiter {
         }
         let mut ask = redis::cmd("WAITAOF");
         ask.arg(1).arg(0).arg(1);
-        let disks = match self.link.send(Request::One(&ask), until).await {
+        let disks = match self.send(Request::One(&ask), until).await {
             Ok(_) => Disks::All,
             Err(fault) if fault.is_passing() || fault.is_demoted() => return Err(fault),
             Err(fault) => match Error::from(fault).to_string().contains("appendonly") {
@@ -271,48 +418,37 @@ impl Waiter {
     }
 }
 
-fn read(value: Value, calls: usize, disks: Disks) -> Result<(Vec<bool>, State)> {
-    let mut values: Vec<Value> = from_value(value)?;
-    let mut next = || values.pop().ok_or_else(|| unexpected("too little".into()));
-    let replicas: u32 = from_value(next()?)?;
-    let (own, replicas_on_disk) = match disks {
-        Disks::Untold => (0, 0),
-        _ => from_value(next()?)?,
-    };
-    let state = State {
-        replicas,
-        disks,
-        own,
-        replicas_on_disk,
-    };
-    let is_held = |touched| {
-        let answers = Reply::parse(touched)?.answers()?;
-        Ok(answers
-            .first()
-            .is_some_and(|it| it.answer == Answer::Present))
-    };
-    let held: Vec<bool> = values.into_iter().map(is_held).collect::<Result<_>>()?;
-    if held.len() != calls {
-        return Err(unexpected(format!("{} calls of {calls}", held.len())));
-    }
-    Ok((held, state))
+/// Whether the data set holds the call that was touched.
+fn is_present(touched: Value) -> Result<bool> {
+    let answers = Reply::parse(touched)?.answers()?;
+    let first = answers.first();
+    Ok(first.is_some_and(|it| it.answer == Answer::Present))
 }
 
 impl Wait {
+    /// Adds a command on its ledger.
+    fn add(&self, pipeline: &mut Pipeline, cmd: Cmd) {
+        if self.is_asked {
+            pipeline.cmd("ASKING").ignore();
+        }
+        pipeline.add_command(cmd);
+    }
+
     /// Answers if it is over. Returns itself if it goes on.
-    fn told_of(self, is_held: bool, state: &State) -> Option<Self> {
-        let answer = match is_held {
-            false => None,
-            true => {
+    fn told_of(self, held: Held, state: &State) -> Option<Self> {
+        let answer = match held {
+            Held::Unknown(fault) => Err(fault),
+            Held::No => Ok(None),
+            Held::Yes => {
                 let (reached, is_all) = state.reached(&self.durable);
                 if !is_all && Instant::now() < self.ends {
                     return Some(self);
                 }
-                Some(reached)
+                Ok(Some(reached))
             }
         };
         // The caller may have stopped waiting.
-        let _ = self.told.send(Ok(answer));
+        let _ = self.told.send(answer);
         None
     }
 }

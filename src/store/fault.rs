@@ -74,6 +74,16 @@ impl Fault {
         }
     }
 
+    /// The same, for another one that waits for the same answer.
+    pub(super) fn duplicate(&self) -> Self {
+        Fault {
+            error: self.error.duplicate(),
+            class: self.class,
+            node: self.node.clone(),
+            told: self.told.clone(),
+        }
+    }
+
     /// The same, from a node of a cluster.
     pub(super) fn at_node(mut self, node: Option<&Node>) -> Self {
         self.node = node.cloned();

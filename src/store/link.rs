@@ -203,6 +203,22 @@ impl Link {
             .await
     }
 
+    /// The node that a command belongs to; nothing if there is one server.
+    pub(super) async fn home_of(&self, cmd: &Cmd, until: Instant) -> Result<Option<Node>, Fault> {
+        self.node(&self.aim(Request::One(cmd)), until).await
+    }
+
+    /// Sends a request to a node of a cluster, all of it there, and repeats nothing.
+    pub(super) async fn try_at_once(
+        &self,
+        node: &Node,
+        request: Request<'_>,
+        until: Instant,
+    ) -> Result<Answer, Fault> {
+        self.try_at(Some(node), request, false, until, &mut false)
+            .await
+    }
+
     /// Sends each command to the node that it belongs to, all at the same time. Those without a
     /// key go to `node`, or where the first goes that has one: they are about the same server.
     #[cfg(feature = "worker")]

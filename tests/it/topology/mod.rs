@@ -5,6 +5,7 @@ mod clusters;
 mod durable;
 mod handover;
 mod nodes;
+mod replicated;
 mod sentineled;
 mod sentinels;
 mod several;

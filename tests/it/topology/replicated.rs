@@ -1,0 +1,193 @@
+//! Durable calls on a cluster: those who wait follow the ledger.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use keyfall::{Client, Durable, Handler, Reached, Router, Worker};
+use tokio::task::JoinHandle;
+
+use super::clusters::{Clustered, ledger_of};
+use crate::runs::{Gate, eventually, recorder};
+use crate::site::{HOUR, Running, ms};
+
+/// A client that gives a busy machine time.
+async fn patient(them: &Clustered) -> Client {
+    let client = Client::builder(&them.url()).call_timeout(Duration::from_secs(60));
+    client.connect().await.unwrap()
+}
+
+/// One replica, for as long as it is given.
+fn within(time: u64) -> Durable {
+    Durable::replicas(1).within(ms(time))
+}
+
+/// How far a job gets that is scheduled now.
+async fn reach(client: &Client, key: &str, durable: Durable) -> Reached {
+    let call = client.schedule(key, "").after(HOUR).durable(durable);
+    call.await.unwrap().reached.unwrap()
+}
+
+/// Schedules a job until a replica has it.
+async fn is_met(client: &Client, key: &str) {
+    eventually("a replica has it", async || {
+        let reached = reach(client, key, within(3_000)).await;
+        reached.is_met.then_some(())
+    })
+    .await;
+}
+
+/// A durable call that waits on a node.
+async fn waiting(
+    them: &Clustered,
+    place: usize,
+    client: &Client,
+    key: &str,
+    durable: Durable,
+) -> JoinHandle<Reached> {
+    let (of_call, name) = (client.clone(), key.to_owned());
+    let call = tokio::spawn(async move { reach(&of_call, &name, durable).await });
+    eventually("it waits", async || {
+        let clients: String = them.nodes[place].ask("CLIENT LIST").await;
+        clients.contains(" cmd=wait ").then_some(())
+    })
+    .await;
+    call
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_replicas_of_the_node_that_has_the_ledger_are_counted() {
+    let them = Clustered::start().await;
+    let client = patient(&them).await;
+    let kinds = them.kinds("durable-counts").await;
+    for (place, kind) in kinds.iter().enumerate() {
+        is_met(&client, &format!("{kind}:1")).await;
+        let replica = &them.nodes[place + 3];
+        let there: Vec<String> = replica.ask(&format!("KEYS keyfall:{{{kind}/0}}:due")).await;
+        assert_eq!(there.len(), 1, "{kind}");
+    }
+    them.nodes[3].signal("-STOP");
+    let reached = reach(&client, &format!("{}:2", kinds[0]), within(50)).await;
+    assert_eq!((reached.is_met, reached.replicas), (false, 0));
+    // Kinds of other nodes have other replicas.
+    is_met(&client, &format!("{}:2", kinds[1])).await;
+    them.nodes[3].signal("-CONT");
+    is_met(&client, &format!("{}:2", kinds[0])).await;
+
+    // The ends of runs wait as well.
+    let (log, mut runs) = recorder();
+    let route = |router: Router, kind: &String| {
+        router.route(&format!("{kind}:{{id}}"), log.done().durable(1))
+    };
+    let worker = Running::start(Worker::new(
+        client.clone(),
+        kinds.iter().fold(Router::new(), route),
+    ));
+    worker.ready().await;
+    for kind in &kinds {
+        client.fire_now(format!("{kind}:1")).await.unwrap();
+    }
+    runs.take(kinds.len()).await;
+    worker.stop().await;
+    for kind in &kinds {
+        let stats = client.stats(kind).await.unwrap();
+        assert_eq!(stats.done, 1, "{stats:?}");
+        assert!(stats.is_balanced(), "{stats:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_of_a_node_that_hands_the_slot_over_do_not_count() {
+    let them = Clustered::start().await;
+    let client = patient(&them).await;
+    let kind = &them.kinds("durable-moves").await[0];
+    let slot = them.slot_of(&ledger_of(kind), 0).await;
+    for replica in [3, 4] {
+        them.nodes[replica].signal("-STOP");
+    }
+    let key = format!("{kind}:1");
+    let call = waiting(&them, 0, &client, &key, within(5_000)).await;
+    them.migrate(slot, 0, 1).await;
+    // This one has what was written, and its primary hears of it, but has the ledger no more.
+    them.nodes[3].signal("-CONT");
+    let reached = call.await.unwrap();
+    assert_eq!((reached.is_met, reached.replicas), (false, 0));
+    them.nodes[4].signal("-CONT");
+    is_met(&client, &key).await;
+    assert_eq!(client.stats(kind).await.unwrap().pending, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_a_fail_over_forgot_is_made_again_where_the_slot_is_now() {
+    let mut them = Clustered::start().await;
+    let client = patient(&them).await;
+    let kind = them.kinds("durable-forgot").await.swap_remove(0);
+    // The replica has heard nothing for a while and takes over all the same.
+    let anyhow = "CONFIG SET cluster-replica-validity-factor 0";
+    let _: () = them.nodes[3].ask(anyhow).await;
+    them.nodes[3].signal("-STOP");
+    let cut_off: u64 = them.nodes[0].ask("CLIENT KILL TYPE replica").await;
+    assert_eq!(cut_off, 1);
+    let key = format!("{kind}:1");
+    let call = waiting(&them, 0, &client, &key, within(10_000)).await;
+    them.nodes[0].server.kill_server().await.unwrap();
+    them.nodes[3].signal("-CONT");
+    let reached = call.await.unwrap();
+    assert_eq!((reached.is_met, reached.replicas), (false, 0));
+    assert!(client.get(&key).await.unwrap().is_some());
+    assert_eq!(client.stats(&kind).await.unwrap().pending, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_met_outlives_the_primary() {
+    let mut them = Clustered::start().await;
+    let client = patient(&them).await;
+    let kind = them.kinds("durable-lives").await.swap_remove(0);
+    let slot = them.slot_of(&ledger_of(&kind), 0).await;
+    is_met(&client, &format!("{kind}:first")).await;
+    let stop = Gate::closed();
+    let met: Arc<Mutex<Vec<String>>> = Arc::default();
+    let callers: Vec<JoinHandle<()>> = (0..4)
+        .map(|caller| {
+            let (client, kind, stop) = (client.clone(), kind.clone(), stop.clone());
+            let met = met.clone();
+            tokio::spawn(async move {
+                let passed = stop.passed();
+                tokio::pin!(passed);
+                for number in 0_usize.. {
+                    let key = format!("{kind}:{caller}-{number}");
+                    let call = client.schedule(&key, "").after(HOUR).durable(within(1_000));
+                    match call.await {
+                        Ok(scheduled) if scheduled.reached.unwrap().is_met => {
+                            met.lock().unwrap().push(key);
+                        }
+                        Ok(_) => {}
+                        Err(error) => assert!(error.is_retryable(), "{error:?}"),
+                    }
+                    if tokio::time::timeout(ms(1), &mut passed).await.is_ok() {
+                        break;
+                    }
+                }
+            })
+        })
+        .collect();
+    eventually("some are met", async || {
+        (met.lock().unwrap().len() >= 20).then_some(())
+    })
+    .await;
+    them.nodes[0].server.kill_server().await.unwrap();
+    eventually("a replica takes over", async || {
+        (them.owner_of(slot, 1).await == Some(3)).then_some(())
+    })
+    .await;
+    them.nodes[0].server.restart().await.unwrap();
+    them.is_well().await;
+    is_met(&client, &format!("{kind}:last")).await;
+    stop.open();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    for key in met.lock().unwrap().iter() {
+        assert!(client.get(key).await.unwrap().is_some(), "{key}");
+    }
+    assert!(client.stats(&kind).await.unwrap().is_balanced());
+}
