@@ -72,6 +72,8 @@ pub(crate) struct ClientSettings {
     /// After how long a call gives up, its repeats included. Defaults to 10 s: longer than a
     /// restart of Redis or a fail-over, shorter than what a caller of a service waits.
     pub(crate) call_timeout: Duration,
+    /// With how many ledgers a kind starts; nothing for as many as fit the server.
+    pub(crate) default_shards: Option<u16>,
     /// Whether a server is accepted that evicts ledgers when it is full. Defaults to no: it
     /// would drop jobs without a word.
     pub(crate) allow_eviction: bool,
@@ -90,6 +92,7 @@ impl Default for ClientSettings {
             namespace: "keyfall".into(),
             payload_limit: PAYLOAD_LIMIT,
             call_timeout: Duration::from_secs(10),
+            default_shards: None,
             allow_eviction: false,
             link: LinkSettings::default(),
         }

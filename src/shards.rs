@@ -188,7 +188,6 @@ impl Layout {
     }
 
     /// What becomes of it when its jobs are to be in so many shards.
-    #[cfg(feature = "worker")]
     pub(crate) fn to(self, shards: u16) -> Self {
         Layout {
             epoch: self.epoch + 1,
@@ -198,7 +197,6 @@ impl Layout {
     }
 
     /// What becomes of it when all jobs are where it puts them.
-    #[cfg(feature = "worker")]
     pub(crate) fn settled(self) -> Self {
         Layout { from: None, ..self }
     }

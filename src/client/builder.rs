@@ -10,6 +10,7 @@ use crate::key::is_kind_char;
 #[cfg(feature = "tls")]
 use crate::settings::Pem;
 use crate::settings::{ClientSettings, PAYLOAD_LIMITS};
+use crate::shards::MAX_SHARDS;
 use crate::store;
 
 /// Settings of a [`Client`]; made by [`Client::builder`].
@@ -115,6 +116,15 @@ impl ClientBuilder {
         self
     }
 
+    /// With how many shards a kind starts that nobody has used yet, from 1 to
+    /// [`MAX_SHARDS`](crate::MAX_SHARDS). One that exists keeps its number, until
+    /// [`Client::reshard`] changes it. Defaults to 1, and on a cluster to the number of its
+    /// primaries, rounded up to 2, 4 or 8.
+    pub fn default_shards(mut self, shards: u16) -> Self {
+        self.settings.default_shards = Some(shards);
+        self
+    }
+
     /// Accepts a server that evicts any key when it is full, an `allkeys-*` policy with a
     /// `maxmemory`. It drops jobs then, without a word, and no count balances any more. Such a
     /// server is refused otherwise; with this, a warning is logged. Defaults to `false`.
@@ -174,6 +184,7 @@ impl ClientBuilder {
             namespace,
             payload_limit,
             call_timeout,
+            default_shards,
             allow_eviction: _,
             link,
         } = &self.settings;
@@ -185,6 +196,12 @@ impl ClientBuilder {
         if !PAYLOAD_LIMITS.contains(payload_limit) {
             return Err(invalid(format!(
                 "payload_limit {payload_limit} must be from 1 byte to 256 MiB"
+            )));
+        }
+        if default_shards.is_some_and(|shards| !(1..=MAX_SHARDS).contains(&shards)) {
+            return Err(invalid(format!(
+                "default_shards {} must be from 1 to {MAX_SHARDS}",
+                default_shards.unwrap_or_default()
             )));
         }
         for (name, timeout) in [

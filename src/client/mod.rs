@@ -372,7 +372,8 @@ impl Client {
 
     async fn make_known(&self, shelf: &Shelf, until: Instant) -> Result<()> {
         let connection = self.0.store.connections_opened();
-        self.0.store.register(&shelf.kind, until).await?;
+        let shards = self.0.settings.default_shards;
+        self.0.store.register(&shelf.kind, shards, until).await?;
         shelf.registered.store(connection, Ordering::Release);
         Ok(())
     }

@@ -253,7 +253,11 @@ impl Client {
         let mut agreed = shelf.agreed.lock().await;
         if agreed.is_none_or(|at| at < refused) {
             let began = Instant::now();
-            self.store().agree(&shelf.kind, until).await?;
+            let layout = self.store().agree(&shelf.kind, until).await?;
+            if layout == Layout::FIRST && shelf.layout != Layout::FIRST {
+                // Somebody emptied the database.
+                self.make_known(shelf, until).await?;
+            }
             *agreed = Some(began);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The clock of the server, and how far away it is.
+//! The clock of the server, or those of the primaries of a cluster, and how far away they are.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,27 +16,50 @@ const SLOW: Duration = Duration::from_millis(20);
 /// As long as a job may be overdue before the reconciler looks for it.
 const TOO_SLOW: Duration = Duration::from_millis(200);
 
-/// Judges by the quickest of these.
-pub(super) fn look(ticks: &Glimpse<Vec<Tick>>, found: &mut Vec<Finding>) {
-    let ticks = match ticks {
-        Ok(ticks) => ticks,
+/// What one server told of its clock.
+pub(super) struct Clock {
+    pub(super) address: String,
+    pub(super) ticks: Vec<Tick>,
+}
+
+/// Of each check the worst is told.
+pub(super) fn look(clocks: &Glimpse<Vec<Clock>>, found: &mut Vec<Finding>) {
+    let clocks = match clocks {
+        Ok(clocks) => clocks,
         Err(why) => {
             found.push(Finding::unseen(&CLOCK_OFFSET, why));
             found.push(Finding::unseen(&ROUND_TRIP, why));
             return;
         }
     };
-    let Some(tick) = ticks.iter().min_by_key(|tick| tick.took) else {
-        return;
-    };
-    found.push(offset(tick));
+    for judge in [offset, round_trip] {
+        let of_clock = |clock: &Clock| {
+            let quickest = clock.ticks.iter().min_by_key(|tick| tick.took)?;
+            let mut finding = judge(quickest);
+            if clocks.len() > 1 {
+                finding.found = format!("{}: {}", clock.address, finding.found);
+            }
+            Some(finding)
+        };
+        let findings = clocks.iter().filter_map(of_clock);
+        // Of equals the first.
+        found.extend(
+            findings.reduce(|worst, next| match next.severity > worst.severity {
+                true => next,
+                false => worst,
+            }),
+        );
+    }
+}
+
+fn round_trip(tick: &Tick) -> Finding {
     let shown = format!("{:.1} ms", tick.took.as_secs_f64() * 1000.0);
     let remedy = "run the workers nearer to Redis, or look what holds it up with SLOWLOG GET";
-    found.push(match tick.took {
+    match tick.took {
         took if took >= TOO_SLOW => Finding::error(&ROUND_TRIP, shown, remedy),
         took if took >= SLOW => Finding::warning(&ROUND_TRIP, shown, remedy),
         _ => Finding::fine(&ROUND_TRIP, shown),
-    });
+    }
 }
 
 /// How far the clocks are apart at the least: the answer was on its way for some of the time.
@@ -58,5 +81,59 @@ fn offset(tick: &Tick) -> Finding {
         apart if apart >= FAR_OFF => Finding::error(&CLOCK_OFFSET, shown, remedy),
         apart if apart >= OFF => Finding::warning(&CLOCK_OFFSET, shown, remedy),
         _ => Finding::fine(&CLOCK_OFFSET, shown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Severity;
+    use crate::time::UnixUs;
+
+    /// A server whose clock is ahead by so much.
+    fn clock(address: &str, ahead: Duration, took: Duration) -> Clock {
+        let asked = SystemTime::now();
+        let server = asked + ahead + took / 2;
+        let since = server.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let tick = Tick {
+            server: UnixUs(since.as_micros() as u64),
+            asked,
+            took,
+        };
+        Clock {
+            address: address.to_owned(),
+            ticks: vec![tick],
+        }
+    }
+
+    #[test]
+    fn of_several_clocks_the_worst_is_told_and_whose_it_is() {
+        let (none, quick) = (Duration::ZERO, Duration::from_millis(1));
+        let judge = |clocks: Vec<Clock>| {
+            let mut found = Vec::new();
+            look(&Ok(clocks), &mut found);
+            found.into_iter().map(|it| (it.severity, it.found))
+        };
+        let slow = Duration::from_millis(40);
+        let ahead = Duration::from_secs(5);
+        let clocks = [
+            ("a:1", none, quick),
+            ("b:2", ahead, quick),
+            ("c:3", none, slow),
+        ];
+        let three = clocks.map(|(address, ahead, took)| clock(address, ahead, took));
+        let found: Vec<_> = judge(three.into()).collect();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].0, Severity::Warning);
+        assert!(found[0].1.starts_with("b:2: Redis is 4999 ms"), "{found:?}");
+        assert_eq!(found[1], (Severity::Warning, "c:3: 40.0 ms".to_owned()));
+
+        let found: Vec<_> = judge(vec![clock("a:1", none, quick)]).collect();
+        assert_eq!(
+            found[0],
+            (Severity::Ok, "none that could be seen".to_owned())
+        );
+        assert_eq!(found[1], (Severity::Ok, "1.0 ms".to_owned()));
+        assert_eq!(judge(Vec::new()).count(), 0);
     }
 }

@@ -10,16 +10,16 @@ use super::checks::{
     FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS, SERVERS_THERE, SETTINGS, UNROUTED_JOBS,
     WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR,
 };
+use super::clock::{self, Clock};
 use super::finding::{Finding, Severity};
 use super::ledgers::{self, unseen};
 use super::{
-    adoption, clock, crowd, disk, events, functions, instances, memory, mend, replication, rights,
-    server,
+    adoption, crowd, disk, events, functions, instances, memory, mend, replication, rights, server,
 };
 use crate::client::{Client, Instance};
 use crate::error::{Error, Result};
 use crate::key::Kind;
-use crate::store::{Glimpse, Store, Tick, Vitals, Wanted, is_of_absence};
+use crate::store::{Glimpse, Store, Vitals, Wanted, is_of_absence};
 use crate::time::UnixUs;
 
 /// How long the server is given to answer one question.
@@ -142,7 +142,7 @@ impl Diagnosis {
 /// it watches as it goes.
 pub(crate) async fn of_server(store: &Arc<Store>) -> Result<Vec<Finding>> {
     let mut seen = Server::look(store).await?;
-    seen.ticks = ticks(store, 1).await?;
+    seen.clocks = clocks(store, 1).await?;
     let is_round_trip = |finding: &Finding| finding.check.id == super::checks::ROUND_TRIP.id;
     let mut findings = seen.judge();
     findings.retain(|finding| !is_round_trip(finding));
@@ -156,7 +156,7 @@ struct Server {
     others: Vec<(String, Vitals)>,
     /// Those of several servers that are away, and why.
     away: Vec<(String, Error)>,
-    ticks: Glimpse<Vec<Tick>>,
+    clocks: Glimpse<Vec<Clock>>,
     live: Glimpse<Vec<Instance>>,
 }
 
@@ -180,7 +180,7 @@ impl Server {
             vitals,
             others: all,
             away,
-            ticks: Ok(Vec::new()),
+            clocks: Ok(Vec::new()),
             live: Ok(Vec::new()),
         })
     }
@@ -222,7 +222,7 @@ impl Server {
                 }
             }
         }
-        clock::look(&self.ticks, &mut found);
+        clock::look(&self.clocks, &mut found);
         found.push(self.are_there());
         found
     }
@@ -276,13 +276,14 @@ fn judge(vitals: &Vitals, wanted: Wanted) -> Vec<Finding> {
 /// What is stored, who runs it, and who may.
 async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Result<()> {
     let store = client.store();
-    let ticks = ticks(store, TICKS).await?;
-    clock::look(&ticks, found);
+    let clocks = clocks(store, TICKS).await?;
+    clock::look(&clocks, found);
     // Good enough to tell hours and days.
-    let now = match &ticks {
-        Ok(ticks) => ticks.first().map(|tick| tick.server),
+    let now = match &clocks {
+        Ok(clocks) => clocks.first().and_then(|clock| clock.ticks.first()),
         Err(_) => None,
     };
+    let now = now.map(|tick| tick.server);
     let now = now.unwrap_or_else(|| {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         UnixUs(0).plus(now)
@@ -342,27 +343,34 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
     functions::look(client, found).await
 }
 
-/// The server's clock, asked so often; of several servers, that of the first that is there.
-async fn ticks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<Tick>>> {
-    let mut away = None;
+/// The clock of each primary that is there, asked so often.
+async fn clocks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<Clock>>> {
+    let mut clocks = Vec::new();
     for member in store.members() {
-        match ticks_of(&member, times).await {
-            Err(error) if is_of_absence(&error) => away = Some(error),
-            ticks => return ticks,
+        match clocks_of(&member, times).await {
+            // What is away is said as such.
+            Err(error) if store.is_several() && is_of_absence(&error) => {}
+            Ok(Ok(told)) => clocks.extend(told),
+            other => return other,
         }
     }
-    Err(away.expect("there is a server"))
+    Ok(Ok(clocks))
 }
 
-async fn ticks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<Tick>>> {
-    let mut ticks = Vec::new();
-    for _ in 0..times {
-        match store.tick(Instant::now() + PATIENCE).await {
-            Ok(tick) => ticks.push(tick),
-            Err(error) => return unseen(error),
+async fn clocks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<Clock>>> {
+    let mut clocks = Vec::new();
+    for server in store.servers(Instant::now() + PATIENCE).await? {
+        let mut ticks = Vec::new();
+        for _ in 0..times {
+            match store.tick(&server, Instant::now() + PATIENCE).await {
+                Ok(tick) => ticks.push(tick),
+                Err(error) => return unseen(error),
+            }
         }
+        let address = store.address_of(&server);
+        clocks.push(Clock { address, ticks });
     }
-    Ok(Ok(ticks))
+    Ok(Ok(clocks))
 }
 
 /// How many triggers there should be: one for each job that is not due yet.

@@ -39,10 +39,20 @@ impl Layouts {
     }
 
     /// Takes note of what holds, be it older than what was known.
-    fn set(&self, kind: &Kind, layout: Layout) {
+    pub(super) fn set(&self, kind: &Kind, layout: Layout) {
         let mut known = self.0.lock().expect("no panic while held");
         known.insert(kind.clone(), layout);
     }
+}
+
+/// What stands where a layout is to be written down.
+#[derive(Clone, Copy)]
+pub(super) enum Expected {
+    /// Whatever it follows.
+    Anything,
+    Nothing,
+    #[cfg(feature = "worker")]
+    This(Layout),
 }
 
 impl Store {
@@ -150,7 +160,14 @@ impl Store {
 
     async fn list(&self, news: &News<'_>, until: Instant) -> Result<()> {
         let (kinds, kind, nothing) = (self.names.kinds(), news.kind.as_str(), Kept::default());
-        let listed = self.set_layout(&kinds, kind, news.layout, None, &nothing, until);
+        let listed = self.set_layout(
+            &kinds,
+            kind,
+            news.layout,
+            Expected::Anything,
+            &nothing,
+            until,
+        );
         listed.await.map(drop)
     }
 
@@ -174,8 +191,15 @@ impl Store {
         let is_here = |shard: &u16| whole.place_of(news.kind, *shard) == self.place();
         for shard in (0..news.ledgers).filter(is_here) {
             let calls = self.names.ledger(news.kind, shard).calls;
-            self.set_layout(&calls, "layout", news.layout, None, kept, until)
-                .await?;
+            self.set_layout(
+                &calls,
+                "layout",
+                news.layout,
+                Expected::Anything,
+                kept,
+                until,
+            )
+            .await?;
         }
         self.found(news.kind, news.ledgers, until).await
     }
@@ -221,7 +245,7 @@ impl Store {
         until: Instant,
     ) -> Result<Layout> {
         let kinds = self.names.kinds();
-        let expected = Some(expected);
+        let expected = Expected::This(expected);
         let home = self.home_of(kind, 0);
         home.set_layout(
             &kinds,
@@ -240,13 +264,17 @@ impl Store {
         key: &str,
         field: &str,
         layout: Layout,
-        expected: Option<Layout>,
+        expected: Expected,
         kept: &Kept,
         until: Instant,
     ) -> Result<Layout> {
         let mut cmd = LAYOUT.call(1);
         cmd.arg(key).arg(field).arg(layout.to_string());
-        cmd.arg(expected.map_or(String::new(), |layout| layout.to_string()));
+        match expected {
+            Expected::Anything => cmd.arg(""),
+            Expected::Nothing => cmd.arg("-"),
+            Expected::This(layout) => cmd.arg(layout.to_string()),
+        };
         for (name, value) in kept {
             if let Some(value) = value {
                 cmd.arg(name).arg(value);

@@ -85,6 +85,10 @@ pub(crate) enum Request<'a> {
     /// if one is given.
     #[cfg(feature = "worker")]
     Each(&'a Pipeline, Option<&'a Node>),
+    /// Commands on one key, all of them on one connection to the node that has it: they see the same
+    /// data, in this order.
+    #[cfg(feature = "worker")]
+    Together(&'a Pipeline),
 }
 
 /// Whom it is for.
@@ -184,7 +188,7 @@ impl Link {
                 Request::Each(pipeline, node) => {
                     return self.scatter(pipeline, node, true, until).await;
                 }
-                Request::One(_) | Request::At(..) => {}
+                Request::One(_) | Request::At(..) | Request::Together(_) => {}
             }
         }
         let aim = self.aim(request);
@@ -264,6 +268,11 @@ impl Link {
             Request::Many(_) => Aim::Any,
             #[cfg(feature = "worker")]
             Request::Each(..) => Aim::Any,
+            #[cfg(feature = "worker")]
+            Request::Together(pipeline) => {
+                let first = pipeline.cmd_iter().next();
+                first.and_then(Cluster::slot_of).map_or(Aim::Any, Aim::Slot)
+            }
         }
     }
 
@@ -356,6 +365,14 @@ impl Link {
                 Request::Many(pipeline) => pipeline.query_async(to).await,
                 #[cfg(feature = "worker")]
                 Request::Each(pipeline, _) => pipeline.query_async(to).await,
+                #[cfg(feature = "worker")]
+                Request::Together(pipeline) => {
+                    let told = match is_asked {
+                        true => asking(pipeline).query_async(to).await,
+                        false => pipeline.query_async(to).await,
+                    };
+                    told.and_then(|value| self.unless_elsewhere(node, value))
+                }
             }
         });
         let limit = until.min(sent + self.response_timeout);
@@ -379,6 +396,24 @@ impl Link {
             seat.drop_connection(connection.number);
         }
         Err(fault.at_node(node))
+    }
+
+    /// An answer to several commands, unless one of them is to be sent again, or elsewhere.
+    #[cfg(feature = "worker")]
+    fn unless_elsewhere(&self, node: Option<&Node>, value: Value) -> RedisResult<Value> {
+        let (Value::Array(answers), Some(_)) = (&value, node) else {
+            return Ok(value);
+        };
+        for answer in answers {
+            if let Value::ServerError(error) = answer {
+                let error = RedisError::from(error.clone());
+                let fault = Fault::from_redis(error.clone(), &self.address_of(node));
+                if fault.at_node(node).is_passing() {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(value)
     }
 
     /// Whether another node serves the slot by now: what this one has done may be forgotten with it.
@@ -514,6 +549,17 @@ impl Link {
             }
         }
     }
+}
+
+/// The same commands, for where their slot is on its way to.
+#[cfg(feature = "worker")]
+fn asking(pipeline: &Pipeline) -> Pipeline {
+    let mut both = redis::pipe();
+    both.ignore_errors();
+    for cmd in pipeline.cmd_iter() {
+        both.cmd("ASKING").ignore().add_command(cmd.clone());
+    }
+    both
 }
 
 /// Sends a command to where its slot is on its way to.

@@ -11,6 +11,7 @@
 //! | [`call`], [`lane`] | calls of scripts; numbered ones, which may be repeated |
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
 //! | [`layout`], [`moving`] | how many ledgers a kind has; moving jobs from one to another |
+//! | [`founding`] | making a kind known, with as many ledgers as it starts with |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
 //! | [`durable`] | waiting until replicas and disks have what was written |
 //! | [`triggers`], [`touch`] | triggers that are in other slots than their ledger |
@@ -35,6 +36,7 @@ mod clock;
 mod cluster;
 mod durable;
 mod fault;
+mod founding;
 mod functions;
 #[cfg(feature = "worker")]
 mod health;
@@ -392,31 +394,6 @@ impl Store {
         get.arg(self.names.kinds()).arg(kind.as_str());
         let shards: Option<String> = from_value(self.command(&get, until).await?)?;
         Ok(shards.is_some())
-    }
-
-    /// Makes a kind known to all, before its first job is stored. A server that is away learns of it
-    /// when it is there again.
-    pub(crate) async fn register(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let layout = self.layout_of(kind.as_str());
-        let added = self.on_each(until, |it, until| {
-            Box::pin(it.register_here(kind, layout, until))
-        });
-        added.await.of_those_there()?;
-        self.found(kind, layout.ledgers(), until).await?;
-        self.apply_pause_rules(kind, until).await?;
-        // Always, since whoever added it may not have come to say so. Only a hint: workers
-        // read the list anew, too.
-        if let Err(error) = self.tell(&format!("kind {kind}"), until).await {
-            tracing::warn!(%kind, %error, "a kind could not be announced");
-        }
-        Ok(())
-    }
-
-    async fn register_here(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
-        let mut add = redis::cmd("HSETNX");
-        add.arg(self.names.kinds()).arg(kind.as_str());
-        add.arg(layout.to_string());
-        self.command(&add, until).await.map(drop)
     }
 
     /// Says something on the wake channel, of each server. A hint: nothing depends on its being heard.

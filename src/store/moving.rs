@@ -10,9 +10,7 @@ use std::time::Instant;
 use super::Ledger;
 use super::ledger::who;
 use super::reply::{Answered, Reply};
-#[cfg(feature = "worker")]
-use super::script::NAMES;
-use super::script::{DROP, PUT, TAKE};
+use super::script::{DROP, NAMES, PUT, TAKE};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::names::MARKER;
@@ -231,7 +229,6 @@ impl Ledger {
 
     /// A page of the names in one part of the ledger, and where the next page begins; `0` at the
     /// end; `lua/names.lua`.
-    #[cfg(feature = "worker")]
     pub(crate) async fn names_in(
         &self,
         part: Part,
@@ -251,11 +248,9 @@ impl Ledger {
 }
 
 /// About how many names a page has.
-#[cfg(feature = "worker")]
 const PAGE: usize = 256;
 
 /// Of what the names are.
-#[cfg(feature = "worker")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
     /// Jobs that are pending or run: all that have a record. What is claimed and settled keeps it,

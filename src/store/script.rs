@@ -118,7 +118,6 @@ scripts! {
     LAYOUT = "layout", 1 keys, ["clock"];
     TAKE = "take", 9 keys, ["clock", "placeholder", "calls", "count", "dead"];
     PUT = "put", 9 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
-    #[cfg(feature = "worker")]
     NAMES = "names", 1 keys, ["clock", "placeholder"];
     FOUND = "found", 13 keys, ["clock", "placeholder"];
     DROP = "drop", 2 keys, ["clock", "placeholder"];

@@ -1,6 +1,8 @@
 //! What a server must be to carry Keyfall.
 
 use std::collections::HashMap;
+#[cfg(feature = "worker")]
+use std::time::Duration;
 use std::time::Instant;
 
 #[cfg(feature = "worker")]
@@ -19,6 +21,10 @@ const OLDEST: (u32, u32) = (6, 2);
 
 #[cfg(feature = "worker")]
 const FLAGS_NAME: &str = "notify-keyspace-events";
+
+/// How long the replicas of a cluster are waited for to announce what they may have to one day.
+#[cfg(feature = "worker")]
+const REPLICAS: Duration = Duration::from_millis(200);
 
 /// What Redis is to announce.
 #[cfg(feature = "worker")]
@@ -347,11 +353,16 @@ impl Store {
 
     #[cfg(feature = "worker")]
     async fn announce_here(&self, wanted: Wanted, until: Instant) -> Announced {
-        let servers = match self.all_servers(until).await {
-            Ok(servers) => servers,
+        let (primaries, replicas) = match self.nodes(until).await {
+            Ok(nodes) => nodes,
             Err(error) => return Announced::Unanswered(error),
         };
-        let asked = servers.iter().map(|it| self.announce_at(it, wanted, until));
+        let of_primaries = primaries.iter().map(|it| (it, until));
+        // They announce nothing yet, and one that hangs holds nobody up.
+        let soon = until.min(Instant::now() + REPLICAS);
+        let of_replicas = replicas.iter().map(|it| (it, soon));
+        let all = of_primaries.chain(of_replicas);
+        let asked = all.map(|(server, until)| self.announce_at(server, wanted, until));
         let answers = join_all(asked).await;
         // The worst of them.
         let worst = answers.into_iter().max_by_key(Announced::badness);

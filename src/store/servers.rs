@@ -29,7 +29,8 @@ impl Store {
         Ok(primaries)
     }
 
-    async fn nodes(&self, until: Instant) -> Result<(Vec<Server>, Vec<Server>)> {
+    /// Primaries and replicas apart.
+    pub(super) async fn nodes(&self, until: Instant) -> Result<(Vec<Server>, Vec<Server>)> {
         let Some(cluster) = self.link.origin().cluster() else {
             return Ok((vec![None], Vec::new()));
         };

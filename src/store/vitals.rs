@@ -132,10 +132,15 @@ impl Store {
         self.database
     }
 
-    /// The server's clock, and how far away it is.
-    pub(crate) async fn tick(&self, until: Instant) -> Result<Tick> {
+    /// The clock of a server, and how far away it is.
+    pub(crate) async fn tick(&self, server: &Server, until: Instant) -> Result<Tick> {
+        let time = redis::cmd("TIME");
+        let request = match server {
+            Some(node) => Request::At(node, &time),
+            None => Request::One(&time),
+        };
         // The call may be repeated, or wait for a connection; what counts is the last try.
-        let answer = self.answer(&redis::cmd("TIME"), until).await?;
+        let answer = self.link.send(request, until).await?;
         let back = answer.received.elapsed();
         let took = answer.received - answer.sent;
         let (seconds, micros): (u64, u64) = from_value(answer.value)?;

@@ -11,6 +11,7 @@ use super::outlet::{HANDED_OVER, Way, writes};
 use super::receipts::Receipts;
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
+use crate::names::Names;
 
 /// Appends jobs to a Redis list, each as one JSON document, for consumers that `BLPOP`.
 ///
@@ -96,6 +97,11 @@ impl List {
         Outcome::HandedOver
     }
 
+    fn fault(&self) -> Option<String> {
+        let receipts = self.acknowledged.then(|| Names::receipts(&self.way.key));
+        self.way.fault("list", receipts.as_slice())
+    }
+
     fn attendant(&self) -> Attendant {
         let (way, shared) = (self.way.clone(), self.shared.clone());
         Attendant::new(move |attendance: Attendance| {
@@ -132,7 +138,7 @@ impl<S: Send + Sync + 'static> Handler<Lists, S> for List {
             Box::pin(async move { list.deliver(&job).await })
         })
         .with(|options| {
-            options.fault = self.way.fault();
+            options.fault = self.fault();
             if self.acknowledged {
                 options.hands_over = true;
                 options.concurrency = Some(HANDED_OVER);

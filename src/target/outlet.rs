@@ -33,8 +33,26 @@ impl Way {
         }
     }
 
-    pub(super) fn fault(&self) -> Option<String> {
-        self.outlet.as_ref().err().map(|fault| fault.to_string())
+    /// What is wrong with it, for a `what` with these keys beside it.
+    pub(super) fn fault(&self, what: &str, beside: &[String]) -> Option<String> {
+        let outlet = match &self.outlet {
+            Ok(outlet) => outlet,
+            Err(fault) => return Some(fault.to_string()),
+        };
+        let keys: Vec<&str> = [&*self.key]
+            .into_iter()
+            .chain(beside.iter().map(|key| &**key))
+            .collect();
+        if outlet.keeps_together(&keys) {
+            return None;
+        }
+        let key = &self.key;
+        Some(format!(
+            "its {what} `{key}` would be in another slot of the cluster than what is kept beside it, \
+             such as `{}`: name it with a hash tag, as in `{{{}}}`",
+            keys[1],
+            key.replace(['{', '}'], ""),
+        ))
     }
 
     /// # Panics

@@ -13,6 +13,7 @@ use super::watch::Watch;
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
 use crate::lease::Lease;
+use crate::names::Names;
 use crate::store::EntryId;
 
 /// About how many entries a stream keeps, where nobody says.
@@ -129,7 +130,12 @@ impl Stream {
         } else if self.group.as_deref() == Some("") {
             "has a group without a name: name it"
         } else {
-            return self.way.fault();
+            let key = &self.way.key;
+            let beside = |group: &Arc<str>| [Names::settled(key, group), Names::sweep(key, group)];
+            let beside = self.group.as_ref().map(beside);
+            return self
+                .way
+                .fault("stream", beside.as_ref().map_or(&[], <[_; 2]>::as_slice));
         };
         Some(format!("its stream `{}` {fault}", self.way.key))
     }

@@ -180,7 +180,7 @@ impl Listener {
                     self.store.learn_layout(&kind, Layout::parse(layout)?);
                     let new = self.roster.add(&kind);
                     if !new.is_empty() {
-                        tracing::info!(%kind, shards = layout, "a kind is being resharded");
+                        tracing::info!(%kind, shards = layout, "serving more shards of a kind");
                         self.meet(&new);
                     }
                 }

@@ -19,6 +19,7 @@
 //! | [`lists`] | jobs that go into a Redis list, and come again until they are acknowledged |
 //! | [`streams`] | jobs that go into a Redis stream, and what its group says of them |
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
+//! | [`founding`] | kinds that start with several shards: all agree on the number |
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
 //! | [`killed`] | worker processes that are killed |
 //! | [`steps`] | daemons that are killed at each step of handing over to lists and streams |
@@ -91,6 +92,7 @@ mod examples;
 mod extremes;
 mod firing;
 mod folder;
+mod founding;
 mod functions;
 mod handing_over;
 mod hooks;

@@ -32,7 +32,7 @@ const OPERATORS: [&str; 7] = [
 ];
 
 /// The rules of a user of the file, without the name.
-fn rules(user: &str) -> Vec<String> {
+pub(crate) fn rules(user: &str) -> Vec<String> {
     let file = std::fs::read_to_string(FILE).unwrap();
     // Those that not every server knows are comments.
     let lines = file.lines().map(|line| line.trim_start_matches("# "));

@@ -183,7 +183,8 @@ impl Auditor<'_> {
         if is_known || !self.repair || !is_used {
             return Ok(is_known);
         }
-        store.register(kind, self.client.deadline()).await?;
+        let shards = self.client.settings().default_shards;
+        store.register(kind, shards, self.client.deadline()).await?;
         Ok(true)
     }
 

@@ -224,6 +224,9 @@ impl Redis {
             .namespace(&self.namespace)
             .allow_eviction(self.allow_eviction)
             .call_timeout(self.call_timeout);
+        if let Some(shards) = self.default_shards {
+            builder = builder.default_shards(u16::try_from(shards).unwrap_or(u16::MAX));
+        }
         if let Some(ca) = &self.ca_file {
             builder = builder.ca_certificate_file(ca);
         }

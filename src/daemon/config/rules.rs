@@ -51,6 +51,12 @@ pub(super) fn at_least_one<T: PartialEq + From<u8>>(number: &T) -> Result<(), Wr
     Ok(())
 }
 
+/// How many ledgers a kind can have; the library has the same range.
+pub(super) fn shards(shards: &Option<usize>) -> Result<(), Wrong> {
+    let most = usize::from(keyfall::MAX_SHARDS);
+    within(&shards.unwrap_or(1), 1..=most, "from 1 to 256")
+}
+
 #[expect(clippy::ptr_arg, reason = "a rule looks at the value as it is kept")]
 pub(super) fn not_empty(text: &String) -> Result<(), Wrong> {
     if text.is_empty() {
@@ -103,6 +109,11 @@ mod tests {
         for bytes in [0, 1, 256 << 20, (256 << 20) + 1] {
             let checked = builder.clone().payload_limit(bytes).check();
             assert_eq!(size(&Bytes(bytes)).is_ok(), checked.is_ok(), "{bytes}");
+        }
+        for count in [0, 1, 256, 257] {
+            let checked = builder.clone().default_shards(count).check();
+            let ours = shards(&Some(usize::from(count)));
+            assert_eq!(ours.is_ok(), checked.is_ok(), "{count}");
         }
         let long = ["x".repeat(64), "x".repeat(65)];
         for text in ["", "a.b_C-9", "a b", "ä", &long[0], &long[1]] {

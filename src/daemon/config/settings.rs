@@ -10,7 +10,7 @@ use super::alerts::Destination;
 use super::classic::TopicPrefix;
 use super::redis_url::RedisUrl;
 use super::rules::{
-    at_least_one, if_any, lease, longer_than_zero, namespace, size, up_to_a_day, wait,
+    at_least_one, if_any, lease, longer_than_zero, namespace, shards, size, up_to_a_day, wait,
 };
 use super::sentinels::Sentinels;
 use super::setting::{Section, Setting, first, settings};
@@ -46,6 +46,9 @@ settings! {
         /// What the names of all keys begin with, but for the triggers. Services and daemons that
         /// are to meet need the same.
         namespace: String = "keyfall" where namespace;
+        /// With how many shards a kind starts that nobody has used yet. One, if it is not given, and on
+        /// a cluster as many as it has primaries, rounded up to 2, 4 or 8.
+        default_shards: Option<usize>, like "4" where shards;
         /// Whether to accept a Redis that drops any key when it is full, which loses jobs.
         allow_eviction: bool = "false";
         /// The certificates of the CA that signed that of Redis, as PEM, where this system does not

@@ -27,6 +27,7 @@ pub(super) fn slot_of_command(cmd: &Cmd) -> Option<u16> {
             b"0" => return None,
             _ => words.next()?,
         },
+        b"XGROUP" | b"XINFO" => words.nth(1)?,
         b"XREAD" => words.find(|word| *word == b"STREAMS").and(words.next())?,
         b"CLUSTER" | b"CONFIG" | b"DBSIZE" | b"FUNCTION" | b"INFO" | b"PUBLISH" | b"SCAN"
         | b"SCRIPT" | b"TIME" => return None,
@@ -64,6 +65,8 @@ mod tests {
         assert_eq!(slot(&["HGET", "foo", "field"]), foo);
         assert_eq!(slot(&["EVALSHA", "hash", "2", "foo", "bar"]), foo);
         assert_eq!(slot(&["XREAD", "COUNT", "1", "STREAMS", "foo", "0"]), foo);
+        assert_eq!(slot(&["XGROUP", "CREATE", "foo", "g", "0"]), foo);
+        assert_eq!(slot(&["XINFO", "GROUPS", "foo"]), foo);
         assert_eq!(slot(&["EVALSHA", "hash", "0"]), None);
         assert_eq!(slot(&["PUBLISH", "foo", "word"]), None);
         assert_eq!(slot(&["TIME"]), None);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, FromRedisValue, Pipeline, Value};
 
+use super::cluster::Cluster;
 use super::fault::Fault;
 use super::from_value;
 use super::link::{Link, Request};
@@ -37,17 +38,18 @@ impl Outlet {
             ));
         };
         let origin = Origin::parse(url, &settings.link)?;
-        if origin.cluster().is_some() {
-            return Err(Error::new(
-                ErrorKind::InvalidSetting,
-                "a list or a stream of a target cannot be on a cluster yet: name a single Redis, \
-                 or a primary that sentinels watch",
-            ));
-        }
         Ok(Outlet {
             link: Link::new(origin, &settings.link),
             patience: settings.call_timeout,
         })
+    }
+
+    /// Whether these keys are on one server at all times, so that a fail-over forgets them
+    /// together.
+    pub(crate) fn keeps_together(&self, keys: &[&str]) -> bool {
+        let mut slots = keys.iter().map(|key| Cluster::slot(key));
+        let first = slots.next();
+        self.link.origin().cluster().is_none() || slots.all(|slot| Some(slot) == first)
     }
 
     /// Where it is; without credentials.
@@ -59,12 +61,13 @@ impl Outlet {
         self.send(place, Request::One(cmd)).await
     }
 
+    /// They are on the key of this place.
     async fn ask_many<T: FromRedisValue>(
         &self,
         place: &Place<'_>,
         pipeline: &Pipeline,
     ) -> Result<T> {
-        self.send(place, Request::Many(pipeline)).await
+        self.send(place, Request::Together(pipeline)).await
     }
 
     async fn send<T: FromRedisValue>(&self, place: &Place<'_>, request: Request<'_>) -> Result<T> {

@@ -6,6 +6,7 @@ use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, word,
 use crate::ErrorKind;
 use crate::error::{Error, Result};
 use crate::shards::Layout;
+use crate::store::layout::Expected;
 use crate::store::moving::{Batch, Item, Late};
 use crate::store::script::{self, Script};
 use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Sought, Verb, Why};
@@ -175,7 +176,14 @@ impl Scene {
             "layout" => {
                 let (store, calls) = (&ledger.store, &bench.names().calls);
                 let nothing = Default::default();
-                let set = store.set_layout(calls, "layout", Layout::FIRST, None, &nothing, soon());
+                let set = store.set_layout(
+                    calls,
+                    "layout",
+                    Layout::FIRST,
+                    Expected::Anything,
+                    &nothing,
+                    soon(),
+                );
                 set.await.map(|_| vec!["told"])
             }
             "names" => {

@@ -190,11 +190,11 @@ async fn a_kind_that_appears_is_paused_by_the_rule_that_covers_it() {
     let (store, kind) = (bench.ledger.store.clone(), bench.ledger.kind());
     let rule = Prefix::parse(kind.as_str().split_once(':').unwrap().0).unwrap();
     store.add_pause_rule(&rule, soon()).await.unwrap();
-    store.register(kind, soon()).await.unwrap();
+    store.register(kind, None, soon()).await.unwrap();
     assert!(bench.is_paused().await);
     // One that was resumed by name stays so, whoever makes it known anew.
     bench.resume().await;
-    store.register(kind, soon()).await.unwrap();
+    store.register(kind, None, soon()).await.unwrap();
     assert!(!bench.is_paused().await);
     store.remove_pause_rules(&rule, soon()).await.unwrap();
     let left = store.pause_rules(soon()).await.unwrap();

@@ -220,7 +220,7 @@ impl Adopter {
         let until = Instant::now() + PATIENCE;
         let look = async {
             if is_new {
-                self.store.register(served.ledger.kind(), until).await?;
+                self.make_known(served, until).await?;
             }
             self.adopt(served, items, until).await
         };
@@ -229,10 +229,17 @@ impl Adopter {
         let is_first = |it: &Answered| matches!(it.answer, Word::First(_));
         if answers.as_ref().is_ok_and(|all| all.iter().any(is_first)) && !is_new {
             // Somebody emptied the database, and its kind may be unknown.
-            let registered = self.store.register(served.ledger.kind(), until).await;
+            let registered = self.make_known(served, until).await;
             served.ledger.note("register", &registered);
         }
         Landing { batch, answers }
+    }
+
+    /// It starts with one ledger, since jobs of plain keys cannot be moved to others.
+    async fn make_known(&self, served: &Served, until: Instant) -> Result<()> {
+        self.store
+            .register(served.ledger.kind(), Some(1), until)
+            .await
     }
 
     async fn look(&self, batch: Batch, is_new: bool) -> Landing {

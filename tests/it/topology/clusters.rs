@@ -54,10 +54,16 @@ fn free_port() -> u16 {
 
 impl Node {
     pub(super) async fn start() -> Self {
+        Node::with(|port| vec!["--port".into(), port.to_string()]).await
+    }
+
+    /// With these arguments, which say what listens on the port.
+    pub(super) async fn with(args: impl Fn(u16) -> Vec<String>) -> Self {
         let (server, port) = eventually("a port stays free", async || {
             let port = free_port();
             let options = Embedded::options()
-                .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+                .args(["--bind", "127.0.0.1"])
+                .args(args(port))
                 .args(["--cluster-enabled", "yes"])
                 .args(["--cluster-node-timeout", NODE_TIMEOUT])
                 .args(["--cluster-require-full-coverage", "no"])
@@ -123,6 +129,11 @@ impl Clustered {
         for _ in 0..6 {
             nodes.push(Node::start().await);
         }
+        Clustered::of(nodes).await
+    }
+
+    /// Of six nodes that know nothing of each other yet.
+    pub(super) async fn of(nodes: Vec<Node>) -> Self {
         for (place, node) in nodes.iter().enumerate() {
             let epoch = place + 1;
             let _: () = node.ask(&format!("CLUSTER SET-CONFIG-EPOCH {epoch}")).await;

@@ -3,10 +3,14 @@
 mod clustered;
 mod clusters;
 mod durable;
+mod guarded;
 mod handover;
 mod nodes;
+mod outlets;
 mod replicated;
 mod sentineled;
 mod sentinels;
 mod several;
+mod skewed;
 mod stale;
+mod started;

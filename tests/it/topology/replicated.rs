@@ -10,10 +10,10 @@ use super::clusters::{Clustered, ledger_of};
 use crate::runs::{Gate, eventually, recorder};
 use crate::site::{HOUR, Running, ms};
 
-/// A client that gives a busy machine time.
+/// A client that gives a busy machine time, and whose kinds are on one primary.
 async fn patient(them: &Clustered) -> Client {
     let client = Client::builder(&them.url()).call_timeout(Duration::from_secs(60));
-    client.connect().await.unwrap()
+    client.default_shards(1).connect().await.unwrap()
 }
 
 /// One replica, for as long as it is given.

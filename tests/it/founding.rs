@@ -1,0 +1,136 @@
+//! Kinds that start with several shards: all agree on the number, whoever comes first.
+
+use futures_util::future::join_all;
+use keyfall::Client;
+
+use crate::site::{HOUR, Site};
+
+/// A client of the same server that has not looked at anything yet.
+async fn newcomer(site: &Site, shards: u16) -> Client {
+    let builder = Client::builder(&site.url).default_shards(shards);
+    builder.connect().await.unwrap()
+}
+
+impl Site {
+    /// How many jobs of a kind are pending in all ledgers that there are.
+    async fn pending_anywhere(&self, kind: &str) -> u64 {
+        let pattern = format!("keyfall:{{{kind}/*}}:due");
+        let names: Vec<String> = self.command(&["KEYS", &pattern]).await;
+        let mut count = 0;
+        for name in names {
+            count += self.command::<u64>(&["ZCARD", &name]).await;
+        }
+        count
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_use_a_kind_at_the_same_time_agree_on_its_number() {
+    let site = Site::new("founding-race").await;
+    let mut numbers = std::collections::BTreeSet::new();
+    for round in 0..30 {
+        let kind = format!("{}:it:job{round}", site.app);
+        let mut clients = Vec::new();
+        for shards in [1, 2, 4, 4] {
+            clients.push(newcomer(&site, shards).await);
+        }
+        // Each round another one is the first to be asked.
+        clients.rotate_left(round % 4);
+        let calls = clients.iter().flat_map(|client| {
+            let kind = &kind;
+            (0..6).map(move |id| client.schedule(format!("{kind}:{id}"), "").after(HOUR))
+        });
+        for placed in join_all(calls.map(IntoFuture::into_future)).await {
+            placed.unwrap();
+        }
+        assert_eq!(site.pending_anywhere(&kind).await, 6, "{kind}");
+        let (shards, from) = site.client.shards(&kind).await.unwrap();
+        assert!([1, 2, 4].contains(&shards) && from.is_none(), "{shards}");
+        numbers.insert(shards);
+        let last = newcomer(&site, 8).await;
+        for id in 0..6 {
+            let found = last.get(format!("{kind}:{id}")).await.unwrap();
+            assert!(found.is_some(), "{kind}:{id} of {shards}");
+        }
+        let stats = last.stats(&kind).await.unwrap();
+        assert_eq!((stats.pending, stats.is_balanced()), (6, true), "{stats:?}");
+    }
+    println!("{numbers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_keeps_the_number_that_it_started_with() {
+    let site = Site::new("founding-keeps").await;
+    let (four, two) = (newcomer(&site, 4).await, newcomer(&site, 2).await);
+    let kind = site.kind();
+    for id in 0..20 {
+        four.schedule(site.key(id), "").after(HOUR).await.unwrap();
+        two.schedule(site.key(id + 20), "")
+            .after(HOUR)
+            .await
+            .unwrap();
+    }
+    assert_eq!(two.shards(&kind).await.unwrap(), (4, None));
+    let one = format!("{}:it:one", site.app);
+    for (client, id) in [(&site.client, 1), (&four, 2)] {
+        let call = client.schedule(format!("{one}:{id}"), "").after(HOUR);
+        call.await.unwrap();
+    }
+    assert_eq!(four.shards(&one).await.unwrap(), (1, None));
+
+    // A fail-over forgets who founded it, and its first ledger; the others know.
+    let first = format!("keyfall:{{{kind}/0}}:calls");
+    let _: u64 = site.command(&["HDEL", "keyfall:kinds", &kind]).await;
+    let _: u64 = site.command(&["DEL", &first]).await;
+    let two = newcomer(&site, 2).await;
+    two.schedule(site.key("late"), "")
+        .after(HOUR)
+        .await
+        .unwrap();
+    assert_eq!(two.shards(&kind).await.unwrap(), (4, None));
+    for id in 0..40 {
+        assert!(two.get(site.key(id)).await.unwrap().is_some(), "{id}");
+    }
+
+    // One who knew all that was there goes on when nothing is.
+    let _: u64 = site.command(&["HDEL", "keyfall:kinds", &kind]).await;
+    let pattern = format!("keyfall:{{{kind}/*}}:*");
+    let names: Vec<String> = site.command(&["KEYS", &pattern]).await;
+    for name in names {
+        let _: u64 = site.command(&["DEL", &name]).await;
+    }
+    for id in 0..8 {
+        four.schedule(site.key(id), "").after(HOUR).await.unwrap();
+    }
+    assert_eq!(two.shards(&kind).await.unwrap(), (4, None));
+    assert_eq!(site.pending_anywhere(&kind).await, 8);
+    for id in 0..8 {
+        assert!(two.get(site.key(id)).await.unwrap().is_some(), "{id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_puts_there_before_all_are_told_is_found() {
+    let site = Site::new("founding-half").await;
+    let kind = site.kind();
+    for id in 0..10 {
+        let call = site.client.schedule(site.key(id), "").after(HOUR);
+        call.await.unwrap();
+    }
+    // As whoever founds it leaves it who dies before the first ledger is told.
+    let moving = ["HSET", "keyfall:kinds", &kind, "4 1 1"];
+    let _: u64 = site.command(&moving).await;
+    let four = newcomer(&site, 4).await;
+    four.schedule(site.key("next"), "")
+        .after(HOUR)
+        .await
+        .unwrap();
+    assert_eq!(four.shards(&kind).await.unwrap(), (4, None));
+    assert_eq!(site.pending_anywhere(&kind).await, 11);
+    for id in 0..10 {
+        assert!(four.get(site.key(id)).await.unwrap().is_some(), "{id}");
+        assert!(site.client.get(site.key(id)).await.unwrap().is_some());
+    }
+    let stats = four.stats(&kind).await.unwrap();
+    assert!(stats.is_balanced(), "{stats:?}");
+}

@@ -1,0 +1,77 @@
+//! Kinds on a cluster start with as many shards as fit it.
+
+use std::collections::HashSet;
+
+use futures_util::future::join_all;
+use keyfall::{Client, Router, Source, Worker};
+
+use super::clusters::Clustered;
+use crate::runs::{eventually, ids, recorder};
+use crate::site::{HOUR, Running, ms};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_starts_on_all_primaries() {
+    let them = Clustered::start().await;
+    let kind = "cluster-starts:it:job";
+    let (log, mut runs) = recorder();
+    let client = Client::connect(&them.url()).await.unwrap();
+    let router = Router::new().route(&format!("{kind}:{{id}}"), log.done());
+    let worker = Running::start(Worker::new(client, router));
+    worker.ready().await;
+    // Three who have never heard of it, one of whom would have it otherwise.
+    let mut clients = Vec::new();
+    for shards in [None, Some(2), None] {
+        let builder = Client::builder(&them.url());
+        let builder = match shards {
+            Some(shards) => builder.default_shards(shards),
+            None => builder,
+        };
+        clients.push(builder.connect().await.unwrap());
+    }
+    let calls = clients.iter().enumerate().flat_map(|(place, client)| {
+        (0..10).map(move |id| {
+            client
+                .schedule(format!("{kind}:{place}-{id}"), "")
+                .after(ms(500))
+        })
+    });
+    for placed in join_all(calls.map(IntoFuture::into_future)).await {
+        placed.unwrap();
+    }
+    let all = ids(&runs.take(30).await);
+    assert_eq!(all.iter().collect::<HashSet<_>>().len(), 30);
+    let (shards, from) = clients[0].shards(kind).await.unwrap();
+    assert!([2, 4].contains(&shards) && from.is_none(), "{shards}");
+
+    // Alone, it is the default that counts.
+    let kind = "cluster-starts:it:other";
+    for id in 0..12 {
+        let call = clients[0].schedule(format!("{kind}:{id}"), "");
+        call.after(HOUR).await.unwrap();
+    }
+    assert_eq!(clients[1].shards(kind).await.unwrap(), (4, None));
+    for node in &them.nodes[..3] {
+        let ledgers: Vec<String> = node.ask(&format!("KEYS keyfall:{{{kind}/*}}:calls")).await;
+        assert!(!ledgers.is_empty(), "each primary has one");
+    }
+
+    let kind = "cluster-starts:it:job";
+    let mut round = 0;
+    eventually("all by events", async || {
+        round += 1;
+        for id in 0..6 {
+            let call = clients[2].schedule(format!("{kind}:e{round}-{id}"), "");
+            call.after(ms(700)).await.unwrap();
+        }
+        let jobs = runs.take(6).await;
+        let is_event = |job: &keyfall::Job| job.source() == Source::Event;
+        jobs.iter().all(is_event).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    eventually("all ended", async || {
+        let stats = clients[0].stats(kind).await.unwrap();
+        (stats.pending + stats.leased == 0 && stats.is_balanced()).then_some(())
+    })
+    .await;
+}
