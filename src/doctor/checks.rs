@@ -98,7 +98,7 @@ checks! {
         "It is the number of seconds for which a primary that was cut off goes on acknowledging writes; 0 switches the guard off.";
 
     CLOCK_OFFSET = "clock-offset" []
-        "less than half a second between the clock of Redis and that of this process; an error from a minute on",
+        "less than half a second between the clock of Redis, of each primary of a cluster, and that of this process; an error from a minute on",
         "A job that is scheduled for a time of the day runs by the clock of Redis.";
     ROUND_TRIP = "round-trip" []
         "an answer within 20 ms; an error from 200 ms on",

@@ -335,7 +335,7 @@ impl Store {
                 ErrorKind::Incompatible,
                 format!(
                     "a route adopts plain keys, and {} is a cluster, on which that does not work \
-                     yet: a key and its ledger are in different slots; use a single Redis, or \
+                     yet: a key and its ledger are on different nodes; use a single Redis, or \
                      schedule through the API",
                     self.address(),
                 ),

@@ -101,13 +101,16 @@ async fn replicas_of_a_node_that_hands_the_slot_over_do_not_count() {
     let client = patient(&them).await;
     let kind = &them.kinds("durable-moves").await[0];
     let slot = them.slot_of(&ledger_of(kind), 0).await;
-    for replica in [3, 4] {
+    for (primary, replica) in [(0, 3), (1, 4)] {
         them.nodes[replica].signal("-STOP");
+        // Valkey does not move a slot while a replica is attached that acknowledges nothing.
+        let _: u64 = them.nodes[primary].ask("CLIENT KILL TYPE replica").await;
     }
     let key = format!("{kind}:1");
     let call = waiting(&them, 0, &client, &key, within(5_000)).await;
     them.migrate(slot, 0, 1).await;
-    // This one has what was written, and its primary hears of it, but has the ledger no more.
+    // This one comes to have what was written, and its primary hears of it, but has the ledger no
+    // more.
     them.nodes[3].signal("-CONT");
     let reached = call.await.unwrap();
     assert_eq!((reached.is_met, reached.replicas), (false, 0));
@@ -125,8 +128,7 @@ async fn a_call_that_a_fail_over_forgot_is_made_again_where_the_slot_is_now() {
     let anyhow = "CONFIG SET cluster-replica-validity-factor 0";
     let _: () = them.nodes[3].ask(anyhow).await;
     them.nodes[3].signal("-STOP");
-    let cut_off: u64 = them.nodes[0].ask("CLIENT KILL TYPE replica").await;
-    assert_eq!(cut_off, 1);
+    let _: u64 = them.nodes[0].ask("CLIENT KILL TYPE replica").await;
     let key = format!("{kind}:1");
     let call = waiting(&them, 0, &client, &key, within(10_000)).await;
     them.nodes[0].server.kill_server().await.unwrap();
@@ -186,7 +188,8 @@ async fn what_was_met_outlives_the_primary() {
     for caller in callers {
         caller.await.unwrap();
     }
-    for key in met.lock().unwrap().iter() {
+    let met = std::mem::take(&mut *met.lock().unwrap());
+    for key in &met {
         assert!(client.get(key).await.unwrap().is_some(), "{key}");
     }
     assert!(client.stats(&kind).await.unwrap().is_balanced());
