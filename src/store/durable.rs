@@ -403,6 +403,8 @@ impl Waiter {
         {
             return Ok(disks);
         }
+        // A touch that fails would be waited behind all the same.
+        self.send(Request::One(&TOUCH.load()), until).await?;
         let mut ask = redis::cmd("WAITAOF");
         ask.arg(1).arg(0).arg(1);
         let disks = match self.send(Request::One(&ask), until).await {
