@@ -273,6 +273,7 @@ impl Store {
         match expected {
             Expected::Anything => cmd.arg(""),
             Expected::Nothing => cmd.arg("-"),
+            #[cfg(feature = "worker")]
             Expected::This(layout) => cmd.arg(layout.to_string()),
         };
         for (name, value) in kept {
