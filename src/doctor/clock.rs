@@ -125,7 +125,7 @@ mod tests {
         let found: Vec<_> = judge(three.into()).collect();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].0, Severity::Warning);
-        assert!(found[0].1.starts_with("b:2: Redis is 4999 ms"), "{found:?}");
+        assert!(found[0].1.starts_with("b:2: Redis is 49"), "{found:?}");
         assert_eq!(found[1], (Severity::Warning, "c:3: 40.0 ms".to_owned()));
 
         let found: Vec<_> = judge(vec![clock("a:1", none, quick)]).collect();
