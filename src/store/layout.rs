@@ -81,7 +81,7 @@ impl Store {
         let looked = self.on_each(until, |it, until| {
             Box::pin(it.look_up_here(kind, it.place() == home, until))
         });
-        let (found, away) = looked.await.there()?;
+        let (found, away) = looked.await.unless_refused()?;
         let newest = found.into_iter().fold(Layout::FIRST, |newest, layout| {
             match layout.follows(newest) {
                 true => layout,

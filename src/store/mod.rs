@@ -398,7 +398,7 @@ impl Store {
 
     /// Says something on the wake channel, of each server. A hint: nothing depends on its being heard.
     pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
-        let told = self.on_each(until, |it, until| Box::pin(it.tell_here(message, until)));
+        let told = self.on_rest(until, |it, until| Box::pin(it.tell_here(message, until)));
         told.await.of_those_there().map(drop)
     }
 

@@ -69,11 +69,7 @@ impl Store {
     /// The rules, and since when each holds; in order.
     pub(crate) async fn pause_rules(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
         let rules = self.on_each(until, |it, until| Box::pin(it.pause_rules_here(until)));
-        let mut rules = rules.await.of_those_there()?.concat();
-        rules.sort_unstable();
-        // Of one that several servers have the oldest.
-        rules.dedup_by(|one, before| one.0 == before.0);
-        Ok(rules)
+        Ok(oldest(rules.await.of_those_there()?.concat()))
     }
 
     async fn pause_rules_here(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
@@ -87,9 +83,10 @@ impl Store {
     /// Pauses a kind that has just become known, if a rule says so. A kind that was paused or
     /// resumed by name is left as it is, so a resume that comes in between is not undone.
     pub(crate) async fn apply_pause_rules(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let rules = &self.pause_rules(until).await?;
+        let rules = self.on_rest(until, |it, until| Box::pin(it.pause_rules_here(until)));
+        let rules = &oldest(rules.await.of_those_there()?.concat());
         let ledgers = self.layout_of(kind.as_str()).ledgers();
-        let applied = self.on_each(until, |it, until| {
+        let applied = self.on_rest(until, |it, until| {
             Box::pin(it.apply_here(rules, kind, ledgers, self, until))
         });
         applied.await.of_those_there().map(drop)
@@ -117,6 +114,13 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// In order, and of a rule that several servers have the oldest.
+fn oldest(mut rules: Vec<(String, UnixMs)>) -> Vec<(String, UnixMs)> {
+    rules.sort_unstable();
+    rules.dedup_by(|one, before| one.0 == before.0);
+    rules
 }
 
 impl Ledger {

@@ -105,7 +105,7 @@ impl Store {
     pub(crate) async fn warn_of_rights(&self, kind: &Kind, until: Instant) {
         // What one of them does not answer it warns nobody of.
         let _ = self
-            .on_each(until, |it, until| {
+            .on_rest(until, |it, until| {
                 Box::pin(async move {
                     it.warn_here(kind, until).await;
                     Ok(())
@@ -154,10 +154,10 @@ impl Store {
     /// would be claimed and never settled.
     #[cfg(feature = "worker")]
     pub(crate) async fn check_rights(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let checked = self.on_each(until, |it, until| {
+        let checked = self.on_rest(until, |it, until| {
             Box::pin(it.check_rights_here(kind, until))
         });
-        checked.await.of_those_there().map(drop)
+        checked.await.unless_refused().map(drop)
     }
 
     #[cfg(feature = "worker")]

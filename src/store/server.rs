@@ -179,9 +179,9 @@ impl Store {
         let checked = self.on_each(until, |it, until| {
             Box::pin(it.check_here(allow_eviction, until))
         });
-        let (_, away) = checked.await.there()?;
+        let (_, away) = checked.await.unless_refused()?;
         let joined = self.on_each(until, |it, until| Box::pin(it.join(until)));
-        joined.await.of_those_there()?;
+        joined.await.unless_refused()?;
         // The client of a worker has said it, and its worker says it.
         for Away { error, .. } in away.iter().filter(|_| !self.insists) {
             tracing::warn!(%error, "one of the servers is away, and with it its jobs");
@@ -272,24 +272,25 @@ impl Store {
     /// The schema of what is stored; ours, if nothing is. Written only then, so that a worker
     /// can start, and empty it, while Redis is full.
     async fn schema(&self, until: Instant) -> Result<String> {
-        let mut get = redis::cmd("HMGET");
-        get.arg(self.names.meta())
-            .arg("schema")
-            .arg(membership::FIELD);
-        let (known, server): (Option<String>, Option<String>) =
-            from_value(self.command(&get, until).await?)?;
-        if let Some(there) = server.filter(|_| !self.is_member()) {
-            return Err(is_not_alone(&self.address(), &there));
+        let get = |field: &str| {
+            let mut get = redis::cmd("HGET");
+            get.arg(self.names.meta()).arg(field);
+            get
+        };
+        if !self.is_member() {
+            let server = self.command(&get(membership::FIELD), until).await?;
+            if let Some(there) = from_value::<Option<String>>(server)? {
+                return Err(is_not_alone(&self.address(), &there));
+            }
         }
-        if let Some(schema) = known {
+        let known = self.command(&get("schema"), until).await?;
+        if let Some(schema) = from_value::<Option<String>>(known)? {
             return Ok(schema);
         }
         let mut set = redis::cmd("HSETNX");
         set.arg(self.names.meta()).arg("schema").arg(SCHEMA);
         self.command(&set, until).await?;
-        let mut get = redis::cmd("HGET");
-        get.arg(self.names.meta()).arg("schema");
-        from_value(self.command(&get, until).await?)
+        from_value(self.command(&get("schema"), until).await?)
     }
 
     /// An `allkeys-*` policy evicts ledgers, and with them jobs; a `volatile-*` one evicts

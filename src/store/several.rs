@@ -93,6 +93,7 @@ impl Store {
     }
 
     /// The servers, each as a store; this one, if it is one.
+    #[cfg(feature = "worker")]
     pub(crate) fn members(self: &Arc<Self>) -> Vec<Arc<Store>> {
         match self.is_several() {
             true => self.members.clone(),
@@ -168,6 +169,21 @@ impl Store {
         .await
     }
 
+    /// The same, of those that were there when all were asked the last time, by the same call.
+    pub(super) async fn on_rest<'a, T>(
+        &'a self,
+        until: Instant,
+        ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
+    ) -> Answers<T> {
+        let mut rest = self.parts();
+        let is_there = |it: &&Store| it.place.lock().is_none();
+        if rest.iter().any(is_there) {
+            rest.retain(is_there);
+        }
+        let asked = rest.into_iter().map(|it| ask(it, it.patience(until)));
+        Answers(join_all(asked).await)
+    }
+
     /// Asks each of the servers at the same time, and waits for all of them. The error is the first
     /// one, when all have been asked.
     pub(super) async fn on_all<'a, T>(
@@ -216,22 +232,37 @@ impl Store {
 }
 
 impl<T> Answers<T> {
-    /// What those answered that are there, and who is away.
+    /// What those answered that are there, and who is away. One that refuses keeps nobody from the
+    /// others: it counts as away.
     ///
     /// # Errors
-    /// If one of them is there and refuses, or if none is.
+    /// If none of them has answered.
     pub(super) fn there(self) -> Result<(Vec<T>, Vec<Away>)> {
         let (mut there, mut away) = (Vec::new(), Vec::new());
         for (place, answer) in self.0.into_iter().enumerate() {
             match answer {
                 Ok(answer) => there.push(answer),
-                Err(error) if is_of_absence(&error) => away.push(Away { place, error }),
-                Err(error) => return Err(error),
+                Err(error) => away.push(Away { place, error }),
             }
         }
-        match there.is_empty() {
-            true => Err(away.swap_remove(0).error),
-            false => Ok((there, away)),
+        if !there.is_empty() {
+            return Ok((there, away));
+        }
+        // One that refuses says more than one that does not answer.
+        let refused = away.iter().position(|it| !is_of_absence(&it.error));
+        Err(away.swap_remove(refused.unwrap_or(0)).error)
+    }
+
+    /// The same, for what has to be mended before anything is done.
+    ///
+    /// # Errors
+    /// If none of them has answered, or one of them refuses.
+    pub(super) fn unless_refused(self) -> Result<(Vec<T>, Vec<Away>)> {
+        let (there, mut away) = self.there()?;
+        let refused = away.iter().position(|it| !is_of_absence(&it.error));
+        match refused {
+            Some(place) => Err(away.swap_remove(place).error),
+            None => Ok((there, away)),
         }
     }
 

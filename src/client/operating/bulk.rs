@@ -236,7 +236,7 @@ impl<'a> Errand<'a> {
             let walk = Box::pin(self.walk(&book.ledger, state, of_id, is_moving));
             match is_moving {
                 true => walk.await?,
-                false => sight.see(&book.ledger, walk).await?.unwrap_or(()),
+                false => sight.see(&book.ledger, walk).await.map(drop)?,
             }
         }
         Ok(())
