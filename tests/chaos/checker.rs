@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::adopted::{self, Sight};
-use crate::journal::{Answer, Ask, Line, Micros, Version, What, at_unix_ms, read_all};
+use crate::journal::{Answer, Ask, Line, Micros, Part, Version, What, at_unix_ms, read_all};
 use crate::kept::Kept;
 use crate::leases::Leases;
 use crate::plain::{LIFE, PLAIN};
@@ -20,6 +20,9 @@ const RECOVERY: Micros = 2_000_000;
 /// For how long before a fault a job may have been due that is late because of it.
 const EVE: Micros = 200_000;
 
+/// From when on a first start counts as late, where it is asked when they are on time again.
+const LATE: Micros = 1_000_000;
+
 /// How many keys are told with all that happened to them.
 const TOLD: usize = 5;
 
@@ -30,6 +33,12 @@ struct History {
     faults: usize,
     weather: Vec<Micros>,
     rollbacks: Vec<Rollback>,
+    /// Those that a part of all jobs went through.
+    parts: Vec<(Part, Rollback)>,
+    /// When each primary was ill-treated that another one took over from, and when that served.
+    served: Vec<(Micros, Micros)>,
+    /// When something was done to all, the last time.
+    struck: Micros,
 }
 
 /// Decides on a trial by its journals and by what is left.
@@ -46,6 +55,12 @@ pub(crate) fn check(
     let mut row = Row::new(scenario);
     row.faults = history.faults;
     row.violations.extend(kept.wrong.iter().cloned());
+    // What a fail-over forgets may be a move.
+    if history.rollbacks.is_empty() && history.parts.is_empty() {
+        let twice = leases.in_two_ledgers();
+        row.leases += twice.len();
+        row.violations.extend(twice);
+    }
     for (key, story) in &history.stories {
         let calls = story.calls.iter();
         row.jobs += calls.filter(|call| is_acknowledged_schedule(call)).count();
@@ -55,7 +70,7 @@ pub(crate) fn check(
         let refused = |run: &&Run| run.settled == Some(false);
         row.refused += story.runs.iter().filter(refused).count();
         let faults = if key.starts_with(PLAIN) {
-            let mut faults = story.faults_of_any();
+            let mut faults = story.faults_of_any(&history.rollbacks(key));
             let mut count = Adopted::default();
             faults.extend(adopted::judge(key, story, &sight, &mut count));
             row.adopted.add(&count);
@@ -64,7 +79,7 @@ pub(crate) fn check(
             }
             faults
         } else {
-            story.faults(&kept.versions, &history.rollbacks)
+            story.faults(&kept.versions, &history.rollbacks(key))
         };
         for wrong in faults {
             let told = match wrong {
@@ -101,6 +116,7 @@ pub(crate) fn check(
         }
     }
     row.deaf = sight.ears.deaf();
+    row.served = history.served.iter().map(|(from, to)| to - from).max();
     row
 }
 
@@ -154,13 +170,25 @@ impl History {
 
     fn take_in_fault(&mut self, line: &Line, gone: &mut HashMap<String, Micros>) {
         match &line.what {
-            What::Fault { .. } => self.faults += 1,
+            What::Fault { process, .. } => {
+                self.faults += 1;
+                if process.is_none() {
+                    self.struck = line.at;
+                }
+            }
             What::Weather { .. } => self.weather.push(line.at),
             What::Gone { process } => drop(gone.insert(process.clone(), line.at)),
-            What::RolledBack { kept } => self.rollbacks.push(Rollback {
-                kept: *kept,
-                at: line.at,
-            }),
+            What::RolledBack { kept, of } => {
+                let rollback = Rollback {
+                    kept: *kept,
+                    at: line.at,
+                };
+                match of {
+                    None => self.rollbacks.push(rollback),
+                    Some(part) => self.parts.push((part.clone(), rollback)),
+                }
+            }
+            What::Served => self.served.push((self.struck, line.at)),
             // Of producers and workers.
             _ => {}
         }
@@ -262,6 +290,20 @@ impl History {
         story.runs.get_mut(*place)
     }
 
+    /// Those that a job went through.
+    fn rollbacks(&self, key: &str) -> Vec<Rollback> {
+        let parts = self.parts.iter().filter(|(part, _)| part.has(key));
+        let of_parts = parts.map(|(_, rollback)| *rollback);
+        self.rollbacks.iter().copied().chain(of_parts).collect()
+    }
+
+    /// For how long after another primary served a job was late that began so late then.
+    fn back(&self, began: Micros, late: Micros) -> Option<Micros> {
+        let mut before = self.served.iter().rev().map(|(_, served)| *served);
+        let served = before.find(|served| *served <= began)?;
+        (late > LATE).then_some(began - served)
+    }
+
     /// How late the first starts were.
     fn measure(&self, story: &Story, row: &mut Row) {
         let mut seen: Vec<Version> = Vec::new();
@@ -275,6 +317,7 @@ impl History {
                 seen.push(run.version);
                 if run.attempt == 1 && !waited {
                     row.late(self.phase(run.began.saturating_sub(run.late)), run.late);
+                    row.back = row.back.max(self.back(run.began, run.late));
                 }
             }
         }

@@ -95,7 +95,27 @@ pub(crate) enum What {
     /// before now may be undone.
     RolledBack {
         kept: Micros,
+        /// What it had of that, if not all.
+        of: Option<Part>,
     },
+    /// What a primary served that was ill-treated is served again.
+    Served,
+}
+
+/// Some ledgers, `app:module:biz/3`, of kinds that have so many each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) shards: u16,
+    pub(crate) ledgers: Vec<String>,
+}
+
+impl Part {
+    /// Whether the job of this key belongs to one of them.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        let (kind, id) = key.rsplit_once(':').expect("it is the key of a job");
+        let ledger = format!("{kind}/{}", keyfall::shard_of(id, self.shards));
+        self.ledgers.contains(&ledger)
+    }
 }
 
 /// What a producer asks for.

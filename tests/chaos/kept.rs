@@ -55,12 +55,12 @@ pub(crate) async fn still_to_do(client: &Client) -> Result<Option<String>> {
 impl Kept {
     pub(crate) async fn read(
         client: &Client,
-        redis: &mut MultiplexedConnection,
+        redis: Option<&mut MultiplexedConnection>,
     ) -> Result<Self, Box<dyn std::error::Error>> {
-        let mut kept = Kept {
-            keys: agreed::keys(redis).await?,
-            ..Kept::default()
-        };
+        let mut kept = Kept::default();
+        if let Some(redis) = redis {
+            kept.keys = agreed::keys(redis).await?;
+        }
         // What its producer has damaged last.
         client.audit(DAMAGED).repair().await?;
         for kind in kinds().chain([IDLE, DAMAGED]) {

@@ -11,9 +11,11 @@ use crate::order::Order;
 use crate::resp::Command;
 
 /// A lease that a ledger holds.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Lease {
     token: String,
+    /// Unix ms.
+    given: u64,
     /// Unix ms, as the ledger has it.
     deadline: u64,
 }
@@ -29,6 +31,16 @@ pub(crate) struct Leases {
     pub(crate) lapsed: HashMap<(String, u64), u64>,
     /// The versions that ledgers have had.
     pub(crate) stored: HashSet<Version>,
+    /// By job keys.
+    spans: HashMap<String, Vec<Span>>,
+}
+
+/// For how long a ledger had given a job to somebody, Unix ms.
+#[derive(Debug)]
+struct Span {
+    ledger: String,
+    from: u64,
+    to: u64,
 }
 
 /// What is found of a lease that was given.
@@ -48,13 +60,29 @@ struct Ledger {
     claim: String,
 }
 
-/// Reads a log to its end.
-pub(crate) fn read(logs: &[PathBuf]) -> Result<Leases, String> {
-    let mut ledgers: HashMap<String, Ledger> = HashMap::new();
+/// Reads the logs of all servers to their ends.
+pub(crate) fn read(logs: &[Vec<PathBuf>]) -> Result<Leases, String> {
     let mut shown = Leases::default();
     let mut given = 0;
+    for logs in logs {
+        given += read_one(logs, &mut shown)?;
+    }
+    if given == 0 && logs.iter().any(|logs| !logs.is_empty()) {
+        let told = "the log of Redis shows no lease: is it read right?";
+        shown.wrong.push(told.into());
+    }
+    Ok(shown)
+}
+
+/// Returns how many leases were given by it.
+fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<usize, String> {
+    let mut ledgers: HashMap<String, Ledger> = HashMap::new();
+    let mut given = 0;
+    // Of the last call that is known.
+    let mut latest = 0;
     for block in aof::read(logs)? {
         let now = block.iter().find_map(called_at);
+        latest = now.unwrap_or(latest);
         // A deadline is written before the lease that it belongs to, and is not that of the
         // lease before.
         let mut deadlines = Vec::new();
@@ -74,13 +102,25 @@ pub(crate) fn read(logs: &[PathBuf]) -> Result<Leases, String> {
                         .stored
                         .extend(pairs(name, rest).iter().filter_map(version));
                 }
-                ("HDEL", "lease") => rest.iter().for_each(|id| drop(ledger.leases.remove(id))),
+                ("HDEL", "lease") => {
+                    for id in rest {
+                        if let Some(lease) = ledger.leases.remove(id) {
+                            shown.held(name, id, &lease, latest);
+                        }
+                    }
+                }
+                // The ledger is on another server from now on, or empty.
+                ("DEL" | "UNLINK", "lease") => ledger.leases.clear(),
                 ("HSET", "lease") => {
                     for (_, id, lease) in pairs(name, rest) {
                         given += 1;
+                        let before = ledger.leases.get(&id).cloned();
                         let Some(one) = ledger.give(&id, &lease, now) else {
                             continue;
                         };
+                        if let Some(before) = before {
+                            shown.held(name, &id, &before, latest);
+                        }
                         let key = format!("{}:{id}", kind_of(name));
                         let wrong = one.fault.map(|fault| format!("{key}: {fault}"));
                         shown.wrong.extend(wrong);
@@ -98,11 +138,34 @@ pub(crate) fn read(logs: &[PathBuf]) -> Result<Leases, String> {
             }
         }
     }
-    if given == 0 && !logs.is_empty() {
-        let told = "the log of Redis shows no lease: is it read right?";
-        shown.wrong.push(told.into());
+    Ok(given)
+}
+
+impl Leases {
+    /// A ledger has given a lease, which was over at this time, or before.
+    fn held(&mut self, ledger: &str, id: &str, lease: &Lease, over: u64) {
+        let key = format!("{}:{id}", kind_of(ledger));
+        self.spans.entry(key).or_default().push(Span {
+            ledger: ledger.to_owned(),
+            from: lease.given,
+            to: lease.deadline.min(over),
+        });
     }
-    Ok(shown)
+
+    /// Leases of one job that two ledgers, between which it was moved, have had at the same time.
+    /// Those of one ledger are in the order of its log, and judged by that.
+    pub(crate) fn in_two_ledgers(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (key, spans) in &self.spans {
+            for (number, one) in spans.iter().enumerate() {
+                let other = spans[number + 1..].iter().find(|other| {
+                    one.ledger != other.ledger && one.from < other.to && other.from < one.to
+                });
+                wrong.extend(other.map(|other| format!("{key}: {one:?} and {other:?}")));
+            }
+        }
+        wrong
+    }
 }
 
 /// Of the order that a record ends with.
@@ -156,8 +219,12 @@ impl Ledger {
         if fence > self.fence {
             (self.fence, self.claim) = (fence, token.clone());
         }
-        let deadline = 0;
-        self.leases.insert(id.to_owned(), Lease { token, deadline });
+        let lease = Lease {
+            token,
+            given: now.unwrap_or(u64::MAX),
+            deadline: 0,
+        };
+        self.leases.insert(id.to_owned(), lease);
         Some(Given {
             fence,
             lapsed,

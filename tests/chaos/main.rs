@@ -4,6 +4,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`scenarios`] | the faults |
+//! | [`lanes`] | two scenarios at a time |
 //! | [`trial`] | one scenario, from its first process to its row in the table |
 //! | [`stage`] | Redis, workers and producers, and what can be done to them |
 //! | [`process`] | this program, started again as a worker or a producer |
@@ -19,7 +20,10 @@
 //! | [`checker`], [`story`] | what must hold of all of it, and of each key |
 //! | [`adopted`] | what must hold of each adopted key |
 //! | [`sentinels`] | two replicas of Redis, and who chooses the next primary |
+//! | [`cluster`] | three primaries with replicas, and slots that move |
+//! | [`waiting`], [`resharding`] | jobs that wait meanwhile, and who spreads them over other shards |
 //! | [`proxy`] | the network between Redis and everybody else |
+//! | [`wires`] | the network between servers |
 //! | [`clock`] | a wall clock that can be set |
 //! | [`aof`], [`resp`], [`leases`] | what the log of Redis shows of its leases |
 //! | [`strain`] | how late the machine makes things by itself |
@@ -35,10 +39,12 @@ mod aof;
 mod checker;
 mod classic;
 mod clock;
+mod cluster;
 mod consumer;
 mod daemons;
 mod journal;
 mod kept;
+mod lanes;
 mod leases;
 mod load;
 mod order;
@@ -46,6 +52,7 @@ mod plain;
 mod process;
 mod proxy;
 mod report;
+mod resharding;
 mod resp;
 mod scenarios;
 mod sentinels;
@@ -57,6 +64,8 @@ mod strain;
 mod sundry;
 mod target;
 mod trial;
+mod waiting;
+mod wires;
 mod witness;
 mod worker;
 
@@ -129,19 +138,16 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         let scenario = scenarios.iter().find(|one| one.name == *name)?;
         Some((scenario, *seed, format!("{name}, seed {seed}")))
     }));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
     println!("{SEED}={seed}\n\n{}", report::HEAD);
     let mut rows = Vec::new();
-    for (scenario, seed, name) in plays {
-        let dir = journals(&name);
-        let seed = seed_of(seed, scenario.name);
-        let play = trial::play(scenario, dir.clone(), seed, share.max(SHORT));
-        let mut row = runtime.block_on(play);
-        row.scenario = name;
+    let play = |(scenario, seed, name): &(&Scenario, u64, String)| {
+        let dir = journals(name);
+        let seed = seed_of(*seed, scenario.name);
+        let mut row = lanes::alone(trial::play(scenario, dir.clone(), seed, share.max(SHORT)));
+        row.scenario = name.clone();
+        (row, dir)
+    };
+    lanes::each_in_order(&plays, play, |(row, dir)| {
         println!("{row}");
         if row.violations.is_empty() {
             let _ = fs::remove_dir_all(&dir);
@@ -149,12 +155,16 @@ fn play_all(words: Vec<&String>) -> ExitCode {
             tell_violations(&row, &dir);
         }
         rows.push(row);
-    }
+    });
     let sum = Row::sum(&rows);
     println!("{sum}\n\n{}", report::HEAD_OF_ADOPTED);
     for row in rows.iter().chain([&sum]) {
         println!("{}", row.adopted());
     }
+    println!("\n{}", report::HEAD_OF_FAIL_OVERS);
+    rows.iter()
+        .filter_map(Row::fail_overs)
+        .for_each(|row| println!("{row}"));
     println!("\n{}", sum.strain);
     if sum.violations.is_empty() {
         return ExitCode::SUCCESS;

@@ -60,6 +60,17 @@ impl Adopted {
 }
 
 impl Row {
+    /// How its fail-overs went, as a row of a table of its own, if there were any.
+    pub(crate) fn fail_overs(&self) -> Option<String> {
+        Some(format!(
+            "| {:25} | {:>18} | {:>17} | {:9} |",
+            self.scenario,
+            written(Some(self.served?)),
+            written(self.back),
+            self.forgotten,
+        ))
+    }
+
     /// What became of adopted keys, as a row of a table of its own.
     pub(crate) fn adopted(&self) -> String {
         let it = &self.adopted;
@@ -91,6 +102,11 @@ pub(crate) const HEAD_OF_ADOPTED: &str = "\
 | adopted keys              |    set |    run | cancelled | pending | gone unheard | deleted unheard | missing | unanswered | forgotten | unheard  | judged | in bad weather |
 |---------------------------|-------:|-------:|----------:|--------:|-------------:|----------------:|--------:|-----------:|----------:|---------:|-------:|---------------:|";
 
+/// The head of the table of fail-overs.
+pub(crate) const HEAD_OF_FAIL_OVERS: &str = "\
+| fail-overs                | served again after | late starts until | forgotten |
+|---------------------------|-------------------:|------------------:|----------:|";
+
 /// What a trial came to.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
@@ -117,6 +133,10 @@ pub(crate) struct Row {
     pub(crate) adopted: Adopted,
     /// The same of those that lived while there were faults.
     pub(crate) adopted_in_bad_weather: Adopted,
+    /// The longest that it took until another primary served, since something was done to one.
+    pub(crate) served: Option<Micros>,
+    /// For how long first starts were late after that, at the most.
+    pub(crate) back: Option<Micros>,
     /// For how long nobody listened to what is done to keys, or could act.
     pub(crate) deaf: Micros,
     /// What the machine did to all of it.
@@ -185,6 +205,8 @@ impl Row {
         self.adopted.add(&other.adopted);
         let bad = &other.adopted_in_bad_weather;
         self.adopted_in_bad_weather.add(bad);
+        self.served = self.served.max(other.served);
+        self.back = self.back.max(other.back);
         self.deaf += other.deaf;
         self.strain.add(&other.strain);
         self.violations.extend(other.violations.iter().cloned());

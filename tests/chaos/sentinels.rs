@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::proxy::{Proxy, Weather};
 use crate::stage::socket_of;
+use crate::wires::{Place, Wires};
 
 /// What the sentinels call the primary.
 const NAME: &str = "chaos";
@@ -33,6 +34,9 @@ pub(crate) struct Sentinels {
     others: Vec<(u16, Embedded)>,
     /// The networks around each of them, by their ports, if there are any.
     networks: HashMap<u16, Proxy>,
+    /// What is between all of them, if there is anything, and who is reached at which port there.
+    wires: Option<Wires>,
+    places: HashMap<u16, Place>,
     sentinels: Vec<Sentinel>,
 }
 
@@ -41,24 +45,37 @@ struct Sentinel {
     child: Child,
 }
 
+/// The first of the sentinels, behind the servers.
+const FIRST: Place = 4;
+
 impl Sentinels {
     /// Starts all of them. Returns the primary.
     pub(crate) async fn start(
         options: impl Fn() -> Options,
         has_networks: bool,
+        wires: Option<Wires>,
         dir: &Path,
     ) -> Result<(Embedded, Self), String> {
         let mut networks = HashMap::new();
         let mut servers = Vec::new();
-        for _ in 0..3 {
+        let mut places = HashMap::new();
+        for place in 1..FIRST {
             let mut port = free_port()?;
-            let server = node(options(), port).await?;
+            let mut options = options();
+            if wires.is_some() {
+                options = options.args(Wires::source(place));
+            }
+            let server = node(options, port).await?;
+            if let Some(wires) = &wires {
+                port = wires.to(place, port).await?;
+            }
             if has_networks {
                 let proxy = Proxy::to(socket_of(&server), dir).await;
                 let proxy = proxy.map_err(|error| error.to_string())?;
                 port = proxy.port;
                 networks.insert(port, proxy);
             }
+            places.insert(port, place);
             servers.push((port, server));
         }
         let (primary, server) = servers.remove(0);
@@ -67,12 +84,17 @@ impl Sentinels {
                 .await
                 .map_err(|error| error.to_string())?;
         }
-        let sentinels: Result<_, String> = (0..3).map(|_| Sentinel::start(dir, primary)).collect();
+        let mut sentinels = Vec::new();
+        for place in FIRST..FIRST + 3 {
+            sentinels.push(Sentinel::start(dir, primary, place, wires.as_ref()).await?);
+        }
         let it = Sentinels {
             primary,
             others: servers,
             networks,
-            sentinels: sentinels?,
+            wires,
+            places,
+            sentinels,
         };
         it.until("the sentinels know each other", async || {
             for sentinel in &it.sentinels {
@@ -114,8 +136,26 @@ impl Sentinels {
         self.cut(self.primary, true);
     }
 
+    /// Cuts the primary off from its replicas, and from nobody else.
+    pub(crate) fn cut_off_replicas(&self) -> Result<(), &'static str> {
+        let others = self.others.iter().map(|(port, _)| self.places[port]);
+        let wires = self.wires.as_ref().ok_or("there is nothing to cut")?;
+        wires.cut(self.places[&self.primary], others);
+        Ok(())
+    }
+
+    /// Cuts one of the sentinels off from all servers, and from the others.
+    pub(crate) fn cut_off_one(&self) -> Result<(), &'static str> {
+        let wires = self.wires.as_ref().ok_or("there is nothing to cut")?;
+        wires.cut(FIRST, (1..FIRST).chain([FIRST + 1, FIRST + 2]));
+        Ok(())
+    }
+
     /// Nobody is cut off any more.
     pub(crate) fn join(&self) {
+        if let Some(wires) = &self.wires {
+            wires.join();
+        }
         self.networks.keys().for_each(|port| self.cut(*port, false));
     }
 
@@ -176,7 +216,7 @@ impl Sentinels {
     }
 
     /// Waits until both others follow the primary.
-    async fn are_followed(&self, server: &Embedded) -> Result<(), String> {
+    pub(crate) async fn are_followed(&self, server: &Embedded) -> Result<(), String> {
         let client = redis::Client::open(server.url()).map_err(|error| error.to_string())?;
         self.until("both replicas follow", async || {
             let mut redis = client.get_multiplexed_async_connection().await.ok()?;
@@ -217,16 +257,29 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn start(dir: &Path, primary: u16) -> Result<Self, String> {
+    async fn start(
+        dir: &Path,
+        primary: u16,
+        place: Place,
+        wires: Option<&Wires>,
+    ) -> Result<Self, String> {
         let port = free_port()?;
         let path = dir.join(format!("sentinel-{port}.conf"));
         let down = DOWN_AFTER.as_millis();
-        let config = format!(
+        let mut config = format!(
             "port {port}\nbind 127.0.0.1\n\
              sentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
              sentinel down-after-milliseconds {NAME} {down}\n\
              sentinel failover-timeout {NAME} 5000\n"
         );
+        if let Some(wires) = wires {
+            let [name, source] = Wires::source(place);
+            let seat = wires.to(place, port).await?;
+            config += &format!(
+                "{} {source}\nsentinel announce-ip 127.0.0.1\nsentinel announce-port {seat}\n",
+                name.trim_start_matches('-'),
+            );
+        }
         let failed = |error: std::io::Error| format!("a sentinel: {error}");
         std::fs::write(&path, config).map_err(failed)?;
         let log = File::create(dir.join(format!("sentinel-{port}.log"))).map_err(failed)?;

@@ -1,7 +1,7 @@
 //! What a scenario ill-treats: a Redis, workers and producers, and the journal of what was done
 //! to them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -16,23 +16,25 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
+use crate::cluster::Cluster;
 use crate::daemons::DAEMONS;
-use crate::journal::{Journal, What, now};
+use crate::journal::{Journal, Part, What, now};
 use crate::order::Plan;
 use crate::process::Process;
 use crate::proxy::Proxy;
 use crate::sentinels::Sentinels;
 use crate::target::{Target, Ways};
-use crate::{agreed, aof, consumer, daemons, kept, load, plain, witness, worker};
+use crate::wires::Wires;
+use crate::{agreed, aof, consumer, daemons, kept, load, plain, waiting, witness, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
-/// stories schedule twice, some not at all.
-const STORIES_A_SECOND: f64 = 560.0;
+/// stories schedule twice, some not at all. Two trials at a time are as much as two cores can do.
+const STORIES_A_SECOND: f64 = 280.0;
 
 /// Through daemons, of which an unoptimised build makes several times the work; and where jobs come
 /// one by one.
-const STORIES_OF_DAEMONS: f64 = 280.0;
-const STORIES_ONE_BY_ONE: f64 = 140.0;
+const STORIES_OF_DAEMONS: f64 = 180.0;
+const STORIES_ONE_BY_ONE: f64 = 120.0;
 
 /// How many keys a second are set by plain commands, where so many jobs are.
 const KEYS_TO_JOBS: f64 = 0.1;
@@ -54,6 +56,12 @@ pub(crate) struct Setting {
     pub(crate) network: bool,
     /// Whether Redis has replicas, and sentinels that watch it. Nobody sets plain keys then.
     pub(crate) sentinels: bool,
+    /// Whether jobs are on a cluster. Nobody sets plain keys then.
+    pub(crate) cluster: bool,
+    /// Whether servers can be cut off from each other, where there are several.
+    pub(crate) wires: bool,
+    /// How many shards each kind has; one if nothing is said.
+    pub(crate) shards: Option<u16>,
     /// Whose wall clock can be set.
     pub(crate) clock: Option<Whose>,
     /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
@@ -68,8 +76,10 @@ pub(crate) enum Whose {
 
 /// The processes of a trial.
 pub(crate) struct Stage {
-    /// The primary, where there are several.
-    pub(crate) server: Embedded,
+    /// The primary, where there are several, unless it is a cluster.
+    server: Option<Embedded>,
+    cluster: Option<Cluster>,
+    shards: u16,
     sentinels: Option<Sentinels>,
     /// Or consumers.
     pub(crate) workers: Vec<Slot>,
@@ -125,25 +135,23 @@ impl Stage {
                 None => options,
             }
         };
-        let (server, sentinels) = match setting.sentinels {
-            true => {
-                let started = Sentinels::start(options, setting.network, &dir).await;
-                let (server, sentinels) = started?;
-                (server, Some(sentinels))
+        let wires = setting.wires.then(Wires::default);
+        let (mut server, mut sentinels, mut cluster) = (None, None, None);
+        if setting.cluster {
+            cluster = Some(Cluster::start(options(), wires).await?);
+        } else if setting.sentinels {
+            let started = Sentinels::start(options, setting.network, wires, &dir).await?;
+            (server, sentinels) = (Some(started.0), Some(started.1));
+        } else {
+            let started = options().start().await;
+            server = Some(started.map_err(|error| error.to_string())?);
+        }
+        let network = match &server {
+            Some(server) if setting.network && sentinels.is_none() => {
+                let proxy = Proxy::to(socket_of(server), &dir).await;
+                Some(proxy.map_err(|error| error.to_string())?)
             }
-            false => {
-                let started = options().start().await;
-                (started.map_err(|error| error.to_string())?, None)
-            }
-        };
-        let socket = socket_of(&server);
-        let network = match setting.network && sentinels.is_none() {
-            true => Some(
-                Proxy::to(socket, &dir)
-                    .await
-                    .map_err(|error| error.to_string())?,
-            ),
-            false => None,
+            _ => None,
         };
         let outlet = match setting.target {
             Some(target) if target.has_an_outlet() => {
@@ -166,12 +174,15 @@ impl Stage {
             outlet,
             random: StdRng::seed_from_u64(seed),
             span,
-            url: match (&network, &sentinels) {
-                (Some(proxy), _) => proxy.url.clone(),
-                (_, Some(sentinels)) => sentinels.url(),
-                _ => server.url(),
+            url: match (&network, &sentinels, &cluster, &server) {
+                (Some(proxy), ..) => proxy.url.clone(),
+                (_, Some(sentinels), ..) => sentinels.url(),
+                (_, _, Some(cluster), _) => cluster.url(),
+                _ => server.as_ref().map(Embedded::url).unwrap_or_default(),
             },
             sentinels,
+            cluster,
+            shards: setting.shards.unwrap_or(1),
             network,
             clock,
             server,
@@ -182,12 +193,27 @@ impl Stage {
             seed,
             special: setting.special,
         };
+        if setting.shards.is_some() {
+            let client = stage.client().await?;
+            let wait = waiting::schedule(&client, stage.shards, &stage.journal);
+            wait.await.map_err(|error| error.to_string())?;
+        }
         stage.start_all_daemons();
         for number in 0..WORKERS {
             stage.start(number);
         }
         stage.all_live().await?;
         Ok(stage)
+    }
+
+    /// What programs are told of where jobs are.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where the files of this trial are.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub(crate) async fn client(&self) -> Result<Client, String> {
@@ -239,9 +265,9 @@ impl Stage {
             let producer = Process::start("producer", &terms.name, &terms, &self.dir, &[]);
             self.producers.push(producer);
         }
-        if self.sentinels.is_some() {
+        let (None, None, Some(server)) = (&self.sentinels, &self.cluster, &self.server) else {
             return;
-        }
+        };
         let terms = plain::Terms {
             name: "plain".into(),
             url: self.url.clone(),
@@ -252,7 +278,7 @@ impl Stage {
         };
         let program = Process::start("plain", &terms.name, &terms, &self.dir, &[]);
         self.producers.push(program);
-        self.witness = Some(witness::start(self.server.url(), &self.dir));
+        self.witness = Some(witness::start(server.url(), &self.dir));
     }
 
     /// Asks the producers to end, and waits for their last calls.
@@ -325,6 +351,7 @@ impl Stage {
             name: format!("worker-{}.{}", slot.number, slot.generation),
             url: self.url.clone(),
             journals: self.dir.clone(),
+            adopts: self.cluster.is_none(),
         };
         let environment = match &self.clock {
             Some((Whose::Workers, clock)) => clock.environment(),
@@ -408,7 +435,10 @@ impl Stage {
         if let Some(rest) = kept::still_to_do(client).await? {
             return Ok(Some(rest));
         }
-        agreed::disagreement(client, &mut self.redis().await?).await
+        match &self.server {
+            Some(_) => agreed::disagreement(client, &mut self.redis().await?).await,
+            None => Ok(None),
+        }
     }
 
     // What can be done to the Redis of lists and streams.
@@ -442,11 +472,28 @@ impl Stage {
         redis::Cmd::new().arg(args).query_async(&mut redis).await
     }
 
+    /// The only one, or the primary.
+    ///
+    /// # Panics
+    /// If it is a cluster.
+    pub(crate) fn server(&mut self) -> &mut Embedded {
+        self.server.as_mut().expect("it is no cluster")
+    }
+
+    fn the_server(&self) -> &Embedded {
+        self.server.as_ref().expect("it is no cluster")
+    }
+
+    /// Whether plain commands can be sent to the place where all keys are.
+    pub(crate) fn is_one_place(&self) -> bool {
+        self.server.is_some()
+    }
+
     pub(crate) async fn redis(&self) -> redis::RedisResult<MultiplexedConnection> {
         let config = redis::AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
-        let client = redis::Client::open(self.server.url())?;
+        let client = redis::Client::open(self.the_server().url())?;
         client
             .get_multiplexed_async_connection_with_config(&config)
             .await
@@ -454,19 +501,31 @@ impl Stage {
 
     /// The files of its log.
     pub(crate) fn logs(&self) -> Vec<PathBuf> {
-        let socket = socket_of(&self.server);
-        let dir = socket.parent();
-        aof::files(dir.expect("the socket is in a directory"))
+        logs_at(&socket_of(self.the_server()))
     }
 
-    /// Its whole log so far, even if it was rewritten; it stays with the journals.
-    pub(crate) fn kept_logs(&self) -> std::io::Result<Vec<PathBuf>> {
-        aof::keep(&self.logs(), &self.dir)?;
-        Ok(aof::files(&self.dir))
+    /// The whole log so far of each server whose data count, even if it was rewritten; they stay
+    /// with the journals.
+    pub(crate) fn kept_logs(&self) -> std::io::Result<Vec<Vec<PathBuf>>> {
+        let sockets = match &self.cluster {
+            Some(cluster) => cluster.sockets(),
+            None => vec![socket_of(self.the_server())],
+        };
+        let kept = sockets.iter().enumerate().map(|(number, socket)| {
+            let dir = self.dir.join(format!("redis-{number}"));
+            aof::keep(&logs_at(socket), &dir)?;
+            Ok(aof::files(&dir))
+        });
+        kept.collect()
     }
 
     pub(crate) fn signal_server(&self, signal: Signal) {
-        signal_to(&self.server, signal);
+        signal_to(self.the_server(), signal);
+    }
+
+    /// The cluster that the setting asked for.
+    pub(crate) fn cluster(&mut self) -> Result<&mut Cluster, &'static str> {
+        self.cluster.as_mut().ok_or("there is no cluster")
     }
 
     /// The sentinels that the setting asked for.
@@ -477,7 +536,8 @@ impl Stage {
     /// Waits until another server is the primary. Returns the port of the old one.
     pub(crate) async fn follow(&mut self) -> Result<u16, String> {
         let sentinels = self.sentinels.as_mut().ok_or("there are no sentinels")?;
-        sentinels.follow(&mut self.server).await
+        let server = self.server.as_mut().ok_or("there is no primary")?;
+        sentinels.follow(server).await
     }
 
     /// Sends the server that was the primary a signal.
@@ -486,10 +546,16 @@ impl Stage {
         Ok(())
     }
 
+    /// Waits until all replicas follow the primary.
+    pub(crate) async fn are_followed(&self) -> Result<(), String> {
+        let sentinels = self.sentinels.as_ref().ok_or("there are no sentinels")?;
+        sentinels.are_followed(self.the_server()).await
+    }
+
     /// Has the server that was the primary follow the new one.
     pub(crate) async fn rejoin(&self, port: u16) -> Result<(), String> {
         let sentinels = self.sentinels.as_ref().ok_or("there are no sentinels")?;
-        sentinels.rejoin(port, &self.server).await
+        sentinels.rejoin(port, self.the_server()).await
     }
 
     /// The network that the setting asked for.
@@ -524,7 +590,26 @@ impl Stage {
     /// Redis has gone back to what it had at `kept`.
     pub(crate) fn rolled_back(&self, kept: u64) {
         debug_assert!(kept <= now());
-        self.journal.note(What::RolledBack { kept });
+        self.journal.note(What::RolledBack { kept, of: None });
+    }
+
+    /// So have the ledgers with these hash tags, `app:module:biz/3.17`.
+    pub(crate) fn ledgers_rolled_back(&self, kept: u64, tags: &[String]) {
+        debug_assert!(kept <= now());
+        let name = |tag: &String| match tag.rsplit_once('/') {
+            Some((kind, shard)) => format!("{kind}/{}", shard.split('.').next().unwrap_or(shard)),
+            None => tag.clone(),
+        };
+        let of = Some(Part {
+            shards: self.shards,
+            ledgers: tags.iter().map(name).collect(),
+        });
+        self.journal.note(What::RolledBack { kept, of });
+    }
+
+    /// Another primary serves what one served that was ill-treated.
+    pub(crate) fn is_served(&self) {
+        self.journal.note(What::Served);
     }
 
     // Time.
@@ -539,11 +624,22 @@ impl Stage {
     }
 
     pub(crate) fn some_worker(&mut self) -> usize {
-        self.random.random_range(0..WORKERS)
+        self.some(WORKERS)
+    }
+
+    /// A number below this one.
+    pub(crate) fn some(&mut self, count: usize) -> usize {
+        self.random.random_range(0..count)
     }
 }
 
-fn signal_to(server: &Embedded, signal: Signal) {
+/// The files of the log of the server that has its socket there.
+fn logs_at(socket: &Path) -> Vec<PathBuf> {
+    let dir = socket.parent();
+    aof::files(dir.expect("the socket is in a directory"))
+}
+
+pub(crate) fn signal_to(server: &Embedded, signal: Signal) {
     let pid = server.pid().and_then(|pid| pid.try_into().ok());
     let pid = pid.and_then(Pid::from_raw).expect("the server runs");
     // Fails only if it has ended.

@@ -63,6 +63,13 @@ pub(crate) struct Rollback {
     pub(crate) at: Micros,
 }
 
+impl Rollback {
+    /// Whether what was given or taken then may be gone.
+    fn covers(&self, at: Micros) -> bool {
+        (self.kept..=self.at).contains(&at)
+    }
+}
+
 impl Call {
     pub(crate) fn is_acknowledged(&self) -> bool {
         use Answer::{Cancelled, Done, Follows, Replaced, Running};
@@ -139,7 +146,7 @@ impl Story {
         let mut wrong = Vec::new();
         wrong.extend(self.lost(kept, rollbacks));
         wrong.extend(self.after_cancel(rollbacks));
-        wrong.extend(self.faults_of_any());
+        wrong.extend(self.faults_of_any(rollbacks));
         if rollbacks.is_empty() {
             wrong.extend(self.undead(kept));
         }
@@ -147,10 +154,22 @@ impl Story {
     }
 
     /// What must not be of any job, however it came to be.
-    pub(crate) fn faults_of_any(&self) -> Vec<Wrong> {
+    pub(crate) fn faults_of_any(&self, rollbacks: &[Rollback]) -> Vec<Wrong> {
         let mut wrong: Vec<Wrong> = self.strangers().into_iter().collect();
         let overlaps = self.overlaps();
-        wrong.extend(overlaps.flat_map(|(older, newer)| unfenced(older, newer)));
+        let unfenced = overlaps.flat_map(|(older, newer)| {
+            let wrong = unfenced(older, newer)?;
+            // Two servers may each give a lease until one of them is followed by nobody any more.
+            let given_twice =
+                |back: &Rollback| back.covers(older.began) || back.covers(newer.began);
+            let is_forgotten = rollbacks.iter().any(given_twice);
+            Some(if is_forgotten {
+                Wrong::Forgotten
+            } else {
+                wrong
+            })
+        });
+        wrong.extend(unfenced);
         wrong.extend(self.failed());
         wrong
     }

@@ -67,8 +67,11 @@ async fn try_to_play(
     let client = stage.client().await?;
     wrong.extend(stage.drain(&client).await.err());
     wrong.extend(stage.stop_working().await);
-    let mut redis = stage.redis().await.map_err(|error| error.to_string())?;
-    let kept = Kept::read(&client, &mut redis).await;
+    let mut redis = match stage.is_one_place() {
+        true => Some(stage.redis().await.map_err(|error| error.to_string())?),
+        false => None,
+    };
+    let kept = Kept::read(&client, redis.as_mut()).await;
     let kept = kept.map_err(|error| format!("what is left cannot be read: {error:?}"))?;
     let logs = stage.kept_logs().map_err(|error| error.to_string())?;
     let leases = leases::read(&logs)?;

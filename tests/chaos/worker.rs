@@ -21,6 +21,8 @@ pub(crate) struct Terms {
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) journals: PathBuf,
+    /// Whether plain keys are its jobs, too.
+    pub(crate) adopts: bool,
 }
 
 /// Works until its standard input ends.
@@ -49,10 +51,12 @@ async fn work(terms: &Terms) {
     let policy = RetryPolicy::fixed(Duration::from_millis(100)).expect("it is valid");
     // So many that a fault does not use them up.
     let route = || handler(journal.clone()).retry(policy.clone().attempts(1000));
-    let router = Router::new()
-        .route("chaos:load:*:{id}", route())
-        .route(&format!("{RUN}:*"), route().adopt(MissingKey::Run))
-        .route(&format!("{CANCEL}:*"), route().adopt(MissingKey::Cancel));
+    let mut router = Router::new().route("chaos:load:*:{id}", route());
+    if terms.adopts {
+        router = router
+            .route(&format!("{RUN}:*"), route().adopt(MissingKey::Run))
+            .route(&format!("{CANCEL}:*"), route().adopt(MissingKey::Cancel));
+    }
     Worker::new(client, router)
         .lease(LEASE)
         .concurrency(512)

@@ -29,6 +29,9 @@ enum What {
     CutOff,
     /// It is killed while one of the sentinels hangs, which then knows the old one.
     KilledUnseen,
+    /// It is killed while one of the sentinels is cut off from all servers and from the others, and
+    /// goes on telling clients of the old one.
+    KilledBehind,
 }
 
 macro_rules! scenarios {
@@ -39,6 +42,7 @@ macro_rules! scenarios {
             setting: || Setting {
                 sentinels: true,
                 network: $what == What::CutOff,
+                wires: $what == What::KilledBehind,
                 ..Setting::default()
             },
             faults: |stage| Box::pin(fail_over(stage, $what)),
@@ -48,13 +52,59 @@ macro_rules! scenarios {
 }
 
 pub(super) fn all() -> Vec<Scenario> {
-    scenarios! {
+    let mut all = scenarios! {
         "fail-over, killed", true, What::Killed;
         "fail-over, asked for", false, What::Relieved;
         "fail-over, stopped", false, What::Stopped;
         "fail-over, cut off", false, What::CutOff;
         "fail-over, unseen by one", false, What::KilledUnseen;
+        "fail-over, one cut off", false, What::KilledBehind;
+    };
+    all.push(Scenario {
+        name: "replicas out of reach",
+        quick: false,
+        setting: || Setting {
+            redis: vec![
+                "--min-replicas-to-write",
+                "1",
+                "--min-replicas-max-lag",
+                LAG,
+            ],
+            sentinels: true,
+            wires: true,
+            ..Setting::default()
+        },
+        faults: |stage| Box::pin(lose_replicas(stage)),
+        punctual: Punctual::Afterwards,
+    });
+    all
+}
+
+/// After so many seconds without its replicas, a primary takes no writes.
+const LAG: &str = "2";
+
+/// For how long it takes none.
+const REFUSING: Duration = Duration::from_secs(2);
+
+/// The primary is cut off from its replicas, and neither from sentinels nor from clients.
+async fn lose_replicas(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        stage.strike("the replicas are out of reach");
+        stage.sentinels()?.cut_off_replicas()?;
+        loop {
+            let set: redis::RedisResult<()> = stage.command(&["SET", MARK, ""]).await;
+            match set {
+                Err(error) if error.code() == Some("NOREPLICAS") => break,
+                Err(error) => return Err(error.into()),
+                Ok(()) => sleep(Duration::from_millis(20)).await,
+            }
+        }
+        sleep(REFUSING).await;
+        stage.sentinels()?.join();
+        stage.are_followed().await?;
     }
+    Ok(())
 }
 
 async fn fail_over(stage: &mut Stage, what: What) -> Result {
@@ -65,7 +115,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
         match what {
             What::Killed => {
                 stage.strike("the primary is killed");
-                stage.server.kill_server().await?;
+                stage.server().kill_server().await?;
             }
             What::Relieved => {
                 stage.strike("SENTINEL FAILOVER");
@@ -82,10 +132,16 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
             What::KilledUnseen => {
                 stage.strike("a sentinel is stopped");
                 stage.sentinels()?.signal_one(Signal::STOP);
-                stage.server.kill_server().await?;
+                stage.server().kill_server().await?;
+            }
+            What::KilledBehind => {
+                stage.strike("a sentinel is cut off");
+                stage.sentinels()?.cut_off_one()?;
+                stage.server().kill_server().await?;
             }
         }
         let old = stage.follow().await?;
+        stage.is_served();
         marking.abort();
         let kept: Option<Micros> = stage.command(&["GET", MARK]).await?;
         sleep(LEFT).await;
@@ -103,6 +159,11 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
             }
             What::KilledUnseen => {
                 stage.sentinels()?.signal_one(Signal::CONT);
+                stage.sentinels()?.other(old).restart().await?;
+            }
+            What::KilledBehind => {
+                sleep(BACK).await;
+                stage.sentinels()?.join();
                 stage.sentinels()?.other(old).restart().await?;
             }
         }

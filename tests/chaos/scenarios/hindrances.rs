@@ -204,7 +204,7 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
             let mut shutdown = redis::cmd("SHUTDOWN");
             let shutdown = shutdown.arg("NOSAVE");
             let _: redis::RedisResult<()> = shutdown.query_async(&mut killer).await;
-            stage.server.restart().await?;
+            stage.server().restart().await?;
         }
         running.await?;
         sleep(stage.some_ms(300..1000)).await;

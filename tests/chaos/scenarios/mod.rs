@@ -7,17 +7,21 @@
 //! | [`daemons`] | daemons, those who have the jobs, and what is in between: killed |
 //! | [`restarts`] | a Redis that is killed or shut down, and what its disk keeps |
 //! | [`failovers`] | a primary that sentinels replace by another one |
+//! | [`clusters`] | nodes of a cluster: replaced, added and removed, and slots that move |
+//! | [`shards`] | kinds that are given another number of shards |
 //! | [`network`] | what is between Redis and everybody else |
 //! | [`clocks`] | wall clocks that jump |
 //! | [`hindrances`] | a Redis that is there and does not do what it should |
 
 mod clocks;
+mod clusters;
 mod daemons;
 mod failovers;
 mod handlers;
 mod hindrances;
 mod network;
 mod restarts;
+mod shards;
 mod workers;
 
 use std::time::Duration;
@@ -77,8 +81,8 @@ const JUDGED_LESS: [(&str, usize); 2] = [
     ("kill Redis, RDB only", 10),
 ];
 
-/// What the names of those begin with in which nobody sets plain keys: those with sentinels.
-const WITHOUT_PLAIN_KEYS: &str = "fail-over, ";
+/// How soon after another primary serves first starts are to be on time again.
+const BACK: Duration = Duration::from_secs(5);
 
 /// All of them, in the order of the table.
 pub(crate) fn all() -> Vec<Scenario> {
@@ -88,6 +92,8 @@ pub(crate) fn all() -> Vec<Scenario> {
         daemons::all(),
         restarts::all(),
         failovers::all(),
+        clusters::all(),
+        shards::all(),
         hindrances::all(),
         network::all(),
         clocks::all(),
@@ -110,6 +116,7 @@ impl Scenario {
             ("p99 late after the faults", row.p99(Phase::After), ON_TIME),
             ("late after the faults", row.latest(Phase::After), IN_TIME),
             ("until it ran again", row.redelivery(phases), IN_TIME),
+            ("late after another primary served", row.back, BACK),
         ];
         for (what, measured, limit) in times {
             let measured = Duration::from_micros(measured.unwrap_or(0));
@@ -137,7 +144,8 @@ impl Scenario {
         let less = JUDGED_LESS.iter().find(|(name, _)| *name == self.name);
         let least = less.map_or(JUDGED, |(_, least)| *least);
         let adopted = &row.adopted_in_bad_weather;
-        if self.name.starts_with(WITHOUT_PLAIN_KEYS) {
+        let setting = (self.setting)();
+        if setting.sentinels || setting.cluster {
             assert_eq!(adopted.set, 0, "they are to be judged from now on");
             return;
         }

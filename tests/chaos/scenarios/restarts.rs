@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep};
 
 use super::{Punctual, Result, Scenario};
@@ -75,7 +77,7 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
         let marking = mark(stage).await?;
         sleep(stage.some_ms(700..1500)).await;
         stage.strike("Redis is killed");
-        stage.server.kill_server().await?;
+        stage.server().kill_server().await?;
         marking.abort();
         if disk == Disk::LosesTheTail {
             let cut = stage.some_ms(1..MOST_CUT).as_millis();
@@ -85,7 +87,7 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
             )?;
         }
         sleep(stage.some_ms(50..2000)).await;
-        stage.server.restart().await?;
+        stage.server().restart().await?;
         if disk != Disk::KeepsAll {
             let kept: Option<Micros> = stage.command(&["GET", MARK]).await?;
             stage.rolled_back(kept.unwrap_or(0));
@@ -100,20 +102,24 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
 }
 
 /// Writes the mark all the time, until it is aborted or Redis is gone.
-pub(super) async fn mark(stage: &Stage) -> Result<tokio::task::JoinHandle<()>> {
-    let mut redis = stage.redis().await?;
-    Ok(tokio::spawn(async move {
+pub(super) async fn mark(stage: &Stage) -> Result<JoinHandle<()>> {
+    Ok(mark_in(stage.redis().await?, MARK.to_owned()))
+}
+
+/// The same under a name of one's own.
+pub(super) fn mark_in(mut redis: MultiplexedConnection, name: String) -> JoinHandle<()> {
+    tokio::spawn(async move {
         let mut ticks = interval(Duration::from_millis(5));
         loop {
             ticks.tick().await;
             let mut set = redis::cmd("SET");
             let answer: redis::RedisResult<()> =
-                set.arg(MARK).arg(now()).query_async(&mut redis).await;
+                set.arg(&name).arg(now()).query_async(&mut redis).await;
             if answer.is_err() {
                 return;
             }
         }
-    }))
+    })
 }
 
 fn cut_tail(file: &Path, bytes: u64) -> Result {
@@ -125,8 +131,8 @@ fn cut_tail(file: &Path, bytes: u64) -> Result {
 
 /// How often Redis has found its log to end too soon: after a cut, and also when it was killed
 /// in the middle of a large write.
-fn short_reads(stage: &Stage) -> usize {
-    stage.server.log().matches("short read").count()
+fn short_reads(stage: &mut Stage) -> usize {
+    stage.server().log().matches("short read").count()
 }
 
 /// What an operator has to do then. An end within the writes of a script leaves its beginning
@@ -154,7 +160,7 @@ async fn shut_down(stage: &mut Stage) -> Result {
         // It has nobody left to answer to.
         let _: redis::RedisResult<()> = stage.command(&["SHUTDOWN"]).await;
         sleep(stage.some_ms(50..1500)).await;
-        stage.server.restart().await?;
+        stage.server().restart().await?;
     }
     Ok(())
 }

@@ -1,0 +1,491 @@
+//! A Redis Cluster of three primaries, each with a replica: real processes.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use keyfall::embedded::{Embedded, Options};
+use redis::{FromRedisValue, RedisResult};
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::stage::{signal_to, socket_of};
+use crate::wires::{Place, Wires};
+
+/// For how long a node is silent before it counts as gone. Its replica takes over then, if it may,
+/// which it may only while a scenario waits for that: on a busy machine, nodes that are well may be
+/// silent for as long.
+const NODE_TIMEOUT: &str = "2000";
+
+/// After which time a fail-over that was asked for is given up, and a bit.
+const GIVEN_UP: Duration = Duration::from_secs(7);
+
+/// How long anything may take here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How far from the port of a node that of the cluster's bus is.
+const BUS: u16 = 10_000;
+
+/// For how long a slot that moves is on two nodes, after each few keys.
+const HALF_WAY: Duration = Duration::from_millis(30);
+
+const PRIMARIES: usize = 3;
+const SLOTS: usize = 16_384;
+
+/// A node, by its place among all.
+pub(crate) type Number = usize;
+
+pub(crate) struct Cluster {
+    nodes: Vec<Node>,
+    /// The primaries, each with its replica.
+    pairs: Vec<(Number, Number)>,
+    options: Options,
+    /// Between the nodes, if there is anything.
+    wires: Option<Wires>,
+}
+
+struct Node {
+    server: Embedded,
+    /// As all others know them.
+    port: u16,
+    bus: u16,
+    id: String,
+}
+
+impl Cluster {
+    pub(crate) async fn start(options: Options, wires: Option<Wires>) -> Result<Self, String> {
+        let mut it = Cluster {
+            nodes: Vec::new(),
+            pairs: (0..PRIMARIES)
+                .map(|place| (place, place + PRIMARIES))
+                .collect(),
+            options,
+            wires,
+        };
+        for place in 0..2 * PRIMARIES {
+            it.start_node().await?;
+            it.tell(place, &format!("CLUSTER SET-CONFIG-EPOCH {}", place + 1))
+                .await?;
+        }
+        for place in 0..PRIMARIES {
+            let slots = place * SLOTS / PRIMARIES..(place + 1) * SLOTS / PRIMARIES;
+            let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+            it.tell(place, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")))
+                .await?;
+        }
+        for place in 1..2 * PRIMARIES {
+            it.meet(place).await?;
+        }
+        for (primary, replica) in it.pairs.clone() {
+            it.replicates(replica, primary).await?;
+        }
+        it.is_well().await?;
+        Ok(it)
+    }
+
+    async fn start_node(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        let place: Place = (self.nodes.len() + 1).try_into().expect("they are few");
+        let (server, own) = loop {
+            let own = free_port()?;
+            let mut options = self
+                .options
+                .clone()
+                .args(["--bind", "127.0.0.1", "--port", &own.to_string()])
+                .args(["--cluster-enabled", "yes"])
+                .args(["--cluster-node-timeout", NODE_TIMEOUT])
+                .args(["--cluster-require-full-coverage", "no"])
+                .args(["--cluster-allow-replica-migration", "no"])
+                .args(["--cluster-replica-no-failover", "yes"])
+                .args(["--repl-diskless-sync-delay", "0"]);
+            if self.wires.is_some() {
+                options = options.args(Wires::source(place));
+            }
+            match options.start().await {
+                Ok(server) => break (server, own),
+                // Somebody else may have taken the port meanwhile.
+                Err(error) if Instant::now() > deadline => return Err(error.to_string()),
+                Err(_) => {}
+            }
+        };
+        let (mut port, mut bus) = (own, own + BUS);
+        if let Some(wires) = &self.wires {
+            (port, bus) = (wires.to(place, own).await?, wires.to(place, bus).await?);
+        }
+        let id = String::new();
+        self.nodes.push(Node {
+            server,
+            port,
+            bus,
+            id,
+        });
+        let last = self.nodes.len() - 1;
+        if self.wires.is_some() {
+            for (what, is) in [("ip", "127.0.0.1"), ("port", &port.to_string())]
+                .into_iter()
+                .chain([("bus-port", &*bus.to_string())])
+            {
+                self.tell(last, &format!("CONFIG SET cluster-announce-{what} {is}"))
+                    .await?;
+            }
+        }
+        self.nodes[last].id = self.ask(last, "CLUSTER MYID").await?;
+        Ok(())
+    }
+
+    /// Where clients find it.
+    pub(crate) fn url(&self) -> String {
+        let seeds = self.nodes.iter().map(|it| format!("127.0.0.1:{}", it.port));
+        format!("redis+cluster://{}", seeds.collect::<Vec<_>>().join(","))
+    }
+
+    /// The primaries, as they were left.
+    pub(crate) fn primaries(&self) -> impl Iterator<Item = Number> {
+        self.pairs.iter().map(|(primary, _)| *primary)
+    }
+
+    /// Where the servers are that have all the data now: each primary.
+    pub(crate) fn sockets(&self) -> Vec<PathBuf> {
+        let servers = self.primaries().map(|place| &self.nodes[place].server);
+        servers.map(socket_of).collect()
+    }
+
+    /// The primary that serves this slot, as those that were left as such know it.
+    pub(crate) async fn owner_of(&self, slot: u16) -> Result<Number, String> {
+        let of_all = self.until("a slot has one owner", async || {
+            let mut owner = None;
+            for asked in self.primaries() {
+                let told = self.owner_by(slot, asked).await?;
+                if *owner.get_or_insert(told) != told {
+                    return None;
+                }
+            }
+            owner
+        });
+        of_all.await
+    }
+
+    async fn owner_by(&self, slot: u16, asked: Number) -> Option<Number> {
+        let told: RedisResult<Vec<Vec<redis::Value>>> = self.try_ask(asked, "CLUSTER SLOTS").await;
+        let number = |value: &redis::Value| redis::from_redis_value::<u16>(value.clone()).ok();
+        let range = told.ok()?.into_iter().find(|range| {
+            let (first, last) = (number(&range[0]), number(&range[1]));
+            first
+                .zip(last)
+                .is_some_and(|(first, last)| (first..=last).contains(&slot))
+        })?;
+        // Host, port, and what depends on the version.
+        let primary: Vec<redis::Value> = redis::from_redis_value(range[2].clone()).ok()?;
+        let port = number(&primary[1])?;
+        self.nodes.iter().position(|node| node.port == port)
+    }
+
+    /// The ledgers of these kinds that a node has, as their hash tags: `app:module:biz/3.17`.
+    pub(crate) async fn ledgers_on(
+        &self,
+        place: Number,
+        kinds: &str,
+    ) -> Result<Vec<String>, String> {
+        let keys: Vec<String> = self
+            .ask(place, &format!("KEYS keyfall:{{{kinds}/*}}:*"))
+            .await?;
+        let name = |key: &String| {
+            let (tag, _) = key.strip_prefix("keyfall:{")?.split_once('}')?;
+            Some(tag.to_owned())
+        };
+        let mut names: Vec<String> = keys.iter().filter_map(name).collect();
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// The slots that a node serves, by itself.
+    pub(crate) async fn slots_of(&self, place: Number) -> Result<Vec<u16>, String> {
+        let told: String = self.ask(place, "CLUSTER NODES").await?;
+        let own = told.lines().find(|line| line.contains("myself"));
+        let words = own.unwrap_or_default().split(' ').skip(8);
+        let ranges = words.filter_map(|word| {
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            Some(first.parse::<u16>().ok()?..=last.parse().ok()?)
+        });
+        Ok(ranges.flatten().collect())
+    }
+
+    pub(crate) async fn slot_of(&self, key: &str) -> Result<u16, String> {
+        self.ask(0, &format!("CLUSTER KEYSLOT {key}")).await
+    }
+
+    // What can be done to it.
+
+    pub(crate) fn server(&mut self, place: Number) -> &mut Embedded {
+        &mut self.nodes[place].server
+    }
+
+    pub(crate) fn signal(&self, place: Number, signal: Signal) {
+        signal_to(&self.nodes[place].server, signal);
+    }
+
+    /// Cuts a node off from all others. Clients reach it as before.
+    pub(crate) fn cut_off(&self, place: Number) -> Result<(), &'static str> {
+        let wires = self.wires.as_ref().ok_or("there is nothing to cut")?;
+        let of = |place: Number| Place::try_from(place + 1).expect("they are few");
+        let others = (0..self.nodes.len()).filter(|other| *other != place);
+        wires.cut(of(place), others.map(of));
+        Ok(())
+    }
+
+    pub(crate) fn join(&self) {
+        if let Some(wires) = &self.wires {
+            wires.join();
+        }
+    }
+
+    /// Whether the replica of this primary may take over from it when it is gone.
+    pub(crate) async fn may_be_replaced(&self, primary: Number, may: bool) -> Result<(), String> {
+        let no = if may { "no" } else { "yes" };
+        let set = format!("CONFIG SET cluster-replica-no-failover {no}");
+        self.tell(self.replica_of(primary), &set).await
+    }
+
+    fn replica_of(&self, primary: Number) -> Number {
+        let pair = self.pairs.iter().find(|(one, _)| *one == primary);
+        pair.expect("it is a primary").1
+    }
+
+    /// Asks the replica of a primary to take over from it. It gives up when the machine is too busy,
+    /// and is asked again then.
+    pub(crate) async fn fail_over(&mut self, primary: Number) -> Result<Number, String> {
+        let replica = self.replica_of(primary);
+        let mut asked: Option<Instant> = None;
+        let has_taken_over = async || {
+            if self.is_primary(replica).await {
+                return Some(());
+            }
+            if asked.is_none_or(|asked| asked.elapsed() > GIVEN_UP) {
+                // Refused while it is under way.
+                let _: RedisResult<()> = self.try_ask(replica, "CLUSTER FAILOVER").await;
+                asked = Some(Instant::now());
+            }
+            None
+        };
+        self.until("the replica has taken over", has_taken_over)
+            .await?;
+        Ok(self.swap(primary))
+    }
+
+    /// Waits until the replica of a primary has taken over from it, by itself. Returns it.
+    pub(crate) async fn follow(&mut self, primary: Number) -> Result<Number, String> {
+        let replica = self.replica_of(primary);
+        self.until("there is another primary", async || {
+            let is_it = self.is_primary(replica).await;
+            let serves = self.says(replica, "CLUSTER INFO", "cluster_state:ok").await;
+            (is_it && serves).then_some(())
+        })
+        .await?;
+        Ok(self.swap(primary))
+    }
+
+    fn swap(&mut self, primary: Number) -> Number {
+        let pair = self.pairs.iter_mut().find(|(one, _)| *one == primary);
+        let pair = pair.expect("it is a primary");
+        *pair = (pair.1, pair.0);
+        pair.0
+    }
+
+    async fn is_primary(&self, place: Number) -> bool {
+        self.says(place, "INFO replication", "role:master").await
+    }
+
+    /// Moves a slot to another primary, key by key, as `redis-cli --cluster reshard` does.
+    pub(crate) async fn migrate(&self, slot: u16, from: Number, to: Number) -> Result<(), String> {
+        let ids = (&self.nodes[from].id, &self.nodes[to].id);
+        self.tell(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids.0))
+            .await?;
+        self.tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids.1))
+            .await?;
+        loop {
+            let some = format!("CLUSTER GETKEYSINSLOT {slot} 4");
+            let keys: Vec<String> = self.ask(from, &some).await?;
+            if keys.is_empty() {
+                break;
+            }
+            // A word without a letter stands for the keys at the end.
+            let to = format!(
+                "MIGRATE 127.0.0.1 {} {{empty}} 0 5000 KEYS ",
+                self.nodes[to].port
+            );
+            self.tell(from, &(to + &keys.join(" "))).await?;
+            // As long as others take for thousands of keys.
+            sleep(HALF_WAY).await;
+        }
+        for place in [to, from] {
+            self.tell(place, &format!("CLUSTER SETSLOT {slot} NODE {}", ids.1))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Adds a primary without slots. Returns it.
+    pub(crate) async fn add(&mut self) -> Result<Number, String> {
+        self.start_node().await?;
+        let place = self.nodes.len() - 1;
+        self.meet(place).await?;
+        Ok(place)
+    }
+
+    /// Removes the one that was added last, which has no slots any more.
+    pub(crate) async fn remove_last(&mut self) -> Result<(), String> {
+        let gone = self.nodes.pop().ok_or("there is none")?;
+        for place in 0..self.nodes.len() {
+            self.until("it is forgotten", async || {
+                let forget = format!("CLUSTER FORGET {}", gone.id);
+                self.try_ask::<()>(place, &forget).await.ok()
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a node known to the others, and waits until each of them knows all.
+    async fn meet(&self, place: Number) -> Result<(), String> {
+        let first = &self.nodes[0];
+        self.tell(
+            place,
+            &format!("CLUSTER MEET 127.0.0.1 {} {}", first.port, first.bus),
+        )
+        .await
+    }
+
+    async fn replicates(&self, replica: Number, primary: Number) -> Result<(), String> {
+        let replicate = format!("CLUSTER REPLICATE {}", self.nodes[primary].id);
+        self.until("a node is a replica", async || {
+            self.try_ask::<()>(replica, &replicate).await.ok()
+        })
+        .await
+    }
+
+    /// Waits until all nodes know each other and that all slots are served, and each replica has all
+    /// the data; and nobody may be replaced any more.
+    pub(crate) async fn is_well(&self) -> Result<(), String> {
+        let known = format!("cluster_known_nodes:{}", self.nodes.len());
+        let is = async |place: Number, lines: &[&str]| {
+            for line in lines {
+                let [question, line] = line.split('|').collect::<Vec<_>>()[..] else {
+                    return false;
+                };
+                if !self.says(place, question, line).await {
+                    return false;
+                }
+            }
+            true
+        };
+        let known = format!("CLUSTER INFO|{known}");
+        let of_all = [
+            &*known,
+            "CLUSTER INFO|cluster_state:ok",
+            "CLUSTER INFO|cluster_slots_ok:16384",
+            "INFO persistence|aof_rewrite_in_progress:0",
+            "INFO persistence|aof_rewrite_scheduled:0",
+        ];
+        for place in 0..self.nodes.len() {
+            let is_replica = self.pairs.iter().any(|(_, replica)| *replica == place);
+            let role: &[&str] = if is_replica {
+                &[
+                    "INFO replication|role:slave",
+                    "INFO replication|master_link_status:up",
+                ]
+            } else {
+                &["INFO replication|role:master"]
+            };
+            self.until("the cluster is well", async || {
+                (is(place, &of_all).await && is(place, role).await).then_some(())
+            })
+            .await?;
+        }
+        for (primary, _) in &self.pairs {
+            self.may_be_replaced(*primary, false).await?;
+        }
+        Ok(())
+    }
+
+    // What can be asked.
+
+    async fn says(&self, place: Number, question: &str, line: &str) -> bool {
+        let told: RedisResult<String> = self.try_ask(place, question).await;
+        told.is_ok_and(|told| told.lines().any(|one| one == line))
+    }
+
+    async fn tell(&self, place: Number, text: &str) -> Result<(), String> {
+        self.ask::<redis::Value>(place, text).await.map(drop)
+    }
+
+    /// A command, its words separated by blanks; `{empty}` is a word without a letter.
+    pub(crate) async fn ask<T: FromRedisValue>(
+        &self,
+        place: Number,
+        text: &str,
+    ) -> Result<T, String> {
+        let asked = self.try_ask(place, text).await;
+        asked.map_err(|error| format!("{:.60}: {error}", text))
+    }
+
+    async fn try_ask<T: FromRedisValue>(&self, place: Number, text: &str) -> RedisResult<T> {
+        let mut cmd = redis::Cmd::new();
+        let words = text.split(' ').map(|word| match word {
+            "{empty}" => "",
+            word => word,
+        });
+        cmd.arg(words.collect::<Vec<_>>());
+        let asked = async {
+            let mut redis = self.connection(place).await?;
+            cmd.query_async(&mut redis).await
+        };
+        // One that is stopped says nothing.
+        let answer = timeout(Duration::from_secs(10), asked).await;
+        answer.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+    }
+
+    /// Straight to a node, whatever stands between them.
+    pub(crate) async fn connection(
+        &self,
+        place: Number,
+    ) -> RedisResult<redis::aio::MultiplexedConnection> {
+        let client = redis::Client::open(self.nodes[place].server.url())?;
+        client.get_multiplexed_async_connection().await
+    }
+
+    async fn until<T>(
+        &self,
+        what: &str,
+        mut probe: impl AsyncFnMut() -> Option<T>,
+    ) -> Result<T, String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = probe().await {
+                return Ok(found);
+            }
+            if Instant::now() > deadline {
+                return Err(format!("never: {what}"));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// A port of which that of the bus is free, too.
+fn free_port() -> Result<u16, String> {
+    loop {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let port = free.map_err(|error| error.to_string())?.port();
+        // The system gives high ports, from which there is no way up.
+        let port = if port > u16::MAX - BUS {
+            port - 2 * BUS
+        } else {
+            port
+        };
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if is_free(port) && is_free(port + BUS) {
+            return Ok(port);
+        }
+    }
+}

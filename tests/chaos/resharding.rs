@@ -1,0 +1,57 @@
+//! Giving kinds another number of shards, by the command, in a process of its own.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::load::KINDS;
+use crate::process::Process;
+use crate::stage::Stage;
+
+/// How long it may take, to its end.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Gives a kind so many shards; begins some times, and is killed while it is at it.
+pub(crate) async fn reshard(stage: &mut Stage, kind: &str, shards: u16) -> Result<(), String> {
+    stage.strike("resharding is begun and killed");
+    let mut process = start(stage, kind, shards);
+    sleep(stage.some_ms(10..400)).await;
+    process.kill();
+    let deadline = Instant::now() + PATIENCE;
+    let mut process = start(stage, kind, shards);
+    loop {
+        match process.ended() {
+            Some(status) if status.success() => return Ok(()),
+            // The way to Redis may be ill at the time.
+            Some(_) if Instant::now() < deadline => process = start(stage, kind, shards),
+            Some(status) => return Err(format!("keyfall reshard: {status}")),
+            None if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
+            None => return Err(format!("{kind} does not come to have {shards} shards")),
+        }
+    }
+}
+
+fn start(stage: &Stage, kind: &str, shards: u16) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    command.args(["reshard", kind, "--to", &shards.to_string()]);
+    command.args(["--redis-url", stage.url()]);
+    Process::spawn(command, "reshard", stage.dir())
+}
+
+/// Each kind has another number, again and again, while workers are killed. In the end it has the
+/// first of these.
+pub(crate) async fn go_on(stage: &mut Stage, numbers: &[u16]) -> Result<(), String> {
+    let end = stage.until_the_end();
+    let mut turns = numbers.iter().cycle().skip(1);
+    while Instant::now() < end {
+        let shards = *turns.next().expect("it is a circle");
+        for kind in KINDS {
+            let number = stage.some_worker();
+            stage.kill(number);
+            reshard(stage, kind, shards).await?;
+            stage.start(number);
+        }
+    }
+    Ok(())
+}

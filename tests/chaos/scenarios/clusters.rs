@@ -1,0 +1,190 @@
+//! Nodes of a cluster that are replaced, added and removed, and slots that move. Each kind is on all
+//! primaries.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep};
+
+use super::restarts::{MARK, mark_in};
+use super::{Punctual, Result, Scenario};
+use crate::cluster::{Cluster, Number};
+use crate::journal::Micros;
+use crate::load::KINDS;
+use crate::stage::{Setting, Stage};
+
+/// So that there is one on each primary.
+const SHARDS: u16 = 4;
+
+/// The kinds that there are jobs of.
+const LOAD: &str = "chaos:load:*";
+
+/// As at other [fail-overs](super::failovers).
+const LEFT: Duration = Duration::from_millis(500);
+
+/// How many slots of triggers move in a turn.
+const TRIGGERS: usize = 3;
+
+/// What happens to a primary.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Killed,
+    /// It hangs, and goes on when there is another one.
+    Stopped,
+    /// The other nodes do not reach it, nor does it reach them, until there is another one. Clients
+    /// do, all the while.
+    CutOff,
+}
+
+macro_rules! scenarios {
+    ($($name:literal, $quick:literal, $wires:literal, |$stage:ident| $faults:expr;)*) => {
+        vec![$(Scenario {
+            name: $name,
+            quick: $quick,
+            setting: || Setting {
+                cluster: true,
+                wires: $wires,
+                shards: Some(SHARDS),
+                ..Setting::default()
+            },
+            faults: |$stage| Box::pin($faults),
+            punctual: Punctual::Afterwards,
+        }),*]
+    };
+}
+
+pub(super) fn all() -> Vec<Scenario> {
+    scenarios! {
+        "cluster, killed", true, false, |stage| fail_over(stage, What::Killed);
+        "cluster, stopped", false, false, |stage| fail_over(stage, What::Stopped);
+        "cluster, cut off", false, true, |stage| fail_over(stage, What::CutOff);
+        "cluster, asked for", false, false, |stage| hand_over(stage);
+        "cluster, slots move", false, false, |stage| move_slots(stage);
+        "cluster, a node more", false, false, |stage| come_and_go(stage);
+    }
+}
+
+async fn some_primary(stage: &mut Stage) -> Result<Number> {
+    let all: Vec<Number> = stage.cluster()?.primaries().collect();
+    Ok(all[stage.some(all.len())])
+}
+
+/// Its replica takes over, and it becomes a replica.
+async fn fail_over(stage: &mut Stage, what: What) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        let old = some_primary(stage).await?;
+        let cluster = stage.cluster()?;
+        let tags = cluster.ledgers_on(old, LOAD).await?;
+        let mark = format!("{{{}}}{MARK}", tags.first().ok_or("it has no ledger")?);
+        let marking = mark_in(cluster.connection(old).await?, mark.clone());
+        cluster.may_be_replaced(old, true).await?;
+        sleep(stage.some_ms(700..1500)).await;
+        match what {
+            What::Killed => {
+                stage.strike("a primary is killed");
+                stage.cluster()?.server(old).kill_server().await?;
+            }
+            What::Stopped => {
+                stage.strike("a primary is stopped");
+                stage.cluster()?.signal(old, Signal::STOP);
+            }
+            What::CutOff => {
+                stage.strike("a primary is cut off");
+                stage.cluster()?.cut_off(old)?;
+            }
+        }
+        let new = stage.cluster()?.follow(old).await?;
+        stage.is_served();
+        marking.abort();
+        let kept: Option<Micros> = stage.cluster()?.ask(new, &format!("GET {mark}")).await?;
+        sleep(LEFT).await;
+        stage.ledgers_rolled_back(kept.unwrap_or(0), &tags);
+        let cluster = stage.cluster()?;
+        match what {
+            What::Killed => cluster.server(old).restart().await?,
+            What::Stopped => cluster.signal(old, Signal::CONT),
+            What::CutOff => cluster.join(),
+        }
+        cluster.is_well().await?;
+    }
+    Ok(())
+}
+
+/// To its replica, and back; the primary answers until it is told. Nothing is forgotten.
+async fn hand_over(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        let mut primary = some_primary(stage).await?;
+        for _ in 0..2 {
+            stage.strike("CLUSTER FAILOVER");
+            primary = stage.cluster()?.fail_over(primary).await?;
+            stage.is_served();
+            stage.cluster()?.is_well().await?;
+            sleep(stage.some_ms(100..700)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Those of a ledger and of some triggers, while workers are killed.
+async fn move_slots(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        let from = some_primary(stage).await?;
+        let primaries: Vec<Number> = stage.cluster()?.primaries().collect();
+        let others: Vec<Number> = primaries.into_iter().filter(|it| *it != from).collect();
+        let to = others[stage.some(others.len())];
+        let worker = stage.some_worker();
+        stage.kill(worker);
+        stage.strike("slots are moved");
+        let first = stage.some(100);
+        move_some(stage.cluster()?, from, to, first).await?;
+        stage.start(worker);
+    }
+    stage.cluster()?.is_well().await?;
+    Ok(())
+}
+
+/// A ledger of this primary, if it has one, and some triggers, wherever they are.
+async fn move_some(cluster: &Cluster, from: Number, to: Number, first: usize) -> Result {
+    let tags = cluster.ledgers_on(from, LOAD).await?;
+    let mut names: Vec<String> = tags
+        .iter()
+        .take(1)
+        .map(|tag| format!("{{{tag}}}"))
+        .collect();
+    let busy = (first..first + TRIGGERS).map(|number| format!("{}:notice-busy-{number}", KINDS[0]));
+    names.extend(busy);
+    for name in names {
+        let slot = cluster.slot_of(&name).await?;
+        let owner = cluster.owner_of(slot).await?;
+        if owner != to {
+            cluster.migrate(slot, owner, to).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A primary is added, has some slots for a while, and is removed.
+async fn come_and_go(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        stage.strike("a node is added");
+        let from = some_primary(stage).await?;
+        let new = stage.cluster()?.add().await?;
+        stage.cluster()?.is_well().await?;
+        move_some(stage.cluster()?, from, new, 0).await?;
+        sleep(stage.some_ms(500..1500)).await;
+        stage.strike("its slots are taken from it");
+        let slots = stage.cluster()?.slots_of(new).await?;
+        for slot in slots {
+            stage.cluster()?.migrate(slot, new, from).await?;
+        }
+        stage.cluster()?.is_well().await?;
+        stage.strike("a node is removed");
+        stage.cluster()?.remove_last().await?;
+        stage.cluster()?.is_well().await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! Kinds that are given another number of shards under load, while workers, and those who do it, are
+//! killed.
+
+use super::{Punctual, Scenario};
+use crate::resharding::go_on;
+use crate::stage::Setting;
+
+/// How many there are in turn.
+const NUMBERS: [u16; 4] = [1, 4, 2, 5];
+const NUMBERS_ON_A_CLUSTER: [u16; 3] = [4, 8, 3];
+
+pub(super) fn all() -> Vec<Scenario> {
+    vec![
+        Scenario {
+            name: "shards",
+            quick: true,
+            setting: || Setting {
+                shards: Some(NUMBERS[0]),
+                ..Setting::default()
+            },
+            faults: |stage| Box::pin(async { Ok(go_on(stage, &NUMBERS).await?) }),
+            punctual: Punctual::Afterwards,
+        },
+        Scenario {
+            name: "cluster, shards",
+            quick: false,
+            setting: || Setting {
+                cluster: true,
+                shards: Some(NUMBERS_ON_A_CLUSTER[0]),
+                ..Setting::default()
+            },
+            faults: |stage| Box::pin(async { Ok(go_on(stage, &NUMBERS_ON_A_CLUSTER).await?) }),
+            punctual: Punctual::Afterwards,
+        },
+    ]
+}
