@@ -297,11 +297,14 @@ impl History {
         self.rollbacks.iter().copied().chain(of_parts).collect()
     }
 
-    /// For how long after another primary served a job was late that began so late then.
+    /// For how long another primary had served when a job began that was late; nothing if the next
+    /// one had been ill-treated by then.
     fn back(&self, began: Micros, late: Micros) -> Option<Micros> {
         let mut before = self.served.iter().rev().map(|(_, served)| *served);
         let served = before.find(|served| *served <= began)?;
-        (late > LATE).then_some(began - served)
+        let is_next = |(struck, _): &&(Micros, Micros)| (served..began).contains(struck);
+        let is_over = self.served.iter().any(|it| is_next(&it));
+        (late > LATE && !is_over).then_some(began - served)
     }
 
     /// How late the first starts were.

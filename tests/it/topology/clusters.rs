@@ -125,9 +125,23 @@ impl Node {
 
 impl Clustered {
     pub(super) async fn start() -> Self {
+        Clustered::with(&[]).await
+    }
+
+    /// In which no replica takes over unless it is asked to: so nothing is forgotten, however long a
+    /// busy machine holds a primary up.
+    pub(super) async fn steady() -> Self {
+        Clustered::with(&["--cluster-replica-no-failover", "yes"]).await
+    }
+
+    async fn with(args: &[&str]) -> Self {
         let mut nodes = Vec::new();
         for _ in 0..6 {
-            nodes.push(Node::start().await);
+            let args = |port: u16| {
+                let port = ["--port".to_owned(), port.to_string()].into_iter();
+                port.chain(args.iter().map(|it| (*it).to_owned())).collect()
+            };
+            nodes.push(Node::with(args).await);
         }
         Clustered::of(nodes).await
     }

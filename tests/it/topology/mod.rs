@@ -14,3 +14,4 @@ mod several;
 mod skewed;
 mod stale;
 mod started;
+mod suite;

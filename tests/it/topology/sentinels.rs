@@ -20,13 +20,19 @@ struct Sentinel {
     /// Where clients ask: the same, or that for TLS.
     seat: u16,
     password: Option<&'static str>,
+    guard: Child,
 }
+
+/// Ends a process when its standard input ends: with this one, in whatever way.
+const GUARD: &str = r#"read -r _; kill -9 "$1""#;
 
 /// What is asked of whoever connects.
 #[derive(Default, Clone)]
 pub(super) struct Terms {
     /// The password of the sentinels.
     pub(super) password: Option<&'static str>,
+    /// Whether a primary that is silent, as on a busy machine, is left in its place.
+    pub(super) is_steady: bool,
     /// TLS, by the files `ca.pem`, `redis.pem` and `redis.key` in this folder.
     pub(super) tls: Option<PathBuf>,
 }
@@ -105,10 +111,11 @@ impl Sentinel {
     fn start(files: &Path, primary: u16, terms: &Terms) -> Self {
         let port = free_port();
         let path = files.join(format!("sentinel-{port}.conf"));
+        let down = if terms.is_steady { 600_000 } else { 1000 };
         let mut config = format!(
             "port {port}\nbind 127.0.0.1\n\
              sentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
-             sentinel down-after-milliseconds {NAME} 1000\n\
+             sentinel down-after-milliseconds {NAME} {down}\n\
              sentinel failover-timeout {NAME} 5000\n"
         );
         if let Some(password) = terms.password {
@@ -122,8 +129,12 @@ impl Sentinel {
             }
         }
         std::fs::write(&path, config).unwrap();
+        let child = process(&path);
+        let mut guard = Command::new("sh");
+        guard.args(["-c", GUARD, "guard", &child.id().to_string()]);
         Sentinel {
-            child: process(&path),
+            guard: guard.stdin(Stdio::piped()).spawn().unwrap(),
+            child,
             port,
             seat,
             password: terms.password,
@@ -244,6 +255,8 @@ impl Sentineled {
 impl Drop for Sentineled {
     fn drop(&mut self) {
         for sentinel in &mut self.sentinels {
+            let _ = sentinel.guard.kill();
+            let _ = sentinel.guard.wait();
             let _ = sentinel.child.kill();
             let _ = sentinel.child.wait();
         }

@@ -1,0 +1,55 @@
+//! One suite over all topologies: what Keyfall promises on a single Redis, it promises wherever jobs
+//! are kept.
+//!
+//! | part | what is in it |
+//! |---|---|
+//! | [`place`] | what a topology is to be tested, and servers that tests share |
+//! | [`places`] | the topologies |
+//! | [`calls`], [`working`] | what has to hold in each of them |
+//!
+//! A failure names both: `topology::suite::cluster::paused_jobs_wait`. Tests of one topology share
+//! its servers, and have an app each, but for the one that starts a node again.
+
+mod calls;
+mod place;
+mod places;
+mod working;
+
+/// A line for each topology.
+macro_rules! over {
+    ($($name:ident: $place:ty;)*) => {$(
+        mod $name {
+            use super::*;
+
+            over!(@each $place, calls:
+                a_job_is_scheduled_changed_and_taken_back
+                calls_that_are_made_together_are_answered_each
+                many_are_counted_listed_and_changed_at_once
+                another_database_or_name_is_another_place
+            );
+            over!(@each $place, working:
+                jobs_run_once_and_not_before_they_are_due
+                failures_are_retried_and_end_as_dead_letters
+                what_is_scheduled_meanwhile_follows_and_what_runs_is_told_to_stop
+                paused_jobs_wait
+                what_a_worker_left_is_taken_over
+                a_kind_is_given_more_shards_at_work
+                nothing_is_lost_when_a_node_is_started_again
+            );
+        }
+    )*};
+    (@each $place:ty, $module:ident: $($test:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            $module::$test::<$place>().await;
+        }
+    )*};
+}
+
+over! {
+    tcp: places::Tcp;
+    unix_socket: places::UnixSocket;
+    database: places::Database;
+    sentinel: places::Sentinel;
+    cluster: places::Cluster;
+}

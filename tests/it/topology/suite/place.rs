@@ -1,0 +1,49 @@
+//! What a topology is to be tested.
+
+use std::sync::OnceLock;
+
+use crate::site::Site;
+
+/// Servers that jobs are kept on.
+pub(super) trait Place: Sized + Send + 'static {
+    /// In the names of apps.
+    const NAME: &'static str;
+
+    /// Starts all of them, such that none is replaced by another unless that is asked for: what is
+    /// acknowledged is there, however busy the machine is.
+    fn start() -> impl Future<Output = Self>;
+
+    /// Where clients find it.
+    fn url(&self) -> String;
+
+    /// Kills a server that has jobs of this kind, and starts it again with the data that it had.
+    fn start_again(&mut self, kind: &str) -> impl Future<Output = ()>;
+
+    /// Where the one is that all tests share. It ends with the process.
+    fn shared() -> &'static OnceLock<String>;
+}
+
+/// A site on the servers that all tests of a topology share, with an app of its own.
+pub(super) async fn site<P: Place>(test: &str) -> Site {
+    let url = P::shared().get_or_init(|| {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let place = P::start().await;
+                tell.send(place.url()).unwrap();
+                // Its guards end it when this process is gone.
+                std::future::pending::<()>().await;
+            });
+        });
+        told.recv().expect("the shared servers start")
+    });
+    Site::on(url, &app_of::<P>(test)).await
+}
+
+pub(super) fn app_of<P: Place>(test: &str) -> String {
+    format!("{}-{test}", P::NAME)
+}

@@ -1,0 +1,131 @@
+//! The topologies.
+
+use std::sync::OnceLock;
+
+use keyfall::embedded::Embedded;
+
+use super::place::Place;
+use crate::topology::clusters::{Clustered, ledger_of};
+use crate::topology::nodes::Node;
+use crate::topology::sentinels::{Sentineled, Terms};
+
+/// A static of its own for each place.
+macro_rules! shared {
+    () => {
+        fn shared() -> &'static OnceLock<String> {
+            static URL: OnceLock<String> = OnceLock::new();
+            &URL
+        }
+    };
+}
+
+async fn again(server: &mut Embedded) {
+    server.kill_server().await.unwrap();
+    server.restart().await.unwrap();
+}
+
+/// A single Redis at a port.
+pub(super) struct Tcp(Node);
+
+impl Place for Tcp {
+    const NAME: &'static str = "tcp";
+    shared!();
+
+    async fn start() -> Self {
+        Tcp(Node::start(None).await)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.0.port)
+    }
+
+    async fn start_again(&mut self, _: &str) {
+        again(&mut self.0.server).await;
+    }
+}
+
+/// A single Redis at a socket.
+pub(super) struct UnixSocket(Embedded);
+
+impl Place for UnixSocket {
+    const NAME: &'static str = "unix";
+    shared!();
+
+    async fn start() -> Self {
+        UnixSocket(Embedded::start().await.unwrap())
+    }
+
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    async fn start_again(&mut self, _: &str) {
+        again(&mut self.0).await;
+    }
+}
+
+/// Another database than the first.
+pub(super) struct Database(Node);
+
+impl Place for Database {
+    const NAME: &'static str = "db";
+    shared!();
+
+    async fn start() -> Self {
+        Database(Node::start(None).await)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/5", self.0.port)
+    }
+
+    async fn start_again(&mut self, _: &str) {
+        again(&mut self.0.server).await;
+    }
+}
+
+/// A primary with two replicas, and three sentinels.
+pub(super) struct Sentinel(Sentineled);
+
+impl Place for Sentinel {
+    const NAME: &'static str = "sentinel";
+    shared!();
+
+    async fn start() -> Self {
+        let terms = Terms {
+            is_steady: true,
+            ..Terms::default()
+        };
+        Sentinel(Sentineled::with(terms).await)
+    }
+
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    async fn start_again(&mut self, _: &str) {
+        again(&mut self.0.nodes[0].server).await;
+    }
+}
+
+/// Three primaries, each with a replica.
+pub(super) struct Cluster(Clustered);
+
+impl Place for Cluster {
+    const NAME: &'static str = "cluster";
+    shared!();
+
+    async fn start() -> Self {
+        Cluster(Clustered::steady().await)
+    }
+
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    async fn start_again(&mut self, kind: &str) {
+        let slot = self.0.slot_of(&ledger_of(kind), 0).await;
+        let owner = self.0.owner_of(slot, 0).await.unwrap();
+        again(&mut self.0.nodes[owner].server).await;
+    }
+}
