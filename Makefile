@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis clients languages faketime spin prometheus demo test extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help deps toolchain redis clients languages faketime spin prometheus demo test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
 # follow from; a word, for those scenarios only that have it in their names. Of `make model`:
@@ -19,6 +19,10 @@ test: export RUST_TEST_THREADS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ON
 test: deps clients ## Run all tests, those in the documentation included
 	cargo test --all-features
 	cargo test --no-default-features --lib
+
+topology: export RUST_TEST_THREADS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+topology: deps ## Run one suite over a single Redis, Sentinel and a cluster
+	cargo test --all-features --test it -- topology::suite::
 
 extremes: deps ## Handle a million dead letters, and drain a hundred thousand jobs through each target
 	cargo test --all-features --test it -- --ignored --nocapture --test-threads 1 extremes

@@ -158,7 +158,8 @@ fn play_all(words: Vec<&String>) -> ExitCode {
     });
     let sum = Row::sum(&rows);
     println!("{sum}\n\n{}", report::HEAD_OF_ADOPTED);
-    for row in rows.iter().chain([&sum]) {
+    let with_keys = rows.iter().filter(|row| row.adopted.set > 0);
+    for row in with_keys.chain([&sum]) {
         println!("{}", row.adopted());
     }
     println!("\n{}", report::HEAD_OF_FAIL_OVERS);

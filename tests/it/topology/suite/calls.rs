@@ -121,7 +121,7 @@ pub(super) async fn many_are_counted_listed_and_changed_at_once<P: Place>() {
 }
 
 /// Two clients see the same, and one with another namespace nothing of it.
-pub(super) async fn another_database_or_name_is_another_place<P: Place>() {
+pub(super) async fn another_namespace_is_another_place<P: Place>() {
     let site = site::<P>("other").await;
     let key = site.key(1);
     let scheduled = site.client.schedule(&key, &1).after(HOUR).await;

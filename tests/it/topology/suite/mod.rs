@@ -25,7 +25,7 @@ macro_rules! over {
                 a_job_is_scheduled_changed_and_taken_back
                 calls_that_are_made_together_are_answered_each
                 many_are_counted_listed_and_changed_at_once
-                another_database_or_name_is_another_place
+                another_namespace_is_another_place
             );
             over!(@each $place, working:
                 jobs_run_once_and_not_before_they_are_due
