@@ -130,8 +130,8 @@ impl Clustered {
 
     /// In which no replica takes over unless it is asked to: so nothing is forgotten, however long a
     /// busy machine holds a primary up.
-    pub(super) async fn steady() -> Self {
-        Clustered::with(&["--cluster-replica-no-failover", "yes"]).await
+    pub(super) async fn steady(args: &[&str]) -> Self {
+        Clustered::with(&[&["--cluster-replica-no-failover", "yes"], args].concat()).await
     }
 
     async fn with(args: &[&str]) -> Self {

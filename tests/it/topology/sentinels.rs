@@ -33,6 +33,8 @@ pub(super) struct Terms {
     pub(super) password: Option<&'static str>,
     /// Whether a primary that is silent, as on a busy machine, is left in its place.
     pub(super) is_steady: bool,
+    /// What the servers are told beside.
+    pub(super) args: &'static [&'static str],
     /// TLS, by the files `ca.pem`, `redis.pem` and `redis.key` in this folder.
     pub(super) tls: Option<PathBuf>,
 }
@@ -63,7 +65,7 @@ impl Terms {
 
     async fn node(&self, primary: Option<u16>) -> Node {
         let Some((port, told)) = self.tls() else {
-            return Node::start(primary).await;
+            return Node::with(primary, self.args).await;
         };
         let args: Vec<String> = told
             .into_iter()

@@ -19,6 +19,10 @@ macro_rules! shared {
     };
 }
 
+/// What a server has acknowledged it has on disk then, whenever it is killed. Without it, a server
+/// whose disk is busy answers up to two seconds before it writes.
+const KEEPS_ALL: [&str; 2] = ["--appendfsync", "always"];
+
 async fn again(server: &mut Embedded) {
     server.kill_server().await.unwrap();
     server.restart().await.unwrap();
@@ -32,7 +36,7 @@ impl Place for Tcp {
     shared!();
 
     async fn start() -> Self {
-        Tcp(Node::start(None).await)
+        Tcp(Node::with(None, &KEEPS_ALL).await)
     }
 
     fn url(&self) -> String {
@@ -52,7 +56,8 @@ impl Place for UnixSocket {
     shared!();
 
     async fn start() -> Self {
-        UnixSocket(Embedded::start().await.unwrap())
+        let options = Embedded::options().args(KEEPS_ALL);
+        UnixSocket(options.start().await.unwrap())
     }
 
     fn url(&self) -> String {
@@ -72,7 +77,7 @@ impl Place for Database {
     shared!();
 
     async fn start() -> Self {
-        Database(Node::start(None).await)
+        Database(Node::with(None, &KEEPS_ALL).await)
     }
 
     fn url(&self) -> String {
@@ -94,6 +99,7 @@ impl Place for Sentinel {
     async fn start() -> Self {
         let terms = Terms {
             is_steady: true,
+            args: &KEEPS_ALL,
             ..Terms::default()
         };
         Sentinel(Sentineled::with(terms).await)
@@ -116,7 +122,7 @@ impl Place for Cluster {
     shared!();
 
     async fn start() -> Self {
-        Cluster(Clustered::steady().await)
+        Cluster(Clustered::steady(&KEEPS_ALL).await)
     }
 
     fn url(&self) -> String {

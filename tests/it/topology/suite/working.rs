@@ -249,6 +249,14 @@ pub(super) async fn nothing_is_lost_when_a_node_is_started_again<P: Place>() {
     }
     place.start_again(&format!("{}:it:job0", site.app)).await;
     for key in &keys {
+        eventually("it can be asked for", async || {
+            let there = site.client.get(key).await.ok()?;
+            assert!(there.is_some(), "{key} is lost");
+            Some(())
+        })
+        .await;
+    }
+    for key in &keys {
         eventually("it is there, and made due", async || {
             let made = site.client.fire_now(key).await.ok()?;
             // If the answer to this call was lost, it runs, or has run.
