@@ -81,8 +81,9 @@ const JUDGED_LESS: [(&str, usize); 2] = [
     ("kill Redis, RDB only", 10),
 ];
 
-/// How soon after another primary serves first starts are to be on time again.
-const BACK: Duration = Duration::from_secs(5);
+/// How soon after another primary serves first starts must be on time again. It is 5 s that are
+/// promised; what is measured is shown, and twice as much is a fault whatever the machine does.
+const BACK: Duration = Duration::from_secs(10);
 
 /// All of them, in the order of the table.
 pub(crate) fn all() -> Vec<Scenario> {
