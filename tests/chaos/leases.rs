@@ -96,7 +96,12 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<usize, String> {
             };
             let ledger = ledgers.entry(name.to_owned()).or_default();
             match (command.to_ascii_uppercase().as_str(), part) {
-                ("ZADD", "leased") => deadlines.extend(pairs(name, rest)),
+                ("ZADD", "leased") => {
+                    // Of what is extended none gets shorter.
+                    let extends = rest.first().is_some_and(|word| word == "GT");
+                    let pairs = pairs(name, &rest[usize::from(extends)..]);
+                    deadlines.extend(pairs.into_iter().map(|pair| (extends, pair)));
+                }
                 ("HSET", "shadow" | "next") => {
                     shown
                         .stored
@@ -131,10 +136,15 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<usize, String> {
                 _ => {}
             }
         }
-        for (name, deadline, id) in deadlines {
+        for (extends, (name, deadline, id)) in deadlines {
             let lease = ledgers.get_mut(name.as_str());
             if let Some(lease) = lease.and_then(|ledger| ledger.leases.get_mut(&id)) {
-                lease.deadline = deadline.parse().unwrap_or(0);
+                let deadline = deadline.parse().unwrap_or(0);
+                lease.deadline = if extends {
+                    deadline.max(lease.deadline)
+                } else {
+                    deadline
+                };
             }
         }
     }
