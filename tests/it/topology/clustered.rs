@@ -356,7 +356,8 @@ async fn jobs_run_on_when_a_primary_is_killed_and_when_one_hangs() {
     ];
     // What a replica has is kept: it is waited for, since what it has not received is lost.
     let count = field.schedule("early", 5, 3_000).await;
-    let _: u64 = field.them.nodes[0].ask("WAIT 1 5000").await;
+    let mark = format!("{}mark", ledger_of(&field.kinds[0]));
+    field.them.nodes[0].is_copied(&mark).await;
     field.them.nodes[0].server.kill_server().await.unwrap();
     eventually("a replica takes over", async || {
         (field.them.owner_of(slots[0], 1).await == Some(3)).then_some(())

@@ -115,6 +115,27 @@ impl Node {
         assert!(status.unwrap().success());
     }
 
+    /// Waits until its replica has all that it has acknowledged so far. `key` is in a slot of its own.
+    pub(super) async fn is_copied(&self, key: &str) {
+        eventually("its replica has all", async || {
+            let mut redis = self.connection().await.ok()?;
+            // It is for the writes of its own connection that this waits.
+            let both = redis::pipe()
+                .cmd("SET")
+                .arg(key)
+                .arg("")
+                .ignore()
+                .cmd("WAIT")
+                .arg(1)
+                .arg(100)
+                .query_async(&mut redis)
+                .await;
+            let (replicas,): (u64,) = both.ok()?;
+            (replicas > 0).then_some(())
+        })
+        .await;
+    }
+
     /// Makes this node known to the cluster of another.
     pub(super) async fn meets(&self, other: &Node) {
         let _: () = self
