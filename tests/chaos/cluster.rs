@@ -9,7 +9,7 @@ use redis::{FromRedisValue, RedisResult};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::stage::{signal_to, socket_of};
+use crate::stage::{connect, signal_to, socket_of};
 use crate::wires::{Place, Wires};
 
 /// For how long a node is silent before it counts as gone. Its replica takes over then, if it may,
@@ -311,7 +311,7 @@ impl Cluster {
             }
             // A word without a letter stands for the keys at the end.
             let to = format!(
-                "MIGRATE 127.0.0.1 {} {{empty}} 0 5000 KEYS ",
+                "MIGRATE 127.0.0.1 {} {{empty}} 0 20000 REPLACE KEYS ",
                 self.nodes[to].port
             );
             self.tell(from, &(to + &keys.join(" "))).await?;
@@ -440,8 +440,8 @@ impl Cluster {
             let mut redis = self.connection(place).await?;
             cmd.query_async(&mut redis).await
         };
-        // One that is stopped says nothing.
-        let answer = timeout(Duration::from_secs(10), asked).await;
+        // None that is stopped is asked, so only a failure takes that long.
+        let answer = timeout(PATIENCE, asked).await;
         answer.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
@@ -450,8 +450,7 @@ impl Cluster {
         &self,
         place: Number,
     ) -> RedisResult<redis::aio::MultiplexedConnection> {
-        let client = redis::Client::open(self.nodes[place].server.url())?;
-        client.get_multiplexed_async_connection().await
+        connect(&self.nodes[place].server).await
     }
 
     async fn until<T>(

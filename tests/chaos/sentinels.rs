@@ -14,18 +14,21 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::proxy::{Proxy, Weather};
-use crate::stage::socket_of;
+use crate::stage::{connect, socket_of};
 use crate::wires::{Place, Wires};
 
 /// What the sentinels call the primary.
 const NAME: &str = "chaos";
 
-/// For how long a primary is silent before it counts as gone. On a machine that is busy with other
-/// things, one that is well may be silent for a second or two.
+/// For how long a primary is silent before it counts as gone, while a scenario waits for that. On a
+/// machine that is busy with other things, one that is well may be silent for a second or two.
 const DOWN_AFTER: Duration = Duration::from_secs(4);
 
-/// How long anything may take here.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// At all other times.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// How long anything may take here. Sentinels that cannot agree try again after ten seconds.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What is there beside the primary.
 pub(crate) struct Sentinels {
@@ -114,6 +117,20 @@ impl Sentinels {
         let places = self.sentinels.iter();
         let places: Vec<String> = places.map(|it| format!("127.0.0.1:{}", it.port)).collect();
         format!("redis+sentinel://{}/{NAME}", places.join(","))
+    }
+
+    /// From now on a primary that is silent is replaced, or is not.
+    pub(crate) async fn are_alert(&self, alert: bool) -> Result<(), String> {
+        let down = if alert { DOWN_AFTER } else { NEVER };
+        let ms = down.as_millis().to_string();
+        for sentinel in &self.sentinels {
+            let set = ["SENTINEL", "SET", NAME, "down-after-milliseconds", &ms];
+            self.until("a sentinel is told", async || {
+                sentinel.ask::<()>(&set).await.ok()
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// Asks for a fail-over though nothing is wrong.
@@ -265,12 +282,12 @@ impl Sentinel {
     ) -> Result<Self, String> {
         let port = free_port()?;
         let path = dir.join(format!("sentinel-{port}.conf"));
-        let down = DOWN_AFTER.as_millis();
+        let down = NEVER.as_millis();
         let mut config = format!(
             "port {port}\nbind 127.0.0.1\n\
              sentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
              sentinel down-after-milliseconds {NAME} {down}\n\
-             sentinel failover-timeout {NAME} 5000\n"
+             sentinel failover-timeout {NAME} 3000\n"
         );
         if let Some(wires) = wires {
             let [name, source] = Wires::source(place);
@@ -325,8 +342,7 @@ async fn node(options: Options, port: u16) -> Result<Embedded, String> {
 
 /// Makes a server, which others know by this port, a replica.
 async fn follow_from_now_on(server: &Embedded, port: u16, primary: u16) -> redis::RedisResult<()> {
-    let client = redis::Client::open(server.url())?;
-    let mut redis = client.get_multiplexed_async_connection().await?;
+    let mut redis = connect(server).await?;
     for (name, value) in [("ip", "127.0.0.1".to_owned()), ("port", port.to_string())] {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET")

@@ -490,13 +490,7 @@ impl Stage {
     }
 
     pub(crate) async fn redis(&self) -> redis::RedisResult<MultiplexedConnection> {
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
-        let client = redis::Client::open(self.the_server().url())?;
-        client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
+        connect(self.the_server()).await
     }
 
     /// The files of its log.
@@ -631,6 +625,17 @@ impl Stage {
     pub(crate) fn some(&mut self, count: usize) -> usize {
         self.random.random_range(0..count)
     }
+}
+
+/// The default gives up after half a second, which a busy machine may need.
+pub(crate) async fn connect(server: &Embedded) -> redis::RedisResult<MultiplexedConnection> {
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    let client = redis::Client::open(server.url())?;
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
 }
 
 /// The files of the log of the server that has its socket there.

@@ -112,6 +112,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
     while Instant::now() < end {
         let marking = mark(stage).await?;
         sleep(stage.some_ms(700..1500)).await;
+        stage.sentinels()?.are_alert(what != What::Relieved).await?;
         match what {
             What::Killed => {
                 stage.strike("the primary is killed");
@@ -167,6 +168,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
                 stage.sentinels()?.other(old).restart().await?;
             }
         }
+        stage.sentinels()?.are_alert(false).await?;
         stage.rejoin(old).await?;
     }
     Ok(())

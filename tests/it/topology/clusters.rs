@@ -8,7 +8,7 @@ use keyfall::embedded::Embedded;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisResult};
 
-use crate::runs::eventually;
+use crate::runs::{PATIENCE, eventually};
 
 /// After which time a node that does not answer has failed, in milliseconds.
 const NODE_TIMEOUT: &str = "1500";
@@ -83,8 +83,14 @@ impl Node {
     }
 
     async fn connection(&self) -> RedisResult<MultiplexedConnection> {
+        // The default gives up after half a second, which a busy machine may need.
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
         let client = redis::Client::open(self.server.url())?;
-        client.get_multiplexed_async_connection().await
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
     }
 
     /// A command, its words separated by blanks; `{empty}` is a word without a letter.
@@ -293,7 +299,7 @@ impl Clustered {
             }
             let mut migrate = format!("MIGRATE 127.0.0.1 {}", to.port);
             // An empty word stands for the keys at the end.
-            migrate.push_str(" {empty} 0 5000 KEYS ");
+            migrate.push_str(" {empty} 0 20000 KEYS ");
             migrate.push_str(&keys.join(" "));
             let _: String = from.ask(&migrate).await;
         }
