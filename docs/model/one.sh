@@ -19,6 +19,11 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 
 name=$1
+# Resharding has a model of its own.
+case $name in
+moving*) model=moving ;;
+*) model=keyfall ;;
+esac
 set -f
 set -- $(grep "^$name " "$here/checks")
 [ $# -gt 1 ] || { echo "there is no check $name" >&2; exit 1; }
@@ -41,7 +46,7 @@ lives | starves) defines="$defines -DLIVENESS" ;;
 esac
 
 build() { # compiler flags
-    { spin $defines -a "$here/keyfall.pml" &&
+    { spin $defines -a "$here/$model.pml" &&
         cc -w -DNOREDUCE -DMEMLIM=$MEMORY "$@" -o pan pan.c; } >spin.log 2>&1 ||
         { cat spin.log >&2; exit 1; }
 }
@@ -94,9 +99,9 @@ check() {
 # What happened on the way to the error, if there is one.
 tell_story() {
     grep -h -e 'assertion violated' -e 'Search not completed' -e 'error:' out | cut -c 1-200 || true
-    [ -f keyfall.pml.trail ] || return 0
-    spin $defines -B -k keyfall.pml.trail -t "$here/keyfall.pml" |
-        grep -E '^ *(lane [0-9]|worker [0-9]|a tick|Redis)' | sed 's/^  */  /'
+    [ -f $model.pml.trail ] || return 0
+    spin $defines -B -k $model.pml.trail -t "$here/$model.pml" |
+        grep -E '^ *(lane [0-9]|worker [0-9]|a tick|Redis|somebody [0-9])' | sed 's/^  */  /'
 }
 
 verdict=

@@ -130,6 +130,9 @@ checks! {
     KIND_SHARDS = "kind-shards" []
         "each kind has a number of shards that this version knows",
         "Whoever looks into another number of ledgers than others write to does not find their jobs.";
+    SHARD_SIZE = "shard-size" []
+        "no shard with more than 250,000 jobs, on a cluster",
+        "A slot that moves to another node takes each key as a whole, and both nodes answer nobody until the largest has arrived.";
     BOOKS = "books" []
         "each job that ever came is present or accounted for",
         "A difference means that somebody has changed a ledger who does not keep its books, and that jobs may be missing.";

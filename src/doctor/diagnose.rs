@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::checks::{
     ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, CHECKS, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, EXPIRY_CROWD,
-    FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS, SERVERS_THERE, SETTINGS, UNROUTED_JOBS,
+    FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS, SERVERS_THERE, SETTINGS, SHARD_SIZE, UNROUTED_JOBS,
     WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR,
 };
 use super::clock::{self, Clock};
@@ -300,10 +300,12 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
             };
             let live = live.as_ref().map_or(&[][..], |live| live);
             ledgers::look(ledgers, &unrouted, live, now, found);
+            found.push(ledgers::sizes(ledgers, store.is_cluster()));
         }
         Err(why) => {
             for check in [
                 &KIND_SHARDS,
+                &SHARD_SIZE,
                 &BOOKS,
                 &OVERDUE_JOBS,
                 &UNROUTED_JOBS,

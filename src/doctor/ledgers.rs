@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::adoption;
 use super::checks::{
     BOOKS, Check, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS,
-    UNROUTED_JOBS,
+    SHARD_SIZE, UNROUTED_JOBS,
 };
 use super::finding::{Finding, things};
 use crate::client::{Client, Instance, Stats, Unrouted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::settings::WorkerSettings;
-use crate::shards::Layout;
+use crate::shards::{Layout, MAX_SHARDS};
 use crate::store::{Glimpse, Sample, is_of_absence};
 use crate::time::{UnixMs, UnixUs};
 
@@ -28,6 +28,9 @@ const OVERDUE: Duration = Duration::from_secs(60);
 /// For how long a dead letter counts as new, and how many are too many.
 const NEW: Duration = Duration::from_secs(3600);
 const MANY: u64 = 10;
+
+/// How many jobs a shard may have. `docs/capacity.md` says how long its records take to move.
+const LARGE: u64 = 250_000;
 
 /// Of how many kinds a finding says something.
 const NAMED: usize = 3;
@@ -165,6 +168,28 @@ pub(super) fn look(
     }));
 }
 
+/// Whether a key is so large that it holds up two nodes of a cluster when it moves. Elsewhere no key
+/// moves, and it is only worth a word.
+pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
+    Judge(ledgers).by_sample(&SHARD_SIZE, |looked, sample| {
+        if sample.jobs <= LARGE {
+            return None;
+        }
+        let kind = &looked.kind;
+        let has = Layout::parse(&looked.shards)?.shards;
+        let shown = format!("{kind}: {} jobs in one shard of {has}", sample.jobs);
+        if !is_cluster {
+            return Some(Finding::info(&SHARD_SIZE, shown));
+        }
+        let wanted = u64::from(has).saturating_mul(sample.jobs.div_ceil(LARGE));
+        let remedy = match u16::try_from(wanted.next_power_of_two()) {
+            Ok(shards) if shards <= MAX_SHARDS => format!("keyfall reshard {kind} --to {shards}"),
+            _ => format!("spread the jobs of {kind} over several kinds: {MAX_SHARDS} is the most"),
+        };
+        Some(Finding::warning(&SHARD_SIZE, shown, remedy))
+    })
+}
+
 fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
     found.push(judge.by_sample(&DEAD_LETTERS_NEW, |looked, sample| {
         let (kind, died) = (&looked.kind, sample.died);
@@ -266,4 +291,52 @@ fn more(count: usize) -> Option<String> {
         let more = count - NAMED;
         format!("and {}", things(more as u64, "more kind"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Severity;
+
+    /// One kind, whose largest shard has so many jobs.
+    fn with(shards: &str, jobs: u64) -> Ledgers {
+        let sample = Sample {
+            jobs,
+            ..Sample::default()
+        };
+        let looked = Looked {
+            kind: Kind::parse("app1:trans:notice").unwrap(),
+            shards: shards.to_owned(),
+            stats: Err("nobody looked".to_owned()),
+            sample: Ok(sample),
+        };
+        Ledgers {
+            looked: vec![looked],
+            all: 1,
+        }
+    }
+
+    #[test]
+    fn a_shard_that_is_large_holds_up_a_cluster_and_nobody_else() {
+        let judged = |shards, jobs, is_cluster| sizes(&with(shards, jobs), is_cluster);
+        assert_eq!(judged("1", LARGE, true).severity, Severity::Ok);
+        let alone = judged("1", LARGE + 1, false);
+        assert_eq!((alone.severity, alone.remedy), (Severity::Info, None));
+        for (shards, jobs, remedy) in [
+            ("1", LARGE + 1, "keyfall reshard app1:trans:notice --to 2"),
+            ("1", 5_000_000, "keyfall reshard app1:trans:notice --to 32"),
+            ("3 2", LARGE * 2, "keyfall reshard app1:trans:notice --to 8"),
+            (
+                "128 1",
+                LARGE * 2,
+                "keyfall reshard app1:trans:notice --to 256",
+            ),
+            ("256 1", LARGE * 2, "over several kinds: 256 is the most"),
+        ] {
+            let told = judged(shards, jobs, true);
+            assert_eq!(told.severity, Severity::Warning);
+            let found = told.remedy.unwrap();
+            assert!(found.contains(remedy), "{shards} {jobs}: {found}");
+        }
+    }
 }

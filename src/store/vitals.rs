@@ -30,6 +30,8 @@ pub(crate) struct Vitals {
 /// What was seen of one ledger, or several, beside its counts.
 #[derive(Default)]
 pub(crate) struct Sample {
+    /// How many jobs have a record; of several ledgers the most.
+    pub(crate) jobs: u64,
     /// Dead letters since the time that was asked for.
     pub(crate) died: u64,
     /// When the oldest of all died.
@@ -41,6 +43,7 @@ pub(crate) struct Sample {
 impl Sample {
     /// Of two ledgers.
     pub(crate) fn and(mut self, other: Self) -> Self {
+        self.jobs = self.jobs.max(other.jobs);
         self.died += other.died;
         self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
         self.foreign.extend(other.foreign);
@@ -203,7 +206,7 @@ impl Store {
 }
 
 impl Ledger {
-    /// How many dead letters there are since then, when the oldest died, and which of the `most`
+    /// How many jobs there are, how many dead letters since then, when the oldest died, and which of the `most`
     /// jobs that are due next have a value of somebody else under their name.
     pub(crate) async fn sample(
         &self,
@@ -222,12 +225,16 @@ impl Ledger {
         dead.arg("LIMIT").arg(0).arg(1);
         let due = asked.cmd("ZRANGEBYSCORE").arg(&self.names.due);
         due.arg("-inf").arg("(inf").arg("LIMIT").arg(0).arg(most);
+        asked.cmd("HLEN").arg(&self.names.shadow);
         let mut answers = self.store.each(&mut asked, until).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
-        let read = (seen(next()), seen(next()), seen(next()));
-        let (died, oldest, due): (u64, Vec<(String, f64)>, Vec<String>) = match read {
-            (Ok(died), Ok(oldest), Ok(due)) => (died, oldest, due),
-            (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => return Ok(Err(why)),
+        let (died, oldest) = (seen(next()), seen::<Vec<(String, f64)>>(next()));
+        let (due, jobs) = (seen::<Vec<String>>(next()), seen(next()));
+        let (died, oldest, due, jobs) = match (died, oldest, due, jobs) {
+            (Ok(died), Ok(oldest), Ok(due), Ok(jobs)) => (died, oldest, due, jobs),
+            (Err(why), ..) | (_, Err(why), ..) | (_, _, Err(why), _) | (.., Err(why)) => {
+                return Ok(Err(why));
+            }
         };
         let mut asked = redis::pipe();
         for id in &due {
@@ -247,6 +254,7 @@ impl Ledger {
             }
         }
         Ok(Ok(Sample {
+            jobs,
             died,
             oldest: oldest.first().map(|(_, score)| UnixMs(*score as u64)),
             foreign,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::ValueEnum;
 use jiff::{Span, SpanRelativeTo};
+use keyfall::MAX_SHARDS;
 
 /// How many jobs wait for the memory and the idle phase, unless `--pending` says.
 const STANDING: usize = 100_000;
@@ -14,8 +15,8 @@ const MOST_JOBS: usize = 100_000_000;
 
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Options {
-    /// A server to measure on, instead of a private Redis that is started for each phase
-    /// without persistence. Nothing else should use it meanwhile. The jobs have a namespace of
+    /// Where to measure, by any URL that Keyfall takes, instead of a private Redis that is started
+    /// for each phase without persistence. Nothing else should use it meanwhile. The jobs have a namespace of
     /// their own, and all of it is removed afterwards
     #[arg(long)]
     pub(super) url: Option<String>,
@@ -44,6 +45,10 @@ pub(crate) struct Options {
     /// Over how many kinds the idle phase spreads the jobs that wait: each has a ledger of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) kinds: u16,
+
+    /// How many shards each kind has; as many as a kind has by itself, if it is not given
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_SHARDS)))]
+    pub(super) shards: Option<u16>,
 
     /// How many jobs each worker runs at the same time
     #[arg(long, default_value_t = 256, value_parser = at_least_one)]
@@ -105,6 +110,17 @@ pub(super) enum Phase {
     /// Lateness on the plain form; `--plain` asks for it
     #[value(skip)]
     Plain,
+}
+
+impl Phase {
+    /// How many kinds it uses.
+    pub(super) fn kinds(self, options: &Options) -> u16 {
+        match self {
+            Phase::Http => 2,
+            Phase::Targets => 6,
+            _ => options.kinds,
+        }
+    }
 }
 
 impl Options {

@@ -7,6 +7,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::args::Options;
 use super::bar::Bar;
+use super::cost::Meter;
 use super::figures::Figures;
 use super::ground::Ground;
 use super::stock::{self, HOUR};
@@ -42,8 +43,9 @@ pub(super) async fn measure(
     let due = ground.time().await?.server + HOUR;
     let due = due.duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
     let (script, payload) = (&redis::Script::new(WRITE), &payload[..]);
-    let ledger = ground.key(0);
+    let ledgers = &ledgers(ground, options.shards.unwrap_or(1));
     let write = |first: usize| {
+        let (ledger, node) = &ledgers[first / BATCH % ledgers.len()];
         let mut call = script.prepare_invoke();
         call.key(format!("{ledger}:due"))
             .key(format!("{ledger}:shadow"));
@@ -51,20 +53,36 @@ pub(super) async fn measure(
         let numbers = first..options.jobs.min(first + BATCH);
         let size = numbers.len();
         for number in numbers {
-            call.key(ground.key(number)).arg(number).arg(payload);
+            call.key(format!("{ledger}:{number:06}"));
+            call.arg(number).arg(payload);
         }
-        let mut redis = ground.redis();
+        let mut redis = ground.nodes.all()[*node].redis();
         async move {
             let () = call.invoke_async(&mut redis).await?;
             bar.advance(size);
             anyhow::Ok(())
         }
     };
-    let began = Instant::now();
+    let (meter, began) = (Meter::start(ground).await?, Instant::now());
     let batches = stream::iter((0..options.jobs).step_by(BATCH)).map(write);
     let written = batches.buffer_unordered(IN_FLIGHT);
     let () = written.try_collect().await?;
     let took = began.elapsed().as_secs_f64();
+    figures.note_cost("bare", meter.read(options.jobs).await?);
     figures.note("bare_jobs_per_s", options.jobs as f64 / took);
     Ok(())
+}
+
+/// So many names, all of whose keys are in one slot, in turn on each of the servers; and where that
+/// is.
+fn ledgers(ground: &Ground, shards: u16) -> Vec<(String, usize)> {
+    let all = ground.nodes.all().len();
+    let of_shard = |shard: usize| {
+        let names = (0..).map(|salt| format!("{}{{{shard}.{salt}}}", ground.kind()));
+        let mut places = names.map(|name| (ground.nodes.place_of(&name), name));
+        let fits = places.find(|(place, _)| *place == shard % all);
+        let (place, name) = fits.expect("one of many names fits");
+        (name, place)
+    };
+    (0..usize::from(shards)).map(of_shard).collect()
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::args::Options;
 use super::bar::Bar;
+use super::cost::Meter;
 use super::crew::Crew;
 use super::figures::Figures;
 use super::ground::Ground;
@@ -37,8 +38,10 @@ pub(super) async fn measure(
     )
     .await?;
     warn_if_late(due, bar);
+    let meter = Meter::start(ground).await?;
     crew.finish(ground, due.here, bar).await?;
     let took = due.here.elapsed();
+    figures.note_cost("burst", meter.read(options.burst).await?);
     let used = ground.usage().await?.since(before);
     crew.stop().await?;
 

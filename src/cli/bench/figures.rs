@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::cost::Cost;
 use super::histogram::Histogram;
 
 /// What is reported, in the order of the table.
@@ -155,6 +156,8 @@ pub(super) struct Figure {
 #[derive(Default)]
 pub(super) struct Figures {
     values: BTreeMap<&'static str, Vec<f64>>,
+    /// What each job of a phase cost, by what the phase does, and then by the part of it.
+    pub(super) costs: BTreeMap<&'static str, BTreeMap<&'static str, Vec<f64>>>,
     /// Of all runs together.
     pub(super) lateness: Histogram,
     pub(super) plain_lateness: Histogram,
@@ -184,6 +187,16 @@ impl Figures {
         values.sort_by(f64::total_cmp);
     }
 
+    /// What each job of one run cost.
+    pub(super) fn note_cost(&mut self, phase: &'static str, cost: Cost) {
+        let costs = self.costs.entry(phase).or_default();
+        for (part, value) in cost.parts() {
+            let values = costs.entry(part).or_default();
+            values.push(value);
+            values.sort_by(f64::total_cmp);
+        }
+    }
+
     /// Percentiles 50, 90, 99, 99.9 and 100, under these names. Sorts what it is given.
     pub(super) fn note_lateness(&mut self, names: [&'static str; 5], lags: &mut [Duration]) {
         lags.sort_unstable();
@@ -208,6 +221,11 @@ impl Figures {
                 place = &mut place[part];
             }
             *place = median(self.of(name)).map_or(Value::Null, number);
+        }
+        for (phase, parts) in &self.costs {
+            for (part, values) in parts {
+                object["cost"][phase][part] = median(values).map_or(Value::Null, number);
+            }
         }
         object
     }
@@ -252,7 +270,15 @@ mod tests {
         for value in [4.0, 1.0] {
             figures.note("plain.lateness_ms.p50", value);
         }
+        for commands in [2.0, 4.0, 3.0] {
+            let cost = Cost {
+                commands,
+                ..Cost::default()
+            };
+            figures.note_cost("firing", cost);
+        }
         let object = figures.to_json(json!({ "jobs": 7 }));
+        assert_eq!(object["cost"]["firing"]["commands"], json!(3));
         assert_eq!(object["claims_per_job"], json!(2));
         assert_eq!(object["plain"]["lateness_ms"]["p50"], json!(2.5));
         assert_eq!(object["lateness_ms"]["max"], Value::Null);

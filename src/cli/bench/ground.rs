@@ -1,14 +1,16 @@
-//! Where a phase is measured: a Redis, with nothing on it that the phase has not put there.
+//! Where a phase is measured: a Redis, or several, with nothing on it that the phase has not put
+//! there.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use keyfall::Client;
 use keyfall::embedded::Embedded;
-use redis::AsyncConnectionConfig;
+use keyfall::{Client, ErrorKind};
 use redis::aio::{Monitor, MultiplexedConnection, PubSubStream};
 use tokio::time::sleep;
 
+use super::args::Options;
+use super::nodes::{Node, Nodes};
 use super::usage::{Server, Usage};
 
 /// Workers that were stopped hard need a moment to give back what they hold.
@@ -18,7 +20,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 const FAR: Duration = Duration::from_secs(3600);
 
 /// How long the server may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A private server, or a namespace of its own on somebody's.
 pub(super) struct Ground {
@@ -26,7 +28,7 @@ pub(super) struct Ground {
     url: String,
     namespace: String,
     app: String,
-    redis: MultiplexedConnection,
+    pub(super) nodes: Nodes,
     pub(super) client: Client,
 }
 
@@ -50,9 +52,6 @@ impl Ground {
         if url.split_ascii_whitespace().nth(1).is_some() {
             anyhow::bail!("several servers cannot be measured yet: name a single Redis");
         }
-        if url.contains("+cluster://") {
-            anyhow::bail!("a cluster cannot be measured yet: name a single Redis");
-        }
         let name = format!("bench{:08x}", rand::random::<u32>());
         Ground::at(url.to_owned(), None, name.clone(), name).await
     }
@@ -67,19 +66,36 @@ impl Ground {
             .namespace(&namespace)
             .connect()
             .await?;
-        let redis = redis::Client::open(&*url)?;
-        // A server that is measured may be slow to answer, and is not gone.
-        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-        let redis = redis.get_multiplexed_async_connection_with_config(&patient);
-        let redis = redis.await?;
+        let nodes = Nodes::find(&url).await?;
         Ok(Ground {
             embedded,
             url,
             namespace,
             app,
-            redis,
+            nodes,
             client,
         })
+    }
+
+    /// Sets up the kinds that are measured as the options say.
+    pub(super) async fn prepare(&self, options: &Options, kinds: u16) -> anyhow::Result<()> {
+        if options.shards.is_none() && options.history.is_none() {
+            return Ok(());
+        }
+        for kind in self.kinds(kinds) {
+            // Of a kind that nobody has used yet nothing can be said.
+            let first = key(&kind, 0);
+            self.client.schedule(&*first, "").after(FAR).await?;
+            self.client.cancel(first).await?;
+            if let Some(shards) = options.shards {
+                self.client.reshard(&kind, shards).await?;
+            }
+        }
+        if let Some(entries) = options.history {
+            let all = self.client.prefix(&format!("{}:", self.app));
+            all.keep_history(entries).await?;
+        }
+        Ok(())
     }
 
     /// Where the server is, and in which namespace the jobs are.
@@ -107,50 +123,49 @@ impl Ground {
         key(&self.kind(), number)
     }
 
-    /// Only kinds that are known can be told how much history they keep.
-    pub(super) async fn keep_history(&self, kinds: u16, entries: u64) -> anyhow::Result<()> {
-        for kind in self.kinds(kinds) {
-            let first = key(&kind, 0);
-            self.client.schedule(&*first, "").after(FAR).await?;
-            self.client.cancel(first).await?;
-        }
-        let all = self.client.prefix(&format!("{}:", self.app));
-        all.keep_history(entries).await?;
-        Ok(())
-    }
-
-    /// For what Keyfall itself never asks.
+    /// For what Keyfall itself never asks, where any of several servers can answer.
     pub(super) fn redis(&self) -> MultiplexedConnection {
-        self.redis.clone()
+        self.nodes.first().redis()
     }
 
-    /// All that the server is asked from now on.
-    pub(super) async fn monitor(&self) -> anyhow::Result<Monitor> {
-        let monitor = redis::Client::open(&*self.url)?.get_async_monitor().await;
-        monitor.context("the server cannot be watched with MONITOR")
+    /// All that each server is asked from now on.
+    pub(super) async fn monitors(&self) -> anyhow::Result<Vec<Monitor>> {
+        let mut monitors = Vec::new();
+        for node in self.nodes.all() {
+            let monitor = redis::Client::open(node.url())?.get_async_monitor().await;
+            monitors.push(monitor.context("the server cannot be watched with MONITOR")?);
+        }
+        Ok(monitors)
     }
 
     /// The names of the keys that expire from now on, in the first database.
     pub(super) async fn expired_events(&self) -> anyhow::Result<PubSubStream> {
-        let redis = redis::Client::open(&*self.url)?;
+        let redis = redis::Client::open(self.nodes.first().url())?;
         let mut subscription = redis.get_async_pubsub().await?;
         subscription.subscribe("__keyevent@0__:expired").await?;
         Ok(subscription.into_on_message())
     }
 
-    /// What the server has used since it started.
+    /// What all servers together have used since they started.
     pub(super) async fn usage(&self) -> anyhow::Result<Usage> {
-        Ok(Usage::read(&self.info().await?))
+        let mut usage = Usage::default();
+        for node in self.nodes.all() {
+            usage = usage.plus(Usage::read(&info(node).await?));
+        }
+        Ok(usage)
     }
 
     pub(super) async fn server(&self) -> anyhow::Result<Server> {
-        Ok(Server::read(&self.info().await?))
+        let count = self.nodes.all().len();
+        Ok(Server::read(&info(self.nodes.first()).await?, count))
     }
 
-    async fn info(&self) -> anyhow::Result<String> {
-        let mut info = redis::cmd("INFO");
-        let text = info.arg("all").query_async(&mut self.redis()).await;
-        text.context("the server's INFO cannot be read")
+    /// Whether an error says that something does not work on several servers.
+    pub(super) fn refuses(&self, error: &anyhow::Error) -> bool {
+        let error = error.downcast_ref::<keyfall::Error>();
+        let kind = error.map(keyfall::Error::kind);
+        let refused = [ErrorKind::InvalidSetting, ErrorKind::Incompatible];
+        self.nodes.all().len() > 1 && kind.is_some_and(|kind| refused.contains(&kind))
     }
 
     /// What time it is there: the answer that came soonest tells it best.
@@ -194,8 +209,15 @@ impl Ground {
         }
         let all = format!("{}:", self.app);
         self.client.prefix(&all).cancel().await?;
-        // The counters of the ledger, and the few names that every namespace has.
-        let (mut redis, mut cursor) = (self.redis(), 0_u64);
+        for node in self.nodes.all() {
+            self.remove_names(node).await?;
+        }
+        Ok(())
+    }
+
+    /// The counters of the ledgers, and the few names that every namespace has.
+    async fn remove_names(&self, node: &Node) -> anyhow::Result<()> {
+        let (mut redis, mut cursor) = (node.redis(), 0_u64);
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH");
@@ -203,8 +225,12 @@ impl Ground {
             scan.arg("COUNT").arg(1000);
             let (next, names): (u64, Vec<String>) = scan.query_async(&mut redis).await?;
             if !names.is_empty() {
-                let mut unlink = redis::cmd("UNLINK");
-                let () = unlink.arg(names).query_async(&mut redis).await?;
+                // One by one: on a cluster they are in different slots.
+                let mut unlink = redis::pipe();
+                for name in names {
+                    unlink.cmd("UNLINK").arg(name).ignore();
+                }
+                let () = unlink.query_async(&mut redis).await?;
             }
             if next == 0 {
                 return Ok(());
@@ -212,6 +238,12 @@ impl Ground {
             cursor = next;
         }
     }
+}
+
+async fn info(node: &Node) -> anyhow::Result<String> {
+    let mut info = redis::cmd("INFO");
+    let text = info.arg("all").query_async(&mut node.redis()).await;
+    text.context("the server's INFO cannot be read")
 }
 
 impl Moment {

@@ -1,23 +1,23 @@
 //! What heartbeats cost: `EXPIRE` on keys that a route adopts, beside the same with nobody
 //! listening and beside as many calls to reschedule a job; and how soon a silent one is told of.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::ensure;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use keyfall::JobState;
-use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{interval, sleep};
 
 use super::args::Options;
 use super::bar::Bar;
+use super::cost::{Cost, Meter};
 use super::crew::{Crew, PATIENCE};
 use super::figures::Figures;
 use super::ground::{self, Ground, Moment};
 use super::schedule::from_many_tasks;
 use super::stock::{self, HOUR};
-use super::usage::Usage;
 
 /// How many beats one round trip carries, and how many of those are under way, where beats come
 /// as fast as they can.
@@ -54,9 +54,9 @@ pub(super) async fn measure(
     let mut crew = Crew::adopting(ground, options, silent.len()).await?;
     adopted(ground, keys.len(), &mut crew).await?;
 
-    let meter = Meter::start(ground).await?;
+    let (began, meter) = (ground.time().await?, Meter::start(ground).await?);
     beat_in_time(ground, options, bar).await?;
-    meter.caught_up(&mut crew).await?;
+    caught_up(ground, began, &mut crew).await?;
     let paced = meter.read(keys.len()).await?;
 
     set(ground, options, silent.clone(), bar).await?;
@@ -68,9 +68,9 @@ pub(super) async fn measure(
     crew.finish(ground, last, bar).await?;
 
     // Last, because keys are searched for when too many beat at once.
-    let meter = Meter::start(ground).await?;
+    let (began, meter) = (ground.time().await?, Meter::start(ground).await?);
     beat_at_once(ground, keys.clone(), bar).await?;
-    meter.caught_up(&mut crew).await?;
+    caught_up(ground, began, &mut crew).await?;
     let heard = meter.read(keys.len()).await?;
     let mut lags = crew.stop().await?.lags;
     let false_alarms = lags.len() - silent.len();
@@ -84,7 +84,7 @@ pub(super) async fn measure(
     let worker = |heard: &Cost, plain: &Cost| (heard.here_us - plain.here_us).max(0.0);
     figures.note("heartbeats.worker_cpu_us", worker(&heard, &plain));
     figures.note("heartbeats.commands", heard.commands);
-    figures.note("heartbeats.bytes", heard.bytes);
+    figures.note("heartbeats.bytes", heard.bytes_in + heard.bytes_out);
     figures.note("heartbeats.reschedule.per_s", rescheduled.per_s);
     figures.note("heartbeats.reschedule.redis_cpu_us", rescheduled.redis_us);
     figures.note("heartbeats.plain.paced_redis_cpu_us", plain_paced.redis_us);
@@ -94,7 +94,7 @@ pub(super) async fn measure(
         worker(&paced, &plain_paced),
     );
     figures.note("heartbeats.paced.commands", paced.commands);
-    figures.note("heartbeats.paced.bytes", paced.bytes);
+    figures.note("heartbeats.paced.bytes", paced.bytes_in + paced.bytes_out);
     figures.note_lateness(SILENCE, &mut lags);
     figures.note("heartbeats.false_alarms", false_alarms as f64);
     Ok(())
@@ -109,76 +109,27 @@ const SILENCE: [&str; 5] = [
     "heartbeats.silent_ms.max",
 ];
 
-/// What one beat took.
-struct Cost {
-    per_s: f64,
-    redis_us: f64,
-    /// In this process.
-    here_us: f64,
-    commands: f64,
-    bytes: f64,
-}
-
-/// Reads what is used from now on.
-struct Meter<'a> {
-    ground: &'a Ground,
-    usage: Usage,
-    cpu: Duration,
-    began: Moment,
-}
-
-impl<'a> Meter<'a> {
-    async fn start(ground: &'a Ground) -> anyhow::Result<Self> {
-        Ok(Meter {
-            ground,
-            usage: ground.usage().await?,
-            cpu: cpu_here(),
-            began: ground.time().await?,
-        })
-    }
-
-    /// Waits until the ledger knows of all beats since the start: none of its jobs is due sooner
-    /// than an hour after it.
-    async fn caught_up(&self, crew: &mut Crew) -> anyhow::Result<()> {
-        let (kind, began) = (self.ground.kind(), self.began.server + HOUR);
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let soonest = self.ground.client.list(&kind, JobState::Pending).limit(1);
-            let soonest = soonest.await?.jobs.pop().map(|job| job.due());
-            // A due time is whole milliseconds.
-            if soonest.is_some_and(|due| due + Duration::from_millis(1) > began) {
-                return Ok(());
-            }
-            ensure!(
-                Instant::now() < until,
-                "beats are not heard within {PATIENCE:?}"
-            );
-            tokio::select! {
-                error = crew.failed() => return Err(error),
-                () = sleep(TICK) => {}
-            }
+/// Waits until the ledger knows of all beats since this moment: none of its jobs is due sooner than
+/// an hour after it.
+async fn caught_up(ground: &Ground, began: Moment, crew: &mut Crew) -> anyhow::Result<()> {
+    let (kind, began) = (ground.kind(), began.server + HOUR);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let soonest = ground.client.list(&kind, JobState::Pending).limit(1);
+        let soonest = soonest.await?.jobs.pop().map(|job| job.due());
+        // A due time is whole milliseconds.
+        if soonest.is_some_and(|due| due + Duration::from_millis(1) > began) {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < until,
+            "beats are not heard within {PATIENCE:?}"
+        );
+        tokio::select! {
+            error = crew.failed() => return Err(error),
+            () = sleep(TICK) => {}
         }
     }
-
-    /// What each of so many beats took.
-    async fn read(self, beats: usize) -> anyhow::Result<Cost> {
-        let took = self.began.here.elapsed();
-        let used = self.ground.usage().await?.since(self.usage);
-        let (beats, here) = (beats as f64, cpu_here() - self.cpu);
-        Ok(Cost {
-            per_s: beats / took.as_secs_f64(),
-            redis_us: used.cpu_us / beats,
-            here_us: here.as_secs_f64() * 1e6 / beats,
-            commands: used.commands / beats,
-            bytes: used.bytes / beats,
-        })
-    }
-}
-
-fn cpu_here() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let time = Duration::try_from(time);
-    time.expect("time in use is not negative")
 }
 
 /// Sets these keys, as their programs do at first.
@@ -215,21 +166,41 @@ async fn for_each(
     bar: &Bar,
 ) -> anyhow::Result<()> {
     let batches = numbers.clone().step_by(BATCH).map(|first| {
-        let mut pipe = redis::pipe();
         let batch = first..numbers.end.min(first + BATCH);
         let size = batch.len();
-        for number in batch {
-            command(&mut pipe, ground.key(number));
-        }
-        let mut redis = ground.redis();
+        let pipes = by_node(ground, batch, |pipe, key, _| command(pipe, key));
         async move {
-            let () = pipe.query_async(&mut redis).await?;
+            send(ground, pipes).await?;
             bar.advance(size);
             anyhow::Ok(())
         }
     });
     let sent = stream::iter(batches).buffer_unordered(IN_FLIGHT);
     sent.try_collect().await
+}
+
+/// A command for each of these, with its place among them, for whichever server has its key.
+fn by_node(
+    ground: &Ground,
+    numbers: Range<usize>,
+    command: impl Fn(&mut redis::Pipeline, String, usize),
+) -> BTreeMap<usize, redis::Pipeline> {
+    let mut pipes = BTreeMap::new();
+    for (place, number) in numbers.enumerate() {
+        let key = ground.key(number);
+        let node = ground.nodes.place_of(&key);
+        command(pipes.entry(node).or_default(), key, place);
+    }
+    pipes
+}
+
+async fn send(ground: &Ground, pipes: BTreeMap<usize, redis::Pipeline>) -> anyhow::Result<()> {
+    for (node, pipe) in pipes {
+        let () = pipe
+            .query_async(&mut ground.nodes.all()[node].redis())
+            .await?;
+    }
+    Ok(())
 }
 
 /// Beats once for each key, evenly over the window.
@@ -256,15 +227,14 @@ async fn fall_silent(
     start: Moment,
     window: Duration,
 ) -> anyhow::Result<()> {
-    let mut pipe = redis::pipe();
-    for (place, number) in numbers.clone().enumerate() {
-        let at = start.server + window.mul_f64(place as f64 / numbers.len() as f64);
-        let at = SystemTime::duration_since(&at, UNIX_EPOCH)?.as_millis() as u64;
-        let expire = pipe.cmd("PEXPIREAT").arg(ground.key(number));
-        expire.arg(at).ignore();
-    }
-    let () = pipe.query_async(&mut ground.redis()).await?;
-    Ok(())
+    let count = numbers.len() as f64;
+    let start = start.server.duration_since(UNIX_EPOCH)?;
+    let expire = |pipe: &mut redis::Pipeline, key: String, place: usize| {
+        let at = start + window.mul_f64(place as f64 / count);
+        let expire = pipe.cmd("PEXPIREAT").arg(key);
+        expire.arg(at.as_millis() as u64).ignore();
+    };
+    send(ground, by_node(ground, numbers, expire)).await
 }
 
 /// Waits until so many keys are jobs.

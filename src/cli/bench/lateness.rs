@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::args::Options;
 use super::bar::Bar;
+use super::cost::Meter;
 use super::crew::Crew;
 use super::figures::Figures;
 use super::ground::{Ground, Moment};
@@ -27,8 +28,10 @@ pub(super) async fn measure(
     bar.begin("scheduling", options.jobs);
     stock::schedule(ground, &ground.kind(), &payload, 0..options.jobs, due, bar).await?;
     warn_if_late(start, bar);
+    let meter = Meter::start(ground).await?;
     crew.finish(ground, start.here + options.window, bar)
         .await?;
+    figures.note_cost("firing", meter.read(options.jobs).await?);
     let used = ground.usage().await?.since(before);
     let mut lags = crew.stop().await?.lags;
 

@@ -5,7 +5,9 @@
 //! |---|---|
 //! | [`args`] | what the command is told |
 //! | [`ground`] | a Redis for each phase; [`usage`] reads what it says of itself |
+//! | [`nodes`] | the servers of somebody: one, or those of a cluster |
 //! | [`stock`] | schedules jobs in bulk |
+//! | [`cost`] | what each job costs, in CPU time, commands and bytes |
 //! | [`crew`] | the workers, and what their handlers note |
 //! | [`watch`] | counts what the server is asked |
 //! | [`schedule`], [`standing`], [`lateness`], [`burst`], [`claims`] | the phases |
@@ -22,6 +24,7 @@ mod bar;
 mod bare;
 mod burst;
 mod claims;
+mod cost;
 mod crew;
 mod daemon;
 mod drain;
@@ -31,6 +34,7 @@ mod heartbeats;
 mod histogram;
 mod http;
 mod lateness;
+mod nodes;
 mod plain;
 mod report;
 mod schedule;
@@ -42,6 +46,7 @@ mod watch;
 
 pub(crate) use args::Options;
 
+use anyhow::Context;
 use args::Phase;
 use bar::Bar;
 use figures::Figures;
@@ -63,24 +68,31 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             let name = format!("{phase:?}").to_lowercase();
             bar.title(format!("run {run} of {}, {name}:", options.runs));
             let ground = Ground::new(options.url.as_deref()).await?;
-            if let Some(entries) = options.history {
-                ground.keep_history(options.kinds, entries).await?;
-            }
+            let measured = async {
+                ground.prepare(&options, phase.kinds(&options)).await?;
+                measure(phase, &ground, &options, &bar, &mut figures).await
+            };
             let measured = tokio::select! {
                 biased;
                 () = interrupted.cancelled() => Err(anyhow::anyhow!("interrupted")),
-                measured = measure(phase, &ground, &options, &bar, &mut figures) => measured,
+                measured = measured => measured,
             };
             if measured.is_ok() && server.is_none() {
                 server = Some(ground.server().await?);
             }
+            let refused = measured.as_ref().is_err_and(|error| ground.refuses(error));
             let ended = ground.end().await;
-            measured?;
+            match measured {
+                Err(error) if refused && options.only.is_empty() => {
+                    bar.warn(&format!("{name} is left out: {error:#}"));
+                }
+                measured => measured?,
+            }
             ended?;
         }
     }
     drop(bar);
-    let server = server.expect("at least one phase was measured");
+    let server = server.context("nothing was measured")?;
     if options.json {
         println!("{}", figures.to_json(settings(&options, &server)));
     } else {
@@ -142,6 +154,8 @@ fn settings(options: &Options, server: &Server) -> Value {
         "standing": options.standing(),
         "instances": options.instances,
         "kinds": options.kinds,
+        "shards": options.shards,
+        "servers": server.count,
         "concurrency": options.concurrency,
         "burst": options.burst,
         "history": options.history,

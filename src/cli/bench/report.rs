@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::args::Options;
+use super::cost::Cost;
 use super::figures::{FIGURES, Figures, median};
 use super::histogram::Histogram;
 use super::usage::Server;
@@ -11,10 +12,14 @@ use super::usage::Server;
 /// form, what it came to.
 pub(super) fn table(options: &Options, server: &Server, figures: &Figures) -> String {
     let mut text = format!(
-        "keyfall {} on {} {}, {} jobs over {:?}, {} at one instant, {} bytes each\n\n",
+        "keyfall {} on {} {}{}, {} jobs over {:?}, {} at one instant, {} bytes each\n\n",
         env!("CARGO_PKG_VERSION"),
         server.name,
         server.version,
+        match server.count {
+            1 => String::new(),
+            count => format!(" ({count} primaries)"),
+        },
         options.jobs,
         options.window,
         options.burst,
@@ -47,6 +52,7 @@ pub(super) fn table(options: &Options, server: &Server, figures: &Figures) -> St
         let columns = [figure.label, &value, &plain, figure.unit, &range];
         line(&mut text, &columns, options.plain);
     }
+    costs(&mut text, figures);
     draw(&mut text, "lateness", &figures.lateness);
     draw(
         &mut text,
@@ -54,6 +60,26 @@ pub(super) fn table(options: &Options, server: &Server, figures: &Figures) -> St
         &figures.plain_lateness,
     );
     text
+}
+
+/// A line for each phase that was measured, with the median of each part.
+fn costs(text: &mut String, figures: &Figures) {
+    for (place, (phase, parts)) in figures.costs.iter().enumerate() {
+        // Writing to a string does not fail.
+        if place == 0 {
+            let _ = write!(text, "\n  {:<24}", "what a job cost");
+            for (part, _) in Cost::default().parts() {
+                let _ = write!(text, " {:>17}", part.replace('_', " "));
+            }
+            text.push('\n');
+        }
+        let _ = write!(text, "  {phase:<24}");
+        for (part, _) in Cost::default().parts() {
+            let middle = parts.get(part).and_then(|values| median(values));
+            let _ = write!(text, " {:>17.2}", middle.unwrap_or(f64::NAN));
+        }
+        text.push('\n');
+    }
 }
 
 /// One line: label, value, value of the plain form, unit, range.

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 
 use super::args::Options;
 use super::bar::Bar;
+use super::cost::Meter;
 use super::figures::Figures;
 use super::ground::{self, Ground};
 use super::stock::{self, HOUR};
@@ -21,7 +22,9 @@ pub(super) async fn one_by_one(
     bar: &Bar,
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
+    let meter = Meter::start(ground).await?;
     let rate = single(ground, options, 0..options.jobs, bar).await?;
+    figures.note_cost("schedule", meter.read(options.jobs).await?);
     figures.note("schedule_jobs_per_s", rate);
     Ok(())
 }
@@ -32,7 +35,9 @@ pub(super) async fn in_bulk(
     bar: &Bar,
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
+    let meter = Meter::start(ground).await?;
     let rate = bulk(ground, options, 0..options.jobs, bar).await?;
+    figures.note_cost("bulk", meter.read(options.jobs).await?);
     figures.note("schedule_bulk_jobs_per_s", rate);
     Ok(())
 }

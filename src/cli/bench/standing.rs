@@ -1,4 +1,4 @@
-//! What jobs cost that are not due for an hour: memory, and what a worker sends meanwhile.
+//! What jobs cost that are not due for an hour: memory, and what workers send meanwhile.
 
 use std::time::Duration;
 
@@ -30,7 +30,6 @@ pub(super) async fn memory(
     Ok(())
 }
 
-/// One worker, however many run jobs in other phases.
 pub(super) async fn idle(
     ground: &Ground,
     options: &Options,
@@ -42,7 +41,7 @@ pub(super) async fn idle(
     for kind in ground.kinds(options.kinds) {
         stock::pend(ground, &kind, &payload, 0..each, bar).await?;
     }
-    let mut crew = Crew::start(ground, options, 1, 0).await?;
+    let mut crew = Crew::start(ground, options, options.instances, 0).await?;
     sleep(SETTLING_IN).await;
 
     let watch = Watch::start(ground).await?;

@@ -1,14 +1,20 @@
 //! What the server says of itself.
 
-/// What a server has used since it started.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What a server has used since it started, or several.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Usage {
     /// CPU time, in µs.
     pub(super) cpu_us: f64,
     /// Commands, those that scripts call included.
     pub(super) commands: f64,
-    /// What went over its connections, to and fro, in bytes.
-    pub(super) bytes: f64,
+    /// Those of them that were scripts.
+    pub(super) scripts: f64,
+    /// What clients sent to it, in bytes, and what it sent to them; replicas are left out.
+    pub(super) bytes_in: f64,
+    pub(super) bytes_out: f64,
+    /// How long the log of its writes has become, in bytes, as replicas and disks get it; it is kept
+    /// only where there is a replica.
+    pub(super) replicated: f64,
     /// Memory in use just now, in bytes.
     pub(super) memory: f64,
 }
@@ -16,6 +22,8 @@ pub(super) struct Usage {
 /// Which server it is.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Server {
+    /// How many of them there are.
+    pub(super) count: usize,
     pub(super) name: String,
     pub(super) version: String,
 }
@@ -25,19 +33,39 @@ impl Usage {
     pub(super) fn read(info: &str) -> Self {
         let number = |name| field(info, name).and_then(|text| text.parse::<f64>().ok());
         let cpu = ["used_cpu_user", "used_cpu_sys"].map(|name| number(name).unwrap_or(f64::NAN));
-        let stats = info.lines().filter(|line| line.starts_with("cmdstat_"));
-        let calls = stats.filter_map(|line| {
-            let (_, rest) = line.split_once(":calls=")?;
-            rest.split(',').next()?.parse::<f64>().ok()
-        });
+        let calls = |name: &str| {
+            let stats = info.lines().filter(|line| line.starts_with(name));
+            let calls = stats.filter_map(|line| {
+                let (_, rest) = line.split_once(":calls=")?;
+                rest.split(',').next()?.parse::<f64>().ok()
+            });
+            calls.sum::<f64>()
+        };
+        let [received, sent] = ["total_net_input_bytes", "total_net_output_bytes"]
+            .map(|name| number(name).unwrap_or(f64::NAN));
+        // Redis counts the replicas' share in, since it counts that at all.
+        let sent = sent - number("total_net_repl_output_bytes").unwrap_or(0.0);
         Usage {
             cpu_us: (cpu[0] + cpu[1]) * 1e6,
-            commands: calls.sum(),
-            bytes: ["total_net_input_bytes", "total_net_output_bytes"]
-                .map(|name| number(name).unwrap_or(f64::NAN))
-                .iter()
-                .sum(),
+            commands: calls("cmdstat_"),
+            scripts: calls("cmdstat_eval"),
+            bytes_in: received,
+            bytes_out: sent,
+            replicated: number("master_repl_offset").unwrap_or(f64::NAN),
             memory: number("used_memory").unwrap_or(f64::NAN),
+        }
+    }
+
+    /// Of two servers.
+    pub(super) fn plus(self, other: Usage) -> Self {
+        Usage {
+            cpu_us: self.cpu_us + other.cpu_us,
+            commands: self.commands + other.commands,
+            scripts: self.scripts + other.scripts,
+            bytes_in: self.bytes_in + other.bytes_in,
+            bytes_out: self.bytes_out + other.bytes_out,
+            replicated: self.replicated + other.replicated,
+            memory: self.memory + other.memory,
         }
     }
 
@@ -46,7 +74,10 @@ impl Usage {
         Usage {
             cpu_us: self.cpu_us - then.cpu_us,
             commands: self.commands - then.commands,
-            bytes: self.bytes - then.bytes,
+            scripts: self.scripts - then.scripts,
+            bytes_in: self.bytes_in - then.bytes_in,
+            bytes_out: self.bytes_out - then.bytes_out,
+            replicated: self.replicated - then.replicated,
             memory: self.memory - then.memory,
         }
     }
@@ -54,12 +85,13 @@ impl Usage {
 
 impl Server {
     /// From the answer to `INFO all`.
-    pub(super) fn read(info: &str) -> Self {
+    pub(super) fn read(info: &str, count: usize) -> Self {
         let text = |name| field(info, name).map(str::to_owned);
         // Valkey calls itself a Redis of an old version, too.
         let name = text("server_name").unwrap_or_else(|| "redis".into());
         let version = text(&format!("{name}_version")).or_else(|| text("redis_version"));
         Server {
+            count,
             version: version.unwrap_or_default(),
             name,
         }
@@ -79,27 +111,31 @@ mod tests {
     const INFO: &str = "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\n\
         valkey_version:8.1.8\r\n# Stats\r\ntotal_net_input_bytes:30\r\n\
         total_net_output_bytes:12\r\n# Memory\r\nused_memory:2000\r\nused_memory_human:2K\r\n\
-        # CPU\r\nused_cpu_sys:0.25\r\nused_cpu_user:1.5\r\nused_cpu_sys_children:9\r\n\
+        master_repl_offset:5\r\n# CPU\r\nused_cpu_sys:0.25\r\nused_cpu_user:1.5\r\nused_cpu_sys_children:9\r\n\
         # Commandstats\r\ncmdstat_zadd:calls=7,usec=20,usec_per_call=2.86\r\n\
-        cmdstat_config|get:calls=3,usec=9\r\n";
+        cmdstat_evalsha:calls=4,usec=2\r\ncmdstat_config|get:calls=3,usec=9\r\n";
 
     #[test]
     fn what_was_used_is_read_from_info() {
         let used = Usage {
             cpu_us: 1.75e6,
-            commands: 10.0,
-            bytes: 42.0,
+            commands: 14.0,
+            scripts: 4.0,
+            bytes_in: 30.0,
+            bytes_out: 12.0,
+            replicated: 5.0,
             memory: 2000.0,
         };
         assert_eq!(Usage::read(INFO), used);
-        assert_eq!(used.since(used).commands, 0.0);
+        assert_eq!(used.since(used), Usage::default());
+        assert_eq!(used.plus(used).since(used), used);
     }
 
     #[test]
     fn a_server_goes_by_its_own_name() {
-        let server = Server::read(INFO);
+        let server = Server::read(INFO, 1);
         assert_eq!((&*server.name, &*server.version), ("valkey", "8.1.8"));
-        let server = Server::read("redis_version:7.0.15\r\n");
+        let server = Server::read("redis_version:7.0.15\r\n", 1);
         assert_eq!((&*server.name, &*server.version), ("redis", "7.0.15"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a server is asked, by MONITOR.
+//! What the servers are asked, by MONITOR.
 
 use anyhow::Context;
 use futures_util::{Stream, StreamExt};
@@ -19,20 +19,29 @@ pub(super) struct Seen {
 
 impl Watch {
     pub(super) async fn start(ground: &Ground) -> anyhow::Result<Self> {
-        let monitor = ground.monitor().await?;
-        let (kind, end) = (ground.kind(), end(ground));
-        let mut task = JoinSet::new();
-        task.spawn(async move { count(monitor.into_on_message(), &kind, &end).await });
-        Ok(Watch(task))
+        let mut tasks = JoinSet::new();
+        for monitor in ground.monitors().await? {
+            let (kind, end) = (ground.kind(), end(ground));
+            tasks.spawn(async move { count(monitor.into_on_message(), &kind, &end).await });
+        }
+        Ok(Watch(tasks))
     }
 
     /// What was sent up to now.
     pub(super) async fn end(mut self, ground: &Ground) -> anyhow::Result<Seen> {
         let mut echo = redis::cmd("ECHO");
-        let echo = echo.arg(end(ground)).query_async(&mut ground.redis()).await;
-        let _: String = echo.context("the server cannot be asked for an echo")?;
-        let seen = self.0.join_next().await.expect("it has one task");
-        seen?.context("the server broke off MONITOR")
+        echo.arg(end(ground));
+        for node in ground.nodes.all() {
+            let echo = echo.query_async(&mut node.redis()).await;
+            let _: String = echo.context("the server cannot be asked for an echo")?;
+        }
+        let mut all = Seen::default();
+        while let Some(seen) = self.0.join_next().await {
+            let seen = seen?.context("the server broke off MONITOR")?;
+            all.commands += seen.commands;
+            all.named += seen.named;
+        }
+        Ok(all)
     }
 }
 

@@ -1,5 +1,6 @@
 //! More than one server: a primary with replicas, which sentinels may watch, and clusters.
 
+mod benching;
 mod clustered;
 mod clusters;
 mod durable;
@@ -11,6 +12,7 @@ mod replicated;
 mod sentineled;
 mod sentinels;
 mod several;
+mod sized;
 mod skewed;
 mod stale;
 mod started;

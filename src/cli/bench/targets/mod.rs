@@ -66,7 +66,7 @@ async fn one(
     route: Route,
     bar: &Bar,
 ) -> anyhow::Result<f64> {
-    let routes = Router::new().route(&format!("{kind}:*"), route);
+    let routes = Router::new().try_route(&format!("{kind}:*"), route)?;
     let client = ground.another_client().await?;
     let stop = CancellationToken::new();
     let worker = Worker::new(client, routes).concurrency(options.concurrency);
