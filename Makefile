@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help deps toolchain redis clients languages faketime spin prometheus demo test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
 
 # Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
 # follow from; a word, for those scenarios only that have it in their names. Of `make model`:
@@ -39,6 +39,14 @@ chaos: deps faketime ## Ill-treat Redis, workers and network, and account for ev
 
 model: spin ## Check the model of the protocol, in every order that its steps can take
 	@sh docs/model/check.sh $(ONLY)
+
+capacity: deps ## Measure what docs/capacity.md says, for half an hour, and hold the model against it
+	cargo build --release --features cli
+	python3 benches/capacity/measure.py
+	@$(MAKE) --no-print-directory capacity-check
+
+capacity-check: ## Hold the model of docs/capacity.md against what was measured
+	python3 benches/capacity/model.py check
 
 http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: EXAMPLES=20 SEED=1
 	@sh scripts/schemathesis.sh

@@ -9,11 +9,13 @@ little: bytes, commands, and the CPU time of Redis and of the clients. It takes 
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -77,35 +79,78 @@ def memory(pending, payload=200):
     return point(flags, read, pending=pending, payload=payload)
 
 
-def replicated():
-    """What goes to a replica, and so to an AOF: on a primary that has one."""
+@contextmanager
+def servers(count, *more):
+    """So many servers; the ports that they have."""
     with tempfile.TemporaryDirectory() as folder:
-        ports = []
-        for _ in range(2):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                ports.append(str(free.getsockname()[1]))
-        common = ["--save", "", "--appendonly", "no", "--dir", folder]
-        servers = [
-            subprocess.Popen(["redis-server", "--port", port, *common, *more], stdout=subprocess.DEVNULL)
-            for port, more in zip(ports, ([], ["--replicaof", "127.0.0.1", ports[0]]))
-        ]
+        ports, started = [], []
+        while len(ports) < count:
+            # That of a cluster's bus is 10,000 above it.
+            port = random.randrange(20_000, 30_000)
+            with socket.socket() as free, socket.socket() as bus:
+                try:
+                    free.bind(("127.0.0.1", port))
+                    bus.bind(("127.0.0.1", port + 10_000))
+                    ports.append(str(port))
+                except OSError:
+                    continue
+        common = ["--save", "", "--appendonly", "no", "--notify-keyspace-events", "Ex"]
         try:
-            cli = lambda *words: subprocess.run(
-                ["redis-cli", "-p", ports[0], *words], capture_output=True, text=True
-            ).stdout
-            while "state=online" not in cli("INFO", "replication"):
+            for port in ports:
+                own = Path(folder, port)
+                own.mkdir()
+                words = ["redis-server", "--port", port, "--dir", str(own), *common, *more]
+                started.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
+            while "PONG" not in "".join(cli(port, "PING") for port in ports[-1:]):
                 time.sleep(0.1)
-            phases = {"bulk": "bulk", "schedule": "schedule", "lateness": "firing", "burst": "burst"}
-            flags = f"--only {','.join(phases)} --jobs 5000 --burst 5000 --window 5s"
-            read = lambda result: {
-                phase: result["cost"][phase]["bytes_replicated"] for phase in phases.values()
-            }
-            return [point(flags, read, f"redis://127.0.0.1:{ports[0]}", replicas=1)]
+            time.sleep(1)
+            yield ports
         finally:
-            for server in servers:
+            for server in started:
                 server.terminate()
                 server.wait()
+
+
+def cli(port, *words):
+    words = ["redis-cli", "-p", port, *words]
+    return subprocess.run(words, capture_output=True, text=True).stdout
+
+
+def clustered():
+    """On three primaries, where triggers are on other nodes than their ledger."""
+    with servers(3, "--cluster-enabled", "yes") as ports:
+        hosts = [f"127.0.0.1:{port}" for port in ports]
+        cli(ports[0], "--cluster", "create", *hosts, "--cluster-yes")
+        while any("cluster_state:ok" not in cli(port, "CLUSTER", "INFO") for port in ports):
+            time.sleep(0.1)
+        url = f"redis+cluster://{','.join(hosts)}"
+        found = []
+        for shards in (1, 3, 12):
+            one = {"nodes": 3, "shards": shards}
+            for phase, flags in (
+                ("firing", "--only lateness --jobs 3000 --window 3s"),
+                ("bulk", "--only bulk --jobs 30000"),
+            ):
+                read = lambda result, phase=phase: {
+                    f"{phase}.{part}": value for part, value in of_phase(result, phase).items()
+                }
+                one |= point(f"{flags} --shards {shards}", read, url)
+            found.append(one)
+        return found
+
+
+def replicated():
+    """What goes to a replica, and so to an AOF: on a primary that has one."""
+    with servers(2) as ports:
+        cli(ports[1], "REPLICAOF", "127.0.0.1", ports[0])
+        while "state=online" not in cli(ports[0], "INFO", "replication"):
+            time.sleep(0.1)
+        phases = {"bulk": "bulk", "schedule": "schedule", "lateness": "firing", "burst": "burst"}
+        flags = f"--only {','.join(phases)} --jobs 5000 --burst 5000 --window 5s"
+        read = lambda result: {
+            phase: result["cost"][phase]["bytes_replicated"] for phase in phases.values()
+        }
+        return [point(flags, read, f"redis://127.0.0.1:{ports[0]}", replicas=1)]
 
 
 def scheduling():
@@ -128,6 +173,7 @@ GROUPS = {
     "both": lambda: [firing(instances=4, shards=8), firing(instances=16, shards=32)],
     "idle": lambda: [idle(i, s) for i in (1, 4, 16) for s in (1, 8, 32)],
     "claims": lambda: [claims(i, s) for i, s in ((1, 1), (4, 1), (16, 1), (16, 32))],
+    "clustered": clustered,
     "replicated": replicated,
     "payloads": lambda: [memory(100_000, payload) for payload in (20, 200, 1000, 2000)],
     "pending": lambda: [firing(pending=count) for count in (10_000, 100_000, 1_000_000)],

@@ -61,7 +61,7 @@ pub(super) fn due_after(number: usize, options: &Options) -> Duration {
 
 /// How far ahead the first due time is: all is to be scheduled by then.
 pub(super) fn lead(jobs: usize) -> Duration {
-    Duration::from_secs(1) + Duration::from_micros(50) * u32::try_from(jobs).unwrap_or(u32::MAX)
+    Duration::from_secs(1) + Duration::from_micros(100) * u32::try_from(jobs).unwrap_or(u32::MAX)
 }
 
 /// Figures that count from a due time mean less if scheduling went on after it.
