@@ -19,6 +19,13 @@ const BUS: u16 = 10_000;
 /// After which time a fail-over that was asked for is given up, and a bit.
 const GIVEN_UP: Duration = Duration::from_secs(7);
 
+/// How long a node may take to answer, on a busy machine.
+const PATIENT: Duration = Duration::from_secs(10);
+
+/// After which time nodes that have not met yet are introduced once more: on a busy machine they give
+/// it up.
+const ONCE_MORE: Duration = Duration::from_secs(5);
+
 const SLOTS: usize = 16_384;
 
 /// A server with a port.
@@ -190,7 +197,7 @@ impl Clustered {
                 .await;
         }
         let it = Clustered { nodes };
-        it.all_know(6).await;
+        it.all_meet().await;
         for (primary, replica) in it.nodes[..3].iter().zip(&it.nodes[3..]) {
             eventually("a replica", async || {
                 let replicate = format!("CLUSTER REPLICATE {}", primary.id);
@@ -200,6 +207,26 @@ impl Clustered {
         }
         it.is_well().await;
         it
+    }
+
+    /// Waits until all know each other.
+    async fn all_meet(&self) {
+        let line = format!("cluster_known_nodes:{}", self.nodes.len());
+        let mut introduced = Instant::now();
+        eventually("the nodes know each other", async || {
+            let mut all = true;
+            for node in &self.nodes {
+                all &= node.says("CLUSTER INFO", &line).await;
+            }
+            if !all && introduced.elapsed() > ONCE_MORE {
+                for node in &self.nodes[1..] {
+                    node.meets(&self.nodes[0]).await;
+                }
+                introduced = Instant::now();
+            }
+            all.then_some(())
+        })
+        .await;
     }
 
     /// Waits until each node knows so many.
