@@ -1,5 +1,5 @@
 //! The servers that are asked by the benchmark itself, beside Keyfall: the only one, the primary
-//! that sentinels name, or each primary of a cluster.
+//! that sentinels name, each of several, or each primary of a cluster.
 
 use anyhow::{Context, bail};
 use crc::{CRC_16_XMODEM, Crc};
@@ -29,6 +29,25 @@ pub(super) struct Node {
 impl Nodes {
     /// Those behind a URL that Keyfall takes.
     pub(super) async fn find(url: &str) -> anyhow::Result<Self> {
+        let mut nodes = Nodes {
+            all: Vec::new(),
+            owners: Vec::new(),
+        };
+        for url in url.split_ascii_whitespace() {
+            let mut found = Nodes::behind(url).await?;
+            nodes.all.append(&mut found.all);
+            nodes.owners = found.owners;
+        }
+        let count = nodes.all.len();
+        if count > 1 && nodes.owners.is_empty() {
+            // Several that know nothing of each other: what the benchmark itself writes is spread.
+            nodes.owners = (0..SLOTS).map(|slot| slot * count / SLOTS).collect();
+        }
+        Ok(nodes)
+    }
+
+    /// Those behind one URL.
+    async fn behind(url: &str) -> anyhow::Result<Self> {
         let (scheme, rest) = url.split_once("://").context("the URL has no scheme")?;
         if let Some(scheme) = scheme.strip_suffix("+cluster") {
             return Nodes::of_cluster(scheme, rest).await;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::clusters::Clustered;
 use super::sentinels::Sentineled;
+use crate::outages::durable_redis;
 
 /// Few jobs.
 const TINY: &str = "--jobs 300 --burst 500 --pending 600 --window 500ms --json";
@@ -101,4 +102,24 @@ async fn a_primary_that_sentinels_watch_is_measured() {
         ],
     );
     assert_eq!(object["settings"]["servers"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_servers_are_measured_as_one() {
+    let servers = [durable_redis().await, durable_redis().await];
+    let url = format!("{} {}", servers[0].url(), servers[1].url());
+    let flags = "--only schedule,bulk,bare,lateness --shards 4";
+    let (object, _) = measured(&url, flags).await;
+    has(
+        &object,
+        &[
+            "schedule_jobs_per_s",
+            "schedule_bulk_jobs_per_s",
+            "bare_jobs_per_s",
+            "lateness_ms.p50",
+            "cost.firing.commands",
+        ],
+    );
+    assert_eq!(object["settings"]["servers"], 2);
+    assert_eq!(object["settings"]["shards"], 4);
 }

@@ -19,9 +19,6 @@ const BUS: u16 = 10_000;
 /// After which time a fail-over that was asked for is given up, and a bit.
 const GIVEN_UP: Duration = Duration::from_secs(7);
 
-/// How long a node may take to answer, on a busy machine.
-const PATIENT: Duration = Duration::from_secs(10);
-
 /// After which time nodes that have not met yet are introduced once more: on a busy machine they give
 /// it up.
 const ONCE_MORE: Duration = Duration::from_secs(5);

@@ -23,7 +23,8 @@ async fn told_to_try_again(them: &Clustered) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_is_served_until_its_first_key_leaves_and_once_the_last_has_come() {
     let them = Clustered::start().await;
-    let client = Client::connect(&them.url()).await.unwrap();
+    let client = Client::builder(&them.url()).default_shards(1);
+    let client = client.connect().await.unwrap();
     let kind = them.kinds("handover").await.remove(0);
     let slot = them.slot_of(&ledger_of(&kind), 0).await;
     let (log, mut runs) = recorder();

@@ -21,7 +21,8 @@ async fn shard_size(client: &Client) -> Finding {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_that_would_hold_up_its_node_when_it_moves_is_told() {
     let cluster = Clustered::start().await;
-    let client = Client::connect(&cluster.url()).await.unwrap();
+    let client = Client::builder(&cluster.url()).default_shards(1);
+    let client = client.connect().await.unwrap();
     client.schedule(format!("{KIND}:1"), &1).await.unwrap();
     assert_eq!(shard_size(&client).await.severity, Severity::Ok);
 

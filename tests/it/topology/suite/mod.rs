@@ -52,4 +52,5 @@ over! {
     database: places::Database;
     sentinel: places::Sentinel;
     cluster: places::Cluster;
+    several: places::Several;
 }

@@ -135,3 +135,28 @@ impl Place for Cluster {
         again(&mut self.0.nodes[owner].server).await;
     }
 }
+
+/// Two servers that know nothing of each other.
+pub(super) struct Several([Node; 2]);
+
+impl Place for Several {
+    const NAME: &'static str = "several";
+    shared!();
+
+    async fn start() -> Self {
+        Several([
+            Node::with(None, &KEEPS_ALL).await,
+            Node::with(None, &KEEPS_ALL).await,
+        ])
+    }
+
+    fn url(&self) -> String {
+        let url = |node: &Node| format!("redis://127.0.0.1:{}", node.port);
+        self.0.each_ref().map(url).join(" ")
+    }
+
+    async fn start_again(&mut self, kind: &str) {
+        let owner = usize::from(keyfall::server_of(kind, 0, 2));
+        again(&mut self.0[owner].server).await;
+    }
+}
