@@ -21,7 +21,7 @@ test: deps clients ## Run all tests, those in the documentation included
 	cargo test --no-default-features --lib
 
 topology: export RUST_TEST_THREADS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
-topology: deps ## Run one suite over a single Redis, Sentinel and a cluster
+topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and several servers
 	cargo test --all-features --test it -- topology::suite::
 
 extremes: deps ## Handle a million dead letters, and drain a hundred thousand jobs through each target
