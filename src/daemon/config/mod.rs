@@ -7,7 +7,7 @@
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
 //! | [`file`](self::file), [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
-//! | [`redis_url`], [`sentinels`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
+//! | [`redis_url`], [`hosts`], [`sentinels`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
 //! | [`fault`] | what is wrong, and where |
 //!
 //! All is read before anything is refused, so that all faults are told at once.
@@ -17,6 +17,7 @@ mod classic;
 mod fault;
 mod file;
 mod flags;
+mod hosts;
 mod redis_url;
 mod routes;
 mod rules;
@@ -185,7 +186,12 @@ impl Config {
     /// Whether somebody has said where Redis is.
     pub(crate) fn names_redis(&self) -> bool {
         let mut given = self.given.iter();
-        let names = ["redis.url", "redis.url_file", "redis.sentinels"];
+        let names = [
+            "redis.url",
+            "redis.url_file",
+            "redis.sentinels",
+            "redis.nodes",
+        ];
         given.any(|given| names.contains(&&*given.setting.field()))
     }
 
@@ -212,7 +218,7 @@ impl Redis {
         };
         let mut redis = Redis::read(&mut sources);
         redis_url::resolve(&mut redis, &mut sources);
-        let names = ["url", "url_file", "sentinels"];
+        let names = ["url", "url_file", "sentinels", "nodes"];
         let places = names.map(|name| sources.origin("redis", name));
         let place = places.into_iter().max().unwrap_or(Origin::Default);
         sources.faults.or((redis, place))

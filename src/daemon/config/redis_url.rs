@@ -7,10 +7,10 @@ use std::path::Path;
 use keyfall::Client;
 
 use super::fault::{Origin, Wrong};
-use super::sentinels;
 use super::settings::Redis;
 use super::sources::Sources;
 use super::value::{Form, Value};
+use super::{hosts, sentinels};
 
 /// What a password is shown as.
 const HIDDEN: &str = "***";
@@ -104,6 +104,18 @@ impl RedisUrl {
         Some(RedisUrl(format!(
             "{scheme}+sentinel://{user}{hosts}/{master}{database}"
         )))
+    }
+
+    /// The same URL, which names no host, where nodes of a cluster are named.
+    pub(super) fn of_cluster(&self, hosts: &str) -> Option<RedisUrl> {
+        let Some(Parts::Tcp { scheme, user, rest }) = self.parts() else {
+            return None;
+        };
+        if !matches!(rest, "" | "/") || scheme.contains('+') {
+            return None;
+        }
+        let user = user.map(|user| format!("{user}@")).unwrap_or_default();
+        Some(RedisUrl(format!("{scheme}+cluster://{user}{hosts}")))
     }
 
     /// The same URL with this behind the `?`, unless something of the kind stands there.
@@ -272,6 +284,7 @@ pub(super) fn resolve(redis: &mut Redis, sources: &mut Sources<'_>) {
         );
         sources.fault("redis", "url", wrong);
     }
+    let name = hosts::put_nodes_into_url(redis, name, sources);
     let name = sentinels::put_into_url(redis, name, sources);
     if let Some(path) = &redis.password_file {
         match secret(path).and_then(|password| redis.url.with_password(&password)) {

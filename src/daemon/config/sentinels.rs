@@ -1,33 +1,10 @@
 //! Sentinels, as settings: put into the URL that says the same.
 
 use super::fault::{Origin, Wrong};
-use super::redis_url::{RedisUrl, escaped, secret};
-use super::settings::{Redis, setting};
+use super::hosts::without_host;
+use super::redis_url::{escaped, secret};
+use super::settings::Redis;
 use super::sources::Sources;
-use super::value::{Form, Value, cut};
-
-/// Where sentinels are: hosts, each with its port or without.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sentinels(String);
-
-impl Value for Sentinels {
-    const FORM: Form = Form::Text;
-    const WHAT: &'static str = "HOSTS";
-
-    fn parse(text: &str) -> Result<Self, Wrong> {
-        let hosts: Vec<&str> = text.split(',').map(str::trim).collect();
-        let is_wrong = |host: &&&str| {
-            host.is_empty() || host.contains(|c: char| c.is_whitespace() || "/@?#&".contains(c))
-        };
-        match hosts.iter().find(is_wrong) {
-            None => Ok(Sentinels(hosts.join(","))),
-            Some(host) => Err(Wrong::new(
-                format_args!("{} is no host", cut(host)),
-                "write one or more, with commas between: 10.0.0.5:26379, 10.0.0.6:26379",
-            )),
-        }
-    }
-}
 
 /// What belongs to sentinels, and makes no sense without them.
 const THEIRS: [&str; 3] = ["master", "sentinel_user", "sentinel_password_file"];
@@ -53,7 +30,7 @@ pub(super) fn put_into_url(
     }
     let name = match redis.sentinels.clone() {
         None => name,
-        Some(Sentinels(hosts)) => {
+        Some(hosts) => {
             let Some(master) = &redis.master else {
                 let wrong = Wrong::new(
                     "it is not said which primary they watch",
@@ -62,13 +39,7 @@ pub(super) fn put_into_url(
                 sources.fault("redis", "sentinels", wrong);
                 return name;
             };
-            // The default file says the default.
-            let is_default = Some(redis.url.reveal()) == setting("redis", "url").default;
-            let url = match is_default {
-                true => &RedisUrl::new("redis://".to_owned()),
-                false => &redis.url,
-            };
-            match url.found_by(&hosts, master) {
+            match without_host(redis).found_by(hosts.as_str(), master) {
                 Some(url) => redis.url = url,
                 None => {
                     let wrong = Wrong::new(

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::alerts::Destination;
 use super::classic::TopicPrefix;
+use super::hosts::Hosts;
 use super::redis_url::RedisUrl;
 use super::rules::{
     at_least_one, if_any, lease, longer_than_zero, namespace, shards, size, up_to_a_day, wait,
 };
-use super::sentinels::Sentinels;
 use super::setting::{Section, Setting, first, settings};
 use super::sources::Sources;
 use super::value::{Bytes, Endpoint, LogFilter, Share, Value};
@@ -34,7 +34,7 @@ settings! {
         password_file: Option<PathBuf>, like "/run/secrets/redis-password";
         /// Sentinels that say where Redis is, instead of the host in `url`, which then says no more
         /// than user, database and TLS: redis://user@/0 or rediss:///.
-        sentinels: Option<Sentinels>, like "10.0.0.5:26379, 10.0.0.6:26379, 10.0.0.7:26379";
+        sentinels: Option<Hosts>, like "10.0.0.5:26379, 10.0.0.6:26379, 10.0.0.7:26379";
         /// What they call the primary.
         master: Option<String>, like "main";
         /// The user of the sentinels, where they have users.
@@ -43,6 +43,9 @@ settings! {
         sentinel_password_file: Option<PathBuf>, like "/run/secrets/sentinel-password";
         /// Whether the sentinels speak TLS, with the certificates below.
         sentinel_tls: bool = "false";
+        /// Some nodes of a cluster, instead of the host in `url`, which then says no more than user and
+        /// TLS: redis://user@ or rediss://.
+        nodes: Option<Hosts>, like "10.0.0.5:6379, 10.0.0.6:6379, 10.0.0.7:6379";
         /// What the names of all keys begin with, but for the triggers. Services and daemons that
         /// are to meet need the same.
         namespace: String = "keyfall" where namespace;

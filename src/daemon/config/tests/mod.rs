@@ -119,12 +119,10 @@ fn the_default_file_is_read_and_changes_nothing() {
 #[test]
 fn what_the_default_file_has_commented_out_could_stand_there() {
     let on = switched_on(DEFAULT);
-    // All files are missing, and nothing else is wrong.
+    // All files are missing, what is said of Redis is said twice, and nothing else is wrong.
     for fault in faults(&on) {
-        assert!(
-            fault.contains("_file: ") || fault.contains("tokens.file: "),
-            "{fault}"
-        );
+        let known = ["_file: ", "tokens.file: ", "redis.nodes: a cluster has no"];
+        assert!(known.iter().any(|it| fault.contains(it)), "{fault}");
     }
     for field in super::routes::FIELDS {
         assert!(on.contains(&format!("\n{field} = ")), "{field}");
@@ -382,6 +380,44 @@ fn sentinels_are_settings_or_a_url() {
     let refused = read_with("", &[], &[("redis-url", with_secret)]).unwrap_err();
     assert!(refused.to_string().contains("list its command lines"));
     assert!(!refused.to_string().contains("geheim"));
+}
+
+#[test]
+fn nodes_of_a_cluster_are_settings_or_a_url() {
+    for (text, url) in [
+        ("nodes = \"a, b:1\"", "redis+cluster://a,b:1"),
+        (
+            "nodes = \"a\"\nurl = \"rediss://app1@\"",
+            "rediss+cluster://app1@a",
+        ),
+        ("url = \"redis+cluster://a,b:1\"", "redis+cluster://a,b:1"),
+    ] {
+        let config = read(&format!("[redis]\n{text}\n")).unwrap();
+        assert_eq!(config.redis.url.reveal(), url);
+        assert!(config.names_redis());
+    }
+    for (text, fault) in [
+        ("nodes = \"a,/\"", "redis.nodes: \"/\" is no host"),
+        (
+            "nodes = \"a\"\nurl = \"redis://h\"",
+            "redis.url: it says where Redis is, and so do `redis.nodes`",
+        ),
+        (
+            "nodes = \"a\"\nurl = \"redis://u@/3\"",
+            "redis.url: it says where Redis is, and so do `redis.nodes`",
+        ),
+        (
+            "nodes = \"a\"\nurl = \"redis://h redis://i\"",
+            "redis.url: it says where Redis is, and so do `redis.nodes`",
+        ),
+        (
+            "nodes = \"a\"\nsentinels = \"b\"\nmaster = \"m\"",
+            "redis.nodes: a cluster has no sentinels",
+        ),
+    ] {
+        let faults = faults(&format!("[redis]\n{text}\n"));
+        assert!(faults[0].contains(fault), "{text}: {faults:#?}");
+    }
 }
 
 #[test]
