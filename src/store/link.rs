@@ -6,23 +6,20 @@
 //! next call opens another. Whether a call that got no answer was carried out is unknown,
 //! which is why every call of this crate may be repeated.
 
+mod whither;
+
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-#[cfg(feature = "worker")]
-use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
 use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::sleep;
 
-use super::cluster::{Cluster, Node};
+use super::cluster::Node;
 use super::fault::Fault;
 #[cfg(feature = "worker")]
 use super::health::Health;
@@ -33,6 +30,7 @@ use super::seat::{Connection, Seat};
 use crate::error::Result;
 use crate::metrics;
 use crate::settings::LinkSettings;
+use whither::Aim;
 
 /// The first pause between two tries; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -41,10 +39,6 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 /// So many redirections in a row are followed without a pause. More than one come of slots that
 /// are on their way.
 const REDIRECTIONS: usize = 4;
-
-/// After how long the next node is asked for the layout of its cluster, beside those that have not
-/// answered yet.
-const HEDGE: Duration = Duration::from_millis(100);
 
 /// One server, or the nodes of a cluster, each reached through one connection at a time.
 pub(crate) struct Link {
@@ -89,18 +83,6 @@ pub(crate) enum Request<'a> {
     /// data, in this order.
     #[cfg(feature = "worker")]
     Together(&'a Pipeline),
-}
-
-/// Whom it is for.
-enum Aim<'a> {
-    /// There is one server.
-    Server,
-    /// The primary of this slot.
-    Slot(u16),
-    /// This node.
-    Node(&'a Node),
-    /// Whichever primary answers.
-    Any,
 }
 
 impl Link {
@@ -207,11 +189,6 @@ impl Link {
             .await
     }
 
-    /// The node that a command belongs to; nothing if there is one server.
-    pub(super) async fn home_of(&self, cmd: &Cmd, until: Instant) -> Result<Option<Node>, Fault> {
-        self.node(&self.aim(Request::One(cmd)), until).await
-    }
-
     /// Sends a request to a node of a cluster, all of it there, and repeats nothing.
     pub(super) async fn try_at_once(
         &self,
@@ -221,59 +198,6 @@ impl Link {
     ) -> Result<Answer, Fault> {
         self.try_at(Some(node), request, false, until, &mut false)
             .await
-    }
-
-    /// Sends each command to the node that it belongs to, all at the same time. Those without a
-    /// key go to `node`, or where the first goes that has one: they are about the same server.
-    #[cfg(feature = "worker")]
-    async fn scatter(
-        &self,
-        pipeline: &Pipeline,
-        node: Option<&Node>,
-        is_each: bool,
-        until: Instant,
-    ) -> Result<Answer, Fault> {
-        let slots: Vec<_> = pipeline.cmd_iter().map(Cluster::slot_of).collect();
-        let first = slots.iter().flatten().next().copied();
-        let both = pipeline.cmd_iter().zip(slots);
-        let answers = join_all(both.map(async |(cmd, slot)| {
-            let aim = match (slot, node) {
-                (None, Some(node)) => Aim::Node(node),
-                _ => slot.or(first).map_or(Aim::Any, Aim::Slot),
-            };
-            let request = Request::One(cmd);
-            self.keep_sending(request, &aim, until, |_| true).await
-        }));
-        let sent = Instant::now();
-        let mut values = Vec::with_capacity(pipeline.len());
-        for answer in answers.await {
-            values.push(match answer {
-                Ok(answer) => answer.value,
-                Err(fault) if is_each => fault.into_answer()?,
-                Err(fault) => return Err(fault),
-            });
-        }
-        Ok(Answer {
-            value: Value::Array(values),
-            sent,
-            received: Instant::now(),
-        })
-    }
-
-    fn aim<'a>(&self, request: Request<'a>) -> Aim<'a> {
-        match request {
-            Request::At(node, _) => Aim::Node(node),
-            _ if self.origin.cluster().is_none() => Aim::Server,
-            Request::One(cmd) => Cluster::slot_of(cmd).map_or(Aim::Any, Aim::Slot),
-            Request::Many(_) => Aim::Any,
-            #[cfg(feature = "worker")]
-            Request::Each(..) => Aim::Any,
-            #[cfg(feature = "worker")]
-            Request::Together(pipeline) => {
-                let first = pipeline.cmd_iter().next();
-                first.and_then(Cluster::slot_of).map_or(Aim::Any, Aim::Slot)
-            }
-        }
     }
 
     /// `repeats` is told whether the request may have been carried out.
@@ -416,14 +340,6 @@ impl Link {
         Ok(value)
     }
 
-    /// Whether another node serves the slot by now: what this one has done may be forgotten with it.
-    fn is_replaced(&self, aim: &Aim<'_>, node: Option<&Node>) -> bool {
-        match (self.origin.cluster(), aim) {
-            (Some(cluster), Aim::Slot(slot)) => cluster.owner(*slot).as_ref() != node,
-            _ => false,
-        }
-    }
-
     /// Whether a try that was given up at `until` would say nothing of the server, because it
     /// had too little time.
     #[cfg(feature = "worker")]
@@ -482,72 +398,6 @@ impl Link {
 
     fn not_connected(&self, node: Option<&Node>, error: RedisError) -> Fault {
         Fault::from_connecting(error, &self.address_of(node))
-    }
-
-    /// Which node it is for; nothing if there is one server.
-    async fn node(&self, aim: &Aim<'_>, until: Instant) -> Result<Option<Node>, Fault> {
-        let Some(cluster) = self.origin.cluster() else {
-            return Ok(None);
-        };
-        if let Aim::Node(node) = aim {
-            return Ok(Some((*node).clone()));
-        }
-        let known = || match aim {
-            Aim::Slot(slot) => cluster.owner(*slot),
-            _ => cluster.any(),
-        };
-        if cluster.is_stale() {
-            let read = self.survey(cluster, until).await;
-            // What was known is as good as nothing else.
-            if known().is_none() {
-                read?;
-            }
-        }
-        match known() {
-            Some(node) => Ok(Some(node)),
-            None => Err(Fault::uncovered(&cluster.address())),
-        }
-    }
-
-    /// Reads the layout of a cluster, from whichever node answers first.
-    pub(super) async fn survey(&self, cluster: &Cluster, until: Instant) -> Result<(), Fault> {
-        let began = Instant::now();
-        let turn = timeout_at(until.into(), self.surveying.lock()).await;
-        let Ok(_turn) = turn else {
-            return Err(Fault::unreachable(&cluster.address()));
-        };
-        if cluster.was_read_since(began) {
-            return Ok(());
-        }
-        let question = Cluster::question();
-        let ask = |node: Node| {
-            let question = &question;
-            // Its type is not to be a part of that of every future that calls Redis.
-            let asking: BoxFuture<'_, Result<(), Fault>> = Box::pin(async move {
-                let request = Request::One(question);
-                let answer = self
-                    .try_at(Some(&node), request, false, until, &mut false)
-                    .await?;
-                cluster.learn(answer.value, &node)
-            });
-            asking
-        };
-        let mut informants = cluster.informants().into_iter();
-        let mut asked = FuturesUnordered::new();
-        let mut last = None;
-        loop {
-            asked.extend(informants.next().map(ask));
-            match timeout(HEDGE, asked.next()).await {
-                Ok(Some(Ok(()))) => return Ok(()),
-                // One that is refused says more than one that does not answer.
-                Ok(Some(Err(fault))) if fault.is_passing() && last.is_some() => {}
-                Ok(Some(Err(fault))) => last = Some(fault),
-                Ok(None) => {
-                    return Err(last.unwrap_or_else(|| Fault::unreachable(&cluster.address())));
-                }
-                Err(_) => {}
-            }
-        }
     }
 }
 
