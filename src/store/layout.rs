@@ -117,7 +117,6 @@ impl Store {
 
     /// Makes so many ledgers of a kind go by this layout, and the list of kinds: those that are empty
     /// from now on as well, so that they turn away whoever comes late.
-    #[cfg(feature = "worker")]
     pub(crate) async fn spread(
         &self,
         kind: &Kind,

@@ -186,7 +186,6 @@ impl Store {
 
     /// Asks each of the servers at the same time, and waits for all of them. The error is the first
     /// one, when all have been asked.
-    #[cfg(feature = "worker")]
     pub(super) async fn on_all<'a, T>(
         &'a self,
         until: Instant,
