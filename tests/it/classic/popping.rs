@@ -96,13 +96,16 @@ async fn a_consumer_waits_for_several_topics_and_gets_nothing_of_others() {
 async fn a_consumer_that_goes_away_while_it_waits_costs_nothing() {
     let site = Site::new("classic-gone").await;
     let queue = Queue::start(&site);
+    let mut at_once = 0;
     for number in 0..20 {
         let id = number.to_string();
         let mut stream = TcpStream::connect(queue.address()).await.unwrap();
         let request =
             "POST /pop HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n{\"topic\":\"a\"}";
         stream.write_all(request.as_bytes()).await.unwrap();
-        let push = queue.push("a", &id);
+        // Whoever gets it and goes has it for less long than a pop waits here.
+        let job = json!({"topic": "a", "id": id, "delay": 0, "ttr": 20, "body": id});
+        let push = queue.does("push", job);
         // Before the job is there, and while it is on its way.
         if number % 2 == 0 {
             drop(stream);
@@ -111,14 +114,17 @@ async fn a_consumer_that_goes_away_while_it_waits_costs_nothing() {
             tokio::join!(push, async { drop(stream) });
         }
         assert_eq!(queue.pop("a").await, id);
-        // An answer that was written whole could have been read.
+        // An answer that was written whole could have been read: on a busy machine the daemon may
+        // hear of the job before it hears that nobody reads any more.
         let attempts = site
             .view(&format!("{}:{id}", kind(&site, "a")))
             .await
             .attempts();
-        assert_eq!(attempts, 1);
+        assert!(attempts <= 2, "{attempts}");
+        at_once += u32::from(attempts == 1);
         queue.finish(&id).await;
     }
+    assert!(at_once > 0, "each waited for its lease to lapse");
     site.assert_balanced().await;
 }
 
