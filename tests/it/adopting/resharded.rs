@@ -90,7 +90,7 @@ async fn what_is_done_to_keys_while_jobs_are_moved_counts_once() {
     let produce = async |number: usize| {
         for round in 0..ROUNDS {
             let all = ["hastened", "replaced", "deleted"];
-            let all = all.map(|what| site.key(&format!("{what}-{number}-{round}")));
+            let all = all.map(|what| site.key(format!("{what}-{number}-{round}")));
             for key in &all {
                 set(key, "first").await;
             }
