@@ -118,7 +118,9 @@ async fn drop_cleans_up_even_without_a_guard() {
 
 #[tokio::test]
 async fn a_restart_keeps_data_and_address() {
-    let mut server = Embedded::start().await.unwrap();
+    // With `everysec`, a server whose disk is busy answers before it writes.
+    let options = Embedded::options().args(["--appendfsync", "always"]);
+    let mut server = options.start().await.unwrap();
     let (first, url) = (server.pid(), server.url());
 
     set(&server, "embedded:test:restart:1", "before a crash").await;

@@ -8,6 +8,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::limits::assert_refused;
 use crate::log::Log;
+use crate::outages::durable_redis;
 use crate::runs::{eventually, recorder};
 use crate::site::{Running, Site, connect, ms};
 
@@ -124,7 +125,7 @@ async fn a_redis_that_is_too_old_is_told_which_ones_do() {
 #[tokio::test]
 async fn no_password_is_logged_at_any_level_whatever_happens() {
     let log = Log::everything();
-    let mut server = Embedded::start().await.unwrap();
+    let mut server = durable_redis().await;
     let mut admin = connect(&server.url()).await;
     let acl = async |redis: &mut _| {
         let args = [

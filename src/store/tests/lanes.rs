@@ -164,7 +164,9 @@ async fn a_server_that_has_forgotten_the_scripts_learns_them() {
 
 #[tokio::test]
 async fn a_repeat_after_a_restart_of_the_server_gets_the_first_answer() {
-    let mut server = Embedded::start().await.unwrap();
+    // With `everysec`, a server whose disk is busy answers before it writes.
+    let options = Embedded::options().args(["--appendfsync", "always"]);
+    let mut server = options.start().await.unwrap();
     let mut lane = Lane::new();
     let kind = {
         let bench = Bench::on(&server).await;
