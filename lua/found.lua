@@ -16,17 +16,25 @@
 -- ARGV  none
 -- Reply {'ok', now µs}
 -- Holds: may be repeated, and be late. Changes nothing that is there. What has a foreign type is
---       left alone: whoever needs it is told.
+--       left alone: whoever needs it is told. Fails while Redis is full.
 
 local SETS, HASHES = 5, 7
 local _, stamp = now_us()
 
+-- What is refused because Redis is full is to be tried again.
+local full
+local function note_refusal(reply)
+  if type(reply) == 'table' and reply.err and string.find(reply.err, 'OOM', 1, true) then
+    full = reply
+  end
+end
+
 for i = 1, SETS do
-  redis.pcall('ZADD', KEYS[i], 'NX', 'inf', PLACEHOLDER)
+  note_refusal(redis.pcall('ZADD', KEYS[i], 'NX', 'inf', PLACEHOLDER))
 end
 for i = SETS + 1, SETS + HASHES do
-  redis.pcall('HSETNX', KEYS[i], PLACEHOLDER, '0')
+  note_refusal(redis.pcall('HSETNX', KEYS[i], PLACEHOLDER, '0'))
 end
 -- A stream is there though it is empty. One that was there refuses so low a number.
-redis.pcall('XADD', KEYS[SETS + HASHES + 1], 'MAXLEN', 0, '0-1', 'what', 'founded')
-return {'ok', stamp}
+note_refusal(redis.pcall('XADD', KEYS[SETS + HASHES + 1], 'MAXLEN', 0, '0-1', 'what', 'founded'))
+return full or {'ok', stamp}

@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use super::outbox::Operation;
+use super::shelf::Says;
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Lane, Ledger};
+use crate::store::{Lane, Ledger, Word};
 
 /// How soon a call is made again that a fail-over forgot.
 const AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
@@ -17,7 +18,7 @@ pub(crate) struct Durably<Op> {
     pub(crate) durable: Durable,
 }
 
-impl<Op: Operation + Clone> Operation for Durably<Op> {
+impl<Op: Operation<Answer: Says> + Clone> Operation for Durably<Op> {
     type Terms = Op::Terms;
     /// The item was answered, whatever can be said of how far it got.
     type Answer = (Op::Answer, Result<Reached>);
@@ -49,7 +50,7 @@ impl<Op: Operation + Clone> Operation for Durably<Op> {
 
 /// Sends one batch and waits until those of its items are durable that are to be. If a fail-over
 /// forgot the batch meanwhile, it is sent again.
-pub(super) async fn send_durably<Op: Operation>(
+pub(super) async fn send_durably<Op: Operation<Answer: Says>>(
     ledger: &Ledger,
     lane: &mut Lane,
     terms: &Op::Terms,
@@ -59,6 +60,11 @@ pub(super) async fn send_durably<Op: Operation>(
 ) -> Result<Vec<(Op::Answer, Option<Result<Reached>>)>> {
     loop {
         let answers = Op::send(ledger, lane, terms, items, until).await?;
+        if answers.iter().any(|it| it.says() == Word::Stale) {
+            // Nothing was done that could be waited for: the ledger goes by another layout.
+            let nothing = wanted.iter().map(|it| it.map(|_| Err(was_refused())));
+            return Ok(answers.into_iter().zip(nothing).collect());
+        }
         let Some(reached) = reach(ledger, lane, wanted, until).await else {
             if Instant::now() + AGAIN < until {
                 tokio::time::sleep(AGAIN).await;
@@ -72,6 +78,13 @@ pub(super) async fn send_durably<Op: Operation>(
         };
         return Ok(answers.into_iter().zip(reached).collect());
     }
+}
+
+fn was_refused() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the kind is being resharded, and the call was refused: try again",
+    )
 }
 
 /// How far the last call of a lane gets, for each of these; `None` if it was forgotten.

@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use super::layout::Expected;
 use super::moving::Part;
 use super::reply::Answer;
+use super::several::is_of_absence;
 use super::{Ledger, Store, from_value};
 use crate::error::Result;
 use crate::key::Kind;
@@ -47,7 +48,7 @@ impl Store {
             found.await?;
         }
         let layout = self.layout_of(kind.as_str());
-        self.found(kind, layout.ledgers(), until).await?;
+        self.found_aside(kind, layout, until);
         self.apply_pause_rules(kind, until).await?;
         // Always, since whoever added it may not have come to say so. Only a hint: workers
         // read the list anew, too.
@@ -98,10 +99,13 @@ impl Store {
         if self.knows(kind, until).await? {
             let layout = self.look_up(kind, until).await?;
             // Whoever founded it may not have come to the end.
-            return match layout == Layout::FIRST.to(layout.shards) {
-                true => self.arrive(kind, layout, until).await,
-                false => Ok(()),
-            };
+            if layout == Layout::FIRST.to(layout.shards)
+                && let Err(error) = self.arrive(kind, layout, until).await
+            {
+                // That is for the next one, and no matter of whoever schedules where all is well.
+                tracing::debug!(%kind, %error, "a kind has not arrived yet");
+            }
+            return Ok(());
         }
         // A fail-over may have forgotten it, but not all of its ledgers.
         if let Some(layout) = self.of_ledgers(kind, ledgers.max(MOST), until).await? {
@@ -126,8 +130,8 @@ impl Store {
         Ok(())
     }
 
-    /// The newest layout that one of its ledgers knows, if one does.
-    async fn of_ledgers(
+    /// The newest layout that one of its ledgers knows, if one does, of those that are there.
+    pub(super) async fn of_ledgers(
         &self,
         kind: &Kind,
         ledgers: u16,
@@ -138,7 +142,10 @@ impl Store {
             let mut get = redis::cmd("HGET");
             get.arg(self.names.ledger(kind, shard).calls).arg("layout");
             let home = self.home_of(kind, shard);
-            let text: Option<String> = from_value(home.command(&get, until).await?)?;
+            let text: Option<String> = match home.command(&get, home.patience(until)).await {
+                Err(error) if self.is_several() && is_of_absence(&error) => continue,
+                told => from_value(told?)?,
+            };
             let Some(layout) = text.and_then(|text| Layout::parse(&text)) else {
                 continue;
             };
@@ -182,9 +189,6 @@ impl Ledger {
     /// Moves what does not belong here by this layout. Returns how many names that were; `None` if
     /// there is more than is looked through at once, or something that cannot be moved now.
     async fn clear(&self, layout: Layout, until: Instant) -> Result<Option<usize>> {
-        if !self.push_on(layout, until).await? {
-            return Ok(None);
-        }
         let mut moved = 0;
         for part in [Part::Jobs, Part::Letters, Part::Keys] {
             let (next, mut names) = self.names_in(part, "0", until).await?;
@@ -205,6 +209,8 @@ impl Ledger {
                 }
             }
         }
-        Ok(Some(moved))
+        // Behind the look at it: what somebody took out before that was not to be seen.
+        let is_pushed = self.push_on(layout, until).await?;
+        Ok(is_pushed.then_some(moved))
     }
 }

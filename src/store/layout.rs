@@ -5,10 +5,10 @@
 //! behind, because a fail-over forgot it or somebody stopped half-way, brings it up to date.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 
 use super::call::Called;
 use super::script::{FOUND, LAYOUT};
@@ -88,12 +88,37 @@ impl Store {
                 false => newest,
             }
         });
+        let known = self.layout_of(kind.as_str());
+        let newest = match known.follows(newest) {
+            // One of its ledgers may have said so, where the list and the first were rolled back.
+            true => self.newest_of(kind, known, newest, until).await?,
+            false => newest,
+        };
         match away.is_empty() {
             true => self.layouts.set(kind, newest),
             // Whoever is away may know of a newer one that was known here before.
             false => self.layouts.learn(kind, newest),
         }
         Ok(self.layouts.of(kind.as_str()))
+    }
+
+    /// The newest of this layout and those that the ledgers know that there are by `known`.
+    ///
+    /// Rare, and not a part of the type of every call.
+    fn newest_of<'a>(
+        &'a self,
+        kind: &'a Kind,
+        known: Layout,
+        newest: Layout,
+        until: Instant,
+    ) -> BoxFuture<'a, Result<Layout>> {
+        Box::pin(async move {
+            let told = self.of_ledgers(kind, known.ledgers(), until).await?;
+            Ok(match told {
+                Some(told) if told.follows(newest) => told,
+                _ => newest,
+            })
+        })
     }
 
     /// The same on one server, which may have the first ledger.
@@ -223,6 +248,23 @@ impl Store {
             }
             Ok(())
         })
+    }
+
+    /// The same, without anybody waiting for it: a node that is away would keep a call from ledgers on
+    /// other ones.
+    pub(super) fn found_aside(self: &Arc<Self>, kind: &Kind, layout: Layout, until: Instant) {
+        if !self.is_cluster() {
+            return;
+        }
+        let (store, kind) = (self.clone(), kind.clone());
+        tokio::spawn(async move {
+            let ledgers = (0..layout.ledgers()).map(|shard| store.found_one(&kind, shard, until));
+            for founded in join_all(ledgers).await {
+                if let Err(error) = founded {
+                    tracing::debug!(%kind, %error, "not all keys of a ledger are there");
+                }
+            }
+        });
     }
 
     /// Calls `lua/found.lua`.

@@ -430,3 +430,19 @@ async fn what_was_under_way_when_a_reshard_was_killed_runs() {
     site.client.prefix(&site.kind()).cancel().await.unwrap();
     site.assert_balanced().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_call_by_a_layout_of_before_finds_its_ledger_at_once() {
+    let site = Site::new("shards-durable").await;
+    // It is to fail if it goes on asking where the job is not.
+    let client = Client::connect(&site.url).await.unwrap();
+    let (known, other) = (site.key("known"), site.key("other"));
+    for (key, shards) in [(&known, 4), (&other, 2)] {
+        let call = client.schedule(key, "").after(HOUR);
+        assert!(call.durable(0).await.unwrap().reached.unwrap().is_met);
+        site.reshard(shards).await;
+        let cancelled = client.cancel(key).durable(0).await.unwrap();
+        assert_eq!(cancelled.0, Cancelled::Cancelled, "{shards}");
+    }
+    site.assert_balanced().await;
+}

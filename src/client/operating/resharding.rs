@@ -188,7 +188,6 @@ impl<'a> Reshard<'a> {
         progress.running = 0;
         for shard in 0..layout.from.unwrap_or(0) {
             let ledger = self.client.store().ledger(kind, layout.old_place(shard));
-            ledger.push_on(layout, self.client.deadline()).await?;
             for part in [Part::Jobs, Part::Letters, Part::Keys] {
                 let mut cursor = "0".to_owned();
                 loop {
@@ -202,8 +201,26 @@ impl<'a> Reshard<'a> {
                     cursor = next;
                 }
             }
+            // Behind the look at it: what somebody took out before that, and did not come to put
+            // anywhere, was not to be seen. From now on there is nothing left to be taken.
+            while !ledger.push_on(layout, self.client.deadline()).await? {
+                self.catch_up(kind, layout).await?;
+            }
         }
         (self.told)(*progress);
+        Ok(())
+    }
+
+    /// A ledger goes by another layout: it is behind, after a rollback of its server; or ahead, by
+    /// somebody else's doing.
+    async fn catch_up(&mut self, kind: &Kind, layout: Layout) -> Result<()> {
+        let until = self.client.deadline();
+        if self.client.store().agree(kind, until).await? != layout {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("the layout of {kind} has changed meanwhile: look, and try again"),
+            ));
+        }
         Ok(())
     }
 
@@ -218,14 +235,7 @@ impl<'a> Reshard<'a> {
             let rest = names.split_off(names.len().min(NAMES));
             let until = self.client.deadline();
             let Some(answers) = ledger.move_out(&names, layout, until).await? else {
-                // Behind, after a rollback of its server; or ahead, by somebody else's doing.
-                let kind = ledger.kind();
-                if self.client.store().agree(kind, until).await? != layout {
-                    return Err(Error::new(
-                        ErrorKind::Unavailable,
-                        format!("the layout of {kind} has changed meanwhile: look, and try again"),
-                    ));
-                }
+                self.catch_up(ledger.kind(), layout).await?;
                 names.extend(rest);
                 continue;
             };

@@ -28,7 +28,7 @@ impl Adopter {
         if layout.from.is_none() && items.iter().all(are_here) {
             let most = |key: &JobKey| self.most(key);
             let answers = served.ledger.adopt(items, most, until).await?;
-            if !is_refused(&answers) {
+            if !is_refused(&answers) && answers.iter().all(|it| it.answer != Word::Elsewhere) {
                 return Ok(answers);
             }
             self.store.agree(kind, until).await?;

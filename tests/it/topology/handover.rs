@@ -38,6 +38,12 @@ async fn a_ledger_is_served_until_its_first_key_leaves_and_once_the_last_has_com
     // Its ledger is made known, and all that it needs is nearly empty.
     client.schedule(format!("{kind}:first"), "").await.unwrap();
     assert_eq!(runs.next().await.key().id(), "first");
+    eventually("all keys are there", async || {
+        let count = format!("CLUSTER COUNTKEYSINSLOT {slot}");
+        let keys: u64 = them.nodes[0].ask(&count).await;
+        (keys >= 13).then_some(())
+    })
+    .await;
 
     for step in ["opened", "handed-over", "closed"] {
         match step {
