@@ -69,8 +69,8 @@ struct View {
 
 /// How the instances stand to one kind.
 struct Standing {
-    /// Whether this instance paces its ledger.
-    paces: bool,
+    /// How many come before this instance to see to its ledger. The first one paces it.
+    turn: usize,
     /// Those that take its jobs, unless the id decides.
     contenders: Option<Vec<Contender>>,
 }
@@ -209,7 +209,16 @@ impl Instances {
     /// Whether this instance paces the ledger.
     pub(crate) fn paces(&self, served: &Served) -> bool {
         let view = self.view(served.ledger.server());
-        view.standing(served, &self.id).paces
+        view.standing(served, &self.id).turn == 0
+    }
+
+    /// How many instances look before this one for what nobody announced. None does where each
+    /// may take other jobs.
+    pub(crate) fn turn(&self, served: &Served) -> usize {
+        let view = self.view(served.ledger.server());
+        let standing = view.standing(served, &self.id);
+        let is_by_kind = standing.contenders.is_some();
+        if is_by_kind { standing.turn } else { 0 }
     }
 
     /// The route of this instance that takes a job; its fallback only if no instance has another
@@ -339,17 +348,21 @@ impl View {
             Coverage::None => Some(peer.contender(kind, peer.takes.fallback?, me)),
         };
         let contenders: Vec<Contender> = coverages.iter().filter_map(contender).collect();
-        let paces = |peer: &&(&Peer, Coverage)| contender(peer).is_some();
-        let pacer = coverages.iter().filter(paces).max_by_key(|(peer, _)| {
+        let takes_some = |peer: &&(&Peer, Coverage)| contender(peer).is_some();
+        let standing = coverages.iter().filter(takes_some).map(|(peer, _)| {
             // By ledger, so that the shards of a kind are paced by several.
             let seed = xxh3_64_with_seed(ledger.subject().as_bytes(), peer.seed);
-            (peer.hears, xxh3_64_with_seed(b"pacer", seed))
+            let place = (peer.hears, xxh3_64_with_seed(b"pacer", seed));
+            (place, peer.id == me)
         });
+        let mut standing: Vec<_> = standing.collect();
+        standing.sort_unstable_by(|one, other| other.cmp(one));
+        let turn = standing.iter().position(|(_, is_me)| *is_me);
         let by_id = coverages
             .iter()
             .any(|(_, coverage)| *coverage == Coverage::Mixed);
         Standing {
-            paces: pacer.is_some_and(|(peer, _)| peer.id == me),
+            turn: turn.unwrap_or(usize::MAX),
             contenders: (!by_id).then_some(contenders),
         }
     }

@@ -19,9 +19,14 @@ use crate::worker::claiming::desk::Desk;
 use crate::worker::instances::Instances;
 use crate::worker::roster::{Roster, Served};
 
-/// Instances that have heard of the same jobs sweep at different times, up to so much later, or
-/// each would claim what the first one finds.
-const SPREAD: Duration = Duration::from_millis(80);
+/// How long after a job was due the first instance looks whether it was left behind: a little
+/// later than it has to, since one look finds what fell due shortly after, too.
+const FIRST: Duration = OVERDUE.saturating_add(Duration::from_millis(40));
+
+/// How much later than the one before each further instance looks. What one finds it claims, and
+/// then there is nothing left to look for: else so many would look as there are instances, at
+/// each shard.
+const TURN: Duration = Duration::from_millis(100);
 
 /// The shortest pause between two sweeps of a ledger while jobs fall due in it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -54,7 +59,7 @@ pub(crate) struct Reconciler {
 }
 
 struct Asked {
-    /// Ledgers to sweep no later than then.
+    /// Ledgers in which something is due then.
     by_index: HashMap<usize, Instant>,
     of_servers: Vec<OfServer>,
 }
@@ -130,7 +135,7 @@ impl Reconciler {
 
     /// The same, of what will happen so long from now.
     pub(crate) fn expect_in(&self, served: &Served, ahead: Duration) {
-        let at = Instant::now() + ahead + OVERDUE + spread();
+        let at = Instant::now() + ahead;
         let mut asked = self.lock();
         let earliest = asked.by_index.entry(served.index).or_insert(at);
         if at < *earliest {
@@ -216,7 +221,7 @@ impl Reconciler {
                 track.at_once = true;
             }
             if let Some(at) = asked.by_index.remove(&index) {
-                track.sweep_at = track.sweep_at.min(at);
+                track.sweep_at = track.sweep_at.min(at + self.patience(&track.served));
             }
             if self.desk.is_paused(&track.served) {
                 track.sweep_at = track.sweep_at.min(now + SWEEP_PAUSED);
@@ -264,20 +269,17 @@ impl Reconciler {
             SWEEP_IDLE
         };
         let mut next = now + idle;
+        let clock = track.served.ledger.clock();
+        let patience = self.patience(&track.served);
         if let Some(due) = found.next_due {
-            let overdue = track
-                .served
-                .ledger
-                .clock()
-                .until(due.plus(OVERDUE))
-                .max(SHORTEST_PAUSE);
-            next = next.min(now + overdue + spread());
-            if !track.served.ledger.clock().until(due).is_zero() {
+            let overdue = clock.until(due.plus(patience)).max(SHORTEST_PAUSE);
+            next = next.min(now + overdue);
+            if !clock.until(due).is_zero() {
                 self.pacer.wake(&track.served, due);
             }
         }
         if let Some(lapse) = found.next_lapse {
-            next = next.min(now + track.served.ledger.clock().until(lapse) + OVERDUE + spread());
+            next = next.min(now + clock.until(lapse) + patience);
         }
         let lapsed = found.lapsed.len();
         // What was found should be gone soon. If it stays, nobody can take it now: its route
@@ -314,6 +316,12 @@ impl Reconciler {
         track.sweep_at = next;
     }
 
+    /// How long after something was to happen in a ledger it is looked whether it did.
+    fn patience(&self, served: &Served) -> Duration {
+        let turn = u32::try_from(self.instances.turn(served)).unwrap_or(u32::MAX);
+        FIRST + TURN.saturating_mul(turn).min(SWEEP_IDLE)
+    }
+
     fn without_route(&self, served: &Served, ids: &[String]) -> usize {
         let has_route = |id: &&String| {
             let key = served.key(id);
@@ -329,8 +337,4 @@ impl Reconciler {
     fn lock(&self) -> std::sync::MutexGuard<'_, Asked> {
         self.asked.lock().expect("no panic while held")
     }
-}
-
-fn spread() -> Duration {
-    rand::random_range(Duration::ZERO..SPREAD)
 }

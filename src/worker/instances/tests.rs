@@ -184,3 +184,35 @@ async fn who_looks_at_a_key_does_not_depend_on_room() {
     let claims: Vec<Vec<Rank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
     assert_ne!(claims, after);
 }
+
+#[tokio::test]
+async fn they_look_one_after_the_other_for_what_nobody_announced() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 4]);
+    let turns = |fleet: &Fleet| -> Vec<usize> {
+        let all = fleet.all.iter();
+        all.map(|one| one.turn(&fleet.served)).collect()
+    };
+    let first = fleet.pacers()[0];
+    let mut sorted = turns(&fleet);
+    assert_eq!(sorted[first], 0);
+    sorted.sort_unstable();
+    assert_eq!(sorted, [0, 1, 2, 3]);
+    // Who is gone keeps nobody waiting.
+    fleet.see(|number| {
+        if number == first {
+            String::new()
+        } else {
+            "1h".into()
+        }
+    });
+    let mut left = turns(&fleet);
+    left.remove(first);
+    left.sort_unstable();
+    assert_eq!(left, [0, 1, 2]);
+    // What one may not take another has to look for.
+    let fleet = Fleet::new(&[
+        r"app1:trans:notice:{id:\d+}",
+        "app1:trans:notice:{id:[a-z]+}",
+    ]);
+    assert_eq!(turns(&fleet), [0, 0]);
+}
