@@ -20,7 +20,9 @@
 --       later: failed | again | snoozed | returned), note (for the history), how many, and the id
 --       of each
 -- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is how many old dead
---       letters fell to the limits; answers, separated by blanks:
+--       letters fell to the limits; where triggers live elsewhere, the place of each item whose
+--       successor is pending now, from 0, and its due time, Unix ms, come last; answers,
+--       separated by blanks:
 --       done            gone for good
 --       later:due       pending again, due at Unix ms
 --       buried:number   a dead letter with this number
@@ -185,8 +187,11 @@ for place, letter in ipairs(buried) do
   tell(story, 'buried', terms[i].note, id, int(letter_number), run_ms(leases[i]))
   bury(dead_key, grave_key, id, letter_number, now_ms, record)
 end
-for i = 1, #promoted do
-  tell(story, 'follows', '', promoted[i], armed[promoted_at[i]], '-')
+local follow = {}
+for i, id in ipairs(promoted) do
+  local place = promoted_at[i]
+  tell(story, 'follows', '', id, armed[place], '-')
+  follow[#follow + 1], follow[#follow + 2] = int(place - 1), armed[place]
 end
 local trimmed = 0
 if #buried > 0 then
@@ -203,4 +208,4 @@ if #KEYS > FIXED then
 end
 wake(ARGV[4], ARGV[5], news, before, now)
 write_story(story, history_key, ARGV[3])
-return {'ok', stamp, reply, int(trimmed)}
+return {'ok', stamp, reply, int(trimmed), #KEYS == FIXED and table.concat(follow, ' ') or nil}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::call::Called;
 use super::ledger::number;
 use super::produce::When;
-use super::reply::{Answered, unexpected};
+use super::reply::{Answer, Answered, Reply, unexpected};
 use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
 use super::{Lane, Ledger};
 use crate::error::Result;
@@ -238,11 +238,19 @@ impl Ledger {
         }
         let mut reply = self.eval(&SETTLE, &cmd, until).await?.reply;
         let answers = reply.item_answers(items.len())?;
-        self.begin_arming(items.iter().map(|item| &item.key), &answers);
         for (item, answered) in items.iter().zip(&answers) {
             self.meter().settled(&item.verb, answered.answer);
         }
-        Ok((answers, reply.number()?))
+        let trimmed = reply.number()?;
+        // To the trigger it is all the same whether the job goes back or another one follows.
+        let mut pending = answers.clone();
+        for (place, due) in followers(&mut reply)? {
+            if let Some(answered) = pending.get_mut(place) {
+                answered.answer = Answer::Later(due);
+            }
+        }
+        self.begin_arming(items.iter().map(|item| &item.key), &pending);
+        Ok((answers, trimmed))
     }
 
     /// Drops dead letters beyond their limits, about `limit` at the most; `lua/trim.lua`. Returns
@@ -279,6 +287,21 @@ impl Ledger {
             next_lapse: reply.time()?,
         })
     }
+}
+
+/// Which items have successors that are pending now, from 0, and when those are due; only told
+/// where scripts have no triggers.
+fn followers(reply: &mut Reply) -> Result<Vec<(usize, UnixMs)>> {
+    if reply.is_exhausted() {
+        return Ok(Vec::new());
+    }
+    let numbers: std::result::Result<Vec<u64>, _> =
+        reply.words()?.iter().map(|word| word.parse()).collect();
+    let numbers = numbers.map_err(|_| unexpected("something else than places and times".into()))?;
+    let pairs = numbers.chunks_exact(2);
+    Ok(pairs
+        .map(|pair| (pair[0] as usize, UnixMs(pair[1])))
+        .collect())
 }
 
 /// What the history tells of an attempt that failed: its number, and the error.

@@ -58,6 +58,13 @@ impl Field {
         count * self.kinds.len()
     }
 
+    /// For how many more milliseconds there is a trigger; negative if there is none.
+    async fn time_to_live(&self, key: &str) -> i64 {
+        let slot = self.them.slot_of(key, 0).await;
+        let owner = self.them.owner_of(slot, 0).await.unwrap();
+        self.them.nodes[owner].ask(&format!("PTTL {key}")).await
+    }
+
     /// Waits until all has ended; then the books balance.
     async fn all_ended(&self) {
         for kind in &self.kinds {
@@ -175,12 +182,7 @@ async fn jobs_live_on_all_nodes_and_fire_by_events() {
 
     // Each operation, on some kind; triggers follow.
     let key = format!("{kind}:moved");
-    let trigger = async || {
-        let slot = field.them.slot_of(&key, 0).await;
-        let owner = field.them.owner_of(slot, 0).await.unwrap();
-        let left: i64 = field.them.nodes[owner].ask(&format!("PTTL {key}")).await;
-        left
-    };
+    let trigger = async || field.time_to_live(&key).await;
     assert!(client.schedule(&key, "1").after(HOUR).await.unwrap().armed);
     assert!(trigger().await > 3_000_000);
     client.reschedule(&key).after(2 * HOUR).await.unwrap();
@@ -194,6 +196,52 @@ async fn jobs_live_on_all_nodes_and_fire_by_events() {
     worker.stop().await;
     runs.assert_no_more();
     field.all_ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_follows_a_run_has_a_trigger_however_that_ends() {
+    let field = Field::new("cluster-follows").await;
+    let (client, kind) = (&field.client, &field.kinds[0]);
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let ends = ["done", "fails", "dies", "cancelled"];
+    let handler = {
+        let gate = gate.clone();
+        move |job: keyfall::Job| {
+            let gate = gate.clone();
+            log.note(&job);
+            async move {
+                gate.passed().await;
+                match job.key().id() {
+                    "fails" => Outcome::retry_after(ms(1), "not yet"),
+                    "dies" => Outcome::bury("no"),
+                    _ => Outcome::Done,
+                }
+            }
+        }
+    };
+    let worker = field.serve(field.routes(|| handler.clone()));
+    worker.ready().await;
+    let key = |id: &str| format!("{kind}:{id}");
+    for id in ends {
+        client.schedule(key(id), "1").await.unwrap();
+    }
+    runs.take(ends.len()).await;
+    client.cancel(key("cancelled")).await.unwrap();
+    for id in ends {
+        client.schedule(key(id), "2").after(HOUR).await.unwrap();
+        assert_eq!(field.time_to_live(&key(id)).await, -2, "{id}");
+    }
+    gate.open();
+    for id in ends {
+        eventually("it is armed", async || {
+            let left = field.time_to_live(&key(id)).await;
+            (left > 3_000_000).then_some(())
+        })
+        .await;
+    }
+    worker.stop().await;
+    runs.assert_no_more();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
