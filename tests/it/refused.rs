@@ -76,7 +76,7 @@ async fn answers(client: &Client, url: &str, key: &str) -> [End; 6] {
 #[tokio::test]
 async fn a_call_ends_in_time_in_any_weather_and_says_whether_trying_again_can_help() {
     use ErrorKind::{Denied, Full, ReadOnly, Unavailable};
-    let slow = ["--key-load-delay", "700", "--appendfsync", "always"];
+    let slow = ["--key-load-delay", "700", "--appendfsync", "no"];
     let mut server = Embedded::options().args(slow).start().await.unwrap();
     let proxy = Proxy::to(&server).await;
     let url = proxy.url.clone();

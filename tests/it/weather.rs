@@ -8,7 +8,6 @@ use keyfall::{Notice, Router, Worker};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::log::Log;
-use crate::outages::durable_redis;
 use crate::proxy::Proxy;
 use crate::runs::{Gate, Runs, eventually, recorder};
 use crate::site::{Running, Site, command, connect, ms};
@@ -139,9 +138,15 @@ fn process_of(server: &Embedded) -> Pid {
     Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap()
 }
 
+/// A Redis that has every write on disk before it answers, of which nothing is to be warned.
+async fn sound_redis() -> Embedded {
+    let options = Embedded::options().args(["--appendfsync", "always"]);
+    options.start().await.unwrap()
+}
+
 #[tokio::test]
 async fn a_redis_that_is_gone_for_seconds_is_mentioned_once() {
-    let mut server = durable_redis().await;
+    let mut server = sound_redis().await;
     let mut scene = Scene::at(&server.url(), "weather-gone").await;
     scene.schedule().await;
     server.kill_server().await.unwrap();
@@ -152,7 +157,7 @@ async fn a_redis_that_is_gone_for_seconds_is_mentioned_once() {
 
 #[tokio::test]
 async fn a_redis_that_hangs_for_seconds_is_mentioned_once() {
-    let server = durable_redis().await;
+    let server = sound_redis().await;
     let mut scene = Scene::at(&server.url(), "weather-hang").await;
     scene.schedule().await;
     kill_process(process_of(&server), Signal::STOP).unwrap();
@@ -192,7 +197,7 @@ async fn a_redis_that_is_loading_is_waited_for() {
 
 #[tokio::test]
 async fn a_redis_that_turns_read_only_is_waited_for() {
-    let server = durable_redis().await;
+    let server = sound_redis().await;
     let mut scene = Scene::at(&server.url(), "weather-replica").await;
     scene.schedule().await;
     let () = scene.site.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
@@ -203,7 +208,7 @@ async fn a_redis_that_turns_read_only_is_waited_for() {
 
 #[tokio::test]
 async fn connections_that_die_without_a_word_are_replaced() {
-    let server = durable_redis().await;
+    let server = sound_redis().await;
     let proxy = Proxy::to(&server).await;
     let mut scene = Scene::at(&proxy.url, "weather-half-open").await;
     scene.schedule().await;
@@ -227,7 +232,7 @@ async fn cut(redis: &mut redis::aio::MultiplexedConnection) {
 
 #[tokio::test]
 async fn a_redis_that_has_no_room_for_another_client_is_waited_for() {
-    let server = durable_redis().await;
+    let server = sound_redis().await;
     let mut scene = Scene::at(&server.url(), "weather-clients").await;
     scene.schedule().await;
     let mut redis = scene.site.redis();
@@ -242,7 +247,7 @@ async fn a_redis_that_has_no_room_for_another_client_is_waited_for() {
 
 #[tokio::test]
 async fn an_answer_that_is_not_that_of_a_redis_is_waited_out() {
-    let server = durable_redis().await;
+    let server = sound_redis().await;
     let proxy = Proxy::to(&server).await;
     let mut scene = Scene::at(&proxy.url, "weather-babble").await;
     scene.schedule().await;
@@ -258,7 +263,7 @@ async fn an_answer_that_is_not_that_of_a_redis_is_waited_out() {
 
 #[tokio::test]
 async fn a_connection_that_is_cut_and_opened_anew_is_not_worth_a_word() {
-    let server = durable_redis().await;
+    let server = sound_redis().await;
     let log = Log::read();
     let site = Site::at(&server.url(), "weather-cut").await;
     let (note, mut runs) = recorder();

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use keyfall::embedded::Embedded;
 
 use super::place::Place;
+use crate::outages::KEEPS_ALL;
 use crate::topology::clusters::{Clustered, ledger_of};
 use crate::topology::nodes::Node;
 use crate::topology::sentinels::{Sentineled, Terms};
@@ -18,10 +19,6 @@ macro_rules! shared {
         }
     };
 }
-
-/// What a server has acknowledged it has on disk then, whenever it is killed. Without it, a server
-/// whose disk is busy answers up to two seconds before it writes.
-const KEEPS_ALL: [&str; 2] = ["--appendfsync", "always"];
 
 async fn again(server: &mut Embedded) {
     server.kill_server().await.unwrap();
