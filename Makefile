@@ -40,7 +40,7 @@ chaos: deps faketime ## Ill-treat Redis, workers and network, and account for ev
 model: spin ## Check the model of the protocol, in every order that its steps can take
 	@sh docs/model/check.sh $(ONLY)
 
-capacity: deps ## Measure what docs/capacity.md says, for half an hour, and hold the model against it
+capacity: deps ## Measure what docs/capacity.md says, for 25 minutes, and hold the model against it
 	cargo build --release --features cli
 	python3 benches/capacity/measure.py
 	@$(MAKE) --no-print-directory capacity-check

@@ -22,32 +22,40 @@ HERE = Path(__file__).parent
 STRIDE_S = 0.002
 GATHER_S = 0.008
 ENOUGH = 64
-# While jobs fall due, each instance looks at each ledger for what nobody announced, 0.2 s after the next
-# due time and a bit: src/worker/finding/reconciler.rs.
-SWEEPS_PER_S = 4.2
+# While jobs fall due, instances look at each ledger for what nobody announced: the first so long after
+# the next due time, and each further one so much later: src/worker/finding/reconciler.rs.
+FIRST_S, TURN_S = 0.24, 0.1
 
-# CPU time of Redis, in µs, by docs/performance.md, on an idle machine: a call after a pause, one that
-# finds Redis at work, what a firing takes beside that (of a burst, where calls are full, less the
-# scheduling), and an event for one who listens.
-COLD_CALL_US = 112.0
+# CPU time of Redis, in µs, fitted to what was measured: a call after a pause, what a firing takes beside
+# that, and an event for one who listens. A call that finds Redis at work: docs/performance.md.
+COLD_CALL_US = 71.0
 CALL_US = 26.0
-JOB_US = 6.0
-EVENT_US = 1.2
+JOB_US = 5.4
+EVENT_US = 2.5
 # A job that is scheduled in bulk, and the trigger of one on another node of a cluster.
-SCHEDULE_US = 10.1
-TRIGGER_US = 4.0
+SCHEDULE_US = 6.0
+TRIGGER_US = 11.0
+# What each call costs more on a cluster: measured with three servers beside each other on two cores.
+CLUSTERED = 1.28
+# Beside millions of others: what a firing takes more, whose data are in no cache, and which share of its
+# core a server needs for each million of keys that expire.
+COLD_DATA_US = 17.0
+MILLION_SHARE = 0.007
+# Below so many firings a second a call costs more, since Redis sleeps deeper; nobody plans for those.
+SLEEPY_PER_S = 200
 
 # Bytes, with a key of 24 bytes. The event, as each of those gets it who listen; what else a firing
 # makes Redis send; what it makes a client send; and what goes into the log of writes.
-EVENT_BYTES = 80
+EVENT_BYTES = 82
 SENT_BYTES = 420
 RECEIVED_BYTES = 330
-LOG_SCHEDULE_BYTES = 205
-LOG_FIRING_BYTES = 255
+LOG_SCHEDULE_BYTES = 200
+LOG_FIRING_BYTES = 230
+LOG_CALL_BYTES = 660
 # A pending job without its payload: trigger, due time, record, and the tables that hold them.
 PENDING_BYTES = 365
 # Commands that an idle instance sends in a second.
-IDLE_PER_S = 1.5
+IDLE_PER_S = 1.36
 
 # How far a measured point may be from the model.
 TOLERANCE = 0.30
@@ -62,11 +70,21 @@ NODE_BYTES = 12e9
 SHARD_JOBS = 250_000
 
 
-def play(per_s, shards=1, instances=1, seconds=4.0, seed=1):
-    """Touches, claims, settlements for each job, of one ledger of so many."""
+def play(per_s, shards=1, instances=1, even=False, seconds=4.0, seed=1):
+    """Touches, claims, settlements for each job, of one ledger of so many. In a measurement jobs are due
+    at even distances, and each of them falls to any of the shards."""
     rate, luck = per_s / shards, random.Random(seed)
     seconds = max(seconds, 400 / rate)
-    due, jobs = luck.expovariate(rate), 0
+
+    def pause():
+        if not even:
+            return luck.expovariate(rate)
+        others = 0
+        while luck.random() * shards >= 1:
+            others += 1
+        return (1 + others) / per_s
+
+    due, jobs = pause(), 0
     touches = claims = settlements = 0
     next_touch = 0.0
     gathering = [(0.0, 0)] * instances  # until when, and how many of them
@@ -78,7 +96,7 @@ def play(per_s, shards=1, instances=1, seconds=4.0, seed=1):
         while due <= touch:
             taker = luck.randrange(instances)
             takers[taker] = takers.get(taker, 0) + 1
-            due += luck.expovariate(rate)
+            due += pause()
             jobs += 1
         claims += len(takers)
         for taker, count in takers.items():
@@ -91,35 +109,49 @@ def play(per_s, shards=1, instances=1, seconds=4.0, seed=1):
 
 
 def sweeps(per_s, shards, instances):
-    """For each firing; where so many fall due that none waits for the next."""
-    return min(SWEEPS_PER_S, per_s / shards) * shards * instances / per_s
+    """For each firing."""
+    next_due_s = shards / per_s
+    pauses = (FIRST_S + TURN_S * turn + next_due_s for turn in range(instances))
+    return sum(1 / pause for pause in pauses) * shards / per_s
 
 
-def busy(per_s, calls, job_us):
+def busy(per_s, calls, job_us, dearer=1.0):
     """Which share of its core a server uses: the busier it is, the less a call costs it."""
-    # share = per_s * (calls * (CALL_US + (COLD_CALL_US - CALL_US) * (1 - share)) + job_us)
-    warmer = per_s * calls * (COLD_CALL_US - CALL_US) / 1e6
-    share = (per_s * (calls * CALL_US + job_us) / 1e6 + warmer) / (1 + warmer)
+    # share = per_s * (calls * (call_us + (cold_us - call_us) * (1 - share)) + job_us)
+    cold_us, call_us = COLD_CALL_US * dearer, CALL_US * dearer
+    warmer = per_s * calls * (cold_us - call_us) / 1e6
+    share = (per_s * (calls * call_us + job_us) / 1e6 + warmer) / (1 + warmer)
     # Beyond its core no call finds it asleep.
-    return share if share < 1 else per_s * (calls * CALL_US + job_us) / 1e6
+    return share if share < 1 else per_s * (calls * call_us + job_us) / 1e6
 
 
-def redis_us(per_s, shards=1, instances=1):
-    """CPU time of Redis for each job that is scheduled in bulk, and fires."""
-    calls = sum(play(per_s, shards, instances)) + sweeps(per_s, shards, instances)
-    return busy(per_s, calls, SCHEDULE_US + JOB_US + instances * EVENT_US) / per_s * 1e6
+def scripts(per_s, shards, instances, even=False):
+    """Those that write for each firing, and those that do not."""
+    _, claims, settlements = play(per_s, shards, instances, even)
+    return claims + settlements, sweeps(per_s, shards, instances) + instances * IDLE_PER_S / per_s
 
 
-def on_cluster(per_s, nodes, shards, instances):
+def redis_us(per_s, shards, instances):
+    """CPU time of Redis for each firing."""
+    touches, _, _ = play(per_s, shards, instances, even=True)
+    calls = touches + sum(scripts(per_s, shards, instances, even=True))
+    return busy(per_s, calls, JOB_US + instances * EVENT_US) / per_s * 1e6
+
+
+def on_cluster(per_s, nodes, shards, instances, even=False):
     """Calls for each firing, all nodes together: a trigger is touched on its own node, which is
     another one than that of the ledger as a rule, and read is on that of the ledger."""
-    touches, claims, settlements = play(per_s, shards, instances)
+    touches, _, _ = play(per_s, shards, instances, even)
     touched_nodes = nodes * (1 - (1 - 1 / nodes) ** (1 / touches))
-    return claims + settlements + touches * touched_nodes + sweeps(per_s, shards, instances)
+    return touches * touched_nodes + sum(scripts(per_s, shards, instances, even))
 
 
 def sent_bytes(instances):
     return SENT_BYTES + EVENT_BYTES * instances
+
+
+def log_of_firing(writes):
+    return LOG_FIRING_BYTES + writes * LOG_CALL_BYTES
 
 
 def check(path):
@@ -136,26 +168,22 @@ def check(path):
         print(f"{what:<52} {value:>10.2f} {expected:>10.2f} {off:>+6.0%}{verdict}")
 
     def middle(value):
-        return value["median"] if isinstance(value, dict) else value
+        return value["median"]
 
-    for one in measured["quiet"]:
-        what = f"Redis CPU, µs, {one['per_s']}/s, {one['instances']} instances"
-        hold(what, one["redis_cpu_us"], redis_us(one["per_s"], 1, one["instances"]))
     for group in ("rates", "instances", "shards", "both"):
         for one in measured.get(group, []):
-            where = f"{one['per_s']}/s, {one['instances']} instances, {one['shards']} shards"
-            _, claims, settlements = play(one["per_s"], one["shards"], one["instances"])
-            # Beats are scripts as well.
-            idle = one["instances"] * IDLE_PER_S / one["per_s"]
-            idle += sweeps(one["per_s"], one["shards"], one["instances"])
-            hold(f"scripts, {where}", middle(one["scripts"]), claims + settlements + idle)
+            load = one["per_s"], one["shards"], one["instances"]
+            where = f"{load[0]}/s, {load[2]} instances, {load[1]} shards"
+            hold(f"scripts, {where}", middle(one["scripts"]), sum(scripts(*load, even=True)))
+            if load[0] > SLEEPY_PER_S:
+                hold("... CPU of Redis, µs", middle(one["redis_cpu_us"]), redis_us(*load))
             if group == "instances":
-                hold(f"bytes sent, {where}", middle(one["bytes_out"]), sent_bytes(one["instances"]))
+                hold("... bytes sent", middle(one["bytes_out"]), sent_bytes(one["instances"]))
     for one in measured.get("clustered", []):
         where = f"1000/s, {one['nodes']} nodes, {one['shards']} shards"
-        calls = on_cluster(1000, one["nodes"], one["shards"], 1)
-        each = JOB_US + EVENT_US + TRIGGER_US
-        share = busy(1000 / one["nodes"], calls, each)
+        calls = on_cluster(1000, one["nodes"], one["shards"], 1, even=True)
+        each = JOB_US + EVENT_US
+        share = busy(1000 / one["nodes"], calls, each, CLUSTERED)
         hold(f"Redis CPU, µs, {where}", middle(one["firing.redis_cpu_us"]), share * one["nodes"] * 1e3)
         hold("... of a schedule", middle(one["bulk.redis_cpu_us"]), SCHEDULE_US + TRIGGER_US)
     for one in measured.get("idle", []):
@@ -163,7 +191,9 @@ def check(path):
         hold(what, middle(one["commands_per_s"]), IDLE_PER_S * one["instances"])
     for one in measured.get("replicated", []):
         hold("log of a schedule, bytes", middle(one["bulk"]), LOG_SCHEDULE_BYTES + 200)
-        hold("log of a firing, bytes", middle(one["firing"]), LOG_FIRING_BYTES)
+        writes, _ = scripts(1000, 1, 1, even=True)
+        hold("log of a firing, bytes", middle(one["firing"]), log_of_firing(writes))
+        hold("... where calls are full", middle(one["burst"]), log_of_firing(0))
     for one in measured.get("memory", []) + measured.get("payloads", []):
         what = f"memory of {one['pending']} jobs of {one['payload']} bytes, each"
         hold(what, middle(one["bytes_per_job"]), PENDING_BYTES + one["payload"])
@@ -174,11 +204,12 @@ def plan(pending, rate, payload, instances, nodes, shards):
     """What each part of it comes to, and whether it fits."""
     data = pending * (PENDING_BYTES + payload) / nodes
     calls = on_cluster(rate, nodes, shards, instances)
-    job = SCHEDULE_US + JOB_US + 2 * TRIGGER_US + instances * EVENT_US
-    share = busy(rate / nodes, calls, job)
+    writes, _ = scripts(rate, shards, instances)
+    job = SCHEDULE_US + TRIGGER_US + JOB_US + COLD_DATA_US + instances * EVENT_US
+    share = busy(rate / nodes, calls, job, CLUSTERED) + MILLION_SHARE * pending / nodes / 1e6
     events = rate * EVENT_BYTES
     sent = rate * sent_bytes(instances)
-    log = rate * (LOG_SCHEDULE_BYTES + payload + LOG_FIRING_BYTES)
+    log = rate * (LOG_SCHEDULE_BYTES + payload + log_of_firing(writes))
     rows = [
         ("jobs in a shard", pending / shards, SHARD_JOBS),
         ("data of a node, GB", data / 1e9, NODE_BYTES / 1e9),
@@ -217,7 +248,7 @@ def main():
     }
     if args.nodes:
         return plan(**asked, instances=args.instances or 4, nodes=args.nodes, shards=args.shards or 256)
-    for instances, nodes, shards in ((64, 32, 512), (4, 32, 512), (4, 20, 48)):
+    for instances, nodes, shards in ((64, 32, 512), (4, 32, 512), (4, 24, 48)):
         plan(**asked, instances=instances, nodes=nodes, shards=shards)
 
 
