@@ -15,12 +15,12 @@ demo: deps ## Start a private Redis and watch reminders fall due
 	cargo run --release --features cli -- demo
 
 # Most tests wait for something nearly all of the time.
-test: export RUST_TEST_THREADS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+test: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 test: deps clients ## Run all tests, those in the documentation included
 	cargo test --all-features
 	cargo test --no-default-features --lib
 
-topology: export RUST_TEST_THREADS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+topology: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and several servers
 	cargo test --all-features --test it -- topology::suite::
 

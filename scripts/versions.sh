@@ -20,7 +20,7 @@ tests='store:: embedded::
 topologies='topology::suite::'
 
 # Most of these tests wait for something nearly all of the time.
-threads=4
+threads=6
 
 in_tests() {
     cargo test --all-features --quiet --lib --test it "$@"

@@ -188,10 +188,10 @@ impl Fault {
             Class::Broken,
             Error::new(
                 ErrorKind::Unavailable,
-                format!(
-                    "Redis at {address} did not answer within {} ms",
-                    after.as_millis()
-                ),
+                match after.as_millis() {
+                    0 => format!("Redis at {address} did not answer before the call had to end"),
+                    ms => format!("Redis at {address} did not answer within {ms} ms"),
+                },
             ),
         )
     }

@@ -125,9 +125,9 @@ async fn a_job_whose_trigger_was_deleted_is_run_by_the_pacer() {
         let key = site.key(rand::random::<u32>());
         site.client.schedule(&key, "").after(ms(400)).await.unwrap();
         let deleted: u32 = site.command(&["DEL", &key]).await;
-        assert_eq!(deleted, 1, "the trigger of {key}");
         let source = runs.next().await.source();
-        assert_ne!(source, Source::Event);
+        // It may have fallen due before.
+        assert!(deleted == 0 || source != Source::Event);
         (source == Source::Pacer).then_some(())
     })
     .await;

@@ -10,6 +10,9 @@ use tokio::time::{Instant, sleep, timeout};
 /// How long anything may take before a test gives up. Only a failure takes that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The same of what takes many steps.
+const AT_LAST: Duration = Duration::from_secs(180);
+
 /// Asks until there is an answer.
 ///
 /// # Panics
@@ -21,7 +24,7 @@ pub(crate) fn eventually<T>(
 ) -> impl Future<Output = T> {
     let caller = std::panic::Location::caller();
     async move {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + AT_LAST;
         loop {
             if let Some(answer) = probe().await {
                 return answer;
@@ -105,7 +108,7 @@ impl Runs {
     pub(crate) fn next(&mut self) -> impl Future<Output = Job> {
         let caller = std::panic::Location::caller();
         async move {
-            match timeout(PATIENCE, self.0.recv()).await {
+            match timeout(AT_LAST, self.0.recv()).await {
                 Ok(Some(job)) => job,
                 Ok(None) => panic!("{caller}: all handlers are gone"),
                 Err(_) => panic!("{caller}: no further run"),
@@ -120,7 +123,7 @@ impl Runs {
         async move {
             let mut jobs = Vec::with_capacity(count);
             while jobs.len() < count {
-                match timeout(PATIENCE, self.0.recv()).await {
+                match timeout(AT_LAST, self.0.recv()).await {
                     Ok(Some(job)) => jobs.push(job),
                     _ => panic!("{caller}: {} runs of {count}", jobs.len()),
                 }

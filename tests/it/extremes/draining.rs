@@ -69,11 +69,12 @@ impl Worker {
     /// `keyfall serve`, with a route to this target.
     fn to(site: &Site, target: &str) -> Self {
         let folder = Folder::new(&site.app);
-        let route = format!(
-            "[[route]]\npattern = {:?}\ntarget = {target}\n",
+        // What a busy machine holds up for as long as a lease would come twice.
+        let config = format!(
+            "[worker]\nlease = \"60s\"\n[[route]]\npattern = {:?}\ntarget = {target}\n",
             site.pattern()
         );
-        folder.write("keyfall.toml", &route);
+        folder.write("keyfall.toml", &config);
         let mut command = serve(site);
         command.args(["--config", &folder.path("keyfall.toml")]);
         let daemon = Process::spawn(command);
