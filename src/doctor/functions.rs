@@ -40,16 +40,17 @@ pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()
                 LibraryState::Fits => Finding::fine(check, told),
                 LibraryState::Unprepared => {
                     let told = format!("the library {name} wakes the workers of another database");
-                    Finding::warning(check, told, remedy(&name))
+                    Finding::warning(check, told, remedy(&name, &state))
                 }
-                _ => Finding::warning(check, told, remedy(&name)),
+                _ => Finding::warning(check, told, remedy(&name, &state)),
             }
         }
     });
     Ok(())
 }
 
-/// As it can be pasted into a shell. What is newer or not ours it does not replace, and says so.
-fn remedy(name: &str) -> String {
-    format!("keyfall functions install --library {name}")
+/// As it can be pasted into a shell.
+fn remedy(name: &str, state: &LibraryState) -> String {
+    let replace = if state.is_kept() { " --replace" } else { "" };
+    format!("keyfall functions install --library {name}{replace}")
 }

@@ -184,35 +184,44 @@ impl Functions {
     }
 
     fn refuse_to_replace(&self, state: &LibraryState) -> Result<()> {
-        let name = &self.name;
+        if self.replaces || !state.is_kept() {
+            return Ok(());
+        }
         let (why, remedy) = match state {
-            _ if self.replaces => return Ok(()),
-            LibraryState::Foreign => (
-                "is not of Keyfall".to_owned(),
-                "`--library NAME` gives ours, and its functions, another name",
+            LibraryState::Differs { version } => (
+                format!("is of keyfall {version}, which is newer than this, {VERSION}"),
+                "use that version",
             ),
             LibraryState::Elsewhere { namespace } => (
                 format!("is for the namespace {namespace}"),
                 "`--library NAME` gives that of this namespace, and its functions, another name",
             ),
-            LibraryState::Differs { version } if is_newer(version) => (
-                format!("is of keyfall {version}, which is newer than this, {VERSION}"),
-                "use that version",
+            _ => (
+                "is not of Keyfall".to_owned(),
+                "`--library NAME` gives ours, and its functions, another name",
             ),
-            _ => return Ok(()),
         };
-        let server = self.server();
+        let (name, server) = (&self.name, self.server());
         Err(Error::new(
             ErrorKind::Incompatible,
             format!(
-                "the library {name} in Redis at {server} {why}: {remedy}; `--replace`, or \
-                 `Functions::replacing`, takes it away all the same"
+                "the library {name} in Redis at {server} {why}: {remedy}; `--replace` takes it \
+                 away all the same"
             ),
         ))
     }
 }
 
 impl LibraryState {
+    /// Whether it stays where it is unless somebody says that it is to be replaced.
+    pub(crate) fn is_kept(&self) -> bool {
+        match self {
+            LibraryState::Foreign | LibraryState::Elsewhere { .. } => true,
+            LibraryState::Differs { version } => is_newer(version),
+            _ => false,
+        }
+    }
+
     /// What puts it right, unless nothing has to be done.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {

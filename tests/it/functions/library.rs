@@ -52,7 +52,11 @@ async fn a_library_is_replaced_unless_it_is_newer_or_not_ours() {
         }
         let (severity, found, remedy) = diagnosed(&site.client).await;
         assert_eq!(severity, Severity::Warning, "{found}");
-        assert!(remedy.unwrap().contains("keyfall functions install"));
+        assert!(
+            remedy
+                .unwrap()
+                .ends_with("functions install --library keyfall")
+        );
         assert_eq!(functions().install().await.unwrap(), state);
         assert_eq!(functions().state().await.unwrap(), LibraryState::Fits);
     }
@@ -72,15 +76,27 @@ async fn a_library_is_replaced_unless_it_is_newer_or_not_ours() {
     ] {
         load_changed(&site, &from, to).await;
         assert_eq!(functions().state().await.unwrap(), state);
-        assert_eq!(diagnosed(&site.client).await.0, Severity::Warning);
+        let (severity, _, remedy) = diagnosed(&site.client).await;
+        assert_eq!(severity, Severity::Warning);
+        let remedy = remedy.unwrap();
+        assert!(remedy.ends_with("keyfall --replace"), "{remedy}");
         let error = functions().install().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Incompatible);
-        assert!(error.to_string().contains("--replace"), "{error}");
+        let told = error.to_string();
+        assert!(
+            told.ends_with("`--replace` takes it away all the same"),
+            "{told}"
+        );
         if state != differs("99.1.0") {
             let error = functions().remove().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Incompatible);
         }
         assert_eq!(functions().state().await.unwrap(), state, "left alone");
+        // The remedy, as it stands there.
+        let ran = site.run(remedy.strip_prefix("keyfall ").unwrap()).await;
+        assert!(ran.out.contains("has taken the place"), "{ran:?}");
+        assert_eq!(functions().state().await.unwrap(), LibraryState::Fits);
+        load_changed(&site, &from, to).await;
         let replacing = functions().replacing();
         assert_eq!(replacing.install().await.unwrap(), state);
         assert_eq!(functions().state().await.unwrap(), LibraryState::Fits);
