@@ -211,6 +211,35 @@ impl LedgerNames {
         [due, shadow, leased, lease, next, dead, grave, &self.calls]
     }
 
+    /// What `take` takes.
+    pub(crate) fn of_leaving(&self) -> [&str; 9] {
+        self.of_moving(&self.leaving)
+    }
+
+    /// What `put` takes before the triggers.
+    pub(crate) fn of_arriving(&self) -> [&str; 9] {
+        self.of_moving(&self.history)
+    }
+
+    fn of_moving<'a>(&'a self, other: &'a str) -> [&'a str; 9] {
+        [
+            &self.due,
+            &self.shadow,
+            &self.lease,
+            &self.dead,
+            &self.grave,
+            &self.stats,
+            &self.calls,
+            other,
+            &self.adopted,
+        ]
+    }
+
+    /// What `drop` takes.
+    pub(crate) fn of_dropping(&self) -> [&str; 2] {
+        [&self.calls, &self.leaving]
+    }
+
     /// The trigger of a job whose key is not ours to write: its kind adopts keys.
     pub(crate) fn own_trigger(&self, id: &str) -> String {
         format!("{}:{id}", self.trigger)

@@ -22,7 +22,7 @@ pub(crate) const SLOTS: u16 = 16_384;
 
 /// How far the slot of a ledger may be from where it is best. With [`MAX_SHARDS`] they are twice
 /// as far apart; and the name that fits is found after some 250 tries.
-const TOLERANCE: u16 = 32;
+pub(crate) const TOLERANCE: u16 = 32;
 
 /// The shard of the job with this id, from 0, among so many of its kind: the CRC-32 of zip, gzip
 /// and PNG (`zlib.crc32` in Python and Node, `crc32` in PHP, `java.util.zip.CRC32`,

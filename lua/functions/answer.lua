@@ -1,29 +1,14 @@
--- What the functions take and answer: the body of `answer`, a Lua function of NAME, KEYS and ARGV.
+-- What the functions take and answer: the end of the body of `answers`, a Lua function.
 --
 -- Before it stand, by src/store/functions.rs: what this library is (LIBRARY, VERSION, SCHEMA), how
--- things are called (META, KINDS, PAUSED, NAMES; those of a ledger are those of EXAMPLE), limits
--- (…_BYTES, DELAY_MS), and the scripts `schedule`, `cancel` and `get`, word for word, as Lua
--- functions of KEYS and ARGV. It is run anew for each call, as scripts are: while a library is
--- loaded there is no `string`.
+-- things are called (META, KINDS, PAUSED; LEDGER and NAMES, before and behind the subject of a
+-- ledger), limits (…_BYTES, DELAY_MS), and in `scripts`, word for word, scripts as Lua functions of
+-- KEYS and ARGV. It is run by the first call: while a library is loaded there is no `string`.
 --
 -- FCALL    keyfall_schedule 1 key payload EX s | PX ms | EXAT s | PXAT ms [NX | XX] [CALL id]
 -- FCALL    keyfall_cancel   1 key [CALL id]
 -- FCALL_RO keyfall_get      1 key
 -- FCALL_RO keyfall_version  0
-
--- What calls are told apart by in the history.
-local WHO = 'fcall'
-
-local function refused(code, text)
-  return redis.error_reply(code .. ' ' .. text)
-end
-
--- What somebody has sent, as an error can show it: one line of ASCII.
-local function shown(text)
-  local cut = #text > 120
-  text = string.gsub(string.sub(text, 1, 120), '[^ -~]', '?')
-  return '"' .. text .. '"' .. (cut and '...' or '')
-end
 
 -- The rules of a job key are those of src/key.rs, and so are the words.
 
@@ -115,36 +100,10 @@ local function job_of(keys, usage)
   return string.match(key, '^(.*):(.*)$')
 end
 
--- A name, or a list of names, of a ledger.
-local function of_kind(kind, name)
-  return (string.gsub(name, EXAMPLE, kind))
-end
-
-local function keys_of_kind(kind, names, trigger)
-  local keys = {}
-  for i, name in ipairs(names) do
-    keys[i] = of_kind(kind, name)
-  end
-  keys[#keys + 1] = trigger
-  return keys
-end
-
--- Returns by which layout a kind goes, as the scripts read it; or nothing, and why its jobs cannot
--- be found: which of several ledgers has one goes by a checksum that Lua has not.
-local function place_of(kind)
-  local layout = redis.call('HGET', KINDS, kind) or '1'
-  local shards, epoch = string.match(layout, '^(%d+) ?(%d*)$')
-  if shards ~= '1' then
-    return nil, refused('SHARDED', kind .. ' has several shards: schedule with a client, or by HTTP '
-      .. '(docs/daemon.md)')
-  end
-  return epoch == '' and '0' or epoch
-end
-
 -- Returns the wake channel of this database, which has its number in it and was noted by the
 -- install; or nothing, and why this library must not be used on these data.
 local function wake_channel()
-  local found = redis.call('HMGET', META, 'schema', 'functions')
+  local found = redis.call('HMGET', META, 'schema', 'functions', 'server')
   if found[1] and found[1] ~= SCHEMA then
     return nil, refused('INCOMPATIBLE', 'schema ' .. shown(found[1]) .. ' stands under ' .. META
       .. ', and this library, of keyfall ' .. VERSION .. ', writes ' .. SCHEMA
@@ -153,6 +112,9 @@ local function wake_channel()
     return nil, refused('INCOMPATIBLE', 'this database was not prepared for functions, ' .. META
       .. ' says: run `keyfall functions install --redis-url redis://host:port/database`, with its '
       .. 'number')
+  elseif found[3] then
+    return nil, refused('INCOMPATIBLE', 'this is server ' .. shown(found[3]) .. ' that have the jobs '
+      .. 'together, and a function sees only those of one: schedule by HTTP (docs/daemon.md)')
   end
   return (string.match(found[2], '^%S+'))
 end
@@ -220,9 +182,9 @@ local function when_of(given)
   return (is_at and '@' or '+') .. int(ms)
 end
 
--- What a client does before and after it stores the first job of a kind: it is made known, and
+-- What a client does before and after it stores the first job of a ledger: the kind is made known, and
 -- paused if a rule says so.
-local function make_known(kind, wake)
+local function make_known(kind, layout, wake)
   local rules = redis.call('HGETALL', PAUSED)
   local rule, since
   for i = 1, #rules, 2 do
@@ -231,8 +193,11 @@ local function make_known(kind, wake)
       rule, since = rules[i], rules[i + 1]
     end
   end
-  if rule then
-    redis.call('HSETNX', of_kind(kind, NAMES.calls), 'paused', since)
+  for shard = 0, rule and layout.ledgers - 1 or -1 do
+    redis.call('HSETNX', key_of(subject_of(kind, shard), NAMES.calls), 'paused', since)
+  end
+  if layout.epoch > 0 then
+    redis.pcall('PUBLISH', wake, 'layout ' .. kind .. ' ' .. layout.text)
   end
   redis.pcall('PUBLISH', wake, 'kind ' .. kind)
 end
@@ -241,6 +206,12 @@ local SCHEDULE = 'FCALL ' .. LIBRARY .. '_schedule 1 app:module:biz:id payload '
   .. 'EX seconds | PX ms | EXAT seconds | PXAT ms [NX | XX] [CALL id]'
 local SCHEDULE_WORDS = {EX = true, PX = true, EXAT = true, PXAT = true, NX = false, XX = false,
   CALL = true}
+
+-- What a caller is told, given what the script answers.
+local function placed(reply)
+  local word, due, bang = string.match(reply, '^(%a+):?(%d*)(!?)$')
+  return {word == 'first' and 'created' or word, tonumber(due), bang == '!' and 'unarmed' or nil}
+end
 
 -- Answers {'created' | 'replaced' | 'succeeds', due ms}, with 'unarmed' behind where the name holds
 -- a foreign value; or {'exists'}, {'absent'}.
@@ -275,29 +246,28 @@ local function scheduled(keys, args)
   if not wake then
     return fault
   end
-  local place
-  place, fault = place_of(kind)
-  if not place then
-    return fault
+  local past, is_known = answered(kind, lane)
+  if past then
+    return placed(past)
   end
-  local is_new = redis.call('HSETNX', KINDS, kind, '1') == 1
-  if is_new then
-    make_known(kind, wake)
+  local listed = redis.call('HGET', KINDS, kind)
+  if not listed then
+    redis.call('HSET', KINDS, kind, '1')
+    make_known(kind, read_layout(kind, '1'), wake)
   end
   local mode = given.NX and 'absent' or given.XX and 'present' or 'set'
-  local reply = schedule(keys_of_kind(kind, NAMES.schedule, keys[1]),
-    {lane, '1', WHO, place, wake, of_kind(kind, NAMES.subject), MARKER, mode, HEADER, '1', id, when, payload})
+  local reply, layout = ask(kind, id, listed, wake, function(subject, place)
+    return scripts.schedule(keys_of(subject, NAMES.schedule, keys[1]), {'', '1', WHO, place, wake,
+      subject, MARKER, mode, HEADER, '1', id, when, payload})
+  end)
   if reply.err then
     return reply
   end
-  local word, due, bang = string.match(reply[3], '^(%a+):?(%d*)(!?)$')
-  if word == 'first' then
-    if not is_new then
-      make_known(kind, wake)
-    end
-    word = 'created'
+  note_answer(kind, lane, is_known, reply)
+  if listed and string.find(reply[3], '^first') then
+    make_known(kind, layout, wake)
   end
-  return {word, tonumber(due), bang == '!' and 'unarmed' or nil}
+  return placed(reply[3])
 end
 
 local CANCEL = 'FCALL ' .. LIBRARY .. '_cancel 1 app:module:biz:id [CALL id]'
@@ -321,14 +291,19 @@ local function cancelled(keys, args)
   if not wake then
     return fault
   end
-  local place
-  place, fault = place_of(kind)
-  if not place then
-    return fault
+  local past, is_known = answered(kind, lane)
+  if past then
+    return past
   end
-  local reply = cancel(keys_of_kind(kind, NAMES.cancel, keys[1]),
-    {lane, '1', WHO, place, wake, kind, MARKER, id})
-  return reply.err and reply or reply[3]
+  local reply = ask(kind, id, redis.call('HGET', KINDS, kind), wake, function(subject, place)
+    return scripts.cancel(keys_of(subject, NAMES.cancel, keys[1]), {'', '1', WHO, place, wake, kind,
+      MARKER, id})
+  end)
+  if reply.err then
+    return reply
+  end
+  note_answer(kind, lane, is_known, reply)
+  return reply[3]
 end
 
 -- Adds to the fields what a record says; returns what is wrong with it, if anything is.
@@ -363,14 +338,11 @@ local function looked_up(keys, args)
   if fault then
     return fault
   end
-  local place
-  place, fault = place_of(kind)
-  if not place then
-    return fault
-  end
-  local reply = get(keys_of_kind(kind, NAMES.get), {id, place})
+  local reply = find(kind, id)
   local fields, record = {state = reply[1]}, nil
-  if reply[1] == 'absent' then
+  if reply.err then
+    return reply
+  elseif reply[1] == 'absent' then
     return nil
   elseif reply[1] == 'leased' then
     local ends = tonumber(reply[3])
@@ -395,7 +367,6 @@ local function looked_up(keys, args)
   return {map = fields}
 end
 
-local ANSWERS = {schedule = scheduled, cancel = cancelled, get = looked_up, version = function()
+return {schedule = scheduled, cancel = cancelled, get = looked_up, version = function()
   return VERSION
 end}
-return ANSWERS[NAME](KEYS, ARGV)

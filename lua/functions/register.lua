@@ -1,3 +1,11 @@
+-- What the functions do, which the first call puts together.
+local ANSWERS
+
+local function answer(name, keys, args)
+  ANSWERS = ANSWERS or answers()
+  return ANSWERS[name](keys, args)
+end
+
 -- Which functions there are, and under which conditions Redis runs them. None declares the keys of
 -- the ledger, so none may run on a cluster.
 local function register(name, ...)

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use redis::Value;
 
-use super::script::{CANCEL, FUNCTIONS, GET, SCHEDULE};
+use super::script::{CANCEL, DROP, FUNCTIONS, GET, LAYOUT, PUT, SCHEDULE, TAKE};
 use super::server::{Info, SCHEMA};
 use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,6 +14,7 @@ use crate::key::{Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 use crate::names::{MARKER, Names};
 use crate::record;
 use crate::settings::{MAX_DELAY, PAYLOAD_LIMIT};
+use crate::shards::{MAX_SHARDS, SLOTS, TOLERANCE};
 
 /// The version of Keyfall that libraries say they are of.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -38,34 +39,50 @@ pub(crate) enum Loaded {
 pub(crate) fn library(name: &str, names: &Names) -> String {
     let kind = Kind::parse(EXAMPLE).expect("it is one");
     let ledger = names.ledger(&kind, 0);
-    let list = |keys: &[&str]| format!("{{'{}'}}", keys.join("', '"));
+    // What stands before the subject of a ledger in the names of its keys is always the same.
+    let split = |key: &str| -> [String; 2] {
+        let parts = key.split_once(&ledger.subject).expect("it is in each");
+        [parts.0, parts.1].map(|part| format!("'{part}'"))
+    };
+    let part = |key: &str| split(key)[1].clone();
+    let list = |keys: &[&str]| {
+        let parts: Vec<String> = keys.iter().map(|key| part(key)).collect();
+        format!("{{{}}}", parts.join(", "))
+    };
     let head = format!(
         "#!lua name={name}\n\
          -- keyfall {VERSION} schema {SCHEMA} namespace {namespace}\n\
          -- Printed by `keyfall functions show`, and loaded by `keyfall functions install`.\n\
          local LIBRARY, VERSION, SCHEMA = '{name}', '{VERSION}', '{SCHEMA}'\n\
          local META, KINDS, PAUSED = '{meta}', '{kinds}', '{paused}'\n\
-         local EXAMPLE = '{EXAMPLE}'\n\
-         local NAMES = {{subject = '{subject}', calls = '{calls}',\n  \
-         schedule = {schedule},\n  cancel = {cancel},\n  get = {get}}}\n\
+         local LEDGER = {before}\n\
+         local NAMES = {{calls = {calls}, lanes = {lanes}, leaving = {leaving},\n  \
+         schedule = {producers},\n  cancel = {producers},\n  get = {reads},\n  \
+         take = {take},\n  put = {put},\n  drop = {drop}}}\n\
          local SEGMENT_BYTES, ID_BYTES = {MAX_SEGMENT_BYTES}, {MAX_ID_BYTES}\n\
          local PAYLOAD_BYTES, DELAY_MS = {PAYLOAD_LIMIT}, {delay}\n\
-         local MARKER, HEADER, RECORD = '{MARKER}', '{plain}', {record}\n",
+         local MOST_SHARDS, SLOTS, TOLERANCE = {MAX_SHARDS}, {SLOTS}, {TOLERANCE}\n\
+         local MARKER, HEADER, RECORD = '{MARKER}', '{plain}', {record}\n\
+         local scripts = {{}}\n",
         namespace = names.namespace(),
         meta = names.meta(),
         kinds = names.kinds(),
         paused = names.paused(),
-        subject = ledger.subject,
-        calls = ledger.calls,
-        schedule = list(&ledger.of_producers()),
-        cancel = list(&ledger.of_producers()),
-        get = list(&ledger.of_reads()),
+        before = split(&ledger.calls)[0],
+        calls = part(&ledger.calls),
+        lanes = part(&ledger.lanes),
+        leaving = part(&ledger.leaving),
+        producers = list(&ledger.of_producers()),
+        reads = list(&ledger.of_reads()),
+        take = list(&ledger.of_leaving()),
+        put = list(&ledger.of_arriving()),
+        drop = list(&ledger.of_dropping()),
         delay = MAX_DELAY.as_millis(),
         plain = record::PLAIN,
         record = record::VERSION,
     );
-    let scripts = [&SCHEDULE, &CANCEL, &GET].map(|script| script.as_function());
-    head + &scripts.concat() + FUNCTIONS
+    let scripts = [&SCHEDULE, &CANCEL, &GET, &TAKE, &PUT, &DROP, &LAYOUT];
+    head + &scripts.map(|script| script.as_function()).concat() + FUNCTIONS
 }
 
 /// What the second line of a library of ours says: version and namespace.

@@ -101,12 +101,7 @@ impl Ledger {
         late: Late,
         until: Instant,
     ) -> Result<Option<(Reply, bool)>> {
-        let n = &self.names;
-        let keys: [&str; 9] = [
-            &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.leaving,
-            &n.adopted,
-        ];
-        let mut cmd = self.call(&TAKE, &keys, [].into_iter());
+        let mut cmd = self.call(&TAKE, &self.names.of_leaving(), [].into_iter());
         cmd.arg(self.place().to_string());
         cmd.arg(late.batch).arg(late.above).arg(names);
         let mut reply = self.eval(&TAKE, &cmd, until).await?.reply;
@@ -180,8 +175,7 @@ impl Ledger {
 
     /// Forgets a batch that has arrived; `lua/drop.lua`.
     pub(super) async fn drop_batch(&self, number: u64, until: Instant) -> Result<()> {
-        let keys: [&str; 2] = [&self.names.calls, &self.names.leaving];
-        let mut cmd = self.call(&DROP, &keys, [].into_iter());
+        let mut cmd = self.call(&DROP, &self.names.of_dropping(), [].into_iter());
         cmd.arg(number);
         self.eval(&DROP, &cmd, until).await.map(drop)
     }
@@ -194,11 +188,6 @@ impl Ledger {
         items: &[&Item],
         until: Instant,
     ) -> Result<Arrival> {
-        let n = &self.names;
-        let keys: [&str; 9] = [
-            &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.history,
-            &n.adopted,
-        ];
         // One for each item, be it needed or not.
         let key = |item: &&Item| match item.id.as_str() {
             COUNTERS => self.kind().key("-"),
@@ -206,10 +195,10 @@ impl Ledger {
         };
         let triggers = items.iter().map(key);
         let triggers: Vec<JobKey> = triggers.collect::<Result<_>>()?;
-        let mut cmd = self.call(&PUT, &keys, triggers.iter());
+        let mut cmd = self.call(&PUT, &self.names.of_arriving(), triggers.iter());
         cmd.arg(who()).arg(self.place().to_string());
         cmd.arg(from).arg(batch.number).arg(batch.fence);
-        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        cmd.arg(&self.wake).arg(&self.names.subject).arg(MARKER);
         for item in items {
             cmd.arg(&item.what).arg(&item.id).arg(&item.number);
             cmd.arg(&item.at).arg(&item.record[..]);

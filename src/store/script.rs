@@ -30,10 +30,10 @@ impl Script {
         cmd
     }
 
-    /// The same, as a Lua function of KEYS and ARGV.
+    /// The same, as a function of KEYS and ARGV in the Lua table `scripts`.
     pub(crate) fn as_function(&self) -> String {
         let Script { name, source, .. } = self;
-        format!("local function {name}(KEYS, ARGV)\n{source}end\n")
+        format!("function scripts.{name}(KEYS, ARGV)\n{source}end\n")
     }
 
     /// The command that makes the server learn this script.
@@ -44,14 +44,18 @@ impl Script {
     }
 }
 
-/// What the functions of a library do that are made of scripts, with the parts that it uses, as a Lua
-/// function of NAME, KEYS and ARGV; and their registration.
+/// What the functions of a library do that are made of scripts, with the parts that they use, as a Lua
+/// function that makes them; and their registration.
 pub(crate) const FUNCTIONS: &str = concat!(
-    "local function answer(NAME, KEYS, ARGV)\n",
+    include_str!("../../lua/functions/shards.lua"),
+    "local function answers()\n",
     include_str!("../../lua/lib/clock.lua"),
+    include_str!("../../lua/lib/placeholder.lua"),
+    include_str!("../../lua/lib/calls.lua"),
     include_str!("../../lua/lib/record.lua"),
     include_str!("../../lua/lib/lease.lua"),
     include_str!("../../lua/lib/successor.lua"),
+    include_str!("../../lua/functions/ledgers.lua"),
     include_str!("../../lua/functions/answer.lua"),
     "end\n",
     include_str!("../../lua/functions/register.lua"),

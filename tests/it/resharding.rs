@@ -37,7 +37,7 @@ impl Site {
     }
 
     /// Begins to reshard, and stops as soon as something was moved.
-    async fn begin_to_reshard(&self, shards: u16) {
+    pub(crate) async fn begin_to_reshard(&self, shards: u16) {
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let kind = self.kind();
         let reshard = self.client.reshard(&kind, shards);

@@ -7,7 +7,7 @@ use keyfall::doctor::{Diagnosis, Severity};
 use keyfall::embedded::Embedded;
 use keyfall::{
     Cancelled, Client, Handler, Job, JobState, MissingKey, NewJob, Outcome, Rescheduled,
-    RetryPolicy, Router, Tidings, What, Worker,
+    RetryPolicy, Router, Tidings, What, Worker, shard_of,
 };
 
 use crate::log::Log;
@@ -659,6 +659,28 @@ async fn call(scene: &Scene, url: &str) -> Result<(), String> {
     .await?;
     calls("FCALL_RO keyfall_get 1 app1:it:job:runs", "running").await?;
     calls("FCALL keyfall_cancel 1 app1:it:job:runs", "running").await?;
+    // A kind that a rule pauses, and one that is being resharded.
+    let rule = ["HSET", "keyfall:paused", "app1:it:halted:", "1"];
+    let _: u64 = admin.command(&rule).await;
+    calls(
+        "FCALL keyfall_schedule 1 app1:it:halted:1 x EX 3600",
+        "created",
+    )
+    .await?;
+    let ledger = "keyfall:{app1:it:halted/0}:calls";
+    let paused: Option<u64> = admin.command(&["HGET", ledger, "paused"]).await;
+    if paused.is_none() {
+        return Err("a kind was not paused".into());
+    }
+    let moves = ["1", "2", "3", "4", "5"];
+    let moves = moves.into_iter().find(|id| shard_of(id, 2) == 1).unwrap();
+    let schedule = format!("FCALL keyfall_schedule 1 app1:it:halted:{moves} x EX 3600");
+    calls(&schedule, "").await?;
+    let begun = ["HSET", "keyfall:kinds", "app1:it:halted", "2 1 1"];
+    let _: u64 = admin.command(&begun).await;
+    calls(&schedule, "replaced").await?;
+    let cancel = format!("FCALL keyfall_cancel 1 app1:it:halted:{moves}");
+    calls(&cancel, "cancelled").await?;
     let history = "keyfall:{app1:it:job/0}:history";
     let told: redis::Value = admin.command(&["XRANGE", history, "-", "+"]).await;
     if !format!("{told:?}").contains("fcall") {

@@ -13,8 +13,8 @@ const NAME: &str = "keyfall";
 /// looks up jobs: `FCALL keyfall_schedule`, `FCALL keyfall_cancel`, `FCALL_RO keyfall_get`; from
 /// [`Client::functions`].
 ///
-/// It needs Redis 7.0 or later, or Valkey, and no cluster. `docs/functions.md` says what the
-/// functions take and answer.
+/// It needs one server, Redis 7.0 or later or Valkey: neither a cluster nor several servers.
+/// `docs/functions.md` says what the functions take and answer.
 ///
 /// ```no_run
 /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -113,8 +113,8 @@ impl Functions {
     /// What is loaded. Changes nothing.
     ///
     /// # Errors
-    /// If the server has no functions or is a cluster, does not answer in time, or does not let
-    /// this user look.
+    /// If the server has no functions, is a cluster or one of several, does not answer in time, or
+    /// does not let this user look.
     pub async fn state(&self) -> Result<LibraryState> {
         let (store, until) = (self.client.store(), self.client.deadline());
         store.check_functions(until).await?;

@@ -5,6 +5,7 @@ use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, LibraryState};
 
 use super::{server, site};
+use crate::shell::{Ran, keyfall};
 use crate::site::Site;
 use crate::version::Version;
 
@@ -240,4 +241,18 @@ async fn a_cluster_is_refused() {
     let functions = Client::builder(&server.url()).functions().unwrap();
     let error = functions.install().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible);
+}
+
+#[tokio::test]
+async fn several_servers_are_refused_with_the_remedy() {
+    let first = Embedded::start().await.unwrap();
+    let second = Embedded::start().await.unwrap();
+    let url = format!("{} {}", first.url(), second.url());
+    let functions = Client::builder(&url).functions().unwrap();
+    let error = functions.install().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+    let told = error.to_string();
+    assert!(told.contains("schedule by HTTP (docs/daemon.md)"), "{told}");
+    let install = keyfall(&["functions", "install", "--redis-url", &url]);
+    Ran::of(install).await.fails(1, "schedule by HTTP");
 }

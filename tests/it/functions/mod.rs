@@ -5,6 +5,8 @@
 //! | [`states`] | what functions do in each state of a job is what the client does |
 //! | [`words`] | which words, times and keys they take, and what they say of others |
 //! | [`meeting`] | what they store runs, is seen, cancelled and paused by clients and workers |
+//! | [`shards`] | which ledger they put a job into, where a kind has several |
+//! | [`resharding`] | what they find, move and answer while a kind is given another number of shards |
 //! | [`repeats`] | calls that are repeated under an id |
 //! | [`trouble`] | a full Redis, names that are taken, databases that do not fit |
 //! | [`library`] | the library: installed, compared, replaced, removed, refused |
@@ -12,14 +14,17 @@
 mod library;
 mod meeting;
 mod repeats;
+mod resharding;
+mod shards;
 mod states;
 mod trouble;
 mod words;
 
 use keyfall::embedded::Embedded;
+use keyfall::shard_of;
 use redis::{FromRedisValue, RedisResult, Value};
 
-use crate::site::Site;
+use crate::site::{HOUR, Site};
 use crate::version::Version;
 
 /// A server; `None` where it knows no functions.
@@ -74,9 +79,37 @@ impl Site {
         format!("{} {detail}", error.code().unwrap_or_default())
     }
 
-    /// A command on a key of the first ledger.
-    async fn by_hand(&self, command: &str, part: &str, rest: &[&str]) {
-        let key = format!("keyfall:{{{}/0}}:{part}", self.kind());
+    /// Gives the kind, which is new, so many shards.
+    async fn divide(&self, shards: u16) {
+        let (kind, first) = (self.kind(), self.key("first"));
+        self.client.schedule(&first, "").after(HOUR).await.unwrap();
+        self.client.reshard(&kind, shards).await.unwrap();
+        self.client.cancel(&first).await.unwrap();
+    }
+
+    /// The keys of the ledgers of the kind that hold this part, with the number of the shard.
+    async fn ledgers(&self, part: &str) -> Vec<(u16, String)> {
+        let pattern = format!("keyfall:{{{}/*}}:{part}", self.kind());
+        let keys: Vec<String> = self.command(&["KEYS", &pattern]).await;
+        let shard = |key: &String| {
+            let (_, behind) = key.split_once('/').unwrap();
+            behind.split(['.', '}']).next().unwrap().parse().unwrap()
+        };
+        keys.into_iter().map(|key| (shard(&key), key)).collect()
+    }
+
+    /// The key of this part of the ledger that a job belongs to. It has been used.
+    async fn part_of(&self, id: &str, part: &str) -> String {
+        let (shards, _) = self.client.shards(&self.kind()).await.unwrap();
+        let ledgers = self.ledgers("calls").await;
+        let is_meant = |(shard, _): &&(u16, String)| *shard == shard_of(id, shards);
+        let (_, calls) = ledgers.iter().find(is_meant).expect(id);
+        calls.replace("}:calls", &format!("}}:{part}"))
+    }
+
+    /// A command on such a key.
+    async fn by_hand(&self, id: &str, command: &str, part: &str, rest: &[&str]) {
+        let key = self.part_of(id, part).await;
         let _: Value = self.command(&[&[command, &key], rest].concat()).await;
     }
 }

@@ -18,14 +18,14 @@ impl Site {
 
     /// Makes a pending job one that somebody claimed.
     async fn lease(&self, id: &str, ends: &str) {
-        self.by_hand("ZREM", "due", &[id]).await;
-        self.by_hand("ZADD", "leased", &[ends, id]).await;
+        self.by_hand(id, "ZREM", "due", &[id]).await;
+        self.by_hand(id, "ZADD", "leased", &[ends, id]).await;
         let lease = "token 1 1 1763712345678 -";
-        self.by_hand("HSET", "lease", &[id, lease]).await;
+        self.by_hand(id, "HSET", "lease", &[id, lease]).await;
     }
 
     /// Brings a job that is absent into a state.
-    async fn bring(&self, id: &str, state: &str) {
+    pub(super) async fn bring(&self, id: &str, state: &str) {
         let far = "99999999999999";
         if !["absent", "dead"].contains(&state) {
             self.hour(id, "first").await;
@@ -34,7 +34,7 @@ impl Site {
             "absent" | "pending" => {}
             "retrying" => {
                 let record = "{\"v\":1,\"attempts\":2,\"error\":\"no\"}\n1 failed@2\n\"first\"";
-                self.by_hand("HSET", "shadow", &[id, record]).await;
+                self.by_hand(id, "HSET", "shadow", &[id, record]).await;
             }
             "running" => self.lease(id, far).await,
             "lapsed" => self.lease(id, "1").await,
@@ -75,9 +75,17 @@ async fn seen(site: &Site, id: &str) -> Option<(JobState, Vec<u8>, bool, bool)> 
 
 #[tokio::test]
 async fn each_function_does_in_each_state_what_the_client_does() {
-    let Some((_server, site)) = site().await else {
-        return;
-    };
+    for shards in [1, 4] {
+        let Some((_server, site)) = site().await else {
+            return;
+        };
+        site.divide(shards).await;
+        each_does(&site).await;
+        site.assert_balanced().await;
+    }
+}
+
+async fn each_does(site: &Site) {
     for state in STATES {
         for mode in ["", "NX", "XX"] {
             let (ours, theirs) = (format!("{state}-{mode}-1"), format!("{state}-{mode}-2"));
@@ -94,7 +102,7 @@ async fn each_function_does_in_each_state_what_the_client_does() {
             };
             let said = expected.to_lowercase().replace("present(", "exists(");
             assert!(said.contains(&word), "{state} {mode}: {word}, {expected}");
-            assert_eq!(seen(&site, &ours).await, seen(&site, &theirs).await);
+            assert_eq!(seen(site, &ours).await, seen(site, &theirs).await);
             if let Some(due) = due {
                 let due = SystemTime::UNIX_EPOCH + ms(due);
                 assert_about(due, 2 * HOUR);
@@ -108,9 +116,8 @@ async fn each_function_does_in_each_state_what_the_client_does() {
         let word: String = site.fcall("cancel", &ours, &[]).await;
         let expected = site.client.cancel(site.key(&theirs)).await.unwrap();
         assert_eq!(word, format!("{expected:?}").to_lowercase(), "{state}");
-        assert_eq!(seen(&site, &ours).await, seen(&site, &theirs).await);
+        assert_eq!(seen(site, &ours).await, seen(site, &theirs).await);
     }
-    site.assert_balanced().await;
 }
 
 /// The fields of a view that `get` answers, as text.
@@ -139,9 +146,17 @@ fn fields(view: &JobView) -> HashMap<String, String> {
 
 #[tokio::test]
 async fn what_get_answers_is_what_the_client_sees() {
-    let Some((_server, site)) = site().await else {
-        return;
-    };
+    for shards in [1, 4] {
+        let Some((_server, site)) = site().await else {
+            return;
+        };
+        site.divide(shards).await;
+        get_sees(&site).await;
+        site.assert_balanced().await;
+    }
+}
+
+async fn get_sees(site: &Site) {
     for state in STATES {
         site.bring(state, state).await;
         let key = site.key(state);
@@ -168,9 +183,9 @@ async fn what_get_answers_is_what_the_client_sees() {
         ("x", "DAMAGED"),
         ("{}\n1\nx", "DAMAGED"),
     ] {
-        site.by_hand("HSET", "shadow", &["odd", record]).await;
+        site.by_hand("odd", "HSET", "shadow", &["odd", record])
+            .await;
         let told = site.refused("get", &site.key("odd"), &[]).await;
         assert!(told.starts_with(code), "{told}");
     }
-    site.assert_balanced().await;
 }

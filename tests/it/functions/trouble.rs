@@ -54,6 +54,26 @@ async fn a_name_that_is_taken_is_left_alone_and_told() {
 }
 
 #[tokio::test]
+async fn one_of_several_servers_is_refused() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
+    let server = ["HSET", "keyfall:meta", "server", "1 of 2"];
+    let _: u64 = site.command(&server).await;
+    for (name, args) in [("schedule", "x EX 1"), ("cancel", ""), ("get", "")] {
+        let args: Vec<&str> = args.split_whitespace().collect();
+        let told = site.refused(name, &site.key("1"), &args).await;
+        assert!(told.starts_with("INCOMPATIBLE"), "{told}");
+        assert!(
+            told.contains("server \"1 of 2\"") && told.contains("by HTTP"),
+            "{told}"
+        );
+    }
+    let keys: u64 = site.command(&["DBSIZE"]).await;
+    assert_eq!(keys, 1, "but for keyfall:meta");
+}
+
+#[tokio::test]
 async fn a_database_that_was_not_prepared_or_has_another_schema_is_refused() {
     let Some((server, site)) = site().await else {
         return;

@@ -1,0 +1,93 @@
+-- Which shard has a job, and what the ledger of a shard is called: `shard_of` and `subject` of
+-- src/shards.rs, in Lua. What is found out here is kept for the calls that follow. It is found out by
+-- the first that needs it, since there are no `bit` and no `string` while a library is loaded.
+
+-- The checksums of single bytes.
+local SUMS_32, SUMS_16 = {}, {}
+
+local function make_sums()
+  for byte = 0, 255 do
+    local sum_32, sum_16 = byte, byte * 256
+    for _ = 1, 8 do
+      sum_32 = bit.bxor(bit.rshift(sum_32, 1), bit.band(sum_32, 1) * 0xEDB88320)
+      sum_16 = bit.bxor(sum_16 * 2, sum_16 >= 0x8000 and 0x11021 or 0)
+    end
+    SUMS_32[byte], SUMS_16[byte] = sum_32, sum_16
+  end
+end
+
+-- The CRC-32 of zip, gzip and PNG.
+local function crc_32(text)
+  local sum = -1
+  for at = 1, #text do
+    sum = bit.bxor(bit.rshift(sum, 8), SUMS_32[bit.band(bit.bxor(sum, string.byte(text, at)), 255)])
+  end
+  return bit.bnot(sum) % 2 ^ 32
+end
+
+-- The CRC-16 by which a cluster chooses the slot of a key, with one more byte.
+local function more_crc_16(sum, byte)
+  return bit.bxor(sum % 256 * 256, SUMS_16[bit.bxor(math.floor(sum / 256), byte)])
+end
+
+local function crc_16(text)
+  local sum = 0
+  for at = 1, #text do
+    sum = more_crc_16(sum, string.byte(text, at))
+  end
+  return sum
+end
+
+-- Of an id with a hint, which stands before a `~`, only the hint counts.
+local function shard_of(id, shards)
+  if shards == 1 then
+    return 0
+  elseif not SUMS_32[0] then
+    make_sums()
+  end
+  return crc_32(string.match(id, '^([^~]+)~') or id) % shards
+end
+
+-- How many names of ledgers are kept.
+local MOST_SUBJECTS = 4096
+
+local SUBJECTS, subjects = {}, 0
+
+-- The name that lies near its place among the slots, which is found by trying one number after the
+-- other.
+local function find_subject(kind, shard)
+  if not SUMS_16[0] then
+    make_sums()
+  end
+  local best, part, rest = crc_16(kind .. '/0'), SLOTS / 2, shard
+  while rest > 0 do
+    best = best + rest % 2 * part
+    part, rest = part / 2, math.floor(rest / 2)
+  end
+  local name = kind .. '/' .. shard .. '.'
+  local before, sums, salt = crc_16(name), {}, -1
+  repeat
+    salt = salt + 1
+    -- Of a number, all digits but the last are a number that was tried before.
+    local tens = math.floor(salt / 10)
+    sums[salt] = more_crc_16(tens > 0 and sums[tens] or before, string.byte('0') + salt % 10)
+    local apart = (sums[salt] - best) % SLOTS
+  until math.min(apart, SLOTS - apart) <= TOLERANCE
+  return name .. salt
+end
+
+local function subject_of(kind, shard)
+  local plain = kind .. '/' .. shard
+  if shard == 0 then
+    return plain
+  end
+  local subject = SUBJECTS[plain]
+  if not subject then
+    if subjects == MOST_SUBJECTS then
+      SUBJECTS, subjects = {}, 0
+    end
+    subject = find_subject(kind, shard)
+    SUBJECTS[plain], subjects = subject, subjects + 1
+  end
+  return subject
+end

@@ -1,0 +1,189 @@
+//! Which ledger functions put a job into is what is published, and what clients go by.
+
+use keyfall::{Cancelled, Placed, Router, shard_of};
+use redis::Value;
+
+use super::site;
+use crate::runs::{ids, recorder};
+use crate::site::{HOUR, Site};
+
+/// Ids of every sort that there is: with hints, of many alphabets, as long as can be.
+fn all_sorts() -> Vec<String> {
+    let plain = (0..400).map(|number| format!("1615{number}"));
+    let hints = ["user", "ü", "東京", "a-", "😀"].into_iter().cycle();
+    let hinted = hints.zip(0..400).map(|(hint, number)| {
+        let user = number / 20;
+        format!("{hint}{user}~{number}")
+    });
+    let tildes = ["~", "~~", "~a", "~a~b", "a~", "a~~b", "a~b~c", "~ü~"].map(str::to_owned);
+    let letters = ('\u{100}'..'\u{17f}').chain('一'..'冀').chain('😀'..'🙏');
+    let foreign = letters.map(|letter| format!("{letter}{}", u32::from(letter) % 10));
+    let long = (0..50).map(|number| format!("{number:é>128}"));
+    let longest = (0..50).map(|number| format!("{number:x>256}"));
+    let all = plain.chain(hinted).chain(tildes).chain(foreign);
+    all.chain(long).chain(longest).collect()
+}
+
+#[tokio::test]
+async fn a_job_is_in_the_ledger_that_is_published() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
+    let all = all_sorts();
+    let many = all.len() as u64;
+    for shards in [1, 2, 4, 7, 256, 3] {
+        if shards > 1 {
+            // Before that nobody has ever seen the kind.
+            site.client.reshard(&site.kind(), shards).await.unwrap();
+        }
+        let mut calls = redis::pipe();
+        for id in &all {
+            let call = calls.cmd("FCALL").arg("keyfall_schedule").arg(1);
+            call.arg(site.key(id)).arg("x").arg("EX").arg(3600);
+        }
+        let answers: Vec<(String, u64)> = calls.query_async(&mut site.redis()).await.unwrap();
+        assert!(answers.iter().all(|(word, _)| word == "created"));
+        let mut found = 0;
+        for (shard, due) in site.ledgers("due").await {
+            let there: Vec<String> = site.command(&["ZRANGE", &due, "0", "-1"]).await;
+            found += there.len();
+            for id in there {
+                assert_eq!(shard_of(&id, shards), shard, "{id} of {shards}");
+            }
+        }
+        assert_eq!(found, all.len());
+        // The client looks where it says itself.
+        for id in all.iter().step_by(41) {
+            assert!(
+                site.client.get(site.key(id)).await.unwrap().is_some(),
+                "{id}"
+            );
+        }
+        let cancelled = site.client.prefix(&site.kind()).cancel().await.unwrap();
+        assert_eq!(cancelled.done, many, "{shards}");
+    }
+    assert_eq!(
+        site.ledgers("calls").await.len(),
+        256,
+        "and no ledger that is none"
+    );
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn whatever_number_of_shards_jobs_run_and_each_side_finds_those_of_the_other() {
+    for shards in [1, 4, 7] {
+        let Some((_server, site)) = site().await else {
+            return;
+        };
+        site.divide(shards).await;
+        meet(&site).await;
+        site.assert_balanced().await;
+    }
+}
+
+async fn meet(site: &Site) {
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    worker.ready().await;
+    let names = |of: &'static str| (0..20).map(move |number| format!("{of}{number}"));
+    for id in names("ours-") {
+        assert_eq!(site.placed(&id, &["", "EX", "3600"]).await.0, "created");
+        let again = site.client.schedule(site.key(&id), "").after(HOUR);
+        assert_eq!(again.await.unwrap().placed, Placed::Replaced, "{id}");
+        let cancelled = site.client.cancel(site.key(&id)).await.unwrap();
+        assert_eq!(cancelled, Cancelled::Cancelled, "{id}");
+        let answer: Value = site.fcall("get", &id, &[]).await;
+        assert_eq!(answer, Value::Nil, "{id}");
+    }
+    for id in names("theirs-") {
+        let call = site.client.schedule(site.key(&id), "").after(HOUR);
+        assert_eq!(call.await.unwrap().placed, Placed::Created, "{id}");
+        assert_eq!(site.placed(&id, &["", "EX", "3600"]).await.0, "replaced");
+        for expected in ["cancelled", "absent"] {
+            let word: String = site.fcall("cancel", &id, &[]).await;
+            assert_eq!(word, expected, "{id}");
+        }
+        assert!(site.client.get(site.key(&id)).await.unwrap().is_none());
+    }
+    let mut placed: Vec<String> = names("runs-").collect();
+    placed.sort_unstable();
+    for id in &placed {
+        site.placed(id, &["", "PX", "100"]).await;
+    }
+    assert_eq!(ids(&runs.take(placed.len()).await), placed);
+    assert_eq!(site.all_ended().await.done, 20);
+    worker.stop().await;
+    runs.assert_no_more();
+    let report = site.client.audit(&site.kind()).await.unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_kind_of_several_shards_that_begins_here_is_paused_as_a_whole() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
+    site.client.prefix("fcall:it:").pause().await.unwrap();
+    // As somebody leaves it who has founded it and told nobody.
+    let listed = ["HSET", "keyfall:kinds", &site.kind(), "4 1"];
+    let _: u64 = site.command(&listed).await;
+    site.placed("1", &["", "EX", "3600"]).await;
+    let calls = site.ledgers("calls").await;
+    assert_eq!(calls.len(), 4);
+    for (shard, calls) in calls {
+        let kept: (Option<String>, Option<u64>) =
+            site.command(&["HMGET", &calls, "layout", "paused"]).await;
+        assert_eq!(kept.0.as_deref(), Some("4 1"), "{shard}");
+        assert!(kept.1.is_some(), "{shard}");
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_layout_of_a_newer_version_and_ledgers_of_several_minds_are_refused() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
+    let kind = site.kind();
+    for layout in ["257 1", "4 1 257", "0", "many", "4 1 1 1"] {
+        let _: u64 = site
+            .command(&["HSET", "keyfall:kinds", &kind, layout])
+            .await;
+        for (name, args) in [("schedule", "x EX 1"), ("cancel", ""), ("get", "")] {
+            let args: Vec<&str> = args.split_whitespace().collect();
+            let told = site.refused(name, &site.key("1"), &args).await;
+            assert!(told.starts_with("INCOMPATIBLE"), "{told}");
+            assert!(told.contains(&format!("{layout:?}")), "{told}");
+        }
+    }
+    let _: u64 = site.command(&["HDEL", "keyfall:kinds", &kind]).await;
+    site.divide(8).await;
+    // Each ledger that it is looked for in goes by another layout, which is newer.
+    let is_far = |id: &String| {
+        let mut shards: Vec<u16> = (5..=8).map(|shards| shard_of(id, shards)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards.len() == 4 && shards[0] > 0
+    };
+    let id = (0..).map(|id| id.to_string()).find(is_far).unwrap();
+    let ledgers = site.ledgers("calls").await;
+    for (shards, epoch) in [(8, 2), (7, 3), (6, 4), (5, 5)] {
+        let shard = shard_of(&id, shards);
+        let (_, calls) = ledgers.iter().find(|it| it.0 == shard).unwrap();
+        let layout = format!("{} {epoch}", shards - 1);
+        let _: u64 = site.command(&["HSET", calls, "layout", &layout]).await;
+    }
+    let key = site.key(&id);
+    for (name, args) in [("get", &[][..]), ("schedule", &["x", "EX", "3600"])] {
+        let told = site.refused(name, &key, args).await;
+        assert!(told.starts_with("RESHARDING"), "{told}");
+        assert!(told.contains("try again"), "{told}");
+    }
+    assert!(site.ledgers("due").await.is_empty(), "nothing was written");
+    // As it is told: by then all go by the newest.
+    assert_eq!(site.placed(&id, &["x", "EX", "3600"]).await.0, "created");
+    assert_eq!(site.client.shards(&kind).await.unwrap(), (4, None));
+    assert!(site.client.get(&key).await.unwrap().is_some());
+    site.assert_balanced().await;
+}
