@@ -4,10 +4,13 @@
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 --       2 lanes   keyfall:{app:module:biz/0}:lanes
 --       3 history keyfall:{app:module:biz/0}:history
--- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz)
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz), 6 turn: its number among
+--       the pauses and resumes of several servers, or 0
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
---       paused   it is paused, from now on or since an earlier call
--- Holds: refused before anything is written while Redis is full.
+--       paused   it is paused, from now on or since an earlier call; or was resumed at a later
+--                turn, and stays so
+-- Holds: refused before anything is written while Redis is full, but for one of several servers,
+--       which may be told late.
 
 local calls_key, lanes_key, history_key = KEYS[1], KEYS[2], KEYS[3]
 local lane, number = ARGV[1], tonumber(ARGV[2])
@@ -20,6 +23,13 @@ end
 
 local answers = {}
 local story = new_story(history)
+if is_past_turn(calls_key, ARGV[6]) then
+  return {'ok', stamp, 'paused'}
+end
+if tonumber(ARGV[6]) > 0 then
+  -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+  redis.call('HDEL', calls_key, '')
+end
 local since = redis.call('HGET', calls_key, 'paused')
 if not is_paused(since) then
   since = int(math.floor(now / 1000))
@@ -28,6 +38,7 @@ end
 answers[1] = 'paused'
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'paused', since)
+take_turn(calls_key, ARGV[6])
 redis.pcall('PUBLISH', ARGV[4], 'pause ' .. ARGV[5])
 write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

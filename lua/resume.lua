@@ -3,9 +3,11 @@
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 --       2 lanes   keyfall:{app:module:biz/0}:lanes
 --       3 history keyfall:{app:module:biz/0}:history
--- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz)
+-- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz), 6 turn: its number among
+--       the pauses and resumes of several servers, or 0
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
---       resumed   it is not paused any more, or was not
+--       resumed   it is not paused any more, or was not; or was paused at a later turn, and stays
+--                 so
 -- Holds: works while Redis is full. A kind that was resumed by name is not paused by a rule
 --       that is older.
 
@@ -20,6 +22,9 @@ end
 
 local answers = {}
 local story = new_story(history)
+if is_past_turn(calls_key, ARGV[6]) then
+  return {'ok', stamp, 'resumed'}
+end
 answers[1] = 'resumed'
 if is_paused(redis.call('HGET', calls_key, 'paused')) then
   tell_of_kind(story, 'resumed')
@@ -28,6 +33,7 @@ end
 redis.call('HDEL', calls_key, '')
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'paused', '0')
+take_turn(calls_key, ARGV[6])
 redis.pcall('PUBLISH', ARGV[4], 'resume ' .. ARGV[5])
 write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply}

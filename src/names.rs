@@ -59,7 +59,7 @@ impl Names {
     }
 
     /// Hash: prefix of kinds → since when it is paused, Unix ms. Kinds that come later are
-    /// paused by it, too.
+    /// paused by it, too. On several servers also `=prefix` → when it was last resumed.
     pub(crate) fn paused(&self) -> String {
         format!("{}:paused", self.namespace)
     }

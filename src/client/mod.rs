@@ -313,9 +313,13 @@ impl Client {
 
     /// Makes the kind known, once for each connection.
     async fn register(&self, shelf: &Shelf, until: Instant) -> Result<()> {
-        if !self.is_registered(shelf) {
+        while !self.is_registered(shelf) {
             self.make_known(shelf, until).await?;
             self.0.store.warn_of_rights(&shelf.kind, until).await;
+            // One of several servers that is there since a moment ago has to know of it as well.
+            if !self.0.store.is_several() || Instant::now() >= until {
+                break;
+            }
         }
         Ok(())
     }

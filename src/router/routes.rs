@@ -73,6 +73,12 @@ impl Routes {
         patterns.filter_map(Pattern::literal_kind).collect()
     }
 
+    /// Whether there are kinds that they match and do not name in full.
+    pub(crate) fn match_more_than_literal_kinds(&self) -> bool {
+        let is_open = |route: &RouteEntry| route.pattern.literal_kind().is_none();
+        self.fallback.is_some() || self.of_table().iter().any(is_open)
+    }
+
     /// What the keys look like that routes adopt, as globs of Redis, each once.
     pub(crate) fn adopted_keys(&self) -> BTreeSet<String> {
         let adopting = self

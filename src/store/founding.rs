@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
+use tokio::time::timeout_at;
 
 use super::layout::Expected;
 use super::moving::Part;
@@ -54,7 +55,7 @@ impl Store {
         // read the list anew, too.
         let of_layout = (layout != Layout::FIRST).then(|| format!("layout {kind} {layout}"));
         for message in of_layout.into_iter().chain([format!("kind {kind}")]) {
-            if let Err(error) = self.tell(&message, until).await {
+            if let Err(error) = self.tell(&message, self.patience_for_one(until)).await {
                 tracing::warn!(%kind, %error, "a kind could not be announced");
             }
         }
@@ -81,7 +82,12 @@ impl Store {
         added.await.of_those_there().map(drop)
     }
 
-    async fn enlist_here(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
+    pub(super) async fn enlist_here(
+        &self,
+        kind: &Kind,
+        layout: Layout,
+        until: Instant,
+    ) -> Result<()> {
         let mut add = redis::cmd("HSETNX");
         add.arg(self.names.kinds()).arg(kind.as_str());
         add.arg(layout.to_string());
@@ -99,11 +105,8 @@ impl Store {
         if self.knows(kind, until).await? {
             let layout = self.look_up(kind, until).await?;
             // Whoever founded it may not have come to the end.
-            if layout == Layout::FIRST.to(layout.shards)
-                && let Err(error) = self.arrive(kind, layout, until).await
-            {
-                // That is for the next one, and no matter of whoever schedules where all is well.
-                tracing::debug!(%kind, %error, "a kind has not arrived yet");
+            if layout == Layout::FIRST.to(layout.shards) {
+                self.see_it_arrive(kind, layout, until).await;
             }
             return Ok(());
         }
@@ -125,9 +128,24 @@ impl Store {
         let layout = founding.await?;
         self.layouts.set(kind, layout);
         if layout == wanted {
-            self.arrive(kind, layout, until).await?;
+            self.see_it_arrive(kind, layout, until).await;
         }
         Ok(())
+    }
+
+    /// Has a kind arrive that starts with several ledgers. One of them that is away keeps nobody from
+    /// the others: then it goes on aside, and if it comes to no end, that is for the next one.
+    async fn see_it_arrive(self: &Arc<Self>, kind: &Kind, layout: Layout, until: Instant) {
+        let (store, of) = (self.clone(), kind.clone());
+        let arriving = tokio::spawn(async move {
+            if let Err(error) = store.arrive(&of, layout, until).await {
+                tracing::debug!(kind = %of, %error, "a kind has not arrived yet");
+            }
+        });
+        let patience = self.patience_for_all(until);
+        if timeout_at(patience.into(), arriving).await.is_err() {
+            tracing::debug!(%kind, "it arrives while others go on");
+        }
     }
 
     /// The newest layout that one of its ledgers knows, if one does, of those that are there.

@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::watch;
 
 use super::call::Called;
 use super::script::{FOUND, LAYOUT};
 use super::several::is_of_absence;
+use super::switches::Switches;
 use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
@@ -21,27 +23,34 @@ use crate::shards::Layout;
 /// The layouts of kinds, as far as they are known; of others it is assumed that they are as they
 /// were first.
 #[derive(Default)]
-pub(super) struct Layouts(Mutex<HashMap<Kind, Layout>>);
+pub(super) struct Layouts {
+    known: Mutex<HashMap<Kind, Layout>>,
+    /// Told when another one is known.
+    changed: watch::Sender<()>,
+}
 
 impl Layouts {
     pub(super) fn of(&self, kind: &str) -> Layout {
-        let known = self.0.lock().expect("no panic while held");
+        let known = self.known.lock().expect("no panic while held");
         known.get(kind).copied().unwrap_or(Layout::FIRST)
     }
 
     /// Takes note of a layout, unless a newer one is known.
     pub(super) fn learn(&self, kind: &Kind, layout: Layout) {
-        let mut known = self.0.lock().expect("no panic while held");
+        let mut known = self.known.lock().expect("no panic while held");
         let before = known.get(kind).copied().unwrap_or(Layout::FIRST);
         if layout.follows(before) {
             known.insert(kind.clone(), layout);
+            self.changed.send_replace(());
         }
     }
 
     /// Takes note of what holds, be it older than what was known.
     pub(super) fn set(&self, kind: &Kind, layout: Layout) {
-        let mut known = self.0.lock().expect("no panic while held");
-        known.insert(kind.clone(), layout);
+        let mut known = self.known.lock().expect("no panic while held");
+        if known.insert(kind.clone(), layout) != Some(layout) {
+            self.changed.send_replace(());
+        }
     }
 }
 
@@ -59,6 +68,12 @@ impl Store {
     /// The layout of a kind, as far as it is known here.
     pub(crate) fn layout_of(&self, kind: &str) -> Layout {
         self.layouts.of(kind)
+    }
+
+    /// Changes whenever another layout is known, however it was learned.
+    #[cfg(feature = "worker")]
+    pub(crate) fn layouts_changed(&self) -> watch::Receiver<()> {
+        self.layouts.changed.subscribe()
     }
 
     /// Takes note of a layout, unless a newer one is known.
@@ -82,19 +97,16 @@ impl Store {
             Box::pin(it.look_up_here(kind, it.place() == home, until))
         });
         let (found, away) = looked.await.unless_refused()?;
-        let newest = found.into_iter().fold(Layout::FIRST, |newest, layout| {
-            match layout.follows(newest) {
-                true => layout,
-                false => newest,
-            }
-        });
+        let is_all = away.is_empty() && found.iter().all(|(_, is_all)| *is_all);
+        let found = found.into_iter().map(|(layout, _)| layout);
+        let newest = found.fold(Layout::FIRST, newer);
         let known = self.layout_of(kind.as_str());
         let newest = match known.follows(newest) {
             // One of its ledgers may have said so, where the list and the first were rolled back.
             true => self.newest_of(kind, known, newest, until).await?,
             false => newest,
         };
-        match away.is_empty() {
+        match is_all {
             true => self.layouts.set(kind, newest),
             // Whoever is away may know of a newer one that was known here before.
             false => self.layouts.learn(kind, newest),
@@ -121,23 +133,41 @@ impl Store {
         })
     }
 
-    /// The same on one server, which may have the first ledger.
-    async fn look_up_here(&self, kind: &Kind, is_home: bool, until: Instant) -> Result<Layout> {
-        let mut newest = Layout::FIRST;
+    /// The same on one server, which may have the first ledger. On a cluster that may be on another
+    /// node than the list, and one of the two suffices.
+    async fn look_up_here(
+        &self,
+        kind: &Kind,
+        is_home: bool,
+        until: Instant,
+    ) -> Result<(Layout, IsAll)> {
         let kinds = self.names.kinds();
-        let first = is_home.then(|| self.names.ledger(kind, 0).calls);
-        let of_first = first.iter().map(|calls| (calls, "layout"));
-        for (key, field) in [(&kinds, kind.as_str())].into_iter().chain(of_first) {
-            let mut get = redis::cmd("HGET");
-            get.arg(key).arg(field);
-            let text: Option<String> = from_value(self.command(&get, until).await?)?;
-            let Some(text) = text else { continue };
-            let layout = Layout::parse(&text).ok_or_else(|| not_ours(kind, key, &text))?;
-            if layout.follows(newest) {
-                newest = layout;
-            }
+        let listed = self.layout_in(kind, &kinds, kind.as_str(), until);
+        if !is_home {
+            return Ok((listed.await?.unwrap_or(Layout::FIRST), true));
         }
-        Ok(newest)
+        let calls = self.names.ledger(kind, 0).calls;
+        let of_first = self.layout_in(kind, &calls, "layout", until);
+        let (told, is_all) = self.one_suffices(listed, of_first).await?;
+        let newest = told.into_iter().flatten().fold(Layout::FIRST, newer);
+        Ok((newest, is_all))
+    }
+
+    /// The layout that is written down there, if one is.
+    async fn layout_in(
+        &self,
+        kind: &Kind,
+        key: &str,
+        field: &str,
+        until: Instant,
+    ) -> Result<Option<Layout>> {
+        let mut get = redis::cmd("HGET");
+        get.arg(key).arg(field);
+        let text: Option<String> = from_value(self.command(&get, until).await?)?;
+        let Some(text) = text else { return Ok(None) };
+        Layout::parse(&text)
+            .map(Some)
+            .ok_or_else(|| not_ours(kind, key, &text))
     }
 
     /// Makes so many ledgers of a kind go by this layout, and the list of kinds: those that are empty
@@ -156,7 +186,7 @@ impl Store {
         // The list first: whoever stops here is known to have begun.
         let listed = self.on_all(until, |it, until| Box::pin(it.list(news, until)));
         listed.await?;
-        let kept = &self.home_of(kind, 0).kept_of_kind(kind, until).await?;
+        let kept = &self.kept_of_kind(news, until).await?;
         let told = self.on_all(until, |it, until| {
             Box::pin(it.tell_ledgers(news, self, kept, until))
         });
@@ -171,19 +201,14 @@ impl Store {
         let news = &News::new(kind, layout, layout.ledgers());
         let listed = self.on_each(until, |it, until| Box::pin(it.list(news, until)));
         listed.await.of_those_there()?;
-        let home = self.home_of(kind, 0);
-        let kept = match home.kept_of_kind(kind, home.patience(until)).await {
-            // The other ledgers were told when they came to be.
-            Err(error) if self.is_several() && is_of_absence(&error) => Kept::default(),
-            kept => kept?,
-        };
+        let kept = &self.kept_of_kind(news, until).await?;
         let told = self.on_each(until, |it, until| {
-            Box::pin(it.tell_ledgers(news, self, &kept, until))
+            Box::pin(it.tell_those_there(news, self, kept, until))
         });
         told.await.of_those_there().map(drop)
     }
 
-    async fn list(&self, news: &News<'_>, until: Instant) -> Result<()> {
+    pub(super) async fn list(&self, news: &News<'_>, until: Instant) -> Result<()> {
         let (kinds, kind, nothing) = (self.names.kinds(), news.kind.as_str(), Kept::default());
         let listed = self.set_layout(
             &kinds,
@@ -196,37 +221,120 @@ impl Store {
         listed.await.map(drop)
     }
 
-    /// What all ledgers of a kind keep in mind, as the first one does.
-    async fn kept_of_kind(&self, kind: &Kind, until: Instant) -> Result<Kept> {
+    /// What all ledgers of a kind keep in mind: what the first one does that is there and knows of it.
+    /// If none of them does, the rules of pauses hold, as for a kind that is new.
+    pub(super) fn kept_of_kind<'a>(
+        &'a self,
+        news: &'a News<'_>,
+        until: Instant,
+    ) -> BoxFuture<'a, Result<Kept>> {
+        Box::pin(async move {
+            let asked = (0..news.ledgers).map(|shard| {
+                let home = self.home_of(news.kind, shard);
+                home.kept_of_ledger(news.kind, shard, home.patience_for_one(until))
+            });
+            for told in join_all(asked).await {
+                match told {
+                    Ok(None) => {}
+                    Err(error) if self.has_parts() && is_of_absence(&error) => {}
+                    Ok(Some(kept)) => return Ok(kept),
+                    Err(error) => return Err(error),
+                }
+            }
+            let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
+            let known = Switches::together(known.await.of_those_there()?);
+            let mut kept = Kept::default();
+            if let Some(since) = known.rule_of(news.kind) {
+                let turn = self.is_several().then(|| known.newest().0.to_string());
+                kept = [
+                    ("paused", Some(since.0.to_string())),
+                    ("turn", turn),
+                    Default::default(),
+                ];
+            }
+            Ok(kept)
+        })
+    }
+
+    async fn kept_of_ledger(
+        &self,
+        kind: &Kind,
+        shard: u16,
+        until: Instant,
+    ) -> Result<Option<Kept>> {
         let mut get = redis::cmd("HMGET");
-        get.arg(self.names.ledger(kind, 0).calls);
-        get.arg("paused").arg("history");
-        let (paused, history) = from_value(self.command(&get, until).await?)?;
-        Ok([("paused", paused), ("history", history)])
+        get.arg(self.names.ledger(kind, shard).calls);
+        get.arg("layout").arg("paused").arg("turn").arg("history");
+        type Told = (
+            Option<String>,
+            Option<String>,
+            Option<String>,
+            Option<String>,
+        );
+        let (layout, paused, turn, history): Told = from_value(self.command(&get, until).await?)?;
+        // One that was told a layout was told what goes with it.
+        let knows = layout.is_some() || paused.is_some() || history.is_some();
+        Ok(knows.then_some([("paused", paused), ("turn", turn), ("history", history)]))
     }
 
     /// Tells those of the ledgers that this server has.
-    async fn tell_ledgers(
+    pub(super) async fn tell_ledgers(
         &self,
         news: &News<'_>,
         whole: &Store,
         kept: &Kept,
         until: Instant,
     ) -> Result<()> {
-        let is_here = |shard: &u16| whole.place_of(news.kind, *shard) == self.place();
-        for shard in (0..news.ledgers).filter(is_here) {
-            let calls = self.names.ledger(news.kind, shard).calls;
-            self.set_layout(
-                &calls,
-                "layout",
-                news.layout,
-                Expected::Anything,
-                kept,
-                until,
-            )
-            .await?;
-        }
+        let told = join_all(self.telling(news, whole, kept, until)).await;
+        told.into_iter().collect::<Result<()>>()?;
         self.found(news.kind, news.ledgers, until).await
+    }
+
+    /// The same of those that are on nodes of a cluster that are there.
+    async fn tell_those_there(
+        &self,
+        news: &News<'_>,
+        whole: &Store,
+        kept: &Kept,
+        until: Instant,
+    ) -> Result<()> {
+        if !self.is_cluster() {
+            return self.tell_ledgers(news, whole, kept, until).await;
+        }
+        let until = self.patience_for_one(until);
+        let told = join_all(self.telling(news, whole, kept, until)).await;
+        let is_any_there = told.iter().any(Result::is_ok);
+        for told in told {
+            match told {
+                Err(error) if is_any_there && is_of_absence(&error) => {}
+                told => told?,
+            }
+        }
+        let founding = (0..news.ledgers).map(|shard| self.found_one(news.kind, shard, until));
+        for founded in join_all(founding).await {
+            match founded {
+                Err(error) if is_of_absence(&error) => {}
+                founded => founded?,
+            }
+        }
+        Ok(())
+    }
+
+    fn telling<'a>(
+        &'a self,
+        news: &'a News<'_>,
+        whole: &Store,
+        kept: &'a Kept,
+        until: Instant,
+    ) -> impl Iterator<Item = impl Future<Output = Result<()>>> {
+        let is_here = |shard: &u16| whole.place_of(news.kind, *shard) == self.place();
+        let shards: Vec<u16> = (0..news.ledgers).filter(is_here).collect();
+        shards.into_iter().map(move |shard| async move {
+            let calls = self.names.ledger(news.kind, shard).calls;
+            let any = Expected::Anything;
+            let told = self.set_layout(&calls, "layout", news.layout, any, kept, until);
+            told.await.map(drop)
+        })
     }
 
     /// On a cluster, sees to it that all keys of these ledgers are there and stay: a slot that moves
@@ -335,7 +443,7 @@ impl Store {
 }
 
 /// What the ledgers of a kind are told.
-struct News<'a> {
+pub(super) struct News<'a> {
     kind: &'a Kind,
     layout: Layout,
     /// How many of them.
@@ -343,7 +451,7 @@ struct News<'a> {
 }
 
 impl<'a> News<'a> {
-    fn new(kind: &'a Kind, layout: Layout, ledgers: u16) -> Self {
+    pub(super) fn new(kind: &'a Kind, layout: Layout, ledgers: u16) -> Self {
         News {
             kind,
             layout,
@@ -353,7 +461,17 @@ impl<'a> News<'a> {
 }
 
 /// What a ledger keeps in mind of its kind, by field.
-type Kept = [(&'static str, Option<String>); 2];
+pub(super) type Kept = [(&'static str, Option<String>); 3];
+
+/// Whether all were seen that may know of a layout.
+type IsAll = bool;
+
+fn newer(one: Layout, other: Layout) -> Layout {
+    match other.follows(one) {
+        true => other,
+        false => one,
+    }
+}
 
 fn not_ours(kind: &Kind, key: &str, text: &str) -> Error {
     Error::new(

@@ -25,6 +25,7 @@ use super::fault::Fault;
 use super::health::Health;
 use super::in_time::in_time;
 use super::membership::Membership;
+use super::missed::Missed;
 use super::origin::Origin;
 use super::seat::{Connection, Seat};
 use crate::error::Result;
@@ -55,6 +56,8 @@ pub(crate) struct Link {
     opened: AtomicU64,
     /// Which of several servers it has to be.
     membership: Option<Arc<Membership>>,
+    /// Tells that one what it has missed.
+    missed: Option<Missed>,
     /// Told of what the server ails from.
     #[cfg(feature = "worker")]
     health: Option<Arc<Health>>,
@@ -99,6 +102,7 @@ impl Link {
             surveying: tokio::sync::Mutex::new(()),
             opened: AtomicU64::new(0),
             membership: None,
+            missed: None,
             #[cfg(feature = "worker")]
             health: None,
         }
@@ -112,8 +116,25 @@ impl Link {
         }
     }
 
+    /// From now on it is told what it has missed when a connection is new, before that is used.
+    pub(super) fn begin_to_tell(&mut self, missed: Missed) {
+        self.missed = Some(missed);
+    }
+
+    /// Tells it now.
+    pub(super) async fn tell_missed(&self) -> Result<(), Fault> {
+        match &self.missed {
+            Some(missed) => missed.tell().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Drops its connections, which nobody needs for a while.
+    pub(super) fn hang_up(&self) {
+        self.seats.lock().expect("no panic while held").clear();
+    }
+
     /// Another link to the same server.
-    #[cfg(feature = "worker")]
     pub(crate) fn another(&self, settings: &LinkSettings) -> Self {
         Link {
             membership: self.membership.clone(),
@@ -187,6 +208,16 @@ impl Link {
         let aim = self.aim(request);
         self.keep_sending(request, &aim, until, |maybe_done| !maybe_done)
             .await
+    }
+
+    /// The same, and repeats nothing: one that is away does not answer.
+    pub(super) async fn send_at_once(
+        &self,
+        request: Request<'_>,
+        until: Instant,
+    ) -> Result<Answer, Fault> {
+        let aim = self.aim(request);
+        self.keep_sending(request, &aim, until, |_| false).await
     }
 
     /// Sends a request to a node of a cluster, all of it there, and repeats nothing.
@@ -378,7 +409,9 @@ impl Link {
                 let address = self.address_of(node);
                 let check = pin!(membership.check(&mut inner, &address));
                 let checked = in_time(Instant::now() + self.connect_timeout, check).await;
-                checked.ok_or_else(|| Fault::unreachable(&address))??;
+                if checked.ok_or_else(|| Fault::unreachable(&address))?? {
+                    self.tell_missed().await?;
+                }
             }
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
             if !seat.is_new() {

@@ -39,12 +39,12 @@ impl Membership {
         self.is_agreed.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses a server that is another one.
+    /// Refuses a server that is another one. Returns whether it knows which one it is.
     pub(super) async fn check(
         &self,
         to: &mut MultiplexedConnection,
         address: &str,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         let failed = |error| Fault::from_connecting(error, address);
         let mut look = redis::pipe();
         look.cmd("HMGET").arg(self.names.meta());
@@ -57,14 +57,15 @@ impl Membership {
             None if kinds > 0 || functions.is_some() => {
                 return Err(Fault::refused(self.is_in_use(address, kinds)));
             }
-            None if !self.is_agreed.load(Ordering::Relaxed) => return Ok(()),
+            None if !self.is_agreed.load(Ordering::Relaxed) => return Ok(false),
             None => {
                 let [note, ask] = self.note();
                 note.query_async::<()>(to).await.map_err(failed)?;
                 ask.query_async(to).await.map_err(failed)?
             }
         };
-        self.compare(&there, address).map_err(Fault::refused)
+        self.compare(&there, address).map_err(Fault::refused)?;
+        Ok(true)
     }
 
     /// Tells a server which one it is, if it is none yet; and asks it, since somebody else may have

@@ -17,13 +17,13 @@
 //! | [`triggers`], [`touch`] | triggers that are in other slots than their ledger |
 //! | [`instances`] | which instances live |
 //! | [`list`] | the jobs of a ledger, page by page |
-//! | [`pause`] | pausing kinds, and resuming them |
+//! | [`pause`], [`switches`] | pausing kinds, and resuming them |
 //! | [`history`] | what was done, for people |
 //! | [`functions`] | the scripts as Redis functions, for any client |
 //! | [`audit`] | looking for what is wrong in a ledger, and mending it |
 //! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
 //! | [`outlet`] | the Redis of a target: a list or a stream of somebody else |
-//! | [`several`], [`membership`] | several independent servers, and which of them one is |
+//! | [`several`], [`membership`], [`missed`] | several independent servers, which of them one is, and what it has missed while it was away |
 //! | [`servers`] | that server, or the nodes of a cluster, for what each of them is asked |
 //! | [`server`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
 //! | [`vitals`] | what the doctor looks at |
@@ -55,6 +55,7 @@ mod letters;
 mod link;
 mod list;
 mod membership;
+mod missed;
 mod moving;
 mod origin;
 #[cfg(feature = "worker")]
@@ -75,6 +76,7 @@ mod several;
 mod subscription;
 #[cfg(feature = "worker")]
 mod subscriptions;
+mod switches;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "worker")]
@@ -119,6 +121,7 @@ pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
 use membership::Membership;
+use missed::Missed;
 #[cfg(feature = "worker")]
 pub(crate) use moving::{COUNTERS, Part};
 use origin::Origin;
@@ -220,8 +223,24 @@ impl Store {
         })
     }
 
-    /// Several servers as one.
+    /// Several servers as one, each of which is told what it has missed before it is used.
     fn of_members(
+        mut members: Vec<Arc<Store>>,
+        layouts: Arc<Layouts>,
+        names: Names,
+        settings: &LinkSettings,
+    ) -> Arc<Self> {
+        let untold = members.iter().map(|member| member.beside(settings));
+        let untold = Store::together(untold.collect(), layouts.clone(), names.clone(), settings);
+        for (place, member) in members.iter_mut().enumerate() {
+            let it = Arc::get_mut(member).expect("nobody else has it yet");
+            it.link.begin_to_tell(Missed::new(untold.clone(), place));
+        }
+        Store::together(members, layouts, names, settings)
+    }
+
+    /// Several servers as one.
+    fn together(
         members: Vec<Arc<Store>>,
         layouts: Arc<Layouts>,
         names: Names,
@@ -269,7 +288,6 @@ impl Store {
     }
 
     /// A store on the same server, with a connection of its own: for calls that wait.
-    #[cfg(feature = "worker")]
     pub(crate) fn beside(&self, settings: &LinkSettings) -> Arc<Self> {
         if self.is_several() {
             let members = self.members.iter().map(|member| member.beside(settings));
@@ -286,9 +304,16 @@ impl Store {
             names: self.names.clone(),
             database: self.database,
             insists: false,
+            #[cfg(feature = "worker")]
             health: None,
+            #[cfg(feature = "worker")]
             slow: touch::Slow::default(),
         })
+    }
+
+    /// Drops the connections of several servers, which nobody needs for a while.
+    fn hang_up(&self) {
+        self.members.iter().for_each(|member| member.link.hang_up());
     }
 
     /// The health of the server, of a worker's store.
@@ -390,10 +415,26 @@ impl Store {
     }
 
     async fn knows_here(&self, kind: &Kind, until: Instant) -> Result<bool> {
+        let kinds = self.names.kinds();
+        let listed = self.has_field(&kinds, kind.as_str(), until);
+        if !self.is_cluster() {
+            return listed.await;
+        }
+        // The list may be on a node that is away. Its first ledger knows as well whether it was used.
+        let first = self.names.ledger(kind, 0);
+        let was_used = async {
+            Ok(self.has_field(&first.calls, "layout", until).await?
+                || self.has_field(&first.stats, "accepted", until).await?)
+        };
+        let (told, _) = self.one_suffices(listed, was_used).await?;
+        Ok(told.contains(&true))
+    }
+
+    async fn has_field(&self, key: &str, field: &str, until: Instant) -> Result<bool> {
         let mut get = redis::cmd("HGET");
-        get.arg(self.names.kinds()).arg(kind.as_str());
-        let shards: Option<String> = from_value(self.command(&get, until).await?)?;
-        Ok(shards.is_some())
+        get.arg(key).arg(field);
+        let text: Option<String> = from_value(self.command(&get, until).await?)?;
+        Ok(text.is_some())
     }
 
     /// Says something on the wake channel, of each server. A hint: nothing depends on its being heard.

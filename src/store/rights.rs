@@ -107,7 +107,7 @@ impl Store {
         let _ = self
             .on_rest(until, |it, until| {
                 Box::pin(async move {
-                    it.warn_here(kind, until).await;
+                    it.warn_here(kind, it.patience_for_one(until)).await;
                     Ok(())
                 })
             })

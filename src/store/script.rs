@@ -126,10 +126,10 @@ scripts! {
     FOUND = "found", 13 keys, ["clock", "placeholder"];
     DROP = "drop", 2 keys, ["clock", "placeholder"];
     TOUCH = "touch", 1 keys, ["clock"];
-    PAUSE = "pause", 3 keys, ["clock", "calls", "history", "paused"];
+    PAUSE = "pause", 3 keys, ["clock", "calls", "history", "paused", "turn"];
     #[cfg(feature = "worker")]
     KEEP = "keep", 3 keys, ["clock", "calls"];
     #[cfg(feature = "worker")]
     STORY = "story", 2 keys, ["clock", "history"];
-    RESUME = "resume", 3 keys, ["clock", "calls", "history", "paused"];
+    RESUME = "resume", 3 keys, ["clock", "calls", "history", "paused", "turn"];
 }

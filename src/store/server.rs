@@ -202,6 +202,9 @@ impl Store {
         if there.is_none() {
             self.command(&note, until).await?;
             there = from_value(self.command(&ask, until).await?)?;
+            membership.compare(&there.unwrap_or_default(), &self.address())?;
+            // Whatever it was before, it is empty.
+            return Ok(self.link.tell_missed().await?);
         }
         membership.compare(&there.unwrap_or_default(), &self.address())
     }

@@ -5,10 +5,12 @@
 //! as one of them is there; and one that is away takes along what its own ledgers hold, and nothing
 //! else.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use futures_util::future::{BoxFuture, join_all, select_ok};
+use futures_util::future::{BoxFuture, Either, join_all, select, select_ok};
+use tokio::time::timeout;
 
 use super::Store;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The same of one that did not answer the last time.
 const IMPATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a node of a cluster is waited for by those who can do without.
+const OF_A_NODE: Duration = Duration::from_secs(1);
 
 /// How often it is waited for all the same: it may only be slow.
 const SECOND_LOOK: Duration = Duration::from_secs(5);
@@ -77,7 +82,6 @@ impl Place {
     }
 
     /// The same, for another store on it.
-    #[cfg(feature = "worker")]
     pub(super) fn again(&self) -> Self {
         Place {
             number: self.number,
@@ -162,14 +166,14 @@ impl Store {
             let asking = ask(it, it.patience(until));
             Box::pin(async move {
                 let answer = asking.await;
-                it.place.note(&answer);
+                it.note_presence(&answer);
                 answer
             })
         })
         .await
     }
 
-    /// The same, of those that were there when all were asked the last time, by the same call.
+    /// Asks those that were there when all were asked the last time, by the same call.
     pub(super) async fn on_rest<'a, T>(
         &'a self,
         until: Instant,
@@ -219,6 +223,63 @@ impl Store {
             Some(Away { place, error })
         });
         away.collect()
+    }
+
+    /// It has answered so when it was asked beside the others.
+    pub(super) fn note_presence<T>(&self, answer: &Result<T>) {
+        self.place.note(answer);
+    }
+
+    /// Whether a part of the ledgers may be away, while others are there.
+    pub(super) fn has_parts(&self) -> bool {
+        self.is_several() || self.is_cluster()
+    }
+
+    /// Asks two that may be on different nodes of a cluster. When one of them has answered there, the
+    /// other one is not waited for for long. Returns their answers, and whether these are both.
+    pub(super) async fn one_suffices<T>(
+        &self,
+        one: impl Future<Output = Result<T>>,
+        other: impl Future<Output = Result<T>>,
+    ) -> Result<(Vec<T>, bool)> {
+        let (mut one, mut other) = (pin!(one), pin!(other));
+        if !self.is_cluster() {
+            return Ok((vec![one.await?, other.await?], true));
+        }
+        let (first, second) = match select(one.as_mut(), other.as_mut()).await {
+            Either::Left((Ok(first), _)) => (first, timeout(OF_A_NODE, other).await),
+            Either::Right((Ok(first), _)) => (first, timeout(OF_A_NODE, one).await),
+            Either::Left((Err(error), _)) if is_of_absence(&error) => {
+                return Ok((vec![other.await?], false));
+            }
+            Either::Right((Err(error), _)) if is_of_absence(&error) => {
+                return Ok((vec![one.await?], false));
+            }
+            Either::Left((Err(error), _)) | Either::Right((Err(error), _)) => return Err(error),
+        };
+        match second {
+            Ok(Ok(second)) => Ok((vec![first, second], true)),
+            Ok(Err(error)) if !is_of_absence(&error) => Err(error),
+            Ok(Err(_)) | Err(_) => Ok((vec![first], false)),
+        }
+    }
+
+    /// Until when all are waited for by those who can do without some of them.
+    pub(super) fn patience_for_all(&self, until: Instant) -> Instant {
+        match (self.has_parts(), self.away().is_empty()) {
+            (false, _) => until,
+            (true, true) => until.min(Instant::now() + PATIENCE),
+            (true, false) => until.min(Instant::now() + IMPATIENCE),
+        }
+    }
+
+    /// Until when a ledger is waited for by those who can do without: one of several servers, or one
+    /// on a node of a cluster.
+    pub(super) fn patience_for_one(&self, until: Instant) -> Instant {
+        match self.is_cluster() {
+            true => until.min(Instant::now() + OF_A_NODE),
+            false => self.patience(until),
+        }
     }
 
     /// Until when one of several servers is waited for by those who can do without.

@@ -40,9 +40,7 @@ use crate::hooks::Hooks;
 use crate::instance::Description;
 use crate::retry::RetryPolicy;
 use crate::router::Routes;
-use crate::settings::{
-    LOOKOUT, LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings,
-};
+use crate::settings::{LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings};
 use crate::store::{DeadLimits, Store, Wanted};
 
 /// How long the server is given at the start before it is asked again.
@@ -270,7 +268,8 @@ async fn drive(plan: Plan) -> Result<()> {
             () = search.run() => {}
             () = reconciler.run() => {}
             _ = join_all(hearts.iter().map(|heart| heart.run())) => {}
-            () = refresh(&listener) => {}
+            () = listener.keep_fresh() => {}
+            () = listener.follow_layouts() => {}
             () = lookout.run() => {}
             _ = join_all(events.iter().map(|events| events.run())) => {}
             _ = join_all(checkups.iter().map(|checkup| checkup.run())) => {}
@@ -369,13 +368,5 @@ async fn check(store: &Store, routes: &Routes, allow_eviction: bool) -> Result<(
             }
             Err(error) => return Err(error),
         }
-    }
-}
-
-/// Notices, now and then, a kind whose announcement was lost.
-async fn refresh(listener: &Listener) {
-    loop {
-        sleep(LOOKOUT).await;
-        listener.refresh().await;
     }
 }

@@ -93,25 +93,52 @@ impl Listener {
         self.refresh_from(server).await;
     }
 
-    /// Reads the list of kinds anew.
-    pub(crate) async fn refresh(&self) {
-        let servers = self.store.members();
-        join_all(servers.iter().map(|server| self.refresh_from(server))).await;
+    /// Serves shards as soon as it is known that there are more, however that was learned: a ledger
+    /// that refuses somebody of this process says so, too. For ever.
+    pub(crate) async fn follow_layouts(&self) {
+        let mut changed = self.store.layouts_changed();
+        loop {
+            let new = self.roster.grow();
+            if !new.is_empty() {
+                tracing::info!(ledgers = new.len(), "serving more shards of known kinds");
+                self.meet(&new);
+            }
+            if changed.changed().await.is_err() {
+                // Its sender lives as long as the store.
+                return std::future::pending().await;
+            }
+        }
     }
 
-    async fn refresh_from(&self, server: &Store) {
+    /// Reads the list of kinds anew, now and then and in doubt, for ever: announcements may be lost.
+    pub(crate) async fn keep_fresh(&self) {
+        let freshness = self.roster.freshness();
+        freshness.run(async || self.refresh().await).await;
+    }
+
+    /// Returns whether there was something new.
+    async fn refresh(&self) -> bool {
+        let servers = self.store.members();
+        let read = join_all(servers.iter().map(|server| self.refresh_from(server)));
+        read.await.contains(&true)
+    }
+
+    async fn refresh_from(&self, server: &Store) -> bool {
         let refreshed = self.roster.refresh(server, Instant::now() + PATIENCE).await;
         server.note("the list of kinds", "read", refreshed.as_ref().err());
         // If it could not be read, it is read again before long.
-        for served in refreshed.unwrap_or_default() {
+        let new = refreshed.unwrap_or_default();
+        for served in &new {
             tracing::info!(kind = %served.ledger.kind(), "serving a kind");
-            self.reconciler.expect(&served, None);
+            self.reconciler.expect(served, None);
         }
+        !new.is_empty()
     }
 
     /// A key expired; most likely not one of ours.
     fn expired(&self, name: &[u8], place: usize) {
         let Some(Recognised { ledgers, id }) = self.roster.recognise(name) else {
+            self.roster.met(name);
             return metrics::event_is_foreign();
         };
         metrics::event_is_heard();

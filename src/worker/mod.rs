@@ -19,6 +19,7 @@ mod checkup;
 mod claiming;
 mod engine;
 mod finding;
+mod freshness;
 mod heart;
 mod instances;
 mod listener;

@@ -12,6 +12,7 @@ use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::shards::{self, Place};
 use crate::store::{Ledger, Settlement, Store};
+use crate::worker::freshness::Freshness;
 
 /// A ledger whose kind some route of this worker matches.
 pub(crate) struct Served {
@@ -39,6 +40,9 @@ pub(crate) struct Roster {
     routes: Arc<Routes>,
     terms: SettleTerms,
     known: RwLock<Known>,
+    freshness: Freshness,
+    /// Routes may match kinds that nobody has used yet.
+    awaits_kinds: bool,
 }
 
 #[derive(Default)]
@@ -62,6 +66,8 @@ impl Roster {
             routes: routes.clone(),
             terms,
             known: RwLock::default(),
+            freshness: Freshness::default(),
+            awaits_kinds: routes.match_more_than_literal_kinds(),
         };
         for kind in routes.literal_kinds() {
             roster.add(&kind);
@@ -79,6 +85,35 @@ impl Roster {
     pub(crate) async fn refresh(&self, from: &Store, until: Instant) -> Result<Vec<Arc<Served>>> {
         let kinds = from.kinds(until).await?;
         Ok(kinds.iter().flat_map(|kind| self.add(kind)).collect())
+    }
+
+    /// Whether the list of kinds may be another one by now.
+    pub(crate) fn freshness(&self) -> &Freshness {
+        &self.freshness
+    }
+
+    /// Serves what became known of the kinds that are served. Returns what ledgers are new.
+    pub(crate) fn grow(&self) -> Vec<Arc<Served>> {
+        let known = self.known.read().expect("no panic while held");
+        let kinds: Vec<Kind> = known.by_kind.keys().cloned().collect();
+        drop(known);
+        kinds.iter().flat_map(|kind| self.add(kind)).collect()
+    }
+
+    /// A key that is recognised as nobody's has expired. If it looks like that of a job for which there
+    /// is a route, its kind may be new.
+    pub(crate) fn met(&self, name: &[u8]) {
+        if self.freshness.is_doubted() || !self.awaits_kinds {
+            return;
+        }
+        let Ok(Ok(key)) = std::str::from_utf8(name).map(JobKey::parse) else {
+            return;
+        };
+        if self.shards(key.kind()).is_empty()
+            && (self.routes.fallback.is_some() || self.routes.table.find(&key).is_some())
+        {
+            self.freshness.doubt();
+        }
     }
 
     /// Serves a kind if a route matches it. Returns what ledgers are new.

@@ -1,8 +1,12 @@
 //! Kinds that start with several shards: all agree on the number, whoever comes first.
 
 use futures_util::future::join_all;
-use keyfall::Client;
+use keyfall::embedded::Embedded;
+use keyfall::{Client, shard_of};
 
+use crate::proxy::Proxy;
+use crate::resharding::FAR;
+use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site};
 
 /// A client of the same server that has not looked at anything yet.
@@ -133,4 +137,53 @@ async fn what_somebody_puts_there_before_all_are_told_is_found() {
     }
     let stats = four.stats(&kind).await.unwrap();
     assert!(stats.is_balanced(), "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_takes_along_meanwhile_is_found_before_a_kind_has_arrived() {
+    let server = Embedded::start().await.unwrap();
+    let proxy = Proxy::to(&server).await;
+    let site = Site::at(&server.url(), "founding-taken").await;
+    let mut ids = (0..).map(|id| id.to_string());
+    let id = ids.find(|id| shard_of(id, 4) != 0).unwrap();
+    let call = site.client.schedule(site.key(&id), "").after(HOUR);
+    call.await.unwrap();
+    let moving = ["HSET", "keyfall:kinds", &site.kind(), "4 1 1"];
+    let _: u64 = site.command(&moving).await;
+    let builder = Client::builder(&proxy.url).default_shards(4);
+    let four = builder.call_timeout(PATIENCE / 3).connect().await.unwrap();
+    let next = site.key(ids.find(|id| shard_of(id, 4) == 0).unwrap());
+    // It has told all ledgers then, and is about to look what there is in the first.
+    proxy.freeze_before("HSCAN");
+    let scheduling = tokio::spawn(async move { four.schedule(next, "").after(HOUR).await });
+    eventually("it looks", async || proxy.is_frozen().then_some(())).await;
+    site.is_taken_along(&id, FAR).await;
+    proxy.thaw();
+    scheduling.await.unwrap().unwrap();
+    assert_eq!(site.client.shards(&site.kind()).await.unwrap(), (4, None));
+    let found = site.client.get(site.key(&id)).await.unwrap();
+    assert!(found.is_some(), "nobody else would look for it");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_layout_that_only_the_other_ledgers_know_is_not_forgotten() {
+    let site = Site::new("founding-rolled").await;
+    let (four, kind) = (newcomer(&site, 4).await, site.kind());
+    for id in 0..8 {
+        four.schedule(site.key(id), "").after(HOUR).await.unwrap();
+    }
+    // A fail-over takes the list and the first ledger back, and not the others.
+    let list = ["HSET", "keyfall:kinds", &kind, "1"];
+    let _: u64 = site.command(&list).await;
+    let first = format!("keyfall:{{{kind}/0}}:calls");
+    let _: u64 = site.command(&["HDEL", &first, "layout"]).await;
+    assert_eq!(four.shards(&kind).await.unwrap(), (4, None));
+    for id in 0..8 {
+        assert!(four.get(site.key(id)).await.unwrap().is_some(), "{id}");
+    }
+    // Whoever goes by it brings the others up to date.
+    four.cancel(site.key(0)).await.unwrap();
+    let stats = four.stats(&kind).await.unwrap();
+    assert_eq!((stats.pending, stats.is_balanced()), (7, true), "{stats:?}");
 }

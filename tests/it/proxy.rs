@@ -133,7 +133,10 @@ async fn forward(
     frost: watch::Sender<Frost>,
 ) {
     let (from_near, to_near) = near.into_split();
-    let far = UnixStream::connect(socket).await.unwrap();
+    let Ok(far) = UnixStream::connect(socket).await else {
+        // Nobody is there.
+        return;
+    };
     let (from_far, to_far) = far.into_split();
     let lives = || number >= dead.load(Ordering::SeqCst);
     let asked = |frost: Frost, part: &[u8]| match frost {

@@ -4,15 +4,20 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use keyfall::embedded::Embedded;
 use keyfall::{
     Cancelled, Client, ErrorKind, JobState, NewJob, Outcome, Placed, Requeued, Rescheduled,
-    RetryPolicy, Router, Updated, shard_of,
+    RetryPolicy, Router, Updated, Worker, shard_of,
 };
 
+use crate::proxy::Proxy;
 use crate::runs::{Gate, eventually, recorder};
-use crate::site::{Site, ms};
+use crate::site::{Running, Site, ms, patient};
 
 const HOUR: Duration = Duration::from_secs(3600);
+
+/// In the year 2100, Unix ms.
+pub(crate) const FAR: u64 = 4_102_444_800_000;
 
 impl Site {
     async fn reshard(&self, shards: u16) {
@@ -34,6 +39,21 @@ impl Site {
             counts.push(self.command(&["ZCARD", &name]).await);
         }
         counts
+    }
+
+    /// Somebody takes a job, due then, out of the first ledger, and dies before it is put anywhere.
+    pub(crate) async fn is_taken_along(&self, id: &str, due: u64) {
+        let part = |part: &str| format!("keyfall:{{{}/0}}:{part}", self.kind());
+        let record: String = self.command(&["HGET", &part("shadow"), id]).await;
+        let _: u64 = self.command(&["ZREM", &part("due"), id]).await;
+        let _: u64 = self.command(&["HDEL", &part("shadow"), id]).await;
+        let out = ["HINCRBY", &part("stats"), "moved_out", "1"];
+        let _: u64 = self.command(&out).await;
+        let _: u64 = self
+            .command(&["HINCRBY", &part("calls"), "batch", "1"])
+            .await;
+        let kept = format!("{due} {record}");
+        let _: u64 = self.command(&["HSET", &part("leaving"), id, &kept]).await;
     }
 
     /// Begins to reshard, and stops as soon as something was moved.
@@ -411,17 +431,7 @@ async fn what_was_under_way_when_a_reshard_was_killed_runs() {
     let rest: Vec<String> = site.command(&["ZRANGE", &part("due"), "0", "-1"]).await;
     let mut rest = rest.into_iter();
     let id = rest.find(|id| shard_of(id, 2) == 1).expect("not all moved");
-    let record: String = site.command(&["HGET", &part("shadow"), &id]).await;
-    let _: u64 = site.command(&["ZREM", &part("due"), &id]).await;
-    let _: u64 = site.command(&["HDEL", &part("shadow"), &id]).await;
-    let _: u64 = site
-        .command(&["HINCRBY", &part("stats"), "moved_out", "1"])
-        .await;
-    let _: u64 = site
-        .command(&["HINCRBY", &part("calls"), "batch", "1"])
-        .await;
-    let kept = format!("1 {record}");
-    let _: u64 = site.command(&["HSET", &part("leaving"), &id, &kept]).await;
+    site.is_taken_along(&id, 1).await;
     let (recorder, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
     assert_eq!(runs.next().await.key().id(), id);
@@ -445,4 +455,57 @@ async fn a_durable_call_by_a_layout_of_before_finds_its_ledger_at_once() {
         assert_eq!(cancelled.0, Cancelled::Cancelled, "{shards}");
     }
     site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_takes_along_while_it_is_looked_for_has_arrived_in_the_end() {
+    let server = Embedded::start().await.unwrap();
+    let proxy = Proxy::to(&server).await;
+    let site = Site::at(&server.url(), "shards-taken").await;
+    let mut ids = (0..).map(|id| id.to_string());
+    let id = ids.find(|id| shard_of(id, 2) == 1).unwrap();
+    site.client
+        .schedule(site.key(&id), "")
+        .after(HOUR)
+        .await
+        .unwrap();
+    let (client, kind) = (patient(&proxy.url).await, site.kind());
+    proxy.freeze_before("HSCAN");
+    let resharding = tokio::spawn(async move { client.reshard(&kind, 2).await });
+    eventually("it looks", async || proxy.is_frozen().then_some(())).await;
+    site.is_taken_along(&id, FAR).await;
+    proxy.thaw();
+    resharding.await.unwrap().unwrap();
+    assert_eq!(site.client.shards(&site.kind()).await.unwrap(), (2, None));
+    let found = site.client.get(site.key(&id)).await.unwrap();
+    assert!(found.is_some(), "nobody else would look for it");
+    site.client.cancel(site.key(&id)).await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shards_that_a_worker_learns_of_by_a_refusal_are_served() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "shards-learned").await;
+    let mut ids = (0..).map(|id| id.to_string());
+    let id = ids.find(|id| shard_of(id, 2) == 1).unwrap();
+    site.client
+        .schedule(site.key(&id), "")
+        .after(HOUR)
+        .await
+        .unwrap();
+    site.reshard(2).await;
+    // Nobody can read the list of kinds, so that no ledger is found by that.
+    let _: u64 = site.command(&["DEL", "keyfall:kinds"]).await;
+    let _: String = site.command(&["SET", "keyfall:kinds", "damaged"]).await;
+    let client = patient(&server.url()).await;
+    let (recorder, mut runs) = recorder();
+    let router = Router::new().route(&site.pattern(), recorder.done());
+    let worker = Running::start(Worker::new(client.clone(), router));
+    worker.ready().await;
+    // It is told by the first ledger that there is a second one.
+    client.cancel(site.key("none")).await.unwrap_err();
+    site.client.fire_now(site.key(&id)).await.unwrap();
+    assert_eq!(runs.next().await.key().id(), id);
+    worker.stop().await;
 }

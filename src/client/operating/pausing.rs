@@ -138,8 +138,11 @@ impl<'a> IntoFuture for Pause<'a> {
                 return client.kinds_of(&prefix).await;
             }
             let store = client.store();
+            let turn = store.next_turn(client.deadline()).await?;
             // The rule first: a kind that appears from now on reads it.
-            let away = store.add_pause_rule(&prefix, client.deadline()).await?;
+            let away = store
+                .add_pause_rule(&prefix, turn, client.deadline())
+                .await?;
             let mut sight = Sight::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
@@ -147,7 +150,7 @@ impl<'a> IntoFuture for Pause<'a> {
                 let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
                 for ledger in ledgers.into_iter().rev() {
                     let mut lane = Lane::new();
-                    let pause = ledger.pause(&mut lane, client.deadline());
+                    let pause = ledger.pause(&mut lane, turn, client.deadline());
                     sight.see(ledger, pause).await?;
                 }
             }
@@ -168,7 +171,10 @@ impl<'a> IntoFuture for Resume<'a> {
                 return client.kinds_of(&prefix).await;
             }
             let store = client.store();
-            let away = store.remove_pause_rules(&prefix, client.deadline()).await?;
+            let turn = store.next_turn(client.deadline()).await?;
+            let away = store
+                .remove_pause_rules(&prefix, turn, client.deadline())
+                .await?;
             let mut sight = Sight::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
@@ -176,7 +182,7 @@ impl<'a> IntoFuture for Resume<'a> {
                 let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
                 for ledger in ledgers.into_iter().rev() {
                     let mut lane = Lane::new();
-                    let resume = ledger.resume(&mut lane, client.deadline());
+                    let resume = ledger.resume(&mut lane, turn, client.deadline());
                     sight.see(ledger, resume).await?;
                 }
             }

@@ -15,6 +15,10 @@ use super::value::{Form, Value};
 /// The name of the tables that are routes.
 const ROUTE: &str = "route";
 
+/// The section that has tables within it, and their name.
+const REDIS: &str = "redis";
+const SERVERS: &str = "servers";
+
 /// A file that was read, as far as it could be.
 pub(super) struct File<'a> {
     place: Place<'a>,
@@ -105,15 +109,30 @@ impl<'a> File<'a> {
 
     /// The tables that are routes.
     pub(super) fn routes(&self) -> impl Iterator<Item = Entry<'_>> {
-        let routes = self.table.get(ROUTE);
-        let routes = routes.and_then(|routes| routes.get_ref().as_array());
-        let routes = routes.into_iter().flat_map(|routes| routes.iter());
-        routes.filter_map(|route| {
+        self.tables(self.table.get(ROUTE), ROUTE.to_owned())
+    }
+
+    /// The tables that are servers of the section `redis`.
+    pub(super) fn servers(&self) -> impl Iterator<Item = Entry<'_>> {
+        let section = self.table.get(REDIS);
+        let section = section.and_then(|section| section.get_ref().as_table());
+        let servers = section.and_then(|section| section.get(SERVERS));
+        self.tables(servers, format!("{REDIS}.{SERVERS}"))
+    }
+
+    fn tables<'s>(
+        &'s self,
+        list: Option<&'s Spanned<DeValue<'a>>>,
+        name: String,
+    ) -> impl Iterator<Item = Entry<'s>> {
+        let tables = list.and_then(|list| list.get_ref().as_array());
+        let tables = tables.into_iter().flat_map(|tables| tables.iter());
+        tables.filter_map(move |table| {
             Some(Entry {
                 place: self.place.clone(),
-                table: route.get_ref().as_table()?,
-                origin: self.place.at(route.span().start),
-                name: ROUTE.to_owned(),
+                table: table.get_ref().as_table()?,
+                origin: self.place.at(table.span().start),
+                name: name.clone(),
             })
         })
     }
@@ -124,9 +143,7 @@ impl<'a> File<'a> {
             let at = || self.place.at(name.span().start);
             let text: &str = name.get_ref();
             if text == ROUTE {
-                let is_route = |value: &Spanned<DeValue<'_>>| value.get_ref().is_table();
-                let array = value.get_ref().as_array();
-                if !array.is_some_and(|routes| routes.iter().all(is_route)) {
+                if !are_tables(value.get_ref()) {
                     faults.add(at(), ROUTE, routes_are_tables());
                 }
                 continue;
@@ -141,8 +158,17 @@ impl<'a> File<'a> {
                 faults.add(at(), text, Wrong::new("it is a section", remedy));
                 continue;
             };
-            for name in section.keys() {
+            for (name, value) in section {
                 let text: &str = name.get_ref();
+                if known.name == REDIS && text == SERVERS {
+                    let is_empty = value.get_ref().as_array().is_some_and(|it| it.is_empty());
+                    if is_empty || !are_tables(value.get_ref()) {
+                        let at = self.place.at(name.span().start);
+                        let field = format!("{REDIS}.{SERVERS}");
+                        faults.add(at, field, servers_are_tables());
+                    }
+                    continue;
+                }
                 if !known.settings.iter().any(|setting| setting.name == text) {
                     let field = format!("{}.{text}", known.name);
                     let at = self.place.at(name.span().start);
@@ -151,6 +177,18 @@ impl<'a> File<'a> {
             }
         }
     }
+}
+
+fn are_tables(value: &DeValue<'_>) -> bool {
+    let tables = value.as_array();
+    tables.is_some_and(|tables| tables.iter().all(|table| table.get_ref().is_table()))
+}
+
+fn servers_are_tables() -> Wrong {
+    Wrong::new(
+        "servers are tables",
+        "write [[redis.servers]] for each, and below it `url = …`",
+    )
 }
 
 fn routes_are_tables() -> Wrong {

@@ -7,7 +7,7 @@
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
 //! | [`file`](self::file), [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
-//! | [`redis_url`], [`hosts`], [`sentinels`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
+//! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
 //! | [`fault`] | what is wrong, and where |
 //!
 //! All is read before anything is refused, so that all faults are told at once.
@@ -22,6 +22,7 @@ mod redis_url;
 mod routes;
 mod rules;
 mod sentinels;
+mod servers;
 mod setting;
 mod settings;
 mod sources;

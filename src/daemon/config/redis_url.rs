@@ -10,7 +10,7 @@ use super::fault::{Origin, Wrong};
 use super::settings::Redis;
 use super::sources::Sources;
 use super::value::{Form, Value};
-use super::{hosts, sentinels};
+use super::{hosts, sentinels, servers};
 
 /// What a password is shown as.
 const HIDDEN: &str = "***";
@@ -150,7 +150,7 @@ impl RedisUrl {
     }
 
     /// The same URL, with this password.
-    fn with_password(&self, password: &str) -> Result<Self, Wrong> {
+    pub(super) fn with_password(&self, password: &str) -> Result<Self, Wrong> {
         if self.is_several() {
             return Err(Wrong::new(
                 "there are several servers",
@@ -258,6 +258,9 @@ impl Value for RedisUrl {
 /// Puts the URL together from what was given, checks it and the certificates, and leaves it in
 /// `redis.url`.
 pub(super) fn resolve(redis: &mut Redis, sources: &mut Sources<'_>) {
+    if servers::put_into_url(redis, sources) {
+        return check(redis, "url", sources);
+    }
     let url_from = sources.origin("redis", "url");
     let file_from = sources.origin("redis", "url_file");
     let mut name = "url";

@@ -153,8 +153,14 @@ impl Scene {
                     .map(|flaw| if flaw.is_some() { "flaw" } else { "sound" })
                     .collect())
             }
-            "pause" => ledger.pause(lane, soon()).await.map(|()| vec!["paused"]),
-            "resume" => ledger.resume(lane, soon()).await.map(|()| vec!["resumed"]),
+            "pause" => ledger
+                .pause(lane, None, soon())
+                .await
+                .map(|()| vec!["paused"]),
+            "resume" => ledger
+                .resume(lane, None, soon())
+                .await
+                .map(|()| vec!["resumed"]),
             "keep" => ledger.keep(lane, 9, soon()).await.map(|()| vec!["kept"]),
             "story" => {
                 let page = ledger.story("Pending", "+", soon()).await?;

@@ -177,8 +177,8 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let items = [("pending".to_owned(), String::new())];
     ledger.audit(&items, false, soon()).await.unwrap();
     let _ = ledger.reached(lane, 0.into(), soon()).await.unwrap();
-    ledger.pause(lane, soon()).await.unwrap();
-    ledger.resume(lane, soon()).await.unwrap();
+    ledger.pause(lane, None, soon()).await.unwrap();
+    ledger.resume(lane, None, soon()).await.unwrap();
     ledger.keep(lane, 10, soon()).await.unwrap();
     ledger.story("pending", "+", soon()).await.unwrap();
     ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();

@@ -232,10 +232,10 @@ async fn repairs_and_pauses_are_told_of() {
                 bench.ledger.audit(&items, repair, soon()).await.unwrap();
             }
             for _ in 0..2 {
-                bench.ledger.pause(lane, soon()).await.unwrap();
+                bench.ledger.pause(lane, None, soon()).await.unwrap();
             }
             for _ in 0..2 {
-                bench.ledger.resume(lane, soon()).await.unwrap();
+                bench.ledger.resume(lane, None, soon()).await.unwrap();
             }
         })
         .await;

@@ -6,16 +6,23 @@ use super::support::{
     Bench, Ears, HOUR, MOMENT, State, after, ids, same_when_repeated, soon, word, words,
 };
 use crate::store::{Answered, Lane, Verb, Word};
+use crate::time::UnixMs;
 
 use State::*;
 
 impl Bench {
     async fn pause(&self) {
-        self.ledger.pause(&mut Lane::new(), soon()).await.unwrap();
+        self.ledger
+            .pause(&mut Lane::new(), None, soon())
+            .await
+            .unwrap();
     }
 
     async fn resume(&self) {
-        self.ledger.resume(&mut Lane::new(), soon()).await.unwrap();
+        self.ledger
+            .resume(&mut Lane::new(), None, soon())
+            .await
+            .unwrap();
     }
 
     async fn is_paused(&self) -> bool {
@@ -140,13 +147,13 @@ async fn both_can_be_repeated_and_come_late() {
         }]
     };
     same_when_repeated(&bench, async |lane| {
-        let done = bench.ledger.pause(lane, soon()).await;
+        let done = bench.ledger.pause(lane, None, soon()).await;
         done.map(|()| answered(Word::Paused))
     })
     .await;
     assert!(bench.is_paused().await);
     same_when_repeated(&bench, async |lane| {
-        let done = bench.ledger.resume(lane, soon()).await;
+        let done = bench.ledger.resume(lane, None, soon()).await;
         done.map(|()| answered(Word::Resumed))
     })
     .await;
@@ -189,15 +196,34 @@ async fn a_kind_that_appears_is_paused_by_the_rule_that_covers_it() {
     let bench = Bench::new().await;
     let (store, kind) = (bench.ledger.store.clone(), bench.ledger.kind());
     let rule = Prefix::parse(kind.as_str().split_once(':').unwrap().0).unwrap();
-    store.add_pause_rule(&rule, soon()).await.unwrap();
+    store.add_pause_rule(&rule, None, soon()).await.unwrap();
     store.register(kind, None, soon()).await.unwrap();
     assert!(bench.is_paused().await);
     // One that was resumed by name stays so, whoever makes it known anew.
     bench.resume().await;
     store.register(kind, None, soon()).await.unwrap();
     assert!(!bench.is_paused().await);
-    store.remove_pause_rules(&rule, soon()).await.unwrap();
+    store.remove_pause_rules(&rule, None, soon()).await.unwrap();
     let left = store.pause_rules(soon()).await.unwrap();
     assert!(left.iter().all(|(text, _)| text != rule.as_str()));
     bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_is_told_late_changes_nothing_that_was_done_since() {
+    let bench = Bench::new().await;
+    let lane = &mut Lane::new();
+    let turn = |number| Some(UnixMs(number));
+    bench.ledger.pause(lane, turn(3), soon()).await.unwrap();
+    bench.ledger.resume(lane, turn(2), soon()).await.unwrap();
+    assert!(bench.is_paused().await);
+    bench.ledger.resume(lane, turn(4), soon()).await.unwrap();
+    assert!(!bench.is_paused().await);
+    bench.ledger.pause(lane, turn(3), soon()).await.unwrap();
+    assert!(!bench.is_paused().await);
+    bench.ledger.pause(lane, turn(5), soon()).await.unwrap();
+    assert!(bench.is_paused().await);
+    // Where there is one server, each is the newest.
+    bench.ledger.resume(lane, None, soon()).await.unwrap();
+    assert!(!bench.is_paused().await);
 }

@@ -187,14 +187,14 @@ async fn pause_is_refused_and_resume_works() {
     let (_server, bench, _) = full().await;
     let stored = bench.snapshot().await;
     let lane = &mut Lane::new();
-    let error = bench.ledger.pause(lane, soon()).await.unwrap_err();
+    let error = bench.ledger.pause(lane, None, soon()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert_eq!(bench.snapshot().await, stored);
     let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    bench.ledger.pause(lane, soon()).await.unwrap();
+    bench.ledger.pause(lane, None, soon()).await.unwrap();
     let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert!(bench.claim(&["Due"], 0).await.paused);
-    bench.ledger.resume(lane, soon()).await.unwrap();
+    bench.ledger.resume(lane, None, soon()).await.unwrap();
     assert!(!bench.claim(&["Due"], 0).await.paused);
     bench.balanced().await;
 }

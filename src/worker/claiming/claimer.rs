@@ -250,8 +250,13 @@ impl Claimer {
         // A job may have been named twice, by two who had found it. It needs one slot.
         let mut open: HashMap<String, Wanted> = HashMap::with_capacity(named.len());
         for wanted in named {
-            if let Some(Word::Early(ms)) = answers.next().map(|answered| answered.answer) {
-                self.wait_for(served, &wanted, ms);
+            match answers.next().map(|answered| answered.answer) {
+                Some(Word::Early(ms)) => self.wait_for(served, &wanted, ms),
+                // It may belong to another ledger by now.
+                Some(Word::Absent) if wanted.source == Source::Event => {
+                    self.roster.freshness().doubt();
+                }
+                _ => {}
             }
             open.entry(wanted.id.clone()).or_insert(wanted);
         }

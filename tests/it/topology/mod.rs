@@ -9,6 +9,7 @@ mod handover;
 mod nodes;
 mod outlets;
 mod replicated;
+mod returned;
 mod sentineled;
 mod sentinels;
 mod several;

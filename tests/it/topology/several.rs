@@ -20,10 +20,10 @@ use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Running, command, connect, ms};
 
 /// Two servers that have every write on disk before they answer, and a client of both.
-struct Pair {
-    servers: [Embedded; 2],
-    client: Client,
-    kind: String,
+pub(super) struct Pair {
+    pub(super) servers: [Embedded; 2],
+    pub(super) client: Client,
+    pub(super) kind: String,
 }
 
 fn both(servers: &[Embedded; 2]) -> String {
@@ -32,7 +32,7 @@ fn both(servers: &[Embedded; 2]) -> String {
 
 impl Pair {
     /// With a kind that has a shard on each.
-    async fn start(app: &str) -> Self {
+    pub(super) async fn start(app: &str) -> Self {
         let servers = [durable_redis().await, durable_redis().await];
         let client = Client::connect(&both(&servers)).await.unwrap();
         let kind = format!("{app}:it:job");
@@ -48,15 +48,15 @@ impl Pair {
         }
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         both(&self.servers)
     }
 
-    fn key(&self, id: impl std::fmt::Display) -> String {
+    pub(super) fn key(&self, id: impl std::fmt::Display) -> String {
         format!("{}:{id}", self.kind)
     }
 
-    fn pattern(&self) -> String {
+    pub(super) fn pattern(&self) -> String {
         format!("{}:{{id}}", self.kind)
     }
 
@@ -67,7 +67,7 @@ impl Pair {
     }
 
     /// A client that gives up sooner, since some calls are to fail.
-    async fn impatient(&self) -> Client {
+    pub(super) async fn impatient(&self) -> Client {
         let client = Client::builder(&self.url()).call_timeout(ms(4000));
         client.connect().await.unwrap()
     }
@@ -79,25 +79,25 @@ impl Pair {
     }
 
     /// So many ids whose jobs are on this server.
-    fn ids_on(&self, server: usize, name: &str, count: usize) -> Vec<String> {
+    pub(super) fn ids_on(&self, server: usize, name: &str, count: usize) -> Vec<String> {
         let ids = (0..).map(|number| format!("{name}{number}"));
         ids.filter(|id| self.server_of(id) == server)
             .take(count)
             .collect()
     }
 
-    async fn schedule(&self, ids: &[String], after: Duration) {
+    pub(super) async fn schedule(&self, ids: &[String], after: Duration) {
         for id in ids {
             let call = self.client.schedule(self.key(id), "").after(after);
             call.await.unwrap();
         }
     }
 
-    fn serve(&self, router: Router) -> Running {
+    pub(super) fn serve(&self, router: Router) -> Running {
         Running::start(keyfall::Worker::new(self.client.clone(), router))
     }
 
-    async fn assert_balanced(&self) {
+    pub(super) async fn assert_balanced(&self) {
         let stats = self.client.stats(&self.kind).await.unwrap();
         assert!(stats.is_balanced(), "{stats:?}");
         assert!(self.client.audit(&self.kind).await.unwrap().is_clean());

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use futures_util::future::join_all;
-use keyfall::{Client, Router, Source, Worker};
+use keyfall::{Client, Placed, Router, Source, Worker, shard_of};
 
 use super::clusters::Clustered;
-use crate::runs::{eventually, ids, recorder};
+use crate::runs::{PATIENCE, eventually, ids, recorder};
 use crate::site::{HOUR, Running, ms};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,4 +74,39 @@ async fn a_kind_starts_on_all_primaries() {
         (stats.pending + stats.leased == 0 && stats.is_balanced()).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_primary_keeps_no_new_producer_from_the_shards_of_the_others() {
+    // Nobody takes over.
+    let mut them = Clustered::steady(&["--appendfsync", "always"]).await;
+    let kind = "cluster-bereft:it:job";
+    let client = Client::connect(&them.url()).await.unwrap();
+    for id in 0..12 {
+        let call = client.schedule(format!("{kind}:{id}"), "");
+        call.after(HOUR).await.unwrap();
+    }
+    assert_eq!(client.shards(kind).await.unwrap(), (4, None));
+    for dead in 0..3 {
+        let newcomer = Client::builder(&them.url()).call_timeout(PATIENCE / 3);
+        let newcomer = newcomer.connect().await.unwrap();
+        let mut served = Vec::new();
+        for id in 0..12 {
+            let shard = shard_of(&id.to_string(), 4);
+            let pattern = format!("KEYS keyfall:{{{kind}/{shard}*}}:calls");
+            let there: Vec<String> = them.nodes[dead].ask(&pattern).await;
+            if there.is_empty() {
+                served.push(id);
+            }
+        }
+        assert!(!served.is_empty(), "one has not all of them");
+        them.nodes[dead].server.kill_server().await.unwrap();
+        for id in served {
+            let call = newcomer.schedule(format!("{kind}:{id}"), "").after(HOUR);
+            let placed = call.await.unwrap();
+            assert_eq!(placed.placed, Placed::Replaced, "{id}, without {dead}");
+        }
+        them.nodes[dead].server.restart().await.unwrap();
+        them.is_well().await;
+    }
 }

@@ -103,7 +103,7 @@ pub(super) fn render(
         Operation::Settle { limits, .. } => {
             args(&mut cmd, (wake, subject, MARKER, limits.count, limits.age));
         }
-        Operation::Pause | Operation::Resume => args(&mut cmd, (wake, kind)),
+        Operation::Pause | Operation::Resume => args(&mut cmd, (wake, kind, 0)),
         _ => {}
     }
     items(&mut cmd, known, operation);

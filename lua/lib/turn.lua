@@ -1,0 +1,13 @@
+-- On several servers pauses and resumes are numbered. A ledger remembers in the field `turn` of its
+-- hash `calls` the largest number that it was told, since one that was away may be told late.
+
+local function is_past_turn(calls, turn)
+  local taken = tonumber(redis.call('HGET', calls, 'turn') or nil) or 0
+  return tonumber(turn) > 0 and tonumber(turn) < taken
+end
+
+local function take_turn(calls, turn)
+  if tonumber(turn) > 0 then
+    redis.call('HSET', calls, 'turn', turn)
+  end
+end

@@ -1,0 +1,233 @@
+//! Telling one of several servers that was away what it has missed, before anything else is asked of
+//! it: which kinds were paused and resumed meanwhile, which are new, and how many ledgers they have.
+//!
+//! Whatever breaks a connection, the server may have been away; so it is told whenever one is opened,
+//! and before that is used. What it is told by the others it may be told again, or late: pauses and
+//! resumes are numbered, and so are layouts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{BoxFuture, join_all};
+
+use super::fault::Fault;
+use super::layout::News;
+use super::link::Request;
+use super::several::is_of_absence;
+use super::switches::{Switch, Switches};
+use super::{Lane, Ledger, Store, from_value};
+use crate::error::{Error, Result};
+use crate::key::Kind;
+use crate::shards::Layout;
+use crate::time::UnixMs;
+
+/// How long each of the servers is asked for what it knows. Whoever opens a connection waits for that.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the telling may take.
+const TELLING: Duration = Duration::from_secs(5);
+
+/// Tells one of several servers what it has missed.
+pub(super) struct Missed {
+    /// All of them, by connections on which nobody is told anything.
+    whole: Arc<Store>,
+    /// Which one it is.
+    place: usize,
+}
+
+/// What a server knows of kinds as wholes.
+#[derive(Default)]
+struct Known {
+    kinds: HashMap<Kind, Layout>,
+    switches: Switches,
+}
+
+impl Missed {
+    pub(super) fn new(whole: Arc<Store>, place: usize) -> Self {
+        Missed { whole, place }
+    }
+
+    /// Fails if the server is away again. What it refuses keeps it from nothing else.
+    ///
+    /// Rare, and not a part of the type of every call.
+    pub(super) fn tell(&self) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let told = self.tell_by_all().await;
+            self.whole.hang_up();
+            told.map_err(|error| {
+                tracing::debug!(%error, "what a server has missed could not be told");
+                Fault::unreachable(&self.whole.address_of_member(self.place))
+            })
+        })
+    }
+
+    async fn tell_by_all(&self) -> Result<()> {
+        let asked = self.whole.parts().into_iter().map(|it| async move {
+            let known = it.known(it.patience(Instant::now() + PATIENCE)).await;
+            it.note_presence(&known);
+            known
+        });
+        let mut known = Vec::new();
+        for (place, answer) in join_all(asked).await.into_iter().enumerate() {
+            match answer {
+                Ok(one) => known.push((place, one)),
+                Err(error) if place == self.place => return unless_refused(error),
+                Err(error) => tracing::debug!(%error, "what a server knows is not known"),
+            }
+        }
+        let all = Arc::new(Known::together(known.iter().map(|(_, one)| one)));
+        for (kind, layout) in &all.kinds {
+            self.whole.layouts.learn(kind, *layout);
+        }
+        for (place, one) in known {
+            if place == self.place {
+                all.tell(&self.whole, place, &one).await?;
+            } else if all.is_news_to(&one) {
+                // It was there while this one knew more and was away: nobody waits for that.
+                let (whole, all) = (self.whole.clone(), all.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = all.tell(&whole, place, &one).await {
+                        tracing::debug!(%error, "what a server has missed could not be told");
+                    }
+                    whole.hang_up();
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// What this server knows, if it says so at once.
+    async fn known(&self, until: Instant) -> Result<Known> {
+        let mut both = redis::pipe();
+        both.cmd("HGETALL").arg(self.names.kinds());
+        both.cmd("HGETALL").arg(self.names.paused());
+        let answer = self.link.send_at_once(Request::Many(&both), until).await?;
+        type Told = (Vec<(String, String)>, Vec<(String, u64)>);
+        let (kinds, switches): Told = from_value(answer.value)?;
+        // What this version does not know it says to nobody.
+        let kind = |(name, layout): (String, String)| {
+            Some((Kind::parse(&name).ok()?, Layout::parse(&layout)?))
+        };
+        Ok(Known {
+            kinds: kinds.into_iter().filter_map(kind).collect(),
+            switches: Switches::read(switches),
+        })
+    }
+
+    /// The numbers of the last pause or resume that these ledgers were told of.
+    async fn turn_of(&self, calls: &str, until: Instant) -> Result<UnixMs> {
+        let mut get = redis::cmd("HGET");
+        get.arg(calls).arg("turn");
+        let turn: Option<u64> = from_value(self.command(&get, until).await?)?;
+        Ok(UnixMs(turn.unwrap_or(0)))
+    }
+}
+
+impl Known {
+    fn together<'a>(all: impl Iterator<Item = &'a Known> + Clone) -> Self {
+        let mut kinds: HashMap<Kind, Layout> = HashMap::new();
+        for (kind, layout) in all.clone().flat_map(|one| &one.kinds) {
+            let known = kinds.entry(kind.clone()).or_insert(*layout);
+            if layout.follows(*known) {
+                *known = *layout;
+            }
+        }
+        Known {
+            kinds,
+            switches: Switches::together(all.map(|one| one.switches.clone())),
+        }
+    }
+
+    /// What is new of a kind to a server that knows `one`.
+    fn news<'a>(&'a self, one: &'a Known) -> impl Iterator<Item = (&'a Kind, Layout)> {
+        let is_new = |(kind, layout): &(&Kind, &Layout)| {
+            let known = one.kinds.get(*kind);
+            known.is_none_or(|known| layout.follows(*known))
+        };
+        let news = self.kinds.iter().filter(is_new);
+        news.map(|(kind, layout)| (kind, *layout))
+    }
+
+    fn is_news_to(&self, one: &Known) -> bool {
+        self.news(one).next().is_some() || self.switches.change(&one.switches) != Default::default()
+    }
+
+    /// Tells the server at this place, which knows `one`.
+    async fn tell(&self, whole: &Arc<Store>, place: usize, one: &Known) -> Result<()> {
+        let (it, until) = (whole.parts()[place], Instant::now() + TELLING);
+        for kind in one.kinds.keys() {
+            let told = self.tell_switch(whole, it, kind, until).await;
+            told.or_else(unless_refused)?;
+        }
+        for (kind, layout) in self.news(one) {
+            let is_known = one.kinds.contains_key(kind);
+            let told = self.tell_of(whole, it, kind, layout, is_known, until).await;
+            told.or_else(unless_refused)?;
+        }
+        let told = it.keep_switches(&self.switches, &one.switches, until).await;
+        told.or_else(unless_refused)
+    }
+
+    /// Pauses or resumes what this server has of a kind, if that was done since it was last told.
+    async fn tell_switch(
+        &self,
+        whole: &Arc<Store>,
+        it: &Store,
+        kind: &Kind,
+        until: Instant,
+    ) -> Result<()> {
+        let Some((turn, switch)) = self.switches.last_of(kind) else {
+            return Ok(());
+        };
+        let layout = whole.layout_of(kind.as_str());
+        for shard in whole.shards_at(it, kind) {
+            let ledger = Ledger::new(whole.clone(), kind.clone(), layout.place(shard), false);
+            if it.turn_of(&ledger.names.calls, until).await? >= turn {
+                continue;
+            }
+            let mut lane = Lane::new();
+            match switch {
+                Switch::Paused => ledger.pause(&mut lane, Some(turn), until).await?,
+                Switch::Resumed => ledger.resume(&mut lane, Some(turn), until).await?,
+            }
+            tracing::debug!(?ledger, ?switch, "told what it has missed");
+        }
+        Ok(())
+    }
+
+    /// Tells a server of a kind that is new to it, or has another number of ledgers. The list comes
+    /// last: what breaks off is done again.
+    async fn tell_of(
+        &self,
+        whole: &Arc<Store>,
+        it: &Store,
+        kind: &Kind,
+        layout: Layout,
+        is_known: bool,
+        until: Instant,
+    ) -> Result<()> {
+        if !is_known {
+            it.apply_here(&self.switches, kind, whole, until).await?;
+        }
+        if layout == Layout::FIRST {
+            return it.enlist_here(kind, layout, until).await;
+        }
+        let news = News::new(kind, layout, layout.ledgers());
+        let kept = whole.kept_of_kind(&news, until).await?;
+        it.tell_ledgers(&news, whole, &kept, until).await?;
+        it.list(&news, until).await
+    }
+}
+
+/// What a server refuses is no reason to leave it alone: it may be full, or this user may not do all
+/// that others may.
+fn unless_refused(error: Error) -> Result<()> {
+    if is_of_absence(&error) {
+        return Err(error);
+    }
+    tracing::debug!(%error, "a server could not be told all that it has missed");
+    Ok(())
+}

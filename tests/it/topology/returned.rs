@@ -1,0 +1,226 @@
+//! One of several servers was away, and is told what it has missed before anything else passes there.
+
+use keyfall::{Cancelled, Client, JobState, Router, server_of};
+use redis::aio::MultiplexedConnection;
+
+use super::several::Pair;
+use crate::proxy::Proxy;
+use crate::runs::{eventually, recorder};
+use crate::site::{HOUR, command, connect, ms, redis_time};
+
+/// The hash `calls` of the ledger that a server has of a kind with a ledger on each.
+async fn calls_of(redis: &mut MultiplexedConnection, kind: &str) -> String {
+    let pattern = format!("keyfall:{{{kind}/*}}:calls");
+    let names: Vec<String> = command(redis, &["KEYS", &pattern]).await;
+    let [name] = &names[..] else {
+        panic!("one of them is here: {names:?}")
+    };
+    name.clone()
+}
+
+async fn is_paused(redis: &mut MultiplexedConnection, calls: &str) -> bool {
+    let since: Option<u64> = command(redis, &["HGET", calls, "paused"]).await;
+    since.is_some_and(|since| since > 0)
+}
+
+/// A kind whose only ledger is on this server.
+fn kind_on(server: u16, app: &str) -> String {
+    let kinds = (0..).map(|number| format!("{app}:it:new{number}"));
+    { kinds }
+        .find(|kind| server_of(kind, 0, 2) == server)
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_that_began_while_its_server_was_away_is_paused_before_its_first_job() {
+    let mut pair = Pair::start("returned-new").await;
+    let proxy = Proxy::to(&pair.servers[1]).await;
+    let url = format!("{} {}", pair.servers[0].url(), proxy.url);
+    pair.client
+        .prefix("returned-new:it:n")
+        .pause()
+        .await
+        .unwrap();
+    pair.servers[1].kill_server().await.unwrap();
+    let kind = kind_on(1, "returned-new");
+    let key = format!("{kind}:1");
+    let client = Client::builder(&url).call_timeout(ms(4000));
+    let client = client.connect().await.unwrap();
+    let error = client.schedule(&key, "").await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+
+    pair.servers[1].restart().await.unwrap();
+    // Whoever has stored the first job of a kind says so to all, and is held up before that.
+    proxy.freeze_at("first:");
+    let scheduling = eventually("it is scheduled", async || {
+        client.schedule(&key, "").await.ok()
+    });
+    let looking = async {
+        eventually("it is stored", async || proxy.is_frozen().then_some(())).await;
+        let mut redis = connect(&pair.servers[1].url()).await;
+        let calls = format!("keyfall:{{{kind}/0}}:calls");
+        let is_paused = is_paused(&mut redis, &calls).await;
+        proxy.thaw();
+        is_paused
+    };
+    let (_, is_paused) = tokio::join!(scheduling, looking);
+    assert!(is_paused, "before anybody could claim it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_that_a_server_has_missed_holds_there_before_the_first_claim() {
+    let mut pair = Pair::start("returned-pause").await;
+    let (log, mut runs) = recorder();
+    let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
+    worker.ready().await;
+    let ids = pair.ids_on(1, "job", 5);
+    pair.schedule(&ids, HOUR).await;
+    pair.servers[1].kill_server().await.unwrap();
+    let error = pair.client.prefix(&pair.kind).pause().await.unwrap_err();
+    assert!(
+        error.to_string().contains("done on the other servers"),
+        "{error}"
+    );
+    pair.servers[1].restart().await.unwrap();
+    // Whoever comes first has told it, and claims afterwards.
+    let mut redis = connect(&pair.servers[1].url()).await;
+    let calls = calls_of(&mut redis, &pair.kind).await;
+    let other = Client::connect(&pair.url()).await.unwrap();
+    assert!(is_paused(&mut redis, &calls).await);
+    other.prefix(&pair.kind).fire_now().await.unwrap();
+    let before = redis_time(&mut redis).await;
+    other.prefix(&pair.kind).resume().await.unwrap();
+    for job in runs.take(ids.len()).await {
+        // The fencing value is the time of the claim.
+        assert!(u128::from(job.fence()) >= before, "{job:?}");
+    }
+    worker.stop().await;
+    pair.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resume_that_a_server_has_missed_holds_there_as_well() {
+    let mut pair = Pair::start("returned-resume").await;
+    let (log, mut runs) = recorder();
+    let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
+    worker.ready().await;
+    let everything = pair.client.prefix("returned-resume:");
+    everything.pause().await.unwrap();
+    let ids = pair.ids_on(1, "job", 5);
+    pair.schedule(&ids, ms(1)).await;
+    pair.servers[1].kill_server().await.unwrap();
+    let error = pair.client.prefix(&pair.kind).resume().await.unwrap_err();
+    assert!(
+        error.to_string().contains("done on the other servers"),
+        "{error}"
+    );
+    pair.servers[1].restart().await.unwrap();
+    runs.take(ids.len()).await;
+    // The longer pause stays for kinds that are to come, on both.
+    let new = kind_on(1, "returned-resume");
+    let key = format!("{new}:1");
+    pair.client.schedule(&key, "").await.unwrap();
+    assert!(pair.client.stats(&new).await.unwrap().paused);
+    let rules = pair.client.paused().await.unwrap().rules;
+    assert_eq!(rules.len(), 1, "{rules:?}");
+    // And once it is over, it is over everywhere, though one of them hears of it late.
+    pair.servers[1].kill_server().await.unwrap();
+    pair.client.everything().resume().await.unwrap_err();
+    pair.servers[1].restart().await.unwrap();
+    let other = Client::connect(&pair.url()).await.unwrap();
+    assert_eq!(other.paused().await.unwrap().rules, []);
+    let mut redis = connect(&pair.servers[1].url()).await;
+    let rules: Vec<String> = command(&mut redis, &["HKEYS", "keyfall:paused"]).await;
+    assert_eq!(rules, ["="]);
+    assert!(!other.stats(&new).await.unwrap().paused);
+    worker.stop().await;
+    pair.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kinds_and_layouts_that_a_server_has_missed_are_known_there() {
+    let pair = Pair::start("returned-layout").await;
+    let mut redis = connect(&pair.servers[1].url()).await;
+    let calls = calls_of(&mut redis, &pair.kind).await;
+    // As if they had come about while it was away.
+    let _: u64 = command(&mut redis, &["HDEL", "keyfall:kinds", &pair.kind]).await;
+    let _: u64 = command(&mut redis, &["DEL", &calls]).await;
+    let other = Client::connect(&pair.url()).await.unwrap();
+    let told: String = command(&mut redis, &["HGET", "keyfall:kinds", &pair.kind]).await;
+    assert_eq!(told, "2 1");
+    let told: String = command(&mut redis, &["HGET", &calls, "layout"]).await;
+    assert_eq!(told, "2 1");
+    for id in pair.ids_on(1, "job", 2) {
+        other.schedule(pair.key(&id), "").after(HOUR).await.unwrap();
+        pair.client.cancel(pair.key(&id)).await.unwrap();
+    }
+    let listed = other.list(&pair.kind, JobState::Pending).await.unwrap();
+    assert!(listed.jobs.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_that_is_told_a_layout_while_the_first_is_away_is_paused_as_its_kind_is() {
+    for by_rule in [false, true] {
+        let mut pair = Pair::start("returned-kept").await;
+        pair.client.reshard(&pair.kind, 4).await.unwrap();
+        pair.client.prefix(&pair.kind).pause().await.unwrap();
+        let first = usize::from(server_of(&pair.kind, 0, 2));
+        let mut redis = connect(&pair.servers[1 - first].url()).await;
+        let ledger = async |redis: &mut MultiplexedConnection, shard: u16| {
+            let pattern = format!("keyfall:{{{}/{shard}.*}}:calls", pair.kind);
+            let names: Vec<String> = command(redis, &["KEYS", &pattern]).await;
+            names[0].clone()
+        };
+        let (one, three) = (ledger(&mut redis, 1).await, ledger(&mut redis, 3).await);
+        // Whoever resharded it did not come to tell the last one.
+        let _: u64 = command(&mut redis, &["DEL", &three]).await;
+        if by_rule {
+            // Nor this one, so that nobody who is there knows anything but the rule.
+            let _: u64 = command(&mut redis, &["DEL", &one]).await;
+        } else {
+            let _: u64 = command(&mut redis, &["HDEL", "keyfall:paused", &pair.kind]).await;
+        }
+        pair.servers[first].kill_server().await.unwrap();
+        let mut ids = (0..).map(|id| id.to_string());
+        let id = ids.find(|id| keyfall::shard_of(id, 4) == 3).unwrap();
+        let cancelled = pair.client.cancel(pair.key(id)).await.unwrap();
+        assert_eq!(cancelled, Cancelled::Absent);
+        let told: String = command(&mut redis, &["HGET", &three, "layout"]).await;
+        assert!(told.starts_with("4 "), "{told}");
+        assert!(is_paused(&mut redis, &three).await, "{by_rule}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_on_its_way_is_served_where_its_servers_are_there() {
+    let mut pair = Pair::start("returned-way").await;
+    let kind = format!("{}2", pair.kind);
+    let first = usize::from(server_of(&kind, 0, 2));
+    // As whoever founds it leaves it who dies when the list is written.
+    for server in &pair.servers {
+        let mut redis = connect(&server.url()).await;
+        let _: u64 = command(&mut redis, &["HSET", "keyfall:kinds", &kind, "2 1 1"]).await;
+    }
+    pair.servers[1 - first].kill_server().await.unwrap();
+    let client = Client::builder(&pair.url()).default_shards(2);
+    let client = client.call_timeout(HOUR / 180).connect().await.unwrap();
+    let mut ids = (0..).map(|id| id.to_string());
+    let id = ids.find(|id| keyfall::shard_of(id, 2) == 0).unwrap();
+    let key = format!("{kind}:{id}");
+    client.schedule(&key, "").after(HOUR).await.unwrap();
+    assert!(client.get(&key).await.unwrap().is_some());
+    pair.servers[1 - first].restart().await.unwrap();
+    let client = Client::builder(&pair.url()).default_shards(2);
+    let client = client.connect().await.unwrap();
+    let id = ids.find(|id| keyfall::shard_of(id, 2) == 1).unwrap();
+    client
+        .schedule(format!("{kind}:{id}"), "")
+        .after(HOUR)
+        .await
+        .unwrap();
+    eventually("it has arrived", async || {
+        (client.shards(&kind).await.unwrap() == (2, None)).then_some(())
+    })
+    .await;
+    assert!(client.get(&key).await.unwrap().is_some());
+}
