@@ -12,7 +12,7 @@ use super::settings::{Redis, setting};
 use super::sources::{Given, Sources};
 
 /// What each of them can say of itself.
-const FIELDS: [&str; 8] = [
+pub(super) const FIELDS: [&str; 8] = [
     "url",
     "url_file",
     "password_file",

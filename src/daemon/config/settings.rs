@@ -24,7 +24,8 @@ settings! {
         /// Where it is: redis://[user:password@]host:port/database, rediss:// for TLS,
         /// redis+unix:///path?db=0, redis+sentinel://host:port,host:port/master for a primary that
         /// sentinels watch, or redis+cluster://host:port,host:port. Several servers that have the jobs
-        /// together are named one after the other, with spaces between, and in the same order everywhere.
+        /// together are named one after the other, with spaces between, and in the same order everywhere;
+        /// or each by a table [[redis.servers]], which is shown at the end of this file.
         /// A password has no place on a command line, which all users of the machine can list: name it by
         /// `password_file`, or write the URL into KEYFALL_REDIS_URL.
         url: RedisUrl = "redis://127.0.0.1:6379";

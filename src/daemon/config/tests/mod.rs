@@ -421,6 +421,148 @@ fn nodes_of_a_cluster_are_settings_or_a_url() {
 }
 
 #[test]
+fn several_servers_are_tables_or_a_url() {
+    let secret = Kept::new("server-password", "g/heim\n");
+    let (file, url) = (
+        secret.path(),
+        Kept::new("server-url", "redis://:geheim@c\n"),
+    );
+    let text = format!(
+        "[redis]\nnamespace = \"mine\"\nurl = \"redis://127.0.0.1:6379\"\n\
+         [[redis.servers]]\nurl = \"redis://app1@a/3\"\npassword_file = \"{file}\"\n\
+         [[redis.servers]]\nsentinels = \"b, b:1\"\nmaster = \"main\"\nurl = \"rediss://\"\n\
+         sentinel_user = \"u\"\nsentinel_password_file = \"{file}\"\nsentinel_tls = true\n\
+         [[redis.servers]]\nurl_file = {:?}\n",
+        url.path()
+    );
+    let config = read(&text).unwrap();
+    assert_eq!(
+        config.redis.url.reveal(),
+        "redis://app1:g%2Fheim@a/3 \
+         rediss+sentinel://b,b:1/main?sentinel_user=u&sentinel_password=g%2Fheim&sentinel_tls=true \
+         redis://:geheim@c"
+    );
+    assert!(config.names_redis());
+    assert!(!format!("{:?}", config.redis).contains("heim"));
+    let given = config
+        .given()
+        .find(|(field, ..)| field == "redis.url")
+        .unwrap();
+    assert_eq!(given.2.to_string(), "k.toml:4:1");
+    assert!(!given.1.contains("heim"), "{}", given.1);
+    // Whoever says it nearer says it for all.
+    let config = read_with(&text, &[], &[("redis-url", "redis://h:8")]).unwrap();
+    assert_eq!(config.redis.url.reveal(), "redis://h:8");
+
+    let one = "[[redis.servers]]\nurl = \"redis://a\"\n";
+    for (text, fault) in [
+        (
+            "[redis]\nservers = \"redis://a\"",
+            "k.toml:2:1: redis.servers: servers are tables; write",
+        ),
+        (
+            "[redis]\nservers = []",
+            "redis.servers: servers are tables; write",
+        ),
+        (
+            "[redis]\nservers = [1]",
+            "redis.servers: servers are tables; write",
+        ),
+        (
+            "[[redis.server]]\nurl = \"redis://a\"",
+            "redis.server: there is no such setting",
+        ),
+        (
+            "[[redis.servers]]\nport = 1",
+            "redis.servers.port: `servers` has no such field",
+        ),
+        (
+            "[[redis.servers]]\n",
+            "redis.servers.url: it is not said where this server is",
+        ),
+        (
+            "[[redis.servers]]\nurl = 7",
+            "redis.servers.url: this is a number; write a text",
+        ),
+        (
+            "[[redis.servers]]\nurl = \"redis://a\"\nurl_file = \"b\"",
+            "k.toml:3:12: redis.servers.url_file: the URL is given twice",
+        ),
+        (
+            "[[redis.servers]]\nurl_file = \"nowhere\"",
+            "redis.servers.url_file: nowhere cannot be read",
+        ),
+        (
+            "[[redis.servers]]\nurl = \"redis://a redis://b\"",
+            "redis.servers.url: it is one server",
+        ),
+        (
+            "[[redis.servers]]\nurl = \"redis://h:port\"",
+            "redis.servers.url: the Redis URL is not valid",
+        ),
+        (
+            "[[redis.servers]]\nurl = \"redis://:p@a\"\npassword_file = \"FILE\"",
+            "redis.servers.password_file: the URL has a password already",
+        ),
+        (
+            "[[redis.servers]]\nsentinels = \"a\"",
+            "redis.servers.sentinels: it is not said which primary",
+        ),
+        (
+            "[[redis.servers]]\nurl = \"redis://a\"\nmaster = \"m\"",
+            "redis.servers.master: there are no sentinels",
+        ),
+        (
+            "[[redis.servers]]\nurl = \"redis://a\"\nsentinel_tls = true",
+            "redis.servers.sentinel_tls: there are no sentinels",
+        ),
+        (
+            "[[redis.servers]]\nurl = \"redis://a\"\nsentinels = \"b\"\nmaster = \"m\"",
+            "redis.servers.url: it says where Redis is, and so do the `sentinels`",
+        ),
+        (
+            "[[redis.servers]]\nurl = \"redis+sentinel://a/m?sentinel_user=u\"\nsentinel_user = \"v\"",
+            "redis.servers.sentinel_user: the URL says `sentinel_user` already",
+        ),
+        (
+            "ONE[[redis.servers]]\nurl = \"redis+cluster://a\"",
+            "redis.servers: several Redis URLs are given, and one of them is that of a cluster",
+        ),
+        (
+            "[redis]\nurl = \"redis://h\"\nONE",
+            "k.toml:2:7: redis.url: [[redis.servers]] say where the servers are",
+        ),
+        (
+            "[redis]\nnodes = \"h\"\nONE",
+            "redis.nodes: [[redis.servers]] say where",
+        ),
+        (
+            "[redis]\nmaster = \"h\"\nONE",
+            "redis.master: [[redis.servers]] say where",
+        ),
+    ] {
+        let text = text.replace("ONE", one).replace("FILE", &file);
+        let faults = faults(&text);
+        assert!(faults[0].contains(fault), "{text}: {faults:#?}");
+    }
+}
+
+#[test]
+fn what_the_default_file_says_of_servers_could_stand_there() {
+    let from = DEFAULT.find("#   [[redis.servers]]").unwrap();
+    let lines = DEFAULT[from..]
+        .lines()
+        .take_while(|line| line.starts_with("# ") || *line == "#");
+    let text: String = lines.map(|line| format!("{}\n", &line[1..])).collect();
+    for field in super::servers::FIELDS {
+        assert!(text.contains(&format!("\n   {field} = ")), "{field}");
+    }
+    for fault in faults(&text) {
+        assert!(fault.contains("cannot be read"), "{fault}");
+    }
+}
+
+#[test]
 fn every_source_is_checked_even_if_another_one_holds() {
     let text = "[worker]\nlease = \"10\"\n";
     let env = [("KEYFALL_WORKER_LEASE", "1ms")];
