@@ -4,8 +4,9 @@ use serde::Serialize;
 
 use super::connect::Server;
 use super::out::{self, Form};
+use super::unseen;
 use super::when::shown;
-use crate::daemon::shapes::{InstanceOut, UnroutedOut};
+use crate::daemon::shapes::{InstanceOut, UnroutedOut, UnseenOut};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -20,16 +21,23 @@ pub(crate) struct Options {
 struct Answer {
     instances: Vec<InstanceOut>,
     unrouted: Vec<UnroutedOut>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unseen: Vec<UnseenOut>,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let jobs = options.server.connect().await?;
+    let (live, routes) = (jobs.instances().await?, jobs.routes().await?);
+    let mut unseen = live.unseen;
+    UnseenOut::merge(&mut unseen, routes.unseen);
     let answer = Answer {
-        instances: jobs.instances().await?.instances,
-        unrouted: jobs.routes().await?.unrouted,
+        instances: live.instances,
+        unrouted: routes.unrouted,
+        unseen,
     };
     if options.form.json {
-        return Ok(out::json(&answer)?);
+        out::json(&answer)?;
+        return unseen::told(&answer.unseen);
     }
     let titles = [
         "host",
@@ -58,5 +66,5 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             one.kind, one.jobs
         ))?;
     }
-    Ok(())
+    unseen::told(&answer.unseen)
 }

@@ -78,6 +78,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             Tidings::Missed(kind) => eprintln!(
                 "{kind}: more happened than its history keeps, and some of it could not be read"
             ),
+            Tidings::Unseen(one) => eprintln!(
+                "not seen: {}: {}; what happens there is told when it is there again",
+                one.server, one.error
+            ),
             _ => {}
         }
     }

@@ -35,7 +35,7 @@ pub use operating::functions::{Functions, LibraryState};
 #[cfg(feature = "worker")]
 pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};
 #[cfg(feature = "worker")]
-pub use operating::instances::{Instance, Unrouted};
+pub use operating::instances::{Instance, Instances, Unrouted, UnroutedKinds};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
 pub use operating::listing::{Cursor, DamagedJob, List, Page};
 pub use operating::pausing::{Pause, Paused, Resume};

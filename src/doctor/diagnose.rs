@@ -189,7 +189,7 @@ impl Server {
     async fn meet(&mut self, client: &Client) -> Result<()> {
         if !self.is_loading() {
             self.live = match client.instances().await {
-                Ok(live) => Ok(live),
+                Ok(live) => Ok(live.instances),
                 Err(error) => unseen(error)?,
             };
         }
@@ -295,7 +295,7 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
     match &ledgers {
         Ok(ledgers) => {
             let unrouted = match client.unrouted_of(kinds.clone()).await {
-                Ok(unrouted) => Ok(unrouted),
+                Ok(unrouted) => Ok(unrouted.kinds),
                 Err(error) => unseen(error)?,
             };
             let live = live.as_ref().map_or(&[][..], |live| live);

@@ -87,11 +87,16 @@ async fn sample_instances(client: &Client, kinds: &[Kind]) -> Result<()> {
         gauge!("keyfall_instances", "hears_events" => hears.to_string()).set(number as f64);
     }
     let unrouted = client.unrouted().await?;
+    let unseen = unrouted.unseen.clone();
     let unrouted: HashMap<&str, u64> = unrouted
         .iter()
         .map(|it| (it.kind.as_str(), it.jobs))
         .collect();
-    for kind in kinds {
+    let is_seen = |kind: &&Kind| {
+        let mut shards = unseen.iter().flat_map(|one| &one.shards);
+        !shards.any(|(of, _)| of == *kind)
+    };
+    for kind in kinds.iter().filter(is_seen) {
         let jobs = unrouted.get(kind.as_str()).copied().unwrap_or_default();
         gauge!("keyfall_unrouted", "kind" => kind.to_string()).set(jobs as f64);
     }

@@ -58,7 +58,7 @@ impl Watch {
         let mut kinds = known.kinds;
         let is_wanted = |kind: &Kind| format!("{kind}:").starts_with(&self.prefix);
         kinds.retain(is_wanted);
-        let instances = self.client.instances().await?;
+        let instances = self.client.instances().await?.instances;
         let begin = if self.page < kinds.len() {
             self.page
         } else {

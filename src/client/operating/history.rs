@@ -255,7 +255,9 @@ impl<'a> Selection<'a> {
     ///
     /// This is about the kinds that exist: one that is used for the first time later keeps as many
     /// as any. An entry tells of one transition and of all jobs that a call made it with, in about
-    /// a kibibyte at the most. A prefix that reaches into the id is refused.
+    /// a kibibyte at the most. A prefix that reaches into the id is refused. Where one of several
+    /// servers is away, it is done on the others, and the call fails: make it again when that one is
+    /// there.
     pub fn keep_history(self, entries: u64) -> KeepHistory<'a> {
         KeepHistory {
             selection: self,
@@ -283,13 +285,15 @@ impl<'a> IntoFuture for KeepHistory<'a> {
             }
             let client = self.selection.client;
             let until = client.deadline();
-            let kinds = client.kinds_of(&prefix).await?;
+            let (kinds, mut sight) = client.kinds_in_sight(&prefix).await?;
             for kind in &kinds {
                 for book in client.shelf(kind.as_str())?.all() {
-                    let ledger = &book.ledger;
-                    ledger.keep(&mut Lane::new(), self.entries, until).await?;
+                    let (ledger, mut lane) = (&book.ledger, Lane::new());
+                    let keep = ledger.keep(&mut lane, self.entries, until);
+                    sight.see(ledger, keep).await?;
                 }
             }
+            sight.all_done()?;
             Ok(kinds)
         })
     }

@@ -1,10 +1,11 @@
 //! Who runs jobs, and which jobs nobody runs.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
 use super::sight::Sight;
-use crate::client::Client;
+use crate::client::{Client, Unseen};
 use crate::error::Result;
 use crate::instance::{CANCELS, Description, Takes};
 use crate::key::Kind;
@@ -55,12 +56,33 @@ pub struct Unrouted {
     pub jobs: u64,
 }
 
+/// The instances that live; from [`Client::instances`]. It can be used as the slice that it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Instances {
+    /// In the order in which they started.
+    pub instances: Vec<Instance>,
+    /// The servers that were away. Whoever lives says so on each that it reaches.
+    pub unseen: Vec<Unseen>,
+}
+
+/// The kinds that have jobs for which no live instance has a route; from [`Client::unrouted`]. It can
+/// be used as the slice that it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnroutedKinds {
+    /// In order.
+    pub kinds: Vec<Unrouted>,
+    /// What was not looked at, because one of several servers was away.
+    pub unseen: Vec<Unseen>,
+}
+
 impl Client {
     /// The instances that live, in the order in which they started.
     ///
     /// # Errors
     /// If Redis does not answer in time.
-    pub async fn instances(&self) -> Result<Vec<Instance>> {
+    pub async fn instances(&self) -> Result<Instances> {
         let live = self.0.store.instances(SILENCE, self.deadline()).await?;
         let view = |(seen, text): (Alive, String)| {
             // What does not parse was written by a version that is not known here.
@@ -69,23 +91,25 @@ impl Client {
         };
         let mut instances: Vec<Instance> = live.into_iter().filter_map(view).collect();
         instances.sort_by_key(|one| (one.started, one.id.clone()));
-        Ok(instances)
+        Ok(Instances {
+            instances,
+            unseen: Sight::now(self.store()).unseen(),
+        })
     }
 
     /// The kinds that have jobs for which no live instance has a route. They stay pending
-    /// until one has. A [fallback](crate::Router::fallback) does not count as a route. Of several
-    /// servers, those are asked that are there.
+    /// until one has. A [fallback](crate::Router::fallback) does not count as a route.
     ///
     /// # Errors
     /// If Redis does not answer in time.
-    pub async fn unrouted(&self) -> Result<Vec<Unrouted>> {
+    pub async fn unrouted(&self) -> Result<UnroutedKinds> {
         let mut kinds = self.store().kinds(self.deadline()).await?;
         kinds.sort();
         self.unrouted_of(kinds).await
     }
 
     /// Those of these kinds.
-    pub(crate) async fn unrouted_of(&self, kinds: Vec<Kind>) -> Result<Vec<Unrouted>> {
+    pub(crate) async fn unrouted_of(&self, kinds: Vec<Kind>) -> Result<UnroutedKinds> {
         let until = self.deadline();
         let live = self.0.store.instances(SILENCE, until).await?;
         // Instances of one deployment say the same.
@@ -120,7 +144,44 @@ impl Client {
                 unrouted.push(Unrouted { kind, jobs });
             }
         }
-        Ok(unrouted)
+        Ok(UnroutedKinds {
+            kinds: unrouted,
+            unseen: sight.unseen(),
+        })
+    }
+}
+
+impl Deref for Instances {
+    type Target = [Instance];
+
+    fn deref(&self) -> &[Instance] {
+        &self.instances
+    }
+}
+
+impl IntoIterator for Instances {
+    type Item = Instance;
+    type IntoIter = std::vec::IntoIter<Instance>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.instances.into_iter()
+    }
+}
+
+impl Deref for UnroutedKinds {
+    type Target = [Unrouted];
+
+    fn deref(&self) -> &[Unrouted] {
+        &self.kinds
+    }
+}
+
+impl IntoIterator for UnroutedKinds {
+    type Item = Unrouted;
+    type IntoIter = std::vec::IntoIter<Unrouted>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.kinds.into_iter()
     }
 }
 

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::auth::{Caller, Scope};
 use super::problem::Problem;
-use super::wire::Time;
+use super::wire::{Time, UnseenOut};
 
 /// What the live instances have routes for, and what none has.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -18,6 +18,9 @@ pub(crate) struct RoutesOut {
     pub(crate) routes: Vec<RouteOut>,
     /// The kinds with jobs for which no live instance has a route. They stay pending.
     pub(crate) unrouted: Vec<UnroutedOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// A route.
@@ -45,6 +48,9 @@ pub(crate) struct UnroutedOut {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct InstancesOut {
     pub(crate) instances: Vec<InstanceOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// A worker that lives, as it describes itself to the others.
@@ -83,7 +89,7 @@ pub(super) async fn routes(caller: Caller) -> Result<Json<RoutesOut>, Problem> {
     let instances = client.instances().await?;
     let unrouted = client.unrouted().await?;
     let mut routes: BTreeMap<&str, RouteOut> = BTreeMap::new();
-    for instance in &instances {
+    for instance in instances.iter() {
         for pattern in &instance.routes {
             let route = routes.entry(pattern).or_insert_with(|| RouteOut {
                 pattern: pattern.clone(),
@@ -96,6 +102,7 @@ pub(super) async fn routes(caller: Caller) -> Result<Json<RoutesOut>, Problem> {
     }
     Ok(Json(RoutesOut {
         routes: routes.into_values().collect(),
+        unseen: UnseenOut::all(&unrouted.unseen),
         unrouted: unrouted.into_iter().map(UnroutedOut::from).collect(),
     }))
 }
@@ -103,9 +110,10 @@ pub(super) async fn routes(caller: Caller) -> Result<Json<RoutesOut>, Problem> {
 /// The instances that live.
 #[utoipa::path(get, path = "/v1/instances", operation_id = "list_instances", tag = "instances", responses((status = 200, body = InstancesOut)))]
 pub(super) async fn list(caller: Caller) -> Result<Json<InstancesOut>, Problem> {
-    let instances = caller.may(Scope::Read, "")?.client.instances().await?;
-    let instances = instances.into_iter().map(InstanceOut::from).collect();
-    Ok(Json(InstancesOut { instances }))
+    let live = caller.may(Scope::Read, "")?.client.instances().await?;
+    let unseen = UnseenOut::all(&live.unseen);
+    let instances = live.into_iter().map(InstanceOut::from).collect();
+    Ok(Json(InstancesOut { instances, unseen }))
 }
 
 impl From<Unrouted> for UnroutedOut {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use keyfall::doctor::Severity;
 use keyfall::embedded::Embedded;
 use keyfall::{
-    Cancelled, Client, ErrorKind, JobState, NewJob, Placed, Rescheduled, Router, Unseen, server_of,
+    Cancelled, Client, ErrorKind, JobState, NewJob, Placed, Rescheduled, Router, Tidings, Unseen,
+    server_of,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -515,9 +516,20 @@ async fn what_could_not_be_seen_is_said() {
     let moved = moved.unwrap();
     assert_eq!((moved.matched, moved.done), (10, 10));
     is_told(&moved.unseen);
+    let live = client.instances().await.unwrap();
+    assert_eq!((live.len(), live.unseen.len()), (1, 1), "{live:?}");
+    let unrouted = client.unrouted().await.unwrap();
+    assert_eq!((unrouted.len(), unrouted[0].jobs), (1, 10), "{unrouted:?}");
+    is_told(&unrouted.unseen);
+    let mut tail = client.tail().last(1);
+    let Tidings::Unseen(one) = tail.next().await.unwrap() else {
+        panic!("it is told first")
+    };
+    assert_eq!(one.server, address);
     for failed in [
         client.prefix(&kind).pause().await,
         client.prefix(&kind).resume().await,
+        client.prefix(&kind).keep_history(100).await,
     ] {
         let error = failed.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -543,6 +555,10 @@ async fn what_could_not_be_seen_is_said() {
     assert_eq!(finding("server-version").severity, Severity::Ok);
 
     for through_api in [false, true] {
+        let ran = run(through_api, "instances --json").await;
+        assert_eq!(ran.code, 4, "{ran:?}");
+        assert!(ran.err.contains(&format!("not seen: {address}")), "{ran:?}");
+        assert_eq!(ran.value()["unseen"][0]["server"], address, "{ran:?}");
         for words in ["count", "list", "kinds", "audit"] {
             let ran = run(through_api, &format!("{words} {kind}: --json")).await;
             assert_eq!(ran.code, 4, "{words}: {ran:?}");

@@ -1,10 +1,12 @@
 //! Following what is done to jobs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Happening, ms_of};
+use crate::client::Unseen;
+use crate::client::operating::sight::Sight;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -37,6 +39,8 @@ pub struct Tail {
     looked: Instant,
     /// Which of the reads that share the kinds comes next.
     turn: usize,
+    /// The servers that are away, as far as that was told.
+    away: BTreeSet<String>,
     news: VecDeque<Tidings>,
 }
 
@@ -49,6 +53,8 @@ pub enum Tidings {
     /// Entries of this kind may have been trimmed before they could be read, or its history was
     /// deleted: more happened, or the tail was away for too long.
     Missed(Kind),
+    /// One of several servers is away. What happens there is told when it is there again.
+    Unseen(Unseen),
 }
 
 impl Tail {
@@ -63,6 +69,7 @@ impl Tail {
             behind: None,
             looked: Instant::now(),
             turn: 0,
+            away: BTreeSet::new(),
             news: VecDeque::new(),
         }
     }
@@ -201,9 +208,16 @@ impl Tail {
         self.news.extend(told.into_iter().map(Tidings::Happened));
     }
 
-    /// The histories of all shards of the kinds that are followed.
-    async fn streams(&self) -> Result<Vec<Stream>> {
-        let mut kinds = self.store.kinds(self.deadline()).await?;
+    /// The histories of all shards of the kinds that are followed. Tells who is away, once.
+    async fn streams(&mut self) -> Result<Vec<Stream>> {
+        let (mut kinds, away) = self.store.kinds_seen(self.deadline()).await?;
+        let unseen = Sight::new(&self.store, away).unseen();
+        let before = std::mem::take(&mut self.away);
+        self.away = unseen.iter().map(|one| one.server.clone()).collect();
+        let new = unseen
+            .into_iter()
+            .filter(|one| !before.contains(&one.server));
+        self.news.extend(new.map(Tidings::Unseen));
         kinds.retain(|kind| {
             self.wanted.is_empty() || self.wanted.iter().any(|prefix| prefix.covers(kind))
         });
