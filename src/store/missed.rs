@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the telling may take.
 const TELLING: Duration = Duration::from_secs(5);
 
+/// Of how many kinds it is told at the same time.
+const AT_ONCE: usize = 256;
+
 /// Tells one of several servers what it has missed.
 pub(super) struct Missed {
     /// All of them, by connections on which nobody is told anything.
@@ -117,7 +120,7 @@ impl Store {
         })
     }
 
-    /// The numbers of the last pause or resume that these ledgers were told of.
+    /// The number of the last pause or resume that this ledger was told of.
     async fn turn_of(&self, calls: &str, until: Instant) -> Result<UnixMs> {
         let mut get = redis::cmd("HGET");
         get.arg(calls).arg("turn");
@@ -158,14 +161,24 @@ impl Known {
     /// Tells the server at this place, which knows `one`.
     async fn tell(&self, whole: &Arc<Store>, place: usize, one: &Known) -> Result<()> {
         let (it, until) = (whole.parts()[place], Instant::now() + TELLING);
-        for kind in one.kinds.keys() {
-            let told = self.tell_switch(whole, it, kind, until).await;
-            told.or_else(unless_refused)?;
+        let kinds: Vec<&Kind> = one.kinds.keys().collect();
+        for kinds in kinds.chunks(AT_ONCE) {
+            let told = kinds
+                .iter()
+                .map(|kind| self.tell_switch(whole, it, kind, until));
+            for told in join_all(told).await {
+                told.or_else(unless_refused)?;
+            }
         }
-        for (kind, layout) in self.news(one) {
-            let is_known = one.kinds.contains_key(kind);
-            let told = self.tell_of(whole, it, kind, layout, is_known, until).await;
-            told.or_else(unless_refused)?;
+        let news: Vec<(&Kind, Layout)> = self.news(one).collect();
+        for news in news.chunks(AT_ONCE) {
+            let told = news.iter().map(|(kind, layout)| {
+                let is_known = one.kinds.contains_key(*kind);
+                self.tell_of(whole, it, kind, *layout, is_known, until)
+            });
+            for told in join_all(told).await {
+                told.or_else(unless_refused)?;
+            }
         }
         let told = it.keep_switches(&self.switches, &one.switches, until).await;
         told.or_else(unless_refused)
