@@ -226,4 +226,5 @@ async fn what_is_told_late_changes_nothing_that_was_done_since() {
     // Where there is one server, each is the newest.
     bench.ledger.resume(lane, None, soon()).await.unwrap();
     assert!(!bench.is_paused().await);
+    bench.balanced().await;
 }

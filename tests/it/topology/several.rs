@@ -558,7 +558,8 @@ async fn what_could_not_be_seen_is_said() {
         let ran = run(through_api, "instances --json").await;
         assert_eq!(ran.code, 4, "{ran:?}");
         assert!(ran.err.contains(&format!("not seen: {address}")), "{ran:?}");
-        assert_eq!(ran.value()["unseen"][0]["server"], address, "{ran:?}");
+        let told: Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(told["unseen"][0]["server"], address, "{ran:?}");
         for words in ["count", "list", "kinds", "audit"] {
             let ran = run(through_api, &format!("{words} {kind}: --json")).await;
             assert_eq!(ran.code, 4, "{words}: {ran:?}");
