@@ -9,7 +9,7 @@ use redis::{FromRedisValue, RedisResult};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::stage::{connect, signal_to, socket_of};
+use crate::site::{connect, signal_to, socket_of};
 use crate::wires::{Place, Wires};
 
 /// For how long a node is silent before it counts as gone. Its replica takes over then, if it may,

@@ -6,7 +6,8 @@
 //! | [`scenarios`] | the faults |
 //! | [`lanes`] | two scenarios at a time |
 //! | [`trial`] | one scenario, from its first process to its row in the table |
-//! | [`stage`] | Redis, workers and producers, and what can be done to them |
+//! | [`setting`], [`stage`] | what a trial begins with; workers and producers, and what can be done to them |
+//! | [`site`] | Redis, in each of the ways in which several belong together |
 //! | [`process`] | this program, started again as a worker or a producer |
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: which calls it makes and to whom, what the jobs carry |
 //! | [`plain`] | the program that knows nothing of jobs, and sets keys that are adopted |
@@ -57,7 +58,9 @@ mod resp;
 mod scenarios;
 mod sentinels;
 mod service;
+mod setting;
 mod settled;
+mod site;
 mod stage;
 mod story;
 mod strain;

@@ -35,7 +35,7 @@ pub(crate) async fn reshard(stage: &mut Stage, kind: &str, shards: u16) -> Resul
 fn start(stage: &Stage, kind: &str, shards: u16) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     command.args(["reshard", kind, "--to", &shards.to_string()]);
-    command.args(["--redis-url", stage.url()]);
+    command.args(["--redis-url", stage.site.url()]);
     Process::spawn(command, "reshard", stage.dir())
 }
 

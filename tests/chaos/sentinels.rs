@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::proxy::{Proxy, Weather};
-use crate::stage::{connect, socket_of};
+use crate::site::{connect, socket_of};
 use crate::wires::{Place, Wires};
 
 /// What the sentinels call the primary.

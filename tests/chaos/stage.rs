@@ -1,5 +1,4 @@
-//! What a scenario ill-treats: a Redis, workers and producers, and the journal of what was done
-//! to them.
+//! The processes of a trial, what can be done to them, and the journal of what was done.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,23 +8,19 @@ use keyfall::Client;
 use keyfall::embedded::Embedded;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use redis::aio::MultiplexedConnection;
-use redis::{FromRedisValue, ToRedisArgs};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
-use crate::cluster::Cluster;
 use crate::daemons::DAEMONS;
 use crate::journal::{Journal, Part, What, now};
 use crate::order::Plan;
 use crate::process::Process;
-use crate::proxy::Proxy;
-use crate::sentinels::Sentinels;
-use crate::target::{Target, Ways};
-use crate::wires::Wires;
-use crate::{agreed, aof, consumer, daemons, kept, load, plain, waiting, witness, worker};
+use crate::setting::{Setting, Whose};
+use crate::site::Site;
+use crate::target::Ways;
+use crate::{agreed, consumer, daemons, kept, load, plain, waiting, witness, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
 /// stories schedule twice, some not at all. Two trials at a time are as much as two cores can do.
@@ -44,43 +39,10 @@ const PRODUCERS: u64 = 2;
 /// How long anything may take before a trial gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a scenario begins with.
-#[derive(Default)]
-pub(crate) struct Setting {
-    /// Of `redis-server`, beside those of the shipped configuration.
-    pub(crate) redis: Vec<&'static str>,
-    /// How many of 10,000 jobs have these plans.
-    pub(crate) special: Vec<(Plan, u32)>,
-    /// Whether there is a network between Redis and everybody else, and every script is called;
-    /// around each server, if there are several.
-    pub(crate) network: bool,
-    /// Whether Redis has replicas, and sentinels that watch it. Nobody sets plain keys then.
-    pub(crate) sentinels: bool,
-    /// Whether jobs are on a cluster. Nobody sets plain keys then.
-    pub(crate) cluster: bool,
-    /// Whether servers can be cut off from each other, where there are several.
-    pub(crate) wires: bool,
-    /// How many shards each kind has; one if nothing is said.
-    pub(crate) shards: Option<u16>,
-    /// Whose wall clock can be set.
-    pub(crate) clock: Option<Whose>,
-    /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
-    pub(crate) target: Option<Target>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
-    Redis,
-    Workers,
-}
-
 /// The processes of a trial.
 pub(crate) struct Stage {
-    /// The primary, where there are several, unless it is a cluster.
-    server: Option<Embedded>,
-    cluster: Option<Cluster>,
+    pub(crate) site: Site,
     shards: u16,
-    sentinels: Option<Sentinels>,
     /// Or consumers.
     pub(crate) workers: Vec<Slot>,
     /// How jobs reach consumers, and the daemons that live.
@@ -90,9 +52,6 @@ pub(crate) struct Stage {
     pub(crate) random: StdRng,
     /// How long the bad weather is to last.
     pub(crate) span: Duration,
-    /// Where workers and producers find Redis.
-    url: String,
-    network: Option<Proxy>,
     clock: Option<(Whose, FakeClock)>,
     producers: Vec<Process>,
     witness: Option<JoinHandle<()>>,
@@ -121,38 +80,7 @@ impl Stage {
             Some(whose) => Some((whose, FakeClock::new(&dir)?)),
             None => None,
         };
-        let binary = match &clock {
-            Some((Whose::Redis, clock)) => Some(clock.redis_server()?),
-            _ => None,
-        };
-        let options = || {
-            let options = Embedded::options()
-                // The history of a log that is rewritten is gone, and is evidence.
-                .args(["--auto-aof-rewrite-percentage", "0"])
-                .args(setting.redis.clone());
-            match &binary {
-                Some(binary) => options.binary(binary),
-                None => options,
-            }
-        };
-        let wires = setting.wires.then(Wires::default);
-        let (mut server, mut sentinels, mut cluster) = (None, None, None);
-        if setting.cluster {
-            cluster = Some(Cluster::start(options(), wires).await?);
-        } else if setting.sentinels {
-            let started = Sentinels::start(options, setting.network, wires, &dir).await?;
-            (server, sentinels) = (Some(started.0), Some(started.1));
-        } else {
-            let started = options().start().await;
-            server = Some(started.map_err(|error| error.to_string())?);
-        }
-        let network = match &server {
-            Some(server) if setting.network && sentinels.is_none() => {
-                let proxy = Proxy::to(socket_of(server), &dir).await;
-                Some(proxy.map_err(|error| error.to_string())?)
-            }
-            _ => None,
-        };
+        let site = Site::start(&setting, clock.as_ref(), &dir).await?;
         let outlet = match setting.target {
             Some(target) if target.has_an_outlet() => {
                 Some(Embedded::start().await.map_err(|error| error.to_string())?)
@@ -169,23 +97,14 @@ impl Stage {
             process: None,
         });
         let mut stage = Stage {
+            site,
             workers: workers.collect(),
             daemons,
             outlet,
             random: StdRng::seed_from_u64(seed),
             span,
-            url: match (&network, &sentinels, &cluster, &server) {
-                (Some(proxy), ..) => proxy.url.clone(),
-                (_, Some(sentinels), ..) => sentinels.url(),
-                (_, _, Some(cluster), _) => cluster.url(),
-                _ => server.as_ref().map(Embedded::url).unwrap_or_default(),
-            },
-            sentinels,
-            cluster,
             shards: setting.shards.unwrap_or(1),
-            network,
             clock,
-            server,
             producers: Vec::new(),
             witness: None,
             journal: Journal::open(&dir, "harness"),
@@ -206,18 +125,13 @@ impl Stage {
         Ok(stage)
     }
 
-    /// What programs are told of where jobs are.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
     /// Where the files of this trial are.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     pub(crate) async fn client(&self) -> Result<Client, String> {
-        let client = Client::connect(&self.url).await;
+        let client = Client::connect(&self.site.url()).await;
         client.map_err(|error| error.to_string())
     }
 
@@ -254,23 +168,23 @@ impl Stage {
             let terms = load::Terms {
                 name: format!("producer-{number}"),
                 number,
-                url: self.url.clone(),
+                url: self.site.url(),
                 ways: self.daemons.as_ref().map(|(ways, _)| ways.clone()),
                 journals: self.dir.clone(),
                 seed: self.seed.wrapping_add(number),
                 stories_a_second: stories_a_second / PRODUCERS as f64,
                 special: self.special.clone(),
-                sundry: self.network.is_some(),
+                sundry: self.site.network().is_ok(),
             };
             let producer = Process::start("producer", &terms.name, &terms, &self.dir, &[]);
             self.producers.push(producer);
         }
-        let (None, None, Some(server)) = (&self.sentinels, &self.cluster, &self.server) else {
+        let Some(server) = self.site.lone() else {
             return;
         };
         let terms = plain::Terms {
             name: "plain".into(),
-            url: self.url.clone(),
+            url: self.site.url(),
             journals: self.dir.clone(),
             seed: self.seed,
             stories_a_second: stories_a_second * KEYS_TO_JOBS,
@@ -290,9 +204,7 @@ impl Stage {
     pub(crate) async fn stop_working(&mut self) -> Vec<String> {
         let workers = self.workers.iter_mut();
         let mut wrong = stop_all(workers.filter_map(|slot| slot.process.take())).await;
-        if let Some(sentinels) = &self.sentinels {
-            wrong.extend(sentinels.is_it_still().await.err());
-        }
+        wrong.extend(self.site.is_it_still().await.err());
         if let Some(witness) = self.witness.take() {
             witness.abort();
         }
@@ -316,7 +228,7 @@ impl Stage {
     /// Starts the daemon in this place.
     pub(crate) fn start_daemon(&mut self, number: usize) {
         if let Some((ways, living)) = &mut self.daemons {
-            let command = daemons::command(ways, number, &self.url, &self.dir);
+            let command = daemons::command(ways, number, &self.site.url(), &self.dir);
             let name = format!("daemon-{number}");
             living[number] = Some(Process::spawn(command, &name, &self.dir));
         }
@@ -349,9 +261,9 @@ impl Stage {
         }
         let terms = worker::Terms {
             name: format!("worker-{}.{}", slot.number, slot.generation),
-            url: self.url.clone(),
+            url: self.site.url(),
             journals: self.dir.clone(),
-            adopts: self.cluster.is_none(),
+            adopts: self.site.is_one_place(),
         };
         let environment = match &self.clock {
             Some((Whose::Workers, clock)) => clock.environment(),
@@ -435,9 +347,9 @@ impl Stage {
         if let Some(rest) = kept::still_to_do(client).await? {
             return Ok(Some(rest));
         }
-        match &self.server {
-            Some(_) => agreed::disagreement(client, &mut self.redis().await?).await,
-            None => Ok(None),
+        match self.site.is_one_place() {
+            true => agreed::disagreement(client, &mut self.site.redis().await?).await,
+            false => Ok(None),
         }
     }
 
@@ -462,99 +374,10 @@ impl Stage {
         }
     }
 
-    // What can be done to Redis.
-
-    pub(crate) async fn command<T: FromRedisValue>(
-        &self,
-        args: &[impl ToRedisArgs],
-    ) -> redis::RedisResult<T> {
-        let mut redis = self.redis().await?;
-        redis::Cmd::new().arg(args).query_async(&mut redis).await
-    }
-
-    /// The only one, or the primary.
-    ///
-    /// # Panics
-    /// If it is a cluster.
-    pub(crate) fn server(&mut self) -> &mut Embedded {
-        self.server.as_mut().expect("it is no cluster")
-    }
-
-    fn the_server(&self) -> &Embedded {
-        self.server.as_ref().expect("it is no cluster")
-    }
-
-    /// Whether plain commands can be sent to the place where all keys are.
-    pub(crate) fn is_one_place(&self) -> bool {
-        self.server.is_some()
-    }
-
-    pub(crate) async fn redis(&self) -> redis::RedisResult<MultiplexedConnection> {
-        connect(self.the_server()).await
-    }
-
-    /// The files of its log.
-    pub(crate) fn logs(&self) -> Vec<PathBuf> {
-        logs_at(&socket_of(self.the_server()))
-    }
-
     /// The whole log so far of each server whose data count, even if it was rewritten; they stay
     /// with the journals.
     pub(crate) fn kept_logs(&self) -> std::io::Result<Vec<Vec<PathBuf>>> {
-        let sockets = match &self.cluster {
-            Some(cluster) => cluster.sockets(),
-            None => vec![socket_of(self.the_server())],
-        };
-        let kept = sockets.iter().enumerate().map(|(number, socket)| {
-            let dir = self.dir.join(format!("redis-{number}"));
-            aof::keep(&logs_at(socket), &dir)?;
-            Ok(aof::files(&dir))
-        });
-        kept.collect()
-    }
-
-    pub(crate) fn signal_server(&self, signal: Signal) {
-        signal_to(self.the_server(), signal);
-    }
-
-    /// The cluster that the setting asked for.
-    pub(crate) fn cluster(&mut self) -> Result<&mut Cluster, &'static str> {
-        self.cluster.as_mut().ok_or("there is no cluster")
-    }
-
-    /// The sentinels that the setting asked for.
-    pub(crate) fn sentinels(&mut self) -> Result<&mut Sentinels, &'static str> {
-        self.sentinels.as_mut().ok_or("there are no sentinels")
-    }
-
-    /// Waits until another server is the primary. Returns the port of the old one.
-    pub(crate) async fn follow(&mut self) -> Result<u16, String> {
-        let sentinels = self.sentinels.as_mut().ok_or("there are no sentinels")?;
-        let server = self.server.as_mut().ok_or("there is no primary")?;
-        sentinels.follow(server).await
-    }
-
-    /// Sends the server that was the primary a signal.
-    pub(crate) fn signal_other(&mut self, port: u16, signal: Signal) -> Result<(), &'static str> {
-        signal_to(self.sentinels()?.other(port), signal);
-        Ok(())
-    }
-
-    /// Waits until all replicas follow the primary.
-    pub(crate) async fn are_followed(&self) -> Result<(), String> {
-        let sentinels = self.sentinels.as_ref().ok_or("there are no sentinels")?;
-        sentinels.are_followed(self.the_server()).await
-    }
-
-    /// Has the server that was the primary follow the new one.
-    pub(crate) async fn rejoin(&self, port: u16) -> Result<(), String> {
-        let sentinels = self.sentinels.as_ref().ok_or("there are no sentinels")?;
-        sentinels.rejoin(port, self.the_server()).await
-    }
-
-    /// The network that the setting asked for.
-    pub(crate) fn network(&self) -> Result<&Proxy, &'static str> {
-        self.network.as_ref().ok_or("there is no network")
+        self.site.kept_logs(&self.dir)
     }
 
     /// The clock that the setting asked for.
@@ -625,34 +448,6 @@ impl Stage {
     pub(crate) fn some(&mut self, count: usize) -> usize {
         self.random.random_range(0..count)
     }
-}
-
-/// The default gives up after half a second, which a busy machine may need.
-pub(crate) async fn connect(server: &Embedded) -> redis::RedisResult<MultiplexedConnection> {
-    let config = redis::AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
-    let client = redis::Client::open(server.url())?;
-    client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
-}
-
-/// The files of the log of the server that has its socket there.
-fn logs_at(socket: &Path) -> Vec<PathBuf> {
-    let dir = socket.parent();
-    aof::files(dir.expect("the socket is in a directory"))
-}
-
-pub(crate) fn signal_to(server: &Embedded, signal: Signal) {
-    let pid = server.pid().and_then(|pid| pid.try_into().ok());
-    let pid = pid.and_then(Pid::from_raw).expect("the server runs");
-    // Fails only if it has ended.
-    let _ = kill_process(pid, signal);
-}
-
-pub(crate) fn socket_of(server: &Embedded) -> PathBuf {
-    server.url().trim_start_matches("redis+unix://").into()
 }
 
 pub(crate) const WORKERS: usize = 3;

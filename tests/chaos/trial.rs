@@ -67,8 +67,14 @@ async fn try_to_play(
     let client = stage.client().await?;
     wrong.extend(stage.drain(&client).await.err());
     wrong.extend(stage.stop_working().await);
-    let mut redis = match stage.is_one_place() {
-        true => Some(stage.redis().await.map_err(|error| error.to_string())?),
+    let mut redis = match stage.site.is_one_place() {
+        true => Some(
+            stage
+                .site
+                .redis()
+                .await
+                .map_err(|error| error.to_string())?,
+        ),
         false => None,
     };
     let kept = Kept::read(&client, redis.as_mut()).await;

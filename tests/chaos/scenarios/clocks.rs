@@ -4,7 +4,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::adopted::JUMP;
-use crate::stage::{Setting, Stage, Whose};
+use crate::setting::{Setting, Whose};
+use crate::stage::Stage;
 
 const HOUR: i64 = 3600;
 

@@ -11,7 +11,8 @@ use super::{Punctual, Result, Scenario};
 use crate::cluster::{Cluster, Number};
 use crate::journal::Micros;
 use crate::load::KINDS;
-use crate::stage::{Setting, Stage};
+use crate::setting::Setting;
+use crate::stage::Stage;
 
 /// So that there is one on each primary.
 const SHARDS: u16 = 4;
@@ -65,7 +66,7 @@ pub(super) fn all() -> Vec<Scenario> {
 }
 
 async fn some_primary(stage: &mut Stage) -> Result<Number> {
-    let all: Vec<Number> = stage.cluster()?.primaries().collect();
+    let all: Vec<Number> = stage.site.cluster()?.primaries().collect();
     Ok(all[stage.some(all.len())])
 }
 
@@ -74,7 +75,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         let old = some_primary(stage).await?;
-        let cluster = stage.cluster()?;
+        let cluster = stage.site.cluster()?;
         let tags = cluster.ledgers_on(old, LOAD).await?;
         let mark = format!("{{{}}}{MARK}", tags.first().ok_or("it has no ledger")?);
         let marking = mark_in(cluster.connection(old).await?, mark.clone());
@@ -83,24 +84,28 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
         match what {
             What::Killed => {
                 stage.strike("a primary is killed");
-                stage.cluster()?.server(old).kill_server().await?;
+                stage.site.cluster()?.server(old).kill_server().await?;
             }
             What::Stopped => {
                 stage.strike("a primary is stopped");
-                stage.cluster()?.signal(old, Signal::STOP);
+                stage.site.cluster()?.signal(old, Signal::STOP);
             }
             What::CutOff => {
                 stage.strike("a primary is cut off");
-                stage.cluster()?.cut_off(old)?;
+                stage.site.cluster()?.cut_off(old)?;
             }
         }
-        let new = stage.cluster()?.follow(old).await?;
+        let new = stage.site.cluster()?.follow(old).await?;
         stage.is_served();
         marking.abort();
-        let kept: Option<Micros> = stage.cluster()?.ask(new, &format!("GET {mark}")).await?;
+        let kept: Option<Micros> = stage
+            .site
+            .cluster()?
+            .ask(new, &format!("GET {mark}"))
+            .await?;
         sleep(LEFT).await;
         stage.ledgers_rolled_back(kept.unwrap_or(0), &tags);
-        let cluster = stage.cluster()?;
+        let cluster = stage.site.cluster()?;
         match what {
             What::Killed => cluster.server(old).restart().await?,
             What::Stopped => cluster.signal(old, Signal::CONT),
@@ -115,7 +120,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
 async fn hand_over(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     // In turn: nobody votes for two replicas of one primary within twice the timeout of a node.
-    let all: Vec<Number> = stage.cluster()?.primaries().collect();
+    let all: Vec<Number> = stage.site.cluster()?.primaries().collect();
     for primary in all {
         if Instant::now() > end {
             break;
@@ -123,9 +128,9 @@ async fn hand_over(stage: &mut Stage) -> Result {
         let mut primary = primary;
         for _ in 0..2 {
             stage.strike("CLUSTER FAILOVER");
-            primary = stage.cluster()?.fail_over(primary).await?;
+            primary = stage.site.cluster()?.fail_over(primary).await?;
             stage.is_served();
-            stage.cluster()?.is_well().await?;
+            stage.site.cluster()?.is_well().await?;
             sleep(stage.some_ms(100..700)).await;
         }
     }
@@ -137,17 +142,17 @@ async fn move_slots(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         let from = some_primary(stage).await?;
-        let primaries: Vec<Number> = stage.cluster()?.primaries().collect();
+        let primaries: Vec<Number> = stage.site.cluster()?.primaries().collect();
         let others: Vec<Number> = primaries.into_iter().filter(|it| *it != from).collect();
         let to = others[stage.some(others.len())];
         let worker = stage.some_worker();
         stage.kill(worker);
         stage.strike("slots are moved");
         let first = stage.some(100);
-        move_some(stage.cluster()?, from, to, first).await?;
+        move_some(stage.site.cluster()?, from, to, first).await?;
         stage.start(worker);
     }
-    stage.cluster()?.is_well().await?;
+    stage.site.cluster()?.is_well().await?;
     Ok(())
 }
 
@@ -177,19 +182,19 @@ async fn come_and_go(stage: &mut Stage) -> Result {
     while Instant::now() < end {
         stage.strike("a node is added");
         let from = some_primary(stage).await?;
-        let new = stage.cluster()?.add().await?;
-        stage.cluster()?.is_well().await?;
-        move_some(stage.cluster()?, from, new, 0).await?;
+        let new = stage.site.cluster()?.add().await?;
+        stage.site.cluster()?.is_well().await?;
+        move_some(stage.site.cluster()?, from, new, 0).await?;
         sleep(stage.some_ms(500..1500)).await;
         stage.strike("its slots are taken from it");
-        let slots = stage.cluster()?.slots_of(new).await?;
+        let slots = stage.site.cluster()?.slots_of(new).await?;
         for slot in slots {
-            stage.cluster()?.migrate(slot, new, from).await?;
+            stage.site.cluster()?.migrate(slot, new, from).await?;
         }
-        stage.cluster()?.is_well().await?;
+        stage.site.cluster()?.is_well().await?;
         stage.strike("a node is removed");
-        stage.cluster()?.remove_last().await?;
-        stage.cluster()?.is_well().await?;
+        stage.site.cluster()?.remove_last().await?;
+        stage.site.cluster()?.is_well().await?;
     }
     Ok(())
 }

@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::daemons::DAEMONS;
-use crate::stage::{Setting, Stage, WORKERS};
+use crate::setting::Setting;
+use crate::stage::{Stage, WORKERS};
 use crate::target::Target;
 
 /// How often something is done at least: each once.

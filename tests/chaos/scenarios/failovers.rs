@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep};
 use super::restarts::{MARK, mark};
 use super::{Punctual, Result, Scenario};
 use crate::journal::Micros;
-use crate::stage::{Setting, Stage};
+use crate::setting::Setting;
+use crate::stage::Stage;
 
 /// How soon everybody has left an old primary that still answers: what it acknowledges is
 /// forgotten, and from then on nothing may be.
@@ -91,9 +92,9 @@ async fn lose_replicas(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("the replicas are out of reach");
-        stage.sentinels()?.cut_off_replicas()?;
+        stage.site.sentinels()?.cut_off_replicas()?;
         loop {
-            let set: redis::RedisResult<()> = stage.command(&["SET", MARK, ""]).await;
+            let set: redis::RedisResult<()> = stage.site.command(&["SET", MARK, ""]).await;
             match set {
                 Err(error) if error.code() == Some("NOREPLICAS") => break,
                 Err(error) => return Err(error.into()),
@@ -101,8 +102,8 @@ async fn lose_replicas(stage: &mut Stage) -> Result {
             }
         }
         sleep(REFUSING).await;
-        stage.sentinels()?.join();
-        stage.are_followed().await?;
+        stage.site.sentinels()?.join();
+        stage.site.are_followed().await?;
     }
     Ok(())
 }
@@ -112,64 +113,68 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
     while Instant::now() < end {
         let marking = mark(stage).await?;
         sleep(stage.some_ms(700..1500)).await;
-        stage.sentinels()?.are_alert(what != What::Relieved).await?;
+        stage
+            .site
+            .sentinels()?
+            .are_alert(what != What::Relieved)
+            .await?;
         match what {
             What::Killed => {
                 stage.strike("the primary is killed");
-                stage.server().kill_server().await?;
+                stage.site.server().kill_server().await?;
             }
             What::Relieved => {
                 stage.strike("SENTINEL FAILOVER");
-                stage.sentinels()?.fail_over().await?;
+                stage.site.sentinels()?.fail_over().await?;
             }
             What::Stopped => {
                 stage.strike("the primary is stopped");
-                stage.signal_server(Signal::STOP);
+                stage.site.signal_server(Signal::STOP);
             }
             What::CutOff => {
                 stage.strike("the primary is cut off");
-                stage.sentinels()?.cut_off();
+                stage.site.sentinels()?.cut_off();
             }
             What::KilledUnseen => {
                 stage.strike("a sentinel is stopped");
-                stage.sentinels()?.signal_one(Signal::STOP);
-                stage.server().kill_server().await?;
+                stage.site.sentinels()?.signal_one(Signal::STOP);
+                stage.site.server().kill_server().await?;
             }
             What::KilledBehind => {
                 stage.strike("a sentinel is cut off");
-                stage.sentinels()?.cut_off_one()?;
-                stage.server().kill_server().await?;
+                stage.site.sentinels()?.cut_off_one()?;
+                stage.site.server().kill_server().await?;
             }
         }
-        let old = stage.follow().await?;
+        let old = stage.site.follow().await?;
         stage.is_served();
         marking.abort();
-        let kept: Option<Micros> = stage.command(&["GET", MARK]).await?;
+        let kept: Option<Micros> = stage.site.command(&["GET", MARK]).await?;
         sleep(LEFT).await;
         stage.rolled_back(kept.unwrap_or(0));
         match what {
-            What::Killed => stage.sentinels()?.other(old).restart().await?,
+            What::Killed => stage.site.sentinels()?.other(old).restart().await?,
             What::Relieved => {}
             What::Stopped => {
-                stage.signal_other(old, Signal::CONT)?;
+                stage.site.signal_other(old, Signal::CONT)?;
                 sleep(BACK).await;
             }
             What::CutOff => {
-                stage.sentinels()?.join();
+                stage.site.sentinels()?.join();
                 sleep(BACK).await;
             }
             What::KilledUnseen => {
-                stage.sentinels()?.signal_one(Signal::CONT);
-                stage.sentinels()?.other(old).restart().await?;
+                stage.site.sentinels()?.signal_one(Signal::CONT);
+                stage.site.sentinels()?.other(old).restart().await?;
             }
             What::KilledBehind => {
                 sleep(BACK).await;
-                stage.sentinels()?.join();
-                stage.sentinels()?.other(old).restart().await?;
+                stage.site.sentinels()?.join();
+                stage.site.sentinels()?.other(old).restart().await?;
             }
         }
-        stage.sentinels()?.are_alert(false).await?;
-        stage.rejoin(old).await?;
+        stage.site.sentinels()?.are_alert(false).await?;
+        stage.site.rejoin(old).await?;
     }
     Ok(())
 }

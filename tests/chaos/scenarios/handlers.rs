@@ -2,7 +2,8 @@
 
 use super::{Punctual, Result, Scenario};
 use crate::order::Plan;
-use crate::stage::{Setting, Stage};
+use crate::setting::Setting;
+use crate::stage::Stage;
 
 pub(super) fn all() -> Vec<Scenario> {
     vec![

@@ -5,7 +5,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::adopted::EVICTION;
-use crate::stage::{Setting, Stage};
+use crate::setting::Setting;
+use crate::stage::Stage;
 use crate::witness::SILENCING;
 
 macro_rules! scenarios {
@@ -41,9 +42,9 @@ async fn stall(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("Redis is stopped");
-        stage.signal_server(Signal::STOP);
+        stage.site.signal_server(Signal::STOP);
         sleep(stage.some_ms(100..3500)).await;
-        stage.signal_server(Signal::CONT);
+        stage.site.signal_server(Signal::CONT);
         sleep(stage.some_ms(300..1500)).await;
     }
     Ok(())
@@ -56,7 +57,10 @@ async fn pause_writes(stage: &mut Stage) -> Result {
         let pause = stage.some_ms(100..3000);
         let ms = pause.as_millis().to_string();
         stage.strike("CLIENT PAUSE");
-        let () = stage.command(&["CLIENT", "PAUSE", &ms, "WRITE"]).await?;
+        let () = stage
+            .site
+            .command(&["CLIENT", "PAUSE", &ms, "WRITE"])
+            .await?;
         sleep(pause + stage.some_ms(300..1200)).await;
     }
     Ok(())
@@ -70,7 +74,7 @@ async fn cut_connections(stage: &mut Stage) -> Result {
         }
         let args = ["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"];
         stage.strike("CLIENT KILL");
-        let _: u32 = stage.command(&args).await?;
+        let _: u32 = stage.site.command(&args).await?;
         sleep(stage.some_ms(5..150)).await;
     }
     Ok(())
@@ -80,7 +84,7 @@ async fn flush_scripts(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("SCRIPT FLUSH");
-        let () = stage.command(&["SCRIPT", "FLUSH"]).await?;
+        let () = stage.site.command(&["SCRIPT", "FLUSH"]).await?;
         sleep(stage.some_ms(1..100)).await;
     }
     Ok(())
@@ -102,9 +106,9 @@ async fn read_only(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("REPLICAOF");
-        let () = stage.command(&["REPLICAOF", "127.0.0.1", "1"]).await?;
+        let () = stage.site.command(&["REPLICAOF", "127.0.0.1", "1"]).await?;
         sleep(stage.some_ms(200..2500)).await;
-        let () = stage.command(&["REPLICAOF", "NO", "ONE"]).await?;
+        let () = stage.site.command(&["REPLICAOF", "NO", "ONE"]).await?;
         sleep(stage.some_ms(300..1000)).await;
     }
     Ok(())
@@ -127,7 +131,7 @@ async fn evict(stage: &mut Stage) -> Result {
     set(stage, "maxmemory-policy", "volatile-ttl").await?;
     let end = stage.until_the_end();
     while Instant::now() < end {
-        let memory: String = stage.command(&["INFO", "memory"]).await?;
+        let memory: String = stage.site.command(&["INFO", "memory"]).await?;
         let used = memory
             .lines()
             .find_map(|line| line.strip_prefix("used_memory:"));
@@ -150,7 +154,10 @@ async fn overflow_subscribers(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("more than a subscriber may hold");
-        let _: u32 = stage.command(&["PUBLISH", "keyfall:wake:0", &much]).await?;
+        let _: u32 = stage
+            .site
+            .command(&["PUBLISH", "keyfall:wake:0", &much])
+            .await?;
         sleep(stage.some_ms(50..400)).await;
     }
     set(stage, limit, "pubsub 256mb 128mb 60").await?;
@@ -173,7 +180,7 @@ async fn foreign_script(stage: &mut Stage) -> Result {
     while Instant::now() < end {
         let seconds = stage.some_ms(200..2500).as_secs_f64().to_string();
         stage.strike("a foreign script");
-        let () = stage.command(&["EVAL", LONG, "0", &seconds]).await?;
+        let () = stage.site.command(&["EVAL", LONG, "0", &seconds]).await?;
         sleep(stage.some_ms(300..1000)).await;
     }
     Ok(())
@@ -188,7 +195,7 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
         }
         set(stage, "lua-time-limit", PATIENCE_OF_REDIS).await?;
         // Whoever connects while it runs is told `BUSY`, too.
-        let (mut caller, mut killer) = (stage.redis().await?, stage.redis().await?);
+        let (mut caller, mut killer) = (stage.site.redis().await?, stage.site.redis().await?);
         stage.strike("a foreign script");
         let running = tokio::spawn(async move {
             let mut eval = redis::cmd("EVAL");
@@ -204,7 +211,7 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
             let mut shutdown = redis::cmd("SHUTDOWN");
             let shutdown = shutdown.arg("NOSAVE");
             let _: redis::RedisResult<()> = shutdown.query_async(&mut killer).await;
-            stage.server().restart().await?;
+            stage.site.server().restart().await?;
         }
         running.await?;
         sleep(stage.some_ms(300..1000)).await;
@@ -213,6 +220,6 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
 }
 
 async fn set(stage: &Stage, name: &str, value: &str) -> Result {
-    let () = stage.command(&["CONFIG", "SET", name, value]).await?;
+    let () = stage.site.command(&["CONFIG", "SET", name, value]).await?;
     Ok(())
 }

@@ -29,7 +29,8 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 
 use crate::report::{Phase, Row};
-use crate::stage::{Setting, Stage};
+use crate::setting::Setting;
+use crate::stage::Stage;
 use crate::worker::LEASE;
 
 /// What the harness itself could not do.

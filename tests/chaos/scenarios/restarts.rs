@@ -10,7 +10,8 @@ use tokio::time::{Instant, interval, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::journal::{Micros, now};
-use crate::stage::{Setting, Stage};
+use crate::setting::Setting;
+use crate::stage::Stage;
 
 /// Holds the time of the latest write that is known to have come after all that was answered
 /// before it: a data set that has gone back says by it to when.
@@ -77,19 +78,19 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
         let marking = mark(stage).await?;
         sleep(stage.some_ms(700..1500)).await;
         stage.strike("Redis is killed");
-        stage.server().kill_server().await?;
+        stage.site.server().kill_server().await?;
         marking.abort();
         if disk == Disk::LosesTheTail {
             let cut = stage.some_ms(1..MOST_CUT).as_millis();
             cut_tail(
-                stage.logs().last().ok_or("Redis wrote no log")?,
+                stage.site.logs().last().ok_or("Redis wrote no log")?,
                 cut.try_into()?,
             )?;
         }
         sleep(stage.some_ms(50..2000)).await;
-        stage.server().restart().await?;
+        stage.site.server().restart().await?;
         if disk != Disk::KeepsAll {
-            let kept: Option<Micros> = stage.command(&["GET", MARK]).await?;
+            let kept: Option<Micros> = stage.site.command(&["GET", MARK]).await?;
             stage.rolled_back(kept.unwrap_or(0));
         }
         let told = short_reads(stage);
@@ -103,7 +104,7 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
 
 /// Writes the mark all the time, until it is aborted or Redis is gone.
 pub(super) async fn mark(stage: &Stage) -> Result<JoinHandle<()>> {
-    Ok(mark_in(stage.redis().await?, MARK.to_owned()))
+    Ok(mark_in(stage.site.redis().await?, MARK.to_owned()))
 }
 
 /// The same under a name of one's own.
@@ -132,7 +133,7 @@ fn cut_tail(file: &Path, bytes: u64) -> Result {
 /// How often Redis has found its log to end too soon: after a cut, and also when it was killed
 /// in the middle of a large write.
 fn short_reads(stage: &mut Stage) -> usize {
-    stage.server().log().matches("short read").count()
+    stage.site.server().log().matches("short read").count()
 }
 
 /// What an operator has to do then. An end within the writes of a script leaves its beginning
@@ -140,9 +141,9 @@ fn short_reads(stage: &mut Stage) -> usize {
 /// script.
 async fn rewrite_log(stage: &Stage) -> Result {
     stage.kept_logs()?;
-    let () = stage.command(&["BGREWRITEAOF"]).await?;
+    let () = stage.site.command(&["BGREWRITEAOF"]).await?;
     loop {
-        let state: String = stage.command(&["INFO", "persistence"]).await?;
+        let state: String = stage.site.command(&["INFO", "persistence"]).await?;
         let is_over = |what: &str| state.contains(&format!("aof_rewrite_{what}:0"));
         if is_over("in_progress") && is_over("scheduled") {
             return Ok(());
@@ -158,9 +159,9 @@ async fn shut_down(stage: &mut Stage) -> Result {
         sleep(stage.some_ms(500..1500)).await;
         stage.strike("SHUTDOWN");
         // It has nobody left to answer to.
-        let _: redis::RedisResult<()> = stage.command(&["SHUTDOWN"]).await;
+        let _: redis::RedisResult<()> = stage.site.command(&["SHUTDOWN"]).await;
         sleep(stage.some_ms(50..1500)).await;
-        stage.server().restart().await?;
+        stage.site.server().restart().await?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use super::{Punctual, Scenario};
 use crate::resharding::go_on;
-use crate::stage::Setting;
+use crate::setting::Setting;
 
 /// How many there are in turn.
 const NUMBERS: [u16; 4] = [1, 4, 2, 5];

@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::order::Plan;
-use crate::stage::{Setting, Stage, WORKERS};
+use crate::setting::Setting;
+use crate::stage::{Stage, WORKERS};
 use crate::worker::LEASE;
 
 /// How long nobody works.

@@ -1,0 +1,33 @@
+//! What a scenario begins with.
+
+use crate::order::Plan;
+use crate::target::Target;
+
+#[derive(Default)]
+pub(crate) struct Setting {
+    /// Of `redis-server`, beside those of the shipped configuration.
+    pub(crate) redis: Vec<&'static str>,
+    /// How many of 10,000 jobs have these plans.
+    pub(crate) special: Vec<(Plan, u32)>,
+    /// Whether there is a network between Redis and everybody else, and every script is called;
+    /// around each server, if there are several.
+    pub(crate) network: bool,
+    /// Whether Redis has replicas, and sentinels that watch it. Nobody sets plain keys then.
+    pub(crate) sentinels: bool,
+    /// Whether jobs are on a cluster. Nobody sets plain keys then.
+    pub(crate) cluster: bool,
+    /// Whether servers can be cut off from each other, where there are several.
+    pub(crate) wires: bool,
+    /// How many shards each kind has; one if nothing is said.
+    pub(crate) shards: Option<u16>,
+    /// Whose wall clock can be set.
+    pub(crate) clock: Option<Whose>,
+    /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
+    pub(crate) target: Option<Target>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Redis,
+    Workers,
+}

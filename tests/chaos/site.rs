@@ -1,0 +1,246 @@
+//! Where jobs are kept: one Redis, or several in one of the ways in which they belong together.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use keyfall::embedded::Embedded;
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, ToRedisArgs};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::aof;
+use crate::clock::FakeClock;
+use crate::cluster::Cluster;
+use crate::proxy::Proxy;
+use crate::sentinels::Sentinels;
+use crate::setting::{Setting, Whose};
+use crate::wires::Wires;
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Site {
+    servers: Servers,
+    /// Between a single server and everybody else.
+    network: Option<Proxy>,
+}
+
+enum Servers {
+    One(Embedded),
+    /// The primary, and what is there beside it.
+    Watched(Embedded, Sentinels),
+    Cluster(Cluster),
+}
+
+impl Site {
+    /// Starts the servers, which go by this clock if it is theirs.
+    pub(crate) async fn start(
+        setting: &Setting,
+        clock: Option<&(Whose, FakeClock)>,
+        dir: &Path,
+    ) -> Result<Self, String> {
+        let binary = match clock {
+            Some((Whose::Redis, clock)) => Some(clock.redis_server()?),
+            _ => None,
+        };
+        let options = || {
+            let options = Embedded::options()
+                // The history of a log that is rewritten is gone, and is evidence.
+                .args(["--auto-aof-rewrite-percentage", "0"])
+                .args(setting.redis.clone());
+            match &binary {
+                Some(binary) => options.binary(binary),
+                None => options,
+            }
+        };
+        let wires = setting.wires.then(Wires::default);
+        let mut network = None;
+        let servers = if setting.cluster {
+            Servers::Cluster(Cluster::start(options(), wires).await?)
+        } else if setting.sentinels {
+            let started = Sentinels::start(options, setting.network, wires, dir).await?;
+            Servers::Watched(started.0, started.1)
+        } else {
+            let started = options().start().await;
+            let server = started.map_err(|error| error.to_string())?;
+            if setting.network {
+                let proxy = Proxy::to(socket_of(&server), dir).await;
+                network = Some(proxy.map_err(|error| error.to_string())?);
+            }
+            Servers::One(server)
+        };
+        Ok(Site { servers, network })
+    }
+
+    /// What programs are told of where it is.
+    pub(crate) fn url(&self) -> String {
+        match (&self.network, &self.servers) {
+            (Some(network), _) => network.url.clone(),
+            (None, Servers::One(server)) => server.url(),
+            (None, Servers::Watched(_, sentinels)) => sentinels.url(),
+            (None, Servers::Cluster(cluster)) => cluster.url(),
+        }
+    }
+
+    // One server, or the primary that sentinels watch.
+
+    /// The server, if it is a single one that nobody watches.
+    pub(crate) fn lone(&self) -> Option<&Embedded> {
+        match &self.servers {
+            Servers::One(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    /// Whether plain commands can be sent to the place where all keys are.
+    pub(crate) fn is_one_place(&self) -> bool {
+        matches!(self.servers, Servers::One(_) | Servers::Watched(..))
+    }
+
+    /// The only one, or the primary.
+    ///
+    /// # Panics
+    /// If keys are in more than one place.
+    pub(crate) fn server(&mut self) -> &mut Embedded {
+        match &mut self.servers {
+            Servers::One(server) | Servers::Watched(server, _) => server,
+            Servers::Cluster(_) => panic!("keys are in more than one place"),
+        }
+    }
+
+    fn the_server(&self) -> &Embedded {
+        match &self.servers {
+            Servers::One(server) | Servers::Watched(server, _) => server,
+            Servers::Cluster(_) => panic!("keys are in more than one place"),
+        }
+    }
+
+    pub(crate) async fn redis(&self) -> redis::RedisResult<MultiplexedConnection> {
+        connect(self.the_server()).await
+    }
+
+    pub(crate) async fn command<T: FromRedisValue>(
+        &self,
+        args: &[impl ToRedisArgs],
+    ) -> redis::RedisResult<T> {
+        let mut redis = self.redis().await?;
+        redis::Cmd::new().arg(args).query_async(&mut redis).await
+    }
+
+    pub(crate) fn signal_server(&self, signal: Signal) {
+        signal_to(self.the_server(), signal);
+    }
+
+    /// The files of its log.
+    pub(crate) fn logs(&self) -> Vec<PathBuf> {
+        logs_at(&socket_of(self.the_server()))
+    }
+
+    /// The network that the setting asked for.
+    pub(crate) fn network(&self) -> Result<&Proxy, &'static str> {
+        self.network.as_ref().ok_or("there is no network")
+    }
+
+    // Several.
+
+    /// The cluster that the setting asked for.
+    pub(crate) fn cluster(&mut self) -> Result<&mut Cluster, &'static str> {
+        match &mut self.servers {
+            Servers::Cluster(cluster) => Ok(cluster),
+            _ => Err("there is no cluster"),
+        }
+    }
+
+    /// The sentinels that the setting asked for.
+    pub(crate) fn sentinels(&mut self) -> Result<&mut Sentinels, &'static str> {
+        match &mut self.servers {
+            Servers::Watched(_, sentinels) => Ok(sentinels),
+            _ => Err("there are no sentinels"),
+        }
+    }
+
+    /// The primary, and the sentinels.
+    fn watched(&self) -> Result<(&Embedded, &Sentinels), &'static str> {
+        match &self.servers {
+            Servers::Watched(server, sentinels) => Ok((server, sentinels)),
+            _ => Err("there are no sentinels"),
+        }
+    }
+
+    /// Waits until another server is the primary. Returns the port of the old one.
+    pub(crate) async fn follow(&mut self) -> Result<u16, String> {
+        match &mut self.servers {
+            Servers::Watched(server, sentinels) => sentinels.follow(server).await,
+            _ => Err("there are no sentinels".into()),
+        }
+    }
+
+    /// Sends the server that was the primary a signal.
+    pub(crate) fn signal_other(&mut self, port: u16, signal: Signal) -> Result<(), &'static str> {
+        signal_to(self.sentinels()?.other(port), signal);
+        Ok(())
+    }
+
+    /// Waits until all replicas follow the primary.
+    pub(crate) async fn are_followed(&self) -> Result<(), String> {
+        let (server, sentinels) = self.watched()?;
+        sentinels.are_followed(server).await
+    }
+
+    /// Has the server that was the primary follow the new one.
+    pub(crate) async fn rejoin(&self, port: u16) -> Result<(), String> {
+        let (server, sentinels) = self.watched()?;
+        sentinels.rejoin(port, server).await
+    }
+
+    /// Whether nobody has become the primary unasked.
+    pub(crate) async fn is_it_still(&self) -> Result<(), String> {
+        match self.watched() {
+            Ok((_, sentinels)) => sentinels.is_it_still().await,
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The whole log so far of each server whose data count, even if it was rewritten; they stay
+    /// in `dir`.
+    pub(crate) fn kept_logs(&self, dir: &Path) -> std::io::Result<Vec<Vec<PathBuf>>> {
+        let sockets = match &self.servers {
+            Servers::One(server) | Servers::Watched(server, _) => vec![socket_of(server)],
+            Servers::Cluster(cluster) => cluster.sockets(),
+        };
+        let kept = sockets.iter().enumerate().map(|(number, socket)| {
+            let dir = dir.join(format!("redis-{number}"));
+            aof::keep(&logs_at(socket), &dir)?;
+            Ok(aof::files(&dir))
+        });
+        kept.collect()
+    }
+}
+
+/// The default gives up after half a second, which a busy machine may need.
+pub(crate) async fn connect(server: &Embedded) -> redis::RedisResult<MultiplexedConnection> {
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    let client = redis::Client::open(server.url())?;
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+}
+
+/// The files of the log of the server that has its socket there.
+fn logs_at(socket: &Path) -> Vec<PathBuf> {
+    let dir = socket.parent();
+    aof::files(dir.expect("the socket is in a directory"))
+}
+
+pub(crate) fn signal_to(server: &Embedded, signal: Signal) {
+    let pid = server.pid().and_then(|pid| pid.try_into().ok());
+    let pid = pid.and_then(Pid::from_raw).expect("the server runs");
+    // Fails only if it has ended.
+    let _ = kill_process(pid, signal);
+}
+
+pub(crate) fn socket_of(server: &Embedded) -> PathBuf {
+    server.url().trim_start_matches("redis+unix://").into()
+}
