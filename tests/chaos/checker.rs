@@ -9,13 +9,14 @@ use crate::kept::Kept;
 use crate::leases::Leases;
 use crate::plain::{LIFE, PLAIN};
 use crate::report::{Adopted, Phase, Row};
+use crate::spared::{Blows, Spared};
 use crate::story::{Call, Rollback, Run, Story, Wrong};
 use crate::strain::Strain;
 use crate::witness::Ears;
 use crate::worker::LEASE;
 
 /// For how long after the end of a fault jobs may still be late because of it.
-const RECOVERY: Micros = 2_000_000;
+pub(crate) const RECOVERY: Micros = 2_000_000;
 
 /// For how long before a fault a job may have been due that is late because of it.
 const EVE: Micros = 200_000;
@@ -35,6 +36,8 @@ struct History {
     rollbacks: Vec<Rollback>,
     /// Those that a part of all jobs went through.
     parts: Vec<(Part, Rollback)>,
+    /// What was done to some of them.
+    blows: Blows,
     /// When each primary was ill-treated that another one took over from, and when that served.
     served: Vec<(Micros, Micros)>,
     /// When something was done to all, the last time.
@@ -50,10 +53,12 @@ pub(crate) fn check(
     strain: &Strain,
 ) -> Row {
     let journals = read_all(journals);
-    let history = History::read(&journals);
+    let mut history = History::read(&journals);
+    history.blows.allowance = strain.allowance();
     let sight = history.sight(&journals, kept, leases, strain);
     let mut row = Row::new(scenario);
     row.faults = history.faults;
+    row.spared = (!history.blows.is_empty()).then(Spared::default);
     row.violations.extend(kept.wrong.iter().cloned());
     // What a fail-over forgets may be a move.
     if history.rollbacks.is_empty() && history.parts.is_empty() {
@@ -108,7 +113,7 @@ pub(crate) fn check(
             };
             row.violations.push(format!("{key}: {told}{whole}"));
         }
-        history.measure(story, &mut row);
+        history.measure(key, story, &mut row);
         for run in &story.runs {
             if let Some(deadline) = leases.lapsed.get(&(key.clone(), run.fence)) {
                 history.redelivered(run, *deadline, &mut row);
@@ -188,6 +193,7 @@ impl History {
                     Some(part) => self.parts.push((part.clone(), rollback)),
                 }
             }
+            What::Suffered { part, since } => self.blows.add(part, *since, line.at),
             What::Served => self.served.push((self.struck, line.at)),
             // Of producers and workers.
             _ => {}
@@ -307,8 +313,8 @@ impl History {
         (late > LATE && !is_over).then_some(began - served)
     }
 
-    /// How late the first starts were.
-    fn measure(&self, story: &Story, row: &mut Row) {
+    /// How late the first starts were, and how long calls took where others suffered.
+    fn measure(&self, key: &str, story: &Story, row: &mut Row) {
         let mut seen: Vec<Version> = Vec::new();
         let mut runs: Vec<&Run> = story.runs.iter().collect();
         runs.sort_by_key(|run| run.began);
@@ -319,11 +325,23 @@ impl History {
             if !seen.contains(&run.version) {
                 seen.push(run.version);
                 if run.attempt == 1 && !waited {
-                    row.late(self.phase(run.began.saturating_sub(run.late)), run.late);
+                    let due = run.began.saturating_sub(run.late);
+                    row.late(self.phase(due), run.late);
                     row.back = row.back.max(self.back(run.began, run.late));
+                    if let Some(spared) = row.spared.as_mut().filter(|_| self.blows.spare(key, due))
+                    {
+                        spared.started(run.late);
+                    }
                 }
             }
         }
+        let Some(spared) = &mut row.spared else {
+            return;
+        };
+        let calls = story.calls.iter();
+        calls
+            .filter(|call| self.blows.spare(key, call.sent))
+            .for_each(|call| spared.called(key, call));
     }
 
     fn phase(&self, due: Micros) -> Phase {

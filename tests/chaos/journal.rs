@@ -98,6 +98,11 @@ pub(crate) enum What {
         /// What it had of that, if not all.
         of: Option<Part>,
     },
+    /// From then on until now, something was done to what serves these ledgers.
+    Suffered {
+        part: Part,
+        since: Micros,
+    },
     /// What a primary served that was ill-treated is served again.
     Served,
 }

@@ -19,9 +19,11 @@
 //! | [`kept`] | what the data set that Redis kept still holds |
 //! | [`agreed`] | whether adopted keys and the ledgers agree |
 //! | [`checker`], [`story`] | what must hold of all of it, and of each key |
+//! | [`spared`] | what must hold of what others have, where something is done to one of several servers |
 //! | [`adopted`] | what must hold of each adopted key |
 //! | [`sentinels`] | two replicas of Redis, and who chooses the next primary |
 //! | [`cluster`] | three primaries with replicas, and slots that move |
+//! | [`several`] | independent servers that have the jobs together |
 //! | [`waiting`], [`resharding`] | jobs that wait meanwhile, and who spreads them over other shards |
 //! | [`proxy`] | the network between Redis and everybody else |
 //! | [`wires`] | the network between servers |
@@ -60,7 +62,9 @@ mod sentinels;
 mod service;
 mod setting;
 mod settled;
+mod several;
 mod site;
+mod spared;
 mod stage;
 mod story;
 mod strain;
@@ -169,6 +173,11 @@ fn play_all(words: Vec<&String>) -> ExitCode {
     rows.iter()
         .filter_map(Row::fail_overs)
         .for_each(|row| println!("{row}"));
+    println!("\n{}", spared::HEAD);
+    for row in rows.iter().chain([&sum]) {
+        let spared = row.spared.iter();
+        spared.for_each(|it| println!("{}", it.row(&row.scenario)));
+    }
     println!("\n{}", sum.strain);
     if sum.violations.is_empty() {
         return ExitCode::SUCCESS;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::journal::Micros;
+use crate::spared::Spared;
 use crate::strain::Strain;
 
 /// When a job was due.
@@ -137,6 +138,8 @@ pub(crate) struct Row {
     pub(crate) served: Option<Micros>,
     /// For how long first starts were late after that, at the most.
     pub(crate) back: Option<Micros>,
+    /// What became of what nothing was done to, where something was done to a part of all jobs.
+    pub(crate) spared: Option<Spared>,
     /// For how long nobody listened to what is done to keys, or could act.
     pub(crate) deaf: Micros,
     /// What the machine did to all of it.
@@ -207,6 +210,9 @@ impl Row {
         self.adopted_in_bad_weather.add(bad);
         self.served = self.served.max(other.served);
         self.back = self.back.max(other.back);
+        if let Some(spared) = &other.spared {
+            self.spared.get_or_insert_default().add(spared);
+        }
         self.deaf += other.deaf;
         self.strain.add(&other.strain);
         self.violations.extend(other.violations.iter().cloned());
@@ -255,7 +261,7 @@ impl fmt::Display for Row {
     }
 }
 
-fn written(time: Option<Micros>) -> String {
+pub(crate) fn written(time: Option<Micros>) -> String {
     match time {
         Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1e3),
         Some(us) if us < 1_000_000 => format!("{} ms", us / 1000),

@@ -1,6 +1,6 @@
 //! Giving kinds another number of shards, by the command, in a process of its own.
 
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -13,29 +13,51 @@ use crate::stage::Stage;
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Gives a kind so many shards; begins some times, and is killed while it is at it.
-pub(crate) async fn reshard(stage: &mut Stage, kind: &str, shards: u16) -> Result<(), String> {
+async fn reshard(stage: &mut Stage, kind: &str, shards: u16) -> Result<(), String> {
     stage.strike("resharding is begun and killed");
     let mut process = start(stage, kind, shards);
     sleep(stage.some_ms(10..400)).await;
     process.kill();
+    finish(stage, kind, shards).await
+}
+
+/// Gives a kind so many shards, or goes on with that, until it has them.
+pub(crate) async fn finish(stage: &Stage, kind: &str, shards: u16) -> Result<(), String> {
     let deadline = Instant::now() + PATIENCE;
-    let mut process = start(stage, kind, shards);
     loop {
-        match process.ended() {
+        match end_of(start(stage, kind, shards), deadline).await {
             Some(status) if status.success() => return Ok(()),
             // The way to Redis may be ill at the time.
-            Some(_) if Instant::now() < deadline => process = start(stage, kind, shards),
+            Some(_) if Instant::now() < deadline => {}
             Some(status) => return Err(format!("keyfall reshard: {status}")),
-            None if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
             None => return Err(format!("{kind} does not come to have {shards} shards")),
         }
     }
 }
 
-fn start(stage: &Stage, kind: &str, shards: u16) -> Process {
+/// Tries to give a kind so many shards while that cannot be.
+pub(crate) async fn is_refused(stage: &Stage, kind: &str, shards: u16) -> Result<(), String> {
+    match end_of(start(stage, kind, shards), Instant::now() + PATIENCE).await {
+        Some(status) if status.success() => Err(format!("{kind} was resharded all the same")),
+        Some(_) => Ok(()),
+        None => Err("keyfall reshard does not end while a server is away".into()),
+    }
+}
+
+/// How it ended, if it did in time.
+async fn end_of(mut process: Process, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        match process.ended() {
+            None if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
+            ended => return ended,
+        }
+    }
+}
+
+pub(crate) fn start(stage: &Stage, kind: &str, shards: u16) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     command.args(["reshard", kind, "--to", &shards.to_string()]);
-    command.args(["--redis-url", stage.site.url()]);
+    command.args(["--redis-url", &stage.site.url()]);
     Process::spawn(command, "reshard", stage.dir())
 }
 

@@ -16,6 +16,9 @@ pub(crate) struct Setting {
     pub(crate) sentinels: bool,
     /// Whether jobs are on a cluster. Nobody sets plain keys then.
     pub(crate) cluster: bool,
+    /// How many independent servers have the jobs together; one if nothing is said. Where there are
+    /// more, nobody sets plain keys.
+    pub(crate) servers: Option<u16>,
     /// Whether servers can be cut off from each other, where there are several.
     pub(crate) wires: bool,
     /// How many shards each kind has; one if nothing is said.

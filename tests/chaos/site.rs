@@ -14,6 +14,7 @@ use crate::cluster::Cluster;
 use crate::proxy::Proxy;
 use crate::sentinels::Sentinels;
 use crate::setting::{Setting, Whose};
+use crate::several::Several;
 use crate::wires::Wires;
 
 /// How long a server may take to answer.
@@ -30,6 +31,7 @@ enum Servers {
     /// The primary, and what is there beside it.
     Watched(Embedded, Sentinels),
     Cluster(Cluster),
+    Several(Several),
 }
 
 impl Site {
@@ -60,6 +62,9 @@ impl Site {
         } else if setting.sentinels {
             let started = Sentinels::start(options, setting.network, wires, dir).await?;
             Servers::Watched(started.0, started.1)
+        } else if let Some(count) = setting.servers {
+            let options = (0..count).map(|_| options());
+            Servers::Several(Several::start(options, setting.network, dir).await?)
         } else {
             let started = options().start().await;
             let server = started.map_err(|error| error.to_string())?;
@@ -79,6 +84,7 @@ impl Site {
             (None, Servers::One(server)) => server.url(),
             (None, Servers::Watched(_, sentinels)) => sentinels.url(),
             (None, Servers::Cluster(cluster)) => cluster.url(),
+            (None, Servers::Several(several)) => several.url(),
         }
     }
 
@@ -104,14 +110,14 @@ impl Site {
     pub(crate) fn server(&mut self) -> &mut Embedded {
         match &mut self.servers {
             Servers::One(server) | Servers::Watched(server, _) => server,
-            Servers::Cluster(_) => panic!("keys are in more than one place"),
+            Servers::Cluster(_) | Servers::Several(_) => panic!("keys are in more than one place"),
         }
     }
 
     fn the_server(&self) -> &Embedded {
         match &self.servers {
             Servers::One(server) | Servers::Watched(server, _) => server,
-            Servers::Cluster(_) => panic!("keys are in more than one place"),
+            Servers::Cluster(_) | Servers::Several(_) => panic!("keys are in more than one place"),
         }
     }
 
@@ -148,6 +154,14 @@ impl Site {
         match &mut self.servers {
             Servers::Cluster(cluster) => Ok(cluster),
             _ => Err("there is no cluster"),
+        }
+    }
+
+    /// The independent servers that the setting asked for.
+    pub(crate) fn several(&mut self) -> Result<&mut Several, &'static str> {
+        match &mut self.servers {
+            Servers::Several(several) => Ok(several),
+            _ => Err("there are no several servers"),
         }
     }
 
@@ -207,6 +221,7 @@ impl Site {
         let sockets = match &self.servers {
             Servers::One(server) | Servers::Watched(server, _) => vec![socket_of(server)],
             Servers::Cluster(cluster) => cluster.sockets(),
+            Servers::Several(several) => several.sockets(),
         };
         let kept = sockets.iter().enumerate().map(|(number, socket)| {
             let dir = dir.join(format!("redis-{number}"));

@@ -14,10 +14,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
 use crate::daemons::DAEMONS;
-use crate::journal::{Journal, Part, What, now};
+use crate::journal::{Journal, Micros, Part, What, now};
 use crate::order::Plan;
 use crate::process::Process;
 use crate::setting::{Setting, Whose};
+use crate::several::Number;
 use crate::site::Site;
 use crate::target::Ways;
 use crate::{agreed, consumer, daemons, kept, load, plain, waiting, witness, worker};
@@ -410,18 +411,35 @@ impl Stage {
         self.journal.note(What::RolledBack { kept, of: None });
     }
 
-    /// So have the ledgers with these hash tags, `app:module:biz/3.17`.
-    pub(crate) fn ledgers_rolled_back(&self, kept: u64, tags: &[String]) {
+    /// So have these ledgers.
+    pub(crate) fn ledgers_rolled_back(&self, kept: u64, part: Part) {
         debug_assert!(kept <= now());
+        let of = Some(part);
+        self.journal.note(What::RolledBack { kept, of });
+    }
+
+    /// From then on until now, something was done to what serves these ledgers.
+    pub(crate) fn suffered(&self, part: Part, since: Micros) {
+        self.journal.note(What::Suffered { part, since });
+    }
+
+    /// The ledgers with these hash tags, `app:module:biz/3.17`.
+    pub(crate) fn part(&self, tags: &[String]) -> Part {
         let name = |tag: &String| match tag.rsplit_once('/') {
             Some((kind, shard)) => format!("{kind}/{}", shard.split('.').next().unwrap_or(shard)),
             None => tag.clone(),
         };
-        let of = Some(Part {
+        Part {
             shards: self.shards,
             ledgers: tags.iter().map(name).collect(),
-        });
-        self.journal.note(What::RolledBack { kept, of });
+        }
+    }
+
+    /// Those that one of several servers has.
+    pub(crate) fn part_on(&mut self, place: Number) -> Result<Part, &'static str> {
+        let shards = self.shards;
+        let ledgers = self.site.several()?.ledgers_on(place, shards);
+        Ok(Part { shards, ledgers })
     }
 
     /// Another primary serves what one served that was ill-treated.

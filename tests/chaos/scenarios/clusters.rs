@@ -104,7 +104,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
             .ask(new, &format!("GET {mark}"))
             .await?;
         sleep(LEFT).await;
-        stage.ledgers_rolled_back(kept.unwrap_or(0), &tags);
+        stage.ledgers_rolled_back(kept.unwrap_or(0), stage.part(&tags));
         let cluster = stage.site.cluster()?;
         match what {
             What::Killed => cluster.server(old).restart().await?,

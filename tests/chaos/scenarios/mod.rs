@@ -8,6 +8,7 @@
 //! | [`restarts`] | a Redis that is killed or shut down, and what its disk keeps |
 //! | [`failovers`] | a primary that sentinels replace by another one |
 //! | [`clusters`] | nodes of a cluster: replaced, added and removed, and slots that move |
+//! | [`servers`] | one of several independent servers |
 //! | [`shards`] | kinds that are given another number of shards |
 //! | [`network`] | what is between Redis and everybody else |
 //! | [`clocks`] | wall clocks that jump |
@@ -21,6 +22,7 @@ mod handlers;
 mod hindrances;
 mod network;
 mod restarts;
+mod servers;
 mod shards;
 mod workers;
 
@@ -63,11 +65,11 @@ pub(crate) enum Punctual {
 
 /// How late 99 of 100 jobs may be that fall due when the faults are over. Generous: this is no
 /// optimised build, and after an outage all that was held up is in its way.
-const ON_TIME: Duration = Duration::from_secs(1);
+pub(crate) const ON_TIME: Duration = Duration::from_secs(1);
 
 /// How late each of them may be, and how long a job may wait for its next run after the last
 /// sign of life of its worker.
-const IN_TIME: Duration = LEASE.saturating_add(Duration::from_secs(1));
+pub(crate) const IN_TIME: Duration = LEASE.saturating_add(Duration::from_secs(1));
 
 /// Of a hundred plain keys that were there while there were faults, how many must be judged at the
 /// least: where nearly all is excused, what holds of the rest may be chance. 59 is the least that
@@ -87,7 +89,7 @@ const JUDGED_LESS: [(&str, usize); 2] = [
 const BACK: Duration = Duration::from_secs(10);
 
 /// A machine that is allowed so much is so busy that work piles up, and how late it is says nothing.
-const TOO_BUSY: Duration = Duration::from_secs(2);
+pub(crate) const TOO_BUSY: Duration = Duration::from_secs(2);
 
 /// What a machine at rest is allowed at the most.
 const AT_REST: Duration = Duration::from_secs(1);
@@ -101,6 +103,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         restarts::all(),
         failovers::all(),
         clusters::all(),
+        servers::all(),
         shards::all(),
         hindrances::all(),
         network::all(),
@@ -145,6 +148,9 @@ impl Scenario {
             row.violations
                 .push(format!("{began} runs began when their lease was over"));
         }
+        if let Some(spared) = &row.spared {
+            row.violations.extend(spared.judge(&row.strain));
+        }
         self.expect_judgements(row);
         if row.jobs == 0 || row.faults == 0 {
             row.violations.push("nothing happened".into());
@@ -157,7 +163,7 @@ impl Scenario {
         let least = less.map_or(JUDGED, |(_, least)| *least);
         let adopted = &row.adopted_in_bad_weather;
         let setting = (self.setting)();
-        if setting.sentinels || setting.cluster {
+        if setting.sentinels || setting.cluster || setting.servers.is_some() {
             assert_eq!(adopted.set, 0, "they are to be judged from now on");
             return;
         }

@@ -1,0 +1,85 @@
+//! Several independent servers that have the jobs together: real processes.
+
+use std::path::{Path, PathBuf};
+
+use keyfall::embedded::{Embedded, Options};
+use keyfall::server_of;
+use rustix::process::Signal;
+
+use crate::load::KINDS;
+use crate::proxy::{Proxy, Weather};
+use crate::site::{signal_to, socket_of};
+
+/// A server, by its place among all.
+pub(crate) type Number = u16;
+
+pub(crate) struct Several {
+    servers: Vec<Embedded>,
+    /// Around each of them, if there are any.
+    networks: Vec<Proxy>,
+}
+
+impl Several {
+    pub(crate) async fn start(
+        options: impl IntoIterator<Item = Options>,
+        has_networks: bool,
+        dir: &Path,
+    ) -> Result<Self, String> {
+        let (mut servers, mut networks) = (Vec::new(), Vec::new());
+        for options in options {
+            let server = options.start().await.map_err(|error| error.to_string())?;
+            if has_networks {
+                let proxy = Proxy::to(socket_of(&server), dir).await;
+                networks.push(proxy.map_err(|error| error.to_string())?);
+            }
+            servers.push(server);
+        }
+        Ok(Several { servers, networks })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let urls: Vec<String> = match &self.networks[..] {
+            [] => self.servers.iter().map(Embedded::url).collect(),
+            networks => networks.iter().map(|network| network.url.clone()).collect(),
+        };
+        urls.join(" ")
+    }
+
+    pub(crate) fn count(&self) -> Number {
+        self.servers.len().try_into().expect("they are few")
+    }
+
+    pub(crate) fn sockets(&self) -> Vec<PathBuf> {
+        self.servers.iter().map(socket_of).collect()
+    }
+
+    /// The ledgers that a server has, `app:module:biz/3`, of kinds that have so many each.
+    pub(crate) fn ledgers_on(&self, place: Number, shards: u16) -> Vec<String> {
+        let all = KINDS
+            .iter()
+            .flat_map(|kind| (0..shards).map(move |shard| (kind, shard)));
+        all.filter(|(kind, shard)| server_of(kind, *shard, self.count()) == place)
+            .map(|(kind, shard)| format!("{kind}/{shard}"))
+            .collect()
+    }
+
+    // What can be done to one of them.
+
+    pub(crate) fn server(&mut self, place: Number) -> &mut Embedded {
+        &mut self.servers[usize::from(place)]
+    }
+
+    pub(crate) fn signal(&self, place: Number, signal: Signal) {
+        signal_to(&self.servers[usize::from(place)], signal);
+    }
+
+    /// From now on nobody reaches it, or everybody does.
+    pub(crate) fn cut(&self, place: Number, cut: bool) -> Result<(), &'static str> {
+        let network = self.networks.get(usize::from(place));
+        network.ok_or("there is nothing to cut")?.set(Weather {
+            cut,
+            ..Weather::default()
+        });
+        Ok(())
+    }
+}
