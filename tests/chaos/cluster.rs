@@ -9,7 +9,8 @@ use redis::{FromRedisValue, RedisResult};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::site::{connect, signal_to, socket_of};
+use crate::journal::{Micros, now};
+use crate::site::{PROBE, connect, signal_to, socket_of};
 use crate::wires::{Place, Wires};
 
 /// For how long a node is silent before it counts as gone. Its replica takes over then, if it may,
@@ -254,12 +255,13 @@ impl Cluster {
 
     /// Asks the replica of a primary to take over from it. It gives up when the machine is too busy,
     /// and is asked again then.
-    pub(crate) async fn fail_over(&mut self, primary: Number) -> Result<Number, String> {
+    pub(crate) async fn fail_over(&mut self, primary: Number) -> Result<(Number, Micros), String> {
         let replica = self.replica_of(primary);
+        let probe = self.probe_on(replica).await?;
         let mut asked: Option<Instant> = None;
         let has_taken_over = async || {
-            if self.is_primary(replica).await {
-                return Some(());
+            if self.takes_writes(replica, &probe).await {
+                return Some(now());
             }
             if asked.is_none_or(|asked| asked.elapsed() > GIVEN_UP) {
                 // Refused while it is under way.
@@ -268,21 +270,36 @@ impl Cluster {
             }
             None
         };
-        self.until("the replica has taken over", has_taken_over)
+        let since = self
+            .until("the replica has taken over", has_taken_over)
             .await?;
-        Ok(self.swap(primary))
+        Ok((self.swap(primary), since))
     }
 
-    /// Waits until the replica of a primary has taken over from it, by itself. Returns it.
-    pub(crate) async fn follow(&mut self, primary: Number) -> Result<Number, String> {
+    /// Waits until the replica of a primary has taken over from it, by itself. Returns it, and since
+    /// when it takes writes.
+    pub(crate) async fn follow(&mut self, primary: Number) -> Result<(Number, Micros), String> {
         let replica = self.replica_of(primary);
-        self.until("there is another primary", async || {
-            let is_it = self.is_primary(replica).await;
-            let serves = self.says(replica, "CLUSTER INFO", "cluster_state:ok").await;
-            (is_it && serves).then_some(())
-        })
-        .await?;
-        Ok(self.swap(primary))
+        let probe = self.probe_on(replica).await?;
+        let since = self
+            .until("there is another primary", async || {
+                let serves = self.takes_writes(replica, &probe).await;
+                serves.then(now)
+            })
+            .await?;
+        Ok((self.swap(primary), since))
+    }
+
+    /// A key in a slot that this node has, or follows.
+    async fn probe_on(&self, place: Number) -> Result<String, String> {
+        let tags = self.ledgers_on(place, "*").await?;
+        let tag = tags.first().ok_or("it has no ledger")?;
+        Ok(format!("{{{tag}}}{PROBE}"))
+    }
+
+    async fn takes_writes(&self, place: Number, key: &str) -> bool {
+        let set = format!("SET {key} {{empty}}");
+        self.try_ask::<()>(place, &set).await.is_ok()
     }
 
     fn swap(&mut self, primary: Number) -> Number {
@@ -290,10 +307,6 @@ impl Cluster {
         let pair = pair.expect("it is a primary");
         *pair = (pair.1, pair.0);
         pair.0
-    }
-
-    async fn is_primary(&self, place: Number) -> bool {
-        self.says(place, "INFO replication", "role:master").await
     }
 
     /// Moves a slot to another primary, key by key, as `redis-cli --cluster reshard` does.

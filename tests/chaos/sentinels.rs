@@ -13,8 +13,9 @@ use redis::{FromRedisValue, ToRedisArgs};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::journal::{Micros, now};
 use crate::proxy::{Proxy, Weather};
-use crate::site::{connect, socket_of};
+use crate::site::{PROBE, connect, socket_of};
 use crate::wires::{Place, Wires};
 
 /// What the sentinels call the primary.
@@ -186,21 +187,27 @@ impl Sentinels {
     }
 
     /// Waits until another one is the primary, which takes the place of `server`. Returns the port
-    /// of the old one.
-    pub(crate) async fn follow(&mut self, server: &mut Embedded) -> Result<u16, String> {
-        let new = self
-            .until("there is another primary", async || {
-                let port = self.named().await.filter(|port| *port != self.primary)?;
-                let place = self.others.iter().position(|(known, _)| *known == port)?;
-                let role: Vec<redis::Value> = ask(port, &["ROLE"]).await.ok()?;
-                let role: String = redis::from_redis_value(role.into_iter().next()?).ok()?;
-                (role == "master").then_some(place)
+    /// of the old one, and since when the new one takes writes: sentinels tell of it later.
+    pub(crate) async fn follow(&mut self, server: &mut Embedded) -> Result<(u16, Micros), String> {
+        let (new, since) = self
+            .until("another server takes writes", async || {
+                for (place, (_, other)) in self.others.iter().enumerate() {
+                    if takes_writes(other).await {
+                        return Some((place, now()));
+                    }
+                }
+                None
             })
             .await?;
+        let port = self.others[new].0;
+        self.until("it is named as the primary", async || {
+            self.named().await.filter(|named| *named == port)
+        })
+        .await?;
         let old = self.primary;
         std::mem::swap(&mut self.others[new].1, server);
         self.primary = std::mem::replace(&mut self.others[new].0, old);
-        Ok(old)
+        Ok((old, since))
     }
 
     /// The one that was the primary before, by its port.
@@ -338,6 +345,17 @@ async fn node(options: Options, port: u16) -> Result<Embedded, String> {
         .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
         .args(["--repl-diskless-sync-delay", "0"]);
     options.start().await.map_err(|error| error.to_string())
+}
+
+async fn takes_writes(server: &Embedded) -> bool {
+    let write = async {
+        let mut redis = connect(server).await?;
+        redis::cmd("SET")
+            .arg(&[PROBE, ""])
+            .exec_async(&mut redis)
+            .await
+    };
+    write.await.is_ok()
 }
 
 /// Makes a server, which others know by this port, a replica.

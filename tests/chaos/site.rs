@@ -11,11 +11,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::aof;
 use crate::clock::FakeClock;
 use crate::cluster::Cluster;
+use crate::journal::Micros;
 use crate::proxy::Proxy;
 use crate::sentinels::Sentinels;
 use crate::setting::{Setting, Whose};
 use crate::several::Several;
 use crate::wires::Wires;
+
+/// What is written to find out whether a server takes writes.
+pub(crate) const PROBE: &str = "chaos-probe";
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -181,8 +185,9 @@ impl Site {
         }
     }
 
-    /// Waits until another server is the primary. Returns the port of the old one.
-    pub(crate) async fn follow(&mut self) -> Result<u16, String> {
+    /// Waits until another server is the primary. Returns the port of the old one, and since when the
+    /// new one takes writes.
+    pub(crate) async fn follow(&mut self) -> Result<(u16, Micros), String> {
         match &mut self.servers {
             Servers::Watched(server, sentinels) => sentinels.follow(server).await,
             _ => Err("there are no sentinels".into()),

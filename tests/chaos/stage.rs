@@ -442,9 +442,9 @@ impl Stage {
         Ok(Part { shards, ledgers })
     }
 
-    /// Another primary serves what one served that was ill-treated.
-    pub(crate) fn is_served(&self) {
-        self.journal.note(What::Served);
+    /// Another primary takes writes, since then, for what one served that was ill-treated.
+    pub(crate) fn is_served(&self, since: Micros) {
+        self.journal.note_at(since, What::Served);
     }
 
     // Time.

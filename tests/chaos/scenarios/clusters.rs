@@ -95,8 +95,8 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
                 stage.site.cluster()?.cut_off(old)?;
             }
         }
-        let new = stage.site.cluster()?.follow(old).await?;
-        stage.is_served();
+        let (new, since) = stage.site.cluster()?.follow(old).await?;
+        stage.is_served(since);
         marking.abort();
         let kept: Option<Micros> = stage
             .site
@@ -128,8 +128,9 @@ async fn hand_over(stage: &mut Stage) -> Result {
         let mut primary = primary;
         for _ in 0..2 {
             stage.strike("CLUSTER FAILOVER");
-            primary = stage.site.cluster()?.fail_over(primary).await?;
-            stage.is_served();
+            let (new, since) = stage.site.cluster()?.fail_over(primary).await?;
+            stage.is_served(since);
+            primary = new;
             stage.site.cluster()?.is_well().await?;
             sleep(stage.some_ms(100..700)).await;
         }

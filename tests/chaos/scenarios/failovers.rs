@@ -146,8 +146,8 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
                 stage.site.server().kill_server().await?;
             }
         }
-        let old = stage.site.follow().await?;
-        stage.is_served();
+        let (old, since) = stage.site.follow().await?;
+        stage.is_served(since);
         marking.abort();
         let kept: Option<Micros> = stage.site.command(&["GET", MARK]).await?;
         sleep(LEFT).await;
