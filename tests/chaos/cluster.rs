@@ -18,6 +18,9 @@ use crate::wires::{Place, Wires};
 /// silent for as long.
 const NODE_TIMEOUT: &str = "2000";
 
+/// What Redis has it at.
+const DEFAULT_NODE_TIMEOUT: &str = "15000";
+
 /// After which time a fail-over that was asked for is given up, and a bit.
 const GIVEN_UP: Duration = Duration::from_secs(7);
 
@@ -40,6 +43,7 @@ pub(crate) struct Cluster {
     nodes: Vec<Node>,
     /// The primaries, each with its replica.
     pairs: Vec<(Number, Number)>,
+    /// Of each node but the first.
     options: Options,
     /// Between the nodes, if there is anything.
     wires: Option<Wires>,
@@ -54,17 +58,23 @@ struct Node {
 }
 
 impl Cluster {
-    pub(crate) async fn start(options: Options, wires: Option<Wires>) -> Result<Self, String> {
+    /// The first node, a primary, may have options of its own.
+    pub(crate) async fn start(
+        first: Options,
+        others: Options,
+        wires: Option<Wires>,
+    ) -> Result<Self, String> {
         let mut it = Cluster {
             nodes: Vec::new(),
             pairs: (0..PRIMARIES)
                 .map(|place| (place, place + PRIMARIES))
                 .collect(),
-            options,
+            options: others.clone(),
             wires,
         };
         for place in 0..2 * PRIMARIES {
-            it.start_node().await?;
+            let options = if place == 0 { &first } else { &others };
+            it.start_node(options).await?;
             it.tell(place, &format!("CLUSTER SET-CONFIG-EPOCH {}", place + 1))
                 .await?;
         }
@@ -84,13 +94,12 @@ impl Cluster {
         Ok(it)
     }
 
-    async fn start_node(&mut self) -> Result<(), String> {
+    async fn start_node(&mut self, options: &Options) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         let place: Place = (self.nodes.len() + 1).try_into().expect("they are few");
         let (server, own) = loop {
             let own = free_port()?;
-            let mut options = self
-                .options
+            let mut options = options
                 .clone()
                 .args(["--bind", "127.0.0.1", "--port", &own.to_string()])
                 .args(["--cluster-enabled", "yes"])
@@ -218,6 +227,15 @@ impl Cluster {
 
     // What can be done to it.
 
+    /// From now on a node may be silent for as long as Redis has it by default.
+    pub(crate) async fn is_patient(&self) -> Result<(), String> {
+        for place in 0..self.nodes.len() {
+            let set = format!("CONFIG SET cluster-node-timeout {DEFAULT_NODE_TIMEOUT}");
+            self.tell(place, &set).await?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn server(&mut self, place: Number) -> &mut Embedded {
         &mut self.nodes[place].server
     }
@@ -340,7 +358,7 @@ impl Cluster {
 
     /// Adds a primary without slots. Returns it.
     pub(crate) async fn add(&mut self) -> Result<Number, String> {
-        self.start_node().await?;
+        self.start_node(&self.options.clone()).await?;
         let place = self.nodes.len() - 1;
         self.meet(place).await?;
         Ok(place)

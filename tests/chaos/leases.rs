@@ -1,6 +1,6 @@
-//! What the log of Redis shows of its leases: whether two of a job were ever valid at once, and
-//! which took the place of one that had lapsed. That is by its clock and by what was written,
-//! whatever the scripts and the workers believed.
+//! What the log of Redis shows of its leases: whether two of a job were ever valid at once, whether
+//! one was given too early, and which took the place of one that had lapsed. That is by its clock
+//! and by what was written, whatever the scripts and the workers believed.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ struct Lease {
 /// What a log shows.
 #[derive(Default)]
 pub(crate) struct Leases {
-    /// Leases that were given while another of the same job was valid, and fencing values that
-    /// did not grow.
+    /// Leases that were given while another of the same job was valid, or before their job was due, and
+    /// fencing values that did not grow.
     pub(crate) wrong: Vec<String>,
     /// Of those that took the place of one that had lapsed, by job key and fencing value: the
     /// deadline that had passed, Unix ms.
@@ -209,7 +209,8 @@ impl Ledger {
         let mut fields = lease.split(' ');
         let token = fields.next()?.to_owned();
         let fence: u64 = fields.nth(1)?.parse().ok()?;
-        let is_marked = fields.nth(1) == Some("cancelled");
+        let due: u64 = fields.next()?.parse().ok()?;
+        let is_marked = fields.next() == Some("cancelled");
         let held = self.leases.get(id);
         // What was given before a replica had the whole data set is not in its log.
         if held.is_some_and(|held| held.token == token) || is_marked {
@@ -220,6 +221,7 @@ impl Ledger {
             (Some(held), Some(now)) if held.deadline > now => Some(format!(
                 "given to {token} at {now}, while {held:?} was valid"
             )),
+            (_, Some(now)) if due > now => Some(format!("given to {token} at {now}, due at {due}")),
             _ if fence < self.fence || fence == self.fence && token != self.claim => {
                 Some(format!("fencing value {fence} after {}", self.fence))
             }

@@ -26,6 +26,9 @@ use crate::target::{Target, Ways};
 /// The kinds that there are jobs of.
 pub(crate) const KINDS: [&str; 2] = ["chaos:load:notice", "chaos:load:refund"];
 
+/// Those kinds, as a glob.
+pub(crate) const LOAD: &str = "chaos:load:*";
+
 /// Due so late that no trial sees it run, whatever happens to clocks.
 pub(crate) const FAR: Duration = Duration::from_secs(7 * 24 * 3600);
 

@@ -164,6 +164,11 @@ impl Row {
     /// There is no clock to tell them by.
     pub(crate) fn forget_times(&mut self) {
         self.lateness = Default::default();
+        self.forget_redeliveries();
+    }
+
+    /// There is no clock to tell these by.
+    pub(crate) fn forget_redeliveries(&mut self) {
         self.redeliveries = Default::default();
     }
 

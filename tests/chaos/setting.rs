@@ -32,5 +32,7 @@ pub(crate) struct Setting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
     Redis,
+    /// The first of several servers, or of the nodes of a cluster.
+    OneServer,
     Workers,
 }

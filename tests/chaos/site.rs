@@ -45,29 +45,31 @@ impl Site {
         clock: Option<&(Whose, FakeClock)>,
         dir: &Path,
     ) -> Result<Self, String> {
-        let binary = match clock {
-            Some((Whose::Redis, clock)) => Some(clock.redis_server()?),
+        let with_clock = match clock {
+            Some((Whose::Redis | Whose::OneServer, clock)) => Some(clock.redis_server()?),
             _ => None,
         };
-        let options = || {
+        let options_of = |server: u16| {
             let options = Embedded::options()
                 // The history of a log that is rewritten is gone, and is evidence.
                 .args(["--auto-aof-rewrite-percentage", "0"])
                 .args(setting.redis.clone());
-            match &binary {
-                Some(binary) => options.binary(binary),
-                None => options,
+            let is_right = server > 0 && setting.clock == Some(Whose::OneServer);
+            match &with_clock {
+                Some(binary) if !is_right => options.binary(binary),
+                _ => options,
             }
         };
+        let options = || options_of(0);
         let wires = setting.wires.then(Wires::default);
         let mut network = None;
         let servers = if setting.cluster {
-            Servers::Cluster(Cluster::start(options(), wires).await?)
+            Servers::Cluster(Cluster::start(options(), options_of(1), wires).await?)
         } else if setting.sentinels {
             let started = Sentinels::start(options, setting.network, wires, dir).await?;
             Servers::Watched(started.0, started.1)
         } else if let Some(count) = setting.servers {
-            let options = (0..count).map(|_| options());
+            let options = (0..count).map(options_of);
             Servers::Several(Several::start(options, setting.network, dir).await?)
         } else {
             let started = options().start().await;

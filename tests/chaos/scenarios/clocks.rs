@@ -1,13 +1,23 @@
-//! Wall clocks that jump by an hour, while everything runs.
+//! Wall clocks that jump by an hour, while everything runs; and those of two servers that differ.
+
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::adopted::JUMP;
+use crate::journal::{Micros, Part, now};
+use crate::load::LOAD;
 use crate::setting::{Setting, Whose};
 use crate::stage::Stage;
 
 const HOUR: i64 = 3600;
+
+/// By how many seconds one of several clocks is off, in turn.
+const OFF: [i64; 4] = [3, -2, 4, -3];
+
+/// So that each kind is on all servers, and on all primaries.
+const SHARDS: u16 = 4;
 
 pub(super) fn all() -> Vec<Scenario> {
     vec![
@@ -27,7 +37,34 @@ pub(super) fn all() -> Vec<Scenario> {
             faults: |stage| Box::pin(jump(stage, JUMP, &[-HOUR, 0, HOUR, 0, HOUR])),
             punctual: Punctual::Untold,
         },
+        Scenario {
+            name: "cluster, clocks differ",
+            quick: false,
+            setting: || Setting {
+                cluster: true,
+                ..with_one()
+            },
+            faults: |stage| Box::pin(differ_on_a_cluster(stage)),
+            punctual: Punctual::ByLedgers,
+        },
+        Scenario {
+            name: "servers, clocks differ",
+            quick: false,
+            setting: || Setting {
+                servers: Some(2),
+                ..with_one()
+            },
+            faults: |stage| Box::pin(differ_on_servers(stage)),
+            punctual: Punctual::ByLedgers,
+        },
     ]
+}
+
+fn with_one() -> Setting {
+    Setting {
+        shards: Some(SHARDS),
+        ..with(Whose::OneServer)
+    }
 }
 
 fn with(whose: Whose) -> Setting {
@@ -45,6 +82,40 @@ async fn jump(stage: &mut Stage, fault: &str, clocks: &[i64]) -> Result {
             stage.strike(fault);
             stage.clock()?.set(*seconds)?;
             sleep(stage.some_ms(500..2000)).await;
+        }
+    }
+    Ok(())
+}
+
+async fn differ_on_a_cluster(stage: &mut Stage) -> Result {
+    let cluster = stage.site.cluster()?;
+    // A clock that is set makes what was heard just now look old.
+    cluster.is_patient().await?;
+    let tags = cluster.ledgers_on(0, LOAD).await?;
+    differ(stage, stage.part(&tags)).await
+}
+
+async fn differ_on_servers(stage: &mut Stage) -> Result {
+    let part = stage.part_on(0)?;
+    differ(stage, part).await
+}
+
+/// Sets the clock of who has these ledgers again and again, ahead of the others and behind them. In the
+/// end it is off.
+async fn differ(stage: &mut Stage, part: Part) -> Result {
+    let end = stage.until_the_end();
+    let mut before = 0;
+    for off in OFF.iter().cycle() {
+        stage.strike("a clock is set");
+        let ahead = u64::try_from(off - before).unwrap_or(0);
+        let since = now() - Duration::from_secs(ahead).as_micros() as Micros;
+        stage.clock()?.set(*off)?;
+        // What would have been due in the time that was left out is due at once, and late by that clock.
+        stage.suffered(part.clone(), since);
+        before = *off;
+        sleep(stage.some_ms(1000..2000)).await;
+        if Instant::now() > end {
+            break;
         }
     }
     Ok(())

@@ -10,15 +10,12 @@ use super::restarts::{MARK, mark_in};
 use super::{Punctual, Result, Scenario};
 use crate::cluster::{Cluster, Number};
 use crate::journal::Micros;
-use crate::load::KINDS;
+use crate::load::{KINDS, LOAD};
 use crate::setting::Setting;
 use crate::stage::Stage;
 
 /// So that there is one on each primary.
 const SHARDS: u16 = 4;
-
-/// The kinds that there are jobs of.
-const LOAD: &str = "chaos:load:*";
 
 /// As at other [fail-overs](super::failovers).
 const LEFT: Duration = Duration::from_millis(500);

@@ -59,6 +59,9 @@ pub(crate) enum Punctual {
     Throughout,
     /// When the faults are over.
     Afterwards,
+    /// The same, each by the clock of its ledger. When a lease has lapsed is not to be told: that is a
+    /// time of one of several clocks.
+    ByLedgers,
     /// There is no clock to tell it by.
     Untold,
 }
@@ -111,12 +114,14 @@ pub(crate) fn all() -> Vec<Scenario> {
 impl Scenario {
     /// Adds to the row what this scenario promises and did not keep.
     pub(crate) fn expect(&self, row: &mut Row) {
-        if self.punctual == Punctual::Untold {
-            row.forget_times();
+        match self.punctual {
+            Punctual::Throughout | Punctual::Afterwards => {}
+            Punctual::ByLedgers => row.forget_redeliveries(),
+            Punctual::Untold => row.forget_times(),
         }
         let phases = match self.punctual {
             Punctual::Throughout => &[Phase::During, Phase::After][..],
-            _ => &[Phase::After],
+            Punctual::Afterwards | Punctual::ByLedgers | Punctual::Untold => &[Phase::After],
         };
         let allowance = row.strain.allowance();
         let times = [
