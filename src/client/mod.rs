@@ -21,8 +21,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use serde::Serialize;
+use tokio::time::timeout_at;
 
 pub use builder::ClientBuilder;
 pub(crate) use durably::Durably;
@@ -311,17 +312,43 @@ impl Client {
         &self.0.listeners
     }
 
-    /// Makes the kind known, once for each connection.
-    async fn register(&self, shelf: &Shelf, until: Instant) -> Result<()> {
-        while !self.is_registered(shelf) {
-            self.make_known(shelf, until).await?;
-            self.0.store.warn_of_rights(&shelf.kind, until).await;
-            // One of several servers that is there since a moment ago has to know of it as well.
-            if !self.0.store.is_several() || Instant::now() >= until {
-                break;
-            }
+    /// Makes the kind known, once for each connection. Where one of several servers is there again,
+    /// nobody waits for that: the others know the kind.
+    async fn register(&self, shelf: &Arc<Shelf>, until: Instant) -> Result<()> {
+        if self.is_registered(shelf) {
+            return Ok(());
         }
-        Ok(())
+        if self.store().is_several() && shelf.registered.load(Ordering::Acquire) != 0 {
+            self.register_aside(shelf);
+            return Ok(());
+        }
+        // Rare, and not a part of the type of every call.
+        let registering: BoxFuture<'_, _> = Box::pin(self.register_in_turn(shelf, until));
+        registering.await
+    }
+
+    /// One call does it for all that are made meanwhile.
+    async fn register_in_turn(&self, shelf: &Shelf, until: Instant) -> Result<()> {
+        let turn = timeout_at(until.into(), shelf.registering.lock()).await;
+        // If that takes too long, this one says why.
+        let _turn = turn.ok();
+        match self.is_registered(shelf) {
+            true => Ok(()),
+            false => self.make_known(shelf, until).await,
+        }
+    }
+
+    /// The same, without anybody waiting for it.
+    fn register_aside(&self, shelf: &Arc<Shelf>) {
+        let (client, shelf) = (self.clone(), shelf.clone());
+        tokio::spawn(async move {
+            let Ok(_turn) = shelf.registering.try_lock() else {
+                return;
+            };
+            if let Err(error) = client.make_known(&shelf, client.deadline()).await {
+                tracing::warn!(kind = %shelf.kind, %error, "a kind could not be made known");
+            }
+        });
     }
 
     /// After jobs were stored, which were answered so: the server may have forgotten the kind,
@@ -345,27 +372,14 @@ impl Client {
                 Error::new(ErrorKind::OutcomeUnknown, why)
             });
         }
-        let is_registered = self.is_registered(shelf);
-        if is_registered {
+        if self.is_registered(shelf) {
             let mut made_known = shelf.made_known.lock().expect("no panic while held");
             if made_known.elapsed() < KNOWN_FOR {
                 return Ok(());
             }
-            // One call does it for all that are made meanwhile.
             *made_known = Instant::now();
         }
-        let (client, shelf) = (self.clone(), shelf.clone());
-        tokio::spawn(async move {
-            let until = client.deadline();
-            let known = if is_registered {
-                client.make_known(&shelf, until).await
-            } else {
-                client.register(&shelf, until).await
-            };
-            if let Err(error) = known {
-                tracing::warn!(kind = %shelf.kind, %error, "a kind could not be made known");
-            }
-        });
+        self.register_aside(shelf);
         Ok(())
     }
 
@@ -378,7 +392,10 @@ impl Client {
         let connection = self.0.store.connections_opened();
         let shards = self.0.settings.default_shards;
         self.0.store.register(&shelf.kind, shards, until).await?;
-        shelf.registered.store(connection, Ordering::Release);
+        let before = shelf.registered.swap(connection, Ordering::AcqRel);
+        if before != connection {
+            self.0.store.warn_of_rights(&shelf.kind, until).await;
+        }
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The ledgers of one kind, as producers use them: which of them has which job, and the calls that
 //! find out.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ pub(super) struct Shelf {
     pub(super) registered: AtomicU64,
     /// When it was last made known.
     pub(super) made_known: Mutex<Instant>,
+    /// Held while that is done.
+    pub(super) registering: tokio::sync::Mutex<()>,
     books: Vec<Arc<Book>>,
     /// By the layout before, while jobs are moved from there.
     old: Vec<Arc<Book>>,
@@ -45,6 +47,7 @@ impl Shelf {
         Arc::new(Shelf {
             registered: AtomicU64::new(0),
             made_known: Mutex::new(Instant::now()),
+            registering: tokio::sync::Mutex::default(),
             books: (0..layout.shards)
                 .map(|it| book(layout.place(it)))
                 .collect(),
@@ -107,9 +110,13 @@ impl Client {
         {
             return Ok(shelf.clone());
         }
+        let known = shelves.get(kind);
+        let registered = known.map_or(0, |before| before.registered.load(Ordering::Acquire));
         let kind = Kind::parse(kind)?;
         let book = |place| Book::new(self.store().ledger(&kind, place), layout);
         let shelf = Shelf::new(kind.clone(), layout, book);
+        // With another layout it is known all the same.
+        shelf.registered.store(registered, Ordering::Release);
         shelves.insert(kind, shelf.clone());
         Ok(shelf)
     }
