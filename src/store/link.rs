@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
@@ -246,6 +247,7 @@ impl Link {
         loop {
             #[cfg(feature = "worker")]
             let sent = Instant::now();
+            let moves = self.origin.moves();
             let is_asked = asked.is_some();
             let node = match asked.take() {
                 Some(node) => Ok(Some(node)),
@@ -294,8 +296,11 @@ impl Link {
                     None => cluster.doubt(),
                 }
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LAST_PAUSE);
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(LAST_PAUSE),
+                // There is another one to be asked.
+                () = self.origin.moved(moves) => pause = FIRST_PAUSE,
+            }
         }
     }
 
@@ -331,20 +336,21 @@ impl Link {
             }
         });
         let limit = until.min(sent + self.response_timeout);
-        let fault = match in_time(limit, reply).await {
-            Some(Ok(_)) if connection.moves != self.origin.moves() => {
-                // It may be forgotten with the server that said so.
-                Fault::moved(&self.address())
-            }
-            Some(Ok(value)) => {
-                return Ok(Answer {
-                    value,
-                    sent,
-                    received: Instant::now(),
-                });
-            }
-            Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
-            None => Fault::timed_out(&self.address_of(node), limit - sent),
+        let fault = tokio::select! {
+            biased;
+            // What it says, or said just now, may be forgotten with it; and it may hang.
+            () = self.origin.moved(connection.moves) => Fault::moved(&self.address()),
+            replied = in_time(limit, reply) => match replied {
+                Some(Ok(value)) => {
+                    return Ok(Answer {
+                        value,
+                        sent,
+                        received: Instant::now(),
+                    });
+                }
+                Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
+                None => Fault::timed_out(&self.address_of(node), limit - sent),
+            },
         };
         if fault.breaks_connection() {
             *maybe_done = true;
@@ -392,27 +398,21 @@ impl Link {
         if let Some(connection) = seat.held(self.origin.moves()) {
             return Ok(connection);
         }
-        // Rare and large, and so not a part of every call.
-        let open = Box::pin(async {
+        // Rare and large, and so not a part of every call, nor of its type.
+        let open: BoxFuture<'_, _> = Box::pin(async {
             let _turn = seat.opening.lock().await;
             if let Some(connection) = seat.held(self.origin.moves()) {
                 return Ok(connection);
             }
-            let moves = self.origin.moves();
-            let client = self.origin.client(node).await?;
-            let open = pin!(client.get_multiplexed_async_connection_with_config(&self.config));
-            let opened = in_time(Instant::now() + self.connect_timeout, open).await;
-            let mut inner = opened
-                .ok_or_else(|| Fault::unreachable(&self.address_of(node)))?
-                .map_err(|error| self.not_connected(node, error))?;
-            if let Some(membership) = &self.membership {
-                let address = self.address_of(node);
-                let check = pin!(membership.check(&mut inner, &address));
-                let checked = in_time(Instant::now() + self.connect_timeout, check).await;
-                if checked.ok_or_else(|| Fault::unreachable(&address))?? {
-                    self.tell_missed().await?;
+            let (moves, inner) = loop {
+                let moves = self.origin.moves();
+                tokio::select! {
+                    biased;
+                    // What is opened may hang; and this may have been learned on the way.
+                    () = self.origin.moved(moves) => {}
+                    inner = self.open(node) => break (moves, inner?),
                 }
-            }
+            };
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
             if !seat.is_new() {
                 metrics::reconnected("commands");
@@ -427,6 +427,24 @@ impl Link {
         });
         let opened = in_time(until, pin!(open)).await;
         opened.unwrap_or_else(|| Err(Fault::unreachable(&self.address_of(node))))
+    }
+
+    async fn open(&self, node: Option<&Node>) -> Result<MultiplexedConnection, Fault> {
+        let client = self.origin.client(node).await?;
+        let open = pin!(client.get_multiplexed_async_connection_with_config(&self.config));
+        let opened = in_time(Instant::now() + self.connect_timeout, open).await;
+        let mut inner = opened
+            .ok_or_else(|| Fault::unreachable(&self.address_of(node)))?
+            .map_err(|error| self.not_connected(node, error))?;
+        if let Some(membership) = &self.membership {
+            let address = self.address_of(node);
+            let check = pin!(membership.check(&mut inner, &address));
+            let checked = in_time(Instant::now() + self.connect_timeout, check).await;
+            if checked.ok_or_else(|| Fault::unreachable(&address))?? {
+                self.tell_missed().await?;
+            }
+        }
+        Ok(inner)
     }
 
     fn not_connected(&self, node: Option<&Node>, error: RedisError) -> Fault {

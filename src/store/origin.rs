@@ -104,7 +104,6 @@ impl Origin {
     }
 
     /// Returns when it has moved since it had moved so often.
-    #[cfg(feature = "worker")]
     pub(crate) async fn moved(&self, since: u64) {
         match self {
             Origin::Fixed(_) | Origin::Cluster(_) | Origin::Several(_) => {

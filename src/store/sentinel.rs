@@ -198,7 +198,6 @@ impl Sentinels {
         *self.moves.borrow()
     }
 
-    #[cfg(feature = "worker")]
     pub(super) async fn moved(&self, since: u64) {
         // The sender is ours.
         let _ = self

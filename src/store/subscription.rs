@@ -132,7 +132,13 @@ impl Subscription {
         let mut is_first = true;
         loop {
             let moves = self.store.link.origin().moves();
-            let fault = match self.subscribe().await {
+            let moved = || self.store.link.origin().moved(moves);
+            let subscribed = tokio::select! {
+                subscribed = self.subscribe() => subscribed,
+                // What is subscribed to may hang.
+                () = moved() => Err(Fault::moved(&self.address())),
+            };
+            let fault = match subscribed {
                 Ok((sink, stream)) => {
                     pause = FIRST_PAUSE;
                     if !std::mem::take(&mut is_first) {
@@ -141,16 +147,17 @@ impl Subscription {
                     hear(Signal::Up).await;
                     tokio::select! {
                         fault = self.follow(sink, stream, &mut hear) => fault,
-                        () = self.store.link.origin().moved(moves) => {
-                            Fault::moved(&self.address())
-                        }
+                        () = moved() => Fault::moved(&self.address()),
                     }
                 }
                 Err(fault) => fault,
             };
             hear(Signal::Gap(fault.into())).await;
-            sleep(pause).await;
-            pause = (pause * 2).min(LAST_PAUSE);
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(LAST_PAUSE),
+                // There is another one to be asked.
+                () = moved() => pause = FIRST_PAUSE,
+            }
         }
     }
 

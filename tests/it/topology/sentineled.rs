@@ -103,6 +103,29 @@ async fn jobs_run_on_after_a_fail_over() {
     site.assert_balanced().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_hangs_on_the_old_primary_is_not_waited_for_when_there_is_another_one() {
+    let them = Sentineled::start().await;
+    let client = Client::builder(&them.url())
+        .response_timeout(HOUR)
+        .call_timeout(ms(60_000));
+    let client = client.connect().await.unwrap();
+    let old = them.primary().await;
+    them.nodes[old].signal(Signal::STOP);
+    // One waits for an answer, and the others for a connection: what is new asks the old one, too.
+    let other = Client::builder(&them.url())
+        .response_timeout(HOUR)
+        .call_timeout(ms(60_000));
+    let key = "sentinel-hung:it:job:1";
+    let (scheduled, connected) = tokio::join!(
+        async { client.schedule(key, "").after(HOUR).await },
+        async { other.connect().await },
+    );
+    scheduled.unwrap();
+    connected.unwrap();
+    them.nodes[old].signal(Signal::CONT);
+}
+
 #[tokio::test]
 async fn sentinels_may_want_a_password_of_their_own() {
     let password = Some("of-sentinels");
