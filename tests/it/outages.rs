@@ -10,7 +10,7 @@ use keyfall::{Job, Router};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::runs::{Gate, PATIENCE, Runs, eventually, ids, recorder};
-use crate::site::{Running, Site, ms};
+use crate::site::{HOUR, Running, Site, ms};
 
 /// Opens a gate when a handler ends, in whatever way.
 struct OpenOnDrop(Gate);
@@ -352,4 +352,38 @@ async fn connections_that_are_killed_all_the_time_lose_nothing_and_repeat_nothin
     assert_eq!(different.len(), 600);
     assert_eq!((stats.done, stats.lapsed), (600, 0));
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_crowd_makes_its_kind_known_once_for_each_connection() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "crash-known").await;
+    let made_known = async || {
+        let info: String = site.command(&["INFO", "commandstats"]).await;
+        let mut lines = info.lines();
+        let calls = lines.find_map(|line| line.strip_prefix("cmdstat_hsetnx:calls="));
+        calls
+            .unwrap()
+            .split(',')
+            .next()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let keys: Vec<String> = site.keys(200).collect();
+    let first = site.client.schedule(&keys[0], "").after(HOUR);
+    first.await.unwrap();
+    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    let cut: u32 = site.command(&kill).await;
+    assert!(cut > 0);
+    // On another connection: the server may have been restarted, and have forgotten the kind.
+    site.client.get(&keys[0]).await.unwrap();
+    let before = made_known().await;
+    let calls = keys
+        .iter()
+        .map(|key| site.client.schedule(key, "").after(HOUR).into_future());
+    try_join_all(calls).await.unwrap();
+    let calls = made_known().await - before;
+    // One, and one more for each connection that is opened because a machine is slow.
+    assert!((1..20).contains(&calls), "{calls} times");
 }
