@@ -21,7 +21,8 @@ pub(crate) const RECOVERY: Micros = 2_000_000;
 /// For how long before a fault a job may have been due that is late because of it.
 const EVE: Micros = 200_000;
 
-/// From when on a first start counts as late, where it is asked when they are on time again.
+/// From when on a first start counts as late, beside what the machine is to blame for, where it is
+/// asked when they are on time again.
 const LATE: Micros = 1_000_000;
 
 /// How many keys are told with all that happened to them.
@@ -42,6 +43,8 @@ struct History {
     served: Vec<(Micros, Micros)>,
     /// When something was done to all, the last time.
     struck: Micros,
+    /// How late the machine makes things by itself.
+    allowance: Micros,
 }
 
 /// Decides on a trial by its journals and by what is left.
@@ -54,8 +57,8 @@ pub(crate) fn check(
 ) -> Row {
     let journals = read_all(journals);
     let mut history = History::read(&journals);
-    history.blows.allowance = strain.allowance();
-    let sight = history.sight(&journals, kept, leases, strain);
+    history.allowance = strain.allowance().as_micros() as Micros;
+    let sight = history.sight(&journals, kept, leases);
     let mut row = Row::new(scenario);
     row.faults = history.faults;
     row.spared = (!history.blows.is_empty()).then(Spared::default);
@@ -149,23 +152,21 @@ impl History {
         journals: &[(String, Vec<Line>)],
         kept: &'a Kept,
         leases: &'a Leases,
-        strain: &Strain,
     ) -> Sight<'a> {
         let lines = journals.iter().flat_map(|(_, lines)| lines);
         let of_all = |line: &&Line| matches!(line.what, What::Fault { .. } | What::Looked { .. });
         let mut lines: Vec<&Line> = lines.filter(of_all).collect();
         lines.sort_by_key(|line| line.at);
-        let allowance = strain.allowance().as_micros() as Micros;
         let all = lines.iter().map(|line| (line.at, &line.what));
         let mut sight = Sight {
             kept,
             stored: &leases.stored,
             rollbacks: &self.rollbacks,
-            ears: Ears::new(all, allowance),
+            ears: Ears::new(all, self.allowance),
             hindrances: Vec::new(),
             jumps: Vec::new(),
             evicts: false,
-            allowance,
+            allowance: self.allowance,
         };
         lines
             .iter()
@@ -310,7 +311,7 @@ impl History {
         let served = before.find(|served| *served <= began)?;
         let is_next = |(struck, _): &&(Micros, Micros)| (served..began).contains(struck);
         let is_over = self.served.iter().any(|it| is_next(&it));
-        (late > LATE && !is_over).then_some(began - served)
+        (late > LATE + self.allowance && !is_over).then_some(began - served)
     }
 
     /// How late the first starts were, and how long calls took where others suffered.
@@ -328,7 +329,10 @@ impl History {
                     let due = run.began.saturating_sub(run.late);
                     row.late(self.phase(due), run.late);
                     row.back = row.back.max(self.back(run.began, run.late));
-                    if let Some(spared) = row.spared.as_mut().filter(|_| self.blows.spare(key, due))
+                    if let Some(spared) = row
+                        .spared
+                        .as_mut()
+                        .filter(|_| self.blows.spare(key, due, self.allowance))
                     {
                         spared.started(run.late);
                     }
@@ -340,7 +344,7 @@ impl History {
         };
         let calls = story.calls.iter();
         calls
-            .filter(|call| self.blows.spare(key, call.sent))
+            .filter(|call| self.blows.spare(key, call.sent, self.allowance))
             .for_each(|call| spared.called(key, call));
     }
 

@@ -19,11 +19,7 @@ const TOLD: usize = 3;
 
 /// What was done to parts of all jobs.
 #[derive(Debug, Default)]
-pub(crate) struct Blows {
-    all: Vec<Blow>,
-    /// How late the machine makes things by itself.
-    pub(crate) allowance: Duration,
-}
+pub(crate) struct Blows(Vec<Blow>);
 
 #[derive(Debug)]
 struct Blow {
@@ -47,19 +43,20 @@ pub(crate) struct Spared {
 impl Blows {
     pub(crate) fn add(&mut self, part: &Part, from: Micros, until: Micros) {
         let part = part.clone();
-        self.all.push(Blow { part, from, until });
+        self.0.push(Blow { part, from, until });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.0.is_empty()
     }
 
     /// Whether others suffer at this time, or what they have missed is made up for; and the job of this
-    /// key does not: not since it would have recovered, nor before the latest that it may start.
-    pub(crate) fn spare(&self, key: &str, at: Micros) -> bool {
-        let latest = at + (IN_TIME + self.allowance).as_micros() as Micros;
+    /// key does not: not since it would have recovered, nor before the latest that it may start, on a
+    /// machine that makes it so late by itself.
+    pub(crate) fn spare(&self, key: &str, at: Micros, allowance: Micros) -> bool {
+        let latest = at + IN_TIME.as_micros() as Micros + allowance;
         let (own, others): (Vec<&Blow>, Vec<&Blow>) =
-            self.all.iter().partition(|blow| blow.part.has(key));
+            self.0.iter().partition(|blow| blow.part.has(key));
         let is_under = |blow: &&Blow| blow.from <= at && at < blow.until + RECOVERY;
         let is_near = |blow: &&Blow| blow.from <= latest && at < blow.until + RECOVERY;
         others.iter().any(is_under) && !own.iter().any(is_near)
