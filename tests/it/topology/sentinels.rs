@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::nodes::{Node, free_port};
 use crate::runs::eventually;
-use crate::site::{command, connect};
+use crate::site::connect;
 
 /// What the sentinels call the primary.
 const NAME: &str = "main";
@@ -154,8 +154,11 @@ impl Sentinel {
 
     async fn knows(&self) -> Option<HashMap<String, String>> {
         let client = redis::Client::open(self.url()).unwrap();
+        // One that is stopped says nothing, and one on a busy machine may be late.
         let mut redis = client.get_multiplexed_async_connection().await.ok()?;
-        Some(command(&mut redis, &["SENTINEL", "MASTER", NAME]).await)
+        let mut ask = redis::cmd("SENTINEL");
+        ask.arg("MASTER").arg(NAME);
+        ask.query_async(&mut redis).await.ok()
     }
 }
 
@@ -218,13 +221,18 @@ impl Sentineled {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// The place in `nodes` of what most sentinels that answer take for the primary.
+    /// The place in `nodes` of what most sentinels that answer, which are two at the least, take for
+    /// the primary.
     pub(super) async fn primary(&self) -> usize {
-        let mut ports = Vec::new();
-        for sentinel in &self.sentinels {
-            let told = sentinel.knows().await.unwrap_or_default();
-            ports.extend(told.get("port").and_then(|port| port.parse::<u16>().ok()));
-        }
+        let ports = eventually("sentinels say where the primary is", async || {
+            let mut ports = Vec::new();
+            for sentinel in &self.sentinels {
+                let told = sentinel.knows().await.unwrap_or_default();
+                ports.extend(told.get("port").and_then(|port| port.parse::<u16>().ok()));
+            }
+            (ports.len() > 1).then_some(ports)
+        });
+        let ports = ports.await;
         let of = |port: u16| ports.iter().filter(|known| **known == port).count();
         let places = 0..self.nodes.len();
         places
