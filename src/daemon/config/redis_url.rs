@@ -258,8 +258,11 @@ impl Value for RedisUrl {
 /// Puts the URL together from what was given, checks it and the certificates, and leaves it in
 /// `redis.url`.
 pub(super) fn resolve(redis: &mut Redis, sources: &mut Sources<'_>) {
-    if servers::put_into_url(redis, sources) {
-        return check(redis, "url", sources);
+    if let Some(are_sound) = servers::put_into_url(redis, sources) {
+        if are_sound {
+            check(redis, "url", sources);
+        }
+        return;
     }
     let url_from = sources.origin("redis", "url");
     let file_from = sources.origin("redis", "url_file");

@@ -37,22 +37,14 @@ const INSTEAD: [&str; 9] = [
 ];
 
 /// Puts the tables `[[redis.servers]]` into the URL, unless something stronger than the file says
-/// where Redis is. Returns whether it is these that count.
-pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> bool {
-    let Some(at) = sources
-        .file
-        .servers()
-        .next()
-        .map(|entry| entry.origin.clone())
-    else {
-        return false;
-    };
+/// where Redis is. Returns whether they are sound; nothing, if they do not count.
+pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> Option<bool> {
+    let first = sources.file.servers().next();
+    let at = first.map(|entry| entry.origin.clone())?;
     let is_stronger = |name| sources.origin("redis", name) > at && !is_of_file(sources, name);
-    if ["url", "url_file", "sentinels", "nodes"]
-        .into_iter()
-        .any(is_stronger)
-    {
-        return false;
+    let mut places = ["url", "url_file", "sentinels", "nodes"].into_iter();
+    if places.any(is_stronger) {
+        return None;
     }
     let is_said = |name: &&str| match *name {
         // The default file says the default.
@@ -76,7 +68,7 @@ pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> bool
     } = sources;
     let urls: Vec<Option<RedisUrl>> = file.servers().map(|entry| url_of(&entry, faults)).collect();
     let Some(urls) = urls.into_iter().collect::<Option<Vec<_>>>() else {
-        return true;
+        return Some(false);
     };
     let all: Vec<&str> = urls.iter().map(RedisUrl::reveal).collect();
     redis.url = RedisUrl::new(all.join(" "));
@@ -88,10 +80,11 @@ pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> bool
         origin: at.clone(),
         shown: redis.url.to_string(),
     });
-    if let Err(error) = Client::builder(redis.url.reveal()).check() {
+    let checked = Client::builder(redis.url.reveal()).check();
+    if let Err(error) = &checked {
         faults.add(at, "redis.servers", Wrong(error.to_string()));
     }
-    true
+    Some(checked.is_ok())
 }
 
 fn is_of_file(sources: &Sources<'_>, name: &str) -> bool {

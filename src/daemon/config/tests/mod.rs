@@ -473,7 +473,7 @@ fn several_servers_are_tables_or_a_url() {
             "redis.server: there is no such setting",
         ),
         (
-            "[[redis.servers]]\nport = 1",
+            "[[redis.servers]]\nurl = \"redis://a\"\nport = 1",
             "redis.servers.port: `servers` has no such field",
         ),
         (
