@@ -541,7 +541,7 @@ fn several_servers_are_tables_or_a_url() {
             "redis.master: [[redis.servers]] say where",
         ),
     ] {
-        let text = text.replace("ONE", one).replace("FILE", &file);
+        let text = text.replace("ONE", one).replace("FILE", file);
         let faults = faults(&text);
         assert!(faults[0].contains(fault), "{text}: {faults:#?}");
     }
