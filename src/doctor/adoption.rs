@@ -7,20 +7,31 @@ use super::finding::Finding;
 use crate::client::Instance;
 use crate::key::Kind;
 use crate::routing::Pattern;
-use crate::store::{Evicted, Info};
+use crate::store::{Evicted, Glimpse, Info};
 
 /// How many routes a finding names.
 const NAMED: usize = 5;
 
-pub(super) fn look(
+/// By what the server says of itself, and others, by their addresses.
+pub(super) fn look<'a>(
     live: &[Instance],
-    info: std::result::Result<&Info, &String>,
+    server: &Glimpse<Info>,
+    others: impl Iterator<Item = (&'a String, &'a Glimpse<Info>)>,
     found: &mut Vec<Finding>,
 ) {
-    found.push(match info {
+    let judge = |info: &Glimpse<Info>| match info {
         Ok(info) => evicted(live, info),
         Err(why) => Finding::unseen(&ADOPTED_KEYS, why),
-    });
+    };
+    let mut worst = judge(server);
+    for (address, info) in others {
+        let one = judge(info);
+        if one.severity > worst.severity {
+            let found = format!("{address}: {}", one.found);
+            worst = Finding { found, ..one };
+        }
+    }
+    found.push(worst);
     found.push(alike(live));
 }
 

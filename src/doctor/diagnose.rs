@@ -320,7 +320,9 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
     match live {
         Ok(live) => {
             instances::look(live, ledgers.as_ref().ok(), found);
-            adoption::look(live, seen.vitals.info.as_ref(), found);
+            let others = seen.others.iter();
+            let others = others.map(|(address, vitals)| (address, &vitals.info));
+            adoption::look(live, &seen.vitals.info, others, found);
         }
         Err(why) => {
             for check in [

@@ -34,8 +34,8 @@ pub(crate) enum PlainKey {
     },
 }
 
-impl Store {
-    /// What there is under a key, beside this payload; nothing if this user may not look.
+impl Ledger {
+    /// What there is under the key of a job, beside this payload; nothing if this user may not look.
     pub(crate) async fn plain_key(
         &self,
         key: &JobKey,
@@ -47,7 +47,7 @@ impl Store {
         // One byte more than there should be.
         let more = payload.len();
         both.cmd("GETRANGE").arg(key.as_str()).arg(0).arg(more);
-        let answers = self.each(&mut both, until).await?;
+        let answers = self.store.each(&mut both, until).await?;
         let is_same = match answers.get(1) {
             Some(Value::BulkString(value)) => value == payload,
             _ => false,
@@ -63,6 +63,13 @@ impl Store {
         })
     }
 
+    /// The time of its server.
+    pub(crate) async fn time(&self, until: Instant) -> Result<UnixMs> {
+        Ok(self.store.time(until).await?.floor_ms())
+    }
+}
+
+impl Store {
     /// One page of the keys that match a glob, and where the next begins.
     pub(crate) async fn scan_keys(
         &self,

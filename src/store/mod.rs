@@ -341,12 +341,6 @@ impl Store {
         Ledger::new(self.clone(), kind.clone(), place, true)
     }
 
-    /// Where Redis' clock stands.
-    #[cfg(feature = "worker")]
-    pub(crate) fn clock(&self) -> &Arc<RedisClock> {
-        &self.clock
-    }
-
     /// Whether it is a cluster, where each key has a node of its own.
     pub(crate) fn is_cluster(&self) -> bool {
         self.link.origin().cluster().is_some()

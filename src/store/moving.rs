@@ -1,4 +1,5 @@
-//! Moving jobs and dead letters, and what is known of adopted keys, from one ledger of a kind to another.
+//! Moving jobs and dead letters, and what is known of adopted keys, from one ledger of a kind to
+//! another.
 //!
 //! In three steps, each of which may be repeated by anybody: a batch is taken out of the ledger and
 //! kept aside there, put where it belongs, and dropped. There is one batch of a ledger at a time, and
@@ -138,7 +139,10 @@ impl Ledger {
                 COUNTERS => 0,
                 id => layout.place_of(id).shard,
             };
-            by_shard.entry(shard).or_default().push(item);
+            // A key stays where it is: what is known of it says nothing of another server.
+            if item.what != "mark" || !self.is_apart_from(shard) {
+                by_shard.entry(shard).or_default().push(item);
+            }
         }
         for (shard, items) in by_shard {
             let ledger = Ledger::new(
@@ -158,12 +162,16 @@ impl Ledger {
         Ok(Arrival::Arrived)
     }
 
+    /// Whether another server has this shard.
+    fn is_apart_from(&self, shard: u16) -> bool {
+        self.whole.place_of(self.kind(), shard) != self.server()
+    }
+
     /// Takes away the triggers of jobs that are on another server now, where they have others. Nobody
     /// waits for that: one that stays announces a job that is not here.
     fn leave_no_triggers(&self, batch: &Batch, layout: Layout) {
         let is_elsewhere = |item: &&Item| {
-            let place = layout.place_of(&item.id);
-            item.what == "job" && self.whole.place_of(self.kind(), place.shard) != self.server()
+            item.what == "job" && self.is_apart_from(layout.place_of(&item.id).shard)
         };
         let left = batch.items.iter().filter(is_elsewhere);
         let left = left.map(|item| (format!("{}:{}", self.kind(), item.id), None));

@@ -320,16 +320,14 @@ impl Store {
     /// go unheard, or become no job.
     #[cfg(feature = "worker")]
     pub(crate) async fn check_adoption(&self, globs: &[String], until: Instant) -> Result<()> {
-        if self.is_several() {
-            return Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "a route adopts plain keys, and there are several servers, {}, of which only \
-                     one has the ledger of a key: use a single Redis, or schedule through the API",
-                    self.address(),
-                ),
-            ));
-        }
+        let checked = self.on_rest(until, |it, until| {
+            Box::pin(it.check_adoption_here(globs, until))
+        });
+        checked.await.unless_refused().map(drop)
+    }
+
+    #[cfg(feature = "worker")]
+    async fn check_adoption_here(&self, globs: &[String], until: Instant) -> Result<()> {
         if self.is_cluster() {
             return Err(Error::new(
                 ErrorKind::Incompatible,

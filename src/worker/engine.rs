@@ -11,10 +11,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::adopting::adopter::Adopter;
 use super::adopting::ear::Ear;
-use super::adopting::hearing::Hearing;
-use super::adopting::search::Search;
+use super::adopting::servers::Adopters;
 use super::checkup::Checkup;
 use super::claiming::claimer::Claimer;
 use super::claiming::desk::Desk;
@@ -137,33 +135,21 @@ async fn drive(plan: Plan) -> Result<()> {
     let shortest = lengths.clone().min().unwrap_or(settings.lease);
     let longest = lengths.max().unwrap_or(settings.lease);
     let leases = Leases::new(shortest);
-    let hearing = Arc::new(Hearing::new(store.clone()));
-    let adopter = Adopter::new(
-        store.clone(),
-        roster.clone(),
-        instances.clone(),
-        hearing.clone(),
-        payload_limit,
-    );
-    let search = Search::new(
-        store.clone(),
-        roster.clone(),
-        adopter.clone(),
-        hearing.clone(),
-        instances.id(),
-    );
-    let wanted = match adopter.globs().next() {
-        Some(_) => Wanted::Changes,
-        None => Wanted::Expiry,
+    let adopters = Adopters::new(&store, &roster, &instances, payload_limit);
+    let searches = adopters.searches();
+    let wanted = match adopters.have_work() {
+        true => Wanted::Changes,
+        false => Wanted::Expiry,
     };
     let heard_at = Arc::new(HeardAt::new(readiness, store.members().len()));
     let events = store.members().into_iter().map(|server| {
+        let place = server.place();
         Arc::new(Events::new(
             server,
             instances.id(),
             wanted,
-            hearing.clone(),
-            search.clone(),
+            adopters.at(place).hearing().clone(),
+            searches[place].clone(),
             heard_at.clone(),
         ))
     });
@@ -189,7 +175,7 @@ async fn drive(plan: Plan) -> Result<()> {
         routes: routes.clone(),
         leases: leases.clone(),
         reconciler: reconciler.clone(),
-        adopter: adopter.clone(),
+        adopters: adopters.clone(),
         settings: settings.clone(),
         default_policy: RetryPolicy::default(),
         notices: notices.clone(),
@@ -208,6 +194,7 @@ async fn drive(plan: Plan) -> Result<()> {
     let hearts = store.members().into_iter().map(|server| {
         Arc::new(Heart {
             events: events[server.place()].clone(),
+            adopter: adopters.at(server.place()).clone(),
             store: server,
             instances: instances.clone(),
             description: description.to_line(),
@@ -216,25 +203,24 @@ async fn drive(plan: Plan) -> Result<()> {
             pacer: pacer.clone(),
             reconciler: reconciler.clone(),
             lookout: lookout.clone(),
-            adopter: adopter.clone(),
             asked: Notify::new(),
         })
     });
     let hearts: Vec<_> = hearts.collect();
     let checkups: Vec<_> = store.members().into_iter().map(Checkup::new).collect();
-    let ear = Arc::new(Ear {
-        store: store.clone(),
-        adopter: adopter.clone(),
-        hearing,
-        // Where keys are adopted there is one server.
-        events: events[0].clone(),
-        pacer: pacer.clone(),
-        reconciler: reconciler.clone(),
-        is_up: watch::Sender::new(false),
+    let ears = adopters.all().zip(&*events).map(|(adopter, events)| {
+        Arc::new(Ear {
+            adopter: adopter.clone(),
+            events: events.clone(),
+            pacer: pacer.clone(),
+            reconciler: reconciler.clone(),
+            is_up: watch::Sender::new(false),
+        })
     });
+    let ears: Vec<_> = ears.collect();
     let listener = Listener {
         store: store.clone(),
-        ear: ear.clone(),
+        ears: ears.clone(),
         roster: roster.clone(),
         instances: instances.clone(),
         lookout: lookout.clone(),
@@ -251,7 +237,7 @@ async fn drive(plan: Plan) -> Result<()> {
         roster,
         instances,
         desk,
-        adopter.clone(),
+        adopters.clone(),
         slots.clone(),
         runner.clone(),
         &audience,
@@ -262,10 +248,10 @@ async fn drive(plan: Plan) -> Result<()> {
         tokio::select! {
             () = retired.cancelled() => {}
             () = listener.run(&link) => {}
-            () = ear.run(&link) => {}
+            _ = join_all(ears.iter().map(|ear| ear.run(&link))) => {}
             () = pacer.run() => {}
-            () = adopter.run() => {}
-            () = search.run() => {}
+            _ = join_all(adopters.all().map(|adopter| adopter.run())) => {}
+            _ = join_all(searches.iter().map(|search| search.run())) => {}
             () = reconciler.run() => {}
             _ = join_all(hearts.iter().map(|heart| heart.run())) => {}
             () = listener.keep_fresh() => {}

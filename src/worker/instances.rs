@@ -62,6 +62,8 @@ pub(crate) struct Peer {
 /// The instances that lived at one time.
 struct View {
     at: Instant,
+    /// Somebody looked.
+    is_seen: bool,
     peers: Vec<Arc<Peer>>,
     /// By the place of the kind in the roster. Filled as they are asked for.
     standings: Mutex<HashMap<usize, Arc<Standing>>>,
@@ -118,7 +120,7 @@ impl Instances {
             id,
             views: RwLock::new(
                 (0..servers)
-                    .map(|_| Arc::new(View::of(vec![me.clone()])))
+                    .map(|_| Arc::new(View::first(me.clone())))
                     .collect(),
             ),
             me,
@@ -130,6 +132,11 @@ impl Instances {
 
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Whether it is known who lives, where this ledger is.
+    pub(crate) fn are_known(&self, served: &Served) -> bool {
+        self.view(served.ledger.server()).is_seen
     }
 
     /// The number of the view that answers are given by.
@@ -318,8 +325,17 @@ impl View {
     fn of(peers: Vec<Arc<Peer>>) -> Self {
         View {
             at: Instant::now(),
+            is_seen: true,
             peers,
             standings: Mutex::default(),
+        }
+    }
+
+    /// As long as nobody has looked.
+    fn first(me: Arc<Peer>) -> Self {
+        View {
+            is_seen: false,
+            ..View::of(vec![me])
         }
     }
 

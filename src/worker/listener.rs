@@ -34,12 +34,12 @@ pub(crate) struct Listener {
     pub(crate) store: Arc<Store>,
     pub(crate) roster: Arc<Roster>,
     pub(crate) instances: Arc<Instances>,
-    /// One for each server, as those of the events and the checkup.
+    /// One for each server, as those of the events, the checkup and the ear.
     pub(crate) hearts: Vec<Arc<Heart>>,
     pub(crate) lookout: Arc<Lookout>,
     pub(crate) events: Arc<[Arc<Events>]>,
     pub(crate) checkups: Vec<Arc<Checkup>>,
-    pub(crate) ear: Arc<Ear>,
+    pub(crate) ears: Vec<Arc<Ear>>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
@@ -85,8 +85,8 @@ impl Listener {
     async fn up(&self, server: &Store) {
         let place = server.place();
         self.reconciler.sweep_all(place);
-        if !self.ready.is_cancelled() {
-            self.ear.is_there().await;
+        if self.events[place].were_never_tried() {
+            self.ears[place].is_there().await;
         }
         self.events[place].begin().await;
         self.checkups[place].ask();
@@ -143,7 +143,9 @@ impl Listener {
         };
         metrics::event_is_heard();
         self.events[place].hear();
-        for served in ledgers.iter().flatten() {
+        // What expires under the name of a job on another server than its own says nothing of the job.
+        let is_here = |served: &&Arc<Served>| served.ledger.server() == place;
+        for served in ledgers.iter().flatten().filter(is_here) {
             self.announced(served, id);
             self.reconciler.expect(served, None);
         }

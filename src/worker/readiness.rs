@@ -45,6 +45,11 @@ impl HeardAt {
             .set(all.contains(&Some(true)) && !all.contains(&None));
     }
 
+    /// Whether it was tried to hear those of this one.
+    pub(crate) fn is_known(&self, server: usize) -> bool {
+        self.heard.lock().expect("no panic while held")[server].is_some()
+    }
+
     /// Whether those of this one are heard.
     pub(crate) fn is_heard(&self, server: usize) -> bool {
         self.heard.lock().expect("no panic while held")[server] == Some(true)

@@ -216,17 +216,24 @@ impl Roster {
     }
 
     fn recognise_job<'a>(&self, kind: &str, id: &'a str) -> Option<Recognised<'a>> {
+        if id.is_empty() {
+            return None;
+        }
+        let ledgers = self.places_of(kind, id)?;
+        Some(Recognised { ledgers, id })
+    }
+
+    /// The ledger that a job belongs to, and the one that it may be in until it has been moved; if its
+    /// kind is served.
+    pub(crate) fn places_of(&self, kind: &str, id: &str) -> Option<[Option<Arc<Served>>; 2]> {
         let shards = self.shards(kind);
-        if shards.is_empty() || id.is_empty() {
+        if shards.is_empty() {
             return None;
         }
         let layout = self.store.layout_of(kind);
         let places = [Some(layout.place_of(id)), layout.old_place_of(id)];
         let served = |place: Option<Place>| shards.get(usize::from(place?.shard)).cloned();
-        Some(Recognised {
-            ledgers: places.map(served),
-            id,
-        })
+        Some(places.map(served))
     }
 }
 

@@ -61,8 +61,8 @@ impl Client {
     /// where they belong; a run that takes long is waited for, since it is moved when it is settled.
     ///
     /// It may be dropped, or fail, at any time: nothing is lost, all calls go on finding their jobs,
-    /// and the same call goes on where it was. Jobs whose key was [adopted](crate::Handler::adopt)
-    /// cannot be moved.
+    /// and the same call goes on where it was. Keys that were [adopted](crate::Handler::adopt) stay
+    /// where they are, and a job that moves to another server follows its key no more.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -73,7 +73,7 @@ impl Client {
     ///
     /// # Errors
     /// If the kind or the number is not valid, the kind was never used or is on its way to another
-    /// number, its keys are adopted, or Redis does not answer in time.
+    /// number, or Redis does not answer in time.
     pub fn reshard(&self, kind: &str, shards: u16) -> Reshard<'_> {
         Reshard {
             client: self,

@@ -177,11 +177,13 @@ impl Client {
             return Ok(None);
         }
         let until = self.deadline();
-        let looks = self.0.store.plain_key(job.key(), job.payload(), until);
+        let shelf = self.shelf(job.key().kind())?;
+        let ledger = &shelf.book(job.key().id()).ledger;
+        let looks = ledger.plain_key(job.key(), job.payload(), until);
         let Some(looks) = looks.await? else {
             return Ok(None);
         };
-        let now = self.0.store.time(until).await?.floor_ms();
+        let now = ledger.time(until).await?;
         let due = UnixMs::from_system(job.due()).unwrap_or(now);
         let is_due = due <= now.plus(SAME);
         Ok(match looks {

@@ -1,7 +1,6 @@
 //! Looks at the keys that something happened to.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use super::expired::Expired;
 use super::hearing::Hearing;
 use super::names::Names;
 use super::others::Others;
+use super::strays::Strays;
 use crate::error::Result;
 use crate::handler::MissingKey;
 use crate::key::{JobKey, Kind};
@@ -35,9 +35,12 @@ pub(super) const AFTER_FAULT: Duration = Duration::from_millis(200);
 /// How long a call may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Brings the ledgers of this worker into line with the keys that it adopts.
+/// Brings the ledgers of this worker that one server has into line with the keys there that it adopts.
 pub(crate) struct Adopter {
+    /// Wherever jobs are.
     pub(super) store: Arc<Store>,
+    /// The one whose keys it looks at: all of them, if there is one.
+    pub(super) server: Arc<Store>,
     pub(super) roster: Arc<Roster>,
     pub(super) instances: Arc<Instances>,
     /// How many bytes a payload may have, unless its route says so.
@@ -48,8 +51,7 @@ pub(crate) struct Adopter {
     told: Notify,
     /// Told after each call.
     landed: Notify,
-    /// That there are keys which cannot be adopted for their names was said.
-    pub(super) is_named: AtomicBool,
+    pub(super) strays: Strays,
     pub(super) hearing: Arc<Hearing>,
     /// Of those whose jobs are cancelled if they are missing and did not expire.
     pub(super) expired: Expired,
@@ -68,11 +70,11 @@ pub(super) struct Landing {
 }
 
 impl Adopter {
-    pub(crate) fn new(
+    pub(super) fn new(
         store: Arc<Store>,
+        server: Arc<Store>,
         roster: Arc<Roster>,
         instances: Arc<Instances>,
-        hearing: Arc<Hearing>,
         payload_limit: usize,
     ) -> Arc<Self> {
         Arc::new(Adopter {
@@ -84,10 +86,15 @@ impl Adopter {
             others: Others::default(),
             told: Notify::new(),
             landed: Notify::new(),
-            is_named: AtomicBool::new(false),
-            hearing,
+            strays: Strays::default(),
+            hearing: Arc::new(Hearing::new(server.clone())),
+            server,
             expired: Expired::default(),
         })
+    }
+
+    pub(crate) fn hearing(&self) -> &Arc<Hearing> {
+        &self.hearing
     }
 
     /// What the keys look like that something may happen to.
@@ -161,12 +168,17 @@ impl Adopter {
 
     /// Looks, for ever.
     pub(crate) async fn run(&self) {
+        tokio::join!(self.look_at_names(), self.look_after_strays());
+    }
+
+    async fn look_at_names(&self) {
         let mut flights = FuturesUnordered::new();
         // Those with a call under way, and those left alone.
         let mut busy: HashSet<usize> = HashSet::new();
         let mut registered: HashSet<usize> = HashSet::new();
         loop {
             self.hearing.look_for_demotion();
+            self.look_for_layouts();
             let now = Instant::now();
             for batch in self.next(now, &busy) {
                 busy.insert(batch.served.index);
@@ -217,26 +229,27 @@ impl Adopter {
     /// One call. A kind is made known before its first job is stored.
     pub(super) async fn call(&self, batch: Batch, is_new: bool) -> Landing {
         let Batch { served, items } = &batch;
-        let until = Instant::now() + PATIENCE;
         let look = async {
             if is_new {
-                self.make_known(served, until).await?;
+                self.make_known(served).await?;
             }
-            self.adopt(served, items, until).await
+            self.adopt(served, items, Instant::now() + PATIENCE).await
         };
         let answers = look.await;
         served.ledger.note("adopt", &answers);
         let is_first = |it: &Answered| matches!(it.answer, Word::First(_));
         if answers.as_ref().is_ok_and(|all| all.iter().any(is_first)) && !is_new {
             // Somebody emptied the database, and its kind may be unknown.
-            let registered = self.make_known(served, until).await;
+            let registered = self.make_known(served).await;
             served.ledger.note("register", &registered);
         }
         Landing { batch, answers }
     }
 
-    /// It starts with one ledger, since jobs of plain keys cannot be moved to others.
-    async fn make_known(&self, served: &Served, until: Instant) -> Result<()> {
+    /// It starts with one ledger: so whoever sets a key of it knows which of several servers that is for.
+    async fn make_known(&self, served: &Served) -> Result<()> {
+        // All servers are told, and for one that is away the others wait.
+        let until = Instant::now() + 2 * PATIENCE;
         self.store
             .register(served.ledger.kind(), Some(1), until)
             .await

@@ -73,7 +73,7 @@ impl Adopter {
             Round::CaughtUp => return vec![Verdict::Back; jobs.len()],
             Round::Last => sleep(self.wait_for_others(served, jobs)).await,
         }
-        let why = |job: &Leased| (job.key.clone(), self.why(job, round));
+        let why = |job: &Leased| (job.key.clone(), self.why(served, job, round));
         let items: Vec<_> = jobs.iter().map(why).collect();
         let mut verdicts = Vec::with_capacity(jobs.len());
         for items in items.chunks(AT_ONCE) {
@@ -127,12 +127,12 @@ impl Adopter {
         }
     }
 
-    fn why(&self, job: &Leased, round: Round) -> Why {
+    fn why(&self, served: &Served, job: &Leased, round: Round) -> Why {
         if self.missing(&job.key) != Some(MissingKey::Cancel) {
             return Why::Begun;
         }
         // Redis' clock is known by what was just claimed.
-        let ago = self.ago(job.due);
+        let ago = ago(served, job.due);
         if self.expired.knows(&job.key, ago) {
             return Why::Heard;
         }
@@ -153,16 +153,19 @@ impl Adopter {
     /// For how long others may still be about to note what they heard and this one did not.
     fn wait_for_others(&self, served: &Served, jobs: &[Leased]) -> Duration {
         // One that has just begun does not know yet who else there is.
-        let is_new = self.instances.number() == 0;
+        let is_new = !self.instances.are_known(served);
         let is_shared =
             |job: &&Leased| is_new || !self.instances.rank(served, job.key.id()).is_only();
-        let latest = jobs.iter().filter(is_shared).map(|job| self.ago(job.due));
+        let latest = jobs
+            .iter()
+            .filter(is_shared)
+            .map(|job| ago(served, job.due));
         let latest = latest.min().unwrap_or(Duration::MAX);
         SURELY_WITHIN.saturating_sub(latest)
     }
+}
 
-    fn ago(&self, due: UnixMs) -> Duration {
-        let now = self.store.clock().now();
-        now.map_or(Duration::ZERO, |now| now.since(due))
-    }
+fn ago(served: &Served, due: UnixMs) -> Duration {
+    let now = served.ledger.clock().now();
+    now.map_or(Duration::ZERO, |now| now.since(due))
 }

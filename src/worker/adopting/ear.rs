@@ -7,9 +7,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::adopter::Adopter;
-use super::hearing::Hearing;
 use crate::settings::LinkSettings;
-use crate::store::{Signal, Store, Subscription};
+use crate::store::{Signal, Subscription};
 use crate::worker::finding::events::Events;
 use crate::worker::finding::pacer::Pacer;
 use crate::worker::finding::reconciler::Reconciler;
@@ -17,11 +16,9 @@ use crate::worker::finding::reconciler::Reconciler;
 /// How long the first connection is waited for by whoever wants to say that all is ready.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Hears what is done to keys that are adopted, on a connection of its own.
+/// Hears what is done to keys of one server that are adopted, on a connection of its own.
 pub(crate) struct Ear {
-    pub(crate) store: Arc<Store>,
     pub(crate) adopter: Arc<Adopter>,
-    pub(crate) hearing: Arc<Hearing>,
     pub(crate) events: Arc<Events>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
@@ -35,20 +32,21 @@ impl Ear {
             return std::future::pending().await;
         }
         let globs = self.adopter.globs();
-        let asked = self.hearing.asked.clone();
-        Subscription::to_changes(self.store.clone(), globs, asked, settings)
+        let (server, hearing) = (self.adopter.server.clone(), &self.adopter.hearing);
+        let asked = hearing.asked.clone();
+        Subscription::to_changes(server, globs, asked, settings)
             .run(async |signal| match signal {
                 Signal::Up => {
-                    self.hearing.heard_until(Some(Instant::now()));
+                    hearing.heard_until(Some(Instant::now()));
                     self.events.begin_changes().await;
                     self.is_up.send_replace(true);
                 }
                 Signal::Gap(error) => {
-                    self.hearing.heard_until(None);
+                    hearing.heard_until(None);
                     self.events.end_changes(&error);
                     self.is_up.send_replace(false);
                 }
-                Signal::HeardUntil(at) => self.hearing.heard_until(Some(at)),
+                Signal::HeardUntil(at) => hearing.heard_until(Some(at)),
                 Signal::Changed { key, event } => {
                     for served in self.adopter.hear(key, event) {
                         self.reconciler.expect(&served, None);

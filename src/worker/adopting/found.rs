@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::adopter::{AT_ONCE, Adopter, Batch, Landing};
+use super::whereabouts::Home;
 use crate::error::{ErrorKind, Result};
 use crate::key::JobKey;
 use crate::store::{Why, Word};
@@ -22,8 +23,13 @@ impl Adopter {
                 continue;
             }
             self.meet(key.kind());
-            let Some(served) = self.roster.by_key(key.kind(), key.id()) else {
-                continue;
+            let served = match self.home_of(&key) {
+                Some(Home::Here(served)) => served,
+                Some(Home::Elsewhere) => {
+                    self.leave(&key);
+                    continue;
+                }
+                Some(Home::WasHere) | None => continue,
             };
             let batch = found.entry(served.index).or_insert_with(|| Batch {
                 served,

@@ -1,11 +1,10 @@
 //! Who looks at a key that something was heard of, why, and when.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::adopter::Adopter;
-use crate::error::Error;
+use super::whereabouts::Home;
 use crate::handler::MissingKey;
 use crate::key::JobKey;
 use crate::store::Why;
@@ -25,7 +24,7 @@ impl Adopter {
         let key = match JobKey::parse(key) {
             Ok(key) => key,
             Err(error) => {
-                self.say_of_name(key, &error);
+                self.strays.say_of_name(key, &error);
                 return Vec::new();
             }
         };
@@ -33,8 +32,20 @@ impl Adopter {
             return Vec::new();
         };
         let new = self.meet(key.kind());
-        let Some(served) = self.roster.by_key(key.kind(), key.id()) else {
-            return new;
+        let served = match self.home_of(&key) {
+            Some(Home::Here(served)) => served,
+            // Whoever runs it until it has been moved has to know that.
+            Some(Home::WasHere) => {
+                if event == b"expired" && missing == MissingKey::Cancel {
+                    self.expired.hear(&key);
+                }
+                return new;
+            }
+            Some(Home::Elsewhere) => {
+                self.leave(&key);
+                return new;
+            }
+            None => return new,
         };
         match event {
             b"expired" => self.hear_expired(&served, &key, missing),
@@ -44,13 +55,6 @@ impl Adopter {
             _ => self.look_in_turn(&served, key.id(), Why::Seen),
         }
         new
-    }
-
-    /// A key that looks like those of a route cannot be one of a job. Said once: there may be many.
-    fn say_of_name(&self, key: &str, error: &Error) {
-        if !self.is_named.swap(true, Ordering::Relaxed) {
-            tracing::warn!(key, %error, "a plain key is not adopted, and its like are not either");
-        }
     }
 
     /// All hear of it, and two look.

@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use super::adopter::PATIENCE;
 use crate::store::Store;
 
-/// What is heard of changes.
+/// What is heard of changes on one server.
 pub(crate) struct Hearing {
-    store: Arc<Store>,
+    server: Arc<Store>,
     gap: Mutex<Gap>,
     /// All that was announced until then has been heard; nothing while there is no connection.
     heard: watch::Sender<Option<Instant>>,
@@ -31,9 +31,9 @@ struct Gap {
 }
 
 impl Hearing {
-    pub(crate) fn new(store: Arc<Store>) -> Self {
+    pub(crate) fn new(server: Arc<Store>) -> Self {
         Hearing {
-            store,
+            server,
             gap: Mutex::default(),
             heard: watch::Sender::new(None),
             asked: Arc::default(),
@@ -59,7 +59,7 @@ impl Hearing {
 
     /// Nothing while the server is a replica.
     pub(super) fn demotions(&self) -> Option<u64> {
-        match self.store.health() {
+        match self.server.health() {
             Some(health) => health.demotions(),
             None => Some(0),
         }

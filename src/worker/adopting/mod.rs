@@ -3,6 +3,7 @@
 //!
 //! | part | what it does |
 //! |---|---|
+//! | [`servers`] | has one of the following for each server |
 //! | [`ear`] | hears of them |
 //! | [`heard`] | decides who looks at them |
 //! | [`names`] | keeps which keys are to be looked at, and why |
@@ -14,6 +15,7 @@
 //! | [`expired`] | remembers which of them expired |
 //! | [`others`] | keeps what others are to look at, should they be gone |
 //! | [`search`] | finds what was done to keys while nobody listened |
+//! | [`strays`] | leaves those alone that are no keys of jobs, or are on the wrong server |
 
 pub(crate) mod adopter;
 pub(crate) mod confirm;
@@ -25,4 +27,6 @@ pub(crate) mod hearing;
 mod names;
 mod others;
 pub(crate) mod search;
+pub(crate) mod servers;
+mod strays;
 mod whereabouts;

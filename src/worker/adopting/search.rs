@@ -11,11 +11,9 @@ use tokio::time::sleep;
 
 use super::adopter::Adopter;
 use super::confirm::NOTED_WITHIN;
-use super::hearing::Hearing;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Progress, Store, Why};
 use crate::time::UnixMs;
-use crate::worker::roster::Roster;
 
 /// How long a page may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,30 +38,20 @@ fn unless_full<T>(answer: Result<T>, otherwise: T) -> Result<T> {
     }
 }
 
-/// Searches after each gap.
+/// Searches one server after each gap.
 pub(crate) struct Search {
-    store: Arc<Store>,
-    roster: Arc<Roster>,
+    server: Arc<Store>,
     adopter: Arc<Adopter>,
-    hearing: Arc<Hearing>,
     instance: String,
     asked: Notify,
 }
 
 impl Search {
-    pub(crate) fn new(
-        store: Arc<Store>,
-        roster: Arc<Roster>,
-        adopter: Arc<Adopter>,
-        hearing: Arc<Hearing>,
-        instance: &str,
-    ) -> Arc<Self> {
+    pub(super) fn new(adopter: Arc<Adopter>) -> Arc<Self> {
         Arc::new(Search {
-            store,
-            roster,
+            server: adopter.server.clone(),
+            instance: adopter.instances.id().to_owned(),
             adopter,
-            hearing,
-            instance: instance.to_owned(),
             asked: Notify::new(),
         })
     }
@@ -78,7 +66,7 @@ impl Search {
         loop {
             tokio::select! {
                 () = self.asked.notified() => {}
-                () = self.hearing.missed() => {}
+                () = self.adopter.hearing.missed() => {}
             }
             let mut globs: Vec<String> = self.adopter.globs().collect();
             if globs.is_empty() {
@@ -103,7 +91,7 @@ impl Search {
     /// By Redis' clock: a search that begins later finds all that went unheard.
     async fn now(&self) -> UnixMs {
         loop {
-            match self.store.time(Instant::now() + PATIENCE).await {
+            match self.server.time(Instant::now() + PATIENCE).await {
                 Ok(now) => return now.floor_ms(),
                 Err(_) => sleep(AGAIN).await,
             }
@@ -114,9 +102,9 @@ impl Search {
     async fn search(&self, glob: &str, since: UnixMs) -> Result<()> {
         let until = || Instant::now() + PATIENCE;
         loop {
-            let known = self.store.search_progress(glob, until()).await?;
+            let known = self.server.search_progress(glob, until()).await?;
             // By a clock that was set back since, one of before seems to be to come.
-            let now = self.store.time(until()).await?.floor_ms();
+            let now = self.server.time(until()).await?.floor_ms();
             let known = known.filter(|progress| since <= progress.began && progress.began <= now);
             if known
                 .as_ref()
@@ -136,14 +124,14 @@ impl Search {
             let mut renewed = Instant::now();
             while let Some(cursor) = &progress.cursor {
                 let began = Instant::now();
-                let (next, keys) = self.store.scan_keys(glob, cursor, until()).await?;
+                let (next, keys) = self.server.scan_keys(glob, cursor, until()).await?;
                 let found = Instant::now();
                 are_all_read &= self.adopter.find(&keys).await?;
                 let pause = (found - began) * PAUSES + found.elapsed();
                 progress.cursor = next;
                 if are_all_read {
                     // A full server keeps no note; then whoever comes next begins anew.
-                    let noted = self.store.note_search(glob, &progress, until()).await;
+                    let noted = self.server.note_search(glob, &progress, until()).await;
                     unless_full(noted, ())?;
                 }
                 sleep(PAUSE.max(pause)).await;
@@ -154,7 +142,7 @@ impl Search {
                     }
                 }
             }
-            self.store.end_search(&self.instance, until()).await?;
+            self.server.end_search(&self.instance, until()).await?;
             if progress.cursor.is_none() {
                 // What there was no room for is looked at again, and so is what comes after it.
                 return match are_all_read {
@@ -170,7 +158,7 @@ impl Search {
     async fn has_turn(&self) -> Result<bool> {
         let until = Instant::now() + PATIENCE;
         unless_full(
-            self.store.may_search(&self.instance, TURN, until).await,
+            self.server.may_search(&self.instance, TURN, until).await,
             true,
         )
     }
@@ -178,18 +166,16 @@ impl Search {
     /// Has those looked at whose keys should be there, on routes to which a missing key means that
     /// the job is cancelled.
     async fn look_for_missing(&self) {
-        for served in self.roster.all().iter() {
-            if !self.adopter.cancels_missing(served) {
+        for served in self.adopter.roster.all().iter() {
+            let is_here = served.ledger.server() == self.server.place();
+            if !is_here || !self.adopter.cancels_missing(served) {
                 continue;
             }
             let mut cursor = Some("0".to_owned());
             while let Some(at) = cursor {
                 let until = Instant::now() + PATIENCE;
-                let now = self
-                    .store
-                    .clock()
-                    .now()
-                    .map_or(UnixMs(0), |now| now.floor_ms());
+                let now = served.ledger.clock().now();
+                let now = now.map_or(UnixMs(0), |now| now.floor_ms());
                 let page = served.ledger.adopted(&at, now, until).await;
                 served.ledger.note("adopted", &page);
                 // What is wrong with one ledger does not keep it from the others.
@@ -197,7 +183,7 @@ impl Search {
                     break;
                 };
                 let keys = ids.iter().filter_map(|id| served.key(id)).collect();
-                let Ok(missing) = self.store.missing_of(keys, until).await else {
+                let Ok(missing) = self.server.missing_of(keys, until).await else {
                     break;
                 };
                 let later = Instant::now() + NOTED_WITHIN;

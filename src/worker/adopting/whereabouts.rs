@@ -1,6 +1,7 @@
 //! Looks at keys in whichever ledgers their jobs are, while their kind is being resharded, too.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::adopter::Adopter;
@@ -13,7 +14,28 @@ use crate::worker::roster::Served;
 /// The places of some items, by the shard where they are looked at.
 type ByShard = HashMap<u16, Vec<usize>>;
 
+/// Where the job of a key is that this server has.
+pub(super) enum Home {
+    /// Here, or on its way from another ledger here.
+    Here(Arc<Served>),
+    /// It may be here until it has been moved to another server. Then it follows no key any more.
+    WasHere,
+    /// On another server.
+    Elsewhere,
+}
+
 impl Adopter {
+    /// Where the job of a key is, if its kind is served.
+    pub(super) fn home_of(&self, key: &JobKey) -> Option<Home> {
+        let [home, old] = self.roster.places_of(key.kind(), key.id())?;
+        let is_here = |it: &Served| it.ledger.server() == self.server.place();
+        Some(match home? {
+            home if is_here(&home) => Home::Here(home),
+            _ if old.is_some_and(|old| is_here(&old)) => Home::WasHere,
+            _ => Home::Elsewhere,
+        })
+    }
+
     /// Has keys looked at that were noted with this ledger, and may belong to another one by now.
     pub(super) async fn adopt(
         &self,
@@ -122,7 +144,13 @@ impl Adopter {
         let mut all = vec![unread; items.len()];
         for (shard, places) in by_shard {
             let ledger = self.store.adopting_ledger(kind, layout.place(shard));
-            let some: Vec<_> = places.iter().map(|at| items[*at].clone()).collect();
+            let is_here = ledger.server() == self.server.place();
+            let some = places.iter().map(|at| match &items[*at] {
+                (key, why) if is_here => (key.clone(), *why),
+                // What was heard here says nothing of a key on another server.
+                (key, _) => (key.clone(), Why::Seen),
+            });
+            let some: Vec<_> = some.collect();
             let most = |key: &JobKey| self.most(key);
             let answers = ledger.adopt(&some, most, until).await?;
             if is_refused(&answers) {

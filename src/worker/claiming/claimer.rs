@@ -18,7 +18,7 @@ use crate::key::JobKey;
 use crate::prefix::Prefix;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
-use crate::worker::adopting::adopter::Adopter;
+use crate::worker::adopting::servers::Adopters;
 use crate::worker::instances::Instances;
 use crate::worker::roster::{Roster, Served};
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
@@ -37,7 +37,7 @@ pub(crate) struct Claimer {
     roster: Arc<Roster>,
     instances: Arc<Instances>,
     desk: Arc<Desk>,
-    adopter: Arc<Adopter>,
+    adopters: Arc<Adopters>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
     lease: LeaseLength,
@@ -78,7 +78,7 @@ impl Claimer {
         roster: Arc<Roster>,
         instances: Arc<Instances>,
         desk: Arc<Desk>,
-        adopter: Arc<Adopter>,
+        adopters: Arc<Adopters>,
         slots: Arc<Slots>,
         runner: Arc<Runner>,
         audience: &Audience,
@@ -92,7 +92,7 @@ impl Claimer {
             roster,
             instances,
             desk,
-            adopter,
+            adopters,
             slots,
             lease: runner.lease(),
             runner,
@@ -197,7 +197,8 @@ impl Claimer {
                     self.give_up(served);
                     // The reconciler knows nothing of those that expired too soon.
                     let heard = named.iter().filter(|wanted| wanted.source == Source::Event);
-                    heard.for_each(|wanted| self.adopter.expired(served, &wanted.id));
+                    let adopter = self.adopters.of(served);
+                    heard.for_each(|wanted| adopter.expired(served, &wanted.id));
                 }
             },
             Landing::Look { found } => match found {
@@ -277,7 +278,7 @@ impl Claimer {
             }
         }
         let ids = begun.iter().map(|begun| begun.job.id.as_str());
-        self.adopter.claimed(served, ids);
+        self.adopters.of(served).claimed(served, ids);
         self.runner.start(served, begun, at);
         if wanted_more && !fill.is_empty() {
             self.desk.with(served, |paper| paper.caught_up(said));
@@ -289,7 +290,7 @@ impl Claimer {
     fn wait_for(&self, served: &Arc<Served>, wanted: &Wanted, ms: u64) {
         let wait = Duration::from_millis(ms + 1);
         if wanted.source == Source::Event {
-            self.adopter.expired(served, &wanted.id);
+            self.adopters.of(served).expired(served, &wanted.id);
         }
         if wait > LONGEST_SLEEP {
             return;

@@ -113,6 +113,11 @@ impl Events {
         !self.heard_at.is_heard(self.store.place())
     }
 
+    /// Whether nobody has tried yet to hear them.
+    pub(crate) fn were_never_tried(&self) -> bool {
+        !self.heard_at.is_known(self.store.place())
+    }
+
     /// An event was heard.
     pub(crate) fn hear(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);

@@ -26,8 +26,8 @@ use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
 use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
 use crate::traces;
-use crate::worker::adopting::adopter::Adopter;
 use crate::worker::adopting::confirm::{Leased, Round, Verdict};
+use crate::worker::adopting::servers::Adopters;
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::roster::Served;
@@ -43,7 +43,7 @@ pub(crate) struct Runner {
     /// Told of leases that will run out.
     pub(crate) reconciler: Arc<Reconciler>,
     /// Asked before a job of a plain key is run.
-    pub(crate) adopter: Arc<Adopter>,
+    pub(crate) adopters: Arc<Adopters>,
     pub(crate) settings: WorkerSettings,
     pub(crate) default_policy: RetryPolicy,
     pub(crate) notices: Notices,
@@ -187,7 +187,8 @@ async fn confirm(runner: Arc<Runner>, mut runs: Vec<(Run, Vec<u8>)>, at: Claimed
                 due: run.due,
             })
             .collect();
-        let verdicts = runner.adopter.confirm(&served, &jobs, round).await;
+        let adopter = runner.adopters.of(&served);
+        let verdicts = adopter.confirm(&served, &jobs, round).await;
         let (mut judged, mut open) = (Vec::with_capacity(runs.len()), Vec::new());
         for ((mut run, record), verdict) in runs.into_iter().zip(verdicts) {
             run.is_stale = verdict == Verdict::Back;

@@ -1,5 +1,6 @@
 //! More than one server: a primary with replicas, which sentinels may watch, and clusters.
 
+mod adopted;
 mod benching;
 mod clustered;
 mod clusters;

@@ -34,6 +34,7 @@ macro_rules! over {
                 paused_jobs_wait
                 what_a_worker_left_is_taken_over
                 a_kind_is_given_more_shards_at_work
+                plain_keys_schedule_postpone_cancel_and_run
                 nothing_is_lost_when_a_node_is_started_again
             );
         }

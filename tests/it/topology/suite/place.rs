@@ -16,6 +16,15 @@ pub(super) trait Place: Sized + Send + 'static {
     /// Where clients find it.
     fn url(&self) -> String;
 
+    /// Whether plain keys are adopted there.
+    const ADOPTS: bool = true;
+
+    /// Where the plain key of a job is to be set, if clients find its ledger by this URL.
+    fn server_of(url: &str, _key: &str) -> impl Future<Output = String> + Send {
+        let url = url.to_owned();
+        async { url }
+    }
+
     /// Kills a server that has jobs of this kind, and starts it again with the data that it had.
     fn start_again(&mut self, kind: &str) -> impl Future<Output = ()>;
 

@@ -2,10 +2,12 @@
 
 use std::sync::OnceLock;
 
+use keyfall::JobKey;
 use keyfall::embedded::Embedded;
 
 use super::place::Place;
 use crate::outages::KEEPS_ALL;
+use crate::site::{command, connect};
 use crate::topology::clusters::{Clustered, ledger_of};
 use crate::topology::nodes::Node;
 use crate::topology::sentinels::{Sentineled, Terms};
@@ -106,6 +108,15 @@ impl Place for Sentinel {
         self.0.url()
     }
 
+    async fn server_of(url: &str, _: &str) -> String {
+        let (seats, master) = url.split_once("//").unwrap().1.split_once('/').unwrap();
+        let seat = seats.split(',').next().unwrap();
+        let mut sentinel = connect(&format!("redis://{seat}")).await;
+        let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", master];
+        let (host, port): (String, u16) = command(&mut sentinel, &ask).await;
+        format!("redis://{host}:{port}")
+    }
+
     async fn start_again(&mut self, _: &str) {
         again(&mut self.0.nodes[0].server).await;
     }
@@ -116,6 +127,7 @@ pub(super) struct Cluster(Clustered);
 
 impl Place for Cluster {
     const NAME: &'static str = "cluster";
+    const ADOPTS: bool = false;
     shared!();
 
     async fn start() -> Self {
@@ -150,6 +162,12 @@ impl Place for Several {
     fn url(&self) -> String {
         let url = |node: &Node| format!("redis://127.0.0.1:{}", node.port);
         self.0.each_ref().map(url).join(" ")
+    }
+
+    async fn server_of(url: &str, key: &str) -> String {
+        let key: JobKey = key.parse().unwrap();
+        let place = usize::from(keyfall::server_of(key.kind(), 0, 2));
+        url.split(' ').nth(place).unwrap().to_owned()
     }
 
     async fn start_again(&mut self, kind: &str) {

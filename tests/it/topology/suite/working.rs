@@ -5,13 +5,13 @@ use std::time::SystemTime;
 
 use futures_util::future::join_all;
 use keyfall::{
-    Cancelled, Client, Handler, Job, JobState, NewJob, Outcome, Placed, Requeued, RetryPolicy,
-    Router, Worker,
+    Cancelled, Client, ErrorKind, Handler, Job, JobState, MissingKey, NewJob, Outcome, Placed,
+    Requeued, RetryPolicy, Router, Worker,
 };
 
 use super::place::{Place, app_of, site};
 use crate::runs::{Gate, Recorder, Runs, eventually, recorder};
-use crate::site::{HOUR, Running, Site, ms};
+use crate::site::{HOUR, Running, Site, assert_about, command, connect, ms};
 
 /// A handler that notes the job, and fails if it is not due.
 fn punctual(log: &Recorder) -> impl Handler<(Job,), ()> {
@@ -234,6 +234,67 @@ pub(super) async fn a_kind_is_given_more_shards_at_work<P: Place>() {
     worker.stop().await;
     runs.assert_no_more();
     assert!(site.client.audit(&site.kind()).await.unwrap().is_clean());
+    site.assert_balanced().await;
+}
+
+pub(super) async fn plain_keys_schedule_postpone_cancel_and_run<P: Place>() {
+    let site = site::<P>("plain").await;
+    let (log, mut runs) = recorder();
+    let route = log.done().adopt(MissingKey::Cancel);
+    let worker = site.serve(Router::new().route(&pattern_of(&site), route));
+    if !P::ADOPTS {
+        let error = worker.ended().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+        return;
+    }
+    worker.ready().await;
+    // Of some kinds, which are on different servers where there are several.
+    let keys = of_some_kinds(&site, 2);
+    let does = async |key: &str, words: &str| {
+        let mut redis = connect(&P::server_of(&site.url, key).await).await;
+        let mut words = words.split(' ');
+        let first = words.next().unwrap();
+        let all: Vec<&str> = [first, key].into_iter().chain(words).collect();
+        let _: redis::Value = command(&mut redis, &all).await;
+    };
+    for key in &keys {
+        does(key, "SET first EX 900").await;
+    }
+    for key in &keys {
+        let view = site.reaches(key, JobState::Pending).await;
+        assert_eq!(&view.payload()[..], b"first");
+        assert_about(view.due(), ms(900_000));
+        does(key, "SET second EX 3600").await;
+    }
+    let is_deleted = |key: &str| key.ends_with(":0");
+    for key in &keys {
+        eventually("it is replaced and postponed", async || {
+            let view = site.client.get(key).await.ok()??;
+            (view.payload()[..] == b"second"[..]).then_some(())
+        })
+        .await;
+        assert_about(site.view(key).await.due(), HOUR);
+        does(
+            key,
+            if is_deleted(key) {
+                "DEL"
+            } else {
+                "PEXPIRE 100"
+            },
+        )
+        .await;
+    }
+    let (deleted, run): (BTreeSet<_>, BTreeSet<_>) =
+        keys.iter().cloned().partition(|key| is_deleted(key));
+    assert_eq!(keys_of(&mut runs, run.len()).await, run);
+    for key in &deleted {
+        eventually("it is cancelled", async || {
+            site.client.get(key).await.ok()?.is_none().then_some(())
+        })
+        .await;
+    }
+    worker.stop().await;
+    runs.assert_no_more();
     site.assert_balanced().await;
 }
 

@@ -1,0 +1,58 @@
+//! Who looks at the keys of each server.
+
+use std::sync::Arc;
+
+use super::adopter::Adopter;
+use super::search::Search;
+use crate::store::Store;
+use crate::worker::instances::Instances;
+use crate::worker::roster::{Roster, Served};
+
+/// One for each server: a key is on that of its ledger, and what is done to the keys of one is heard,
+/// missed and searched for there, whatever becomes of the others.
+pub(crate) struct Adopters(Vec<Arc<Adopter>>);
+
+impl Adopters {
+    pub(crate) fn new(
+        store: &Arc<Store>,
+        roster: &Arc<Roster>,
+        instances: &Arc<Instances>,
+        payload_limit: usize,
+    ) -> Arc<Self> {
+        let servers = store.members().into_iter();
+        let adopters = servers.map(|server| {
+            Adopter::new(
+                store.clone(),
+                server,
+                roster.clone(),
+                instances.clone(),
+                payload_limit,
+            )
+        });
+        Arc::new(Adopters(adopters.collect()))
+    }
+
+    /// That of the server with this place.
+    pub(crate) fn at(&self, server: usize) -> &Arc<Adopter> {
+        &self.0[server]
+    }
+
+    /// That of the server which has this ledger.
+    pub(crate) fn of(&self, served: &Served) -> &Arc<Adopter> {
+        self.at(served.ledger.server())
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Adopter>> {
+        self.0.iter()
+    }
+
+    /// Whoever searches each of them.
+    pub(crate) fn searches(&self) -> Vec<Arc<Search>> {
+        self.all().cloned().map(Search::new).collect()
+    }
+
+    /// Whether keys are adopted at all.
+    pub(crate) fn have_work(&self) -> bool {
+        self.at(0).globs().next().is_some()
+    }
+}
