@@ -36,6 +36,12 @@
 #ifndef READS_THERE
 #define READS_THERE true     /* a key is read on the node that announced its change */
 #endif
+#ifndef ANY_NODE
+#define ANY_NODE false       /* what was read on a node of before counts as well */
+#endif
+#ifndef LOOKS_AGAIN
+#define LOOKS_AGAIN false    /* whoever is refused takes another number */
+#endif
 
 /* What must not be; false for ever, and there for its name in what Spin reports. */
 #ifndef ledger_differs
@@ -57,6 +63,7 @@ typedef Ledger {
 	byte has;            /* which value of the key, or NONE */
 	byte taken;          /* the last number that was handed out */
 	byte last;           /* the highest with which something was written */
+	byte node;           /* the latest node on which that had been read */
 };
 Ledger ledger;
 byte reign;              /* how often another node took over */
@@ -123,7 +130,8 @@ end_idle:
 			survive();
 			atomic {
 				if
-				:: number > ledger.last || UNNUMBERED ->
+				:: UNNUMBERED || !ANY_NODE && at > ledger.node ||
+				   (ANY_NODE || at == ledger.node) && number > ledger.last ->
 					if
 					:: since != reign -> shown(comes_late)
 					:: else
@@ -131,8 +139,9 @@ end_idle:
 					again = READS_AGAIN && ledger.has != value;
 					ledger.has = value;
 					ledger.last = number;
+					ledger.node = at;
 					printf("looker %d: writes %d, by number %d\n", me, value, number)
-				:: else -> again = true; shown(is_refused)
+				:: else -> again = LOOKS_AGAIN; shown(is_refused)
 				fi;
 				number = 0; value = 0; since = 0;
 				if
@@ -173,14 +182,16 @@ proctype LedgerFails() {
 			times < LEDGER_FAILS -> times++;
 			copy.has = ledger.has;
 			copy.taken = ledger.taken;
-			copy.last = ledger.last
+			copy.last = ledger.last;
+			copy.node = ledger.node
 		};
 		atomic {
 			printf("ledger: goes back to %d, by number %d\n", copy.has, copy.last);
 			ledger.has = copy.has;
 			ledger.taken = copy.taken;
 			ledger.last = copy.last;
-			copy.has = 0; copy.taken = 0; copy.last = 0;
+			ledger.node = copy.node;
+			copy.has = 0; copy.taken = 0; copy.last = 0; copy.node = 0;
 			reign++
 		};
 		atomic {
