@@ -22,7 +22,7 @@
 #define UNNUMBERED false     /* the last to write is right */
 #endif
 #ifndef READS_AGAIN
-#define READS_AGAIN false    /* without numbers: who has written reads again, until it is the same */
+#define READS_AGAIN false    /* who has written reads again, until it is the same */
 #endif
 #ifndef READS_FIRST
 #define READS_FIRST false    /* the number is taken when the key has been read */
@@ -38,9 +38,6 @@
 #endif
 #ifndef ANY_NODE
 #define ANY_NODE false       /* what was read on a node of before counts as well */
-#endif
-#ifndef LOOKS_AGAIN
-#define LOOKS_AGAIN false    /* whoever is refused takes another number */
 #endif
 
 /* What must not be; false for ever, and there for its name in what Spin reports. */
@@ -141,7 +138,8 @@ end_idle:
 					ledger.last = number;
 					ledger.node = at;
 					printf("looker %d: writes %d, by number %d\n", me, value, number)
-				:: else -> again = LOOKS_AGAIN; shown(is_refused)
+				/* Whoever was later has seen as much, or will hear of the rest, as all do. */
+				:: else -> again = false; shown(is_refused)
 				fi;
 				number = 0; value = 0; since = 0;
 				if

@@ -19,9 +19,10 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 
 name=$1
-# Resharding has a model of its own.
+# Resharding has a model of its own, and so has looking at keys that are elsewhere.
 case $name in
 moving*) model=moving ;;
+looking*) model=looking ;;
 *) model=keyfall ;;
 esac
 set -f

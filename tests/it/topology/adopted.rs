@@ -103,6 +103,16 @@ impl Adopted {
         story.unwrap().key_differs
     }
 
+    /// Waits until a key has expired.
+    async fn has_expired(&self, server: usize, id: &str) {
+        let there = ["EXISTS", &self.pair.key(id)];
+        eventually("it has expired", async || {
+            let there: u64 = command(&mut self.redis(server).await, &there).await;
+            (there == 0).then_some(())
+        })
+        .await;
+    }
+
     async fn ends(mut self) {
         self.worker.stop().await;
         self.runs.assert_no_more();
@@ -171,12 +181,7 @@ async fn a_key_on_the_wrong_server_is_left_alone_and_told_of_once() {
         it.does(1, &ids[0], "DEL").await;
         it.does(1, &ids[1], "PERSIST").await;
         it.does(1, &ids[2], "PEXPIRE 1").await;
-        eventually("it has expired", async || {
-            let there = ["EXISTS", &it.pair.key(&ids[2])];
-            let there: u64 = command(&mut it.redis(1).await, &there).await;
-            (there == 0).then_some(())
-        })
-        .await;
+        it.has_expired(1, &ids[2]).await;
         // Nor is one whose name no job has yet.
         let alone = &it.pair.ids_on(0, "alone", 1)[0];
         it.does(1, alone, "SET wrong EX 900").await;
@@ -214,6 +219,39 @@ async fn a_key_on_the_wrong_server_is_left_alone_and_told_of_once() {
         it.is_gone(alone).await;
         it.ends().await;
     }
+}
+
+/// Of jobs whose keys were deleted unheard, what is said on another server is all that is heard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_becomes_of_a_key_on_the_wrong_server_decides_nothing() {
+    let it = Adopted::start("several-adopt-decides", MissingKey::Run).await;
+    let ids = it.pair.ids_on(0, "k", 2);
+    for id in &ids {
+        it.does(0, id, "SET v EX 900").await;
+        it.becomes(id, "v", 900).await;
+    }
+    let mut both = redis::pipe();
+    both.atomic();
+    both.cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub");
+    both.cmd("DEL").arg(it.pair.key(&ids[0]));
+    both.cmd("DEL").arg(it.pair.key(&ids[1]));
+    let _: redis::Value = both.query_async(&mut it.redis(0).await).await.unwrap();
+    it.has_heard(0, "again").await;
+    for id in &ids {
+        it.does(1, id, "SET v EX 900").await;
+    }
+    it.does(1, &ids[0], "DEL").await;
+    it.does(1, &ids[1], "PEXPIRE 1").await;
+    it.has_expired(1, &ids[1]).await;
+    for _ in 0..3 {
+        it.has_heard(1, "behind").await;
+        it.has_heard(0, "behind").await;
+    }
+    for id in &ids {
+        it.becomes(id, "v", 900).await;
+    }
+    it.has_pending(2).await;
+    it.ends().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
