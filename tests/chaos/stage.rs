@@ -442,6 +442,16 @@ impl Stage {
         Ok(Part { shards, ledgers })
     }
 
+    /// All ledgers of a kind.
+    pub(crate) fn part_of_kind(&self, kind: &str) -> Part {
+        let shards = self.shards;
+        let ledgers = (0..shards).map(|shard| format!("{kind}/{shard}"));
+        Part {
+            shards,
+            ledgers: ledgers.collect(),
+        }
+    }
+
     /// Another primary takes writes, since then, for what one served that was ill-treated.
     pub(crate) fn is_served(&self, since: Micros) {
         self.journal.note_at(since, What::Served);

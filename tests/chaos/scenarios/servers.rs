@@ -115,6 +115,7 @@ async fn reshard(stage: &mut Stage) -> Result {
         for kind in KINDS {
             let place = some_server(stage)?;
             stage.strike("resharding is begun, and a server is killed");
+            let on_its_way = now();
             let begun = resharding::start(stage, kind, shards);
             sleep(stage.some_ms(10..400)).await;
             let since = now();
@@ -125,6 +126,8 @@ async fn reshard(stage: &mut Stage) -> Result {
             let part = stage.part_on(place)?;
             stage.suffered(part, since);
             resharding::finish(stage, kind, shards).await?;
+            // What is on its way from one server to another needs both.
+            stage.suffered(stage.part_of_kind(kind), on_its_way);
         }
         if shards == SHARDS && Instant::now() > end {
             return Ok(());
