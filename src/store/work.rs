@@ -242,8 +242,14 @@ impl Ledger {
             self.meter().settled(&item.verb, answered.answer);
         }
         let trimmed = reply.number()?;
-        // To the trigger it is all the same whether the job goes back or another one follows.
+        // A job that ran has no trigger any more. To the next one it is all the same whether the job
+        // goes back or another one follows.
         let mut pending = answers.clone();
+        for answered in &mut pending {
+            if answered.answer == Answer::Cancelled {
+                answered.answer = Answer::Done;
+            }
+        }
         for (place, due) in followers(&mut reply)? {
             if let Some(answered) = pending.get_mut(place) {
                 answered.answer = Answer::Later(due);

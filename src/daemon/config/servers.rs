@@ -44,6 +44,11 @@ pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> Opti
     let is_stronger = |name| sources.origin("redis", name) > at && !is_of_file(sources, name);
     let mut places = ["url", "url_file", "sentinels", "nodes"].into_iter();
     if places.any(is_stronger) {
+        // What is misspelt is told, whether it counts or not.
+        let Sources { file, faults, .. } = sources;
+        for entry in file.servers() {
+            entry.find_strangers(&FIELDS, faults);
+        }
         return None;
     }
     let is_said = |name: &&str| match *name {

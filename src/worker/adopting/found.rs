@@ -29,7 +29,7 @@ impl Adopter {
                     self.leave(&key);
                     continue;
                 }
-                Some(Home::WasHere) | None => continue,
+                Some(Home::WasHere(_)) | None => continue,
             };
             let batch = found.entry(served.index).or_insert_with(|| Batch {
                 served,

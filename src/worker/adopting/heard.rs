@@ -35,9 +35,9 @@ impl Adopter {
         let served = match self.home_of(&key) {
             Some(Home::Here(served)) => served,
             // Whoever runs it until it has been moved has to know that.
-            Some(Home::WasHere) => {
+            Some(Home::WasHere(old)) => {
                 if event == b"expired" && missing == MissingKey::Cancel {
-                    self.expired.hear(&key);
+                    self.hear_expired(&old, &key, missing);
                 }
                 return new;
             }

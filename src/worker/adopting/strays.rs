@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tokio::sync::Notify;
+use tokio::time::sleep;
 
-use super::adopter::{Adopter, PATIENCE};
+use super::adopter::{AFTER_FAULT, Adopter, PATIENCE};
 use crate::error::Error;
 use crate::key::{JobKey, Kind};
 use crate::shards::Layout;
@@ -121,6 +122,7 @@ impl Adopter {
         if let Err(error) = self.store.look_up(&kind, Instant::now() + PATIENCE).await {
             // Looked up again when the next one is heard of.
             tracing::debug!(%kind, %error, "where its keys belong is not known");
+            sleep(AFTER_FAULT).await;
             return self.strays.forget(key.kind());
         }
         self.meet(key.kind());

@@ -18,8 +18,9 @@ type ByShard = HashMap<u16, Vec<usize>>;
 pub(super) enum Home {
     /// Here, or on its way from another ledger here.
     Here(Arc<Served>),
-    /// It may be here until it has been moved to another server. Then it follows no key any more.
-    WasHere,
+    /// It may be here, in this ledger, until it has been moved to another server. Then it follows no
+    /// key any more.
+    WasHere(Arc<Served>),
     /// On another server.
     Elsewhere,
 }
@@ -29,11 +30,12 @@ impl Adopter {
     pub(super) fn home_of(&self, key: &JobKey) -> Option<Home> {
         let [home, old] = self.roster.places_of(key.kind(), key.id())?;
         let is_here = |it: &Served| it.ledger.server() == self.server.place();
-        Some(match home? {
-            home if is_here(&home) => Home::Here(home),
-            _ if old.is_some_and(|old| is_here(&old)) => Home::WasHere,
-            _ => Home::Elsewhere,
-        })
+        let home = home?;
+        if is_here(&home) {
+            return Some(Home::Here(home));
+        }
+        let was_here = old.filter(|old| is_here(old));
+        Some(was_here.map_or(Home::Elsewhere, Home::WasHere))
     }
 
     /// Has keys looked at that were noted with this ledger, and may belong to another one by now.
