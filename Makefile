@@ -1,9 +1,9 @@
 .DEFAULT_GOAL := help
-.PHONY: help capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
 
-# Of `make chaos`: for how many seconds there are faults, over all scenarios; what the calls
-# follow from; a word, for those scenarios only that have it in their names. Of `make model`:
-# the names of the checks to make.
+# DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
+# seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
+# `make model` the names of the checks, of `make versions` the names of the servers.
 DURATION = 300
 SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 ONLY =
@@ -27,8 +27,8 @@ topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and sev
 extremes: deps ## Handle a million dead letters, and drain a hundred thousand jobs through each target
 	cargo test --all-features --test it -- --ignored --nocapture --test-threads 1 extremes
 
-versions: deps servers ## Run the tests in which the server matters on six servers
-	@sh scripts/versions.sh
+versions: deps servers ## Run the tests in which the server matters on six servers, or on those in ONLY
+	@sh scripts/versions.sh $(ONLY)
 
 servers: redis ## Fetch these servers: Redis 6.2, 7.0, 7.4, 8.2, Valkey 8.1, 9.1
 	@sh scripts/fetch-servers.sh
@@ -36,6 +36,15 @@ servers: redis ## Fetch these servers: Redis 6.2, 7.0, 7.4, 8.2, Valkey 8.1, 9.1
 chaos: deps faketime ## Ill-treat Redis, workers and network, and account for every job: DURATION=300 SEED=7
 	KEYFALL_CHAOS_SECONDS=$(DURATION) KEYFALL_SEED=$(SEED) \
 		cargo test --all-features --test chaos -- $(if $(ONLY),"$(ONLY)")
+
+# Seeds of their own each night, and one that stays, so that two nights can be compared.
+nightly: ## Run what is needed before a release and takes too long for every change
+	$(MAKE) versions
+	$(MAKE) extremes
+	$(MAKE) http-check
+	$(MAKE) chaos SEED=7
+	$(MAKE) chaos
+	$(MAKE) chaos DURATION=900
 
 model: spin ## Check the model of the protocol, in every order that its steps can take
 	@sh docs/model/check.sh $(ONLY)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the tests in which the server matters on each server of scripts/servers.txt, one
-# after the other, and prints a table. Ends with 1 if any of them failed.
+# Runs the tests in which the server matters on each server of scripts/servers.txt, one after the
+# other, or on those that are named, and prints a table. Ends with 1 if any of them failed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -26,12 +26,19 @@ in_tests() {
     cargo test --all-features --quiet --lib --test it "$@"
 }
 
+for name in "$@"; do
+    grep -q "^$name " scripts/servers.txt || {
+        echo "There is no server '$name' in scripts/servers.txt." >&2
+        exit 1
+    }
+done
 in_tests --no-run
 table=target/servers/versions.txt
 printf '%-11s %-14s %6s %7s %7s\n' server reports tests passed failed >"$table"
 worst=0
 while read -r name _; do
     case "$name" in '' | '#'*) continue ;; esac
+    case " $* " in *" $name "* | '  ') ;; *) continue ;; esac
     server=target/servers/$name/${name%-*}-server
     log=target/servers/$name.log
     printf '%s\n' "$name"
