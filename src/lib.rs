@@ -64,7 +64,7 @@
 //!
 //! # Where things are
 //!
-//! Each module uses only those before it: `error`, `key`, `time`, `durable`, `headers`, `retry`, `record`,
+//! Each module uses only those before it: `error`, `key`, `time`, `moment`, `durable`, `headers`, `retry`, `record`,
 //! `settings`, `prefix`, `flaw`, `shards` and `names` know nothing of Redis; `store` is the only one that
 //! speaks it, through the scripts in `lua/`; `client` is the producer's side; [`doctor`] looks for
 //! what can hurt; `routing`, `handler` and `router` find and call handlers, `ending` says what
@@ -96,6 +96,7 @@ mod key;
 mod lease;
 #[cfg(not(feature = "metrics"))]
 mod metrics;
+mod moment;
 mod names;
 mod prefix;
 mod record;

@@ -107,6 +107,7 @@ pub struct Pulled {
     job: Job,
     lease: Lease,
     length: Duration,
+    is_ours: Box<dyn Fn() -> bool + Send + Sync>,
     accept: oneshot::Sender<Accepted>,
 }
 
@@ -304,18 +305,20 @@ impl Drop for Ticket {
 
 impl Place {
     /// Hands the job over. What is returned says whether it was accepted: an error, if it goes
-    /// back. `None` if nobody waits any more.
+    /// back. `None` if nobody waits any more. `is_ours` tells whether the lease certainly is.
     pub(crate) fn deliver(
         mut self,
         job: Job,
         lease: Lease,
         length: Duration,
+        is_ours: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Option<oneshot::Receiver<Accepted>> {
         let (accept, accepted) = oneshot::channel();
         let pulled = Pulled {
             job,
             lease,
             length,
+            is_ours: Box::new(is_ours),
             accept,
         };
         let mut waiting = self.hub.lock();
@@ -355,13 +358,13 @@ impl Pulled {
         self.length
     }
 
-    /// Whether it has gone back in the meantime, because its worker stopped.
+    /// Whether it has gone back in the meantime, because its worker stopped; or is to go back,
+    /// because its lease could not be renewed, and somebody else may have the job by now.
     pub fn has_gone_back(&self) -> bool {
-        self.accept.is_closed()
+        self.accept.is_closed() || !(self.is_ours)()
     }
 
-    /// Takes the job over. `None` if it has gone back in the meantime, because its worker
-    /// stopped.
+    /// Takes the job over. `None` if it [has gone back](Self::has_gone_back) in the meantime.
     pub fn accept(self) -> Option<(Job, Lease)> {
         self.accepted(None)
     }
@@ -376,6 +379,9 @@ impl Pulled {
     }
 
     fn accepted(self, accepted: Accepted) -> Option<(Job, Lease)> {
+        if !(self.is_ours)() {
+            return None;
+        }
         self.accept.send(accepted).ok()?;
         Some((self.job, self.lease))
     }

@@ -17,6 +17,8 @@ use super::{RedisClock, Store};
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::metrics;
+#[cfg(feature = "worker")]
+use crate::moment::Moment;
 
 /// How long an insisting store waits before it asks a server again that has refused.
 const INSISTENCE: Duration = Duration::from_millis(500);
@@ -28,7 +30,7 @@ const LOADING: Duration = Duration::from_secs(2);
 pub(super) struct Called {
     pub(super) reply: Reply,
     #[cfg(feature = "worker")]
-    pub(super) sent: Instant,
+    pub(super) sent: Moment,
 }
 
 impl Store {
@@ -62,9 +64,10 @@ impl Store {
         };
         #[cfg(feature = "worker")]
         self.note(subject, script.name, None);
-        metrics::script_took(script.name, answer.received - answer.sent);
+        let sent = answer.sent.instant;
+        metrics::script_took(script.name, answer.received - sent);
         let reply = Reply::parse(answer.value)?;
-        clock.observe(answer.sent, answer.received, reply.now);
+        clock.observe(sent, answer.received, reply.now);
         Ok(Called {
             reply,
             #[cfg(feature = "worker")]

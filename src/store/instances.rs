@@ -49,7 +49,7 @@ impl Store {
             if let (Err(error), true) = (&called, self.is_cluster()) {
                 health.fails(Ailment::Away, began, error);
             }
-            health.serves(called.as_ref().map_or(began, |called| called.sent));
+            health.serves(called.as_ref().map_or(began, |called| called.sent.instant));
         }
         let mut reply = called?.reply;
         let mut seen = Vec::new();

@@ -31,6 +31,7 @@ use super::origin::Origin;
 use super::seat::{Connection, Seat};
 use crate::error::Result;
 use crate::metrics;
+use crate::moment::Moment;
 use crate::settings::LinkSettings;
 use whither::Aim;
 
@@ -67,7 +68,7 @@ pub(crate) struct Link {
 /// What a server answered, and when.
 pub(crate) struct Answer {
     pub(crate) value: Value,
-    pub(crate) sent: Instant,
+    pub(crate) sent: Moment,
     pub(crate) received: Instant,
 }
 
@@ -316,7 +317,7 @@ impl Link {
         let seat = self.seat(node);
         let connected = self.connection(&seat, node, until).await;
         let mut connection = connected.map_err(|fault| fault.at_node(node))?;
-        let sent = Instant::now();
+        let sent = Moment::now();
         let reply = pin!(async {
             let to = &mut connection.inner;
             match request {
@@ -335,7 +336,7 @@ impl Link {
                 }
             }
         });
-        let limit = until.min(sent + self.response_timeout);
+        let limit = until.min(sent.instant + self.response_timeout);
         let fault = tokio::select! {
             biased;
             // What it says, or said just now, may be forgotten with it; and it may hang.
@@ -349,7 +350,7 @@ impl Link {
                     });
                 }
                 Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
-                None => Fault::timed_out(&self.address_of(node), limit - sent),
+                None => Fault::timed_out(&self.address_of(node), limit - sent.instant),
             },
         };
         if fault.breaks_connection() {

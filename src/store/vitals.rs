@@ -145,7 +145,7 @@ impl Store {
         // The call may be repeated, or wait for a connection; what counts is the last try.
         let answer = self.link.send(request, until).await?;
         let back = answer.received.elapsed();
-        let took = answer.received - answer.sent;
+        let took = answer.received - answer.sent.instant;
         let (seconds, micros): (u64, u64) = from_value(answer.value)?;
         Ok(Tick {
             server: UnixUs(seconds * 1_000_000 + micros),

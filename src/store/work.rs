@@ -10,6 +10,7 @@ use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
 use super::{Lane, Ledger};
 use crate::error::Result;
 use crate::key::JobKey;
+use crate::moment::Moment;
 use crate::names::MARKER;
 use crate::record::Header;
 use crate::settings::WorkerSettings;
@@ -38,7 +39,7 @@ pub(crate) struct ClaimReply {
     /// The server's time of the claim.
     pub(crate) now: UnixUs,
     /// When the try that succeeded was sent: from here this process counts its leases.
-    pub(crate) sent: Instant,
+    pub(crate) sent: Moment,
     /// Nothing can be claimed: the kind is paused.
     pub(crate) paused: bool,
     /// One for each id that was named; empty if the call was a repeat.
@@ -171,7 +172,7 @@ impl Ledger {
         leases: &[(String, String)],
         extent: Extent,
         until: Instant,
-    ) -> Result<(Vec<Answered>, Instant)> {
+    ) -> Result<(Vec<Answered>, Moment)> {
         let keys: [&str; 2] = [&self.names.leased, &self.names.lease];
         let mut cmd = self.call(&RENEW, &keys, [].into_iter());
         match extent {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
 
 use tokio::sync::Notify;
 
@@ -13,6 +12,7 @@ use super::watch::Watch;
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
 use crate::lease::Lease;
+use crate::moment::Moment;
 use crate::names::Names;
 use crate::store::EntryId;
 
@@ -60,7 +60,7 @@ pub(super) struct Shared {
 pub(super) struct Open {
     pub(super) lease: Lease,
     /// When it was written, or its lease extended.
-    pub(super) fresh: Instant,
+    pub(super) fresh: Moment,
 }
 
 /// The stream `key` of the Redis at `url`, which may be any, as a target. A URL that is not valid
@@ -115,7 +115,7 @@ impl Stream {
             Ok(id) => {
                 let open = Open {
                     lease: job.lease().clone(),
-                    fresh: Instant::now(),
+                    fresh: Moment::now(),
                 };
                 self.shared.open().insert(id, open);
                 self.shared.written.notify_one();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
@@ -15,6 +15,7 @@ use crate::client::Extended;
 use crate::error::{Error, Result};
 use crate::handler::{Attendance, Outcome};
 use crate::lease::Lease;
+use crate::moment::Moment;
 use crate::store::{EntryId, Outlet, Standing};
 
 /// How many entries are asked for at a time; a stream answers with all of each.
@@ -84,11 +85,12 @@ impl Watch {
 
     /// Whether something ended.
     async fn follow_once(&self) -> Result<bool> {
+        let now = Moment::now();
         let wards: Vec<Ward> = (self.stream.shared.open().iter())
             .map(|(id, open)| Ward {
                 id: *id,
                 lease: open.lease.clone(),
-                is_stale: open.fresh.elapsed() >= renewal(self.length(&open.lease)),
+                is_stale: now.longest_since(&open.fresh) >= renewal(self.length(&open.lease)),
             })
             .collect();
         let mut has_ended = false;
@@ -270,7 +272,7 @@ impl Watch {
                 }
                 Extended::Extended | Extended::Cancelled => {
                     if let Some(open) = self.stream.shared.open().get_mut(&ward.id) {
-                        open.fresh = Instant::now();
+                        open.fresh = Moment::now();
                     }
                 }
                 // Somebody else has ended it, or has the job by now.

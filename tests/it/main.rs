@@ -22,6 +22,7 @@
 //! | [`founding`] | kinds that start with several shards: all agree on the number |
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
 //! | [`killed`] | worker processes that are killed |
+//! | [`asleep`] | a machine that sleeps: leases go on meanwhile |
 //! | [`steps`] | daemons that are killed at each step of handing over to lists and streams |
 //! | [`outages`] | a Redis that is killed, hangs or cuts connections |
 //! | [`weather`] | every sort of outage: said once, survived, made good |
@@ -71,6 +72,8 @@
 mod adopting;
 mod alerts;
 mod announced;
+#[cfg(target_os = "linux")]
+mod asleep;
 mod auditing;
 mod backlog;
 mod bench;

@@ -361,6 +361,46 @@ async fn a_job_whose_claim_is_answered_when_its_lease_is_over_does_not_begin() {
 }
 
 #[tokio::test]
+async fn a_job_whose_claim_is_answered_late_begins_when_its_lease_was_renewed() {
+    let server = Embedded::start().await.unwrap();
+    let proxy = Proxy::to(&server).await;
+    let site = Site::at(&server.url(), "work-doubt").await;
+    let told = Log::read();
+    let client = Client::builder(&proxy.url).response_timeout(PATIENCE);
+    let client = client.connect().await.unwrap();
+    let ((log, mut runs), (other_log, mut other_runs)) = (recorder(), recorder());
+    let router = Router::new().route(&site.pattern(), log.done());
+    let worker = Running::start(Worker::new(client, router).lease(STEADY));
+    for (id, is_lost) in [("lost", true), ("kept", false)] {
+        let key = site.key(id);
+        proxy.freeze_at("held back");
+        site.client.schedule(&key, "held back").await.unwrap();
+        site.reaches(&key, JobState::Running).await;
+        if is_lost {
+            // By its own clock it still has it.
+            site.lapse(id).await;
+            let router = Router::new().route(&site.pattern(), other_log.done());
+            let rival = Running::start(site.worker(router).lease(STEADY));
+            assert_eq!(other_runs.next().await.attempt(), 2);
+            site.all_ended().await;
+            rival.stop().await;
+        }
+        site.passes(STEADY / 3).await;
+        proxy.thaw();
+        site.all_ended().await;
+    }
+    assert_eq!(runs.next().await.key().id(), "kept");
+    let lost = told.with("the lease was lost before the run began");
+    assert_eq!(lost.len(), 1);
+    let stats = site.stats().await;
+    assert_eq!((stats.done, stats.lapsed), (2, 1));
+    worker.stop().await;
+    runs.assert_no_more();
+    other_runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn a_run_whose_lease_somebody_else_holds_is_ended_and_settles_nothing() {
     let site = Site::new("work-fenced").await;
     let ((log, mut runs), (other_log, mut other_runs)) = (recorder(), recorder());

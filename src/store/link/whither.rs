@@ -15,6 +15,8 @@ use tokio::time::{timeout, timeout_at};
 #[cfg(feature = "worker")]
 use super::Answer;
 use super::{Link, Request};
+#[cfg(feature = "worker")]
+use crate::moment::Moment;
 use crate::store::cluster::{Cluster, Node};
 use crate::store::fault::Fault;
 
@@ -65,7 +67,7 @@ impl Link {
             let request = Request::One(cmd);
             self.keep_sending(request, &aim, until, |_| true).await
         }));
-        let sent = Instant::now();
+        let sent = Moment::now();
         let mut values = Vec::with_capacity(pipeline.len());
         for answer in answers.await {
             values.push(match answer {

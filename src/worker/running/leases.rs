@@ -1,13 +1,13 @@
 //! The leases that this worker holds: renewed while their jobs run, given up in time.
 //!
-//! A lease is counted from before its last successful claim or renewal was sent, by the
-//! monotonic clock of this process, so that it ends here before it ends in Redis.
+//! A lease is counted from before its last successful claim or renewal was sent, by a clock that
+//! goes on while the machine sleeps, so that it ends here before it ends in Redis.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -16,8 +16,13 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::Result;
 use crate::handler::CancelSignal;
+use crate::moment::Moment;
 use crate::settings::{BATCH, LeaseLength};
 use crate::store::{Answered, Extent, Ledger, Word};
+
+/// How often the leases are looked at, at the least: soon after the machine has slept, however long
+/// they are. Timers do not count the sleep.
+const AWAKE: Duration = Duration::from_millis(100);
 
 /// Why a run has to end before its handler does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,12 +33,23 @@ pub(crate) enum Stop {
     HandBack,
 }
 
+/// Whose a lease is, as far as is known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Ours,
+    /// It was not renewed for so long that somebody else may have the job.
+    Doubtful,
+    Lost,
+}
+
 /// All leases held.
 pub(crate) struct Leases {
     held: Mutex<HashMap<u64, Lease>>,
     numbers: AtomicU64,
     /// Told of the first one, and of one that is to run out.
     changed: Notify,
+    /// Told of each answer to a renewal.
+    answered: Notify,
     /// The shortest length of a lease on any route.
     shortest: LeaseLength,
 }
@@ -44,7 +60,7 @@ struct Lease {
     id: String,
     token: String,
     /// When the last successful claim or renewal was sent.
-    since: Instant,
+    since: Moment,
     renewing: bool,
     length: LeaseLength,
     signal: CancelSignal,
@@ -79,7 +95,7 @@ struct Stale {
 }
 
 /// The answer to one call that renewed some leases.
-type Renewal = (Vec<u64>, Result<(Vec<Answered>, Instant)>);
+type Renewal = (Vec<u64>, Result<(Vec<Answered>, Moment)>);
 
 impl Leases {
     /// `shortest` is the shortest that a lease on any route can be.
@@ -88,6 +104,7 @@ impl Leases {
             held: Mutex::default(),
             numbers: AtomicU64::new(0),
             changed: Notify::new(),
+            answered: Notify::new(),
             shortest,
         })
     }
@@ -98,7 +115,7 @@ impl Leases {
         ledger: Arc<Ledger>,
         id: String,
         token: String,
-        since: Instant,
+        since: Moment,
         length: LeaseLength,
         signal: CancelSignal,
     ) -> Held {
@@ -146,27 +163,32 @@ impl Leases {
 
     /// Renews, warns and ends, for ever.
     pub(crate) async fn run(&self) {
-        let tick = (self.shortest.renewal() / 10).max(Duration::from_millis(10));
+        let tick = self.shortest.renewal() / 10;
+        let tick = tick.clamp(Duration::from_millis(10), AWAKE);
         let mut renewals: FuturesUnordered<BoxFuture<'static, Renewal>> = FuturesUnordered::new();
         loop {
             if self.lock().is_empty() && renewals.is_empty() {
                 self.changed.notified().await;
             }
-            self.end_overdue(Instant::now());
-            renewals.extend(self.step(Instant::now()));
+            let now = Moment::now();
+            self.end_overdue(&now);
+            renewals.extend(self.step(&now));
             tokio::select! {
                 () = tokio::time::sleep(tick) => {}
                 () = self.changed.notified() => {}
-                Some((numbers, answer)) = renewals.next() => self.renewed(&numbers, answer),
+                Some((numbers, answer)) = renewals.next() => {
+                    self.renewed(&numbers, answer);
+                    self.answered.notify_waiters();
+                }
             }
         }
     }
 
     /// Warns the runs whose lease is about to end, and ends those whose lease has.
-    fn end_overdue(&self, now: Instant) {
+    fn end_overdue(&self, now: &Moment) {
         for lease in self.lock().values_mut() {
             let safe = lease.length.safe();
-            let age = now.saturating_duration_since(lease.since);
+            let age = now.since(&lease.since);
             if age + lease.length.notice() >= safe {
                 lease.signal.raise();
             }
@@ -177,12 +199,10 @@ impl Leases {
     }
 
     /// The calls that renew what is to be renewed now.
-    fn step(&self, now: Instant) -> Vec<BoxFuture<'static, Renewal>> {
+    fn step(&self, now: &Moment) -> Vec<BoxFuture<'static, Renewal>> {
         let mut due: HashMap<(String, Duration), Stale> = HashMap::new();
         for (number, lease) in self.lock().iter_mut() {
-            let age = now.saturating_duration_since(lease.since);
-            let is_old = age >= lease.length.renewal();
-            if lease.renewing || !is_old && lease.last.is_none() {
+            if lease.renewing || !lease.is_doubtful(now) && lease.last.is_none() {
                 continue;
             }
             lease.renewing = true;
@@ -206,7 +226,7 @@ impl Leases {
             for (numbers, pairs) in batches {
                 let ledger = stale.ledger.clone();
                 let (numbers, pairs) = (numbers.to_vec(), pairs.to_vec());
-                let (length, until) = (stale.length.0, now + stale.length.renewal());
+                let (length, until) = (stale.length.0, now.instant + stale.length.renewal());
                 calls.push(Box::pin(async move {
                     let answer = ledger.renew(&pairs, Extent::Exactly(length), until).await;
                     (numbers, answer)
@@ -216,7 +236,7 @@ impl Leases {
         calls
     }
 
-    fn renewed(&self, numbers: &[u64], answer: Result<(Vec<Answered>, Instant)>) {
+    fn renewed(&self, numbers: &[u64], answer: Result<(Vec<Answered>, Moment)>) {
         let mut held = self.lock();
         let (answers, sent) = match answer {
             Ok(answer) => answer,
@@ -252,12 +272,32 @@ impl Leases {
         }
     }
 
+    fn standing(&self, number: u64) -> Standing {
+        let now = Moment::now();
+        match self.lock().get(&number) {
+            Some(lease) if lease.is_over(&now) => Standing::Lost,
+            Some(lease) if lease.is_doubtful(&now) => Standing::Doubtful,
+            Some(_) => Standing::Ours,
+            None => Standing::Lost,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Lease>> {
         self.held.lock().expect("no panic while held")
     }
 }
 
 impl Lease {
+    /// Whether it is over, by the clock of this process.
+    fn is_over(&self, now: &Moment) -> bool {
+        self.is_lost || now.since(&self.since) >= self.length.safe()
+    }
+
+    /// Whether it has to be renewed: it is old, or a clock says that it may be.
+    fn is_doubtful(&self, now: &Moment) -> bool {
+        now.longest_since(&self.since) >= self.length.renewal()
+    }
+
     fn end(&mut self, why: Stop) {
         if let Some(stop) = self.stop.take() {
             // The run may have ended by itself.
@@ -288,13 +328,28 @@ impl Held {
         let _ = known.await;
     }
 
-    /// Whether the lease is still ours, by the clock of this process. It may be over before the
-    /// run has begun: the reply to the claim was long on its way, or this process was stopped.
-    /// A lease that is to be handed back is ours until that is done.
-    pub(crate) fn is_good(&self) -> bool {
-        let held = self.leases.lock();
-        let lease = held.get(&self.number);
-        lease.is_some_and(|lease| !lease.is_lost && lease.since.elapsed() < lease.length.safe())
+    /// Waits until it is certain that the lease is ours. It may be over before the run has begun:
+    /// the reply to the claim was long on its way, this process was stopped, or the machine slept.
+    /// One that is in doubt is renewed. One that is to be handed back is ours until that is done.
+    pub(crate) async fn ascertain(&mut self) -> Result<(), Stop> {
+        loop {
+            let answered = self.leases.answered.notified();
+            match self.leases.standing(self.number) {
+                Standing::Ours => return Ok(()),
+                Standing::Lost => return Err(Stop::Lost),
+                Standing::Doubtful => self.leases.changed.notify_one(),
+            }
+            tokio::select! {
+                () = answered => {}
+                stop = &mut self.stop => return Err(stop.unwrap_or(Stop::Lost)),
+            }
+        }
+    }
+
+    /// Tells whether the lease is certainly ours, as long as it is kept here.
+    pub(crate) fn proof(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let (leases, number) = (self.leases.clone(), self.number);
+        move || leases.standing(number) == Standing::Ours
     }
 }
 
@@ -312,7 +367,7 @@ mod tests {
     use crate::settings::LinkSettings;
     use crate::store::Store;
 
-    fn hold(leases: &Arc<Leases>, since: Instant) -> Held {
+    fn hold(leases: &Arc<Leases>, since: Moment) -> Held {
         // Nothing is asked of it.
         let link = LinkSettings::default();
         let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link).unwrap();
@@ -325,18 +380,50 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_good_until_it_is_lost() {
+    fn a_lease_is_ours_until_it_is_lost() {
         let length = LeaseLength(Duration::from_secs(30));
         let leases = Leases::new(length);
-        let mut held = hold(&leases, Instant::now());
-        assert!(held.is_good());
+        let now = Moment::now();
+        let mut held = hold(&leases, now);
+        assert_eq!(leases.standing(held.number), Standing::Ours);
         // Its run may not have begun yet, and has to give it back nevertheless.
         leases.hand_back_all();
-        assert!(held.is_good());
+        assert_eq!(leases.standing(held.number), Standing::Ours);
         assert_eq!(held.stop.try_recv(), Ok(Stop::HandBack));
-        leases.end_overdue(Instant::now() + length.safe());
-        assert!(!held.is_good());
+        leases.end_overdue(&now.plus(length.safe()));
+        assert_eq!(leases.standing(held.number), Standing::Lost);
+    }
 
-        assert!(!hold(&leases, Instant::now() - length.safe()).is_good());
+    #[tokio::test]
+    async fn a_lease_in_doubt_is_ours_when_it_was_renewed() {
+        let length = LeaseLength(Duration::from_secs(30));
+        let leases = Leases::new(length);
+        let earlier = Moment::now();
+        let mut held = hold(&leases, earlier);
+        let number = held.number;
+        let (ours, lost) = (Standing::Ours, Standing::Lost);
+        // As if it had been asked for then.
+        leases.lock().get_mut(&number).unwrap().since = earlier.minus(length.renewal());
+        assert_eq!(leases.standing(number), Standing::Doubtful);
+        assert!(!held.proof()());
+        let asked = tokio::spawn(async move {
+            let certain = held.ascertain().await;
+            (held, certain)
+        });
+        leases.changed.notified().await;
+        let renewed = |word| {
+            let answer = Answered {
+                answer: word,
+                unarmed: false,
+            };
+            leases.renewed(&[number], Ok((vec![answer], Moment::now())));
+            leases.answered.notify_waiters();
+        };
+        renewed(Word::Renewed);
+        let (mut held, certain) = asked.await.unwrap();
+        assert_eq!((certain, leases.standing(number)), (Ok(()), ours));
+        renewed(Word::Foreign);
+        assert_eq!(leases.standing(number), lost);
+        assert_eq!(held.ascertain().await, Err(Stop::Lost));
     }
 }

@@ -19,6 +19,7 @@ use crate::handler::{CancelSignal, Job, JobParts, Outcome, Place};
 use crate::hooks::{Hooks, Letter, Start};
 use crate::key::JobKey;
 use crate::lease::Lease;
+use crate::moment::Moment;
 use crate::record::{Header, Record, RecordFault};
 use crate::retry::RetryPolicy;
 use crate::router::{RouteEntry, Routes};
@@ -56,7 +57,7 @@ pub(crate) struct Runner {
 #[derive(Clone, Copy)]
 pub(crate) struct ClaimedAt {
     /// When the call was sent.
-    pub(crate) sent: Instant,
+    pub(crate) sent: Moment,
     /// When its reply was read.
     pub(crate) received: Instant,
     /// The server's time of the claim.
@@ -293,9 +294,13 @@ impl Run {
             return Some(ended.bury(reason.clone()));
         }
         // Somebody else may have had the job by now, and it may be cancelled.
-        if !self.held.is_good() {
-            tracing::warn!("the lease was lost before the run began");
-            return None;
+        match self.held.ascertain().await {
+            Ok(()) => {}
+            Err(Stop::HandBack) => return Some(ended.give_back(self.due)),
+            Err(Stop::Lost) => {
+                tracing::warn!("the lease was lost before the run began");
+                return None;
+            }
         }
         // Cancelled before it began, which the settlement will notice.
         if self.is_stale || self.signal.is_raised() || runner.stopping.load(Ordering::Acquire) {
@@ -398,20 +403,21 @@ impl Run {
         let lease = job.lease().clone();
         // Before they have it: they may be quick to settle it.
         self.slot.hand_out(lease.clone(), length.0);
-        let (is_theirs, length) = match place.deliver(job, lease.clone(), length.0) {
-            None => (false, None),
-            Some(mut accepted) => tokio::select! {
-                biased;
-                accepted = &mut accepted => (accepted.is_ok(), accepted.ok().flatten()),
-                stop = &mut self.held.stop => {
-                    // They may have taken it just now, and nobody can after this.
-                    accepted.close();
-                    let accepted = accepted.try_recv();
-                    let is_theirs = accepted.is_ok() || stop != Ok(Stop::HandBack);
-                    (is_theirs, accepted.ok().flatten())
-                }
-            },
-        };
+        let (is_theirs, length) =
+            match place.deliver(job, lease.clone(), length.0, self.held.proof()) {
+                None => (false, None),
+                Some(mut accepted) => tokio::select! {
+                    biased;
+                    accepted = &mut accepted => (accepted.is_ok(), accepted.ok().flatten()),
+                    stop = &mut self.held.stop => {
+                        // They may have taken it just now, and nobody can after this.
+                        accepted.close();
+                        let accepted = accepted.try_recv();
+                        let is_theirs = accepted.is_ok() || stop != Ok(Stop::HandBack);
+                        (is_theirs, accepted.ok().flatten())
+                    }
+                },
+            };
         if let Some(length) = length {
             self.slot.hand_on(&lease, length);
             self.held.run_out(LeaseLength(length)).await;

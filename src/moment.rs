@@ -1,0 +1,135 @@
+//! Points in time that leases are counted from.
+//!
+//! Redis counts a lease while the machine of its holder sleeps, and so must the holder.
+//! [`Instant`] stands still meanwhile on Linux and on Apple's systems.
+
+use std::time::Instant;
+#[cfg(feature = "worker")]
+use std::time::{Duration, SystemTime};
+
+/// A point in time, by each clock that there is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// By the clock that counts sleep, where there is one.
+    #[cfg(feature = "worker")]
+    counted: Option<Duration>,
+    #[cfg(feature = "worker")]
+    wall: SystemTime,
+    /// By the clock of timers.
+    pub(crate) instant: Instant,
+}
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Moment {
+            #[cfg(feature = "worker")]
+            counted: counting_sleep(),
+            #[cfg(feature = "worker")]
+            wall: SystemTime::now(),
+            instant: Instant::now(),
+        }
+    }
+}
+
+#[cfg(feature = "worker")]
+impl Moment {
+    /// How long ago the other one was, the sleep of the machine included. Where no clock counts
+    /// that, as long as any clock says.
+    pub(crate) fn since(&self, earlier: &Moment) -> Duration {
+        let counted = self.counted_since(earlier);
+        counted.unwrap_or_else(|| self.longest_since(earlier))
+    }
+
+    /// How long ago the other one was by the clock that says most. Nothing counts the time for
+    /// which a virtual machine was paused; its wall clock is set right some time later.
+    pub(crate) fn longest_since(&self, earlier: &Moment) -> Duration {
+        let by_timers = self.instant.saturating_duration_since(earlier.instant);
+        let by_wall = self.wall.duration_since(earlier.wall).unwrap_or_default();
+        let counted = self.counted_since(earlier).unwrap_or_default();
+        counted.max(by_wall).max(by_timers)
+    }
+
+    fn counted_since(&self, earlier: &Moment) -> Option<Duration> {
+        Some(self.counted?.saturating_sub(earlier.counted?))
+    }
+}
+
+/// What the clock shows that counts sleep.
+#[cfg(feature = "worker")]
+fn counting_sleep() -> Option<Duration> {
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "openbsd"))]
+    let clock = Some(rustix::time::ClockId::Boottime);
+    // Unlike `Instant`, which goes by `CLOCK_UPTIME_RAW` there.
+    #[cfg(target_vendor = "apple")]
+    let clock = Some(rustix::time::ClockId::Monotonic);
+    #[cfg(any(
+        target_os = "linux",
+        target_os = "android",
+        target_os = "openbsd",
+        target_vendor = "apple"
+    ))]
+    return clock.and_then(|clock| rustix::time::clock_gettime(clock).try_into().ok());
+    #[cfg(not(any(
+        target_os = "linux",
+        target_os = "android",
+        target_os = "openbsd",
+        target_vendor = "apple"
+    )))]
+    None
+}
+
+#[cfg(all(test, feature = "worker"))]
+impl Moment {
+    /// The same, so much later by all clocks.
+    pub(crate) fn plus(self, time: Duration) -> Self {
+        Moment {
+            counted: self.counted.map(|counted| counted + time),
+            wall: self.wall + time,
+            instant: self.instant + time,
+        }
+    }
+
+    /// The same, so much earlier by the wall clock, which says enough to raise a doubt.
+    pub(crate) fn minus(self, time: Duration) -> Self {
+        Moment {
+            wall: self.wall - time,
+            ..self
+        }
+    }
+}
+
+#[cfg(all(test, feature = "worker"))]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn the_sleep_of_the_machine_counts() {
+        let before = Moment::now();
+        let after = Moment {
+            instant: before.instant,
+            ..before.plus(HOUR)
+        };
+        assert_eq!(after.since(&before), HOUR);
+        assert_eq!(after.longest_since(&before), HOUR);
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_raises_a_doubt_and_decides_only_where_nothing_else_can() {
+        let before = Moment::now();
+        let wall = before.wall + HOUR;
+        let after = Moment { wall, ..before };
+        assert_eq!(after.longest_since(&before), HOUR);
+        if before.counted.is_some() {
+            assert_eq!(after.since(&before), Duration::ZERO);
+        }
+        let without = |moment: Moment| Moment {
+            counted: None,
+            ..moment
+        };
+        assert_eq!(without(after).since(&without(before)), HOUR);
+        // Set back, it says nothing.
+        assert_eq!(before.longest_since(&after), Duration::ZERO);
+    }
+}
