@@ -33,12 +33,10 @@ impl Classic {
     ) -> Result<Answer, Answer> {
         let (topic, id) = names(key);
         let body = serde_json::to_string(order).expect("an order is plain data");
-        // Such clients know seconds.
-        let delay = delay.as_secs_f64().round();
-        let job = json!({"topic": topic, "id": id, "delay": delay as u64,
+        let job = json!({"topic": topic, "id": id, "delay": delay.as_secs(),
                          "ttr": LEASE.as_secs(), "body": body});
         self.call("push", &job).await?;
-        Ok(Answer::Done)
+        Ok(Answer::Placed)
     }
 
     pub(crate) async fn delete(&self, key: &str) -> Result<Answer, Answer> {

@@ -14,6 +14,12 @@ use serde::{Deserialize, Serialize};
 /// A time of the machine's monotonic clock, in µs.
 pub(crate) type Micros = u64;
 
+/// What is done to a process that a signal stops.
+pub(crate) const STOPPED: &str = "stopped";
+
+/// What is done to the clock of one of several servers.
+pub(crate) const CLOCK: &str = "a clock is set";
+
 /// Tells one schedule from all others; it is the payload of its job.
 pub(crate) type Version = u64;
 
@@ -66,8 +72,13 @@ pub(crate) enum What {
     /// The end of a run was told to Redis, which took it, or refused it.
     Settled {
         key: String,
-        attempt: u32,
+        fence: u64,
         taken: bool,
+    },
+    /// The end of a run did not reach whoever is to tell Redis, as far as is known.
+    Unheard {
+        key: String,
+        fence: u64,
     },
     // Of the witness.
     /// Redis says who listens to what is done to adopted keys; and whether it takes writes, and
@@ -91,10 +102,13 @@ pub(crate) enum What {
     Gone {
         process: String,
     },
-    /// Redis went back to what it had at some instant: what was answered after `kept` and
-    /// before now may be undone.
+    /// Redis went back to what it had at some instant: what was answered after that and before
+    /// now may be undone.
     RolledBack {
-        kept: Micros,
+        /// That instant, by the mark that Redis came back with, if it did.
+        kept: Option<Micros>,
+        /// What was answered before this had to be there still, by what was done to Redis.
+        since: Micros,
         /// What it had of that, if not all.
         of: Option<Part>,
     },
@@ -130,6 +144,8 @@ pub(crate) enum Ask {
         version: Version,
         /// It is meant to end as a dead letter.
         deadly: bool,
+        /// In so many ms it is due.
+        after: u64,
     },
     Update {
         version: Version,
@@ -158,8 +174,10 @@ pub(crate) enum Ask {
 /// What became of it, as far as the producer knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// There is a new job, or what there was has another due time or payload.
+    /// There is a new job, and there was none; or what there was has another due time or payload.
     Done,
+    /// There is a new job. What was there before, if anything, is not said.
+    Placed,
     /// As `Done`; what was pending under this name is gone.
     Replaced,
     /// As `Done`; it waits for the end of the run in progress.

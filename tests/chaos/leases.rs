@@ -26,13 +26,24 @@ pub(crate) struct Leases {
     /// Leases that were given while another of the same job was valid, or before their job was due, and
     /// fencing values that did not grow.
     pub(crate) wrong: Vec<String>,
-    /// Of those that took the place of one that had lapsed, by job key and fencing value: the
-    /// deadline that had passed, Unix ms.
-    pub(crate) lapsed: HashMap<(String, u64), u64>,
+    /// By job keys, in the order of each log.
+    pub(crate) claims: HashMap<String, Vec<Claim>>,
     /// The versions that ledgers have had.
     pub(crate) stored: HashSet<Version>,
+    /// Whether a lease was found to have one.
+    shows_deadlines: bool,
     /// By job keys.
     spans: HashMap<String, Vec<Span>>,
+}
+
+/// A lease that was given.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) fence: u64,
+    /// Unix ms.
+    pub(crate) at: u64,
+    /// The deadline of the one whose place it took, which had lapsed, Unix ms.
+    pub(crate) lapsed: Option<u64>,
 }
 
 /// For how long a ledger had given a job to somebody, Unix ms.
@@ -60,24 +71,33 @@ struct Ledger {
     claim: String,
 }
 
-/// Reads the logs of all servers to their ends.
+/// Reads the logs of all servers, which keep one, to their ends.
 pub(crate) fn read(logs: &[Vec<PathBuf>]) -> Result<Leases, String> {
     let mut shown = Leases::default();
-    let mut given = 0;
+    let without = logs.iter().filter(|logs| logs.is_empty()).count();
     for logs in logs {
-        given += read_one(logs, &mut shown)?;
+        read_one(logs, &mut shown)?;
     }
-    if given == 0 && logs.iter().any(|logs| !logs.is_empty()) {
-        let told = "the log of Redis shows no lease: is it read right?";
-        shown.wrong.push(told.into());
+    let seen = [
+        ("lease", !shown.claims.is_empty()),
+        ("deadline", shown.shows_deadlines),
+        ("job", !shown.stored.is_empty()),
+    ];
+    for (what, is_seen) in seen {
+        if !is_seen {
+            let told = format!("the log of Redis shows no {what}: is it read right?");
+            shown.wrong.push(told);
+        }
+    }
+    if without > 0 {
+        let told = format!("{without} servers keep no log, or not where it is looked for");
+        shown.wrong.push(told);
     }
     Ok(shown)
 }
 
-/// Returns how many leases were given by it.
-fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<usize, String> {
+fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
     let mut ledgers: HashMap<String, Ledger> = HashMap::new();
-    let mut given = 0;
     // Of the last call that is known.
     let mut latest = 0;
     for block in aof::read(logs)? {
@@ -118,7 +138,6 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<usize, String> {
                 ("DEL" | "UNLINK", "lease") => ledger.leases.clear(),
                 ("HSET", "lease") => {
                     for (_, id, lease) in pairs(name, rest) {
-                        given += 1;
                         let before = ledger.leases.get(&id).cloned();
                         let Some(one) = ledger.give(&id, &lease, now) else {
                             continue;
@@ -129,8 +148,12 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<usize, String> {
                         let key = format!("{}:{id}", kind_of(name));
                         let wrong = one.fault.map(|fault| format!("{key}: {fault}"));
                         shown.wrong.extend(wrong);
-                        let lapsed = one.lapsed.map(|deadline| ((key, one.fence), deadline));
-                        shown.lapsed.extend(lapsed);
+                        let claims = shown.claims.entry(key).or_default();
+                        claims.push(Claim {
+                            fence: one.fence,
+                            at: latest,
+                            lapsed: one.lapsed,
+                        });
                     }
                 }
                 _ => {}
@@ -140,6 +163,7 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<usize, String> {
             let lease = ledgers.get_mut(name.as_str());
             if let Some(lease) = lease.and_then(|ledger| ledger.leases.get_mut(&id)) {
                 let deadline = deadline.parse().unwrap_or(0);
+                shown.shows_deadlines |= deadline > lease.given;
                 lease.deadline = if extends {
                     deadline.max(lease.deadline)
                 } else {
@@ -148,7 +172,7 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<usize, String> {
             }
         }
     }
-    Ok(given)
+    Ok(())
 }
 
 impl Leases {

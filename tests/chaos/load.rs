@@ -18,6 +18,7 @@ use crate::classic::{Classic, topic};
 use crate::daemons::Daemons;
 use crate::journal::{Answer, Ask, Journal, What};
 use crate::order::{Order, Plan};
+use crate::plain::ms;
 use crate::process;
 use crate::service::{Desk, Service};
 use crate::sundry;
@@ -251,6 +252,7 @@ impl Producer {
         let ask = Ask::Schedule {
             version: order.version,
             deadly: plan.is_deadly(),
+            after: ms(self.service.rounded(delay)),
         };
         let answer = self.service.schedule(key, &order, delay);
         self.note(key, ask, answer).await;

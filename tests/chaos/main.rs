@@ -18,7 +18,11 @@
 //! | [`journal`] | what is written down, one file for each process |
 //! | [`kept`] | what the data set that Redis kept still holds |
 //! | [`agreed`] | whether adopted keys and the ledgers agree |
-//! | [`checker`], [`story`] | what must hold of all of it, and of each key |
+//! | [`history`], [`story`] | what all of them have written down, put together for each key |
+//! | [`checker`], [`ends`] | what must hold of all of it, and of each version of a job |
+//! | [`evidence`] | what explains that something happened twice, late or not at all |
+//! | [`punctual`], [`bounds`] | how late jobs were, and how late they may be |
+//! | [`proofs`] | histories that the judge must not pass, and some that it must |
 //! | [`spared`] | what must hold of what others have, where something is done to one of several servers |
 //! | [`adopted`] | what must hold of each adopted key |
 //! | [`sentinels`] | two replicas of Redis, and who chooses the next primary |
@@ -32,19 +36,23 @@
 //! | [`strain`] | how late the machine makes things by itself |
 //! | [`report`] | the table |
 //!
-//! `cargo test` plays a few scenarios for a few seconds each; `make chaos` plays all of them
+//! The judge is tried first, each time, in a moment. `cargo test` plays a few scenarios for a few seconds each; `make chaos` plays all of them
 //! for as long as it is told. `docs/reliability.md` has the table and says what it means.
 #![cfg(unix)]
 
 mod adopted;
 mod agreed;
 mod aof;
+mod bounds;
 mod checker;
 mod classic;
 mod clock;
 mod cluster;
 mod consumer;
 mod daemons;
+mod ends;
+mod evidence;
+mod history;
 mod journal;
 mod kept;
 mod lanes;
@@ -53,7 +61,9 @@ mod load;
 mod order;
 mod plain;
 mod process;
+mod proofs;
 mod proxy;
+mod punctual;
 mod report;
 mod resharding;
 mod resp;
@@ -111,13 +121,22 @@ fn main() -> ExitCode {
         }
         [role, terms] if role == "plain" => plain::main(&serde_json::from_str(terms).expect(parse)),
         flags if flags.iter().any(|flag| flag == "--list") => {
+            for (name, _) in proofs::all() {
+                println!("{name}: test");
+            }
             for scenario in scenarios::all() {
                 println!("{}: test", scenario.name);
             }
         }
         // Words that a name must contain, as for any test; what else `cargo test` hands on is
         // not for us.
-        words => return play_all(words.iter().filter(|word| !word.starts_with('-')).collect()),
+        words => {
+            // A judge that passes what it must not says nothing of any scenario.
+            if !proofs::hold() {
+                return ExitCode::FAILURE;
+            }
+            return play_all(words.iter().filter(|word| !word.starts_with('-')).collect());
+        }
     }
     ExitCode::SUCCESS
 }
@@ -178,7 +197,7 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         let spared = row.spared.iter();
         spared.for_each(|it| println!("{}", it.row(&row.scenario)));
     }
-    println!("\n{}", sum.strain);
+    println!("\n{}\n{}", sum.strain, sum.summary());
     if sum.violations.is_empty() {
         return ExitCode::SUCCESS;
     }

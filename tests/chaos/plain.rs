@@ -295,6 +295,6 @@ impl Program {
     }
 }
 
-fn ms(time: Duration) -> u64 {
+pub(crate) fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).expect("it is no more than a century")
 }

@@ -125,11 +125,15 @@ pub(crate) struct Row {
     pub(crate) executions: usize,
     /// Those of them that began when their lease was over.
     pub(crate) stale: usize,
+    /// How often a process was stopped.
+    pub(crate) stopped: usize,
     /// Late settlements that Redis refused.
     pub(crate) refused: usize,
     /// Lost or run after cancel because Redis went back to before the call.
     pub(crate) forgotten: usize,
     lateness: [Vec<Micros>; 3],
+    /// The same, by the clock of the harness and by when a job was acknowledged.
+    outside: [Vec<Micros>; 3],
     redeliveries: [Vec<Micros>; 3],
     pub(crate) adopted: Adopted,
     /// The same of those that lived while there were faults.
@@ -144,6 +148,10 @@ pub(crate) struct Row {
     pub(crate) deaf: Micros,
     /// What the machine did to all of it.
     pub(crate) strain: Strain,
+    /// How many bounds were judged and kept.
+    pub(crate) bounds: usize,
+    /// Which were not judged: the bound, why, and in which scenario.
+    pub(crate) unjudged: Vec<(&'static str, &'static str, String)>,
     /// All that must not be.
     pub(crate) violations: Vec<String>,
 }
@@ -161,10 +169,19 @@ impl Row {
         self.lateness[phase as usize].push(late);
     }
 
-    /// There is no clock to tell them by.
-    pub(crate) fn forget_times(&mut self) {
+    /// The same, by the clock of the harness.
+    pub(crate) fn late_outside(&mut self, phase: Phase, late: Micros) {
+        self.outside[phase as usize].push(late);
+    }
+
+    /// Nobody says when they were due.
+    pub(crate) fn forget_lateness(&mut self) {
         self.lateness = Default::default();
-        self.forget_redeliveries();
+    }
+
+    /// The clock of the harness does not tell when they were due.
+    pub(crate) fn forget_outside(&mut self) {
+        self.outside = Default::default();
     }
 
     /// There is no clock to tell these by.
@@ -177,12 +194,25 @@ impl Row {
         self.redeliveries[phase as usize].push(after);
     }
 
-    pub(crate) fn p99(&self, phase: Phase) -> Option<Micros> {
+    fn p99(&self, phase: Phase) -> Option<Micros> {
         percentile(&self.lateness[phase as usize], 99)
     }
 
-    pub(crate) fn latest(&self, phase: Phase) -> Option<Micros> {
-        percentile(&self.lateness[phase as usize], 100)
+    /// Of those that were due after the faults, by the code under test.
+    pub(crate) fn late_after(&self, percent: usize) -> Option<Micros> {
+        percentile(&self.lateness[Phase::After as usize], percent)
+    }
+
+    /// The same, by the clock of the harness.
+    pub(crate) fn late_after_outside(&self, percent: usize) -> Option<Micros> {
+        percentile(&self.outside[Phase::After as usize], percent)
+    }
+
+    /// How many first starts were due after the faults, by either clock.
+    pub(crate) fn starts_after(&self) -> usize {
+        let [after, outside] =
+            [&self.lateness, &self.outside].map(|all| all[Phase::After as usize].len());
+        after.max(outside)
     }
 
     /// The longest that an interrupted job had to wait for its next run.
@@ -202,9 +232,13 @@ impl Row {
         self.leases += other.leases;
         self.executions += other.executions;
         self.stale += other.stale;
+        self.stopped += other.stopped;
         self.refused += other.refused;
         self.forgotten += other.forgotten;
         for (all, phase) in self.lateness.iter_mut().zip(&other.lateness) {
+            all.extend(phase);
+        }
+        for (all, phase) in self.outside.iter_mut().zip(&other.outside) {
             all.extend(phase);
         }
         for (all, phase) in self.redeliveries.iter_mut().zip(&other.redeliveries) {
@@ -220,6 +254,8 @@ impl Row {
         }
         self.deaf += other.deaf;
         self.strain.add(&other.strain);
+        self.bounds += other.bounds;
+        self.unjudged.extend(other.unjudged.iter().cloned());
         self.violations.extend(other.violations.iter().cloned());
     }
 

@@ -37,6 +37,15 @@ const GATHER: Duration = Duration::from_millis(50);
 const TOGETHER: usize = 1000;
 
 impl Service {
+    /// The delay that a job gets which is to have this one.
+    pub(crate) fn rounded(&self, delay: Duration) -> Duration {
+        match self {
+            // Such clients know seconds.
+            Service::Classic(..) => Duration::from_secs(delay.as_secs_f64().round() as u64),
+            Service::Redis(_) | Service::Daemons(_) => delay,
+        }
+    }
+
     pub(crate) async fn schedule(
         &self,
         key: &str,
@@ -49,7 +58,9 @@ impl Service {
                 let job = json!({"payload": order, "after": written(delay)});
                 return desk.ask(key, "schedule", job).await;
             }
-            Service::Classic(classic, _) => return classic.push(key, order, delay).await,
+            Service::Classic(classic, _) => {
+                return classic.push(key, order, self.rounded(delay)).await;
+            }
         };
         let mut call = client.schedule(key, order).after(delay);
         if let Some(attempts) = order.plan.attempts() {

@@ -29,6 +29,13 @@ pub(crate) struct Setting {
     pub(crate) target: Option<Target>,
 }
 
+impl Setting {
+    pub(crate) fn keeps_a_log(&self) -> bool {
+        let mut pairs = self.redis.windows(2);
+        !pairs.any(|pair| pair == ["--appendonly", "no"])
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
     Redis,

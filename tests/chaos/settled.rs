@@ -7,9 +7,12 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Id, Level, Subscriber, span};
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
 use crate::journal::{Journal, What};
+
+/// The target of the event by which a handler says, in the span of its run, which run it is.
+pub(crate) const BEGAN: &str = "chaos::began";
 
 /// Writes down settlements that were taken or refused.
 pub(crate) struct Settlements(Arc<Journal>);
@@ -18,7 +21,9 @@ impl Settlements {
     /// From now on, for the whole process. Warnings go to its standard error.
     pub(crate) fn write_to(journal: &Arc<Journal>) {
         let wanted = filter_fn(|meta| {
-            meta.target().starts_with("keyfall::worker") && *meta.level() <= Level::DEBUG
+            let target = meta.target();
+            let is_of_a_run = target.starts_with("keyfall::worker") || target == BEGAN;
+            is_of_a_run && *meta.level() <= Level::DEBUG
         });
         let lines = tracing_subscriber::fmt::layer()
             .with_ansi(false)
@@ -36,7 +41,7 @@ impl Settlements {
 struct Said {
     message: String,
     key: String,
-    attempt: u32,
+    fence: u64,
 }
 
 impl Visit for Said {
@@ -49,8 +54,8 @@ impl Visit for Said {
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "attempt" {
-            self.attempt = value.try_into().expect("attempts are few");
+        if field.name() == "fence" {
+            self.fence = value;
         }
     }
 }
@@ -67,19 +72,34 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Settlements {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut said = Said::default();
         event.record(&mut said);
-        let taken = match said.message.as_str() {
-            "settled" | "a job ended as a dead letter" => true,
-            "too late to settle" => false,
-            _ => return,
+        // The handler may have opened a span below that of its run.
+        let mut spans = context.event_scope(event).into_iter().flatten();
+        let is_of_a_run = |span: &SpanRef<'_, S>| {
+            let extensions = span.extensions();
+            extensions
+                .get::<Said>()
+                .is_some_and(|it| !it.key.is_empty())
         };
-        let span = context.event_span(event);
-        let Some(run) = span.and_then(|span| span.extensions().get::<Said>().cloned()) else {
+        let Some(span) = spans.find(is_of_a_run) else {
             return;
         };
-        self.0.note(What::Settled {
-            key: run.key,
-            attempt: run.attempt,
-            taken,
+        if event.metadata().target() == BEGAN {
+            if let Some(run) = span.extensions_mut().get_mut::<Said>() {
+                run.fence = said.fence;
+            }
+            return;
+        }
+        let taken = match said.message.as_str() {
+            "settled" | "a job ended as a dead letter" => Some(true),
+            "too late to settle" => Some(false),
+            "the end of this run could not be told to Redis; it will be run again" => None,
+            _ => return,
+        };
+        let run = span.extensions().get::<Said>().cloned();
+        let Said { key, fence, .. } = run.expect("it was found by that");
+        self.0.note(match taken {
+            Some(taken) => What::Settled { key, fence, taken },
+            None => What::Unheard { key, fence },
         });
     }
 }

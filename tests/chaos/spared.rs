@@ -1,18 +1,11 @@
 //! Where something is done to one of several servers: what becomes meanwhile of the jobs that the
 //! others have. They are to notice nothing.
 
-use std::time::Duration;
-
-use crate::checker::RECOVERY;
+use crate::bounds::{Bound, IN_TIME, LEAST, ON_TIME};
 use crate::journal::{Answer, Micros, Part};
+use crate::punctual::RECOVERY;
 use crate::report::{percentile, written};
-use crate::scenarios::{IN_TIME, ON_TIME, TOO_BUSY};
 use crate::story::Call;
-use crate::strain::Strain;
-
-/// So many first starts must be judged, or nothing is said by it. There are some 400 in four
-/// seconds.
-const LEAST: usize = 50;
 
 /// How many calls are told that were not answered.
 const TOLD: usize = 3;
@@ -85,9 +78,13 @@ impl Spared {
         self.unanswered.extend(other.unanswered.iter().cloned());
     }
 
-    /// What is wrong with it.
-    pub(crate) fn judge(&self, strain: &Strain) -> Vec<String> {
-        let allowance = strain.allowance();
+    /// How many first starts there were.
+    pub(crate) fn starts(&self) -> usize {
+        self.late.len()
+    }
+
+    /// What is wrong with it, however busy the machine is.
+    pub(crate) fn faults(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let unanswered = self.unanswered.len();
         if unanswered > 0 {
@@ -96,34 +93,26 @@ impl Spared {
                 "{unanswered} calls were not answered though their server was there: {some:#?}"
             ));
         }
-        if allowance >= TOO_BUSY {
-            return wrong;
-        }
-        if self.late.len() < LEAST {
-            let judged = self.late.len();
+        if self.starts() < LEAST {
+            let judged = self.starts();
             wrong.push(format!(
                 "{judged} first starts of what the other servers have were judged, and not {LEAST}"
             ));
         }
-        let times = [
-            ("p99 late", percentile(&self.late, 99), ON_TIME),
-            ("late", percentile(&self.late, 100), IN_TIME),
+        wrong
+    }
+
+    pub(crate) fn bounds(&self) -> [Bound; 3] {
+        let late = |percent| percentile(&self.late, percent);
+        [
+            ("p99 late where nothing was done", late(99), ON_TIME),
+            ("late where nothing was done", late(100), IN_TIME),
             (
-                "until a call was answered",
+                "until a call was answered where nothing was done",
                 percentile(&self.calls, 100),
                 IN_TIME,
             ),
-        ];
-        for (what, measured, limit) in times {
-            let measured = Duration::from_micros(measured.unwrap_or(0));
-            if measured > limit + allowance {
-                wrong.push(format!(
-                    "{measured:.1?} {what} where nothing was done, instead of {limit:?} at the most: \
-                     {strain}"
-                ));
-            }
-        }
-        wrong
+        ]
     }
 
     /// As a row of a table of its own.

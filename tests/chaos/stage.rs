@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
 use crate::daemons::DAEMONS;
-use crate::journal::{Journal, Micros, Part, What, now};
+use crate::journal::{Journal, Micros, Part, What};
 use crate::order::Plan;
 use crate::process::Process;
 use crate::setting::{Setting, Whose};
@@ -51,6 +51,8 @@ pub(crate) struct Stage {
     /// The Redis that lists and streams are on.
     outlet: Option<Embedded>,
     pub(crate) random: StdRng,
+    /// Whether Redis writes down what it does.
+    pub(crate) keeps_a_log: bool,
     /// How long the bad weather is to last.
     pub(crate) span: Duration,
     clock: Option<(Whose, FakeClock)>,
@@ -104,6 +106,7 @@ impl Stage {
             outlet,
             random: StdRng::seed_from_u64(seed),
             span,
+            keeps_a_log: setting.keeps_a_log(),
             shards: setting.shards.unwrap_or(1),
             clock,
             producers: Vec::new(),
@@ -405,17 +408,17 @@ impl Stage {
         self.journal.note(What::Weather { bad });
     }
 
-    /// Redis has gone back to what it had at `kept`.
-    pub(crate) fn rolled_back(&self, kept: u64) {
-        debug_assert!(kept <= now());
-        self.journal.note(What::RolledBack { kept, of: None });
+    /// Redis has gone back to what it had at `kept`, by its mark; what was answered before `since`
+    /// had to be there, by what was done to it.
+    pub(crate) fn rolled_back(&self, kept: Option<Micros>, since: Micros) {
+        let of = None;
+        self.journal.note(What::RolledBack { kept, since, of });
     }
 
     /// So have these ledgers.
-    pub(crate) fn ledgers_rolled_back(&self, kept: u64, part: Part) {
-        debug_assert!(kept <= now());
+    pub(crate) fn ledgers_rolled_back(&self, kept: Option<Micros>, since: Micros, part: Part) {
         let of = Some(part);
-        self.journal.note(What::RolledBack { kept, of });
+        self.journal.note(What::RolledBack { kept, since, of });
     }
 
     /// From then on until now, something was done to what serves these ledgers.

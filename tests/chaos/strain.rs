@@ -2,9 +2,8 @@
 //! a millisecond of it now and then, and measures for how long it has to wait.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -22,35 +21,41 @@ const WORK: Micros = 1000;
 /// processes that it goes through, and in each behind what others were given.
 const TURNS: u32 = 20;
 
-/// Measures until it is asked.
+/// Measures for as long as this value lives.
 pub(crate) struct Gauge {
     enough: Arc<AtomicBool>,
-    thread: JoinHandle<Strain>,
+    waits: Arc<Mutex<Vec<Micros>>>,
 }
 
 /// For how long it had to wait, each time.
 #[derive(Debug, Default)]
-pub(crate) struct Strain(Vec<Micros>);
+pub(crate) struct Strain(pub(crate) Vec<Micros>);
 
 impl Gauge {
     pub(crate) fn start() -> Self {
         let enough = Arc::new(AtomicBool::new(false));
-        let thread = std::thread::spawn({
-            let enough = enough.clone();
+        let waits = Arc::new(Mutex::new(Vec::new()));
+        std::thread::spawn({
+            let (enough, waits) = (enough.clone(), waits.clone());
             move || {
-                let mut waits = Vec::new();
                 while !enough.load(Ordering::Relaxed) {
-                    waits.push(measure());
+                    let wait = measure();
+                    waits.lock().expect("nobody panics with it").push(wait);
                 }
-                Strain(waits)
             }
         });
-        Gauge { enough, thread }
+        Gauge { enough, waits }
     }
 
-    pub(crate) fn stop(self) -> Strain {
+    /// What it has measured so far.
+    pub(crate) fn read(&self) -> Strain {
+        Strain(self.waits.lock().expect("nobody panics with it").clone())
+    }
+}
+
+impl Drop for Gauge {
+    fn drop(&mut self) {
         self.enough.store(true, Ordering::Relaxed);
-        self.thread.join().expect("it does not panic")
     }
 }
 

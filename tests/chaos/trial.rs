@@ -3,11 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+use crate::bounds::LEAST;
 use crate::checker;
+use crate::history::History;
+use crate::journal::{Micros, read_all};
 use crate::kept::Kept;
 use crate::leases::{self, Leases};
 use crate::report::Row;
-use crate::scenarios::Scenario;
+use crate::scenarios::{Punctual, Scenario};
 use crate::stage::Stage;
 use crate::strain::Gauge;
 
@@ -15,13 +20,16 @@ use crate::strain::Gauge;
 const BEFORE: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(4);
 
+/// For how much longer there is either, if too little was measured: on a busy machine less happens.
+const MORE: Duration = Duration::from_secs(120);
+
 /// Plays a scenario whose faults go on for `span`. Its journals stay in `dir`.
 pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Duration) -> Row {
     let gauge = Gauge::start();
-    match try_to_play(scenario, &dir, seed, span).await {
+    match try_to_play(scenario, &dir, seed, span, &gauge).await {
         Ok(end) => {
-            let strain = gauge.stop();
-            let mut row = checker::check(scenario.name, &dir, &end.kept, &end.leases, &strain);
+            let (strain, journals) = (gauge.read(), read_all(&dir));
+            let mut row = checker::check(scenario.name, &journals, &end.kept, &end.leases, &strain);
             row.leases += end.leases.wrong.len();
             row.strain = strain;
             row.violations.extend(end.leases.wrong);
@@ -51,6 +59,7 @@ async fn try_to_play(
     dir: &Path,
     seed: u64,
     span: Duration,
+    gauge: &Gauge,
 ) -> Result<End, String> {
     let setting = (scenario.setting)();
     let mut stage = Stage::set(setting, dir.to_owned(), seed, span).await?;
@@ -58,11 +67,24 @@ async fn try_to_play(
     stage.live_for(BEFORE).await;
     stage.weather(true);
     let mut wrong = Vec::new();
-    if let Err(error) = (scenario.faults)(&mut stage).await {
-        wrong.push(format!("the fault could not be made: {error}"));
+    let enough = Instant::now() + span + MORE;
+    loop {
+        if let Err(error) = (scenario.faults)(&mut stage).await {
+            wrong.push(format!("the fault could not be made: {error}"));
+            break;
+        }
+        let spared = measured(dir, gauge).spared;
+        if spared.is_none_or(|spared| spared.starts() >= LEAST) || Instant::now() > enough {
+            break;
+        }
     }
     stage.weather(false);
     stage.live_for(AFTER).await;
+    let enough = Instant::now() + MORE;
+    let is_told = scenario.punctual != Punctual::Untold;
+    while is_told && measured(dir, gauge).starts_after() < LEAST && Instant::now() < enough {
+        stage.live_for(AFTER).await;
+    }
     wrong.extend(stage.stop_producing().await);
     let client = stage.client().await?;
     wrong.extend(stage.drain(&client).await.err());
@@ -79,11 +101,21 @@ async fn try_to_play(
     };
     let kept = Kept::read(&client, redis.as_mut()).await;
     let kept = kept.map_err(|error| format!("what is left cannot be read: {error:?}"))?;
-    let logs = stage.kept_logs().map_err(|error| error.to_string())?;
-    let leases = leases::read(&logs)?;
+    let leases = match stage.keeps_a_log {
+        true => leases::read(&stage.kept_logs().map_err(|error| error.to_string())?)?,
+        false => Leases::default(),
+    };
     Ok(End {
         kept,
         leases,
         wrong,
     })
+}
+
+/// What was measured so far of how late jobs are.
+fn measured(dir: &Path, gauge: &Gauge) -> Row {
+    let allowance = gauge.read().allowance().as_micros() as Micros;
+    let mut row = Row::default();
+    History::read(&read_all(dir), allowance).measure(&Leases::default(), &mut row);
+    row
 }

@@ -7,6 +7,7 @@ use keyfall::{Client, NewJob, Result};
 use crate::journal::{Answer, Ask, Journal, What, now};
 use crate::load::{FAR, KINDS};
 use crate::order::{Order, Plan};
+use crate::plain::ms;
 
 /// How many there are of each kind.
 const COUNT: u64 = 400;
@@ -23,8 +24,7 @@ pub(crate) async fn schedule(client: &Client, shards: u16, journal: &Journal) ->
                 version,
                 plan: Plan::Done,
             };
-            let delay = FAR + Duration::from_secs(version - first);
-            NewJob::new(key(kind, version), &order).after(delay)
+            NewJob::new(key(kind, version), &order).after(delay(version - first))
         });
         for version in first..first + COUNT {
             journal.note(What::Sent {
@@ -33,6 +33,7 @@ pub(crate) async fn schedule(client: &Client, shards: u16, journal: &Journal) ->
                 ask: Ask::Schedule {
                     version,
                     deadly: false,
+                    after: ms(delay(version - first)),
                 },
             });
         }
@@ -50,6 +51,10 @@ pub(crate) async fn schedule(client: &Client, shards: u16, journal: &Journal) ->
         client.reshard(kind, shards).await?;
     }
     Ok(())
+}
+
+fn delay(place: u64) -> Duration {
+    FAR + Duration::from_secs(place)
 }
 
 fn key(kind: &str, version: u64) -> String {

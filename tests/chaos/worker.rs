@@ -11,7 +11,7 @@ use crate::journal::{Journal, What};
 use crate::order::{Order, Plan};
 use crate::plain::{CANCEL, RUN};
 use crate::process;
-use crate::settled::Settlements;
+use crate::settled::{BEGAN, Settlements};
 
 /// Short, so that what a dead worker leaves is soon run again.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
@@ -93,6 +93,7 @@ fn handler(journal: Arc<Journal>) -> impl Handler<(Job, Json<Order>), ()> {
             fence: job.fence(),
             late: job.lag().as_micros().try_into().unwrap_or(u64::MAX),
         });
+        tracing::debug!(target: BEGAN, fence = job.fence());
         let mut ending = Ending {
             journal: &journal,
             job: &job,

@@ -111,7 +111,7 @@ pub(crate) fn main(terms: &Terms) {
         let pulled = leases(&[PREFIX, PLAIN]);
         match terms.ways.target {
             Target::Pull => consume(terms, pulled).await,
-            Target::Callback => consume(terms, receiver::Receiver::start(&terms.ways)).await,
+            Target::Callback => consume(terms, receiver::Receiver::start(terms)).await,
             Target::List => consume(terms, outlet::List::new(&terms.ways, pulled)).await,
             Target::Stream => {
                 let stream = outlet::Stream::new(&terms.ways, &terms.name, pulled);
@@ -202,16 +202,12 @@ impl<S: Source> Consumer<S> {
                 last: matches!(end, End::Done | End::Bury),
             });
             tickets.push(one.ticket);
-            ended.push((one.key, one.attempt));
+            ended.push((one.key, one.fence));
         }
         let counted = self.source.end(tickets, end).await;
-        for ((key, attempt), counted) in ended.into_iter().zip(counted) {
+        for ((key, fence), counted) in ended.into_iter().zip(counted) {
             if let Some(taken) = counted {
-                self.journal.note(What::Settled {
-                    key,
-                    attempt,
-                    taken,
-                });
+                self.journal.note(What::Settled { key, fence, taken });
             }
         }
     }

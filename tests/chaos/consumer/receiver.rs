@@ -5,14 +5,19 @@
 use std::collections::HashMap;
 use std::io::{Error, Result};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::{Delivery, End, Source};
-use crate::target::{CALL, Ways};
+use super::{Delivery, End, Source, Terms};
+use crate::journal::{Journal, What};
+use crate::target::CALL;
+
+/// How much of the time of a call is left at least when its answer is certain to be heard.
+const LATE: SignedDuration = SignedDuration::from_millis(CALL * 500);
 
 /// Whoever waits for the answer.
 type Caller = oneshot::Sender<End>;
@@ -27,14 +32,15 @@ struct Call {
 }
 
 impl Receiver {
-    pub(super) fn start(ways: &Ways) -> Self {
-        let listener = listen(ways.receivers).expect("the port is only for receivers");
+    pub(super) fn start(terms: &Terms) -> Self {
+        let listener = listen(terms.ways.receivers).expect("the port is only for receivers");
+        let journal = Arc::new(Journal::open(&terms.journals, &terms.name));
         let (calls, called) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let calls = calls.clone();
+                let (calls, journal) = (calls.clone(), journal.clone());
                 // Whoever calls may be killed at any time.
-                tokio::spawn(async move { serve(stream, &calls).await });
+                tokio::spawn(async move { serve(stream, &calls, &journal).await });
             }
         });
         Receiver(Mutex::new(called))
@@ -66,19 +72,27 @@ impl Source for Receiver {
     }
 }
 
-async fn serve(stream: TcpStream, calls: &Calls) -> Result<()> {
+async fn serve(stream: TcpStream, calls: &Calls, journal: &Journal) -> Result<()> {
     let mut stream = BufStream::new(stream);
     loop {
         let call = Call::read(&mut stream).await?;
         let lot = rand::random_range(0..100);
         // Nobody waits for the answer any more: the job is somebody else's by now.
-        if lot == 0 || call.is_over() {
+        if lot == 0 || call.is_over_in(SignedDuration::ZERO) {
             return Ok(());
         }
         let (caller, ended) = oneshot::channel();
         let delivery = call.delivery(caller);
         calls.send(delivery).map_err(Error::other)?;
         let end = ended.await.map_err(Error::other)?;
+        let unheard = || {
+            let (key, fence) = (call.key(), call.number("keyfall-fence"));
+            journal.note(What::Unheard { key, fence });
+        };
+        // What is said so late, its caller may not wait for.
+        if (1..=3).contains(&lot) || call.is_over_in(LATE) {
+            unheard();
+        }
         let answer: &[u8] = match (lot, end) {
             (1, _) => std::future::pending().await,
             (2, _) | (_, End::Failed) => {
@@ -91,8 +105,11 @@ async fn serve(stream: TcpStream, calls: &Calls) -> Result<()> {
             }
             (_, End::Bury) => b"HTTP/1.1 410 Gone\r\ncontent-length: 7\r\n\r\nno more",
         };
-        stream.write_all(answer).await?;
-        stream.flush().await?;
+        let written = async {
+            stream.write_all(answer).await?;
+            stream.flush().await
+        };
+        written.await.inspect_err(|_| unheard())?;
         if lot == 3 {
             return Ok(());
         }
@@ -130,17 +147,21 @@ impl Call {
         due.expect("it is a time")
     }
 
-    /// Whether it was sent so long ago that its caller has given up.
-    fn is_over(&self) -> bool {
+    fn key(&self) -> String {
+        // Nothing in it needs to be escaped.
+        self.headers["keyfall-key"].clone()
+    }
+
+    /// Whether its caller, in so much time, has given up: it was sent so long ago.
+    fn is_over_in(&self, time: SignedDuration) -> bool {
         let lag = i64::try_from(self.number("keyfall-lag-ms")).expect("it is short");
         let began = self.due() + SignedDuration::from_millis(lag);
-        Timestamp::now() > began + SignedDuration::from_secs(CALL)
+        Timestamp::now() + time > began + SignedDuration::from_secs(CALL)
     }
 
     fn delivery(&self, caller: Caller) -> Delivery<Caller> {
         Delivery {
-            // Nothing in it needs to be escaped.
-            key: self.headers["keyfall-key"].clone(),
+            key: self.key(),
             order: serde_json::from_slice(&self.body).expect("as it was scheduled"),
             attempt: u32::try_from(self.number("keyfall-attempt")).expect("attempts are few"),
             fence: self.number("keyfall-fence"),

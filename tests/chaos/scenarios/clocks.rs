@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::adopted::JUMP;
-use crate::journal::{Micros, Part, now};
+use crate::journal::{CLOCK, Micros, Part, now};
 use crate::load::LOAD;
 use crate::setting::{Setting, Whose};
 use crate::stage::Stage;
@@ -104,9 +104,10 @@ async fn differ_on_servers(stage: &mut Stage) -> Result {
 /// end it is off.
 async fn differ(stage: &mut Stage, part: Part) -> Result {
     let end = stage.until_the_end();
-    let mut before = 0;
+    // It may be behind from the last time.
+    let mut before = *OFF.iter().min().expect("there are some");
     for off in OFF.iter().cycle() {
-        stage.strike("a clock is set");
+        stage.strike(CLOCK);
         let ahead = u64::try_from(off - before).unwrap_or(0);
         let since = now() - Duration::from_secs(ahead).as_micros() as Micros;
         stage.clock()?.set(*off)?;

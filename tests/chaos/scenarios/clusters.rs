@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
-use super::restarts::{MARK, mark_in};
+use super::restarts::{MARK, first_mark, mark_in};
 use super::{Punctual, Result, Scenario};
 use crate::cluster::{Cluster, Number};
 use crate::journal::Micros;
@@ -75,7 +75,9 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
         let cluster = stage.site.cluster()?;
         let tags = cluster.ledgers_on(old, LOAD).await?;
         let mark = format!("{{{}}}{MARK}", tags.first().ok_or("it has no ledger")?);
-        let marking = mark_in(cluster.connection(old).await?, mark.clone());
+        let mut redis = cluster.connection(old).await?;
+        let before = first_mark(&mut redis, &mark, 1).await?;
+        let marking = mark_in(redis, mark.clone());
         cluster.may_be_replaced(old, true).await?;
         sleep(stage.some_ms(700..1500)).await;
         match what {
@@ -101,7 +103,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
             .ask(new, &format!("GET {mark}"))
             .await?;
         sleep(LEFT).await;
-        stage.ledgers_rolled_back(kept.unwrap_or(0), stage.part(&tags));
+        stage.ledgers_rolled_back(kept, before, stage.part(&tags));
         let cluster = stage.site.cluster()?;
         match what {
             What::Killed => cluster.server(old).restart().await?,

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::daemons::DAEMONS;
+use crate::journal::STOPPED;
 use crate::setting::Setting;
 use crate::stage::{Stage, WORKERS};
 use crate::target::Target;
@@ -36,7 +37,7 @@ pub(super) fn all() -> Vec<Scenario> {
         "an acknowledged list", true, List, Afterwards;
         "an acknowledged stream", false, Stream, Afterwards;
         // Its clients are not told when a job was due.
-        "the classic interface", false, Classic, Untold;
+        "the classic interface", false, Classic, FromOutside;
     }
 }
 
@@ -82,7 +83,7 @@ async fn kill(stage: &mut Stage, target: Target) -> Result {
 
 /// A receiver that nobody gets an answer from.
 async fn hang(stage: &mut Stage, number: usize) {
-    stage.signal(number, Signal::STOP, "stopped");
+    stage.signal(number, Signal::STOP, STOPPED);
     sleep(Duration::from_secs(1) + stage.some_ms(100..700)).await;
     stage.signal(number, Signal::CONT, "continued");
     sleep(stage.some_ms(300..1000)).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
-use super::restarts::{MARK, mark};
+use super::restarts::{MARK, first_mark, mark};
 use super::{Punctual, Result, Scenario};
 use crate::journal::Micros;
 use crate::setting::Setting;
@@ -14,6 +14,9 @@ use crate::stage::Stage;
 /// How soon everybody has left an old primary that still answers: what it acknowledges is
 /// forgotten, and from then on nothing may be.
 const LEFT: Duration = Duration::from_millis(500);
+
+/// Any of them may take over.
+const REPLICAS: usize = 2;
 
 /// For how long one that comes back takes itself for the primary.
 const BACK: Duration = Duration::from_secs(2);
@@ -111,6 +114,8 @@ async fn lose_replicas(stage: &mut Stage) -> Result {
 async fn fail_over(stage: &mut Stage, what: What) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
+        let mut redis = stage.site.redis().await?;
+        let before = first_mark(&mut redis, MARK, REPLICAS).await?;
         let marking = mark(stage).await?;
         sleep(stage.some_ms(700..1500)).await;
         stage
@@ -151,7 +156,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
         marking.abort();
         let kept: Option<Micros> = stage.site.command(&["GET", MARK]).await?;
         sleep(LEFT).await;
-        stage.rolled_back(kept.unwrap_or(0));
+        stage.rolled_back(kept, before);
         match what {
             What::Killed => stage.site.sentinels()?.other(old).restart().await?,
             What::Relieved => {}

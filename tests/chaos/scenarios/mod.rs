@@ -26,14 +26,11 @@ mod servers;
 mod shards;
 mod workers;
 
-use std::time::Duration;
-
 use futures_util::future::LocalBoxFuture;
 
-use crate::report::{Phase, Row};
+use crate::report::Row;
 use crate::setting::Setting;
 use crate::stage::Stage;
-use crate::worker::LEASE;
 
 /// What the harness itself could not do.
 pub(crate) type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
@@ -59,20 +56,15 @@ pub(crate) enum Punctual {
     Throughout,
     /// When the faults are over.
     Afterwards,
-    /// The same, each by the clock of its ledger. When a lease has lapsed is not to be told: that is a
-    /// time of one of several clocks.
+    /// The same, each by the clock of its ledger, and by no other. When a lease has lapsed is not to be
+    /// told: that is a time of one of several clocks.
     ByLedgers,
+    /// When the faults are over, by the clock of the harness: consumers are not told when a job was
+    /// due, nor which lease they have.
+    FromOutside,
     /// There is no clock to tell it by.
     Untold,
 }
-
-/// How late 99 of 100 jobs may be that fall due when the faults are over. Generous: this is no
-/// optimised build, and after an outage all that was held up is in its way.
-pub(crate) const ON_TIME: Duration = Duration::from_secs(1);
-
-/// How late each of them may be, and how long a job may wait for its next run after the last
-/// sign of life of its worker.
-pub(crate) const IN_TIME: Duration = LEASE.saturating_add(Duration::from_secs(1));
 
 /// Of a hundred plain keys that were there while there were faults, how many must be judged at the
 /// least: where nearly all is excused, what holds of the rest may be chance. 59 is the least that
@@ -86,12 +78,6 @@ const JUDGED_LESS: [(&str, usize); 2] = [
     // Up to a second is forgotten each time, and nobody listens while Redis loads: 18.
     ("kill Redis, RDB only", 10),
 ];
-
-/// How soon after another primary takes writes first starts must be on time again.
-const BACK: Duration = Duration::from_secs(5);
-
-/// A machine that is allowed so much is so busy that work piles up, and how late it is says nothing.
-pub(crate) const TOO_BUSY: Duration = Duration::from_secs(2);
 
 /// All of them, in the order of the table.
 pub(crate) fn all() -> Vec<Scenario> {
@@ -114,39 +100,13 @@ pub(crate) fn all() -> Vec<Scenario> {
 impl Scenario {
     /// Adds to the row what this scenario promises and did not keep.
     pub(crate) fn expect(&self, row: &mut Row) {
-        match self.punctual {
-            Punctual::Throughout | Punctual::Afterwards => {}
-            Punctual::ByLedgers => row.forget_redeliveries(),
-            Punctual::Untold => row.forget_times(),
-        }
-        let phases = match self.punctual {
-            Punctual::Throughout => &[Phase::During, Phase::After][..],
-            Punctual::Afterwards | Punctual::ByLedgers | Punctual::Untold => &[Phase::After],
-        };
-        let allowance = row.strain.allowance();
-        let times = [
-            ("p99 late after the faults", row.p99(Phase::After), ON_TIME),
-            ("late after the faults", row.latest(Phase::After), IN_TIME),
-            ("until it ran again", row.redelivery(phases), IN_TIME),
-            ("late after another primary took writes", row.back, BACK),
-        ];
-        for (what, measured, limit) in times {
-            let measured = Duration::from_micros(measured.unwrap_or(0));
-            if measured > limit + allowance && allowance < TOO_BUSY {
-                row.violations.push(format!(
-                    "{measured:.1?} {what}, instead of {limit:?} at the most: {}",
-                    row.strain
-                ));
-            }
-        }
+        row.judge_times(self.punctual);
         // A process that is stopped may just have looked at its clock: then one run is begun.
-        if row.stale > row.faults {
-            let began = row.stale;
-            row.violations
-                .push(format!("{began} runs began when their lease was over"));
-        }
-        if let Some(spared) = &row.spared {
-            row.violations.extend(spared.judge(&row.strain));
+        if row.stale > row.stopped {
+            let (began, stopped) = (row.stale, row.stopped);
+            row.violations.push(format!(
+                "{began} runs began when their lease was over, and {stopped} processes were stopped"
+            ));
         }
         self.expect_judgements(row);
         if row.jobs == 0 || row.faults == 0 {

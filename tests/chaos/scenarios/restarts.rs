@@ -10,12 +10,16 @@ use tokio::time::{Instant, interval, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::journal::{Micros, now};
+use crate::resp;
 use crate::setting::Setting;
 use crate::stage::Stage;
 
 /// Holds the time of the latest write that is known to have come after all that was answered
 /// before it: a data set that has gone back says by it to when.
 pub(super) const MARK: &str = "chaos-mark";
+
+/// For how many ms replicas are waited for.
+const WAIT: u64 = 20_000;
 
 /// About half a second of writes.
 const MOST_CUT: u64 = 300_000;
@@ -75,6 +79,10 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
     let mut short_reads_before = 0;
     let end = stage.until_the_end();
     while Instant::now() < end {
+        let mut since = first_mark(&mut stage.site.redis().await?, MARK, 0).await?;
+        if disk == Disk::KeepsSnapshots {
+            save(stage).await?;
+        }
         let marking = mark(stage).await?;
         sleep(stage.some_ms(700..1500)).await;
         stage.strike("Redis is killed");
@@ -82,22 +90,57 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
         marking.abort();
         if disk == Disk::LosesTheTail {
             let cut = stage.some_ms(1..MOST_CUT).as_millis();
-            cut_tail(
-                stage.site.logs().last().ok_or("Redis wrote no log")?,
-                cut.try_into()?,
-            )?;
+            let log = stage.site.logs().pop().ok_or("Redis wrote no log")?;
+            since = cut_tail(&log, cut.try_into()?)?;
         }
         sleep(stage.some_ms(50..2000)).await;
         stage.site.server().restart().await?;
         if disk != Disk::KeepsAll {
             let kept: Option<Micros> = stage.site.command(&["GET", MARK]).await?;
-            stage.rolled_back(kept.unwrap_or(0));
+            stage.rolled_back(kept, since);
         }
         let told = short_reads(stage);
         if told > short_reads_before {
             short_reads_before = told;
             rewrite_log(stage).await?;
         }
+    }
+    if disk == Disk::LosesTheTail && short_reads_before == 0 {
+        return Err("Redis tells of no short read of its log: is that read right?".into());
+    }
+    Ok(())
+}
+
+/// Writes the mark once, on so many replicas at least. What was answered before this time is where
+/// the mark is.
+pub(super) async fn first_mark(
+    redis: &mut MultiplexedConnection,
+    name: &str,
+    replicas: usize,
+) -> Result<Micros> {
+    let at = now();
+    let mut set = redis::cmd("SET");
+    let () = set.arg(name).arg(at).query_async(redis).await?;
+    let mut wait = redis::cmd("WAIT");
+    let had: usize = wait.arg(replicas).arg(WAIT).query_async(redis).await?;
+    match had < replicas {
+        true => Err(format!("{had} replicas have the mark, and not {replicas}").into()),
+        false => Ok(at),
+    }
+}
+
+/// A snapshot that has what was answered before.
+async fn save(stage: &Stage) -> Result {
+    // Another one may be under way.
+    while stage.site.command::<String>(&["BGSAVE"]).await.is_err() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    loop {
+        let state: String = stage.site.command(&["INFO", "persistence"]).await?;
+        if state.contains("rdb_bgsave_in_progress:0") {
+            break;
+        }
+        sleep(Duration::from_millis(5)).await;
     }
     Ok(())
 }
@@ -123,11 +166,28 @@ pub(super) fn mark_in(mut redis: MultiplexedConnection, name: String) -> JoinHan
     })
 }
 
-fn cut_tail(file: &Path, bytes: u64) -> Result {
+/// Cuts so many bytes from the end of a log, but leaves a mark in it. Returns the last one that is
+/// left: what was answered before is there.
+fn cut_tail(file: &Path, bytes: usize) -> Result<Micros> {
+    let text = std::fs::read(file)?;
+    let mut rest = &text[..];
+    let mut marks = Vec::new();
+    while let Some(write) = resp::next(&mut rest) {
+        if let [command, key, value] = &write[..]
+            && command.eq_ignore_ascii_case(b"SET")
+            && key == MARK.as_bytes()
+        {
+            let value: Micros = std::str::from_utf8(value)?.parse()?;
+            marks.push((text.len() - rest.len(), value));
+        }
+    }
+    let (first, _) = marks.first().ok_or("the log shows no mark")?;
+    let length = text.len().saturating_sub(bytes).max(*first);
     let file = File::options().write(true).open(file)?;
-    let length = file.metadata()?.len();
-    file.set_len(length.saturating_sub(bytes))?;
-    Ok(())
+    file.set_len(length.try_into()?)?;
+    let mut left = marks.iter().rev();
+    let last = left.find(|(end, _)| *end <= length);
+    Ok(last.expect("one is left").1)
 }
 
 /// How often Redis has found its log to end too soon: after a cut, and also when it was killed

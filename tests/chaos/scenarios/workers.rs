@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
+use crate::journal::STOPPED;
 use crate::order::Plan;
 use crate::setting::Setting;
 use crate::stage::{Stage, WORKERS};
@@ -76,7 +77,7 @@ async fn stop_one(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         let number = stage.some_worker();
-        stage.signal(number, Signal::STOP, "stopped");
+        stage.signal(number, Signal::STOP, STOPPED);
         sleep(LEASE + stage.some_ms(300..2000)).await;
         stage.signal(number, Signal::CONT, "continued");
         sleep(stage.some_ms(200..1500)).await;

@@ -1,0 +1,201 @@
+//! How each version of a key ended: in a run, by another one, by a cancel, as a dead letter; once,
+//! and not otherwise.
+
+use crate::evidence::Evidence;
+use crate::journal::{Answer, Ask, Micros, Version};
+use crate::kept::Place;
+use crate::story::{Call, Run, Story, Wrong};
+
+impl Call {
+    /// Whether the job must run. What is running with another payload may never run again.
+    fn wants_a_run(&self) -> bool {
+        let of_a_run =
+            matches!(self.ask, Ask::Update { .. }) && self.answer == Some(Answer::Running);
+        self.is_acknowledged() && self.version().is_some() && !of_a_run
+    }
+
+    /// Whether it may have taken the place of what was there, or ended it.
+    fn may_end_others(&self) -> bool {
+        match self.ask {
+            // Where there was nothing, there was nothing to end.
+            Ask::Schedule { .. } => self.may_count() && self.answer != Some(Answer::Done),
+            Ask::Update { .. } | Ask::Cancel => self.may_count(),
+            _ => false,
+        }
+    }
+
+    /// How often what was there before may start after it was acknowledged, if it says so.
+    fn starts_left(&self) -> Option<usize> {
+        match (&self.ask, self.answer.as_ref()?) {
+            (Ask::Cancel, Answer::Cancelled) | (Ask::Schedule { .. }, Answer::Replaced) => Some(0),
+            // The one that it found claimed may only now come to begin.
+            (Ask::Cancel, Answer::Running) => Some(1),
+            _ => None,
+        }
+    }
+}
+
+impl Story {
+    /// All that is wrong with a job that was scheduled.
+    pub(crate) fn faults(&self, evidence: &Evidence) -> Vec<Wrong> {
+        let mut wrong = Vec::new();
+        wrong.extend(self.lost(evidence));
+        wrong.extend(self.after_cancel(evidence));
+        wrong.extend(self.undead(evidence));
+        wrong.extend(self.faults_of_any(evidence));
+        wrong
+    }
+
+    /// Acknowledged jobs that neither ran to their end, nor were replaced or cancelled, nor are there.
+    fn lost(&self, evidence: &Evidence) -> Vec<Wrong> {
+        let calls = self.calls.iter().filter(|call| call.wants_a_run());
+        let lost = calls.filter_map(|call| {
+            let version = call.version()?;
+            if self.is_accounted_for(call, version, evidence) {
+                None
+            } else if call.was_forgotten(&evidence.rollbacks) {
+                Some(Wrong::Forgotten)
+            } else {
+                Some(Wrong::Lost(format!("version {version} is lost")))
+            }
+        });
+        lost.collect()
+    }
+
+    fn is_accounted_for(&self, call: &Call, version: Version, evidence: &Evidence) -> bool {
+        let gone = self.gone(call, evidence);
+        let ran = |run: &Run| {
+            let is_it = run.version == version && run.last;
+            is_it && (call.sent..gone).contains(&run.began)
+        };
+        evidence.kept.contains_key(&version)
+            || self.runs.iter().any(ran)
+            || self.was_ended(call, gone)
+    }
+
+    /// Whether another call can have ended what this one placed, before this time.
+    fn was_ended(&self, call: &Call, before: Micros) -> bool {
+        let ended_by = |other: &Call| {
+            let is_other = !std::ptr::eq(other, call);
+            is_other && other.may_end_others() && other.until > call.sent && other.sent < before
+        };
+        self.calls.iter().any(ended_by)
+    }
+
+    /// By when nothing was there any more, as another call was told, of what this one had placed.
+    fn gone(&self, call: &Call, evidence: &Evidence) -> Micros {
+        let found_nothing = |other: &&Call| {
+            let is_new = matches!(other.ask, Ask::Schedule { .. });
+            let is_new = is_new && other.answer == Some(Answer::Done);
+            // One that was forgotten may have been told so by a server that nobody follows any more.
+            is_new && other.sent >= call.until && !other.was_forgotten(&evidence.rollbacks)
+        };
+        let others = self.calls.iter().filter(found_nothing);
+        others.map(|other| other.until).min().unwrap_or(Micros::MAX)
+    }
+
+    /// Runs of what was there before a cancel, or before a job that took its place, begun after
+    /// that was acknowledged.
+    fn after_cancel(&self, evidence: &Evidence) -> Vec<Wrong> {
+        let mut wrong = Vec::new();
+        for call in &self.calls {
+            let Some(left) = call.starts_left() else {
+                continue;
+            };
+            let was_before = |version: Version| {
+                let mut placed = self
+                    .calls
+                    .iter()
+                    .filter(|one| one.version() == Some(version));
+                placed.all(|one| !one.may_count() || one.until < call.sent)
+            };
+            let after = self.runs.iter();
+            let after = after.filter(|run| run.began > call.until && was_before(run.version));
+            let (claimed, new): (Vec<&Run>, Vec<&Run>) =
+                after.partition(|run| self.may_have_been_claimed(run, call, evidence));
+            if new.is_empty() && claimed.len() <= left {
+                continue;
+            }
+            wrong.push(if call.was_forgotten(&evidence.rollbacks) {
+                Wrong::Forgotten
+            } else {
+                Wrong::AfterCancel(format!("it started after {call:?}"))
+            });
+        }
+        wrong
+    }
+
+    /// Whether a cancel can have found this run claimed. Where nothing says when it was, not if it was
+    /// another one, which had begun, that the cancel was told of.
+    fn may_have_been_claimed(&self, run: &Run, call: &Call, evidence: &Evidence) -> bool {
+        let had_begun = |other: &Run| other.version == run.version && other.began < call.sent;
+        let claimed = evidence.was_claimed_before(run, call.until);
+        claimed.unwrap_or_else(|| !self.runs.iter().any(had_begun))
+    }
+
+    /// Jobs that can only end as dead letters with a reason, and have not, though nobody meddled.
+    fn undead(&self, evidence: &Evidence) -> Vec<Wrong> {
+        let deadly = self.calls.iter().filter_map(|call| match call.ask {
+            Ask::Schedule {
+                version,
+                deadly: true,
+                ..
+            } if call.is_acknowledged() => Some((call, version)),
+            _ => None,
+        });
+        let undead = deadly.filter(|(call, version)| {
+            let place = evidence.kept.get(version);
+            let is_dead = matches!(place, Some(Place::Dead(reason)) if !reason.is_empty());
+            let meddled = |other: &Call| {
+                let deals_with_letters = matches!(other.ask, Ask::Requeue { .. } | Ask::Discard);
+                deals_with_letters && other.may_count() && other.until > call.sent
+            };
+            !is_dead
+                && !call.was_forgotten(&evidence.rollbacks)
+                && !self.was_ended(call, Micros::MAX)
+                && !self.calls.iter().any(meddled)
+        });
+        let told =
+            |version| Wrong::Other(format!("version {version} is no dead letter with a reason"));
+        undead.map(|(_, version)| told(version)).collect()
+    }
+
+    /// Runs of what had been run to its end before, where nothing says why it was not over.
+    pub(crate) fn repeated(&self, evidence: &Evidence) -> Vec<Wrong> {
+        let mut ends: Vec<&Run> = self.runs.iter().filter(|run| run.last).collect();
+        ends.sort_by_key(|run| (run.version, run.fence));
+        let pairs = ends.windows(2).filter(|pair| {
+            pair[0].version == pair[1].version && !self.may_repeat(pair[0], pair[1], evidence)
+        });
+        let told = |pair: &[&Run]| format!("{:?} was run to its end after {:?}", pair[1], pair[0]);
+        pairs.map(|pair| Wrong::Other(told(pair))).collect()
+    }
+
+    fn may_repeat(&self, run: &Run, next: &Run, evidence: &Evidence) -> bool {
+        let was_not_taken = match run.settled {
+            Some((_, taken)) => !taken,
+            None => {
+                let is_doubted = run.unheard || evidence.was_stopped(run, next.began);
+                is_doubted || evidence.lapsed(run, next)
+            }
+        };
+        let requeued = |call: &Call| {
+            let is_it = call.ask
+                == Ask::Requeue {
+                    version: run.version,
+                };
+            is_it && call.may_count() && call.until > run.ended && call.sent < next.began
+        };
+        was_not_taken || evidence.forgot_the_end(run, next) || self.calls.iter().any(requeued)
+    }
+
+    /// Runs that began although another had their job by then: their lease was over, which their
+    /// worker can tell by its own clock.
+    pub(crate) fn stale(&self, evidence: &Evidence) -> usize {
+        let is_stale = |run: &&Run| {
+            let had_it = |other: &Run| other.fence > run.fence && other.began < run.began;
+            self.runs.iter().any(had_it) && !evidence.forgot_the_lease(run)
+        };
+        self.runs.iter().filter(is_stale).count()
+    }
+}

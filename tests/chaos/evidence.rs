@@ -1,0 +1,96 @@
+//! What is known beside the story of a key, and may explain what happened to it.
+
+use std::collections::HashMap;
+
+use crate::journal::{Micros, Version, at_unix_ms};
+use crate::kept::Place;
+use crate::leases::{Claim, Leases};
+use crate::story::{Rollback, Run};
+
+/// A fencing value that Redis gives is the time of its claim in µs, or more. Consumers that are told
+/// none have smaller ones.
+const FIRST_FENCE: u64 = 1_000_000_000_000_000;
+
+/// How exactly times of Redis' clock are told by the monotonic one.
+const EXACT: Micros = 5_000;
+
+/// What may explain the story of one key.
+pub(crate) struct Evidence<'a> {
+    pub(crate) key: &'a str,
+    /// What is still there.
+    pub(crate) kept: &'a HashMap<Version, Place>,
+    /// Those that the job went through.
+    pub(crate) rollbacks: Vec<Rollback>,
+    pub(crate) leases: &'a Leases,
+    /// When each process was stopped.
+    pub(crate) stops: &'a [(String, Micros)],
+    /// Whether a clock of Redis was set.
+    pub(crate) clock_was_set: bool,
+}
+
+impl Evidence<'_> {
+    fn claims(&self) -> &[Claim] {
+        self.leases.claims.get(self.key).map_or(&[], Vec::as_slice)
+    }
+
+    /// The fencing value that Redis gave out for a run. Where its consumer was not told, it is that
+    /// of the last claim before.
+    pub(crate) fn claim(&self, run: &Run) -> Option<u64> {
+        if run.fence >= FIRST_FENCE {
+            return Some(run.fence);
+        }
+        let claims = self.claims().iter();
+        let before = claims.filter(|claim| at_unix_ms(claim.at) <= run.began + EXACT);
+        before.map(|claim| claim.fence).max()
+    }
+
+    /// When a run was claimed.
+    pub(crate) fn claimed(&self, run: &Run) -> Option<Micros> {
+        let fence = self.claim(run)?;
+        Some(at_unix_ms(fence / 1000))
+    }
+
+    /// Whether a run can have been claimed before this. `None` if nothing says when it was.
+    pub(crate) fn was_claimed_before(&self, run: &Run, at: Micros) -> Option<bool> {
+        if self.clock_was_set {
+            // Then no time of Redis says so.
+            return Some(true);
+        }
+        Some(self.claimed(run)? <= at.saturating_add(EXACT))
+    }
+
+    /// Whether the lease of a run, or of one between both, had lapsed before the next run was claimed.
+    pub(crate) fn lapsed(&self, run: &Run, next: &Run) -> bool {
+        let (Some(first), Some(last)) = (self.claim(run), self.claim(next)) else {
+            return false;
+        };
+        let mut claims = self.claims().iter();
+        claims.any(|claim| claim.lapsed.is_some() && first < claim.fence && claim.fence <= last)
+    }
+
+    /// Whether the process of a run was killed or stopped before this time, and did not say how it
+    /// ended.
+    pub(crate) fn was_stopped(&self, run: &Run, before: Micros) -> bool {
+        let mut stops = self.stops.iter();
+        let stopped = |(process, at): &(String, Micros)| {
+            *process == run.process && (run.began..before).contains(at)
+        };
+        run.gone < before || stops.any(stopped)
+    }
+
+    /// Whether Redis went back to before the end of a run was settled, and after the run began. What
+    /// began then can have come of it.
+    pub(crate) fn forgot_the_end(&self, run: &Run, next: &Run) -> bool {
+        let until = run.settled.map_or(Micros::MAX, |(at, _)| at);
+        let forgot =
+            |back: &Rollback| back.kept <= until && back.at >= run.ended && back.kept <= next.began;
+        self.rollbacks.iter().any(forgot)
+    }
+
+    /// Whether Redis forgot that it had given a run its lease, or may have given another one as well.
+    pub(crate) fn forgot_the_lease(&self, run: &Run) -> bool {
+        let claimed = self.claimed(run).unwrap_or(run.began);
+        let mut rollbacks = self.rollbacks.iter();
+        rollbacks.any(|back| back.kept <= run.began && claimed <= back.at)
+    }
+}

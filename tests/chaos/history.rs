@@ -1,0 +1,227 @@
+//! Puts the journals together: what was done to everybody, and what happened to each key.
+
+use std::collections::HashMap;
+
+use crate::adopted::{JUMP, Sight};
+use crate::journal::{Answer, CLOCK, Line, Micros, Part, STOPPED, What};
+use crate::kept::Kept;
+use crate::leases::Leases;
+use crate::spared::Blows;
+use crate::story::{Call, Rollback, Run, Story};
+use crate::witness::Ears;
+
+/// The journals of a trial, each with the name of its process.
+pub(crate) type Journals = [(String, Vec<Line>)];
+
+/// All that happened.
+#[derive(Default)]
+pub(crate) struct History {
+    pub(crate) stories: HashMap<String, Story>,
+    pub(crate) faults: usize,
+    /// When each process was stopped.
+    pub(crate) stops: Vec<(String, Micros)>,
+    /// Whether a clock of Redis was set.
+    pub(crate) clock_was_set: bool,
+    pub(crate) weather: Vec<Micros>,
+    pub(crate) rollbacks: Vec<Rollback>,
+    /// Those that a part of all jobs went through.
+    pub(crate) parts: Vec<(Part, Rollback)>,
+    /// What was done to some of them.
+    pub(crate) blows: Blows,
+    /// When each primary was ill-treated that another one took over from, and when that served.
+    pub(crate) served: Vec<(Micros, Micros)>,
+    /// When something was done to all, the last time.
+    struck: Micros,
+    /// How late the machine makes things by itself.
+    pub(crate) allowance: Micros,
+    /// What Redis went back to and must not have.
+    pub(crate) wrong: Vec<String>,
+}
+
+impl History {
+    pub(crate) fn read(journals: &Journals, allowance: Micros) -> Self {
+        let mut history = History {
+            allowance,
+            ..History::default()
+        };
+        let mut gone = HashMap::new();
+        for line in journals.iter().flat_map(|(_, lines)| lines) {
+            history.take_in_fault(line, &mut gone);
+        }
+        for (process, lines) in journals {
+            let end = gone.get(process.as_str()).copied().unwrap_or(Micros::MAX);
+            history.take_in(process, lines, end);
+        }
+        history
+    }
+
+    /// What adopted keys are judged by.
+    pub(crate) fn sight<'a>(
+        &'a self,
+        journals: &Journals,
+        kept: &'a Kept,
+        leases: &'a Leases,
+    ) -> Sight<'a> {
+        let lines = journals.iter().flat_map(|(_, lines)| lines);
+        let of_all = |line: &&Line| matches!(line.what, What::Fault { .. } | What::Looked { .. });
+        let mut lines: Vec<&Line> = lines.filter(of_all).collect();
+        lines.sort_by_key(|line| line.at);
+        let all = lines.iter().map(|line| (line.at, &line.what));
+        let mut sight = Sight {
+            kept,
+            stored: &leases.stored,
+            rollbacks: &self.rollbacks,
+            ears: Ears::new(all, self.allowance),
+            hindrances: Vec::new(),
+            jumps: Vec::new(),
+            evicts: false,
+            allowance: self.allowance,
+        };
+        lines
+            .iter()
+            .for_each(|line| sight.take_in(&line.what, line.at));
+        sight
+    }
+
+    fn take_in_fault(&mut self, line: &Line, gone: &mut HashMap<String, Micros>) {
+        match &line.what {
+            What::Fault { name, process } => {
+                self.faults += 1;
+                self.clock_was_set |= [JUMP, CLOCK].contains(&name.as_str());
+                match process {
+                    Some(process) if name == STOPPED => {
+                        self.stops.push((process.clone(), line.at));
+                    }
+                    Some(_) => {}
+                    None => self.struck = line.at,
+                }
+            }
+            What::Weather { .. } => self.weather.push(line.at),
+            What::Gone { process } => drop(gone.insert(process.clone(), line.at)),
+            What::RolledBack { kept, since, of } => {
+                self.take_in_rollback(*kept, *since, of.as_ref(), line.at);
+            }
+            What::Suffered { part, since } => self.blows.add(part, *since, line.at),
+            What::Served => self.served.push((self.struck, line.at)),
+            // Of producers and workers.
+            _ => {}
+        }
+    }
+
+    /// It may have forgotten what its mark says, and no more than what was done to it explains.
+    fn take_in_rollback(
+        &mut self,
+        kept: Option<Micros>,
+        since: Micros,
+        of: Option<&Part>,
+        at: Micros,
+    ) {
+        match kept {
+            None => self.wrong.push("Redis came back without its mark".into()),
+            Some(kept) if kept < since => self.wrong.push(format!(
+                "Redis went back to {kept}, and what was answered before {since} had to be there"
+            )),
+            Some(_) => {}
+        }
+        let kept = kept.unwrap_or(since).max(since);
+        let rollback = Rollback { kept, at };
+        match of {
+            None => self.rollbacks.push(rollback),
+            Some(part) => self.parts.push((part.clone(), rollback)),
+        }
+    }
+
+    fn take_in(&mut self, process: &str, lines: &[Line], end: Micros) {
+        // Where each call stands, and the runs of this process.
+        let mut calls: HashMap<u64, (String, usize)> = HashMap::new();
+        let mut runs: HashMap<(String, u64), Vec<usize>> = HashMap::new();
+        for line in lines {
+            let at = line.at;
+            match &line.what {
+                What::Sent { call, key, ask } => {
+                    let story = self.stories.entry(key.clone()).or_default();
+                    calls.insert(*call, (key.clone(), story.calls.len()));
+                    story.calls.push(Call {
+                        sent: at,
+                        until: Micros::MAX,
+                        ask: ask.clone(),
+                        answer: None,
+                    });
+                }
+                What::Answered { call, answer } => {
+                    let (key, place) = &calls[call];
+                    let story = self.stories.get_mut(key).expect("it was sent");
+                    let call = &mut story.calls[*place];
+                    if !matches!(answer, Answer::Unknown(_)) {
+                        call.until = at;
+                    }
+                    call.answer = Some(answer.clone());
+                }
+                What::Began {
+                    key,
+                    version,
+                    attempt,
+                    fence,
+                    late,
+                } => {
+                    let story = self.stories.entry(key.clone()).or_default();
+                    let of_it = runs.entry((key.clone(), *fence)).or_default();
+                    of_it.push(story.runs.len());
+                    story.runs.push(Run {
+                        process: process.to_owned(),
+                        version: *version,
+                        attempt: *attempt,
+                        fence: *fence,
+                        late: *late,
+                        began: at,
+                        ended: end,
+                        gone: end,
+                        last: false,
+                        settled: None,
+                        unheard: false,
+                    });
+                }
+                What::Ended { key, fence, last } => {
+                    if let Some(run) = self.run(&runs, key, *fence, |_| true) {
+                        (run.ended, run.last) = (at, *last);
+                    }
+                }
+                What::Settled { key, fence, taken } => {
+                    let is_open = |run: &Run| run.settled.is_none();
+                    // What was buried or given back without a run has none.
+                    if let Some(run) = self.run(&runs, key, *fence, is_open) {
+                        run.settled = Some((at, *taken));
+                    }
+                }
+                What::Unheard { key, fence } => {
+                    if let Some(run) = self.run(&runs, key, *fence, |_| true) {
+                        run.unheard = true;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The run of a process with this fencing value; of several, the last one.
+    fn run(
+        &mut self,
+        runs: &HashMap<(String, u64), Vec<usize>>,
+        key: &str,
+        fence: u64,
+        is_it: impl Fn(&Run) -> bool,
+    ) -> Option<&mut Run> {
+        let story = self.stories.get_mut(key)?;
+        let places = runs.get(&(key.to_owned(), fence))?;
+        let mut places = places.iter().rev();
+        let place = places.find(|place| is_it(&story.runs[**place]))?;
+        story.runs.get_mut(*place)
+    }
+
+    /// Those that a job went through.
+    pub(crate) fn rollbacks(&self, key: &str) -> Vec<Rollback> {
+        let parts = self.parts.iter().filter(|(part, _)| part.has(key));
+        let of_parts = parts.map(|(_, rollback)| *rollback);
+        self.rollbacks.iter().copied().chain(of_parts).collect()
+    }
+}

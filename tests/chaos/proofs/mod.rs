@@ -1,0 +1,232 @@
+//! Histories, by hand, that the judge must not pass; beside each, where there is one, the same with
+//! a fact that explains it.
+//!
+//! They are tried whenever the suite is run, before anything else.
+//!
+//! | module | of what |
+//! |---|---|
+//! | [`versions`] | what becomes of each version of a job |
+//! | [`rollbacks`] | what Redis may forget |
+//! | [`times`] | how late jobs are, and what was not judged |
+//! | [`logs`] | what must be found in logs |
+
+mod logs;
+mod rollbacks;
+mod times;
+mod versions;
+
+use std::collections::BTreeMap;
+use std::panic::catch_unwind;
+
+use crate::checker;
+use crate::journal::{Answer, Ask, Line, Micros, Version, What};
+use crate::kept::{Kept, Place};
+use crate::leases::Leases;
+use crate::report::Row;
+use crate::scenarios;
+use crate::strain::Strain;
+
+/// What a proof is called by, and what panics if it does not hold.
+pub(crate) type Proof = (&'static str, fn());
+
+pub(crate) fn all() -> Vec<Proof> {
+    [versions::ALL, rollbacks::ALL, times::ALL, logs::ALL].concat()
+}
+
+/// Whether all of them hold.
+pub(crate) fn hold() -> bool {
+    let all = all();
+    let failed = all.iter().filter(|(name, proof)| {
+        let failed = catch_unwind(proof).is_err();
+        if failed {
+            eprintln!("the judge: {name}: failed");
+        }
+        failed
+    });
+    let failed = failed.count();
+    println!(
+        "the judge: {} of {} proofs hold",
+        all.len() - failed,
+        all.len()
+    );
+    failed == 0
+}
+
+const SECOND: Micros = 1_000_000;
+
+const KEY: &str = "chaos:load:notice:1";
+
+/// A trial, as its journals tell of it. Times are in seconds.
+#[derive(Default)]
+struct Trial {
+    journals: BTreeMap<&'static str, Vec<Line>>,
+    calls: u64,
+    kept: Kept,
+    leases: Leases,
+    strain: Strain,
+}
+
+/// A run that ends well, in 0.1 s, and whose end Redis takes.
+struct Run {
+    process: &'static str,
+    version: Version,
+    fence: u64,
+    attempt: u32,
+    began: f64,
+    /// Whether it is done or buried.
+    last: bool,
+    taken: Option<bool>,
+}
+
+fn run(version: Version, fence: u64, began: f64) -> Run {
+    Run {
+        process: "worker-0.1",
+        version,
+        fence,
+        attempt: 1,
+        began,
+        last: true,
+        taken: Some(true),
+    }
+}
+
+fn at(seconds: f64) -> Micros {
+    (seconds * SECOND as f64) as Micros
+}
+
+impl Trial {
+    fn note(mut self, process: &'static str, seconds: f64, what: What) -> Self {
+        let at = at(seconds);
+        let journal = self.journals.entry(process).or_default();
+        journal.push(Line { at, what });
+        self
+    }
+
+    /// A call that is answered within 10 ms.
+    fn call(mut self, seconds: f64, ask: Ask, answer: Answer) -> Self {
+        let call = self.calls;
+        self.calls += 1;
+        let key = KEY.to_owned();
+        self.note("producer-0", seconds, What::Sent { call, key, ask })
+            .note(
+                "producer-0",
+                seconds + 0.01,
+                What::Answered { call, answer },
+            )
+    }
+
+    fn schedule(self, seconds: f64, version: Version, answer: Answer) -> Self {
+        let ask = Ask::Schedule {
+            version,
+            deadly: false,
+            after: 0,
+        };
+        self.call(seconds, ask, answer)
+    }
+
+    fn run(self, run: Run) -> Self {
+        let Run { process, fence, .. } = run;
+        let key = || KEY.to_owned();
+        let began = What::Began {
+            key: key(),
+            version: run.version,
+            attempt: run.attempt,
+            fence,
+            late: 0,
+        };
+        let ended = What::Ended {
+            key: key(),
+            fence,
+            last: run.last,
+        };
+        let told = self
+            .note(process, run.began, began)
+            .note(process, run.began + 0.1, ended);
+        match run.taken {
+            None => told,
+            Some(taken) => {
+                let key = key();
+                told.note(
+                    process,
+                    run.began + 0.11,
+                    What::Settled { key, fence, taken },
+                )
+            }
+        }
+    }
+
+    fn fault(self, seconds: f64, name: &str, process: Option<&str>) -> Self {
+        let what = What::Fault {
+            name: name.to_owned(),
+            process: process.map(str::to_owned),
+        };
+        self.note("harness", seconds, what)
+    }
+
+    fn weather(self, from: f64, to: f64) -> Self {
+        self.note("harness", from, What::Weather { bad: true })
+            .note("harness", to, What::Weather { bad: false })
+    }
+
+    fn keep(mut self, version: Version, place: Place) -> Self {
+        self.kept.versions.insert(version, place);
+        self
+    }
+
+    /// What the checker makes of it.
+    fn check(self) -> Row {
+        self.judge_as(None)
+    }
+
+    /// What is made of it where this scenario was played.
+    fn judge(self, scenario: &str) -> Row {
+        self.judge_as(Some(scenario))
+    }
+
+    fn judge_as(self, scenario: Option<&str>) -> Row {
+        let journals = self.journals.into_iter();
+        let journals: Vec<_> = journals
+            .map(|(process, lines)| (process.to_owned(), lines))
+            .collect();
+        let mut row = checker::check(
+            scenario.unwrap_or_default(),
+            &journals,
+            &self.kept,
+            &self.leases,
+            &self.strain,
+        );
+        row.strain = self.strain;
+        if let Some(scenario) = scenario {
+            let mut all = scenarios::all().into_iter();
+            let it = all.find(|one| one.name == scenario).expect("it is played");
+            it.expect(&mut row);
+        }
+        row
+    }
+}
+
+impl Row {
+    /// A violation is told in these words.
+    #[track_caller]
+    fn tells(&self, words: &str) {
+        let mut violations = self.violations.iter();
+        assert!(
+            violations.any(|violation| violation.contains(words)),
+            "{words:?} is not told: {:#?}",
+            self.violations
+        );
+    }
+
+    /// No violation is told in these words.
+    #[track_caller]
+    fn does_not_tell(&self, words: &str) {
+        let mut violations = self.violations.iter();
+        let told = violations.find(|violation| violation.contains(words));
+        assert!(told.is_none(), "it is told: {told:?}");
+    }
+
+    #[track_caller]
+    fn passes(&self) {
+        assert!(self.violations.is_empty(), "{:#?}", self.violations);
+    }
+}

@@ -1,0 +1,63 @@
+//! What Redis may forget.
+
+use super::{Proof, Trial, at, run};
+use crate::journal::{Answer, Ask, What};
+use crate::kept::Place;
+
+pub(super) const ALL: &[Proof] = &[
+    (
+        "a dead letter that vanishes, and a rollback before",
+        a_letter_that_vanishes,
+    ),
+    ("Redis comes back without its mark", no_mark),
+    ("Redis forgets more than what was done to it", too_far_back),
+];
+
+fn rolled_back(trial: Trial, seconds: f64, kept: Option<f64>, since: f64) -> Trial {
+    let (kept, since, of) = (kept.map(at), at(since), None);
+    trial.note("harness", seconds, What::RolledBack { kept, since, of })
+}
+
+fn a_letter_that_vanishes() {
+    let buried = || {
+        let trial = rolled_back(Trial::default(), 2.0, Some(1.5), 1.0);
+        let ask = Ask::Schedule {
+            version: 7,
+            deadly: true,
+            after: 0,
+        };
+        trial.call(3.0, ask, Answer::Done).run(run(7, 1, 3.5))
+    };
+    buried().check().tells("version 7 is no dead letter");
+    // Nor can Redis forget a letter, and not its job.
+    let later = rolled_back(buried(), 6.0, Some(5.0), 4.0);
+    later.check().tells("version 7 is no dead letter");
+    let forgotten = rolled_back(buried(), 6.0, Some(2.9), 2.5);
+    forgotten.check().passes();
+    let dead = Place::Dead("no more".into());
+    buried().keep(7, dead).check().passes();
+    buried()
+        .call(4.0, Ask::Discard, Answer::Done)
+        .check()
+        .passes();
+}
+
+/// A job that is lost, and was scheduled before the last turn of the faults.
+fn lost() -> Trial {
+    Trial::default().schedule(1.0, 7, Answer::Done)
+}
+
+fn no_mark() {
+    let row = rolled_back(lost(), 5.0, None, 4.0).check();
+    row.tells("Redis came back without its mark");
+    row.tells("version 7 is lost");
+}
+
+fn too_far_back() {
+    let row = rolled_back(lost(), 5.0, Some(0.5), 4.0).check();
+    row.tells("Redis went back to");
+    row.tells("version 7 is lost");
+    let row = rolled_back(lost(), 5.0, Some(0.5), 0.4).check();
+    row.passes();
+    assert_eq!(row.forgotten, 1);
+}

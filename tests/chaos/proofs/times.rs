@@ -1,0 +1,133 @@
+//! How late jobs are, and what was not judged.
+
+use super::{Proof, Trial};
+use crate::bounds::{LEAST, TOO_BUSY};
+use crate::journal::{Answer, Ask, Line, Micros, Part, What};
+use crate::report::Row;
+use crate::strain::Strain;
+
+pub(super) const ALL: &[Proof] = &[
+    ("jobs that are late, and do not say so", late_from_outside),
+    ("jobs that are moved are not late", moved),
+    ("too few jobs are judged, on a busy machine", too_few),
+    ("what is not judged is told", not_judged),
+];
+
+/// Many jobs, after the faults, each of which says that it is on time and begins so late.
+fn many(count: usize, late: f64, moved: bool) -> Trial {
+    let mut trial = Trial::default()
+        .weather(1.0, 2.0)
+        .fault(1.0, "handlers", None);
+    for number in 0..count {
+        let (call, version) = (number as u64, number as u64);
+        let key = || format!("chaos:load:notice:{number}");
+        let mut note = |process, seconds: f64, what| {
+            let at = super::at(seconds);
+            let journal = trial.journals.entry(process).or_default();
+            journal.push(Line { at, what });
+        };
+        let ask = Ask::Schedule {
+            version,
+            deadly: false,
+            after: 2000,
+        };
+        let key_ = key();
+        note(
+            "producer-0",
+            5.0,
+            What::Sent {
+                call,
+                key: key_,
+                ask,
+            },
+        );
+        let answer = Answer::Done;
+        note("producer-0", 5.1, What::Answered { call, answer });
+        if moved {
+            let (call, key, ask) = (call + 1_000_000, key(), Ask::Move);
+            note("producer-0", 5.2, What::Sent { call, key, ask });
+            let answer = Answer::Done;
+            note("producer-0", 5.3, What::Answered { call, answer });
+        }
+        let began = What::Began {
+            key: key(),
+            version,
+            attempt: 1,
+            fence: 1,
+            late: 0,
+        };
+        note("worker-0.1", 7.1 + late, began);
+        let (key, fence) = (key(), 1);
+        let ended = What::Ended {
+            key: key.clone(),
+            fence,
+            last: true,
+        };
+        note("worker-0.1", 7.2 + late, ended);
+        let taken = true;
+        note(
+            "worker-0.1",
+            7.3 + late,
+            What::Settled { key, fence, taken },
+        );
+    }
+    trial
+}
+
+/// Nobody sets plain keys there.
+const SCENARIO: &str = "fail-over, killed";
+
+fn late_from_outside() {
+    many(LEAST, 0.5, false).judge(SCENARIO).passes();
+    let row = many(LEAST, 4.0, false).judge(SCENARIO);
+    row.tells("p99 late from outside");
+    row.tells("4.0s late from outside");
+    row.does_not_tell("late after the faults");
+}
+
+fn moved() {
+    many(LEAST, 4.0, true).judge(SCENARIO).passes();
+}
+
+/// So busy that lateness says nothing.
+fn busy() -> Strain {
+    Strain(vec![TOO_BUSY.as_micros() as Micros; 100])
+}
+
+fn too_few() {
+    let mut trial = many(LEAST - 1, 0.1, false);
+    trial.strain = busy();
+    let row = trial.judge(SCENARIO);
+    row.tells("49 first starts after the faults were measured, and not 50");
+    let mut trial = many(LEAST - 1, 0.1, false);
+    trial.strain = busy();
+    let part = Part {
+        shards: 1,
+        ledgers: vec!["chaos:load:refund/0".into()],
+    };
+    let since = super::at(1.0);
+    let trial = trial.note("harness", 8.0, What::Suffered { part, since });
+    let row = trial.judge(SCENARIO);
+    row.tells("49 first starts of what the other servers have were judged, and not 50");
+}
+
+fn not_judged() {
+    let last_line = |trial: Trial| {
+        let row = trial.judge(SCENARIO);
+        Row::sum(&[row]).summary()
+    };
+    let told = last_line(many(LEAST, 0.1, false));
+    assert_eq!(
+        told,
+        "0 violations, 4 bounds kept; not judged: until it ran again (nothing was measured): \
+         fail-over, killed"
+    );
+    let mut trial = many(LEAST, 10.0, false);
+    trial.strain = busy();
+    let told = last_line(trial);
+    assert!(
+        told.starts_with("0 violations, 0 bounds kept; not judged: "),
+        "{told}"
+    );
+    assert!(told.contains("late from outside (the machine was too busy): fail-over, killed"));
+}

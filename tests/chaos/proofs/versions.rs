@@ -1,0 +1,239 @@
+//! What becomes of each version of a job.
+
+use super::{KEY, Proof, Run, Trial, at, run};
+use crate::journal::{Answer, Ask, STOPPED, What, at_unix_ms, now};
+use crate::leases::Claim;
+
+pub(super) const ALL: &[Proof] = &[
+    ("a job that is done five times", five_runs),
+    (
+        "a job that is done twice, and why",
+        two_runs_that_are_explained,
+    ),
+    (
+        "a job that is done twice, and a lapse that does not explain it",
+        a_lapse_of_before,
+    ),
+    ("a job that is gone when another one is created", gone),
+    (
+        "a job that is gone, and a cancel of the next one",
+        gone_and_then_cancelled,
+    ),
+    (
+        "a job that another one replaces, follows or may replace",
+        ended_by_another,
+    ),
+    (
+        "a retry after a cancel of a run that had ended",
+        a_retry_after_a_cancel,
+    ),
+    (
+        "a run after a cancel that was claimed before",
+        claimed_before_a_cancel,
+    ),
+    (
+        "a run after a cancel that was claimed later",
+        claimed_after_a_cancel,
+    ),
+    ("runs that begin when their lease is over", stale_runs),
+];
+
+const TWICE: &str = "was run to its end after";
+
+fn five_runs() {
+    let scheduled = Trial::default().schedule(1.0, 7, Answer::Done);
+    let runs = (1..=5).map(|number: u32| run(7, number.into(), f64::from(number) + 1.0));
+    let row = runs.fold(scheduled, Trial::run).check();
+    row.tells(TWICE);
+    assert_eq!(row.violations.len(), 4);
+    // Nor does it if nobody says what Redis made of them.
+    let scheduled = Trial::default().schedule(1.0, 7, Answer::Done);
+    let runs = (1..=5).map(|number: u32| Run {
+        process: "consumer-0.1",
+        taken: None,
+        ..run(7, number.into(), f64::from(number) + 1.0)
+    });
+    assert_eq!(runs.fold(scheduled, Trial::run).check().violations.len(), 4);
+}
+
+/// Two runs, of which the first ended in this way.
+fn two_runs(first: Run) -> Trial {
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done).run(first);
+    trial.run(run(7, 20, 5.0))
+}
+
+fn first(taken: Option<bool>) -> Run {
+    Run {
+        process: "worker-1.1",
+        taken,
+        ..run(7, 10, 2.0)
+    }
+}
+
+fn requeue(trial: Trial, seconds: f64) -> Trial {
+    trial.call(seconds, Ask::Requeue { version: 7 }, Answer::Done)
+}
+
+fn two_runs_that_are_explained() {
+    two_runs(first(Some(true))).check().tells(TWICE);
+    two_runs(first(None)).check().tells(TWICE);
+    two_runs(first(Some(false))).check().passes();
+    requeue(two_runs(first(Some(true))), 4.0).check().passes();
+    requeue(two_runs(first(Some(true))), 6.0)
+        .check()
+        .tells(TWICE);
+    let unheard = |fence| What::Unheard {
+        key: KEY.into(),
+        fence,
+    };
+    let doubted = two_runs(first(None)).note("worker-1.1", 3.0, unheard(10));
+    doubted.check().passes();
+    let gone = What::Gone {
+        process: "worker-1.1".into(),
+    };
+    let killed = two_runs(first(None)).note("harness", 3.0, gone.clone());
+    killed.check().passes();
+    let killed_later = two_runs(first(None)).note("harness", 6.0, gone);
+    killed_later.check().tells(TWICE);
+    let stopped = two_runs(first(None)).fault(2.05, STOPPED, Some("worker-1.1"));
+    stopped.check().passes();
+    let another = two_runs(first(None)).fault(2.05, STOPPED, Some("worker-2.1"));
+    another.check().tells(TWICE);
+    let back = |kept, to: f64| {
+        let (kept, since) = (Some(at(kept)), at(1.0));
+        let of = None;
+        two_runs(first(Some(true))).note("harness", to, What::RolledBack { kept, since, of })
+    };
+    back(1.9, 3.0).check().passes();
+    back(2.5, 3.0).check().tells(TWICE);
+    back(5.5, 6.0).check().tells(TWICE);
+}
+
+/// The lease of a run that has this fencing value, which took the place of one that had lapsed.
+fn lapsed(mut trial: Trial, fence: u64) -> Trial {
+    let claims = trial.leases.claims.entry(KEY.into()).or_default();
+    claims.push(Claim {
+        fence,
+        at: 1,
+        lapsed: Some(1),
+    });
+    trial
+}
+
+const FENCE: u64 = 1_700_000_000_000_000;
+
+fn a_lapse_of_before() {
+    let trial = || {
+        let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+        let first = Run {
+            fence: FENCE + 10,
+            ..first(None)
+        };
+        trial.run(first).run(run(7, FENCE + 20, 5.0))
+    };
+    lapsed(trial(), FENCE + 5).check().tells(TWICE);
+    lapsed(trial(), FENCE + 10).check().tells(TWICE);
+    lapsed(trial(), FENCE + 15).check().passes();
+    lapsed(trial(), FENCE + 20).check().passes();
+}
+
+fn gone() {
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.schedule(2.0, 8, Answer::Done).run(run(8, 1, 3.0));
+    let row = trial.check();
+    row.tells("version 7 is lost");
+    assert_eq!(row.lost, 1);
+}
+
+fn gone_and_then_cancelled() {
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.schedule(2.0, 8, Answer::Done);
+    let row = trial.call(3.0, Ask::Cancel, Answer::Cancelled).check();
+    row.tells("version 7 is lost");
+    row.does_not_tell("version 8 is lost");
+}
+
+fn ended_by_another() {
+    let unknown = || Answer::Unknown("no answer".into());
+    for answer in [Answer::Replaced, Answer::Follows, Answer::Placed, unknown()] {
+        let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+        let trial = trial.schedule(2.0, 8, answer).run(run(8, 1, 3.0));
+        trial.check().passes();
+    }
+}
+
+/// A run that asked for another one, a cancel that is answered `running` a second later, and the
+/// other run.
+fn cancelled_between(fence: impl Fn(f64) -> u64) -> Trial {
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.run(Run {
+        last: false,
+        ..run(7, fence(1.9), 2.0)
+    });
+    let trial = trial.call(3.0, Ask::Cancel, Answer::Running);
+    trial.run(Run {
+        attempt: 2,
+        ..run(7, fence(3.5), 4.0)
+    })
+}
+
+fn a_retry_after_a_cancel() {
+    let row = cancelled_between(|seconds| at(seconds)).check();
+    row.tells("it started after");
+    assert_eq!(row.after_cancel, 1);
+}
+
+/// The fencing value of a claim at this time.
+fn fence_at(seconds: f64) -> u64 {
+    let ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let ms = u64::try_from(ms.expect("it is after 1970").as_millis()).expect("it is not so late");
+    // The journals of a proof begin with the machine.
+    let began = ms - now() / 1000;
+    assert!(at_unix_ms(began) < 10_000, "the clocks agree");
+    (began + at(seconds) / 1000) * 1000
+}
+
+fn claimed_before_a_cancel() {
+    let fence = |seconds| match seconds > 3.0 {
+        true => fence_at(2.9),
+        false => fence_at(seconds),
+    };
+    cancelled_between(fence).check().passes();
+    // Also the first one.
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.call(2.0, Ask::Cancel, Answer::Running);
+    trial.run(run(7, 1, 2.1)).check().passes();
+}
+
+fn claimed_after_a_cancel() {
+    cancelled_between(fence_at)
+        .check()
+        .tells("it started after");
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.call(2.0, Ask::Cancel, Answer::Running);
+    let row = trial.run(run(7, fence_at(2.5), 3.0)).check();
+    row.tells("it started after");
+}
+
+/// Of which the first begins when the second has begun; and scripts were flushed, twice.
+fn late_run() -> Trial {
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.fault(1.0, "SCRIPT FLUSH", None);
+    let trial = trial.fault(1.1, "CLIENT KILL", None);
+    let trial = trial.weather(1.0, 2.0).run(run(7, 20, 3.0));
+    trial.run(Run {
+        taken: Some(false),
+        last: false,
+        process: "worker-1.1",
+        ..run(7, 10, 3.2)
+    })
+}
+
+fn stale_runs() {
+    let told = "1 runs began when their lease was over, and 0 processes were stopped";
+    late_run().judge("scripts are flushed").tells(told);
+    let stopped = late_run().fault(1.5, STOPPED, Some("worker-1.1"));
+    stopped
+        .judge("stop a worker")
+        .does_not_tell("began when their lease was over");
+}
