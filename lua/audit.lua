@@ -14,35 +14,52 @@
 -- ARGV  1 repair: one to mend, zero to look, 2 lease ms: how long a lease lasts that is mended,
 --       3 wake channel, 4 subject (app:module:biz/0), 5 who, then for each item: name (an id, or
 --       the `id:number` of a dead letter), header (of the letter that it becomes, or of the
---       letter without a record)
--- Reply {'ok', now µs, answers}; answers, separated by blanks, each with what mending does:
+--       letter without a record), judged (what the caller says of name or record; see
+--       lua/lib/faults.lua), id (by which a letter is kept whose name none can have)
+-- Reply {'ok', now µs, answers}; answers, separated by blanks, each with what mending does, and
+--       with `!` behind it if it was to be mended and is left as it was, because a counter that it
+--       takes is no number, or because a worker will end it:
 --       sound       nothing is wrong
 --       bare        due, without a record: becomes a dead letter
 --       stray       a record, of a job neither due nor leased: becomes a dead letter
+--       untimely    due at no time that there is: becomes a dead letter
+--       garbled     its record, or that of its successor, cannot be read: that becomes a dead
+--                   letter, unless it is leased
 --       twice       both due and leased: what is due becomes the successor, unless there is one
 --       tokenless   it has a deadline and no lease: gets one that nobody holds
---       timeless    it has a lease and no deadline: gets one
+--       timeless    it has a lease and no deadline that ever comes: gets one
 --       blank       lapsed, without a record: becomes a dead letter; its successor pending
 --       blind       leased, without a record: left alone
 --       headless    the successor of a job that is not leased: becomes pending
 --       wordless    a dead letter without a record: gets one
 --       undead      the record of a letter that is not among the dead: becomes one of them
+--       illegible   the record of a dead letter cannot be read: gets another header
 --       misfiled    the id leads to letters that are not there: leads to the others only
+--       unfiled     the id leads to no letter, and there is one: leads to it
+--       alien       no job, or no letter, can have this name: what is stored under it becomes a
+--                   dead letter of another name
+--       void        the same, and nothing is stored under it that can be kept: it goes
 -- Holds: looks and mends in one step, so what is mended was broken. Takes no lane: a repeat, or
 --       a late original, finds it sound. Works while Redis is full. What is to be present
 --       without having been counted is counted as accepted, unless a job is missing by the
 --       counters.
 
-local HEAD, WIDTH = 5, 2
+local HEAD, WIDTH = 5, 4
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local next_key, dead_key, grave_key, stats_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local calls_key, history_key = KEYS[9], KEYS[10]
 local repair = ARGV[1] == '1'
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
+local lapse_ms = now_ms + tonumber(ARGV[2])
 
 local function counter(name)
   return tonumber(redis.call('HGET', stats_key, name) or 0) or 0
+end
+
+local function is_number(name)
+  local value = redis.call('HGET', stats_key, name)
+  return not value or string.find(value, '^%d+$')
 end
 
 -- How many jobs, and how many letters, have come and are not accounted for.
@@ -55,42 +72,137 @@ local missing_letters = counter('buried') + counter('letters_in') - counter('req
 local before = soonest(due_key, now)
 local story = new_story(redis.call('HGET', calls_key, 'history'))
 
+-- What is stored under a name.
+local function stored(job)
+  job.due = redis.call('ZSCORE', due_key, job.name)
+  job.deadline = redis.call('ZSCORE', leased_key, job.name)
+  job.died = redis.call('ZSCORE', dead_key, job.name)
+  job.record = redis.call('HGET', shadow_key, job.name) or ''
+  job.successor = redis.call('HGET', next_key, job.name)
+  job.letter = redis.call('HGET', grave_key, job.name) or ''
+  job.kept = {}
+  for number in string.gmatch(job.fault == 'misfiled' and job.letter or '', '%S+') do
+    if redis.call('ZSCORE', dead_key, job.name .. ':' .. number) then
+      job.kept[#job.kept + 1] = number
+    end
+  end
+  -- What a name stands for that none can have.
+  job.records = {}
+  local successor = job.successor and select(2, split_successor(job.successor)) or ''
+  for _, record in ipairs(job.judged == 'L' and {job.letter} or {job.record, successor}) do
+    if record ~= '' then
+      job.records[#job.records + 1] = record
+    end
+  end
+end
+
+local function one_if(holds)
+  return holds and 1 or 0
+end
+
+-- What mending counts, by fault: counters, and how many jobs come to light, of which the books
+-- know if they miss one.
+local plan = {}
+
+function plan.bare(job)
+  return {buried = 1}, one_if(not is_counted(job.due))
+end
+
+plan.untimely = plan.bare
+
+function plan.stray()
+  return {buried = 1}, 1
+end
+
+function plan.garbled(job)
+  job.is_left = not (job.due and is_unreadable(job.record, job.judged))
+    and not is_unreadable(record_of_next(next_key, job.name), job.judged)
+  return {buried = 1}, 0
+end
+
+function plan.blank()
+  return {buried = 1}, 0
+end
+
+function plan.timeless(job)
+  return {}, one_if(not is_counted(job.deadline))
+end
+
+plan.tokenless = plan.timeless
+
+function plan.twice(job)
+  return {replaced = one_if(job.successor)}, one_if(not is_counted(job.due))
+end
+
+function plan.headless(job)
+  return {replaced = one_if(job.due)}, 0
+end
+
+function plan.undead()
+  local times = one_if(missing_letters <= 0)
+  missing_letters = missing_letters - 1
+  return {accepted = times, buried = times}, 0
+end
+
+-- No call accepts such a name, so what the books have too few of may be this.
+function plan.alien(job)
+  if job.judged == 'L' then
+    return {accepted = 1, buried = 1}, 0
+  end
+  local letters = #job.records
+  local counted = one_if(is_counted(job.due)) + one_if(is_counted(job.deadline))
+    + one_if(job.successor)
+  local accepted = math.min(letters, math.max(0, letters - counted - missing))
+  missing = missing + accepted + counted - letters
+  return {accepted = accepted, buried = letters}, 0
+end
+
+local function plan_of(job)
+  if not plan[job.fault] then
+    return {}
+  end
+  local counts, come = plan[job.fault](job)
+  if come > 0 then
+    counts.accepted = one_if(missing <= 0)
+    missing = missing - 1
+  end
+  return counts
+end
+
+-- Whether all counters can be raised, and letters be numbered.
+local function can_count(counts)
+  for name, times in pairs(counts) do
+    if times > 0 and not (is_number(name) and (name ~= 'buried' or is_number('skipped'))) then
+      return false
+    end
+  end
+  return true
+end
+
 local answers, faults, done = {}, {}, {}
 local counts = {accepted = 0, buried = 0, replaced = 0}
 for at = HEAD + 1, #ARGV, WIDTH do
-  local name = ARGV[at]
-  answers[#answers + 1] = done[name] or fault_of(KEYS, name, now_ms)
+  local name, judged = ARGV[at], ARGV[at + 2]
+  answers[#answers + 1] = done[name] or fault_of(KEYS, name, now_ms, judged)
   local fault = answers[#answers]
   if repair and not done[name] and fault ~= 'sound' and fault ~= 'blind' then
-    local job = {name = name, fault = fault, header = ARGV[at + 1]}
-    faults[#faults + 1] = job
-    tell(story, 'repaired', fault, string.match(name, '^[^:]*'), '-', '-')
-    job.due = tonumber(redis.call('ZSCORE', due_key, name) or nil)
-    job.record = redis.call('HGET', shadow_key, name) or ''
-    job.successor = redis.call('HGET', next_key, name)
-    local numbers = redis.call('HGET', grave_key, name)
-    job.kept = {}
-    for number in string.gmatch(fault == 'misfiled' and numbers or '', '%S+') do
-      if redis.call('ZSCORE', dead_key, name .. ':' .. number) then
-        job.kept[#job.kept + 1] = number
+    local job = {name = name, fault = fault, header = ARGV[at + 1], judged = judged,
+      id = ARGV[at + 3]}
+    stored(job)
+    local planned = plan_of(job)
+    if job.is_left or not can_count(planned) then
+      answers[#answers] = fault .. '!'
+    else
+      faults[#faults + 1] = job
+      for counted, times in pairs(planned) do
+        counts[counted] = counts[counted] + times
       end
-    end
-    if fault == 'bare' or fault == 'stray' or fault == 'blank' then
-      counts.buried = counts.buried + 1
-    end
-    if fault == 'stray' or fault == 'timeless' then
-      counts.accepted = counts.accepted + (missing > 0 and 0 or 1)
-      missing = missing - 1
-    elseif fault == 'undead' then
-      local known = missing_letters > 0
-      counts.accepted = counts.accepted + (known and 0 or 1)
-      counts.buried = counts.buried + (known and 0 or 1)
-      missing_letters = missing_letters - 1
-    elseif fault == 'twice' and job.successor or fault == 'headless' and job.due then
-      counts.replaced = counts.replaced + 1
+      -- By the name that the letter has.
+      local id = job.id ~= '' and job.id or string.match(name, '^[^:]*')
+      tell(story, 'repaired', fault, id, '-', '-')
     end
   end
-  done[name] = fault
+  done[name] = answers[#answers]
 end
 local reply = {'ok', stamp, table.concat(answers, ' ')}
 if #faults == 0 then
@@ -107,11 +219,23 @@ local function to_pending(job, due, record)
   note(news, job.name, due, now)
 end
 
-local function to_dead(job)
+-- A record that cannot be read, as one that can: with the header that is given, and what looks like
+-- the payload, or all of it.
+local function readable(job, record)
+  local header, _, payload = split_record(record)
+  local kept = string.sub(header, 1, 1) == '{' and payload or record
+  return with_step(record_opening(job.header, '') .. kept, 'buried', now)
+end
+
+local function to_letter(job, id, record)
   number = number + 1
+  bury(dead_key, grave_key, id, number, now_ms, record)
+end
+
+local function to_dead(job)
   redis.call('HDEL', shadow_key, job.name)
-  bury(dead_key, grave_key, job.name, number, now_ms,
-    with_step(job.record, 'buried', now, job.header))
+  to_letter(job, job.name, is_unreadable(job.record, job.judged) and readable(job, job.record)
+    or with_step(job.record, 'buried', now, job.header))
 end
 
 local mend = {}
@@ -122,21 +246,32 @@ function mend.bare(job)
 end
 
 mend.stray = to_dead
+mend.untimely = mend.bare
+
+function mend.garbled(job)
+  if job.due and is_unreadable(job.record, job.judged) then
+    return mend.bare(job)
+  end
+  redis.call('HDEL', next_key, job.name)
+  to_letter(job, job.name, readable(job, select(2, split_successor(job.successor))))
+end
 
 function mend.twice(job)
   redis.call('ZREM', due_key, job.name)
   if not job.successor then
-    redis.call('HSET', next_key, job.name, int(job.due) .. ' ' .. job.record)
+    local due = is_time(job.due) and tonumber(job.due) or now_ms
+    redis.call('HSET', next_key, job.name, int(due) .. ' ' .. job.record)
   end
 end
 
 function mend.tokenless(job)
-  local lapse = tonumber(redis.call('ZSCORE', leased_key, job.name))
-  redis.call('HSET', lease_key, job.name, new_lease('nobody', 1, 0, lapse, '-'))
+  local lapse = is_time(job.deadline) and tonumber(job.deadline) or lapse_ms
+  redis.call('ZADD', leased_key, int(lapse), job.name)
+  redis.call('HSET', lease_key, job.name, new_lease('nobody', 1, 0, int(lapse), '-'))
 end
 
 function mend.timeless(job)
-  redis.call('ZADD', leased_key, int(now_ms + tonumber(ARGV[2])), job.name)
+  redis.call('ZADD', leased_key, int(lapse_ms), job.name)
 end
 
 function mend.blank(job)
@@ -160,11 +295,37 @@ function mend.undead(job)
   redis.call('ZADD', dead_key, int(now_ms), job.name)
 end
 
+function mend.illegible(job)
+  redis.call('HSET', grave_key, job.name, readable(job, job.letter))
+end
+
 function mend.misfiled(job)
   if #job.kept > 0 then
     redis.call('HSET', grave_key, job.name, table.concat(job.kept, ' '))
   else
     redis.call('HDEL', grave_key, job.name)
+  end
+end
+
+function mend.unfiled(job)
+  local id, of_letter = string.match(job.name, '^(.+):(%d+)$')
+  file(dead_key, grave_key, id, of_letter, whole(job.died), job.letter)
+end
+
+function mend.void(job)
+  for at = job.judged == 'J' and 1 or 6, job.judged == 'J' and 5 or 7 do
+    if job.name ~= PLACEHOLDER then
+      redis.call(IS_SET[at] and 'ZREM' or 'HDEL', KEYS[at], job.name)
+    elseif IS_SET[at] then
+      redis.call('ZADD', KEYS[at], 'XX', 'inf', job.name)
+    end
+  end
+end
+
+function mend.alien(job)
+  mend.void(job)
+  for _, record in ipairs(job.records) do
+    to_letter(job, job.id, readable(job, record))
   end
 end
 

@@ -9,25 +9,65 @@
 --       7 grave    keyfall:{app:module:biz/0}:grave
 -- ARGV  1 part (due | shadow | leased | lease | next | dead | grave), 2 cursor: zero at first,
 --       then that of the last reply, 3 count: about how many names to look at
--- Reply {'ok', now µs, cursor, looked, names}; the cursor is zero at the end, looked is how many
---       names were looked at, and the names, ids or `id:number`, are separated by blanks
+-- Reply {'ok', now µs, cursor, looked, highest, name, fault, opening, name, fault, opening, …};
+--       the cursor is zero at the end, looked is how many names were looked at, highest the
+--       largest number of a dead letter among them. Told of are the names, ids or `id:number`,
+--       with which something is wrong, in the words of `audit`; those that not only plain
+--       characters are in, and those of records that are not plain: whether they can be names,
+--       or be read, takes more than Lua. The opening is what stands before the payload of such a
+--       record, or the first bytes where nothing does; empty for all others
 -- Holds: bounded by count. What is there from the first call to the last is looked at.
 
 local PARTS = {due = 1, shadow = 2, leased = 3, lease = 4, next = 5, dead = 6, grave = 7}
 local part = ARGV[1]
-local key = KEYS[PARTS[part]]
+local at = PARTS[part]
 local now, stamp = now_us()
 
-local is_set = part == 'due' or part == 'leased' or part == 'dead'
-local page = redis.call(is_set and 'ZSCAN' or 'HSCAN', key, ARGV[2], 'COUNT', ARGV[3])
-local looked, suspects = 0, {}
+-- How much is told of a record without an opening.
+local FIRST_BYTES = 100
+
+local function is_odd(id)
+  return id == '' or #id > 256 or string.find(id, '[^%w_.~@-]')
+end
+
+local function opening_of(record)
+  if record == '' or string.find(record, '^{"v":1}\n%d+\n') then
+    return ''
+  end
+  return string.match(record, '^[^\n]*\n[^\n]*\n') or string.sub(record, 1, FIRST_BYTES)
+end
+
+local page = redis.call(IS_SET[at] and 'ZSCAN' or 'HSCAN', KEYS[at], ARGV[2], 'COUNT', ARGV[3])
+local looked, highest = 0, 0
+local reply = {'ok', stamp, page[1]}
+local suspects = {}
 for i = 1, #page[2], 2 do
-  local name = page[2][i]
-  if name ~= PLACEHOLDER then
+  local name, value = page[2][i], page[2][i + 1]
+  local id, number = name, nil
+  if at > 5 then
+    id, number = string.match(name, '^(.+):(%d+)$')
+    id = id or part == 'grave' and name or ''
+    local letter = tonumber(number or 0)
+    highest = letter < 2 ^ 53 and math.max(highest, letter) or highest
+  end
+  local opening = ''
+  if part == 'shadow' or part == 'grave' and number then
+    opening = opening_of(value)
+  elseif part == 'next' then
+    opening = opening_of(select(2, split_successor(value)))
+  end
+  if name ~= PLACEHOLDER or IS_SET[at] and value ~= 'inf' then
     looked = looked + 1
-    if fault_of(KEYS, name, math.floor(now / 1000)) ~= 'sound' then
+    local fault = fault_of(KEYS, name, math.floor(now / 1000), '')
+    if fault ~= 'sound' or opening ~= '' or is_odd(id) then
       suspects[#suspects + 1] = name
+      suspects[#suspects + 1] = fault
+      suspects[#suspects + 1] = opening
     end
   end
 end
-return {'ok', stamp, page[1], int(looked), table.concat(suspects, ' ')}
+reply[4], reply[5] = int(looked), int(highest)
+for i, text in ipairs(suspects) do
+  reply[5 + i] = text
+end
+return reply

@@ -33,6 +33,23 @@ pub enum Flaw {
     LetterRecordAlone,
     /// The name leads to dead letters that are not there. Repaired: it leads to the others.
     LetterMisfiled,
+    /// There is a dead letter of the name, and the name leads to none. Repaired: it leads to it.
+    LetterUnfiled,
+    /// The record of a dead letter cannot be read. Repaired: it can, with the reason, and with what
+    /// looks like its payload.
+    LetterUnreadable,
+    /// It is pending at a time that never comes, or is none. Repaired: a dead letter, with its
+    /// payload.
+    DueAtNoTime,
+    /// Its record, or that of what is to follow it, cannot be read. Repaired: a dead letter, with
+    /// what looks like the payload. Left alone while it is leased: whoever has it, or takes it over,
+    /// buries it.
+    RecordUnreadable,
+    /// No job, or no dead letter, can have this name. Repaired: what is stored under it becomes a
+    /// dead letter, of the name with `_` for each character that it cannot have.
+    NameOfNoJob,
+    /// The same, and nothing is stored under it that could be kept. Repaired: dropped.
+    NameAlone,
 }
 
 impl Flaw {
@@ -46,6 +63,11 @@ impl Flaw {
         match self {
             Flaw::RecordAlone => "an audit found it stored, and neither pending nor leased",
             Flaw::LetterWithoutRecord => "an audit found this dead letter without a record",
+            Flaw::DueAtNoTime => "an audit found it due at a time that never comes",
+            Flaw::NameOfNoJob => "an audit found it under a name that no job can have",
+            Flaw::RecordUnreadable | Flaw::LetterUnreadable => {
+                "an audit found a record that cannot be read"
+            }
             _ => "an audit found it without a record: its payload is lost",
         }
     }

@@ -126,11 +126,12 @@ pub mod target;
 pub mod testing;
 
 pub use client::{
-    Audit, AuditReport, Bulk, BulkReport, Cancel, CancelDurably, Cancelled, Client, ClientBuilder,
-    Counts, Cursor, DamagedJob, DeleteDeadLetter, Flawed, Functions, IfAbsent, IfPresent, JobState,
-    JobView, KeptJob, Kinds, LibraryState, List, NewJob, Page, Pause, Paused, Placed, Postpone,
-    Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent,
-    ScheduleIfPresent, Scheduled, Selection, Stats, Unseen, Updated,
+    Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
+    Cancelled, Client, ClientBuilder, Counts, Cursor, Damage, DamagedJob, DeleteDeadLetter, Flawed,
+    Functions, IfAbsent, IfPresent, JobState, JobView, KeptJob, Kinds, LibraryState, List, NewJob,
+    Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored,
+    Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Unseen,
+    Updated,
 };
 #[cfg(feature = "worker")]
 pub use client::{

@@ -39,7 +39,8 @@ impl Names {
 
     /// Hash: `schema` → version of the stored layout, written once; `functions` → `channel
     /// library`, the wake channel of this database, for the functions of that library; `server` →
-    /// `1 of 2`, where several servers have the jobs.
+    /// `1 of 2`, where several servers have the jobs; `emptied` → when it came back without any data
+    /// although others had some, Unix ms, until somebody has taken note of it.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }
@@ -133,6 +134,20 @@ impl Names {
             trigger: key("trigger"),
             subject,
         }
+    }
+
+    /// What the keys of ledgers look like that jobs can be in; a glob.
+    pub(crate) fn of_ledgers(&self) -> String {
+        format!("{}:{{*}}:[dslng]*", self.namespace)
+    }
+
+    /// The kind of a ledger, by one of its keys.
+    pub(crate) fn kind_of<'a>(&self, key: &'a str) -> Option<&'a str> {
+        let rest = key.strip_prefix(&*self.namespace)?.strip_prefix(":{")?;
+        let (subject, part) = rest.split_once("}:")?;
+        let (kind, _shard) = shards::of_subject(subject)?;
+        // Not what was moved out of the way.
+        (!part.contains(':')).then_some(kind)
     }
 
     /// The kind and the id of a job whose trigger has a name of ours.

@@ -62,6 +62,11 @@ impl Prefix {
         }
     }
 
+    /// The only kind that it covers, if it goes that far.
+    pub(crate) fn kind(&self) -> Option<&str> {
+        self.id_at.map(|at| &self.text[..at - 1])
+    }
+
     /// What the ids of the kinds covered begin with.
     pub(crate) fn of_id(&self) -> &str {
         self.id_at.map_or("", |at| &self.text[at..])

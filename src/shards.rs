@@ -90,7 +90,6 @@ pub(crate) fn subject(kind: &Kind, shard: u16) -> String {
 }
 
 /// The kind and the number of the shard that a ledger of this name belongs to.
-#[cfg(feature = "worker")]
 pub(crate) fn of_subject(subject: &str) -> Option<(&str, u16)> {
     let (kind, shard) = subject.split_once('/')?;
     let number = shard.split_once('.').map_or(shard, |(number, _)| number);

@@ -1,12 +1,40 @@
 -- What can be wrong with a name, given the keys of its ledger in the order due, shadow, leased,
 -- lease, next, dead, grave. A word for the first fault found, or 'sound'.
+--
+-- What the caller has judged, because it takes more than Lua: nothing; `J` or `L`, of a name that no
+-- job or no letter can have; `R` and how a record begins that cannot be read.
+
+local IS_SET = {true, false, true, false, false, true, false}
+
+-- Whether something can be due, lapse or have died then. No clock comes to infinity, and beyond
+-- 2^53 not all whole numbers are there.
+local function is_time(score)
+  local ms = tonumber(score)
+  return ms >= 0 and ms < 2 ^ 53
+end
+
+-- Whether `members` counts it.
+local function is_counted(score)
+  return score and tonumber(score) < math.huge or false
+end
+
+local function is_unreadable(value, judged)
+  return value and #judged > 1 and string.sub(judged, 1, 1) == 'R'
+    and string.sub(value, 1, #judged - 1) == string.sub(judged, 2)
+end
+
+-- Of what is to follow a run.
+local function record_of_next(next_key, id)
+  local successor = redis.call('HGET', next_key, id)
+  return successor and select(2, split_successor(successor))
+end
 
 -- An id: the job of this name, and where it leads to dead letters.
-local function fault_of_job(keys, id, now_ms)
+local function fault_of_job(keys, id, now_ms, judged)
   local due = redis.call('ZSCORE', keys[1], id)
   local record = redis.call('HSTRLEN', keys[2], id) > 0
   local deadline = redis.call('ZSCORE', keys[3], id)
-  local lease = redis.call('HEXISTS', keys[4], id) == 1
+  local lease = redis.call('HGET', keys[4], id)
   local successor = redis.call('HEXISTS', keys[5], id) == 1
   if due and not record then
     return 'bare'
@@ -14,12 +42,17 @@ local function fault_of_job(keys, id, now_ms)
     return 'twice'
   elseif record and not (due or deadline or lease) then
     return 'stray'
-  elseif deadline and not lease then
+  elseif due and not is_time(due) then
+    return 'untimely'
+  elseif deadline and not (lease and string.find(lease, '^%S+ %d+ %d+ %d+ %S+$')) then
     return 'tokenless'
-  elseif lease and not deadline then
+  elseif lease and not (deadline and is_time(deadline)) then
     return 'timeless'
   elseif lease and not record then
     return tonumber(deadline) <= now_ms and 'blank' or 'blind'
+  elseif #judged > 1 and (is_unreadable(redis.call('HGET', keys[2], id), judged)
+      or is_unreadable(record_of_next(keys[5], id), judged)) then
+    return 'garbled'
   elseif successor and not lease then
     return 'headless'
   end
@@ -32,20 +65,42 @@ local function fault_of_job(keys, id, now_ms)
 end
 
 -- A name `id:number`, which is that of a dead letter.
-local function fault_of_letter(keys, name)
+local function fault_of_letter(keys, name, judged)
   local died = redis.call('ZSCORE', keys[6], name)
   local record = redis.call('HSTRLEN', keys[7], name) > 0
+  local id = string.match(name, '^(.+):%d+$')
   if died and not record then
     return 'wordless'
-  elseif record and not died then
+  elseif record and not is_counted(died) then
     return 'undead'
+  elseif #judged > 1 and is_unreadable(redis.call('HGET', keys[7], name), judged) then
+    return 'illegible'
+  elseif died and id and redis.call('HEXISTS', keys[7], id) == 0 then
+    return 'unfiled'
   end
   return 'sound'
 end
 
-local function fault_of(keys, name, now_ms)
-  if string.find(name, ':', 1, true) then
-    return fault_of_letter(keys, name)
+-- A name that no job can have, in the parts of jobs, or no letter, in those of letters. The
+-- placeholder belongs there, and in a sorted set it is last.
+local function fault_of_name(keys, name, judged)
+  local is_there, is_kept = false, false
+  for at = judged == 'J' and 1 or 6, judged == 'J' and 5 or 7 do
+    local value = redis.call(IS_SET[at] and 'ZSCORE' or 'HGET', keys[at], name)
+    if name == PLACEHOLDER then
+      value = IS_SET[at] and is_counted(value)
+    end
+    is_there = is_there or value
+    is_kept = is_kept or (at == 2 or at == 5 or at == 7) and value and #value > 0
   end
-  return fault_of_job(keys, name, now_ms)
+  return is_kept and 'alien' or is_there and 'void' or 'sound'
+end
+
+local function fault_of(keys, name, now_ms, judged)
+  if judged == 'J' or judged == 'L' then
+    return fault_of_name(keys, name, judged)
+  elseif string.find(name, ':', 1, true) then
+    return fault_of_letter(keys, name, judged)
+  end
+  return fault_of_job(keys, name, now_ms, judged)
 end

@@ -6,7 +6,7 @@ use super::connect::Server;
 use super::kinds::absent;
 use super::out::{self, Form};
 use super::unseen;
-use crate::daemon::shapes::{AuditIn, AuditedOut};
+use crate::daemon::shapes::{AuditIn, AuditOut, AuditedOut, DamageOut};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -39,39 +39,52 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     if options.form.json {
         out::json(&audited)?;
     } else {
-        show(&audited.kinds)?;
+        show(&audited)?;
+    }
+    if !audited.searched {
+        eprintln!(
+            "not all keys were looked at for kinds that are not listed: it takes a user who may \
+             `SCAN` on all servers, and at most ten million keys on each"
+        );
     }
     // What was not seen is no fault of the books.
     let is_unclean = |kind: &&AuditedOut| !kind.clean && kind.unseen.is_empty();
     let unclean = audited.kinds.iter().filter(is_unclean).count();
-    if unclean > 0 {
+    let damaged = audited.damaged.iter().filter(|it| !it.repaired).count();
+    if unclean + damaged > 0 {
         let remedy = if options.repair {
             "what is left is not repaired: see `docs/states.md`, Audit"
         } else {
             "`--repair` mends what has a remedy"
         };
+        let common = match damaged {
+            0 => String::new(),
+            _ => format!(", and {damaged} entries that all kinds have in common"),
+        };
         bail!(
-            "{unclean} of {} kinds are not as they should be; {remedy}",
+            "{unclean} of {} kinds{common} are not as they should be; {remedy}",
             audited.kinds.len()
         );
     }
     unseen::told(&audited.unseen)
 }
 
-fn show(reports: &[AuditedOut]) -> anyhow::Result<()> {
+fn show(audited: &AuditOut) -> anyhow::Result<()> {
+    let reports = &audited.kinds;
     let rows = reports.iter().map(|report| {
         [
             report.kind.clone(),
-            match (report.clean, &*report.unseen) {
-                (true, _) => "clean",
-                (false, []) => "not clean",
-                (false, _) => "not all seen",
+            match (report.clean, &*report.unseen, &report.error) {
+                (true, ..) => "clean",
+                (.., Some(_)) => "not audited",
+                (false, [], None) => "not clean",
+                (false, _, None) => "not all seen",
             }
             .to_owned(),
             report.scanned.to_string(),
             report.difference.to_string(),
             report.letters_difference.to_string(),
-            report.flaws.len().to_string(),
+            (report.flaws.len() + report.damaged.len()).to_string(),
         ]
     });
     let titles = [
@@ -83,10 +96,35 @@ fn show(reports: &[AuditedOut]) -> anyhow::Result<()> {
         ">flaws",
     ];
     out::table(titles, rows)?;
-    for flaw in reports.iter().flat_map(|report| &report.flaws) {
-        let done = if flaw.repaired { ", repaired" } else { "" };
-        let what = flaw.flaw.replace('_', " ");
-        out::line(format!("{}: {what}{done}", flaw.name))?;
+    for report in reports {
+        for damage in &report.damaged {
+            tell(damage)?;
+        }
+        for flaw in &report.flaws {
+            let done = if flaw.repaired { ", repaired" } else { "" };
+            let what = flaw.flaw.replace('_', " ");
+            out::line(format!("{}: {what}{done}", flaw.name))?;
+        }
+        if let Some(error) = &report.error {
+            out::line(format!("{}: {error}", report.kind))?;
+        }
     }
+    for damage in &audited.damaged {
+        tell(damage)?;
+    }
+    Ok(())
+}
+
+/// One line.
+fn tell(damage: &DamageOut) -> anyhow::Result<()> {
+    let field = damage.field.as_deref().map(|field| format!(" {field}"));
+    let done = if damage.repaired { "repaired: " } else { "" };
+    out::line(format!(
+        "{}{}: {}; {done}{}",
+        damage.key,
+        field.unwrap_or_default(),
+        damage.what,
+        damage.remedy
+    ))?;
     Ok(())
 }

@@ -29,7 +29,8 @@ pub use builder::ClientBuilder;
 pub(crate) use durably::Durably;
 #[cfg(feature = "worker")]
 pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
-pub use operating::audit::{Audit, AuditReport, Flawed};
+pub use operating::audit::everything::{AuditAll, AuditAllReport};
+pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
 pub use operating::counting::Counts;
 pub use operating::functions::{Functions, LibraryState};

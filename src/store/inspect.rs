@@ -50,6 +50,20 @@ pub(crate) struct Tally {
     pub(crate) leases: u64,
     pub(crate) paused: bool,
     pub(crate) counters: BTreeMap<String, u64>,
+    /// Those that are no numbers, which somebody else made of them.
+    pub(crate) broken: BTreeMap<String, String>,
+}
+
+impl Tally {
+    /// Whether there are jobs, or ever were.
+    pub(crate) fn is_used(&self) -> bool {
+        let present = self.pending + self.leased + self.successors + self.dead + self.records;
+        let accepted = "accepted";
+        present > 0
+            || self.leases > 0
+            || self.counters.contains_key(accepted)
+            || self.broken.contains_key(accepted)
+    }
 }
 
 impl Ledger {
@@ -106,10 +120,15 @@ impl Ledger {
             leases: reply.number()?,
             paused: reply.is_paused(),
             counters: BTreeMap::new(),
+            broken: BTreeMap::new(),
         };
         while !reply.is_exhausted() {
             let name = reply.text()?;
-            tally.counters.insert(name, reply.number()?);
+            let value = reply.text()?;
+            match value.parse() {
+                Ok(number) => drop(tally.counters.insert(name, number)),
+                Err(_) => drop(tally.broken.insert(name, value)),
+            }
         }
         Ok(tally)
     }

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use redis::Value;
+
 use super::health::Ailment;
 use super::script::BEAT;
-use super::{Store, from_value};
+use super::{Store, from_value, texts};
 use crate::error::Result;
 use crate::time::{UnixMs, UnixUs};
 
@@ -118,8 +120,8 @@ impl Store {
         let mut pipeline = redis::pipe();
         pipeline.cmd("TIME");
         pipeline.cmd("HGETALL").arg(self.names.instances());
-        type Answer = ((u64, u64), Vec<(String, String)>);
-        let (time, rows): Answer = from_value(self.pipeline(&pipeline, until).await?)?;
+        let [time, rows]: [Value; 2] = from_value(self.pipeline(&pipeline, until).await?)?;
+        let (time, rows): ((u64, u64), _) = (from_value(time)?, texts(rows)?);
         let now = UnixUs(time.0 * 1_000_000 + time.1).floor_ms();
         let mut live = Vec::new();
         for (id, row) in rows {
@@ -135,6 +137,11 @@ impl Store {
         }
         Ok(live)
     }
+}
+
+/// Whether this is what an instance says of itself.
+pub(super) fn is_beat(row: &str) -> bool {
+    Row::parse(row).is_some()
 }
 
 /// A value of `keyfall:instances`.

@@ -342,7 +342,7 @@ impl Store {
     /// as soon as the last has come; see `lua/lib/placeholder.lua`.
     ///
     /// Rare, and not a part of the type of every call.
-    pub(super) fn found<'a>(
+    pub(crate) fn found<'a>(
         &'a self,
         kind: &'a Kind,
         ledgers: u16,

@@ -16,6 +16,10 @@ use crate::names::Names;
 /// The field of `meta` that says so.
 pub(super) const FIELD: &str = "server";
 
+/// The field of `meta` that says when a server that did not know it was told, though all had been: it
+/// has no data any more, or never had, and an audit says so until somebody has taken note.
+pub(super) const EMPTIED: &str = "emptied";
+
 /// Which one of how many a server is to be.
 pub(super) struct Membership {
     names: Names,
@@ -50,8 +54,9 @@ impl Membership {
         look.cmd("HMGET").arg(self.names.meta());
         look.arg(FIELD).arg("functions");
         look.cmd("HLEN").arg(self.names.kinds());
-        type Told = ((Option<String>, Option<String>), u64);
-        let ((there, functions), kinds): Told = look.query_async(to).await.map_err(failed)?;
+        look.cmd("TIME");
+        type Told = ((Option<String>, Option<String>), u64, (u64, u64));
+        let ((there, functions), kinds, now): Told = look.query_async(to).await.map_err(failed)?;
         let there = match there {
             Some(there) => there,
             None if kinds > 0 || functions.is_some() => {
@@ -60,6 +65,8 @@ impl Membership {
             None if !self.is_agreed.load(Ordering::Relaxed) => return Ok(false),
             None => {
                 let [note, ask] = self.note();
+                let emptied = self.note_emptied(now);
+                emptied.query_async::<()>(to).await.map_err(failed)?;
                 note.query_async::<()>(to).await.map_err(failed)?;
                 ask.query_async(to).await.map_err(failed)?
             }
@@ -75,6 +82,20 @@ impl Membership {
         note.arg(self.names.meta()).arg(FIELD).arg(&self.wanted);
         ask.arg(self.names.meta()).arg(FIELD);
         [note, ask]
+    }
+
+    /// Before the other note, so that whoever stops in between does it again. By the time of that
+    /// server: seconds, and microseconds.
+    pub(super) fn note_emptied(&self, now: (u64, u64)) -> Cmd {
+        let mut note = redis::cmd("HSETNX");
+        note.arg(self.names.meta()).arg(EMPTIED);
+        note.arg(now.0 * 1000 + now.1 / 1000);
+        note
+    }
+
+    /// Which one it is to be.
+    pub(super) fn wanted(&self) -> &str {
+        &self.wanted
     }
 
     /// Refuses a server that says that it is another one.
@@ -101,10 +122,12 @@ impl Membership {
             ErrorKind::Incompatible,
             format!(
                 "Redis at {address} has {what} and is used alone so far, and is named here as \
-                 server {}: jobs would not be found where they are; begin with servers or a \
+                 server {wanted}: jobs would not be found where they are; begin with servers or a \
                  namespace without jobs, and move those that there are with `keyfall export` and \
-                 `keyfall import`",
-                self.wanted,
+                 `keyfall import`. If it is this server and has lost `{meta}`: `redis-cli HSET \
+                 {meta} {FIELD} '{wanted}'`",
+                wanted = self.wanted,
+                meta = self.names.meta(),
             ),
         )
     }

@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, join_all};
+use redis::Value;
 
 use super::fault::Fault;
 use super::layout::News;
 use super::link::Request;
+use super::membership::EMPTIED;
 use super::several::is_of_absence;
 use super::switches::{Switch, Switches};
-use super::{Lane, Ledger, Store, from_value};
+use super::{Lane, Ledger, Store, from_value, texts};
 use crate::error::{Error, Result};
 use crate::key::Kind;
 use crate::shards::Layout;
@@ -44,6 +46,8 @@ pub(super) struct Missed {
 struct Known {
     kinds: HashMap<Kind, Layout>,
     switches: Switches,
+    /// It came without any data, which nobody has taken note of.
+    was_emptied: bool,
 }
 
 impl Missed {
@@ -85,6 +89,10 @@ impl Missed {
         }
         for (place, one) in known {
             if place == self.place {
+                if one.was_emptied && all.kinds.is_empty() {
+                    // There was nothing to lose: it is as new as the others.
+                    self.whole.parts()[place].forget_emptying().await?;
+                }
                 all.tell(&self.whole, place, &one).await?;
             } else if all.is_news_to(&one) {
                 // It was there while this one knew more and was away: nobody waits for that.
@@ -107,9 +115,10 @@ impl Store {
         let mut both = redis::pipe();
         both.cmd("HGETALL").arg(self.names.kinds());
         both.cmd("HGETALL").arg(self.names.paused());
+        both.cmd("HGET").arg(self.names.meta()).arg(EMPTIED);
         let answer = self.link.send_at_once(Request::Many(&both), until).await?;
-        type Told = (Vec<(String, String)>, Vec<(String, u64)>);
-        let (kinds, switches): Told = from_value(answer.value)?;
+        let [kinds, switches, emptied]: [Value; 3] = from_value(answer.value)?;
+        let (kinds, switches) = (texts(kinds)?, texts(switches)?);
         // What this version does not know it says to nobody.
         let kind = |(name, layout): (String, String)| {
             Some((Kind::parse(&name).ok()?, Layout::parse(&layout)?))
@@ -117,7 +126,15 @@ impl Store {
         Ok(Known {
             kinds: kinds.into_iter().filter_map(kind).collect(),
             switches: Switches::read(switches),
+            was_emptied: emptied != Value::Nil,
         })
+    }
+
+    async fn forget_emptying(&self) -> Result<()> {
+        let mut forget = redis::cmd("HDEL");
+        forget.arg(self.names.meta()).arg(EMPTIED);
+        let until = self.patience(Instant::now() + PATIENCE);
+        self.command(&forget, until).await.map(drop)
     }
 
     /// The number of the last pause or resume that this ledger was told of.
@@ -141,6 +158,7 @@ impl Known {
         Known {
             kinds,
             switches: Switches::together(all.map(|one| one.switches.clone())),
+            was_emptied: false,
         }
     }
 

@@ -20,7 +20,9 @@
 //! | [`pause`], [`switches`] | pausing kinds, and resuming them |
 //! | [`history`] | what was done, for people |
 //! | [`functions`] | the scripts as Redis functions, for any client |
-//! | [`audit`] | looking for what is wrong in a ledger, and mending it |
+//! | [`audit`] | looking for what is wrong with the names in a ledger, and mending it |
+//! | [`mending`], [`common`] | the same of keys as wholes: of a ledger, and of those common to all |
+//! | [`searching`] | which kinds have jobs, whatever the list of kinds says |
 //! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
 //! | [`outlet`] | the Redis of a target: a list or a stream of somebody else |
 //! | [`several`], [`membership`], [`missed`] | several independent servers, which of them one is, and what it has missed while it was away |
@@ -34,6 +36,7 @@ mod audit;
 mod call;
 mod clock;
 mod cluster;
+mod common;
 mod durable;
 mod fault;
 mod founding;
@@ -55,6 +58,7 @@ mod letters;
 mod link;
 mod list;
 mod membership;
+mod mending;
 mod missed;
 mod moving;
 mod origin;
@@ -67,6 +71,7 @@ mod produce;
 mod reply;
 mod rights;
 mod script;
+mod searching;
 mod seat;
 mod sentinel;
 mod server;
@@ -100,7 +105,7 @@ use redis::{Cmd, Value};
 
 #[cfg(feature = "worker")]
 pub(crate) use adopt::Why;
-pub(crate) use audit::PARTS;
+pub(crate) use audit::{Judged, PARTS, Suspect};
 pub(crate) use clock::RedisClock;
 use durable::Waits;
 pub(crate) use functions::{Loaded, VERSION, library};
@@ -121,6 +126,7 @@ pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
 use link::{Answer, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
 use membership::Membership;
+pub(crate) use mending::Wrong;
 use missed::Missed;
 #[cfg(feature = "worker")]
 pub(crate) use moving::{COUNTERS, Part};
@@ -383,7 +389,7 @@ impl Store {
     async fn kinds_here(&self, until: Instant) -> Result<Vec<Kind>> {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.names.kinds());
-        let found: Vec<(String, String)> = from_value(self.command(&cmd, until).await?)?;
+        let found = texts(self.command(&cmd, until).await?)?;
         let mut kinds = Vec::with_capacity(found.len());
         for (name, layout) in found {
             // A name that is no kind was put there by somebody else, and nothing can be under it.
@@ -467,6 +473,16 @@ impl Store {
     async fn answer(&self, cmd: &Cmd, until: Instant) -> Result<Answer, fault::Fault> {
         self.link.send(Request::One(cmd), until).await
     }
+}
+
+/// The fields of a hash that somebody else may have written to.
+fn texts(value: Value) -> Result<Vec<(String, String)>> {
+    let pairs: Vec<(Vec<u8>, Vec<u8>)> = from_value(value)?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let pairs = pairs.into_iter();
+    Ok(pairs
+        .map(|(field, value)| (text(field), text(value)))
+        .collect())
 }
 
 fn from_value<T: redis::FromRedisValue>(value: Value) -> Result<T> {

@@ -12,7 +12,7 @@ use super::reply::unexpected;
 use super::script::{PAUSE, RESUME, Script};
 use super::several::is_of_absence;
 use super::switches::{self, Switches};
-use super::{Away, Lane, Ledger, Store, Word, from_value};
+use super::{Away, Lane, Ledger, Store, Word, from_value, texts};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -108,13 +108,22 @@ impl Store {
             .collect())
     }
 
+    /// Since when a kind that becomes known is paused.
+    pub(crate) async fn pause_rule_of(
+        &self,
+        kind: &Kind,
+        until: Instant,
+    ) -> Result<Option<UnixMs>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
+        let known = Switches::together(known.await.of_those_there()?);
+        Ok(known.rule_of(kind))
+    }
+
     /// What this server keeps of pauses.
     pub(super) async fn switches(&self, until: Instant) -> Result<Switches> {
         let mut get = redis::cmd("HGETALL");
         get.arg(self.names.paused());
-        Ok(Switches::read(from_value(
-            self.command(&get, until).await?,
-        )?))
+        Ok(Switches::read(texts(self.command(&get, until).await?)?))
     }
 
     /// Pauses a kind that has just become known, if a rule says so. A kind that was paused or

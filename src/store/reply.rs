@@ -91,7 +91,7 @@ pub(crate) enum Answer {
 }
 
 /// An [`Answer`], and whether the job has to do without a trigger because its name holds a
-/// foreign value.
+/// foreign value; of an audit, whether what was to be mended is left as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answered {
     pub(crate) answer: Answer,
@@ -163,6 +163,12 @@ impl Answered {
             ("wordless", None) => Answer::Flawed(Flaw::LetterWithoutRecord),
             ("undead", None) => Answer::Flawed(Flaw::LetterRecordAlone),
             ("misfiled", None) => Answer::Flawed(Flaw::LetterMisfiled),
+            ("untimely", None) => Answer::Flawed(Flaw::DueAtNoTime),
+            ("garbled", None) => Answer::Flawed(Flaw::RecordUnreadable),
+            ("illegible", None) => Answer::Flawed(Flaw::LetterUnreadable),
+            ("unfiled", None) => Answer::Flawed(Flaw::LetterUnfiled),
+            ("alien", None) => Answer::Flawed(Flaw::NameOfNoJob),
+            ("void", None) => Answer::Flawed(Flaw::NameAlone),
             _ => return Err(unexpected(format!("the word {text:?}"))),
         };
         Ok(Answered { answer, unarmed })

@@ -275,6 +275,10 @@ impl Store {
                 tries.on("HSTRLEN", &meta, &["schema"]);
                 tries.on("HSCAN", &meta, &["0"]);
                 tries.on("ZSCAN", &meta, &["0"]);
+                tries.on("TYPE", &meta, &[]);
+                // To where it is.
+                tries.on("RENAMENX", &meta, &[&meta]);
+                tries.alone("SCAN", redis::cmd("SCAN").arg(0).arg("COUNT").arg(1));
             }
         }
         let mut refused = tries.refused(self, until).await?;

@@ -117,8 +117,10 @@ scripts! {
     LIST = "list", 7 keys, ["clock", "placeholder", "order", "lease"];
     GET = "get", 8 keys, ["clock", "calls"];
     STATS = "stats", 8 keys, ["clock", "placeholder", "paused"];
-    SCAN = "scan", 7 keys, ["clock", "placeholder", "faults"];
-    AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "faults", "record", "lease", "trigger", "dead", "successor"];
+    SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
+    AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead"];
+    ASIDE = "aside", 1 keys, ["clock"];
+    CURE = "cure", 1 keys, ["clock"];
     LAYOUT = "layout", 1 keys, ["clock"];
     TAKE = "take", 9 keys, ["clock", "placeholder", "calls", "count", "dead"];
     PUT = "put", 9 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];

@@ -200,6 +200,8 @@ impl Store {
         let mut there: Option<String> = from_value(self.command(&ask, until).await?)?;
         // Written only then, as the schema is.
         if there.is_none() {
+            let now: (u64, u64) = from_value(self.command(&redis::cmd("TIME"), until).await?)?;
+            self.command(&membership.note_emptied(now), until).await?;
             self.command(&note, until).await?;
             there = from_value(self.command(&ask, until).await?)?;
             membership.compare(&there.unwrap_or_default(), &self.address())?;

@@ -10,7 +10,10 @@ use crate::key::Kind;
 use crate::time::UnixMs;
 
 /// What a field begins with that says when something was resumed. No prefix of a kind does.
-const RESUMED: char = '=';
+pub(super) const RESUMED: char = '=';
+
+/// Zero would say that it was resumed.
+const LONG_AGO: u64 = 1;
 
 /// What one server keeps of it, or several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,10 +37,12 @@ pub(super) fn resumed(prefix: &str) -> String {
 }
 
 impl Switches {
-    /// By the fields of the hash.
-    pub(super) fn read(fields: Vec<(String, u64)>) -> Self {
+    /// By the fields of the hash. What is no number counts as done long ago: a pause holds, for all
+    /// that is known of it.
+    pub(super) fn read(fields: Vec<(String, String)>) -> Self {
         let mut switches = Switches::default();
         for (field, at) in fields {
+            let at = at.parse().unwrap_or(LONG_AGO);
             match field.strip_prefix(RESUMED) {
                 Some(prefix) => switches.resumed.insert(prefix.to_owned(), UnixMs(at)),
                 None => switches.paused.insert(field, UnixMs(at)),
@@ -146,7 +151,8 @@ mod tests {
     use super::*;
 
     fn switches(fields: &[(&str, u64)]) -> Switches {
-        let fields = fields.iter().map(|(field, at)| ((*field).to_owned(), *at));
+        let fields = fields.iter();
+        let fields = fields.map(|(field, at)| ((*field).to_owned(), at.to_string()));
         Switches::read(fields.collect())
     }
 

@@ -1,8 +1,10 @@
 //! Many jobs at once, named by what their keys begin with.
 
+use futures_util::future::BoxFuture;
+
 use super::sight::{Kinds, Sight};
 use crate::client::Client;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;
 
@@ -58,7 +60,44 @@ impl Client {
     }
 
     /// The same, and what can be seen of them.
+    ///
+    /// # Errors
+    /// If the list of kinds is lost, or this one missing, and there are jobs: nobody is to take them
+    /// for none. What other kinds a list lacks takes an [audit](Selection::audit) to find out.
     pub(crate) async fn kinds_in_sight(&self, prefix: &Prefix) -> Result<(Vec<Kind>, Sight)> {
+        let (kinds, sight) = self.kinds_listed(prefix).await?;
+        if !kinds.is_empty() {
+            return Ok((kinds, sight));
+        }
+        let store = self.store();
+        let unlisted = match prefix.kind() {
+            Some(kind) => {
+                let kind = Kind::parse(kind)?;
+                let is_used = store.has_accepted(&kind, self.deadline()).await;
+                is_used.then_some(kind)
+            }
+            None if self.kinds_listed(&Prefix::everything()).await?.0.is_empty() => {
+                // Rare, and not a part of the type of every call.
+                let looking: BoxFuture<'_, _> = Box::pin(store.kind_with_jobs(self.deadline()));
+                looking.await
+            }
+            None => None,
+        };
+        match unlisted {
+            None => Ok((kinds, sight)),
+            Some(kind) => Err(Error::new(
+                ErrorKind::Damaged,
+                format!(
+                    "`{}` does not list {kind}, and there are jobs of it: `keyfall audit --repair` \
+                     lists all kinds again that have jobs",
+                    store.names().kinds()
+                ),
+            )),
+        }
+    }
+
+    /// The kinds that are listed and that a prefix covers, in order.
+    pub(crate) async fn kinds_listed(&self, prefix: &Prefix) -> Result<(Vec<Kind>, Sight)> {
         let (mut kinds, away) = self.0.store.kinds_seen(self.deadline()).await?;
         kinds.retain(|kind| prefix.covers(kind));
         kinds.sort_unstable();

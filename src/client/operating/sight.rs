@@ -127,6 +127,18 @@ impl Missed {
     }
 }
 
+impl Unseen {
+    /// Adds what another call did not see.
+    pub(crate) fn merge(all: &mut Vec<Self>, more: &[Self]) {
+        for one in more {
+            match all.iter_mut().find(|known| known.server == one.server) {
+                Some(known) => known.shards.extend(one.shards.iter().cloned()),
+                None => all.push(one.clone()),
+            }
+        }
+    }
+}
+
 impl Deref for Kinds {
     type Target = [Kind];
 

@@ -89,6 +89,18 @@ impl Stats {
         came.wrapping_sub(left).cast_signed()
     }
 
+    /// What this counter, which counts as zero here, has to be for the books to balance.
+    pub(super) fn balanced_by(&self, counter: &str) -> Option<u64> {
+        let number = match counter {
+            "accepted" | "requeued" | "moved_in" => -self.difference(),
+            "done" | "cancelled" | "replaced" | "moved_out" => self.difference(),
+            "buried" | "letters_in" => -self.letters_difference(),
+            "deleted" | "trimmed" | "letters_out" => self.letters_difference(),
+            _ => 0,
+        };
+        u64::try_from(number).ok()
+    }
+
     /// Of all shards of a kind.
     pub(crate) fn sum(tallies: impl IntoIterator<Item = Tally>) -> Self {
         let shards = tallies.into_iter().map(Stats::from);
@@ -130,6 +142,12 @@ impl Stats {
 
 impl From<Tally> for Stats {
     fn from(tally: Tally) -> Self {
+        Stats::from(&tally)
+    }
+}
+
+impl From<&Tally> for Stats {
+    fn from(tally: &Tally) -> Self {
         let counter = |name| tally.counters.get(name).copied().unwrap_or(0);
         Stats {
             unseen: Vec::new(),

@@ -1,7 +1,7 @@
 //! Whether every job is accounted for.
 
 use axum::Json;
-use keyfall::{AuditReport, Kind};
+use keyfall::{AuditReport, Damage, Error, Kind};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -27,18 +27,28 @@ pub(crate) struct AuditIn {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AuditOut {
     pub(crate) kinds: Vec<AuditedOut>,
+    /// What is wrong with the keys that all kinds have in common, and which kinds are not listed. The
+    /// first only without a prefix.
+    #[serde(default)]
+    pub(crate) damaged: Vec<DamageOut>,
+    /// Whether all keys of the database were looked at for kinds that are not listed.
+    #[serde(default)]
+    pub(crate) searched: bool,
     /// What was not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unseen: Vec<UnseenOut>,
 }
 
 /// What was found in one kind.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AuditedOut {
     #[schema(example = "app1:trans:notice")]
     pub(crate) kind: String,
     /// Whether nothing is wrong any more.
     pub(crate) clean: bool,
+    /// Why it could not be audited. The other fields say nothing then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
     /// How many names were looked at.
     pub(crate) scanned: u64,
     /// Whether all were. If not, there are more flaws than are listed.
@@ -49,10 +59,27 @@ pub(crate) struct AuditedOut {
     pub(crate) difference: i64,
     /// The same of dead letters.
     pub(crate) letters_difference: i64,
+    /// What is wrong with keys as a whole, and with fields of them.
+    #[serde(default)]
+    pub(crate) damaged: Vec<DamageOut>,
     pub(crate) flaws: Vec<FlawOut>,
     /// What was not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unseen: Vec<UnseenOut>,
+}
+
+/// A key, or one of its fields, that is not what it should be.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DamageOut {
+    #[schema(example = "keyfall:{app1:trans:notice/0}:stats")]
+    pub(crate) key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) field: Option<String>,
+    /// What is wrong with it.
+    pub(crate) what: String,
+    pub(crate) repaired: bool,
+    /// What was done about it; or else what does it.
+    pub(crate) remedy: String,
 }
 
 /// Something that is wrong.
@@ -76,25 +103,35 @@ pub(super) async fn audit(
     let prefix = prefix.unwrap_or_default();
     let scope = if repair { Scope::Operate } else { Scope::Read };
     let client = &caller.may(scope, &prefix)?.client;
-    let mut kinds = Vec::new();
-    let known = client.kinds().await?;
-    let mut unseen = UnseenOut::all(&known.unseen);
-    for kind in known {
-        // With the colon, because a prefix that means one kind ends with it.
-        if !format!("{kind}:").starts_with(&prefix) {
-            continue;
-        }
-        let audit = client.audit(kind.as_str());
-        let audit = if repair { audit.repair() } else { audit };
-        let audited = AuditedOut::new(&kind, audit.await?);
-        UnseenOut::merge(&mut unseen, audited.unseen.clone());
-        kinds.push(audited);
-    }
-    Ok(Json(AuditOut { kinds, unseen }))
+    let selection = match prefix.is_empty() {
+        true => client.everything(),
+        false => client.prefix(&prefix),
+    };
+    let audit = selection.audit();
+    let report = if repair { audit.repair() } else { audit }.await?;
+    let kinds = report.kinds.into_iter();
+    Ok(Json(AuditOut {
+        kinds: kinds
+            .map(|(kind, audited)| AuditedOut::new(&kind, audited))
+            .collect(),
+        damaged: DamageOut::all(report.damaged),
+        searched: report.is_searched,
+        unseen: UnseenOut::all(&report.unseen),
+    }))
 }
 
 impl AuditedOut {
-    fn new(kind: &Kind, report: AuditReport) -> Self {
+    fn new(kind: &Kind, audited: Result<AuditReport, Error>) -> Self {
+        let report = match audited {
+            Ok(report) => report,
+            Err(error) => {
+                return AuditedOut {
+                    kind: kind.to_string(),
+                    error: Some(error.to_string()),
+                    ..AuditedOut::default()
+                };
+            }
+        };
         let flaws = report.flawed.into_iter().map(|flawed| FlawOut {
             name: flawed.name,
             flaw: words(&format!("{:?}", flawed.flaw)),
@@ -103,19 +140,36 @@ impl AuditedOut {
         let flaws: Vec<FlawOut> = flaws.collect();
         AuditedOut {
             kind: kind.to_string(),
-            clean: report.stats.is_balanced()
+            clean: report.is_known
+                && report.stats.is_balanced()
                 && report.is_consistent
                 && report.is_complete
                 && report.unseen.is_empty()
+                && report.damaged.iter().all(|damage| damage.repaired)
                 && flaws.iter().all(|flaw| flaw.repaired),
+            error: None,
             scanned: report.scanned,
             complete: report.is_complete,
             consistent: report.is_consistent,
             difference: report.stats.difference(),
             letters_difference: report.stats.letters_difference(),
+            damaged: DamageOut::all(report.damaged),
             flaws,
             unseen: UnseenOut::all(&report.unseen),
         }
+    }
+}
+
+impl DamageOut {
+    fn all(damaged: Vec<Damage>) -> Vec<Self> {
+        let shown = |damage: Damage| DamageOut {
+            key: damage.key,
+            field: damage.field,
+            what: damage.what,
+            repaired: damage.repaired,
+            remedy: damage.remedy,
+        };
+        damaged.into_iter().map(shown).collect()
     }
 }
 

@@ -96,7 +96,7 @@ use rate::Rate;
 
 /// What is sent and answered, for programs that make these calls.
 pub(crate) mod shapes {
-    pub(crate) use super::audit::{AuditIn, AuditOut, AuditedOut};
+    pub(crate) use super::audit::{AuditIn, AuditOut, AuditedOut, DamageOut};
     pub(crate) use super::batch::BatchOut;
     pub(crate) use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
     pub(crate) use super::count::{CountIn, CountOut};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::support::{Bench, HEADER, HOUR, State, after, bury, soon, word, words};
+use super::support::{Bench, HEADER, HOUR, State, after, bury, soon, suspect, word, words};
 use crate::Stats;
 use crate::flaw::Flaw;
 use crate::record::Record;
@@ -20,7 +20,8 @@ impl Bench {
             let mut cursor = "0".to_owned();
             loop {
                 let page = self.ledger.scan(part, &cursor, soon()).await.unwrap();
-                all.extend(page.suspects);
+                let names = page.suspects.into_iter();
+                all.extend(names.map(|it| String::from_utf8(it.name).unwrap()));
                 cursor = page.cursor;
                 if cursor == "0" {
                     break;
@@ -31,13 +32,15 @@ impl Bench {
     }
 
     async fn flaw(&self, name: &str) -> Option<Flaw> {
-        let items = [(name.to_owned(), String::new())];
-        self.ledger.audit(&items, false, soon()).await.unwrap()[0]
+        let items = [(suspect(name), String::new())];
+        let found = self.ledger.audit(&items, false, soon()).await.unwrap();
+        found[0].map(|found| found.flaw)
     }
 
     async fn mend(&self, name: &str) -> Option<Flaw> {
-        let items = [(name.to_owned(), REASON.to_owned())];
-        self.ledger.audit(&items, true, soon()).await.unwrap()[0]
+        let items = [(suspect(name), REASON.to_owned())];
+        let found = self.ledger.audit(&items, true, soon()).await.unwrap();
+        found[0].map(|found| found.flaw)
     }
 
     async fn stats(&self) -> Stats {
@@ -276,6 +279,170 @@ async fn dead_letters_are_made_whole() {
     bench.balanced().await;
 }
 
+/// What a scan of all parts suspects, repaired with what it judged; and how it was answered.
+async fn repaired(bench: &Bench) -> Vec<(Flaw, bool)> {
+    let mut found = Vec::new();
+    for part in PARTS {
+        let page = bench.ledger.scan(part, "0", soon()).await.unwrap();
+        for suspect in page.suspects {
+            let items = [(suspect, REASON.to_owned())];
+            let answer = bench.ledger.audit(&items, true, soon()).await.unwrap()[0];
+            found.extend(answer.map(|it| (it.flaw, it.is_left)));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_time_that_never_comes_is_one_of_death() {
+    for (score, was_counted) in [("inf", 0), ("-inf", 1), ("-5", 1), ("1e300", 1)] {
+        let bench = Bench::new().await;
+        bench.bring("job", Pending).await;
+        let due = bench.names().due.clone();
+        let _: u64 = bench.ask(&["ZADD", &due, score, "job"]).await;
+        assert_eq!(bench.stats().await.pending, was_counted, "{score}");
+        bench.finds_and_mends("job", Flaw::DueAtNoTime).await;
+        assert_eq!(&bench.letter_of("job").await.payload[..], b"job");
+        assert_eq!(bench.balanced().await.accepted, 1, "{score}");
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_that_never_comes_is_none() {
+    let bench = Bench::new().await;
+    let token = bench.bring("run", Leased).await;
+    let leased = bench.names().leased.clone();
+    for score in ["inf", "-5"] {
+        let _: u64 = bench.ask(&["ZADD", &leased, score, "run"]).await;
+        bench
+            .finds_and_mends("run", Flaw::LeaseWithoutDeadline)
+            .await;
+    }
+    bench.settle("run", &token, Verb::Done).await;
+    bench.bring("run", Leased).await;
+    let lease = bench.names().lease.clone();
+    let _: u64 = bench.ask(&["HSET", &lease, "run", "no lease"]).await;
+    bench.finds_and_mends("run", Flaw::LeaseWithoutHolder).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_becomes_a_letter_that_can() {
+    for (record, payload) in [
+        ("not ours", "not ours"),
+        ("{\"v\":1}\nsoon\nkept", "kept"),
+        ("{\"v\":1,\"headers\":7}\n1\nkept", "kept"),
+        ("a\nb\nc", "a\nb\nc"),
+    ] {
+        let bench = Bench::new().await;
+        let n = bench.names();
+        bench.bring("due", Pending).await;
+        bench.bring("run", LeasedNext).await;
+        bench.bring("dead", Dead).await;
+        let next = format!("7 {record}");
+        for (key, name, value) in [
+            (&n.shadow, "due", record),
+            (&n.next, "run", &next),
+            (&n.grave, "dead:1", record),
+        ] {
+            let _: u64 = bench.ask(&["HSET", key, name, value]).await;
+        }
+        let found = repaired(&bench).await;
+        let (letter, job) = (Flaw::LetterUnreadable, Flaw::RecordUnreadable);
+        assert_eq!(
+            found,
+            [(letter, false), (job, false), (job, false)],
+            "{record}"
+        );
+        for id in ["due", "run", "dead"] {
+            let letter = bench.letter_of(id).await;
+            assert_eq!(letter.header.error.as_deref(), Some("an audit"));
+            assert_eq!(&letter.payload[..], payload.as_bytes(), "{id}");
+        }
+        assert_eq!(repaired(&bench).await, []);
+        assert_eq!(bench.balanced().await.buried, 3);
+    }
+}
+
+#[tokio::test]
+async fn a_run_whose_record_cannot_be_read_is_left_to_its_worker() {
+    let bench = Bench::new().await;
+    let token = bench.bring("run", Leased).await;
+    let shadow = bench.names().shadow.clone();
+    let _: u64 = bench.ask(&["HSET", &shadow, "run", "not ours"]).await;
+    assert_eq!(repaired(&bench).await, [(Flaw::RecordUnreadable, true)]);
+    bench.settle("run", &token, Verb::Done).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_has_a_name_that_no_job_can_have_is_kept_under_another() {
+    let bench = Bench::new().await;
+    let n = bench.names();
+    let record = format!("{HEADER}\n1\nkept");
+    let next = format!("7 {HEADER}\n1\nnext");
+    let _: u64 = bench.ask(&["HSET", &n.shadow, "a b", &record]).await;
+    let _: u64 = bench.ask(&["ZADD", &n.due, "99999999999999", "a b"]).await;
+    let _: u64 = bench.ask(&["HSET", &n.next, "c:d", &next]).await;
+    let _: u64 = bench.ask(&["HSET", &n.grave, "e f", "who knows"]).await;
+    let (letter, nothing) = ((Flaw::NameOfNoJob, false), (Flaw::NameAlone, false));
+    assert_eq!(repaired(&bench).await, [letter; 3]);
+    for (id, payload) in [("a_b", "kept"), ("c_d", "next"), ("e_f", "who knows")] {
+        assert_eq!(&bench.letter_of(id).await.payload[..], payload.as_bytes());
+    }
+    // What only says when, or who, leaves nothing to keep.
+    let _: u64 = bench.ask(&["ZADD", &n.due, "99999999999999", "a:1"]).await;
+    let _: u64 = bench.ask(&["ZADD", &n.dead, "5", "no number"]).await;
+    let _: u64 = bench
+        .ask(&["HSET", &n.lease, "\u{200b} ", "nobody 1 1 1 -"])
+        .await;
+    assert_eq!(repaired(&bench).await, [nothing; 3]);
+    assert_eq!(repaired(&bench).await, []);
+    assert_eq!(bench.balanced().await.accepted, 3);
+}
+
+#[tokio::test]
+async fn the_placeholder_is_last_again() {
+    let bench = Bench::new().await;
+    bench.bring("job", Pending).await;
+    let due = bench.names().due.clone();
+    let _: u64 = bench.ask(&["ZADD", &due, "5", ":"]).await;
+    assert_eq!(repaired(&bench).await, [(Flaw::NameAlone, false)]);
+    assert_eq!(bench.ask::<String>(&["ZSCORE", &due, ":"]).await, "inf");
+    assert_eq!(repaired(&bench).await, []);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_takes_a_counter_that_is_no_number_is_left_and_the_rest_is_mended() {
+    let bench = Bench::new().await;
+    let n = bench.names();
+    bench.bring("due", Pending).await;
+    bench.bring("run", Leased).await;
+    bench.lose(&n.shadow, "due").await;
+    bench.lose(&n.lease, "run").await;
+    for counter in ["buried", "skipped"] {
+        let _: u64 = bench.ask(&["HSET", &n.stats, counter, "many"]).await;
+        let found = repaired(&bench).await;
+        assert!(found.contains(&(Flaw::DueWithoutRecord, true)), "{found:?}");
+        let lease = (Flaw::LeaseWithoutHolder, false);
+        assert_eq!(found.contains(&lease), counter == "buried", "{found:?}");
+        let _: u64 = bench.ask(&["HDEL", &n.stats, counter]).await;
+    }
+    assert_eq!(repaired(&bench).await, [(Flaw::DueWithoutRecord, false)]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn letters_that_no_name_leads_to_are_led_to() {
+    let bench = Bench::new().await;
+    bench.bring("job", Dead).await;
+    bench.lose(&bench.names().grave, "job").await;
+    bench.finds_and_mends("job:1", Flaw::LetterUnfiled).await;
+    assert_eq!(&bench.letter_of("job").await.payload[..], b"job");
+    bench.balanced().await;
+}
+
 #[tokio::test]
 async fn a_difference_that_no_flaw_explains_is_left() {
     let bench = Bench::new().await;
@@ -298,9 +465,12 @@ async fn a_job_is_repaired_once_however_often_it_is_named() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     bench.lose(&bench.names().shadow, "job").await;
-    let item = || ("job".to_owned(), REASON.to_owned());
+    let item = || (suspect("job"), REASON.to_owned());
     let found = bench.ledger.audit(&[item(), item()], true, soon()).await;
-    assert_eq!(found.unwrap(), [Some(Flaw::DueWithoutRecord); 2]);
+    for found in found.unwrap() {
+        let found = found.unwrap();
+        assert_eq!((found.flaw, found.is_left), (Flaw::DueWithoutRecord, false));
+    }
     assert_eq!(bench.balanced().await.buried, 1);
     let token = bench.run("next", HOUR).await.token;
     let settled = bench.settle("next", &token, bury()).await;

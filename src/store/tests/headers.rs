@@ -8,12 +8,13 @@ use std::time::Duration;
 use regex::Regex;
 
 use super::support::{
-    Bench, HOUR, KEPT, State, after, bury, key_called, keys_in_header, soon, word,
+    Bench, HOUR, KEPT, State, after, bury, key_called, keys_in_header, soon, suspect, word,
 };
 use crate::embedded::Embedded;
 use crate::key::Kind;
 use crate::names::{MARKER, Names};
 use crate::shards::Layout;
+use crate::store::mending::{Mend, Wrong};
 use crate::store::reply::Answered;
 use crate::store::script::{self, Script};
 use crate::store::{KeptAs, Part, Sought, Why};
@@ -174,8 +175,19 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     };
     ledger.list(&sought, soon()).await.unwrap();
     ledger.scan("due", "0", soon()).await.unwrap();
-    let items = [("pending".to_owned(), String::new())];
+    let items = [(suspect("pending"), String::new())];
     ledger.audit(&items, false, soon()).await.unwrap();
+    let (found, new) = (b"x".to_vec(), None);
+    for mend in [Mend::Aside("hash"), Mend::Field { found, new }] {
+        let wrong = Wrong {
+            place: 0,
+            key: bench.names().calls.clone(),
+            field: Some(b"fence".to_vec()),
+            what: String::new(),
+            mend,
+        };
+        ledger.store.mend(&wrong, soon()).await.unwrap();
+    }
     let _ = ledger.reached(lane, 0.into(), soon()).await.unwrap();
     ledger.pause(lane, None, soon()).await.unwrap();
     ledger.resume(lane, None, soon()).await.unwrap();
@@ -259,6 +271,11 @@ async fn callers_pass_what_headers_list() {
                 "before" => arg == "+",
                 "place" => arg == "0" || arg == "1",
                 "field" => arg == "layout",
+                "type" => arg == "hash",
+                "name of ours" => arg.contains(":calls:aside:"),
+                "name of the field" => arg == "fence",
+                "found" => arg == "x",
+                "value that it gets" => arg.is_empty(),
                 "layout" => Layout::parse(arg).is_some(),
                 "expected" => arg.is_empty(),
                 "late" | "above" => arg == "0",

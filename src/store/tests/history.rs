@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::support::{
-    Bench, HOUR, MOMENT, PENDING, State, after, at, bury, later, same_when_repeated, soon,
+    Bench, HOUR, MOMENT, PENDING, State, after, at, bury, later, same_when_repeated, soon, suspect,
 };
 use crate::embedded::Embedded;
 use crate::store::history::{KEPT, Line};
@@ -227,7 +227,7 @@ async fn repairs_and_pauses_are_told_of() {
     let lane = &mut Lane::new();
     let told = bench
         .told_by(async || {
-            let items = [("bare".to_owned(), String::new())];
+            let items = [(suspect("bare"), String::new())];
             for repair in [false, true, true] {
                 bench.ledger.audit(&items, repair, soon()).await.unwrap();
             }

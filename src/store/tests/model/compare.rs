@@ -157,9 +157,10 @@ fn audit(pipe: &mut Pipeline, bench: &Bench, names: &[String]) {
     cmd.arg(0)
         .arg(0)
         .arg(&bench.ledger.wake)
-        .arg(&bench.names().subject);
+        .arg(&bench.names().subject)
+        .arg("who");
     for name in names {
-        cmd.arg(name).arg("");
+        cmd.arg(name).arg("").arg("").arg("");
     }
     pipe.add_command(cmd);
 }

@@ -7,7 +7,7 @@ use super::operations::{Page, When};
 use crate::error::Error;
 use crate::store::PARTS;
 use crate::store::script::LIST;
-use crate::store::tests::support::{Bench, soon};
+use crate::store::tests::support::{Bench, soon, suspect};
 
 /// A job in order: score and member.
 type Place = (u64, String);
@@ -180,7 +180,7 @@ pub(super) async fn audit(bench: &Bench, model: &Ledger, repair: bool) -> Result
         }
     }
     let names = model.names().into_iter();
-    let items: Vec<_> = names.map(|name| (name, String::new())).collect();
+    let items: Vec<_> = names.map(|name| (suspect(&name), String::new())).collect();
     let flaws = bench
         .ledger
         .audit(&items, repair, soon())
@@ -188,6 +188,6 @@ pub(super) async fn audit(bench: &Bench, model: &Ledger, repair: bool) -> Result
         .map_err(said)?;
     match items.iter().zip(flaws).find(|(_, flaw)| flaw.is_some()) {
         None => Ok(()),
-        Some(((name, _), flaw)) => Err(format!("an audit says of {name}: {flaw:?}")),
+        Some(((suspect, _), flaw)) => Err(format!("an audit says of {suspect:?}: {flaw:?}")),
     }
 }

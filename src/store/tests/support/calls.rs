@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::store::work::DeadLimits;
 use crate::store::{
-    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Extent, Kept, KeptAs, Lane, Mode,
-    Placement, Revival, Settlement, Update, Verb, When, Word,
+    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Extent, Judged, Kept, KeptAs,
+    Lane, Mode, Placement, Revival, Settlement, Suspect, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -97,6 +97,14 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
     }
 }
 
+/// A name to look at, in which nothing was judged.
+pub(in crate::store::tests) fn suspect(name: &str) -> Suspect {
+    Suspect {
+        name: name.into(),
+        judged: Judged::Nothing,
+    }
+}
+
 fn flaw_word(flaw: Flaw) -> &'static str {
     match flaw {
         Flaw::DueWithoutRecord => "bare",
@@ -110,6 +118,12 @@ fn flaw_word(flaw: Flaw) -> &'static str {
         Flaw::LetterWithoutRecord => "wordless",
         Flaw::LetterRecordAlone => "undead",
         Flaw::LetterMisfiled => "misfiled",
+        Flaw::LetterUnfiled => "unfiled",
+        Flaw::LetterUnreadable => "illegible",
+        Flaw::DueAtNoTime => "untimely",
+        Flaw::RecordUnreadable => "garbled",
+        Flaw::NameOfNoJob => "alien",
+        Flaw::NameAlone => "void",
     }
 }
 

@@ -1,0 +1,282 @@
+//! The audit of one ledger.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::damage::Damage;
+use super::{AuditReport, Flawed};
+use crate::client::{Client, Stats};
+use crate::error::Result;
+use crate::flaw::Flaw;
+use crate::headers::Headers;
+use crate::record::{Header, Record, Terms};
+use crate::shards::Layout;
+use crate::store::{Judged, Ledger, PARTS, Suspect, Tally, Wrong};
+use crate::time::UnixMs;
+
+/// How many flaws an audit reports, and repairs, at the most.
+const MOST: usize = 1000;
+
+/// How often a name is looked at again after it was repaired: a second flaw may show.
+const ROUNDS: usize = 4;
+
+/// How many names go into one call. Repairing reads their records, which may be large.
+const NAMES: usize = 16;
+
+/// What holds for a kind as a whole.
+#[derive(Clone, Copy)]
+pub(super) struct OfKind {
+    pub(super) is_listed: bool,
+    pub(super) layout: Layout,
+    /// Since when a rule pauses it.
+    pub(super) paused: Option<UnixMs>,
+}
+
+/// An audit under way.
+pub(super) struct Auditor<'a> {
+    client: &'a Client,
+    ledger: Arc<Ledger>,
+    repair: bool,
+    seen: HashSet<Suspect>,
+    flawed: Vec<Flawed>,
+    damaged: Vec<Damage>,
+    scanned: u64,
+    /// The largest number of a dead letter.
+    highest: u64,
+}
+
+impl<'a> Auditor<'a> {
+    pub(super) fn new(client: &'a Client, ledger: Arc<Ledger>, repair: bool) -> Self {
+        Auditor {
+            client,
+            ledger,
+            repair,
+            seen: HashSet::new(),
+            flawed: Vec::new(),
+            damaged: Vec::new(),
+            scanned: 0,
+            highest: 0,
+        }
+    }
+
+    /// Keys first, since all that follows needs them; and what is left of a ledger of which one
+    /// cannot be used is looked at when that was repaired.
+    pub(super) async fn run(mut self, of_kind: OfKind) -> Result<AuditReport> {
+        let client = self.client;
+        let wrong = self.ledger.wrong_keys(client.deadline()).await?;
+        self.take_in(wrong).await?;
+        if self.damaged.iter().any(|it| it.repaired) {
+            let kind = self.ledger.kind();
+            let ledgers = of_kind.layout.ledgers();
+            client
+                .store()
+                .found(kind, ledgers, client.deadline())
+                .await?;
+        }
+        let is_in_the_way = |it: &Damage| !it.repaired && self.ledger.needs(&it.key);
+        if self.damaged.iter().any(is_in_the_way) {
+            return Ok(self.report(Stats::default(), false, false, of_kind.is_listed));
+        }
+        let wrong = self.ledger.wrong_marks(client.deadline()).await?;
+        self.take_in(wrong).await?;
+        let tally = self.ledger.tally(client.deadline()).await?;
+        let largest = tally.pending + tally.leased + tally.successors + tally.dead + tally.records;
+        let mut is_complete = true;
+        for part in PARTS {
+            is_complete &= self.look_through(part, largest).await?;
+            if part == "grave" {
+                self.see_to_numbers(&tally).await?;
+            }
+        }
+        // What the name led to instead is gone, and with it the way to those that are there.
+        let is_cut = |it: &Flawed| it.repaired && it.flaw == Flaw::LetterMisfiled;
+        if self.flawed.iter().any(is_cut) {
+            self.seen.clear();
+            is_complete &= self.look_through("dead", largest).await?;
+        }
+        let tally = self.ledger.tally(client.deadline()).await?;
+        self.see_to_counters(&tally).await?;
+        let is_used = tally.is_used();
+        let is_known = self.is_known(of_kind.is_listed, is_used).await?;
+        if is_known || is_used {
+            let OfKind { layout, paused, .. } = of_kind;
+            let untold = self
+                .ledger
+                .untold(layout, paused, client.deadline())
+                .await?;
+            self.take_in(untold).await?;
+        }
+        let is_consistent = tally.records == tally.pending + tally.leased
+            && tally.leases == tally.leased
+            && tally.successors <= tally.leases;
+        Ok(self.report(tally.into(), is_consistent, is_complete, is_known))
+    }
+
+    fn report(
+        self,
+        stats: Stats,
+        is_consistent: bool,
+        is_complete: bool,
+        is_known: bool,
+    ) -> AuditReport {
+        AuditReport {
+            stats,
+            is_consistent,
+            is_known,
+            damaged: self.damaged,
+            flawed: self.flawed,
+            is_complete,
+            scanned: self.scanned,
+            unseen: Vec::new(),
+        }
+    }
+
+    async fn take_in(&mut self, wrong: Vec<Wrong>) -> Result<()> {
+        let damaged = Damage::all(self.client, wrong, self.repair).await?;
+        self.damaged.extend(damaged);
+        Ok(())
+    }
+
+    /// Whether the kind is known by now. One that was used ought to be, and can be made so.
+    async fn is_known(&self, is_listed: bool, is_used: bool) -> Result<bool> {
+        if is_listed || !self.repair || !is_used {
+            return Ok(is_listed);
+        }
+        let (store, kind) = (self.client.store(), self.ledger.kind());
+        let shards = self.client.settings().default_shards;
+        store.register(kind, shards, self.client.deadline()).await?;
+        Ok(true)
+    }
+
+    /// Where counters were lost, letters may be there with numbers that are still to be given.
+    async fn see_to_numbers(&mut self, tally: &Tally) -> Result<()> {
+        let buried = tally.counters.get("buried").copied().unwrap_or(0);
+        let skipped = tally.counters.get("skipped").copied();
+        let is_told = ["buried", "skipped"]
+            .iter()
+            .any(|it| tally.broken.contains_key(*it));
+        if is_told || self.highest <= buried + skipped.unwrap_or(0) {
+            return Ok(());
+        }
+        let wrong = self.ledger.wrong_numbers(self.highest, buried, skipped);
+        self.take_in(vec![wrong]).await
+    }
+
+    /// They prove that nothing was lost, and are not repaired. What makes the books balance follows
+    /// only if a single one is broken.
+    async fn see_to_counters(&mut self, tally: &Tally) -> Result<()> {
+        let wrong = tally.broken.iter().map(|(name, found)| {
+            let balances = match (tally.broken.len(), &**name) {
+                (_, "skipped") => {
+                    let buried = tally.counters.get("buried").copied();
+                    Some(self.highest.saturating_sub(buried.unwrap_or(0)))
+                }
+                (1, name) => Stats::from(tally).balanced_by(name),
+                _ => None,
+            };
+            self.ledger.wrong_counter(name, found, balances)
+        });
+        let wrong = wrong.collect();
+        self.take_in(wrong).await
+    }
+
+    /// Whether it came to the end. A part that grows faster than it is looked through has none.
+    async fn look_through(&mut self, part: &'static str, largest: u64) -> Result<bool> {
+        let (mut cursor, mut looked) = ("0".to_owned(), 0);
+        loop {
+            let until = self.client.deadline();
+            let page = self.ledger.scan(part, &cursor, until).await?;
+            looked += page.looked;
+            self.scanned += page.looked;
+            self.highest = self.highest.max(page.highest);
+            for suspects in page.suspects.chunks(NAMES) {
+                if self.flawed.len() >= MOST {
+                    return Ok(false);
+                }
+                self.examine(suspects).await?;
+            }
+            if page.cursor == "0" {
+                return Ok(true);
+            }
+            if looked > 4 * largest + 10_000 {
+                return Ok(false);
+            }
+            cursor = page.cursor;
+        }
+    }
+
+    async fn examine(&mut self, suspects: &[Suspect]) -> Result<()> {
+        let mut suspects: Vec<Suspect> = suspects
+            .iter()
+            .filter(|suspect| self.seen.insert((*suspect).clone()))
+            .cloned()
+            .collect();
+        for _ in 0..ROUNDS {
+            if suspects.is_empty() {
+                return Ok(());
+            }
+            let items: Vec<_> = suspects.drain(..).map(|it| (it, String::new())).collect();
+            let until = self.client.deadline();
+            let found = self.ledger.audit(&items, false, until).await?;
+            let mut headed = Vec::new();
+            for ((suspect, _), found) in items.into_iter().zip(found) {
+                let Some(found) = found else { continue };
+                if self.repair {
+                    let header = self.header(&suspect, found.flaw).await?;
+                    headed.push((suspect, header));
+                } else {
+                    self.note(&suspect, found.flaw, false);
+                }
+            }
+            if headed.is_empty() {
+                return Ok(());
+            }
+            let mended = self.ledger.audit(&headed, true, until).await?;
+            for ((suspect, _), found) in headed.into_iter().zip(mended) {
+                let Some(found) = found else { continue };
+                let repaired = found.flaw.is_repairable() && !found.is_left;
+                self.note(&suspect, found.flaw, repaired);
+                if repaired {
+                    suspects.push(suspect);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The header of the letter that comes of it: that of its record, if there is one that can be
+    /// read, with the reason.
+    async fn header(&self, suspect: &Suspect, flaw: Flaw) -> Result<String> {
+        let mut header = Header::new(Headers::new(), Terms::default());
+        if matches!(
+            flaw,
+            Flaw::RecordAlone | Flaw::DueAtNoTime | Flaw::NameOfNoJob
+        ) {
+            let until = self.client.deadline();
+            let stored = self.ledger.stored(&suspect.name, until).await?;
+            if let Ok(record) = Record::parse(stored) {
+                header = record.header;
+            }
+        }
+        header.error = Some(match (&suspect.judged, flaw) {
+            (Judged::Unreadable { fault, .. }, _) => {
+                format!("{}: {fault}", Flaw::RecordUnreadable.reason())
+            }
+            (_, Flaw::NameOfNoJob) => format!("{}: {:?}", flaw.reason(), shown(&suspect.name)),
+            _ => flaw.reason().to_owned(),
+        });
+        Ok(header.to_line().into_owned())
+    }
+
+    fn note(&mut self, suspect: &Suspect, flaw: Flaw, repaired: bool) {
+        self.flawed.push(Flawed {
+            name: format!("{}:{}", self.ledger.kind(), shown(&suspect.name)),
+            flaw,
+            repaired,
+        });
+    }
+}
+
+fn shown(name: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(name)
+}

@@ -1,0 +1,315 @@
+//! What is wrong with a key as a whole, or with one of its fields, and mending it.
+
+use std::time::Instant;
+
+use futures_util::future::join_all;
+
+use super::script::{ASIDE, CURE};
+use super::{Ledger, Store, from_value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Kind;
+use crate::shards::Layout;
+use crate::time::UnixMs;
+
+/// What is numbers in the hash `calls`, whichever version wrote it.
+const NUMBERS: [&str; 4] = ["fence", "paused", "turn", "history"];
+
+/// The counters.
+const COUNTERS: [&str; 18] = [
+    "accepted",
+    "requeued",
+    "done",
+    "cancelled",
+    "replaced",
+    "buried",
+    "deleted",
+    "trimmed",
+    "failed",
+    "again",
+    "snoozed",
+    "returned",
+    "lapsed",
+    "moved_in",
+    "moved_out",
+    "letters_in",
+    "letters_out",
+    "skipped",
+];
+
+/// Something that is wrong with a key.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    /// Which of several servers has it; 0 if there is one.
+    pub(crate) place: usize,
+    pub(crate) key: String,
+    pub(crate) field: Option<Vec<u8>>,
+    pub(crate) what: String,
+    pub(crate) mend: Mend,
+}
+
+/// How it is mended.
+#[derive(Debug)]
+pub(crate) enum Mend {
+    /// The key is moved out of the way of one of this type.
+    Aside(&'static str),
+    /// The field gets another value than the one that was found, or goes.
+    Field { found: Vec<u8>, new: Option<String> },
+    /// The ledgers of the kind are told what holds for it: its layout, and whether it is paused.
+    Tell(Kind),
+    /// That is for a person, who is told how.
+    Person(String),
+}
+
+impl Wrong {
+    pub(super) fn field(place: usize, key: &str, field: &[u8], what: String, mend: Mend) -> Self {
+        Wrong {
+            place,
+            key: key.to_owned(),
+            field: Some(field.to_vec()),
+            what,
+            mend,
+        }
+    }
+
+    /// A value that goes, or gives way to another one.
+    pub(super) fn value(
+        (place, key): (usize, &str),
+        (field, found): (&[u8], &[u8]),
+        should: &str,
+        new: Option<String>,
+    ) -> Self {
+        let what = format!("it is {:?}, and {should}", String::from_utf8_lossy(found));
+        let found = found.to_vec();
+        Wrong::field(place, key, field, what, Mend::Field { found, new })
+    }
+
+    /// Whether it is mended without anybody's help.
+    pub(crate) fn is_mendable(&self) -> bool {
+        !matches!(self.mend, Mend::Person(_))
+    }
+
+    /// What a repair does about it, or has to be done.
+    pub(crate) fn remedy(&self) -> String {
+        match &self.mend {
+            Mend::Aside(_) => "`keyfall audit --repair` moves it out of the way".to_owned(),
+            Mend::Field { new: None, .. } => "`keyfall audit --repair` takes it out".to_owned(),
+            Mend::Field { new: Some(new), .. } => {
+                format!("`keyfall audit --repair` sets it to {new:?}")
+            }
+            Mend::Tell(_) => "`keyfall audit --repair` tells it".to_owned(),
+            Mend::Person(how) => how.clone(),
+        }
+    }
+
+    /// How a person does it whose user may not have it done.
+    pub(crate) fn by_hand(&self) -> String {
+        let Wrong { key, .. } = self;
+        let field = String::from_utf8_lossy(self.field.as_deref().unwrap_or_default());
+        match &self.mend {
+            Mend::Aside(_) => format!("`redis-cli RENAMENX '{key}' '{}'`", aside(key, "by-hand")),
+            Mend::Field { new: None, .. } => format!("`redis-cli HDEL '{key}' '{field}'`"),
+            Mend::Field { new: Some(new), .. } => {
+                format!("`redis-cli HSET '{key}' '{field}' '{new}'`")
+            }
+            Mend::Tell(_) | Mend::Person(_) => self.remedy(),
+        }
+    }
+}
+
+/// Where a key is kept that was in the way: in the same slot, and nobody looks there.
+fn aside(key: &str, when: &str) -> String {
+    match key.split_once(':') {
+        Some((namespace, _)) if !key.contains('{') => {
+            format!("{namespace}:aside:{{{key}}}:{when}")
+        }
+        _ => format!("{key}:aside:{when}"),
+    }
+}
+
+fn called(redis_type: &str) -> &str {
+    match redis_type {
+        "zset" => "a sorted set",
+        "hash" => "a hash",
+        "stream" => "a stream",
+        "string" => "a string",
+        "list" => "a list",
+        "set" => "a set",
+        other => other,
+    }
+}
+
+fn is_number(value: &[u8]) -> bool {
+    let text = std::str::from_utf8(value).ok();
+    text.is_some_and(|text| text.parse::<u64>().is_ok())
+}
+
+impl Store {
+    /// Those of these keys that hold something of another type. Of a user who may not ask nothing is
+    /// known, and the calls that need the keys tell.
+    pub(super) async fn misfits(
+        &self,
+        keys: &[(&str, &'static str)],
+        until: Instant,
+    ) -> Result<Vec<Wrong>> {
+        let asked = keys.iter().map(|(key, wanted)| async move {
+            let mut ask = redis::cmd("TYPE");
+            ask.arg(*key);
+            let found: String = match self.command(&ask, until).await {
+                Err(error) if error.kind() == ErrorKind::Denied => return Ok(None),
+                told => from_value(told?)?,
+            };
+            Ok((found != "none" && found != *wanted).then(|| Wrong {
+                place: self.place(),
+                key: (*key).to_owned(),
+                field: None,
+                what: format!("it is {}, and should be {}", called(&found), called(wanted)),
+                mend: Mend::Aside(wanted),
+            }))
+        });
+        let told = join_all(asked).await.into_iter();
+        told.filter_map(Result::transpose).collect()
+    }
+
+    /// Mends it, on the server that has it, and says what was done. What was mended by then, or is
+    /// another thing, is left alone.
+    pub(crate) async fn mend(&self, wrong: &Wrong, until: Instant) -> Result<String> {
+        let it = self.parts()[wrong.place];
+        match &wrong.mend {
+            Mend::Aside(wanted) => {
+                let to = aside(&wrong.key, &it.time(until).await?.floor_ms().to_string());
+                let mut cmd = ASIDE.call(1);
+                cmd.arg(&wrong.key).arg(wanted).arg(&to);
+                it.eval(&ASIDE, &cmd, &it.clock, &wrong.key, until).await?;
+                Ok(format!("moved to {to}"))
+            }
+            Mend::Field { found, new } => {
+                let mut cmd = CURE.call(1);
+                cmd.arg(&wrong.key)
+                    .arg(wrong.field.as_deref().unwrap_or_default());
+                cmd.arg(found).arg(new.as_deref().unwrap_or_default());
+                it.eval(&CURE, &cmd, &it.clock, &wrong.key, until).await?;
+                Ok(match new {
+                    None => "taken out".to_owned(),
+                    Some(new) => format!("set to {new:?}"),
+                })
+            }
+            Mend::Tell(kind) => {
+                self.agree(kind, until).await?;
+                self.apply_pause_rules(kind, until).await?;
+                Ok("told".to_owned())
+            }
+            Mend::Person(how) => Err(Error::new(ErrorKind::Damaged, how.clone())),
+        }
+    }
+}
+
+impl Ledger {
+    /// Those of its keys that hold something of another type.
+    pub(crate) async fn wrong_keys(&self, until: Instant) -> Result<Vec<Wrong>> {
+        const TYPES: [(&str, usize); 3] = [("zset", 5), ("hash", 7), ("stream", 1)];
+        let types = TYPES
+            .iter()
+            .flat_map(|(word, times)| std::iter::repeat_n(*word, *times));
+        let keys: Vec<_> = self.names.all().into_iter().zip(types).collect();
+        self.store.misfits(&keys, until).await
+    }
+
+    /// Whether jobs cannot be looked at while this key is of another type.
+    pub(crate) fn needs(&self, key: &str) -> bool {
+        let n = &self.names;
+        self.names.of_jobs().contains(&key) || key == n.stats || key == n.calls
+    }
+
+    /// What is wrong with what it keeps in mind of its kind.
+    pub(crate) async fn wrong_marks(&self, until: Instant) -> Result<Vec<Wrong>> {
+        let marks = self.marks(until).await?;
+        let at = (self.server(), &*self.names.calls);
+        let numbers = NUMBERS.iter().zip(&marks);
+        let mut wrong: Vec<Wrong> = numbers
+            .filter_map(|(field, value)| Some((field, value.as_deref()?)))
+            .filter(|(_, value)| !is_number(value))
+            .map(|(field, value)| {
+                let should = "should be a number";
+                Wrong::value(at, (field.as_bytes(), value), should, None)
+            })
+            .collect();
+        if let Some(layout) = marks[4].as_deref().filter(|text| layout_in(text).is_none()) {
+            let should = "should be a layout, such as \"4 1\"";
+            wrong.push(Wrong::value(at, (b"layout", layout), should, None));
+        }
+        Ok(wrong)
+    }
+
+    /// What it was not told, or has forgotten, of its kind, which goes by this layout and is paused by
+    /// a rule since then, if at all.
+    pub(crate) async fn untold(
+        &self,
+        layout: Layout,
+        rule: Option<UnixMs>,
+        until: Instant,
+    ) -> Result<Vec<Wrong>> {
+        let marks = self.marks(until).await?;
+        let (place, calls, kind) = (self.server(), &*self.names.calls, self.kind());
+        let tell = || Mend::Tell(kind.clone());
+        let mut wrong = Vec::new();
+        // While it moves not all have been told yet.
+        if layout != Layout::FIRST && layout.from.is_none() && marks[4].is_none() {
+            let what = format!("it is missing, and the kind has the layout \"{layout}\"");
+            wrong.push(Wrong::field(place, calls, b"layout", what, tell()));
+        }
+        let paused = marks[1].as_deref().map(|since| since != b"0");
+        match (paused, rule) {
+            (None, Some(_)) => {
+                let what = "it is missing, and a pause covers the kind".to_owned();
+                wrong.push(Wrong::field(place, calls, b"paused", what, tell()));
+            }
+            (Some(true), None) => {
+                let (key, field) = (self.store.names.paused(), format!("{kind}:"));
+                let what = "it is missing, and the kind is paused".to_owned();
+                let how = format!(
+                    "`keyfall pause {kind}:` adds it, `keyfall resume {kind}:` ends the pause"
+                );
+                let mend = Mend::Person(how);
+                wrong.push(Wrong::field(place, &key, field.as_bytes(), what, mend));
+            }
+            _ => {}
+        }
+        Ok(wrong)
+    }
+
+    /// What it keeps in mind: numbers, and its layout.
+    async fn marks(&self, until: Instant) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut get = redis::cmd("HMGET");
+        get.arg(&self.names.calls).arg(&NUMBERS).arg("layout");
+        from_value(self.store.command(&get, until).await?)
+    }
+
+    /// A counter that is no number, and what it has to be for the books to balance, if that follows.
+    pub(crate) fn wrong_counter(&self, name: &str, found: &str, balances: Option<u64>) -> Wrong {
+        let key = &self.names.stats;
+        let how = match balances {
+            _ if !COUNTERS.contains(&name) => format!("`redis-cli HDEL '{key}' '{name}'`"),
+            Some(number) => {
+                format!("`redis-cli HSET '{key}' '{name}' {number}`, with which the books balance")
+            }
+            None => format!("`redis-cli HSET '{key}' '{name}' NUMBER`"),
+        };
+        let what = format!("it is {found:?}, and should be a number: what counts it is refused");
+        Wrong::field(self.server(), key, name.as_bytes(), what, Mend::Person(how))
+    }
+
+    /// That letters are there with larger numbers than were given out, so that new ones would take
+    /// their places: those numbers are left out.
+    pub(crate) fn wrong_numbers(&self, highest: u64, buried: u64, skipped: Option<u64>) -> Wrong {
+        let given = buried + skipped.unwrap_or(0);
+        let what = format!("{given} dead letters are numbered, and one has the number {highest}");
+        let found = skipped.map_or_else(Vec::new, |skipped| skipped.to_string().into_bytes());
+        let new = Some((highest - buried).to_string());
+        let mend = Mend::Field { found, new };
+        Wrong::field(self.server(), &self.names.stats, b"skipped", what, mend)
+    }
+}
+
+pub(super) fn layout_in(text: &[u8]) -> Option<Layout> {
+    Layout::parse(std::str::from_utf8(text).ok()?)
+}

@@ -1,0 +1,204 @@
+//! What somebody can do to each key of Keyfall, and what an audit has to say of it and to leave.
+//!
+//! It is done to a kind with two jobs that wait, `waits-1` and `waits-2`, one that runs and has a
+//! successor, `runs-1`, and two dead letters, `dies-1` and `dies-2`.
+
+use keyfall::{AuditAllReport, AuditReport, Damage, Kind, Result};
+
+/// One thing that is done to one key.
+pub(crate) struct Sabotage {
+    /// A part of a ledger, or a key that all kinds have in common.
+    pub(crate) key: &'static str,
+    /// Commands, their words separated by `|`. `$K` is the key, `$shadow` the part of that name,
+    /// `$J` the kind.
+    pub(crate) does: &'static [&'static str],
+    /// How the findings begin, all of them, as [`findings`] puts them.
+    pub(crate) says: &'static [&'static str],
+    /// The same, when all was repaired that can be, and what a person is told to do was done.
+    pub(crate) leaves: &'static [&'static str],
+}
+
+macro_rules! sabotage {
+    ($($key:literal: $does:expr => $says:expr, $leaves:expr;)*) => {
+        &[$(Sabotage { key: $key, does: &$does, says: &$says, leaves: &$leaves },)*]
+    };
+}
+
+/// Deleted, of another type, with another value, with something else in it.
+pub(crate) const JOBS: &[Sabotage] = sabotage! {
+    "due": ["DEL|$K"] => ["waits-1 RecordAlone", "waits-2 RecordAlone", "books 2/0"], [];
+    "due": ["SET|$K|theirs"] => ["due: it is a string, and should be a sorted set"], [];
+    "due": ["ZADD|$K|inf|waits-1", "ZADD|$K|1e300|waits-2"] =>
+        ["waits-1 DueAtNoTime", "waits-2 DueAtNoTime", "books 1/0"], [];
+    "due": ["ZADD|$K|99999999999999|a b", "ZADD|$K|99999999999999|c:d"] =>
+        ["a b NameAlone", "c:d NameAlone", "books -2/0"], [];
+    "shadow": ["DEL|$K"] =>
+        ["waits-1 DueWithoutRecord", "waits-2 DueWithoutRecord", "runs-1 RunningWithoutRecord"], [];
+    "shadow": ["DEL|$K", "RPUSH|$K|theirs"] => ["shadow: it is a list, and should be a hash"], [];
+    "shadow": ["HSET|$K|waits-1|not ours", "HSET|$K|waits-2|{\"v\":1}\nsoon\nkept"] =>
+        ["waits-1 RecordUnreadable", "waits-2 RecordUnreadable"], [];
+    "shadow": ["HSET|$K|stranger|not ours", "HSET|$K|a b|not ours"] =>
+        ["stranger RecordAlone", "a b NameOfNoJob"], [];
+    "leased": ["DEL|$K"] => ["runs-1 LeaseWithoutDeadline", "books 1/0"], [];
+    "leased": ["SET|$K|theirs"] => ["leased: it is a string"], [];
+    "leased": ["ZADD|$K|inf|runs-1"] => ["runs-1 LeaseWithoutDeadline", "books 1/0"], [];
+    // It has no record, and its lease is one that nobody has, until it lapses.
+    "leased": ["ZADD|$K|99999999999999|stranger"] =>
+        ["stranger LeaseWithoutHolder", "books -1/0"],
+        ["stranger RunningWithoutRecord", "books -1/0"];
+    "lease": ["DEL|$K"] => ["runs-1 LeaseWithoutHolder"], [];
+    "lease": ["SET|$K|theirs"] => ["lease: it is a string"], [];
+    "lease": ["HSET|$K|runs-1|no lease"] => ["runs-1 LeaseWithoutHolder"], [];
+    "lease": ["HSET|$K|stranger|no lease"] => ["stranger LeaseWithoutDeadline"], [];
+    "next": ["DEL|$K"] => ["books 1/0"], ["books 1/0"];
+    "next": ["SET|$K|theirs"] => ["next: it is a string"], ["books 1/0"];
+    "next": ["HSET|$K|runs-1|5 not ours"] => ["runs-1 RecordUnreadable"], [];
+    "next": ["HSET|$K|stranger|99999999999999 not ours"] =>
+        ["stranger RecordUnreadable", "books -1/0"], ["books -1/0"];
+};
+
+pub(crate) const LETTERS: &[Sabotage] = sabotage! {
+    "dead": ["DEL|$K"] => ["dies-1:1 LetterRecordAlone", "dies-2:2 LetterRecordAlone",
+        "dies-1 LetterMisfiled", "dies-2 LetterMisfiled", "books 0/2"], [];
+    "dead": ["SET|$K|theirs"] => ["dead: it is a string"], [];
+    "dead": ["ZADD|$K|inf|dies-1:1"] => ["dies-1:1 LetterRecordAlone", "books 0/1"], [];
+    "dead": ["ZADD|$K|5|stranger", "ZADD|$K|5|stranger:9"] =>
+        ["stranger NameAlone", "stranger:9 LetterWithoutRecord", "stats skipped: 2 dead letters",
+            "books 0/-2"], ["books 0/-1"];
+    "grave": ["DEL|$K"] => ["dies-1:1 LetterWithoutRecord", "dies-2:2 LetterWithoutRecord"], [];
+    "grave": ["SET|$K|theirs"] => ["grave: it is a string"], [];
+    "grave": ["HSET|$K|dies-1:1|not ours", "HSET|$K|dies-2|7 x"] =>
+        ["dies-1:1 LetterUnreadable", "dies-2 LetterMisfiled"], [];
+    "grave": ["HDEL|$K|dies-1"] => ["dies-1:1 LetterUnfiled"], [];
+    "grave": ["HSET|$K|a b|not ours", "HSET|$K|stranger:9|not ours"] =>
+        ["a b NameOfNoJob", "stranger:9 LetterRecordAlone", "stats skipped: 2 dead letters"], [];
+};
+
+pub(crate) const BOOKS: &[Sabotage] = sabotage! {
+    "stats": ["DEL|$K"] => ["stats skipped: 0 dead letters", "books -4/-2"], ["books -4/-2"];
+    "stats": ["SET|$K|theirs"] => ["stats: it is a string, and should be a hash"], ["books -4/-2"];
+    "stats": ["HSET|$K|accepted|many", "HDEL|$shadow|waits-1"] =>
+        ["stats accepted: it is \"many\"", "waits-1 DueWithoutRecord", "books -6/0"], [];
+    "stats": ["HSET|$K|buried|many", "HDEL|$shadow|waits-1"] =>
+        ["stats buried: it is \"many\"", "waits-1 DueWithoutRecord", "books 2/-2"], [];
+    "stats": ["HSET|$K|done|-3", "HSET|$K|stranger|theirs", "HSET|$K|strange|5"] =>
+        ["stats done: it is \"-3\"", "stats stranger: it is \"theirs\""], [];
+    "calls": ["DEL|$K"] => [], [];
+    "calls": ["SET|$K|theirs"] => ["calls: it is a string, and should be a hash"], [];
+    "calls": ["HSET|$K|paused|x|fence|x|turn|x|history|x"] =>
+        ["calls paused: it is \"x\"", "calls fence: it is \"x\"", "calls turn: it is \"x\"",
+            "calls history: it is \"x\""], [];
+    "calls": ["HSET|$K|layout|x"] => ["calls layout: it is \"x\""], [];
+    "calls": ["HSET|$K|stranger|theirs"] => [], [];
+    "lanes": ["DEL|$K"] => [], [];
+    "lanes": ["SET|$K|theirs"] => ["lanes: it is a string, and should be a sorted set"], [];
+    "lanes": ["ZADD|$K|inf|stranger"] => [], [];
+    "history": ["DEL|$K"] => [], [];
+    "history": ["SET|$K|theirs"] => ["history: it is a string, and should be a stream"], [];
+    "history": ["XADD|$K|*|stranger|theirs"] => [], [];
+    "adopted": ["SET|$K|theirs"] => ["adopted: it is a string, and should be a sorted set"], [];
+    "adopted": ["ZADD|$K|inf|a b"] => [], [];
+    "leaving": ["SET|$K|theirs"] => ["leaving: it is a string, and should be a hash"], [];
+    "leaving": ["HSET|$K|stranger|theirs"] => [], [];
+};
+
+/// Of what all kinds have in common.
+pub(crate) const COMMON: &[Sabotage] = sabotage! {
+    "kinds": ["DEL|$K"] => ["kinds $J: it is missing", "kinds $O: it is missing"], [];
+    "kinds": ["HDEL|$K|$J"] => ["kinds $J: it is missing"], [];
+    "kinds": ["SET|$K|theirs"] => ["kinds: it is a string, and should be a hash",
+        "kinds $J: it is missing", "kinds $O: it is missing"], [];
+    "kinds": ["HSET|$K|$J|x y"] => ["kinds $J: it is \"x y\", and should be a layout"], [];
+    "kinds": ["HSET|$K|no kind|1"] => ["kinds no kind: no kind can have this name"], [];
+    "paused": ["DEL|$K"] => [], [];
+    "paused": ["SET|$K|theirs"] => ["paused: it is a string, and should be a hash"], [];
+    "paused": ["HSET|$K|zzz:|soon"] => ["paused zzz:: it is \"soon\", and should be a time"], [];
+    "paused": ["HSET|$K|a b|5"] => ["paused a b: no kind can begin so"], [];
+    "meta": ["DEL|$K"] => ["meta schema: it is missing"], [];
+    "meta": ["SET|$K|theirs"] =>
+        ["meta: it is a string, and should be a hash", "meta schema: it is missing"], [];
+    "meta": ["HSET|$K|schema|x"] => ["meta schema: it is \"x\", and should be a number"], [];
+    "meta": ["HSET|$K|stranger|theirs"] => [], [];
+    "instances": ["DEL|$K"] => [], [];
+    "instances": ["SET|$K|theirs"] => ["instances: it is a string, and should be a hash"], [];
+    "search": ["SET|$K|theirs"] => ["search: it is a string, and should be a hash"], [];
+    "searching": ["RPUSH|$K|theirs"] => ["searching: it is a list, and should be a string"], [];
+};
+
+impl Sabotage {
+    /// The words of its commands, for a kind and another one beside it.
+    pub(crate) fn commands(&self, kind: &str, other: &str) -> Vec<Vec<String>> {
+        let part = |part: &str| format!("keyfall:{{{kind}/0}}:{part}");
+        let key = match self.key {
+            "kinds" | "paused" | "meta" | "instances" | "search" | "searching" => {
+                format!("keyfall:{}", self.key)
+            }
+            of_ledger => part(of_ledger),
+        };
+        let word = |word: &str| {
+            let word = word.replace("$K", &key).replace("$shadow", &part("shadow"));
+            word.replace("$J", kind).replace("$O", other)
+        };
+        let command = |text: &&str| text.split('|').map(word).collect();
+        self.does.iter().map(command).collect()
+    }
+}
+
+/// What an audit found, one line for each: the id and the flaw; the part, its field and what is wrong;
+/// and by how much the books are out. In order.
+pub(crate) fn findings(report: &AuditAllReport) -> Vec<String> {
+    let mut found: Vec<String> = report.damaged.iter().map(of_damage).collect();
+    for (kind, audited) in &report.kinds {
+        found.extend(of_kind(kind, audited));
+    }
+    found.sort_unstable();
+    found
+}
+
+fn of_kind(kind: &Kind, audited: &Result<AuditReport>) -> Vec<String> {
+    let report = match audited {
+        Ok(report) => report,
+        Err(error) => return vec![format!("{kind} is not audited: {error}")],
+    };
+    let mut found: Vec<String> = report.damaged.iter().map(of_damage).collect();
+    found.extend(report.flawed.iter().map(|flawed| {
+        let id = flawed.name.strip_prefix(&format!("{kind}:"));
+        format!("{} {:?}", id.expect("it begins with its kind"), flawed.flaw)
+    }));
+    if !report.stats.is_balanced() {
+        let (jobs, letters) = (report.stats.difference(), report.stats.letters_difference());
+        found.push(format!("books {jobs}/{letters}"));
+    }
+    found
+}
+
+fn of_damage(damage: &Damage) -> String {
+    let part = damage.key.rsplit(':').next().unwrap_or_default();
+    let field = damage.field.as_deref().map(|field| format!(" {field}"));
+    format!("{part}{}: {}", field.unwrap_or_default(), damage.what)
+}
+
+/// Whether these are the findings, all of them.
+pub(crate) fn are(found: &[String], expected: &[&str], kind: &str, other: &str) -> bool {
+    let mut left: Vec<&String> = found.iter().collect();
+    let is_there = |begin: &&str| {
+        let begin = begin.replace("$J", kind).replace("$O", other);
+        let at = left.iter().position(|line| line.starts_with(&begin));
+        at.map(|at| left.swap_remove(at)).is_some()
+    };
+    expected.iter().all(is_there) && left.is_empty()
+}
+
+/// The commands for `redis-cli` that a person is told, in words.
+pub(crate) fn commands_told(report: &AuditAllReport) -> Vec<Vec<String>> {
+    let of_kinds = report.kinds.iter().filter_map(|(_, it)| it.as_ref().ok());
+    let damaged = of_kinds.flat_map(|it| &it.damaged).chain(&report.damaged);
+    let told = damaged.filter(|it| !it.repaired);
+    let quoted = told.filter_map(|it| {
+        let (_, rest) = it.remedy.split_once("`redis-cli ")?;
+        Some(rest.split_once('`')?.0)
+    });
+    quoted
+        .map(|text| text.split(' ').map(|word| word.replace('\'', "")).collect())
+        .collect()
+}
