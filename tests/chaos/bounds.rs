@@ -108,14 +108,20 @@ impl Row {
 
     /// In one line, what was judged and what was not.
     pub(crate) fn summary(&self) -> String {
-        let mut unjudged: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+        let mut scenarios: BTreeMap<_, Vec<&str>> = BTreeMap::new();
         for (what, why, scenario) in &self.unjudged {
-            unjudged.entry((what, why)).or_default().push(scenario);
+            scenarios.entry((*why, *what)).or_default().push(scenario);
         }
-        let unjudged: Vec<String> = unjudged
-            .iter()
-            .map(|((what, why), scenarios)| format!("{what} ({why}): {}", scenarios.join(", ")))
-            .collect();
+        // What was not judged in the same scenarios is told together.
+        let mut bounds: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+        for ((why, what), scenarios) in scenarios {
+            let scenarios = scenarios.join(", ");
+            bounds.entry((why, scenarios)).or_default().push(what);
+        }
+        let told = |((why, scenarios), bounds): (&(&str, String), &Vec<&str>)| {
+            format!("{} ({why}): {scenarios}", bounds.join(", "))
+        };
+        let unjudged: Vec<String> = bounds.iter().map(told).collect();
         let unjudged = match &unjudged[..] {
             [] => "none".into(),
             all => all.join("; "),

@@ -24,6 +24,20 @@ impl Call {
         }
     }
 
+    /// Whether it was told that no job was there.
+    fn found_nothing(&self) -> bool {
+        match self.ask {
+            Ask::Schedule { .. } | Ask::Requeue { .. } => self.answer == Some(Answer::Done),
+            Ask::Cancel | Ask::Move | Ask::Update { .. } => self.answer == Some(Answer::Absent),
+            _ => false,
+        }
+    }
+
+    /// Whether it can only end as a dead letter.
+    fn is_deadly(&self) -> bool {
+        matches!(self.ask, Ask::Schedule { deadly: true, .. })
+    }
+
     /// How often what was there before may start after it was acknowledged, if it says so.
     fn starts_left(&self) -> Option<usize> {
         match (&self.ask, self.answer.as_ref()?) {
@@ -73,11 +87,18 @@ impl Story {
             || self.was_ended(call, gone)
     }
 
-    /// Whether another call can have ended what this one placed, before this time.
+    /// Whether another call can have ended what this one placed, before this time; or its letter, at
+    /// any time.
     fn was_ended(&self, call: &Call, before: Micros) -> bool {
         let ended_by = |other: &Call| {
-            let is_other = !std::ptr::eq(other, call);
-            is_other && other.may_end_others() && other.until > call.sent && other.sent < before
+            let is_other = !std::ptr::eq(other, call) && other.until > call.sent;
+            let ends = match other.ask {
+                // It is judged by itself what becomes of that.
+                Ask::Requeue { version } => other.may_count() && call.version() == Some(version),
+                Ask::Discard => other.may_count() && call.is_deadly(),
+                _ => other.may_end_others() && other.sent < before,
+            };
+            is_other && ends
         };
         self.calls.iter().any(ended_by)
     }
@@ -85,10 +106,10 @@ impl Story {
     /// By when nothing was there any more, as another call was told, of what this one had placed.
     fn gone(&self, call: &Call, evidence: &Evidence) -> Micros {
         let found_nothing = |other: &&Call| {
-            let is_new = matches!(other.ask, Ask::Schedule { .. });
-            let is_new = is_new && other.answer == Some(Answer::Done);
             // One that was forgotten may have been told so by a server that nobody follows any more.
-            is_new && other.sent >= call.until && !other.was_forgotten(&evidence.rollbacks)
+            other.found_nothing()
+                && other.sent >= call.until
+                && !other.was_forgotten(&evidence.rollbacks)
         };
         let others = self.calls.iter().filter(found_nothing);
         others.map(|other| other.until).min().unwrap_or(Micros::MAX)
@@ -135,29 +156,19 @@ impl Story {
 
     /// Jobs that can only end as dead letters with a reason, and have not, though nobody meddled.
     fn undead(&self, evidence: &Evidence) -> Vec<Wrong> {
-        let deadly = self.calls.iter().filter_map(|call| match call.ask {
-            Ask::Schedule {
-                version,
-                deadly: true,
-                ..
-            } if call.is_acknowledged() => Some((call, version)),
-            _ => None,
-        });
-        let undead = deadly.filter(|(call, version)| {
-            let place = evidence.kept.get(version);
+        let calls = self.calls.iter();
+        let deadly = calls.filter(|call| call.is_deadly() && call.is_acknowledged());
+        let undead = deadly.filter_map(|call| {
+            let version = call.version()?;
+            let place = evidence.kept.get(&version);
             let is_dead = matches!(place, Some(Place::Dead(reason)) if !reason.is_empty());
-            let meddled = |other: &Call| {
-                let deals_with_letters = matches!(other.ask, Ask::Requeue { .. } | Ask::Discard);
-                deals_with_letters && other.may_count() && other.until > call.sent
-            };
-            !is_dead
-                && !call.was_forgotten(&evidence.rollbacks)
-                && !self.was_ended(call, Micros::MAX)
-                && !self.calls.iter().any(meddled)
+            let is_excused =
+                call.was_forgotten(&evidence.rollbacks) || self.was_ended(call, Micros::MAX);
+            (!is_dead && !is_excused).then_some(version)
         });
         let told =
             |version| Wrong::Other(format!("version {version} is no dead letter with a reason"));
-        undead.map(|(_, version)| told(version)).collect()
+        undead.map(told).collect()
     }
 
     /// Runs of what had been run to its end before, where nothing says why it was not over.

@@ -20,6 +20,10 @@ pub(super) const ALL: &[Proof] = &[
         gone_and_then_cancelled,
     ),
     (
+        "a job that is gone, by what a cancel is answered",
+        gone_by_an_answer,
+    ),
+    (
         "a job that another one replaces, follows or may replace",
         ended_by_another,
     ),
@@ -151,6 +155,22 @@ fn gone_and_then_cancelled() {
     let row = trial.call(3.0, Ask::Cancel, Answer::Cancelled).check();
     row.tells("version 7 is lost");
     row.does_not_tell("version 8 is lost");
+}
+
+fn gone_by_an_answer() {
+    for ask in [Ask::Cancel, Ask::Move, Ask::Update { version: 8 }] {
+        let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+        let trial = trial.call(2.0, ask, Answer::Absent);
+        let trial = trial.call(3.0, Ask::Cancel, Answer::Unknown("no answer".into()));
+        trial.check().tells("version 7 is lost");
+    }
+    // It was there until it had run.
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.run(run(7, 1, 1.5));
+    trial
+        .call(2.0, Ask::Cancel, Answer::Absent)
+        .check()
+        .passes();
 }
 
 fn ended_by_another() {
