@@ -42,8 +42,14 @@ impl ClientBuilder {
         self
     }
 
-    /// After how long a call gives up, the repeats included that the client makes by itself. Defaults to 10 s: longer than a
-    /// restart of Redis or a fail-over, shorter than what a caller of a service waits.
+    /// After how long a call gives up, whatever it consists of, the repeats included that the client
+    /// makes by itself. Defaults to 10 s: longer than a restart of Redis or a fail-over, shorter
+    /// than what a caller of a service waits.
+    ///
+    /// A [durable](crate::Durable) call waits as long as it was told beside that, and a settlement that
+    /// buries a job as long as the hooks take that are told of it. What goes through many jobs or kinds,
+    /// such as [`schedule_many`](Client::schedule_many), a [`Bulk`](crate::Bulk) call or an audit, may
+    /// take as long as it makes progress: the time is that of each step.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.settings.call_timeout = timeout;
         self

@@ -13,7 +13,7 @@ use crate::handler::{News, Outcome};
 use crate::hooks::{Letter, Listeners};
 use crate::key::Kind;
 use crate::lease::Lease;
-use crate::record::Record;
+use crate::record::{Header, Record};
 use crate::retry::RetryPolicy;
 use crate::settings::{BATCH, LEASES};
 use crate::store::{Claimed, Extent, Found, Settlement, Verb, Word};
@@ -114,6 +114,7 @@ impl Client {
 impl Client {
     /// Extends many, each as [`extend`](Self::extend) does. The answers are in their order.
     pub(crate) async fn extend_all(&self, leases: &[(&Lease, Duration)]) -> Result<Vec<Extended>> {
+        let until = self.deadline();
         let mut extended = Vec::with_capacity(leases.len());
         let is_alike = |(a, of_a): &(&Lease, Duration), (b, of_b): &(&Lease, Duration)| {
             a.key().kind() == b.key().kind() && of_a == of_b
@@ -121,15 +122,19 @@ impl Client {
         for alike in leases.chunk_by(is_alike) {
             for batch in alike.chunks(BATCH) {
                 let leases: Vec<&Lease> = batch.iter().map(|(lease, _)| *lease).collect();
-                extended.extend(self.extend_of_kind(&leases, batch[0].1).await?);
+                extended.extend(self.extend_of_kind(&leases, batch[0].1, until).await?);
             }
         }
         Ok(extended)
     }
 
     /// Renews leases of one kind in the ledgers where they are held.
-    async fn renew_where_held(&self, leases: &[&Lease], length: Duration) -> Result<Vec<Word>> {
-        let until = self.deadline();
+    async fn renew_where_held(
+        &self,
+        leases: &[&Lease],
+        length: Duration,
+        until: Instant,
+    ) -> Result<Vec<Word>> {
         let kind = Kind::parse(leases[0].key().kind())?;
         let mut answers = vec![Word::Gone; leases.len()];
         loop {
@@ -170,8 +175,13 @@ impl Client {
     }
 
     /// Extends leases of the same kind, of which there is one at least.
-    async fn extend_of_kind(&self, leases: &[&Lease], length: Duration) -> Result<Vec<Extended>> {
-        let answers = self.renew_where_held(leases, length).await?;
+    async fn extend_of_kind(
+        &self,
+        leases: &[&Lease],
+        length: Duration,
+        until: Instant,
+    ) -> Result<Vec<Extended>> {
+        let answers = self.renew_where_held(leases, length, until).await?;
         let extended = leases.iter().zip(answers).map(|(lease, answer)| {
             let extended = match answer {
                 Word::Renewed => Extended::Extended,
@@ -191,7 +201,12 @@ impl Client {
 impl Client {
     /// Tells whoever asked to be told of dead letters, while the lease is held. `Err` if the job
     /// is none that could become one.
-    async fn tell_dead(&self, lease: &Lease, letter: Letter<'_>) -> Result<Result<(), Settled>> {
+    async fn tell_dead(
+        &self,
+        lease: &Lease,
+        letter: Letter<'_>,
+        until: &mut Instant,
+    ) -> Result<Result<(), Settled>> {
         let hooks = self.listeners().of_dead();
         let Some(longest) = hooks.iter().map(|hooks| hooks.limit()).max() else {
             return Ok(Ok(()));
@@ -199,9 +214,12 @@ impl Client {
         // For as long as the hooks and the settlement may take.
         let length = longest + self.settings().call_timeout;
         let length = length.clamp(*LEASES.start(), *LEASES.end());
-        match self.extend_of_kind(&[lease], length).await?[0] {
+        match self.extend_of_kind(&[lease], length, *until).await?[0] {
             Extended::Extended => {
+                let began = Instant::now();
                 Listeners::tell(&hooks, letter).await;
+                // Their time is not that of the call.
+                *until += began.elapsed();
                 Ok(Ok(()))
             }
             // The settlement will say so.
@@ -232,12 +250,16 @@ impl<'a> SettleLease<'a> {
     /// who changes attempts and terms. `Err` if the lease is nobody's, or somebody else's.
     ///
     /// If the job is to be a dead letter, whoever asked to be told is told by now.
-    async fn verb(&self, book: &Book) -> Result<Result<(Verb, usize), Settled>> {
+    async fn verb(
+        &self,
+        book: &Book,
+        until: &mut Instant,
+    ) -> Result<Result<(Verb, usize), Settled>> {
         if self.outcome == Outcome::Done {
             return Ok(Ok((Verb::Done, 0)));
         }
         let key = self.lease.key();
-        let found = book.ledger.get(key.id(), self.client.deadline()).await?;
+        let found = book.ledger.get(key.id(), *until).await?;
         let Found::Leased { lease, record, .. } = found else {
             return Ok(Err(Settled::Gone));
         };
@@ -269,7 +291,8 @@ impl<'a> SettleLease<'a> {
                 lag: None,
                 record: Some(&record),
             };
-            if let Err(nothing_to_do) = self.client.tell_dead(self.lease, letter).await? {
+            let told = self.client.tell_dead(self.lease, letter, until).await?;
+            if let Err(nothing_to_do) = told {
                 return Ok(Err(nothing_to_do));
             }
         }
@@ -281,18 +304,19 @@ impl SettleLease<'_> {
     /// Settles it where it is held.
     async fn settle(&self, durable: Option<Durable>) -> Result<(Settled, Option<Reached>)> {
         let (client, id) = (self.client, self.lease.key().id());
+        let mut until = client.deadline_for(durable);
         loop {
             let shelf = client.shelf(self.lease.key().kind())?;
             for book in [shelf.old_book(id), shelf.new_book(id)]
                 .into_iter()
                 .flatten()
             {
-                match self.settle_in(book, durable).await? {
+                match self.settle_in(book, durable, &mut until).await? {
                     (Settled::Gone, _) => {}
                     settled => return Ok(settled),
                 }
             }
-            if !client.is_outdated(&shelf, client.deadline()).await? {
+            if !client.is_outdated(&shelf, until).await? {
                 return Ok((Settled::Gone, None));
             }
         }
@@ -302,11 +326,16 @@ impl SettleLease<'_> {
         &self,
         book: &Book,
         durable: Option<Durable>,
+        until: &mut Instant,
     ) -> Result<(Settled, Option<Reached>)> {
         let (client, lease) = (self.client, self.lease);
-        let (verb, payload_bytes) = match self.verb(book).await? {
+        let (verb, payload_bytes) = match self.verb(book, until).await? {
             Ok(verb) => verb,
             Err(nothing_to_do) => return Ok((nothing_to_do, None)),
+        };
+        let reason = match &verb {
+            Verb::Bury { header } => Header::reason(header),
+            _ => None,
         };
         let item = Settlement {
             key: lease.key().clone(),
@@ -314,12 +343,11 @@ impl SettleLease<'_> {
             verb,
             payload_bytes,
         };
-        let until = client.deadline();
         let (answered, reached) = match durable {
-            None => (book.settles.send(item, until).await?, None),
+            None => (book.settles.send(item, *until).await?, None),
             Some(durable) => {
                 let durably = Durably { item, durable };
-                let sent = book.durable_settles.send(durably, until + durable.within);
+                let sent = book.durable_settles.send(durably, *until);
                 let (answered, reached) = sent.await?;
                 (answered, Some(reached))
             }
@@ -330,7 +358,10 @@ impl SettleLease<'_> {
             Word::Later(due) => Settled::Pending(due.to_system()),
             Word::Superseded => Settled::Replaced,
             Word::Cancelled => Settled::Cancelled,
-            Word::Buried(letter) => Settled::Buried(letter),
+            Word::Buried(letter) => {
+                tracing::warn!(key = %lease.key(), letter, reason, "a job ended as a dead letter");
+                Settled::Buried(letter)
+            }
             Word::Gone => return Ok((Settled::Gone, None)),
             Word::Foreign => return Ok((Settled::Taken, None)),
             other => return Err(out_of_place(other)),
@@ -372,8 +403,11 @@ impl<'a> IntoFuture for ExtendLease<'a> {
                     format!("a lease of {:?} must be from 1 s to 1 day", self.length),
                 ));
             }
-            let leases = [self.lease];
-            let extended = self.client.extend_of_kind(&leases, self.length).await?;
+            let (leases, until) = ([self.lease], self.client.deadline());
+            let extended = self
+                .client
+                .extend_of_kind(&leases, self.length, until)
+                .await?;
             Ok(extended[0])
         })
     }

@@ -62,6 +62,7 @@ pub(crate) use settling::SettleTerms;
 use shelf::{Moving, Of, Shelf};
 pub use view::{JobState, JobView};
 
+use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "worker")]
 use crate::handler::Audience;
@@ -194,12 +195,12 @@ impl Client {
         let settings = client.settings();
         // A server that is not there is a mistake at start-up more often than an outage.
         let patience = settings.call_timeout.min(settings.link.connect_timeout);
-        let until = Instant::now() + patience;
+        let (until, soon) = (client.deadline(), Instant::now() + patience);
         let store = client.store();
-        store.check(settings.allow_eviction, until).await?;
+        store.check(settings.allow_eviction, soon).await?;
         if store.is_several() {
             // So that jobs are found where they are, also if the first shard of their kind is away.
-            store.kinds(client.deadline()).await?;
+            store.kinds(until).await?;
         }
         Ok(client)
     }
@@ -228,7 +229,8 @@ impl Client {
     ///
     /// The newest call for a key wins, in one atomic step: it creates the job, or replaces
     /// the payload and the due time of the one that is pending. If the job is running just
-    /// then, the new one follows when the run has ended, instead of its retries.
+    /// then, the new one follows when the run has ended, instead of its
+    /// [retries](Placed::Succeeds).
     ///
     /// # Errors
     /// When it is awaited: if key, payload, time or terms are not valid, or Redis does not answer
@@ -253,7 +255,11 @@ impl Client {
     /// If the key is not valid, Redis does not answer in time, or the record is damaged.
     pub async fn get(&self, key: impl IntoJobKey) -> Result<Option<JobView>> {
         let key = key.into_job_key()?;
-        let found = self.find(&key, self.deadline()).await?;
+        self.view(key, self.deadline()).await
+    }
+
+    async fn view(&self, key: JobKey, until: Instant) -> Result<Option<JobView>> {
+        let found = self.find(&key, until).await?;
         JobView::from_found(key, found)
     }
 
@@ -264,8 +270,8 @@ impl Client {
     /// If the kind is not valid or Redis does not answer in time.
     pub async fn stats(&self, kind: &str) -> Result<Stats> {
         let kind = Kind::parse(kind)?;
-        let shelf = self.shelf_now(&kind).await?;
         let until = self.deadline();
+        let shelf = self.shelf_now(&kind, until).await?;
         let mut sight = Sight::now(self.store());
         let ledgers = shelf.all().map(|book| &book.ledger);
         let ledgers: Vec<_> = ledgers.filter(|ledger| !sight.misses(ledger)).collect();
@@ -287,8 +293,14 @@ impl Client {
         self.store().time(self.deadline()).await.map(drop)
     }
 
+    /// When a call has to end that begins now, whatever it consists of.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.0.settings.call_timeout
+    }
+
+    /// The same of a call that is to be durable: the wait for that is its own.
+    fn deadline_for(&self, durable: Option<Durable>) -> Instant {
+        self.deadline() + durable.map(|durable| durable.within).unwrap_or_default()
     }
 
     pub(crate) fn settings(&self) -> &ClientSettings {

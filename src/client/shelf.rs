@@ -122,8 +122,8 @@ impl Client {
     }
 
     /// The shelf of a kind by the layout that it has now.
-    pub(super) async fn shelf_now(&self, kind: &Kind) -> Result<Arc<Shelf>> {
-        self.store().look_up(kind, self.deadline()).await?;
+    pub(super) async fn shelf_now(&self, kind: &Kind, until: Instant) -> Result<Arc<Shelf>> {
+        self.store().look_up(kind, until).await?;
         self.shelf(kind.as_str())
     }
 

@@ -294,7 +294,7 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
     let kinds: Vec<Kind> = kinds.iter().map(|one| one.kind.clone()).collect();
     match &ledgers {
         Ok(ledgers) => {
-            let unrouted = match client.unrouted_of(kinds.clone()).await {
+            let unrouted = match client.unrouted_of(kinds.clone(), client.deadline()).await {
                 Ok(unrouted) => Ok(unrouted.kinds),
                 Err(error) => unseen(error)?,
             };

@@ -25,6 +25,7 @@
 //! | [`asleep`] | a machine that sleeps: leases go on meanwhile |
 //! | [`steps`] | daemons that are killed at each step of handing over to lists and streams |
 //! | [`outages`] | a Redis that is killed, hangs or cuts connections |
+//! | [`deadlines`] | a call ends within its time, whatever it consists of |
 //! | [`weather`] | every sort of outage: said once, survived, made good |
 //! | [`servers`] | what the bare server does, and where versions differ |
 //! | [`keyspace`] | what a server announces of each command that changes a key |
@@ -88,6 +89,7 @@ mod config;
 mod conformance;
 mod crowding;
 mod damage;
+mod deadlines;
 mod demo;
 mod dev;
 mod doctor;

@@ -201,7 +201,10 @@ impl<'a> Errand<'a> {
             Deed::Requeue | Deed::Discard => &["dead"],
             _ => &["pending"],
         };
-        let (kinds, mut sight) = self.client.kinds_in_sight(prefix).await?;
+        let (kinds, mut sight) = self
+            .client
+            .kinds_in_sight(prefix, self.client.deadline())
+            .await?;
         for kind in kinds {
             self.lane = Lane::new();
             self.told.clear();

@@ -49,7 +49,7 @@ impl Selection<'_> {
     pub async fn count(self) -> Result<Counts> {
         let (client, prefix) = (self.client, self.prefix?);
         let mut counts = Counts::default();
-        let (kinds, mut sight) = client.kinds_in_sight(&prefix).await?;
+        let (kinds, mut sight) = client.kinds_in_sight(&prefix, client.deadline()).await?;
         for kind in kinds {
             for book in client.shelf(kind.as_str())?.all() {
                 let ledger = &book.ledger;

@@ -5,7 +5,7 @@ mod words;
 
 use std::fmt;
 use std::future::IntoFuture;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 pub use self::tail::{Tail, Tidings};
 pub(crate) use self::words::span;
@@ -285,7 +285,7 @@ impl<'a> IntoFuture for KeepHistory<'a> {
             }
             let client = self.selection.client;
             let until = client.deadline();
-            let (kinds, mut sight) = client.kinds_in_sight(&prefix).await?;
+            let (kinds, mut sight) = client.kinds_in_sight(&prefix, until).await?;
             for kind in &kinds {
                 for book in client.shelf(kind.as_str())?.all() {
                     let (ledger, mut lane) = (&book.ledger, Lane::new());
@@ -316,16 +316,18 @@ impl Client {
     /// If the key is not valid or Redis does not answer in time.
     pub async fn happenings(&self, key: impl IntoJobKey) -> Result<Vec<Happening>> {
         let key = key.into_job_key()?;
-        Ok(self.told_of(&key).await?.happenings)
+        Ok(self.told_of(&key, self.deadline()).await?.happenings)
     }
 
     /// Pages through the history, the newest first, for a job.
-    pub(super) async fn told_of(&self, key: &JobKey) -> Result<Told> {
+    pub(super) async fn told_of(&self, key: &JobKey, until: Instant) -> Result<Told> {
         let kind = Kind::parse(key.kind())?;
-        let shelf = self.shelf_now(&kind).await?;
-        let mut told = self.told_by(&shelf.book(key.id()).ledger, key).await?;
+        let shelf = self.shelf_now(&kind, until).await?;
+        let mut told = self
+            .told_by(&shelf.book(key.id()).ledger, key, until)
+            .await?;
         if let Some(old) = shelf.old_book(key.id()) {
-            let before = self.told_by(&old.ledger, key).await?;
+            let before = self.told_by(&old.ledger, key, until).await?;
             told.happenings.extend(before.happenings);
             told.happenings.sort_by_key(|it| it.at);
             told.reaches = told.reaches.min(before.reaches);
@@ -334,7 +336,7 @@ impl Client {
     }
 
     /// Pages through the history of one ledger.
-    async fn told_by(&self, ledger: &Ledger, key: &JobKey) -> Result<Told> {
+    async fn told_by(&self, ledger: &Ledger, key: &JobKey, until: Instant) -> Result<Told> {
         let mut told = Told {
             kept: 0,
             reaches: None,
@@ -342,14 +344,14 @@ impl Client {
         };
         let mut before = "+".to_owned();
         for _ in 0..PAGES {
-            let page = ledger.story(key.id(), &before, self.deadline()).await?;
+            let page = ledger.story(key.id(), &before, until).await?;
             told.kept = page.kept;
             let lines = page.lines.into_iter();
             let lines = lines.map(|line| Happening::of(ledger.kind(), line));
             told.happenings.extend(lines);
             let Some(next) = page.next else {
                 let stream = ledger.stream();
-                let first = self.0.store.first_of_history(&stream, self.deadline());
+                let first = self.0.store.first_of_history(&stream, until);
                 before = first.await?.unwrap_or_default();
                 break;
             };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::sight::Sight;
 use crate::client::{Client, Unseen};
@@ -103,14 +103,18 @@ impl Client {
     /// # Errors
     /// If Redis does not answer in time.
     pub async fn unrouted(&self) -> Result<UnroutedKinds> {
-        let mut kinds = self.store().kinds(self.deadline()).await?;
+        let until = self.deadline();
+        let mut kinds = self.store().kinds(until).await?;
         kinds.sort();
-        self.unrouted_of(kinds).await
+        self.unrouted_of(kinds, until).await
     }
 
     /// Those of these kinds.
-    pub(crate) async fn unrouted_of(&self, kinds: Vec<Kind>) -> Result<UnroutedKinds> {
-        let until = self.deadline();
+    pub(crate) async fn unrouted_of(
+        &self,
+        kinds: Vec<Kind>,
+        until: Instant,
+    ) -> Result<UnroutedKinds> {
         let live = self.0.store.instances(SILENCE, until).await?;
         // Instances of one deployment say the same.
         let texts: HashMap<&str, ()> = live.iter().map(|(_, text)| (text.as_str(), ())).collect();

@@ -137,12 +137,12 @@ impl List<'_> {
             ));
         }
         let (first, mut position) = begin(self.after, self.state, &prefix)?;
-        let (mut kinds, mut sight) = client.kinds_in_sight(&prefix).await?;
+        let until = client.deadline();
+        let (mut kinds, mut sight) = client.kinds_in_sight(&prefix, until).await?;
         if let Some(first) = first {
             kinds.retain(|kind| *kind >= first);
             position = position.filter(|_| kinds.first() == Some(&first));
         }
-        let until = client.deadline();
         let mut page = Page::default();
         let (mut bytes, mut calls) = (0, 0);
         for kind in kinds {

@@ -71,7 +71,7 @@ impl Client {
     pub async fn paused(&self) -> Result<Paused> {
         let until = self.deadline();
         let rules = self.0.store.pause_rules(until).await?;
-        let (kinds, mut sight) = self.kinds_in_sight(&Prefix::everything()).await?;
+        let (kinds, mut sight) = self.kinds_in_sight(&Prefix::everything(), until).await?;
         let mut asked = Vec::new();
         for kind in &kinds {
             // Those of one kind are paused one after the other, the first one last.

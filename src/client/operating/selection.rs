@@ -1,5 +1,7 @@
 //! Many jobs at once, named by what their keys begin with.
 
+use std::time::Instant;
+
 use futures_util::future::BoxFuture;
 
 use super::sight::{Kinds, Sight};
@@ -49,14 +51,16 @@ impl Client {
     /// # Errors
     /// If Redis does not answer in time; of several servers, if none does.
     pub async fn kinds(&self) -> Result<Kinds> {
-        let (kinds, sight) = self.kinds_in_sight(&Prefix::everything()).await?;
+        let (kinds, sight) = self
+            .kinds_in_sight(&Prefix::everything(), self.deadline())
+            .await?;
         let unseen = sight.unseen();
         Ok(Kinds { kinds, unseen })
     }
 
     /// The kinds that a prefix covers, in order.
     pub(crate) async fn kinds_of(&self, prefix: &Prefix) -> Result<Vec<Kind>> {
-        Ok(self.kinds_in_sight(prefix).await?.0)
+        Ok(self.kinds_in_sight(prefix, self.deadline()).await?.0)
     }
 
     /// The same, and what can be seen of them.
@@ -64,8 +68,12 @@ impl Client {
     /// # Errors
     /// If the list of kinds is lost, or this one missing, and there are jobs: nobody is to take them
     /// for none. What other kinds a list lacks takes an [audit](Selection::audit) to find out.
-    pub(crate) async fn kinds_in_sight(&self, prefix: &Prefix) -> Result<(Vec<Kind>, Sight)> {
-        let (kinds, sight) = self.kinds_listed(prefix).await?;
+    pub(crate) async fn kinds_in_sight(
+        &self,
+        prefix: &Prefix,
+        until: Instant,
+    ) -> Result<(Vec<Kind>, Sight)> {
+        let (kinds, sight) = self.kinds_listed(prefix, until).await?;
         if !kinds.is_empty() {
             return Ok((kinds, sight));
         }
@@ -73,12 +81,12 @@ impl Client {
         let unlisted = match prefix.kind() {
             Some(kind) => {
                 let kind = Kind::parse(kind)?;
-                let is_used = store.has_accepted(&kind, self.deadline()).await;
+                let is_used = store.has_accepted(&kind, until).await;
                 is_used.then_some(kind)
             }
-            None if self.kinds_listed(&Prefix::everything()).await?.0.is_empty() => {
+            None if self.kinds_listed(&Prefix::everything(), until).await?.0.is_empty() => {
                 // Rare, and not a part of the type of every call.
-                let looking: BoxFuture<'_, _> = Box::pin(store.kind_with_jobs(self.deadline()));
+                let looking: BoxFuture<'_, _> = Box::pin(store.kind_with_jobs(until));
                 looking.await
             }
             None => None,
@@ -97,8 +105,12 @@ impl Client {
     }
 
     /// The kinds that are listed and that a prefix covers, in order.
-    pub(crate) async fn kinds_listed(&self, prefix: &Prefix) -> Result<(Vec<Kind>, Sight)> {
-        let (mut kinds, away) = self.0.store.kinds_seen(self.deadline()).await?;
+    pub(crate) async fn kinds_listed(
+        &self,
+        prefix: &Prefix,
+        until: Instant,
+    ) -> Result<(Vec<Kind>, Sight)> {
+        let (mut kinds, away) = self.0.store.kinds_seen(until).await?;
         kinds.retain(|kind| prefix.covers(kind));
         kinds.sort_unstable();
         Ok((kinds, Sight::new(&self.0.store, away)))

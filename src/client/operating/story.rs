@@ -1,6 +1,6 @@
 //! The story of one job: what happened to it, and what it waits for.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::history::{Happening, Told, What, span};
 use crate::client::{Client, JobState, JobView};
@@ -124,7 +124,8 @@ impl Client {
     /// If the key is not valid, Redis does not answer in time, or the record is damaged.
     pub async fn story(&self, key: impl IntoJobKey) -> Result<Story> {
         let key = key.into_job_key()?;
-        let (job, told) = self.at_one_time(&key).await?;
+        let until = self.deadline();
+        let (job, told) = self.at_one_time(&key, until).await?;
         let Told {
             kept,
             reaches,
@@ -137,9 +138,9 @@ impl Client {
         // Pauses that were over before the job began are not about it.
         let begin = happenings.iter().position(|it| it.id.is_some());
         happenings.drain(..begin.unwrap_or(happenings.len()));
-        let waits = self.waits(&key, job.as_ref(), &happenings).await?;
+        let waits = self.waits(&key, job.as_ref(), &happenings, until).await?;
         let key_differs = match &job {
-            Some(job) => self.key_differs(job).await?,
+            Some(job) => self.key_differs(job, until).await?,
             None => None,
         };
         Ok(Story {
@@ -156,27 +157,26 @@ impl Client {
 
     /// The job and what is told of it, read again if the job has changed in between; of one that
     /// changes all the time, what is told goes further.
-    async fn at_one_time(&self, key: &JobKey) -> Result<(Option<JobView>, Told)> {
+    async fn at_one_time(&self, key: &JobKey, until: Instant) -> Result<(Option<JobView>, Told)> {
         let look = |job: &Option<JobView>| job.as_ref().map(|job| (job.state(), job.due()));
-        let mut job = self.get(key).await?;
+        let mut job = self.view(key.clone(), until).await?;
         for _ in 1..READS {
-            let told = self.told_of(key).await?;
-            let now = self.get(key).await?;
+            let told = self.told_of(key, until).await?;
+            let now = self.view(key.clone(), until).await?;
             if look(&now) == look(&job) {
                 return Ok((now, told));
             }
             job = now;
         }
-        Ok((job, self.told_of(key).await?))
+        Ok((job, self.told_of(key, until).await?))
     }
 
     /// Of a job whose first attempt is to come: after that its key has expired.
-    async fn key_differs(&self, job: &JobView) -> Result<Option<KeyDiffers>> {
+    async fn key_differs(&self, job: &JobView, until: Instant) -> Result<Option<KeyDiffers>> {
         let waits_for_due = job.state() == JobState::Pending && job.is_adopted();
         if !waits_for_due {
             return Ok(None);
         }
-        let until = self.deadline();
         let shelf = self.shelf(job.key().kind())?;
         let ledger = &shelf.book(job.key().id()).ledger;
         let looks = ledger.plain_key(job.key(), job.payload(), until);
@@ -206,6 +206,7 @@ impl Client {
         key: &JobKey,
         job: Option<&JobView>,
         happenings: &[Happening],
+        until: Instant,
     ) -> Result<Vec<Wait>> {
         let Some(job) = job else {
             return Ok(Vec::new());
@@ -234,7 +235,7 @@ impl Client {
                 lapsed: job.lease_ends(),
             }),
             JobState::Pending | JobState::Retrying => {
-                let now = self.0.store.time(self.deadline()).await?;
+                let now = self.0.store.time(until).await?;
                 let now = now.floor_ms().to_system();
                 if let Ok(ahead) = job.due().duration_since(now)
                     && !ahead.is_zero()
@@ -247,7 +248,6 @@ impl Client {
             }
         }
         let is_due = waits.is_empty() || job.state() == JobState::Lapsed;
-        let until = self.deadline();
         let shelf = self.shelf(key.kind())?;
         let since = shelf.book(key.id()).ledger.paused_since(until).await?;
         if let Some(since) = since {

@@ -238,7 +238,7 @@ impl<'a> IntoFuture for CancelDurably<'a> {
             let (client, durable) = (self.call.client, self.durable);
             durable.check()?;
             let key = self.call.key?;
-            let until = client.deadline() + durable.within;
+            let until = client.deadline_for(Some(durable));
             let item = key.clone();
             let durably = Durably { item, durable };
             let (answered, reached) = client

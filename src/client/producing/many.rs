@@ -220,7 +220,8 @@ impl Client {
     ) -> Vec<(usize, Result<(Answered, Option<Reached>)>)> {
         let mut answered = Vec::with_capacity(singles.len());
         for single in singles {
-            let placed = self.place_job(single.item, single.durable, self.deadline());
+            let until = self.deadline_for(single.durable);
+            let placed = self.place_job(single.item, single.durable, until);
             answered.push((single.place, placed.await));
         }
         answered

@@ -48,7 +48,10 @@ pub enum Placed {
     Created,
     /// One was pending, and this one took its place.
     Replaced,
-    /// One is running, and this one follows when that run has ended, instead of its retries.
+    /// One is running, and this one follows when that run has ended, instead of its retries. A
+    /// handler that schedules its own name so, and then fails, is not tried again: the failure is
+    /// counted and in the story of `Client::story`, and there is no dead letter. See "What does a
+    /// successor supersede?" in `docs/states.md`.
     Succeeds,
 }
 
@@ -92,9 +95,9 @@ impl<'a> Schedule<'a> {
     }
 
     async fn send(self) -> Result<(Answered, Option<Reached>)> {
-        let until = self.client.deadline();
-        let limit = self.client.settings().payload_limit;
         let durable = self.job.durable;
+        let until = self.client.deadline_for(durable);
+        let limit = self.client.settings().payload_limit;
         self.client
             .place_job(self.job.into_placement(limit)?, durable, until)
             .await
@@ -119,7 +122,6 @@ impl Client {
             Some(durable) => {
                 let item = placement;
                 let durably = Durably { item, durable };
-                let until = until + durable.within;
                 let (answered, reached) = self
                     .ask(&key, Of::Job, durably, until, |book| {
                         &book.durable_schedules
@@ -163,14 +165,14 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
             let durable = job.durable;
             let placement = job.into_placement(client.settings().payload_limit)?;
             let key = placement.key.clone();
-            let until = client.deadline();
+            let until = client.deadline_for(durable);
             loop {
                 let placed = client.place_job(placement.clone(), durable, until);
                 let (answered, reached) = placed.await?;
                 if answered.answer != Word::Exists {
                     return Scheduled::from_answer(answered, reached).map(IfAbsent::Scheduled);
                 }
-                match client.get(&key).await? {
+                match client.view(key.clone(), until).await? {
                     Some(job) if job.state() != JobState::Dead => {
                         return Ok(IfAbsent::Present(Box::new(job)));
                     }

@@ -97,7 +97,7 @@ impl Client {
             true => self.audit_common(repair).await?,
             false => Vec::new(),
         };
-        let (listed, sight) = match self.kinds_listed(prefix).await {
+        let (listed, sight) = match self.kinds_listed(prefix, self.deadline()).await {
             // That was said.
             Err(error) if is_about_all && error.kind() == ErrorKind::Damaged => {
                 (Vec::new(), Sight::now(self.store()))

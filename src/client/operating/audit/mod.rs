@@ -161,7 +161,7 @@ impl<'a> IntoFuture for Audit<'a> {
                 (report.damaged, report.is_complete) = (damaged, false);
                 return Ok(report);
             }
-            let shelf = client.shelf_now(&kind).await?;
+            let shelf = client.shelf_now(&kind, client.deadline()).await?;
             let of_kind = OfKind {
                 is_listed: store.knows(&kind, client.deadline()).await?,
                 layout: shelf.layout,

@@ -1,0 +1,116 @@
+//! A call ends within its time, whatever it consists of.
+
+use std::future::IntoFuture;
+use std::time::{Duration, Instant};
+
+use keyfall::embedded::Embedded;
+use keyfall::{Client, Handler, Job, Outcome, Result, Router};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::sleep;
+
+use crate::proxy::Proxy;
+use crate::runs::{PATIENCE, eventually};
+use crate::site::{HOUR, Site};
+
+/// How long a call may take.
+const CALL: Duration = Duration::from_secs(12);
+
+/// How long its first part takes. A second deadline would begin behind that.
+const FIRST: Duration = Duration::from_secs(9);
+
+/// What no call may take, on a busy machine either.
+const TOO_LONG: Duration = Duration::from_secs(18);
+
+/// A job on a server behind a proxy, and a client that goes through that.
+struct Stage {
+    site: Site,
+    proxy: Proxy,
+    client: Client,
+    key: String,
+    _server: Embedded,
+}
+
+impl Stage {
+    async fn new(app: &str) -> Self {
+        let server = Embedded::start().await.unwrap();
+        let proxy = Proxy::to(&server).await;
+        let site = Site::at(&server.url(), app).await;
+        let client = Client::builder(&proxy.url)
+            .call_timeout(CALL)
+            .response_timeout(PATIENCE);
+        let client = client.connect().await.unwrap();
+        // Now it knows the kind, and Redis its scripts.
+        let warm = site.key("warm");
+        client.schedule(&warm, "").await.unwrap();
+        client.schedule(&warm, "").if_absent().await.unwrap();
+        client.cancel(&warm).await.unwrap();
+        let key = site.key("the-one");
+        Stage {
+            site,
+            proxy,
+            client,
+            key,
+            _server: server,
+        }
+    }
+
+    /// The first reply with this in it comes late, and then no request is answered that is about
+    /// the job.
+    async fn hold<T: std::fmt::Debug>(
+        &self,
+        reply: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) {
+        self.proxy.freeze_at(reply);
+        let began = Instant::now();
+        let held = async {
+            eventually("the first part is answered", async || {
+                self.proxy.is_frozen().then_some(())
+            })
+            .await;
+            sleep(FIRST).await;
+            self.proxy.freeze_before("the-one");
+        };
+        let (answer, ()) = tokio::join!(call, held);
+        let took = began.elapsed();
+        assert!(self.proxy.is_frozen(), "it has a second part");
+        assert!(answer.unwrap_err().is_retryable());
+        assert!(took < TOO_LONG, "{took:?}");
+        self.proxy.thaw();
+    }
+}
+
+#[tokio::test]
+async fn a_schedule_that_looks_what_is_there_has_one_deadline() {
+    let stage = Stage::new("deadline-absent").await;
+    let waits = stage.site.client.schedule(&stage.key, "").after(HOUR);
+    waits.await.unwrap();
+    let call = stage.client.schedule(&stage.key, "").if_absent();
+    stage.hold("exists", call.into_future()).await;
+    stage.site.client.cancel(&stage.key).await.unwrap();
+    stage.site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_settlement_that_reads_the_record_has_one_deadline() {
+    let stage = Stage::new("deadline-settle").await;
+    let site = &stage.site;
+    let (hand_over, mut handed) = unbounded_channel();
+    let handler = async move |job: Job| {
+        hand_over.send(job.lease().clone()).unwrap();
+        Outcome::HandedOver
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), handler.lease(HOUR)));
+    site.client
+        .schedule(&stage.key, "its record")
+        .await
+        .unwrap();
+    let lease = handed.recv().await.unwrap();
+    let failed = Outcome::retry_after(HOUR, "not today");
+    let call = stage.client.settle(&lease, failed.clone());
+    stage.hold("its record", call.into_future()).await;
+    // What was not sent before did not happen, and may be repeated.
+    site.client.settle(&lease, failed).await.unwrap();
+    worker.stop().await;
+    site.assert_balanced().await;
+}
