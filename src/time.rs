@@ -54,3 +54,17 @@ impl fmt::Display for UnixMs {
         self.0.fmt(f)
     }
 }
+
+/// A time as people write it, `2025-11-21T08:05:45.678Z`.
+pub(crate) struct Utc(pub(crate) UnixMs);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let written = i64::try_from(self.0.0).ok();
+        match written.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
+            Some(time) => time.fmt(f),
+            // Beyond the years that a calendar has.
+            None => write!(f, "{} ms", self.0),
+        }
+    }
+}

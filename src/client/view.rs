@@ -14,7 +14,7 @@ use crate::lease::Lease;
 use crate::record::{Record, Step};
 use crate::retry::RetryPolicy;
 use crate::store::{Found, Letter};
-use crate::time::UnixMs;
+use crate::time::{UnixMs, Utc};
 
 /// What a job is waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -310,19 +310,5 @@ impl fmt::Debug for JobView {
         view.field("steps", &steps.collect::<Vec<_>>())
             .field("payload_bytes", &self.payload().len())
             .finish_non_exhaustive()
-    }
-}
-
-/// A time as people write it, `2025-11-21T08:05:45.678Z`.
-struct Utc(UnixMs);
-
-impl fmt::Display for Utc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let written = i64::try_from(self.0.0).ok();
-        match written.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
-            Some(time) => time.fmt(f),
-            // Beyond the years that a calendar has.
-            None => write!(f, "{} ms", self.0),
-        }
     }
 }

@@ -7,6 +7,8 @@ use std::time::Instant;
 use redis::Cmd;
 
 use super::call::Called;
+#[cfg(feature = "worker")]
+use super::failures::Failures;
 use super::reply::{Answered, Reply};
 use super::script::Script;
 use super::{Lane, RedisClock, Store};
@@ -30,6 +32,8 @@ pub(crate) struct Ledger {
     /// Triggers have names of ours, because the names of jobs belong to others.
     own_triggers: bool,
     meter: Meter,
+    #[cfg(feature = "worker")]
+    failures: Failures,
     clock: Arc<RedisClock>,
 }
 
@@ -45,6 +49,8 @@ impl Ledger {
             names: store.names.ledger(&kind, place.shard),
             wake: store.names.wake(store.database),
             meter: Meter::new(&kind),
+            #[cfg(feature = "worker")]
+            failures: Failures::new(),
             clock: match store.is_cluster() {
                 // That of whichever node has the ledger.
                 true => Arc::default(),
@@ -96,6 +102,12 @@ impl Ledger {
     /// What is counted of it.
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
+    }
+
+    /// What was told of it.
+    #[cfg(feature = "worker")]
+    pub(super) fn failures(&self) -> &Failures {
+        &self.failures
     }
 
     /// Where the clock stands by which its jobs are due.

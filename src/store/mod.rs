@@ -38,6 +38,8 @@ mod clock;
 mod cluster;
 mod common;
 mod durable;
+#[cfg(feature = "worker")]
+mod failures;
 mod fault;
 mod founding;
 mod functions;

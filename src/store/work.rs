@@ -241,6 +241,7 @@ impl Ledger {
         let answers = reply.item_answers(items.len())?;
         for (item, answered) in items.iter().zip(&answers) {
             self.meter().settled(&item.verb, answered.answer);
+            self.failures().tell(self.kind(), item, answered.answer);
         }
         let trimmed = reply.number()?;
         // A job that ran has no trigger any more. To the next one it is all the same whether the job

@@ -47,6 +47,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a stop waits for the last jobs to be given back.
 const HAND_BACK: Duration = Duration::from_secs(2);
 
+/// How many routes stand in the line that a worker logs at its start.
+const SHOWN: usize = 20;
+
 /// What an engine is made of.
 pub(crate) struct Plan {
     pub(crate) link: LinkSettings,
@@ -113,6 +116,7 @@ async fn drive(plan: Plan) -> Result<()> {
         () = retired.cancelled() => return Ok(()),
     }
 
+    tell_start(&store, &routes, &settings);
     let dead = DeadLimits {
         count: settings.dead_count,
         age: settings.dead_age,
@@ -322,6 +326,28 @@ async fn drive(plan: Plan) -> Result<()> {
         tracing::info!("stopped");
     }
     Ok(())
+}
+
+/// Says in one line what is served, and where.
+fn tell_start(store: &Arc<Store>, routes: &Routes, settings: &WorkerSettings) {
+    let patterns = routes.of_table().iter().map(|route| route.pattern.as_str());
+    let mut served: Vec<_> = patterns.take(SHOWN).map(str::to_owned).collect();
+    let more = routes.of_table().len() - served.len();
+    if more > 0 {
+        served.push(format!("{more} more routes"));
+    }
+    if routes.fallback.is_some() {
+        served.push("what nobody has a route for".to_owned());
+    }
+    let servers = store.members().into_iter().map(|server| server.address());
+    tracing::info!(
+        routes = served.join(", "),
+        redis = servers.collect::<Vec<_>>().join(", "),
+        concurrency = settings.concurrency,
+        lease = ?settings.lease.0,
+        version = env!("CARGO_PKG_VERSION"),
+        "the worker serves"
+    );
 }
 
 /// Refuses a server that cannot carry Keyfall, or does not let this user do it; waits for one

@@ -26,6 +26,7 @@
 //! | [`steps`] | daemons that are killed at each step of handing over to lists and streams |
 //! | [`outages`] | a Redis that is killed, hangs or cuts connections |
 //! | [`deadlines`] | a call ends within its time, whatever it consists of |
+//! | [`logging`] | what an operator reads of a worker: its start, failed attempts, lapsed leases |
 //! | [`weather`] | every sort of outage: said once, survived, made good |
 //! | [`servers`] | what the bare server does, and where versions differ |
 //! | [`keyspace`] | what a server announces of each command that changes a key |
@@ -112,6 +113,7 @@ mod letters;
 mod limits;
 mod lists;
 mod log;
+mod logging;
 mod mistakes;
 mod monitor;
 mod operating;

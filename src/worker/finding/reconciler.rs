@@ -1,6 +1,6 @@
 //! Finds what no event announced: jobs that are overdue, and leases that ran out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -80,6 +80,8 @@ struct Track {
     pause: Duration,
     /// The oldest that was found last time.
     last_found: Option<String>,
+    /// Of which jobs it was told that their leases have lapsed, as long as nobody takes them over.
+    told: HashSet<String>,
     /// How many lapsed leases are left to workers that have a route for them.
     skip_lapsed: usize,
     /// The next sweep takes everything that is due, not only what is overdue.
@@ -208,6 +210,7 @@ impl Reconciler {
                 sweep_at: now,
                 pause: OVERDUE,
                 last_found: None,
+                told: HashSet::new(),
                 skip_lapsed: 0,
                 at_once: true,
                 all: asked.of_servers[server].all,
@@ -294,6 +297,9 @@ impl Reconciler {
             next = next.min(now + track.pause);
         }
         track.last_found = oldest;
+        if lapsed < BATCH {
+            track.told.retain(|id| found.lapsed.contains(id));
+        }
         track.skip_lapsed = if lapsed == BATCH {
             track.skip_lapsed + self.without_route(&track.served, &found.lapsed)
         } else {
@@ -302,7 +308,12 @@ impl Reconciler {
         if lapsed > 0 && now < hold {
             next = next.min(hold);
         } else if lapsed > 0 {
-            tracing::info!(ledger = ?track.served, lapsed, "leases have lapsed");
+            for id in &found.lapsed {
+                if track.told.insert(id.clone()) {
+                    let kind = track.served.ledger.kind();
+                    tracing::warn!(key = %format_args!("{kind}:{id}"), "its lease has lapsed");
+                }
+            }
             self.desk.lapse(&track.served, found.lapsed);
         }
         if found.overdue.len() < BATCH {

@@ -1,0 +1,133 @@
+//! What an operator reads of a worker: what it serves, which attempts fail, whose leases lapse.
+
+use keyfall::{Handler, JobState, NewJob, Outcome, RetryPolicy, Router};
+
+use crate::log::Log;
+use crate::runs::{Gate, eventually, recorder};
+use crate::site::{Running, Site, fails_slowly};
+use crate::workers::{Mortal, SECOND};
+
+#[tokio::test]
+async fn a_worker_says_once_what_it_serves_and_where() {
+    let site = Site::new("log-start").await;
+    let told = Log::read();
+    let (log, _runs) = recorder();
+    let router = Router::new()
+        .route(&site.pattern(), log.done())
+        .fallback(log.done());
+    let worker = Running::start(site.worker(router).concurrency(7));
+    worker.ready().await;
+    let lines = told.with("the worker serves");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let server = site.url.trim_start_matches("redis+unix://");
+    for part in [
+        &*site.pattern(),
+        "nobody has a route for",
+        server,
+        "concurrency=7",
+        "lease=15s",
+    ] {
+        assert!(lines[0].contains(part), "no {part} in {lines:?}");
+    }
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn each_attempt_that_fails_is_told_with_its_reason_and_the_next_time() {
+    let site = Site::new("log-failed").await;
+    let told = Log::read();
+    let (log, _runs) = recorder();
+    let policy = RetryPolicy::fixed(SECOND / 10).unwrap().attempts(2);
+    let handler = log.then(|_| Outcome::retry("no such host")).retry(policy);
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    site.reaches(&key, JobState::Dead).await;
+    worker.stop().await;
+    let lines = told.with("an attempt failed");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let parts = [
+        &*format!("key={key}"),
+        "attempt=1",
+        "error=\"no such host\"",
+        "next=\"20",
+    ];
+    for part in parts {
+        assert!(lines[0].contains(part), "no {part} in {lines:?}");
+    }
+    let last = told.with("a job ended as a dead letter");
+    assert!(
+        last[0].contains(&key) && last[0].contains("no such host"),
+        "{last:?}"
+    );
+    assert_eq!(last.len(), 1);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn of_many_that_fail_some_are_told_and_the_others_counted() {
+    let site = Site::new("log-many").await;
+    let told = Log::read();
+    let (log, _runs) = recorder();
+    let handler = log
+        .then(|_| Outcome::retry("no such host"))
+        .retry(fails_slowly());
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    let jobs = site.keys(100).map(|key| NewJob::new(key, ""));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    // On a busy machine they fail in more than one go.
+    let left_out = |lines: Vec<String>| {
+        let of = |line: &String| line.split("left_out=").nth(1)?.trim().parse::<usize>().ok();
+        lines.iter().filter_map(of).sum::<usize>()
+    };
+    eventually("all are told or counted", async || {
+        let told_of = told.with("an attempt failed").len();
+        let left_out = left_out(told.with("more attempts failed"));
+        (told_of + left_out == 100).then_some(())
+    })
+    .await;
+    let told_of = told.with("an attempt failed").len();
+    assert!((20..100).contains(&told_of), "{told_of}");
+    worker.stop().await;
+    site.client.prefix(&site.kind()).cancel().await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_lapsed_is_told_once_with_its_key() {
+    let site = Site::new("log-lapsed").await;
+    let told = Log::read();
+    let (log, mut runs) = recorder();
+    let stuck = Router::new().route(&site.pattern(), log.stuck());
+    let worker = Mortal::start(&site.url, stuck, 60 * SECOND);
+    site.client.schedule(site.key("gone"), "").await.unwrap();
+    runs.next().await;
+    worker.die();
+    // It has room for one, and that is taken: so it finds the other again and again.
+    let gate = Gate::closed();
+    let handler = log.behind(&gate).concurrency(1);
+    let router = Router::new().route(&site.pattern(), handler);
+    let rival = Running::start(site.worker(router).lease(3 * SECOND));
+    site.client.schedule(site.key("busy"), "").await.unwrap();
+    assert_eq!(runs.next().await.key().id(), "busy");
+    site.lapse("gone").await;
+    eventually("it was found", async || {
+        site.sweep().await;
+        (!told.with("lapsed").is_empty()).then_some(())
+    })
+    .await;
+    for _ in 0..3 {
+        site.sweep().await;
+        site.passes(SECOND).await;
+    }
+    let lines = told.with("lapsed");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(&site.key("gone")), "{lines:?}");
+    gate.open();
+    assert_eq!(runs.next().await.key().id(), "gone");
+    site.all_ended().await;
+    rival.stop().await;
+    site.assert_balanced().await;
+}
