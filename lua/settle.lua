@@ -26,7 +26,7 @@
 --       done            gone for good
 --       later:due       pending again, due at Unix ms
 --       buried:number   a dead letter with this number
---       replaced        not retried: its successor took its place
+--       replaced        not retried: its successor took its place; a failure is counted and told
 --       cancelled       not retried, nor a dead letter: somebody cancelled it while it ran
 --       gone            there is no lease: settled before, or the ledger was lost
 --       foreign         somebody else holds it: nothing was done
@@ -131,6 +131,11 @@ for i, id in ipairs(ids) do
       counts.trimmed = 0
     elseif successors[i] then
       answers[i] = 'replaced'
+      -- It is not tried again, and has failed all the same.
+      if alike.step == 'failed' then
+        tell(story, 'failed', alike.note, id, '-', run_ms(lease))
+        count_one(counts, 'failed')
+      end
       tell(story, 'superseded', '', id, '-', '-')
       count_one(counts, 'replaced')
     else

@@ -12,7 +12,8 @@
 --   lapsed                                 due claims   taken over: which attempt since it was
 --                                                       last settled
 --   done                                   -   ran      ms since it was claimed
---   failed again snoozed returned          due ran      note: `attempts error`, of `failed` only
+--   failed again snoozed returned          due ran      note: `attempts error`, of `failed` only;
+--                                                       due is - if its successor takes its place
 --   buried                                 letter ran   note: the same; ran is - without a run
 --   deleted                                letter -
 --   repaired                               -   -        note: what an audit found

@@ -149,6 +149,7 @@ impl Meter {
     pub(crate) fn settled(&self, verb: &Verb, answer: Word) {
         let outcome = match (answer, verb) {
             (Word::Gone | Word::Foreign, _) => "late",
+            (Word::Superseded, Verb::Later { step: "failed", .. }) => "failed",
             (Word::Superseded, _) => "replaced",
             (Word::Cancelled, _) => "cancelled",
             (_, Verb::Done) => "done",

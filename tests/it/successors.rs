@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use keyfall::{JobState, Outcome, Placed, Router};
+use keyfall::{JobState, Outcome, Placed, Router, What};
 
+use crate::log::Log;
 use crate::runs::{Gate, recorder};
 use crate::site::Site;
 
@@ -51,8 +52,8 @@ async fn what_is_scheduled_while_the_job_runs_follows_it_instead_of_its_retries(
     );
     assert!(first.fence() < third.fence());
     let stats = site.all_ended().await;
-    // The second by the third, the first by its successor.
-    assert_eq!((stats.replaced, stats.failed, stats.done), (2, 0, 1));
+    // The second by the third, the first by its successor, and that one has failed.
+    assert_eq!((stats.replaced, stats.failed, stats.done), (2, 1, 1));
     worker.stop().await;
     runs.assert_no_more();
     site.assert_balanced().await;
@@ -92,6 +93,46 @@ async fn a_run_that_dies_or_ends_well_makes_way_for_its_successor() {
     }
     let stats = site.all_ended().await;
     assert_eq!((stats.done, stats.dead, stats.replaced), (3, 1, 0));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_handler_that_schedules_its_own_name_and_fails_leaves_its_failure_in_the_story() {
+    let site = Site::new("pro-own").await;
+    let told = Log::read();
+    let (log, mut runs) = recorder();
+    let handler = {
+        let client = site.client.clone();
+        async move |job: keyfall::Job| {
+            log.note(&job);
+            if job.payload()[..] == *b"\"next\"" {
+                return Outcome::Done;
+            }
+            let next = client.schedule(job.key(), "next").await.unwrap();
+            assert_eq!(next.placed, Placed::Succeeds);
+            Outcome::retry("the mail was not sent")
+        }
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    let key = site.key(1);
+    site.client.schedule(&key, "first").await.unwrap();
+    runs.take(2).await;
+    let stats = site.all_ended().await;
+    assert_eq!((stats.failed, stats.replaced, stats.done), (1, 1, 1));
+    assert_eq!(stats.dead, 0, "somebody has said what is to follow");
+    let story = site.client.story(&key).await.unwrap().happenings;
+    let failed = story.iter().position(|it| it.what == What::Failed);
+    let failed = &story[failed.expect("it is told")..];
+    assert_eq!((failed[0].attempt, failed[0].due), (Some(1), None));
+    assert_eq!(failed[0].note.as_deref(), Some("the mail was not sent"));
+    let then: Vec<What> = failed[1..].iter().map(|it| it.what).collect();
+    assert_eq!(
+        then,
+        [What::Superseded, What::Follows, What::Claimed, What::Done]
+    );
+    assert_eq!(told.with("the mail was not sent").len(), 1);
     worker.stop().await;
     runs.assert_no_more();
     site.assert_balanced().await;

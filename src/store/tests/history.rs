@@ -156,10 +156,28 @@ async fn what_follows_a_run_is_told_after_its_end() {
     let token = bench.bring("next", LeasedNext).await;
     let told = bench
         .told_by(async || {
-            bench.settle("next", &token, later(at(9), "failed")).await;
+            let header = r#"{"v":1,"attempts":1,"error":"no such host"}"#.into();
+            let failed = Verb::Later {
+                when: at(9),
+                header,
+                step: "failed",
+            };
+            bench.settle("next", &token, failed).await;
         })
         .await;
-    assert_eq!(told, ["superseded next -", "follows next -"]);
+    let expected = [
+        "failed next ms 1 no such host",
+        "superseded next -",
+        "follows next -",
+    ];
+    assert_eq!(at_once(told), expected);
+    let token = bench.bring("again", LeasedNext).await;
+    let told = bench
+        .told_by(async || {
+            bench.settle("again", &token, later(at(9), "again")).await;
+        })
+        .await;
+    assert_eq!(told, ["superseded again -", "follows again -"]);
     let token = bench.bring("stopped", Leased).await;
     let told = bench
         .told_by(async || {

@@ -170,8 +170,11 @@ impl Ledger {
                 self.count("cancelled");
                 "cancelled".to_owned()
             }
-            (Verb::Later(..), false, Some(next)) => {
+            (Verb::Later(_, _, step), false, Some(next)) => {
                 self.follow(id, Some(next));
+                if step == "failed" {
+                    self.count("failed");
+                }
                 self.count("replaced");
                 "replaced".to_owned()
             }
