@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 
 use anyhow::bail;
 
+use super::plain::plain;
 use super::stop::Stop;
 
 /// Goes on if whoever typed the command said so already, or says so now. `what` is the sentence
@@ -17,7 +18,7 @@ pub(crate) fn confirm(what: &str, yes: bool) -> anyhow::Result<()> {
             "{what}, and there is no terminal to ask at: say `--yes` if that is meant"
         )));
     }
-    eprint!("{what}. Go on? [y/N] ");
+    eprint!("{}. Go on? [y/N] ", plain(what));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     if !matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {

@@ -9,6 +9,7 @@ use super::connect::Server;
 use super::jobs::Jobs;
 use super::list::tell_damaged;
 use super::out::{self, Form};
+use super::plain::aside;
 use super::stop::Stop;
 use super::unseen;
 use super::when::{When, shown};
@@ -129,7 +130,7 @@ async fn list(options: List) -> anyhow::Result<()> {
     tell_damaged(&page);
     show(&page.jobs, options.form)?;
     if let Some(cursor) = page.next {
-        eprintln!("there are more: `--after '{cursor}'`");
+        aside(format!("there are more: `--after '{cursor}'`"));
     }
     unseen::told(&page.unseen)
 }

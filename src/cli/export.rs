@@ -12,6 +12,7 @@ use keyfall::Cursor;
 use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
 use super::jobs::Jobs;
+use super::plain::{plain, plain_json};
 use super::progress::Progress;
 use super::unseen;
 use crate::daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
@@ -93,11 +94,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             }
         }
         for job in &page.damaged {
-            progress.note(&format!(
-                "damaged: {}: {}",
-                job.name.escape_debug(),
-                job.error
-            ));
+            progress.note(&format!("damaged: {}: {}", plain(&job.name), job.error));
         }
         damaged += bad;
         progress.advance(found + bad);
@@ -201,9 +198,9 @@ impl Sink {
     }
 
     fn put(&mut self, job: &Job) -> anyhow::Result<()> {
-        let mut line = serde_json::to_vec(job)?;
-        line.push(b'\n');
-        self.to.write_all(&line)?;
+        let document = serde_json::to_string(job)?;
+        let line = format!("{}\n", plain_json(&document));
+        self.to.write_all(line.as_bytes())?;
         if let Some((_, bytes)) = &mut self.file {
             *bytes += line.len() as u64;
         }

@@ -4,6 +4,7 @@ use keyfall::Cursor;
 
 use super::connect::Server;
 use super::out::{self, Form};
+use super::plain::{aside, plain};
 use super::unseen;
 use super::when::shown;
 use crate::daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
@@ -83,7 +84,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         out::table(["key", "state", "due", ">attempts", "last error"], rows)?;
     }
     if let Some(cursor) = cursor {
-        eprintln!("there are more: `--after '{cursor}'`");
+        aside(format!("there are more: `--after '{cursor}'`"));
     }
     unseen::told(&missed)
 }
@@ -101,7 +102,7 @@ fn row(job: &Job) -> [String; 5] {
 /// Those of a page that cannot be shown.
 pub(crate) fn tell_damaged(page: &PageOut) {
     for job in &page.damaged {
-        eprintln!("damaged: {}: {}", job.name.escape_debug(), job.error);
+        aside(format!("damaged: {}: {}", plain(&job.name), job.error));
     }
 }
 

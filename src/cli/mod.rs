@@ -34,6 +34,7 @@ mod kinds;
 mod list;
 mod out;
 mod pause;
+mod plain;
 mod progress;
 mod reshard;
 mod schedule;
@@ -55,6 +56,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
+use self::plain::PlainLog;
 use crate::daemon::traces::Traces;
 
 /// Reminders that are Redis keys.
@@ -223,12 +225,12 @@ fn log(filter: EnvFilter, traces: Option<&Traces>) {
         return tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_ansi(is_coloured)
-            .with_writer(std::io::stderr)
+            .with_writer(|| PlainLog(std::io::stderr()))
             .init();
     };
     let log = tracing_subscriber::fmt::layer()
         .with_ansi(is_coloured)
-        .with_writer(std::io::stderr);
+        .with_writer(|| PlainLog(std::io::stderr()));
     // What is traced does not depend on what is logged.
     let both = traces.layer().and_then(log.with_filter(filter));
     tracing_subscriber::registry().with(both).init();

@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal, Write};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use super::plain::{plain, plain_json};
+
 /// How many characters of a text that may have any length stand in a table.
 const WIDEST: usize = 72;
 
@@ -27,14 +29,13 @@ impl Form {
 
 /// One value on a line of its own.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value)?;
-    out.write_all(b"\n")
+    let document = serde_json::to_string(value)?;
+    writeln!(io::stdout().lock(), "{}", plain_json(&document))
 }
 
 /// One line for people.
 pub(crate) fn line(text: impl AsRef<str>) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{}", shown(text.as_ref()))
+    writeln!(io::stdout().lock(), "{}", plain(text.as_ref()))
 }
 
 /// A text of ours, as it is.
@@ -57,7 +58,7 @@ pub(crate) fn table<const N: usize>(
     });
     table.set_header(titles.map(|title| title.trim_start_matches('>')));
     for row in rows {
-        table.add_row(row.map(|cell| shorter(&shown(&cell))));
+        table.add_row(row.map(|cell| shorter(&plain(&cell))));
     }
     for (column, title) in table.column_iter_mut().zip(titles) {
         if !is_terminal {
@@ -80,20 +81,9 @@ pub(crate) fn sheet(fields: &[(&str, String)]) -> io::Result<()> {
     let widest = widest.unwrap_or_default();
     let mut out = io::stdout().lock();
     for (label, value) in fields {
-        writeln!(out, "{label:widest$}  {}", shown(value))?;
+        writeln!(out, "{label:widest$}  {}", plain(value))?;
     }
     Ok(())
-}
-
-/// Without the control characters that would let a stored text move the cursor or write to the
-/// clipboard of whoever looks at it.
-fn shown(text: &str) -> String {
-    let harmless = |c: char| match c {
-        '\n' | '\t' => ' ',
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
-        c => c,
-    };
-    text.chars().map(harmless).collect()
 }
 
 fn shorter(text: &str) -> String {
@@ -106,14 +96,6 @@ fn shorter(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_stored_text_cannot_steer_the_terminal() {
-        assert_eq!(
-            shown("a\x1b]52;c;x\x07\nb\u{9b}31m"),
-            "a\u{fffd}]52;c;x\u{fffd} b\u{fffd}31m"
-        );
-    }
 
     #[test]
     fn a_long_text_is_cut_between_characters() {

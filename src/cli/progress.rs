@@ -2,6 +2,8 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::plain::aside;
+
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
@@ -22,7 +24,7 @@ impl Progress {
 
     /// Says something on a line of its own.
     pub(crate) fn note(&self, text: &str) {
-        self.0.suspend(|| eprintln!("{text}"));
+        self.0.suspend(|| aside(text));
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use keyfall::ErrorKind;
 
+use super::plain::aside;
 use crate::daemon::shapes::Problem;
 
 const FAULT: u8 = 1;
@@ -74,9 +75,9 @@ pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
     }
     let code = code(error);
     if code == WARNED {
-        eprintln!("{error:#}");
+        aside(format!("{error:#}"));
     } else {
-        eprintln!("error: {error:#}");
+        aside(format!("error: {error:#}"));
     }
     ExitCode::from(code)
 }

@@ -9,6 +9,7 @@ use keyfall::{JobKey, Tail, Tidings, What};
 
 use super::connect::Server;
 use super::out::{self, Form};
+use super::plain::aside;
 use super::stop::Stop;
 use super::when;
 use crate::daemon::shapes::{HappeningOut, Time};
@@ -75,13 +76,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
                     print(&out, &zone, options.form)?;
                 }
             }
-            Tidings::Missed(kind) => eprintln!(
+            Tidings::Missed(kind) => aside(format!(
                 "{kind}: more happened than its history keeps, and some of it could not be read"
-            ),
-            Tidings::Unseen(one) => eprintln!(
+            )),
+            Tidings::Unseen(one) => aside(format!(
                 "not seen: {}: {}; what happens there is told when it is there again",
                 one.server, one.error
-            ),
+            )),
             _ => {}
         }
     }
@@ -94,7 +95,7 @@ async fn next(tail: &mut Tail) -> keyfall::Result<Tidings> {
         match tail.next().await {
             Err(error) if error.is_retryable() => {
                 if !is_away {
-                    eprintln!("{error}; going on as soon as it answers");
+                    aside(format!("{error}; going on as soon as it answers"));
                 }
                 is_away = true;
                 tokio::time::sleep(AGAIN).await;

@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::plain::{plain, plain_json};
 use super::stop::Stop;
 use crate::daemon::tokens::{Grant, Scope, TokenFile};
 use crate::duration;
@@ -95,7 +96,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             let file = TokenFile::read(&file.path()?)?;
             if json {
                 let rows: Vec<Row> = file.grants.iter().map(Row::new).collect();
-                println!("{}", serde_json::to_string_pretty(&rows)?);
+                println!("{}", plain_json(&serde_json::to_string_pretty(&rows)?));
             } else {
                 table(&file.grants);
             }
@@ -155,7 +156,7 @@ fn table(grants: &[Grant]) {
                 Some(expires) if grant.is_expired(now) => format!("{expires}, expired"),
                 Some(expires) => expires.to_string(),
             },
-            grant.note.clone(),
+            plain(&grant.note).into_owned(),
         ]
     });
     let rows: Vec<[String; 6]> = [head].into_iter().chain(rows).collect();

@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 
+use super::plain::aside;
 use super::stop::Stop;
 use crate::daemon::shapes::UnseenOut;
 
@@ -15,7 +16,7 @@ pub(crate) fn told(unseen: &[UnseenOut]) -> anyhow::Result<()> {
             [] => String::new(),
             shards => format!("; it has {}", shards.join(", ")),
         };
-        eprintln!("not seen: {}: {}{shards}", one.server, one.error);
+        aside(format!("not seen: {}: {}{shards}", one.server, one.error));
     }
     bail!(Stop::unavailable(
         "a server is away, and what it has is not among this: try again when it is there"

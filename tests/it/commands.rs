@@ -49,6 +49,7 @@ both_ways! {
     pause_and_resume_name_the_kinds on "cmd_pause";
     audit_ends_well_only_if_all_is_well on "cmd_audit";
     why_tells_the_story_and_history_how_much_is_kept on "cmd_why";
+    what_is_not_seen_reaches_no_terminal on "cmd_unseen";
 }
 
 async fn schedule_takes_terms_times_and_payloads(site: Site) {
@@ -700,5 +701,55 @@ async fn tail_follows_what_is_done() {
     ran.fails(2, "scheduled, replaced");
     let site = site.through_a_daemon();
     site.run("tail").await.fails(2, "--redis-url");
+    site.assert_balanced().await;
+}
+
+/// Each of them turns or hides what is around it.
+const UNSEEN: [char; 6] = [
+    '\u{202e}',
+    '\u{2066}',
+    '\u{200b}',
+    '\u{feff}',
+    '\u{ad}',
+    '\u{e0041}',
+];
+
+async fn what_is_not_seen_reaches_no_terminal(site: Site) {
+    let worker = site.serve(
+        Router::new().route(&site.pattern(), async |job: keyfall::Job| {
+            Outcome::bury(format!("of {}", job.key().id()))
+        }),
+    );
+    let id: String = std::iter::once('a').chain(UNSEEN).chain(['z']).collect();
+    let key = site.key(&id);
+    site.client.schedule(&key, &id).await.unwrap();
+    site.reaches(&key, JobState::Dead).await;
+    worker.stop().await;
+    let kind = site.kind();
+    let mut commands = vec![
+        vec!["list", &kind, "--state", "dead"],
+        vec!["dead", "ls", &key],
+        vec!["get", &key],
+        vec!["why", &key],
+        vec!["export", &kind],
+        vec!["dead", "rm", &key, "--letter", "77"],
+    ];
+    let as_json: Vec<_> = commands[..4]
+        .iter()
+        .map(|words| [&words[..], &["--json"]].concat())
+        .collect();
+    commands.extend(as_json);
+    for words in commands {
+        let ran = site.run_args(&words).await;
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(
+            said.contains('a') && said.contains('z'),
+            "{words:?}: {said}"
+        );
+        assert!(!said.contains(UNSEEN), "{words:?}: {said:?}");
+        if words.contains(&"--json") {
+            assert!(serde_json::Value::to_string(&ran.lines()[0]).contains(&id));
+        }
+    }
     site.assert_balanced().await;
 }

@@ -9,6 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
 use super::board::{Board, Column, Lag, Row};
+use crate::cli::plain::plain;
 use crate::daemon::shapes::Time;
 
 /// How many lines instances and failures have at the most.
@@ -86,10 +87,10 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint) {
     let (all, rates) = board.total();
     let mut first = vec![
         Span::styled("keyfall top ", paint.title()),
-        Span::raw(format!("{}  ", clean(&board.server))),
+        Span::raw(format!("{}  ", plain(&board.server))),
     ];
     if !board.prefix.is_empty() {
-        first.push(Span::raw(format!("{}*  ", clean(&board.prefix))));
+        first.push(Span::raw(format!("{}*  ", plain(&board.prefix))));
     }
     if let Some(now) = board.now {
         first.push(Span::raw(format!("{}  ", clock(now))));
@@ -146,7 +147,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint) {
         fourth.into(),
     ];
     if let Some(trouble) = &board.trouble {
-        lines.push(Line::styled(clean(trouble), paint.bad()));
+        lines.push(Line::styled(plain(trouble), paint.bad()));
     }
     frame.render_widget(Paragraph::new(lines), area);
 }
@@ -200,9 +201,9 @@ fn line(row: &Row, paint: Paint) -> TableRow<'static> {
     let number = |text: String, style: Style| {
         Cell::from(Line::raw(text).alignment(Alignment::Right)).style(style)
     };
-    let plain = |text: String| number(text, Style::new());
+    let figure = |text: String| number(text, Style::new());
     let stats = &row.stats;
-    let mut kind = vec![Span::raw(clean(row.kind.as_str()))];
+    let mut kind = vec![Span::raw(plain(row.kind.as_str()).into_owned())];
     if stats.paused {
         kind.push(Span::styled(" paused", paint.odd()));
     }
@@ -212,22 +213,22 @@ fn line(row: &Row, paint: Paint) -> TableRow<'static> {
     };
     TableRow::new([
         Cell::from(Line::from(kind)),
-        plain(stats.pending.to_string()),
+        figure(stats.pending.to_string()),
         number(
             stats.overdue.to_string(),
             style_of(stats.overdue > 0, paint.odd()),
         ),
-        plain(overdue),
-        plain(stats.leased.to_string()),
+        figure(overdue),
+        figure(stats.leased.to_string()),
         number(
             stats.dead.to_string(),
             style_of(stats.dead > 0, paint.bad()),
         ),
-        plain(of(|it| it.scheduled)),
-        plain(of(|it| it.claimed)),
-        plain(of(|it| it.done)),
-        plain(of(|it| it.failed)),
-        plain(
+        figure(of(|it| it.scheduled)),
+        figure(of(|it| it.claimed)),
+        figure(of(|it| it.done)),
+        figure(of(|it| it.failed)),
+        figure(
             row.lag()
                 .map_or_else(|| "-".to_owned(), |lag| short(lag.p99)),
         ),
@@ -262,7 +263,7 @@ fn draw_instances(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint
             .and_then(|now| now.duration_since(one.started).ok());
         let (full, routes) = (one.full, one.routes.len());
         let mut line = vec![
-            Span::raw(format!("{}  ", clean(&one.name))),
+            Span::raw(format!("{}  ", plain(&one.name))),
             Span::styled(
                 format!("up {}  ", age.map_or_else(|| "-".to_owned(), short)),
                 paint.dim(),
@@ -275,7 +276,7 @@ fn draw_instances(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint
         if !one.hears_events {
             line.push(Span::styled("hears no events  ", paint.odd()));
         }
-        line.push(Span::raw(clean(&one.routes.join(" "))));
+        line.push(Span::raw(plain(&one.routes.join(" ")).into_owned()));
         if one.has_fallback {
             line.push(Span::raw(" and what nobody routes"));
         }
@@ -302,8 +303,8 @@ fn draw_failures(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint)
         lines.push(Line::from(vec![
             Span::styled(format!("{}  ", clock(one.at)), paint.dim()),
             what,
-            Span::raw(format!("{}  ", clean(&one.key))),
-            Span::raw(clean(&one.error)),
+            Span::raw(format!("{}  ", plain(&one.key))),
+            Span::raw(plain(&one.error)),
         ]));
     }
     if board.failures.is_empty() {
@@ -314,16 +315,6 @@ fn draw_failures(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint)
 
 fn style_of(is: bool, style: Style) -> Style {
     if is { style } else { Style::new() }
-}
-
-/// Without what would steer the terminal.
-fn clean(text: &str) -> String {
-    let harmless = |c: char| match c {
-        c if c.is_whitespace() => ' ',
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
-        c => c,
-    };
-    text.chars().map(harmless).collect()
 }
 
 /// The time of the day, UTC.
