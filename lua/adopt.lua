@@ -179,7 +179,7 @@ local function take(i, id, expiry, value, unusable)
     answers[i] = 'moved:' .. int(due)
     return
   end
-  local record = record_opening(header_of(digest, unusable), accepted_at) .. (value or '')
+  local record = record_opening(begun(header_of(digest, unusable), now), accepted_at) .. (value or '')
   local what = is_same and 'key time' or 'key set'
   count_one(counts, 'accepted')
   if leases[i] then

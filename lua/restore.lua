@@ -96,11 +96,11 @@ local news = {}
 local told = new_story(history)
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
-  local when, story = items[at + 4], items[at + 6]
+  local when, header, story = items[at + 4], items[at + 5], items[at + 6]
   if story == '' then
-    story = int(math.floor(now / 1000))
+    header, story = begun(header, now), int(math.floor(now / 1000))
   end
-  local record = record_opening(items[at + 5], story) .. items[at + 7]
+  local record = record_opening(header, story) .. items[at + 7]
   if is_old(place) and (items[at + 2] == 'dead' or not leases[i]) then
     answers[i] = 'elsewhere'
   elseif items[at + 2] == 'dead' then

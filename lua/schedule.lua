@@ -39,7 +39,7 @@ local ids, whens, payloads, terms = {}, {}, {}, {}
 local accepted_at = int(math.floor(now / 1000))
 local at = HEAD
 while at < #ARGV do
-  local alike = {mode = ARGV[at + 1], opening = record_opening(ARGV[at + 2], accepted_at)}
+  local alike = {mode = ARGV[at + 1], opening = record_opening(begun(ARGV[at + 2], now), accepted_at)}
   local first = at + ALIKE + 1
   at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
   for i = first, at, WIDTH do

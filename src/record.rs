@@ -25,13 +25,21 @@ use crate::time::UnixMs;
 /// those who know it.
 pub(crate) const VERSION: u32 = 1;
 
-/// The header of nearly every record, so that it is neither rendered nor parsed.
+/// The header that nearly every job is scheduled with, so that it is not rendered.
 pub(crate) const PLAIN: &str = r#"{"v":1}"#;
+
+/// What scripts make of it: how the header of nearly every record begins, so that it is not parsed
+/// as JSON.
+const TIMED: &str = r#"{"v":1,"us":"#;
 
 /// What a record says of its job beside the payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
     v: u32,
+    /// By how many microseconds the job was accepted later than the millisecond that its story begins
+    /// with; by the scripts. Those of versions that wrote no such number: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) us: u32,
     /// The attempts that have ended, counted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) attempts: u32,
@@ -72,7 +80,7 @@ pub(crate) struct Terms {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) header: Header,
-    /// When `schedule` accepted the job.
+    /// The millisecond in which `schedule` accepted the job.
     pub(crate) accepted: UnixMs,
     /// What happened to it lately, the oldest first.
     pub(crate) steps: Vec<Step>,
@@ -155,6 +163,7 @@ impl Header {
     pub(crate) fn new(headers: Headers, terms: Terms) -> Self {
         Header {
             v: VERSION,
+            us: 0,
             attempts: 0,
             error: None,
             adopted: None,
@@ -180,7 +189,7 @@ impl Header {
         }
     }
 
-    /// Whether it says nothing.
+    /// Whether it says nothing but when the job was accepted.
     fn is_plain(&self) -> bool {
         self.attempts == 0
             && self.error.is_none()
@@ -205,7 +214,10 @@ impl Header {
     /// One line of JSON.
     pub(crate) fn to_line(&self) -> Cow<'static, str> {
         if self.is_plain() {
-            return PLAIN.into();
+            return match self.us {
+                0 => PLAIN.into(),
+                us => format!("{TIMED}{us}}}").into(),
+            };
         }
         let line = serde_json::to_string(self);
         line.expect("a map of strings and numbers is JSON").into()
@@ -228,6 +240,12 @@ impl Header {
         if line == PLAIN.as_bytes() {
             return Ok(Header::default());
         }
+        if let Some(us) = plain_us(line) {
+            return Ok(Header {
+                us,
+                ..Header::default()
+            });
+        }
         #[derive(Deserialize)]
         struct Version {
             v: u32,
@@ -248,6 +266,11 @@ impl Default for Header {
 }
 
 impl Record {
+    /// When the job was accepted, to the microsecond: no two jobs of a name are at one.
+    pub(crate) fn first_scheduled_at(&self) -> SystemTime {
+        self.accepted.to_system() + Duration::from_micros(self.header.us.into())
+    }
+
     pub(crate) fn parse(bytes: impl Into<Bytes>) -> Result<Self, RecordFault> {
         let bytes: Bytes = bytes.into();
         if bytes.is_empty() {
@@ -266,6 +289,13 @@ impl Record {
             payload: bytes.slice_ref(payload),
         })
     }
+}
+
+/// The number in a header that says nothing else.
+fn plain_us(line: &[u8]) -> Option<u32> {
+    let digits = line.strip_prefix(TIMED.as_bytes())?.strip_suffix(b"}")?;
+    let is_json = digits == b"0" || digits.first().is_some_and(|it| (b'1'..=b'9').contains(it));
+    is_json.then(|| std::str::from_utf8(digits).ok()?.parse().ok())?
 }
 
 fn parse_steps(line: &[u8]) -> Result<(UnixMs, Vec<Step>), RecordFault> {
@@ -349,6 +379,31 @@ mod tests {
         let header = Header::default();
         assert_eq!(serde_json::to_string(&header).unwrap(), PLAIN);
         assert_eq!(header.to_line(), PLAIN);
+    }
+
+    #[test]
+    fn a_header_that_says_only_when_is_what_the_serialiser_writes_and_scripts_do() {
+        for us in [0, 7, 999] {
+            let header = Header {
+                us,
+                ..Header::default()
+            };
+            let line = header.to_line();
+            assert_eq!(serde_json::to_string(&header).unwrap(), line);
+            assert_eq!(Header::parse(line.as_bytes()), Ok(header.clone()));
+            let scripted = format!("{{\"v\":1,\"us\":{us}}}");
+            assert_eq!(Header::parse(scripted.as_bytes()), Ok(header));
+        }
+        // As JSON has it.
+        for line in [
+            r#"{"v":1,"us":}"#,
+            r#"{"v":1,"us":+7}"#,
+            r#"{"v":1,"us":07}"#,
+        ] {
+            assert!(Header::parse(line.as_bytes()).is_err(), "{line}");
+        }
+        let more = Header::parse(br#"{"v":1,"us":42,"attempts":2}"#).unwrap();
+        assert_eq!((more.us, more.attempts), (42, 2));
     }
 
     #[test]

@@ -1,9 +1,15 @@
 -- A record is three parts: `header JSON \n accepted-ms step@ms step@ms … \n payload`. Scripts
--- hand the header on, or replace it by one that a caller composed; all they read there is whether
--- the job was adopted.
+-- hand the header on, or replace it by one that a caller composed; all they put in is when a job was
+-- accepted, and all they read is whether it was adopted.
 
 -- How many of the last steps a record keeps.
 local STEPS = 8
+
+-- The header of a job that is accepted now: with the microseconds of its time, so that no two of a
+-- name begin at one.
+local function begun(header, now)
+  return string.sub(header, 1, -2) .. ',"us":' .. int(now % 1000) .. '}'
+end
 
 -- What stands before the payload in a new record.
 local function record_opening(header, steps)

@@ -178,7 +178,7 @@ impl JobView {
 
     /// When `schedule` accepted it, by Redis' clock.
     pub fn first_scheduled_at(&self) -> SystemTime {
-        self.record.accepted.to_system()
+        self.record.first_scheduled_at()
     }
 
     /// How the last attempt failed, or why it was buried.

@@ -118,7 +118,7 @@ impl Job {
         self.0.limit
     }
 
-    /// When the job was first scheduled. Retries do not change it.
+    /// When the job was scheduled, by the clock of Redis, to the microsecond. Retries do not change it.
     pub fn first_scheduled_at(&self) -> SystemTime {
         self.0.first_scheduled_at
     }
@@ -130,17 +130,15 @@ impl Job {
         self.0.fence
     }
 
-    /// What this attempt is known by at whoever it is passed on to, so that who remembers it does
-    /// nothing twice. The same for the same attempt, however often it is passed on, and for no other:
-    /// an attempt that a worker gives back because it stops is due as before, one that was requeued
-    /// is due anew.
+    /// Idempotency key of this job, for receivers: whoever remembers it does nothing twice. All
+    /// attempts have the same, in whichever worker and shard, also after the job was moved to another
+    /// time, given another payload, or requeued as a dead letter; a job that is scheduled anew under
+    /// its name has another one, be it as a successor or in the place of one that waits.
+    ///
+    /// It is the key and the time at which the job was [scheduled](Self::first_scheduled_at), to the
+    /// microsecond. [`attempt`](Self::attempt) tells the attempts apart.
     pub fn idempotency_key(&self) -> String {
-        let millis = |time: SystemTime| {
-            let since = time.duration_since(UNIX_EPOCH);
-            since.unwrap_or_default().as_millis()
-        };
-        let (first, due) = (millis(self.first_scheduled_at()), millis(self.due()));
-        format!("{}@{first}-{due}-{}", self.0.key, self.0.attempt)
+        idempotency_key(&self.0.key, self.first_scheduled_at())
     }
 
     /// The right to run it, by which it is [settled](crate::Client::settle). Whoever is given it
@@ -191,6 +189,12 @@ impl Job {
     pub(crate) fn on_route(self, names: Names) -> Self {
         self.changed(|job| job.names = names)
     }
+}
+
+/// That of the job of this name that was scheduled then.
+pub(crate) fn idempotency_key(key: &JobKey, scheduled: SystemTime) -> String {
+    let since = scheduled.duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{key}@{}", since.as_micros())
 }
 
 impl fmt::Debug for Job {

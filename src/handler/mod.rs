@@ -31,7 +31,7 @@ pub use endpoint::{Endpoint, JobService};
 pub use extract::{FromJob, FromRef, Json, Payload, Rejection, Segments, State};
 pub use failure::{Failure, MAX_FAILURE_BYTES};
 pub use job::Job;
-pub(crate) use job::{JobParts, Names, names};
+pub(crate) use job::{JobParts, Names, idempotency_key, names};
 pub(crate) use news::{Audience, News};
 pub use outcome::{IntoOutcome, Outcome};
 pub(crate) use pull::Place;

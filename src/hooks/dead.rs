@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use crate::handler::idempotency_key;
 use crate::headers::Headers;
 use crate::key::JobKey;
 use crate::record::{Header, Record};
@@ -21,7 +22,7 @@ struct Parts {
     header: Header,
     due: UnixMs,
     lag: Option<Duration>,
-    first_scheduled: Option<UnixMs>,
+    first_scheduled: Option<SystemTime>,
     payload: Bytes,
     instance: Arc<str>,
 }
@@ -46,7 +47,7 @@ impl DeadJob {
             header: Header::parse(letter.header.as_bytes()).unwrap_or_default(),
             due: letter.due,
             lag: letter.lag,
-            first_scheduled: letter.record.map(|record| record.accepted),
+            first_scheduled: letter.record.map(Record::first_scheduled_at),
             payload: letter
                 .record
                 .map_or_else(Bytes::new, |record| record.payload.clone()),
@@ -82,7 +83,7 @@ impl DeadJob {
 
     /// When it was first scheduled. `None` if its record cannot be read.
     pub fn first_scheduled_at(&self) -> Option<SystemTime> {
-        self.0.first_scheduled.map(UnixMs::to_system)
+        self.0.first_scheduled
     }
 
     /// The headers it was scheduled with. None if its record cannot be read.
@@ -98,11 +99,11 @@ impl DeadJob {
     /// By what to tell that it was told twice: the same for the same end of the same job. One
     /// that was requeued and dies again is due anew, and has another.
     ///
-    /// It begins as [`Job::idempotency_key`](crate::Job::idempotency_key) does, without the
-    /// number of the attempt: a job that is taken over meanwhile has one more.
+    /// It begins with [`Job::idempotency_key`](crate::Job::idempotency_key), and says when its last
+    /// run was due: a job that is taken over meanwhile has one attempt more, and the same.
     pub fn idempotency_key(&self) -> String {
-        let first = self.0.first_scheduled.map_or(0, |first| first.0);
-        format!("{}@{first}-{}", self.0.key, self.0.due.0)
+        let first = self.0.first_scheduled.unwrap_or(SystemTime::UNIX_EPOCH);
+        format!("{}-{}", idempotency_key(&self.0.key, first), self.0.due.0)
     }
 
     /// Where it was buried, `host:process`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::handler::Job;
 use crate::key::JobKey;
+use crate::time::UnixMs;
 
 /// A job that starts later than its route allows; see
 /// [`Worker::on_late`](crate::Worker::on_late). Cloning it is cheap.
@@ -60,11 +61,11 @@ impl LateJob {
         self.untold
     }
 
-    /// By what to tell that it was told twice: the same for the same due time of the same job.
+    /// By what to tell that it was told twice: the same for the same due time of the same job. It
+    /// begins with [`Job::idempotency_key`](crate::Job::idempotency_key).
     pub fn idempotency_key(&self) -> String {
-        let own = self.job.idempotency_key();
-        let (without_attempt, _) = own.rsplit_once('-').expect("it ends in the attempt");
-        without_attempt.to_owned()
+        let due = UnixMs::from_system(self.job.due()).unwrap_or_default();
+        format!("{}-{due}", self.job.idempotency_key())
     }
 
     /// Where it starts, `host:process`.

@@ -46,9 +46,11 @@ fn header() -> impl Strategy<Value = Header> {
     let other = btree_map("[A-Z\n\"é]{1,8}", json(), 0..4);
     let headers = btree_map(any::<String>(), any::<String>(), 0..3);
     let texts = any::<(Option<String>, Option<String>)>();
-    (any::<u32>(), texts, headers, terms, other).prop_map(
-        |(attempts, (error, before), headers, terms, other)| Header {
+    let numbers = (any::<u32>(), 0..1000_u32);
+    (numbers, texts, headers, terms, other).prop_map(
+        |((attempts, us), (error, before), headers, terms, other)| Header {
             v: VERSION,
+            us,
             attempts,
             error,
             adopted: None,

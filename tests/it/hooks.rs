@@ -454,7 +454,7 @@ async fn a_hook_for_late_starts_hears_of_each_that_is_later_than_its_route_allow
     assert!(late.lag() > ms(50) && late.lag() == late.job().lag());
     let run = runs.iter().find(|run| run.key() == late.key()).unwrap();
     let own = run.idempotency_key();
-    assert_eq!(own, format!("{}-1", late.idempotency_key()));
+    assert!(late.idempotency_key().starts_with(&format!("{own}-")));
     assert_eq!(late.untold(), 0);
     worker.stop().await;
     told.assert_no_more();

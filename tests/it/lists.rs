@@ -221,7 +221,7 @@ async fn a_job_that_nobody_acknowledges_comes_again_and_ends_as_a_dead_letter() 
         (&first["attempt"], &second["attempt"]),
         (&json!(1), &json!(2))
     );
-    assert_ne!(first["idempotency_key"], second["idempotency_key"]);
+    assert_eq!(first["idempotency_key"], second["idempotency_key"]);
     assert_ne!(first["lease"], second["lease"]);
     let view = site.reaches(&key, JobState::Dead).await;
     assert!(view.last_error().unwrap().contains("lapsed"), "{view:?}");

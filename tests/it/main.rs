@@ -104,6 +104,7 @@ mod functions;
 mod handing_over;
 mod hooks;
 mod http;
+mod idempotency;
 mod instances;
 mod journal;
 mod keyspace;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::slice;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
@@ -16,7 +16,6 @@ use crate::key::{IntoJobKey, JobKey};
 use crate::record::{Header, Step, Terms};
 use crate::retry::RetryPolicy;
 use crate::store::{Kept, KeptAs, When, Word};
-use crate::time::UnixMs;
 
 /// How many steps a record keeps; `lua/lib/record.lua` has the same number.
 const STEPS: usize = 8;
@@ -26,7 +25,7 @@ const STEPS: usize = 8;
 ///
 /// ```
 /// use keyfall::KeptJob;
-/// use std::time::{Duration, SystemTime};
+/// use std::time::{Duration, SystemTime, UNIX_EPOCH};
 ///
 /// let due = SystemTime::now() + Duration::from_secs(900);
 /// let job = KeptJob::pending("app1:trans:notice:42", due, "{}").attempts(2).error("503");
@@ -159,7 +158,14 @@ impl KeptJob {
             unreachable!("a time is a time")
         };
         let story = story(&key, self.accepted, &self.steps)?;
-        let header = Header::told(self.headers, terms, self.attempts, self.error).to_line();
+        let mut header = Header::told(self.headers, terms, self.attempts, self.error);
+        if let Some(since) = self
+            .accepted
+            .and_then(|it| it.duration_since(UNIX_EPOCH).ok())
+        {
+            header.us = since.subsec_micros() % 1000;
+        }
+        let header = header.to_line();
         Ok(Kept {
             what: self.what,
             at,
@@ -180,13 +186,14 @@ fn story(
     let Some(accepted) = accepted else {
         return Ok(String::new());
     };
-    let ms = |time| {
-        UnixMs::from_system(time).ok_or_else(|| {
+    let since = |time: SystemTime| {
+        time.duration_since(UNIX_EPOCH).map_err(|_| {
             let message = format!("{key}: something happened to it before 1970");
             Error::new(ErrorKind::InvalidTime, message)
         })
     };
-    let mut line = ms(accepted)?.to_string();
+    // Rounded down: the microseconds stand in the header.
+    let mut line = since(accepted)?.as_millis().to_string();
     for (what, at) in &steps[steps.len().saturating_sub(STEPS)..] {
         let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
         if what.is_empty() || what.len() > 32 || !what.bytes().all(is_word) {
@@ -195,7 +202,7 @@ fn story(
                 format!("{key}: {what:?} is no step: it is a word in lower case, such as `failed`"),
             ));
         }
-        line += &format!(" {what}@{}", ms(*at)?);
+        line += &format!(" {what}@{}", since(*at)?.as_millis());
     }
     Ok(line)
 }

@@ -76,6 +76,9 @@ struct PulledJobOut {
     attempt: u32,
     /// How many it has.
     max_attempts: u32,
+    /// The same for all attempts of this job, and for no other job: whoever remembers it does nothing
+    /// twice.
+    idempotency_key: String,
     due: Time,
     /// How long after that it was claimed.
     lag_ms: u64,
@@ -198,6 +201,7 @@ impl From<&Pulled> for PulledJobOut {
             headers: headers(job.headers()),
             attempt: job.attempt(),
             max_attempts: job.max_attempts(),
+            idempotency_key: job.idempotency_key(),
             due: Time(job.due()),
             lag_ms: ms(job.lag()),
             first_scheduled_at: Time(job.first_scheduled_at()),

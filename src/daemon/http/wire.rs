@@ -74,7 +74,11 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What lies beyond the years that a calendar has is shown as its last instant.
         let time = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
-        write!(f, "{time:.3}")
+        // By the microsecond at which it was scheduled a job is told from others of its name.
+        match time.subsec_microsecond() % 1000 {
+            0 => write!(f, "{time:.3}"),
+            _ => write!(f, "{time:.6}"),
+        }
     }
 }
 

@@ -88,8 +88,9 @@ pub fn http_of_jobs<T: Into<String>>(hosts: impl IntoIterator<Item = T>) -> Http
 /// The body is the payload. Headers say the rest: `keyfall-key` (percent-encoded where it is not
 /// visible ASCII), `keyfall-attempt`, `keyfall-max-attempts`, `keyfall-due` and
 /// `keyfall-first-scheduled` (RFC 3339), `keyfall-lag-ms`, `keyfall-fence`, and
-/// `keyfall-idempotency-key`, which no other attempt has. The job's own headers are passed on,
-/// but for those that HTTP keeps for itself and those that begin with `keyfall-` or `webhook-`.
+/// `keyfall-idempotency-key`, which all attempts have and no other job. The job's own headers are
+/// passed on, but for those that HTTP keeps for itself and those that begin with `keyfall-` or
+/// `webhook-`.
 /// `content-type` is `application/json` if the payload is that, unless the job says another one.
 ///
 /// Clones share connections and what is known of the hosts. Proxies that the environment names

@@ -165,7 +165,7 @@ mod tests {
                 "keyfall-due: 2026-09-21T14:14:20.042Z",
                 "keyfall-fence: 1790000060042000",
                 "keyfall-first-scheduled: 2026-09-21T14:13:20.042Z",
-                "keyfall-idempotency-key: app1:trans:notice:%C3%A4/5%25@1790000000042-1790000060042-2",
+                "keyfall-idempotency-key: app1:trans:notice:%C3%A4/5%25@1790000000042000",
                 "keyfall-key: app1:trans:notice:%C3%A4/5%25",
                 "keyfall-lag-ms: 3",
                 "keyfall-max-attempts: 9",

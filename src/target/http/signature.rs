@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
+use std::time::UNIX_EPOCH;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +10,6 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use crate::handler::Job;
-use crate::time::UnixMs;
 
 /// What the text of a secret begins with.
 const PREFIX: &str = "whsec_";
@@ -44,13 +44,21 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a receiver knows a message by: the same over all retries of a job, and another one for
-/// the next job of its name. Of ASCII letters and digits, whatever the key holds.
+/// What a receiver knows a message by: a digest of what the idempotency key says, so that it is the
+/// same over all retries of a job, and another one for the next job of its name. Of ASCII letters and
+/// digits, whatever the key holds.
 pub(super) fn message_id(job: &Job) -> String {
-    let scheduled = UnixMs::from_system(job.first_scheduled_at()).unwrap_or_default();
+    let scheduled = job.first_scheduled_at().duration_since(UNIX_EPOCH);
+    let scheduled = scheduled.unwrap_or_default();
+    let ms = u64::try_from(scheduled.as_millis()).unwrap_or(u64::MAX);
     let mut hash = Sha256::new();
     hash.update(job.key().as_str());
-    hash.update(scheduled.0.to_be_bytes());
+    hash.update(ms.to_be_bytes());
+    // Records of older versions say no more, and their messages keep their ids.
+    match scheduled.subsec_micros() % 1000 {
+        0 => {}
+        us => hash.update(us.to_be_bytes()),
+    }
     let mut id = String::from("msg_");
     for byte in &hash.finalize()[..16] {
         let _ = write!(id, "{byte:02x}");

@@ -387,7 +387,7 @@ impl Run {
             max_attempts: policy.max_attempts(),
             policy: policy.clone(),
             limit,
-            first_scheduled_at: record.accepted.to_system(),
+            first_scheduled_at: record.first_scheduled_at(),
             fence: self.fence,
             source: self.source,
             headers: record.header.headers.clone(),

@@ -16,8 +16,9 @@ impl Ledger {
     }
 
     fn schedule(&mut self, item: &Placement) -> String {
+        let header = item.header.strip_suffix('}').expect("it is an object");
         let record = Record {
-            header: item.header.to_owned(),
+            header: format!("{header},\"us\":{}}}", self.now % 1000),
             accepted: self.ms(),
             steps: Vec::new(),
             payload: item.payload.to_owned(),
