@@ -13,6 +13,10 @@ use crate::shards;
 /// The value of every trigger, by which our own keys are told from foreign ones.
 pub(crate) const MARKER: &str = "keyfall";
 
+/// What the names of keys contain by which it is proved what Redis announces.
+#[cfg(feature = "worker")]
+const PROBE: &str = "{keyfall-probe}";
+
 /// The names below one namespace, `keyfall` by default.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
@@ -75,6 +79,25 @@ impl Names {
     #[cfg(feature = "worker")]
     pub(crate) fn searching(&self) -> String {
         format!("{}:searching", self.namespace)
+    }
+
+    /// String, which expires at once: what is announced of it proves what Redis announces of keys like
+    /// these. Its name is that of no job, since those have no braces. Also a glob that matches it: one
+    /// of those given, to which a user who adopts such keys may subscribe. Where each of them is the
+    /// name of one key, it is a glob of ours.
+    #[cfg(feature = "worker")]
+    pub(crate) fn probe(&self, globs: &[String], unique: &str) -> (String, String) {
+        let ours = format!("{}:probe:*", self.namespace);
+        let glob = globs.iter().find(|glob| glob.contains('*'));
+        let glob = glob.unwrap_or(&ours);
+        (glob.replace('*', &format!("{PROBE}{unique}")), glob.clone())
+    }
+
+    /// Whether this is the name of such a key.
+    #[cfg(feature = "worker")]
+    pub(crate) fn is_probe(name: &[u8]) -> bool {
+        // Most names have no brace, and are seen through at once.
+        name.contains(&b'{') && name.windows(PROBE.len()).any(|it| it == PROBE.as_bytes())
     }
 
     /// Channel: `due ledger ms`, `now ledger id…`, `late ledger id…`, `flood ledger`,

@@ -146,6 +146,9 @@ pub(crate) struct WorkerSettings {
     /// How long jobs are overdue that no live instance has a route for, before they are buried.
     /// Defaults to never: whoever forgot the route should find the jobs.
     pub(crate) bury_unrouted: Option<Duration>,
+    /// Whether routes may adopt plain keys where Redis does not announce what is done to them.
+    /// Defaults to no: it would lose jobs without a word.
+    pub(crate) allow_unannounced: bool,
     /// How late a job may start where its route does not say. Defaults to any time: how late is
     /// too late is for its owner to say.
     pub(crate) late_after: Option<Duration>,
@@ -165,6 +168,7 @@ impl Default for WorkerSettings {
             dead_count: 10_000,
             dead_age: Duration::from_secs(90 * 24 * 3600),
             bury_unrouted: None,
+            allow_unannounced: false,
             late_after: None,
             hook_timeout: Duration::from_secs(10),
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::checks::{
-    ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, CHECKS, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, EXPIRY_CROWD,
-    FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS, SERVERS_THERE, SETTINGS, SHARD_SIZE, UNROUTED_JOBS,
-    WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR,
+    ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, CHECKS, DEAD_LETTERS_FULL,
+    DEAD_LETTERS_NEW, EXPIRY_CROWD, FOREIGN_VALUES, KIND_SHARDS, NOTIFY_FLAGS, OVERDUE_JOBS,
+    SERVERS_THERE, SETTINGS, SHARD_SIZE, UNROUTED_JOBS, WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR,
 };
 use super::clock::{self, Clock};
 use super::finding::{Finding, Severity};
@@ -111,6 +111,7 @@ impl Diagnose {
         if !seen.is_loading() {
             of_jobs(&client, &seen, &mut findings).await?;
         }
+        seen.prove(store, &mut findings).await?;
         findings.retain(is_wanted);
         findings.sort_by_key(|finding| CHECKS.iter().position(|it| it.id == finding.check.id));
         Ok(Diagnosis {
@@ -203,6 +204,49 @@ impl Server {
             true => Wanted::Changes,
             false => Wanted::Expiry,
         }
+    }
+
+    /// What the flags of a server are that does not show them, where live workers adopt keys.
+    async fn prove(&self, store: &Arc<Store>, found: &mut [Finding]) -> Result<()> {
+        let live = self.live.as_ref().map_or(&[][..], Vec::as_slice);
+        let adopted = adoption::keys(live);
+        let is_unseen = |it: &&mut Finding| it.check == &NOTIFY_FLAGS && !it.is_seen;
+        let Some(finding) = found.iter_mut().find(is_unseen) else {
+            return Ok(());
+        };
+        if adopted.is_empty() {
+            return Ok(());
+        }
+        // Of several servers the worst.
+        let mut worst = Finding::fine(&NOTIFY_FLAGS, "proved by a key that was heard to expire");
+        for member in store.members() {
+            let until = Instant::now() + PATIENCE;
+            let one = match member.prove(&adopted, until).await {
+                Ok(proof) => match proof.unheard() {
+                    None => continue,
+                    Some(unheard) => events::unannounced(format!(
+                        "of a key that expired went unheard: {unheard}"
+                    )),
+                },
+                // What is away is said as such.
+                Err(error) if store.is_several() && is_of_absence(&error) => continue,
+                Err(error) => Finding::warning(
+                    &NOTIFY_FLAGS,
+                    format!(
+                        "not seen, {} adopted, and not proved: {error}",
+                        adopted.join(" ")
+                    ),
+                    "ask as a user with the rules of keyfall-adopter in acl.conf",
+                ),
+            };
+            if one.severity > worst.severity {
+                let found = format!("{}: {}", member.address(), one.found);
+                worst = Finding { found, ..one };
+            }
+        }
+        worst.fixed = finding.fixed.take();
+        *finding = worst;
+        Ok(())
     }
 
     fn is_loading(&self) -> bool {

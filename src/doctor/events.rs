@@ -2,7 +2,7 @@
 
 use super::checks::{NOTIFY_FLAGS, PUBSUB_BUFFER};
 use super::finding::Finding;
-use crate::store::{Vitals, Wanted};
+use crate::store::{LOST, Vitals, Wanted};
 
 /// The limits at which a subscriber is cut off: bytes at once; bytes for as long as that many
 /// seconds. The second is none where it is zero, and so is the first.
@@ -29,7 +29,10 @@ pub(super) fn look(vitals: &Vitals, wanted: Wanted, found: &mut Vec<Finding>) {
         }
         let merged = wanted.merged_into(flags);
         let remedy = format!("CONFIG SET notify-keyspace-events {merged}");
-        Finding::warning(check, shown, remedy)
+        match wanted {
+            Wanted::Expiry => Finding::warning(check, shown, remedy),
+            Wanted::Changes => Finding::error(check, format!("{shown}: {LOST}"), remedy),
+        }
     }));
     let limits = vitals.setting("client-output-buffer-limit");
     found.push(Finding::of(&PUBSUB_BUFFER, limits, |check, text| {
@@ -45,6 +48,17 @@ pub(super) fn look(vitals: &Vitals, wanted: Wanted, found: &mut Vec<Finding>) {
             }
         }
     }));
+}
+
+/// Live workers adopt keys, and for this reason it is known that it is not announced what is done to
+/// them.
+pub(super) fn unannounced(why: String) -> Finding {
+    let flags = Wanted::Changes.flags();
+    Finding::error(
+        &NOTIFY_FLAGS,
+        format!("{why}: {LOST}"),
+        format!("set `notify-keyspace-events {flags}`; docs/managed-redis.md says where"),
+    )
 }
 
 /// The limits of subscribers, raised to what is enough, if these settings are less: the value of

@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-#[cfg(feature = "worker")]
-use ::metrics::Histogram;
 use ::metrics::{Counter, counter, histogram};
+#[cfg(feature = "worker")]
+use ::metrics::{Histogram, gauge};
 
 use crate::key::Kind;
 use crate::store::{Answered, Word};
@@ -195,6 +195,13 @@ pub(crate) fn event_is_foreign() {
     static FOREIGN: OnceLock<Counter> = OnceLock::new();
     let counter = || counter!("keyfall_events_foreign_total");
     FOREIGN.get_or_init(counter).increment(1);
+}
+
+/// Whether this server announces what is done to keys that are adopted.
+#[cfg(feature = "worker")]
+pub(crate) fn changes_are_announced(server: &str, yes: bool) {
+    let unannounced = f64::from(u8::from(!yes));
+    gauge!("keyfall_unannounced", "server" => server.to_owned()).set(unannounced);
 }
 
 /// A connection was opened in place of one that was lost.

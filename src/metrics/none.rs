@@ -45,6 +45,9 @@ pub(crate) fn event_is_heard() {}
 #[cfg(feature = "worker")]
 pub(crate) fn event_is_foreign() {}
 
+#[cfg(feature = "worker")]
+pub(crate) fn changes_are_announced(_: &str, _: bool) {}
+
 pub(crate) fn reconnected(_: &'static str) {}
 
 pub(crate) fn script_took(_: &'static str, _: Duration) {}

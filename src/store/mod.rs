@@ -70,6 +70,8 @@ mod outlet;
 mod pace;
 mod pause;
 mod produce;
+#[cfg(feature = "worker")]
+mod proof;
 mod reply;
 mod rights;
 mod script;
@@ -138,6 +140,8 @@ pub(crate) use outlet::{EntryId, Outlet, Standing, Writes};
 #[cfg(feature = "worker")]
 pub(crate) use pace::Round;
 pub(crate) use produce::{Change, Mode, Placement, Update, When};
+#[cfg(feature = "worker")]
+pub(crate) use proof::LOST;
 #[cfg(feature = "internals")]
 pub(crate) use reply::read_any_reply;
 pub(crate) use reply::{Answer as Word, Answered};

@@ -320,12 +320,24 @@ impl Store {
         Ok(refused)
     }
 
-    /// Refuses a user who may not do what it takes to adopt these keys: what is done to them would
-    /// go unheard, or become no job.
+    /// Refuses a user who may not do what it takes to adopt these keys, and a server that does not
+    /// announce what is done to them, unless that is accepted: they would go unheard, or become no
+    /// job.
     #[cfg(feature = "worker")]
-    pub(crate) async fn check_adoption(&self, globs: &[String], until: Instant) -> Result<()> {
+    pub(crate) async fn check_adoption(
+        &self,
+        globs: &[String],
+        allow_unannounced: bool,
+        until: Instant,
+    ) -> Result<()> {
         let checked = self.on_rest(until, |it, until| {
-            Box::pin(it.check_adoption_here(globs, until))
+            Box::pin(async move {
+                it.check_adoption_here(globs, until).await?;
+                match allow_unannounced {
+                    true => Ok(()),
+                    false => it.check_announced(globs, until).await,
+                }
+            })
         });
         checked.await.unless_refused().map(drop)
     }

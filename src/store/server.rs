@@ -402,7 +402,11 @@ impl Store {
         get.arg("GET").arg(FLAGS_NAME);
         let answer = self.command_at(server, &get, until).await?;
         let mut pair: HashMap<String, String> = from_value(answer)?;
-        Ok(pair.remove(FLAGS_NAME).unwrap_or_default())
+        // Some managed servers answer the question, and show only what they let users set.
+        pair.remove(FLAGS_NAME).ok_or_else(|| {
+            let what = format!("{} does not show `{FLAGS_NAME}`", self.address());
+            Error::new(ErrorKind::Denied, what)
+        })
     }
 }
 

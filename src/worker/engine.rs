@@ -112,7 +112,7 @@ async fn drive(plan: Plan) -> Result<()> {
         at_once,
     } = plan;
     tokio::select! {
-        checked = check(&store, &routes, allow_eviction) => checked?,
+        checked = check(&store, &routes, allow_eviction, settings.allow_unannounced) => checked?,
         () = retired.cancelled() => return Ok(()),
     }
 
@@ -145,13 +145,18 @@ async fn drive(plan: Plan) -> Result<()> {
         true => Wanted::Changes,
         false => Wanted::Expiry,
     };
-    let heard_at = Arc::new(HeardAt::new(readiness, store.members().len()));
+    let heard_at = Arc::new(HeardAt::new(
+        readiness,
+        store.members().len(),
+        settings.allow_unannounced,
+    ));
     let events = store.members().into_iter().map(|server| {
         let place = server.place();
         Arc::new(Events::new(
             server,
             instances.id(),
             wanted,
+            adopters.at(place).globs().collect(),
             adopters.at(place).hearing().clone(),
             searches[place].clone(),
             heard_at.clone(),
@@ -352,7 +357,12 @@ fn tell_start(store: &Arc<Store>, routes: &Routes, settings: &WorkerSettings) {
 
 /// Refuses a server that cannot carry Keyfall, or does not let this user do it; waits for one
 /// that is away.
-async fn check(store: &Store, routes: &Routes, allow_eviction: bool) -> Result<()> {
+async fn check(
+    store: &Store,
+    routes: &Routes,
+    allow_eviction: bool,
+    allow_unannounced: bool,
+) -> Result<()> {
     let check = async || {
         let until = Instant::now() + PATIENCE;
         store.check(allow_eviction, until).await?;
@@ -361,7 +371,9 @@ async fn check(store: &Store, routes: &Routes, allow_eviction: bool) -> Result<(
         }
         let adopted = Vec::from_iter(routes.adopted_keys());
         if !adopted.is_empty() {
-            store.check_adoption(&adopted, until).await?;
+            store
+                .check_adoption(&adopted, allow_unannounced, until)
+                .await?;
         }
         Ok::<(), Error>(())
     };

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind};
 use crate::handler::Source;
 use crate::key::Kind;
 use crate::metrics;
+use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::shards::Layout;
 use crate::store::{Signal, Store, follow_events};
@@ -137,6 +138,9 @@ impl Listener {
 
     /// A key expired; most likely not one of ours.
     fn expired(&self, name: &[u8], place: usize) {
+        if Names::is_probe(name) {
+            return;
+        }
         let Some(Recognised { ledgers, id }) = self.roster.recognise(name) else {
             self.roster.met(name);
             return metrics::event_is_foreign();

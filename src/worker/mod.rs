@@ -156,6 +156,16 @@ impl Worker {
         self
     }
 
+    /// Whether routes may [adopt](crate::Handler::adopt) plain keys although Redis does not announce
+    /// what is done to them, or it cannot be found out. Defaults to no, and such a worker does not
+    /// start. With it keys are searched for every 15 s: those that expire before are lost.
+    ///
+    /// `docs/managed-redis.md` in the repository says what to set at which provider.
+    pub fn allow_unannounced(mut self, allow: bool) -> Self {
+        self.settings.allow_unannounced = allow;
+        self
+    }
+
     /// Calls `hook` with whatever the owner of the worker should know, to count it. It runs on
     /// the thread of the worker's engine, and must not block. All of it is logged, too.
     ///
@@ -317,7 +327,7 @@ impl Worker {
         };
         let _stop = StopOnDrop { gently, at_once };
         let ended = staff.run(self.router, self.orders).await;
-        self.readiness.set(false);
+        self.readiness.end();
         ended
     }
 

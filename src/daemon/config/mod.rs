@@ -176,6 +176,7 @@ impl Config {
         Worker::new(client, router)
             .lease(self.worker.lease)
             .grace(self.worker.grace)
+            .allow_unannounced(self.worker.allow_unannounced)
             .dead_letters(self.worker.dead_letters, self.worker.dead_letter_age)
     }
 

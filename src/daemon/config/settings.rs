@@ -117,6 +117,9 @@ settings! {
         lease: Duration = "60s" where lease;
         /// How long a stop waits for runs to end.
         grace: Duration = "25s" where up_to_a_day;
+        /// Whether routes may adopt plain keys although Redis does not announce what is done to them,
+        /// which loses those that expire before a search finds them.
+        allow_unannounced: bool = "false";
         /// How many dead letters each kind keeps. The oldest go first.
         dead_letters: u64 = "10000" where at_least_one;
         /// For how long.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 
 use keyfall::ErrorKind;
 use tokio::time::timeout;
@@ -21,15 +22,18 @@ pub(super) async fn livez() -> StatusCode {
 }
 
 /// Redis answers, the worker hears what it announces, and the daemon is not about to stop. Of several
-/// servers, one suffices.
+/// servers, one suffices. 200 instead of 204 if plain keys that routes adopt may be lost, because Redis
+/// does not announce what is done to them, and `worker.allow_unannounced` accepts that: the answer says
+/// what is lost.
 #[utoipa::path(get, path = "/readyz", tag = "health",
-    responses((status = 204), (status = 503, body = Problem)))]
-pub(super) async fn readyz(State(api): Shared) -> Result<StatusCode, Problem> {
+    responses((status = 204), (status = 200, body = Problem), (status = 503, body = Problem)))]
+pub(super) async fn readyz(State(api): Shared) -> Result<Response, Problem> {
     if api.stopping.is_cancelled() {
         return Err(Problem::stopping());
     }
+    let unannounced = api.readiness.unannounced().map(Problem::unannounced);
     if !api.readiness.is_ready() {
-        return Err(Problem::deaf());
+        return Err(unannounced.unwrap_or_else(Problem::deaf));
     }
     // Whoever probes does not wait for as long as a call may take.
     match timeout(PROBE, api.client.ping()).await {
@@ -37,5 +41,8 @@ pub(super) async fn readyz(State(api): Shared) -> Result<StatusCode, Problem> {
         Ok(Err(error)) if error.kind() != ErrorKind::OutcomeUnknown => return Err(error.into()),
         Ok(Err(_)) | Err(_) => return Err(Problem::deaf()),
     }
-    Ok(StatusCode::NO_CONTENT)
+    Ok(match unannounced {
+        Some(problem) => problem.accepted(),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
 }

@@ -207,6 +207,19 @@ impl Problem {
         problem
     }
 
+    /// Plain keys that routes adopt may be lost, and why.
+    pub(super) fn unannounced(why: String) -> Self {
+        let title = "Redis does not announce what is done to keys";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Problem::new(status, "unannounced", title, why)
+    }
+
+    /// The same where a setting accepts it.
+    pub(super) fn accepted(mut self) -> Response {
+        self.status = StatusCode::OK;
+        self.into_response()
+    }
+
     pub(super) fn unknown_route() -> Self {
         let detail = "no call has this path; `/v1/openapi.json` lists all of them";
         Problem::new(

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use super::adopter::{AFTER_FAULT, Adopter, PATIENCE};
 use crate::error::Error;
 use crate::key::{JobKey, Kind};
+use crate::names::Names;
 use crate::shards::Layout;
 use crate::worker::roster::Served;
 
@@ -42,7 +43,8 @@ struct Stray {
 impl Strays {
     /// A key that looks like those of a route cannot be one of a job. Said once: there may be many.
     pub(super) fn say_of_name(&self, key: &str, error: &Error) {
-        if !self.is_named.swap(true, Ordering::Relaxed) {
+        let is_probe = Names::is_probe(key.as_bytes());
+        if !is_probe && !self.is_named.swap(true, Ordering::Relaxed) {
             tracing::warn!(key, %error, "a plain key is not adopted, and its like are not either");
         }
     }

@@ -1,7 +1,7 @@
 //! Sees to it that Redis announces what is to be heard: the setting is looked up with each new
 //! connection, again after it was changed, and whenever jobs fall due and nothing is heard of
 //! them. That no change of a key is heard nobody can tell from silence, so who adopts keys looks
-//! now and then.
+//! now and then; and where the setting may not be read, it is [proved](Store::prove).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use crate::error::{Error, ErrorKind};
+use crate::metrics;
 use crate::store::{Announced, Store, Wanted};
 use crate::worker::adopting::hearing::Hearing;
 use crate::worker::adopting::search::Search;
@@ -25,6 +27,10 @@ const ONCE_MORE: Duration = Duration::from_secs(1);
 /// How often who adopts keys looks. As long may changes go unheard, and one look costs Redis some
 /// microseconds.
 const NOW_AND_THEN: Duration = Duration::from_secs(5);
+
+/// For how long a proof is believed; half as long again at random, since each instance makes its own.
+/// One costs Redis a connection and some ten messages.
+const PROVEN_FOR: Duration = Duration::from_secs(10);
 
 /// How often keys are searched for while nobody announces what happens to them: then it is all
 /// that finds new ones.
@@ -60,6 +66,8 @@ pub(crate) struct Events {
     hearing: Arc<Hearing>,
     search: Arc<Search>,
     wanted: Wanted,
+    /// What the keys look like that are adopted.
+    globs: Vec<String>,
     /// Whether events and wake-ups are heard.
     heard_at: Arc<HeardAt>,
     /// Since there is no connection on which changes of keys are heard.
@@ -75,6 +83,8 @@ pub(crate) struct Events {
     said_of_changes: AtomicBool,
     /// That the setting cannot be looked up was said.
     unknown: AtomicBool,
+    /// Until when it is taken for proved what is announced.
+    proven_until: Mutex<Option<Instant>>,
 }
 
 impl Events {
@@ -82,6 +92,7 @@ impl Events {
         store: Arc<Store>,
         instance: &str,
         wanted: Wanted,
+        globs: Vec<String>,
         hearing: Arc<Hearing>,
         search: Arc<Search>,
         heard_at: Arc<HeardAt>,
@@ -92,6 +103,7 @@ impl Events {
             hearing,
             search,
             wanted,
+            globs,
             heard_at,
             deaf: Mutex::new(Some(Deaf::default())),
             heard: AtomicU64::new(0),
@@ -100,6 +112,7 @@ impl Events {
             said: AtomicBool::new(false),
             said_of_changes: AtomicBool::new(false),
             unknown: AtomicBool::new(false),
+            proven_until: Mutex::default(),
         }
     }
 
@@ -140,6 +153,7 @@ impl Events {
     /// The connection is new.
     pub(crate) async fn begin(&self) {
         self.are_heard(true);
+        self.doubt_proof();
         if self.look(false).await {
             self.hear_changes();
         }
@@ -152,12 +166,13 @@ impl Events {
         if let Some(deaf) = deaf.filter(|deaf| deaf.is_told) {
             tracing::info!(after = ?deaf.since.elapsed(), "changes of keys are heard again");
         }
+        self.doubt_proof();
         self.look(false).await;
         self.hear_changes();
     }
 
     /// Changes of keys go unheard from now on, for this reason.
-    pub(crate) fn end_changes(&self, error: &crate::Error) {
+    pub(crate) fn end_changes(&self, error: &Error) {
         tracing::debug!(%error, "changes of keys are not heard");
         self.hearing.begin(false);
         let mut deaf = self.deaf.lock().expect("no panic while held");
@@ -259,9 +274,15 @@ impl Events {
                     self.say(&error);
                 }
                 if self.wanted == Wanted::Changes {
-                    self.say_of_changes(&error);
+                    self.say_of_changes(&error.to_string());
                 }
                 false
+            }
+            Announced::Unknown(error) if self.wanted == Wanted::Changes => {
+                if in_doubt {
+                    self.doubt_proof();
+                }
+                self.prove(&error, until).await
             }
             Announced::Unknown(error) if in_doubt => {
                 self.say(&error);
@@ -287,8 +308,56 @@ impl Events {
         }
     }
 
+    /// What cannot be looked up is not believed but proved, now and then. Returns the same.
+    async fn prove(&self, refused: &Error, until: Instant) -> bool {
+        let proven_until = *self.proven_until.lock().expect("no panic while held");
+        if proven_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        let unproved = match self.store.prove(&self.globs, until).await {
+            Ok(proof) => match proof.unheard() {
+                None => return self.proved(refused),
+                Some(unheard) => format!("of a key that it let expire went unheard: {unheard}"),
+            },
+            // That Redis is away, or a replica, is said elsewhere, and will be over.
+            Err(error) if error.is_retryable() && error.kind() != ErrorKind::Full => {
+                tracing::debug!(%error, "what Redis announces could not be proved yet");
+                self.unsettled.notify_one();
+                return false;
+            }
+            Err(error) => format!("that can be neither looked up nor proved: {error}"),
+        };
+        self.say_of_changes(&unproved);
+        false
+    }
+
+    fn proved(&self, refused: &Error) -> bool {
+        let time = PROVEN_FOR.mul_f64(1.0 + rand::random::<f64>() / 2.0);
+        let until = Instant::now() + time;
+        *self.proven_until.lock().expect("no panic while held") = Some(until);
+        self.said.store(false, Ordering::Relaxed);
+        if !self.unknown.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                error = %refused,
+                "what Redis announces cannot be looked up; it is proved by a key, now and then: see \
+                 that `notify-keyspace-events` in its configuration has `{}`",
+                self.wanted.flags(),
+            );
+        }
+        self.announces_changes()
+    }
+
+    /// What was proved may not hold any more.
+    fn doubt_proof(&self) {
+        *self.proven_until.lock().expect("no panic while held") = None;
+    }
+
     /// Changes of keys are announced. Returns whether it was said that they are not.
     fn announces_changes(&self) -> bool {
+        if self.wanted == Wanted::Changes {
+            self.heard_at.set_unannounced(self.store.place(), None);
+            metrics::changes_are_announced(&self.store.address(), true);
+        }
         let was_missed = self.said_of_changes.swap(false, Ordering::Relaxed);
         if was_missed {
             tracing::info!("changes of keys are announced now");
@@ -296,7 +365,7 @@ impl Events {
         was_missed
     }
 
-    fn say(&self, error: &crate::Error) {
+    fn say(&self, error: &Error) {
         if !self.said.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 %error,
@@ -308,18 +377,14 @@ impl Events {
         }
     }
 
-    fn say_of_changes(&self, error: &crate::Error) {
+    fn say_of_changes(&self, why: &str) {
         if !self.said_of_changes.swap(true, Ordering::Relaxed) {
             self.hearing.begin(false);
-            tracing::warn!(
-                %error,
-                "Redis does not announce changes of keys, and this user may not change that: set \
-                 `notify-keyspace-events {}` in its configuration; until then plain keys are \
-                 searched for every {} s instead of being heard of, a DEL cancels nothing, and \
-                 where a missing key means `cancel` no key that has expired runs its job",
-                self.wanted.flags(),
-                SEARCH_DEAF.as_secs(),
-            );
+            let said = self.store.does_not_announce(why);
+            tracing::error!("{said}");
+            self.heard_at
+                .set_unannounced(self.store.place(), Some(said));
+            metrics::changes_are_announced(&self.store.address(), false);
         }
     }
 }

@@ -32,7 +32,8 @@ async fn two(app: &str) -> (Embedded, Site, Site) {
 async fn adopting(site: &Site, missing: MissingKey) -> Running {
     let (log, _) = recorder();
     let route = log.done().adopt(missing);
-    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    let worker = site.worker(Router::new().route(&site.pattern(), route));
+    let worker = Running::start(worker.allow_unannounced(true));
     worker.ready().await;
     worker
 }
@@ -51,13 +52,14 @@ async fn flags_of_changes_are_expected_and_mended_where_somebody_adopts() {
     .await;
     let diagnosis = look().await;
     let flags = finding(&diagnosis, "notify-flags");
-    assert_eq!(flags.severity, Severity::Warning, "{flags}");
+    assert_eq!(flags.severity, Severity::Error, "{flags}");
+    assert!(flags.found.contains("a DEL cancels nothing"), "{flags}");
     let remedy = flags.remedy.as_deref().unwrap();
     assert!(remedy.ends_with("Kg$"), "{remedy}");
     // Two of the three will not do.
     set(&admin, "notify-keyspace-events", "ExKg").await;
     let severity = finding(&look().await, "notify-flags").severity;
-    assert_eq!(severity, Severity::Warning);
+    assert_eq!(severity, Severity::Error);
     let fixed = admin.client.diagnose().fix().await.unwrap();
     let flags = finding(&fixed, "notify-flags");
     assert_eq!(flags.severity, Severity::Ok, "{flags}");

@@ -6,7 +6,7 @@ use keyfall::{Handler, MissingKey, Router};
 use super::Adopting;
 use crate::log::Log;
 use crate::runs::{eventually, recorder};
-use crate::site::Site;
+use crate::site::{Running, Site};
 
 /// What an adopting worker needs.
 const WANTED: &str = "ExKg$";
@@ -146,7 +146,12 @@ async fn a_user_who_may_not_configure_redis_searches_and_is_told_once_what_to_se
     let log = Log::read();
     let url = format!("{}?user=worker&pass=word", server.url());
     let site = Site::at(&url, "adopt-refused").await;
-    let mut it = Adopting::at(site, |log| log.done().into_route()).await;
+    let (log_of_runs, runs) = recorder();
+    let route = log_of_runs.done().into_route().adopt(MissingKey::Run);
+    let worker = site.worker(Router::new().route(&site.pattern(), route));
+    let worker = Running::start(worker.allow_unannounced(true));
+    worker.ready().await;
+    let mut it = Adopting { site, runs, worker };
     let cut: u32 = admin.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     // One for what expires, and one for what is done to keys.
     assert_eq!(cut, 2);
@@ -157,7 +162,10 @@ async fn a_user_who_may_not_configure_redis_searches_and_is_told_once_what_to_se
     it.becomes("k", Some(("w", 3600))).await;
     let warnings = log.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    for said in ["changes of keys", "`notify-keyspace-events ExKg$`"] {
+    for said in [
+        "what is done to plain keys",
+        "`notify-keyspace-events ExKg$`",
+    ] {
         assert!(warnings[0].contains(said), "{warnings:?}");
     }
     // Somebody does so.

@@ -7,6 +7,7 @@ mod doctor;
 mod flags;
 mod gaps;
 mod languages;
+mod managed;
 mod resharded;
 mod several;
 mod telling;

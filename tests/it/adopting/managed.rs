@@ -1,0 +1,285 @@
+//! A Redis whose settings may not be read, as one that is rented: what it announces is proved.
+
+use std::process::Command;
+
+use keyfall::doctor::Severity;
+use keyfall::embedded::Embedded;
+use keyfall::{ErrorKind, Handler, MissingKey, Router, Worker};
+
+use super::Adopting;
+use crate::folder::Folder;
+use crate::log::Log;
+use crate::process::Process;
+use crate::runs::{Recorder, eventually, recorder};
+use crate::site::{Running, Site};
+
+const FLAGS: &str = "notify-keyspace-events";
+
+/// What adoption needs but for one flag, and the event that then goes unheard first.
+const TOO_FEW: [(&str, &str); 6] = [
+    (
+        "",
+        "`set` (K$), `expire` (Kg), `expired` (Kx), `__keyevent…:expired` (Ex)",
+    ),
+    ("Exg$", "`set` (K$), `expire` (Kg), `expired` (Kx)"),
+    ("Kxg$", "`__keyevent…:expired` (Ex)"),
+    ("EKg$", "`expired` (Kx), `__keyevent…:expired` (Ex)"),
+    ("EKx$", "`expire` (Kg)"),
+    ("EKxg", "`set` (K$)"),
+];
+
+/// One that refuses `CONFIG` to everybody.
+async fn rented(flags: &str) -> Embedded {
+    let renamed = [
+        "--rename-command",
+        "CONFIG",
+        "",
+        "--notify-keyspace-events",
+        flags,
+    ];
+    Embedded::options().args(renamed).start().await.unwrap()
+}
+
+/// One that refuses it to the user `worker`, who otherwise has the rights of `acl.conf`, and as whom
+/// the site works. The other one is that of somebody who may set flags.
+async fn guarded(app: &str, flags: &str) -> (Embedded, Site, Site) {
+    let server = Embedded::start().await.unwrap();
+    let admin = Site::at(&server.url(), app).await;
+    set_flags(&admin, flags).await;
+    let rules = include_str!("../../../acl.conf");
+    let adopter = rules
+        .lines()
+        .find_map(|it| it.strip_prefix("user keyfall-adopter "));
+    let rule = adopter
+        .unwrap()
+        .replace("app1:trans:notice", &format!("{app}:it:job"));
+    let rule = rule.replace("app1", app);
+    let words = ["ACL", "SETUSER", "worker"].into_iter();
+    let words: Vec<&str> = words.chain(rule.split_whitespace()).collect();
+    let () = admin.command(&words).await;
+    let url = format!("{}?user=worker&pass=change-me-three", server.url());
+    let mut site = Site::found_by(&url, &server.url(), app).await;
+    site.url = url;
+    (server, admin, site)
+}
+
+async fn set_flags(admin: &Site, flags: &str) {
+    let () = admin.command(&["CONFIG", "SET", FLAGS, flags]).await;
+}
+
+fn adopting(site: &Site, log: &Recorder, missing: MissingKey) -> Worker {
+    let route = log.done().into_route().adopt(missing);
+    site.worker(Router::new().route(&site.pattern(), route))
+}
+
+async fn unannounced(worker: &Worker) -> impl AsyncFn(bool) -> String + use<> {
+    let readiness = worker.readiness();
+    async move |is_ready: bool| {
+        eventually("keys are known not to be announced", async || {
+            let said = readiness.unannounced()?;
+            (readiness.is_ready() == is_ready).then_some(said)
+        })
+        .await
+    }
+}
+
+#[tokio::test]
+async fn a_route_that_adopts_does_not_start_where_keys_are_not_announced() {
+    for (flags, unheard) in TOO_FEW {
+        let server = rented(flags).await;
+        let site = Site::at(&server.url(), "managed-few").await;
+        let (log, _) = recorder();
+        let worker = Running::start(adopting(&site, &log, MissingKey::Run));
+        let error = worker.ended().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{flags}: {error}");
+        let text = error.to_string();
+        for said in [
+            unheard,
+            "ExKg$",
+            "a DEL cancels nothing",
+            "allow_unannounced",
+        ] {
+            assert!(text.contains(said), "{flags}: {said} in {text}");
+        }
+        assert!(
+            text.contains(&format!("unheard: {unheard})")),
+            "{flags}: {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_that_cannot_look_them_up_starts_where_they_are_and_nobody_adopts_its_probe() {
+    let server = rented("AKE").await;
+    let log = Log::read();
+    let site = Site::at(&server.url(), "managed-all").await;
+    let mut it = Adopting::at(site, |log| log.done().into_route()).await;
+    it.does("k", "SET v PX 1500").await;
+    assert_eq!(it.runs.next().await.key().id(), "k");
+    assert_eq!(log.with("it is proved by a key").len(), 1);
+    assert_eq!(log.warnings(), [""; 0]);
+    let stats = it.site.all_ended().await;
+    assert_eq!((stats.done, stats.dead), (1, 0), "{stats:?}");
+    let left: Vec<String> = it.site.command(&["KEYS", "*probe*"]).await;
+    assert_eq!(left, [""; 0]);
+    it.ends().await;
+}
+
+/// Nothing else is announced of a key whose whole name a route says.
+#[tokio::test]
+async fn a_route_of_one_key_is_proved_by_another() {
+    let server = rented("AKE").await;
+    let site = Site::at(&server.url(), "managed-one").await;
+    let (log, mut runs) = recorder();
+    let route = log.done().into_route().adopt(MissingKey::Cancel);
+    let worker = site.serve(Router::new().route(&site.key("one"), route));
+    worker.ready().await;
+    let () = site
+        .command(&["SET", &site.key("one"), "v", "PX", "1500"])
+        .await;
+    assert_eq!(runs.next().await.key().id(), "one");
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_is_accepted_starts_and_says_what_is_lost() {
+    let server = rented("Ex").await;
+    let log = Log::read();
+    let site = Site::at(&server.url(), "managed-accepted").await;
+    let (runs, _) = recorder();
+    let worker = adopting(&site, &runs, MissingKey::Run).allow_unannounced(true);
+    let said = unannounced(&worker).await;
+    let worker = Running::start(worker);
+    let said = said(true).await;
+    assert!(said.contains("a DEL cancels nothing"), "{said}");
+    assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
+    // It is found by searching, if it lives for long enough.
+    let () = site
+        .command(&["SET", &site.key("k"), "v", "EX", "3600"])
+        .await;
+    site.reaches(&site.key("k"), keyfall::JobState::Pending)
+        .await;
+    site.client.cancel(site.key("k")).await.unwrap();
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn flags_that_are_taken_away_later_are_missed_and_said_until_they_are_back() {
+    let (_server, admin, site) = guarded("managed-later", "AKE").await;
+    let log = Log::read();
+    let (runs, mut heard) = recorder();
+    let worker = adopting(&site, &runs, MissingKey::Cancel);
+    let said = unannounced(&worker).await;
+    let worker = Running::start(worker);
+    worker.ready().await;
+    let diagnosis = site.client.diagnose().only(["notify-flags"]).await.unwrap();
+    let proved = &diagnosis.findings[0];
+    assert_eq!(proved.severity, Severity::Ok, "{proved}");
+    assert!(proved.found.contains("proved"), "{proved}");
+
+    // Nothing is heard of that, and no connection breaks.
+    set_flags(&admin, "ExKg").await;
+    let why = said(false).await;
+    assert!(why.contains("unheard: `set` (K$))"), "{why}");
+    let errors = log.warnings();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("a DEL cancels nothing"), "{errors:?}");
+    let diagnosis = site.client.diagnose().only(["notify-flags"]).await.unwrap();
+    let missed = &diagnosis.findings[0];
+    assert_eq!(missed.severity, Severity::Error, "{missed}");
+    assert!(missed.found.contains("a DEL cancels nothing"), "{missed}");
+    // What was done meanwhile is found when they are back.
+    let _: redis::Value = admin
+        .command(&["SET", &site.key("k"), "v", "EX", "3600"])
+        .await;
+    set_flags(&admin, "AKE").await;
+    worker.ready().await;
+    site.reaches(&site.key("k"), keyfall::JobState::Pending)
+        .await;
+    let _: u32 = admin.command(&["PEXPIRE", &site.key("k"), "300"]).await;
+    assert_eq!(heard.next().await.key().id(), "k");
+    assert_eq!(log.with("changes of keys are announced now").len(), 1);
+    assert_eq!(log.warnings().len(), 1);
+    site.all_ended().await;
+    worker.stop().await;
+}
+
+/// The daemon of a Redis that announces nothing, and of one that stops to.
+#[tokio::test]
+async fn a_daemon_says_it_in_readyz_and_metrics() {
+    let (_server, admin, site) = guarded("managed-daemon", "").await;
+    let folder = Folder::new("managed-daemon");
+    let command = |worker: &str| {
+        let pattern = site.pattern();
+        let route =
+            format!("[[route]]\npattern = \"{pattern}\"\nadoption = \"run\"\ntarget = \"pull\"\n");
+        folder.write("keyfall.toml", &format!("{worker}\n{route}"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+        command.args(["serve", "--http-listen", "127.0.0.1:0"]);
+        command.env("KEYFALL_REDIS_URL", &site.url);
+        command.args(["--config", &folder.path("keyfall.toml")]);
+        command
+    };
+    let refused = tokio::process::Command::from(command(""))
+        .output()
+        .await
+        .unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && told.contains("worker.allow_unannounced"),
+        "{told}"
+    );
+
+    let url = async |process: &Process| {
+        eventually("it listens", async || {
+            let line = process.lines.try_recv().ok()?;
+            Some(line.strip_prefix("listening on ").unwrap().to_owned())
+        })
+        .await
+    };
+    let readyz = async |url: &str, status: u16| {
+        eventually(&format!("/readyz answers {status}"), async || {
+            let answer = reqwest::get(format!("{url}/readyz")).await.unwrap();
+            (answer.status() == status).then_some(answer.text().await.unwrap())
+        })
+        .await
+    };
+    let gauge = async |url: &str| {
+        let all = reqwest::get(format!("{url}/metrics"))
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
+        let mut lines = all
+            .lines()
+            .filter(|it| it.starts_with("keyfall_unannounced{"));
+        lines.next().unwrap().rsplit_once(' ').unwrap().1.to_owned()
+    };
+    // Accepted: it serves, and says what is lost.
+    let accepted = Process::spawn(command("[worker]\nallow_unannounced = true"));
+    let at = url(&accepted).await;
+    let body = readyz(&at, 200).await;
+    assert!(
+        body.contains("\"unannounced\"") && body.contains("a DEL cancels nothing"),
+        "{body}"
+    );
+    assert_eq!(gauge(&at).await, "1");
+    drop(accepted);
+    // Not accepted, and lost later.
+    set_flags(&admin, "AKE").await;
+    let served = Process::spawn(command(""));
+    let at = url(&served).await;
+    readyz(&at, 204).await;
+    assert_eq!(gauge(&at).await, "0");
+    set_flags(&admin, "Ex").await;
+    let body = readyz(&at, 503).await;
+    assert!(
+        body.contains("\"unannounced\"") && body.contains("a DEL cancels nothing"),
+        "{body}"
+    );
+    assert_eq!(gauge(&at).await, "1");
+}
