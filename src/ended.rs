@@ -29,9 +29,9 @@ impl Ended<'_> {
                     step: if error.is_some() { "failed" } else { "again" },
                     header: self.counted(error.map(|it| it.as_str().into())),
                 },
-                Ending::Snooze { after } => Verb::Later {
+                Ending::Snooze { after, reason } => Verb::Later {
                     when: When::After(after),
-                    header: self.uncounted(),
+                    header: self.uncounted(reason.map(|it| it.as_str().into())),
                     step: "snoozed",
                 },
                 Ending::Bury { reason } => self.bury(reason.as_str().into()),
@@ -44,7 +44,7 @@ impl Ended<'_> {
     pub(crate) fn give_back(&self, due: UnixMs) -> Verb {
         Verb::Later {
             when: When::At(due),
-            header: self.uncounted(),
+            header: self.uncounted(None),
             step: "returned",
         }
     }
@@ -63,16 +63,18 @@ impl Ended<'_> {
         header.to_line().into_owned()
     }
 
-    /// The header without this attempt, but with those that lapsed before it.
-    fn uncounted(&self) -> String {
+    /// The header without this attempt, but with those that lapsed before it; and why it is put off.
+    fn uncounted(&self, put_off: Option<String>) -> String {
         let mut header = self.next();
         header.attempts = self.attempt.saturating_sub(1);
+        header.put_off = put_off;
         header.to_line().into_owned()
     }
 
     /// The header, which knows in which span this attempt ended.
     fn next(&self) -> Header {
         let mut header = self.header.clone();
+        header.put_off = None;
         if let Some((span, _)) = traces::current() {
             header.before = Some(span);
         }
@@ -131,5 +133,9 @@ mod tests {
         assert_eq!(when, When::After(Duration::from_secs(9)));
         assert_eq!(header, r#"{"v":1,"attempts":299,"error":"before"}"#);
         assert_eq!(step, "snoozed");
+        let because = Outcome::snooze_because(Duration::from_secs(9), "h is down");
+        let (_, header, step) = later(verb(because, 300));
+        let told = r#"{"v":1,"attempts":299,"error":"before","put_off":"h is down"}"#;
+        assert_eq!((&*header, step), (told, "snoozed"));
     }
 }

@@ -18,7 +18,10 @@ pub(crate) enum Ending {
         error: Option<Failure>,
     },
     /// It runs again after this time, and the attempt does not count.
-    Snooze { after: Duration },
+    Snooze {
+        after: Duration,
+        reason: Option<Failure>,
+    },
     /// It is a dead letter.
     Bury { reason: Failure },
     /// It has not ended: somebody else has its lease.
@@ -50,6 +53,11 @@ impl Ending {
             },
             (Outcome::Snooze { after }, _) => Ending::Snooze {
                 after: after.min(MAX_DELAY),
+                reason: None,
+            },
+            (Outcome::SnoozeBecause { after, reason }, _) => Ending::Snooze {
+                after: after.min(MAX_DELAY),
+                reason: Some(reason),
             },
             (Outcome::Bury { reason }, _) => Ending::Bury { reason },
             (Outcome::HandedOver, _) => Ending::HandedOver,
@@ -96,10 +104,13 @@ mod tests {
     #[test]
     fn a_snooze_never_ends() {
         let after = 9 * SECOND;
-        assert_eq!(
-            ending(Outcome::snooze(after), 300),
-            Ending::Snooze { after }
-        );
+        for reason in [None, Some(Failure::new("busy"))] {
+            let outcome = match &reason {
+                None => Outcome::snooze(after),
+                Some(_) => Outcome::snooze_because(after, "busy"),
+            };
+            assert_eq!(ending(outcome, 300), Ending::Snooze { after, reason });
+        }
     }
 
     #[test]

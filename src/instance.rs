@@ -11,8 +11,7 @@ use crate::routing::{Coverage, Pattern, RouteTable};
 /// What a missing key means, of a route that cancels its job.
 pub(crate) const CANCELS: &str = "cancel";
 
-/// The description that an instance publishes: one line of JSON. Stays the same while the
-/// instance lives.
+/// The description that an instance publishes: one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) host: String,
@@ -31,7 +30,14 @@ pub(crate) struct Description {
     /// `run` or `cancel`. Other words may come.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) adopts: Vec<(String, String)>,
+    /// Hosts of callbacks that it leaves alone because they are down; some, if there are many. The
+    /// only part that changes while it lives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) breakers: Vec<String>,
 }
+
+/// How many hosts an instance names.
+const NAMED_HOSTS: usize = 32;
 
 /// Which jobs an instance takes, by its description.
 pub(crate) struct Takes {
@@ -57,6 +63,15 @@ impl Description {
                 .collect(),
             fallback: routes.fallback.is_some(),
             adopts: routes.of_table().iter().filter_map(adoption).collect(),
+            breakers: Vec::new(),
+        }
+    }
+
+    /// The same of an instance that leaves these hosts alone.
+    pub(crate) fn leaving_alone(&self, hosts: impl IntoIterator<Item = String>) -> Self {
+        Description {
+            breakers: hosts.into_iter().take(NAMED_HOSTS).collect(),
+            ..self.clone()
         }
     }
 

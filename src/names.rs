@@ -102,8 +102,8 @@ impl Names {
 
     /// Channel: `due ledger ms`, `now ledger id…`, `late ledger id…`, `flood ledger`,
     /// `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume kind`,
-    /// `instances`, `unheard instance`. Channels are common to all databases of a server, hence
-    /// the number.
+    /// `instances`, `unheard instance`, `breaker host`. Channels are common to all databases of a
+    /// server, hence the number.
     pub(crate) fn wake(&self, database: i64) -> String {
         format!("{}:wake:{database}", self.namespace)
     }

@@ -46,6 +46,9 @@ pub(crate) struct Header {
     /// How the last attempt failed, or why the job was buried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// Why the last run put it off, if it did and said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) put_off: Option<String>,
     /// A digest of the value of the key that it was adopted from; by `lua/adopt.lua`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     adopted: Option<String>,
@@ -166,6 +169,7 @@ impl Header {
             us: 0,
             attempts: 0,
             error: None,
+            put_off: None,
             adopted: None,
             unusable: None,
             headers,
@@ -193,6 +197,7 @@ impl Header {
     fn is_plain(&self) -> bool {
         self.attempts == 0
             && self.error.is_none()
+            && self.put_off.is_none()
             && self.adopted.is_none()
             && self.unusable.is_none()
             && self.headers.is_empty()
@@ -206,6 +211,7 @@ impl Header {
         Header {
             attempts: 0,
             error: None,
+            put_off: None,
             before: None,
             ..self.clone()
         }

@@ -14,6 +14,7 @@ mod ask;
 mod audit;
 mod bench;
 mod bookmark;
+mod breakers;
 mod change;
 mod completions;
 mod config;
@@ -118,6 +119,11 @@ enum Command {
     /// List the workers that live, and the jobs that nobody has a route for
     #[command(after_help = "Example:\n  keyfall instances")]
     Instances(instances::Options),
+    /// List the hosts of callbacks that workers leave alone because they are down, or close one
+    #[command(
+        after_help = "Examples:\n  keyfall breakers\n  keyfall breakers close hooks.example.org"
+    )]
+    Breakers(breakers::Options),
     /// Look for what can hurt: settings of Redis, rights, clocks, jobs that nobody runs
     #[command(
         after_help = "Examples:\n  keyfall doctor\n  keyfall doctor --fix\n  keyfall doctor --only notify-flags,persistence --json\n\nExit codes: 0 nothing worse than a note, 1 an error, 5 a warning and no error; others as ever"
@@ -267,6 +273,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Kinds(options) => kinds::run(options).await,
             Command::Top(options) => top::run(options).await,
             Command::Instances(options) => instances::run(options).await,
+            Command::Breakers(options) => breakers::run(options).await,
             Command::Doctor(options) => doctor::run(options).await,
             Command::Dead(command) => dead::run(command).await,
             Command::Pause(options) => pause::pause(options).await,

@@ -186,6 +186,15 @@ impl JobView {
         self.record.header.error.as_deref()
     }
 
+    /// Why its last run [put it off](crate::Outcome::SnoozeBecause), if it waits because of that.
+    #[cfg(feature = "worker")]
+    pub fn put_off(&self) -> Option<&str> {
+        let last = self.record.steps.last()?;
+        // A version that knows nothing of it leaves it in the header.
+        let reason = self.record.header.put_off.as_deref();
+        reason.filter(|_| last.what == "snoozed")
+    }
+
     /// What happened to it since it was scheduled, the last eight things at the most, the
     /// oldest first.
     pub fn steps(&self) -> &[Step] {

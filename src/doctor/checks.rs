@@ -161,6 +161,9 @@ checks! {
     WORKERS_ALIKE = "workers-alike" []
         "all workers run one version",
         "Two versions side by side are a deployment under way, or one that was forgotten.";
+    BREAKERS_CLOSED = "breakers-closed" []
+        "no worker leaves a host of callbacks alone because it is down",
+        "The jobs of such a host wait until it is up again; no attempt is counted meanwhile.";
     ADOPTED_KEYS = "adopted-keys" []
         "no eviction of keys with a TTL where a live worker adopts them",
         "An evicted key is a missing one: its job is lost if nobody had looked at the key, and cancelled where a missing key means that.";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::checks::{
-    ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, CHECKS, DEAD_LETTERS_FULL,
+    ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, BREAKERS_CLOSED, CHECKS, DEAD_LETTERS_FULL,
     DEAD_LETTERS_NEW, EXPIRY_CROWD, FOREIGN_VALUES, KIND_SHARDS, NOTIFY_FLAGS, OVERDUE_JOBS,
     SERVERS_THERE, SETTINGS, SHARD_SIZE, UNROUTED_JOBS, WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR,
 };
@@ -373,6 +373,7 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
                 &WORKERS_ALIVE,
                 &WORKERS_HEAR,
                 &WORKERS_ALIKE,
+                &BREAKERS_CLOSED,
                 &ADOPTED_KEYS,
                 &ADOPTERS_ALIKE,
             ] {

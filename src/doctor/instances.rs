@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::checks::{WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR};
+use super::checks::{BREAKERS_CLOSED, WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR};
 use super::finding::Finding;
 use super::ledgers::Ledgers;
 use crate::client::Instance;
@@ -26,6 +26,7 @@ pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec
         let remedy = "see their logs for what they are refused, and rights-run for what they need";
         Finding::warning(&WORKERS_HEAR, shown, remedy)
     });
+    found.push(breakers(live));
     let versions: BTreeSet<&str> = live.iter().map(|one| one.version.as_str()).collect();
     let shown = Vec::from_iter(versions.iter().copied()).join(", ");
     found.push(match versions.len() {
@@ -33,6 +34,26 @@ pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec
         1 => Finding::fine(&WORKERS_ALIKE, shown),
         _ => Finding::info(&WORKERS_ALIKE, shown),
     });
+}
+
+fn breakers(live: &[Instance]) -> Finding {
+    let open: BTreeSet<&str> = live
+        .iter()
+        .flat_map(|one| one.open_breakers.iter().map(String::as_str))
+        .collect();
+    if open.is_empty() {
+        return Finding::fine(&BREAKERS_CLOSED, "all are called");
+    }
+    let named: Vec<&str> = open.iter().take(NAMED).copied().collect();
+    let more = match open.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Finding::warning(
+        &BREAKERS_CLOSED,
+        format!("left alone: {}{more}", named.join(" ")),
+        "bring it up; `keyfall breakers close HOST` has it called again at once",
+    )
 }
 
 fn alive(live: &[Instance], ledgers: Option<&Ledgers>) -> Finding {

@@ -2,6 +2,7 @@
 //! says how it ends.
 
 mod attendant;
+mod breakers;
 mod cancel;
 mod debug;
 mod endpoint;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 pub(crate) use attendant::{Attendance, Attendant};
+pub(crate) use breakers::Breakers;
 pub use cancel::CancelSignal;
 pub use debug::debug_handler;
 pub use endpoint::{Endpoint, JobService};

@@ -12,7 +12,7 @@ use super::Failure;
 /// | `Done` | has ended | no | |
 /// | `Retry` | runs again | yes | yes |
 /// | `Again` | runs again | no | yes |
-/// | `Snooze` | runs again | no | no |
+/// | `Snooze`, `SnoozeBecause` | runs again | no | no |
 /// | `Bury` | is a dead letter | yes | |
 /// | `HandedOver` | stays leased | | yes |
 ///
@@ -58,6 +58,13 @@ pub enum Outcome {
     Snooze {
         /// When, counted from the end of this run.
         after: Duration,
+    },
+    /// [`Snooze`](Self::Snooze) for a reason, which is told of the job while it waits.
+    SnoozeBecause {
+        /// When, counted from the end of this run.
+        after: Duration,
+        /// Why; kept with the job until its next run.
+        reason: Failure,
     },
     /// The run failed, and trying again cannot help. The job becomes a dead letter at once,
     /// however many attempts are left.
@@ -107,6 +114,14 @@ impl Outcome {
     /// [`Snooze`](Self::Snooze) for this time. The attempt does not count.
     pub fn snooze(after: Duration) -> Self {
         Outcome::Snooze { after }
+    }
+
+    /// [`SnoozeBecause`](Self::SnoozeBecause): for this time and this reason.
+    pub fn snooze_because(after: Duration, reason: impl Into<AnyError>) -> Self {
+        Outcome::SnoozeBecause {
+            after,
+            reason: Failure::new(reason),
+        }
     }
 
     /// Of a run that went on for longer than it may.

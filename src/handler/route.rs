@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tower_layer::Layer;
 
-use super::{Attendant, Endpoint, Handler, Job, JobService, Outcome, Pull};
+use super::{Attendant, Breakers, Endpoint, Handler, Job, JobService, Outcome, Pull};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::retry::RetryPolicy;
@@ -44,6 +44,8 @@ pub(crate) struct RouteOptions {
     pub(crate) fault: Option<String>,
     /// What has to run beside its handler.
     pub(crate) attendant: Option<Attendant>,
+    /// Those of the target that its handler is.
+    pub(crate) breakers: Option<Arc<dyn Breakers>>,
     /// Plain keys become jobs of it.
     pub(crate) adopts: Option<MissingKey>,
     /// How many bytes the payload of one may have that was a plain key.

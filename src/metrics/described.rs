@@ -64,7 +64,7 @@ const COUNTERS: [(&str, &str); 16] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 10] = [
+const GAUGES: [(&str, &str); 11] = [
     (
         "keyfall_pending",
         "Jobs that wait, those that are due included.",
@@ -89,6 +89,10 @@ const GAUGES: [(&str, &str); 10] = [
         "Jobs that no live instance has a route for.",
     ),
     ("keyfall_instances", "Workers that live."),
+    (
+        "keyfall_breakers_open",
+        "Hosts of callbacks that this process leaves alone because they are down.",
+    ),
     (
         "keyfall_unannounced",
         "1 if Redis does not announce what is done to plain keys that routes adopt, or that can be neither read nor proved; must be 0.",

@@ -204,6 +204,12 @@ pub(crate) fn changes_are_announced(server: &str, yes: bool) {
     gauge!("keyfall_unannounced", "server" => server.to_owned()).set(unannounced);
 }
 
+/// So many hosts of callbacks are left alone because they are down.
+#[cfg(feature = "worker")]
+pub(crate) fn breakers_are_open(number: usize) {
+    gauge!("keyfall_breakers_open").set(number as f64);
+}
+
 /// A connection was opened in place of one that was lost.
 pub(crate) fn reconnected(connection: &'static str) {
     counter!("keyfall_reconnects_total", "connection" => connection).increment(1);

@@ -23,7 +23,9 @@ pub use described::describe;
 pub use gauges::sample;
 pub(crate) use meter::Meter;
 #[cfg(feature = "worker")]
-pub(crate) use meter::{changes_are_announced, event_is_foreign, event_is_heard};
+pub(crate) use meter::{
+    breakers_are_open, changes_are_announced, event_is_foreign, event_is_heard,
+};
 pub(crate) use meter::{reconnected, script_took};
 
 /// What `keyfall_lag_seconds` and `keyfall_handler_seconds` are best divided by: from 1 ms to 1 h.

@@ -48,6 +48,9 @@ pub(crate) fn event_is_foreign() {}
 #[cfg(feature = "worker")]
 pub(crate) fn changes_are_announced(_: &str, _: bool) {}
 
+#[cfg(feature = "worker")]
+pub(crate) fn breakers_are_open(_: usize) {}
+
 pub(crate) fn reconnected(_: &'static str) {}
 
 pub(crate) fn script_took(_: &'static str, _: Duration) {}

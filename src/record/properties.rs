@@ -52,7 +52,8 @@ fn header() -> impl Strategy<Value = Header> {
             v: VERSION,
             us,
             attempts,
-            error,
+            error: error.clone(),
+            put_off: error,
             adopted: None,
             unusable: None,
             headers: headers.into(),
@@ -101,7 +102,7 @@ proptest! {
     fn a_job_that_begins_anew_keeps_what_others_wrote(header in header()) {
         let line = header.untried().to_line();
         let anew = Header::parse(line.as_bytes()).unwrap();
-        let expected = Header { attempts: 0, error: None, before: None, ..header };
+        let expected = Header { attempts: 0, error: None, put_off: None, before: None, ..header };
         prop_assert_eq!(anew, expected);
     }
 

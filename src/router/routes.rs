@@ -1,12 +1,13 @@
 //! A finished router: what a worker asks.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Entry;
 use crate::durable::Durable;
 use crate::error::Result;
-use crate::handler::{Attendant, Endpoint, MissingKey, Names, Pull, Rate, names};
+use crate::handler::{Attendant, Breakers, Endpoint, MissingKey, Names, Pull, Rate, names};
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
@@ -40,6 +41,8 @@ pub(crate) struct RouteEntry {
     /// Its runs end with their jobs in other hands.
     pub(crate) hands_over: bool,
     pub(crate) attendant: Option<Attendant>,
+    /// Those of the target that its handler is.
+    pub(crate) breakers: Option<Arc<dyn Breakers>>,
     /// Plain keys become jobs of it.
     pub(crate) adopts: Option<MissingKey>,
     /// How many bytes the payload of one may have that was a plain key.
@@ -99,6 +102,21 @@ impl Routes {
         pulls
     }
 
+    /// The hosts that targets of its routes leave alone because they are down, in order.
+    pub(crate) fn open_breakers(&self) -> BTreeSet<String> {
+        self.breakers().flat_map(|it| it.open()).collect()
+    }
+
+    /// Has this host called again. Returns whether it was left alone.
+    pub(crate) fn close_breaker(&self, host: &str) -> bool {
+        // Each of them, not only the first.
+        self.breakers().filter(|it| it.close(host)).count() > 0
+    }
+
+    fn breakers(&self) -> impl Iterator<Item = &Arc<dyn Breakers>> {
+        self.routes.iter().filter_map(|it| it.breakers.as_ref())
+    }
+
     /// The route that a key belongs to, or else the fallback.
     pub(crate) fn find_or_fallback(&self, key: &JobKey) -> Option<&RouteEntry> {
         let index = self.table.find(key).or(self.fallback)?;
@@ -123,6 +141,7 @@ impl RouteEntry {
             pull: entry.route.options.pull,
             hands_over: entry.route.options.hands_over,
             attendant: entry.route.options.attendant,
+            breakers: entry.route.options.breakers,
             adopts: entry.route.options.adopts,
             payload_limit: entry.route.options.payload_limit,
         }

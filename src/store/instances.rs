@@ -16,7 +16,7 @@ pub(crate) struct Beat<'a> {
     /// Of its routes, in order, `1` if it can run another job, else `0`; behind it `h` if it
     /// hears events, else `d`.
     pub(crate) room: &'a str,
-    /// One line that stays the same for as long as the instance lives.
+    /// One line; what it takes stays the same for as long as the instance lives.
     pub(crate) description: &'a str,
     /// After which time another instance counts as gone.
     pub(crate) silence: Duration,

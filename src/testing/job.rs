@@ -119,7 +119,7 @@ impl JobView {
                 self.due = in_ms(now + after);
                 self.state = JobState::Retrying;
             }
-            Ending::Snooze { after } => self.due = in_ms(now + after),
+            Ending::Snooze { after, .. } => self.due = in_ms(now + after),
             Ending::Bury { reason } => {
                 self.attempts = attempt;
                 self.error = Some(reason);

@@ -16,6 +16,8 @@ use super::instances::Instances;
 use super::running::slots::Slots;
 use crate::error::Result;
 use crate::instance::{Description, Takes};
+use crate::metrics;
+use crate::router::Routes;
 use crate::settings::{BEAT, SILENCE};
 use crate::store::{Alive, Beat, Store};
 
@@ -30,10 +32,9 @@ pub(crate) struct Heart {
     /// That server.
     pub(crate) store: Arc<Store>,
     pub(crate) instances: Arc<Instances>,
-    pub(crate) description: String,
+    pub(crate) description: Description,
     pub(crate) slots: Arc<Slots>,
-    /// How many routes the instance has.
-    pub(crate) routes: usize,
+    pub(crate) routes: Arc<Routes>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) events: Arc<Events>,
@@ -76,10 +77,12 @@ impl Heart {
     /// One beat. Returns when the next is due.
     async fn beat(&self) -> Result<Duration> {
         let until = Instant::now() + PATIENCE;
+        let down = self.routes.open_breakers();
+        metrics::breakers_are_open(down.len());
         let beat = Beat {
             id: self.instances.id(),
             room: &self.room(),
-            description: &self.description,
+            description: &self.description.leaving_alone(down).to_line(),
             silence: SILENCE,
         };
         let seen = self.store.beat(&beat, until).await?;
@@ -132,7 +135,7 @@ impl Heart {
     }
 
     fn room(&self) -> String {
-        let routes = (0..self.routes).map(|route| self.slots.has_room(route));
+        let routes = (0..self.routes.routes.len()).map(|route| self.slots.has_room(route));
         let mut room: String = routes.map(|free| if free { '1' } else { '0' }).collect();
         room.push(if self.events.are_unheard() { 'd' } else { 'h' });
         room

@@ -221,6 +221,11 @@ impl Listener {
                     let (kind, id) = rest.split_once(' ')?;
                     self.leases.cancel(kind, id);
                 }
+                "breaker" => {
+                    if self.roster.routes().close_breaker(rest) {
+                        self.hearts.iter().for_each(|heart| heart.look());
+                    }
+                }
                 "instances" => self.hearts[place].look(),
                 "unheard" => {
                     if rest != self.instances.id() {

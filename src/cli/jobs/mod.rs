@@ -19,11 +19,11 @@ use self::daemon::Daemon;
 use self::redis::Redis;
 use super::stop::Stop;
 use crate::daemon::shapes::{
-    AuditIn, AuditOut, BatchOut, BulkIn, BulkOut, BulkPostponeIn, CancelledOut, ChangedOut,
-    CountIn, CountOut, DeletedOut, DoctorOut, DurableIn, HistoryIn, HistoryOut, InstancesOut, Job,
-    KindsOut, LetterIn, LettersOut, ListIn, NewJobIn, PageOut, PausedOut, Payloads, PostponeIn,
-    Problem, RequeueIn, RequeuedOut, RoutesOut, ScheduledOut, ShowIn, StoryIn, StoryOut,
-    SwitchedOut,
+    AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
+    CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DurableIn, HistoryIn,
+    HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn, NewJobIn, PageOut,
+    PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, ScheduledOut,
+    ShowIn, StoryIn, StoryOut, SwitchedOut,
 };
 
 pub(crate) use self::daemon::Address;
@@ -190,6 +190,10 @@ impl Jobs {
 
     pub(crate) async fn instances(&self) -> anyhow::Result<InstancesOut> {
         self.ask(Call::new("GET", &["instances"])).await
+    }
+
+    pub(crate) async fn close_breaker(&self, host: &BreakerIn) -> anyhow::Result<BreakerOut> {
+        self.one("POST", &["breakers", "close"], host).await
     }
 
     pub(crate) async fn routes(&self) -> anyhow::Result<RoutesOut> {

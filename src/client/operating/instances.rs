@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::sight::Sight;
 use crate::client::{Client, Unseen};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::instance::{CANCELS, Description, Takes};
 use crate::key::Kind;
 use crate::routing::Coverage;
@@ -43,6 +43,9 @@ pub struct Instance {
     /// Those of them to which a missing key means that the job is
     /// [cancelled](crate::MissingKey::Cancel).
     pub cancels_missing: Vec<String>,
+    /// Hosts of [callbacks](crate::target::http) that it leaves alone because they are down; the first
+    /// 32 of them.
+    pub open_breakers: Vec<String>,
 }
 
 /// Jobs that no live instance has a route for.
@@ -95,6 +98,31 @@ impl Client {
             instances,
             unseen: Sight::now(self.store()).unseen(),
         })
+    }
+
+    /// Has a host of [callbacks](crate::target::http) called again, which instances leave alone because
+    /// it is down. `host` is what they call it: with its port, if that is not the one of the scheme.
+    /// Returns how many instances said a moment ago that they do so.
+    ///
+    /// Jobs that were put off start when that time is over, or when they are
+    /// [fired](Self::fire_now). An instance that does not hear of it tries the host when its pause is
+    /// over.
+    ///
+    /// # Errors
+    /// If that is no name of a host, or Redis does not answer in time.
+    pub async fn close_breaker(&self, host: &str) -> Result<usize> {
+        if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let what = format!(
+                "{host:?} is no host: write it as `keyfall breakers` lists it, such as \
+                 hooks.example.org:8443"
+            );
+            return Err(Error::new(ErrorKind::InvalidSetting, what));
+        }
+        let live = self.instances().await?;
+        let told = format!("breaker {host}");
+        self.0.store.tell(&told, self.deadline()).await?;
+        let is_open = |one: &&Instance| one.open_breakers.iter().any(|it| it == host);
+        Ok(live.iter().filter(is_open).count())
     }
 
     /// The kinds that have jobs for which no live instance has a route. They stay pending
@@ -213,6 +241,7 @@ impl Instance {
             hears_events: seen.room.ends_with('h'),
             adopts: adopts.iter().map(|(route, _)| route.clone()).collect(),
             cancels_missing: cancels.map(|(route, _)| route.clone()).collect(),
+            open_breakers: description.breakers,
         }
     }
 }

@@ -58,6 +58,11 @@ pub enum Wait {
         /// What was last done that gave it this time, if it is known.
         since: Option<What>,
     },
+    /// Its last run has put it off, and no attempt was counted.
+    PutOff {
+        /// Why: such as that the host of a callback is down.
+        why: String,
+    },
     /// Its kind is paused.
     Paused {
         /// Since when.
@@ -244,6 +249,7 @@ impl Client {
                     let since = happenings.iter().rev().find(same).map(|it| it.what);
                     let at = job.due();
                     waits.push(Wait::Due { at, ahead, since });
+                    waits.extend(job.put_off().map(|why| Wait::PutOff { why: why.into() }));
                 }
             }
         }
@@ -331,6 +337,7 @@ impl Wait {
                 };
                 format!("{why} {}, in {}", show(*at), span(*ahead))
             }
+            Wait::PutOff { why } => format!("it was put off, without an attempt: {why}"),
             Wait::Paused { since, prefixes } => {
                 let of_prefix = |prefix: &String| match prefix.as_str() {
                     "" => "everything".to_owned(),

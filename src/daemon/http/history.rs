@@ -266,6 +266,7 @@ impl WaitOut {
     fn new(wait: &Wait, show: impl Fn(SystemTime) -> String) -> Self {
         let (what, until, since, by) = match wait {
             Wait::Due { at, .. } => ("due", Some(*at), None, None),
+            Wait::PutOff { .. } => ("put_off", None, None, None),
             Wait::Paused { since, .. } => ("paused", None, Some(*since), None),
             Wait::Unrouted => ("unrouted", None, None, None),
             Wait::Saturated { .. } => ("saturated", None, None, None),

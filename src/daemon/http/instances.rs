@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use keyfall::{Instance, Unrouted};
+use keyfall::{ErrorKind, Instance, Unrouted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Caller, Scope};
+use super::body::Body;
 use super::problem::Problem;
 use super::wire::{Time, UnseenOut};
 
@@ -80,6 +81,26 @@ pub(crate) struct InstanceOut {
     /// Those of them to which a missing key means that the job is cancelled.
     #[serde(default)]
     pub(crate) cancels_missing: Vec<String>,
+    /// Hosts of callbacks that it leaves alone because they are down; the first 32 of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) open_breakers: Vec<String>,
+}
+
+/// A host of callbacks.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BreakerIn {
+    /// With its port, if that is not the one of the scheme.
+    #[schema(example = "hooks.example.org:8443")]
+    pub(crate) host: String,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct BreakerOut {
+    pub(crate) host: String,
+    /// How many live instances left it alone.
+    pub(crate) instances: u64,
 }
 
 /// The routes of all live instances, and the jobs that none of them is for.
@@ -116,6 +137,23 @@ pub(super) async fn list(caller: Caller) -> Result<Json<InstancesOut>, Problem> 
     Ok(Json(InstancesOut { instances, unseen }))
 }
 
+/// Has a host called again that is left alone because it is down.
+#[utoipa::path(post, path = "/v1/breakers/close", operation_id = "close_breaker", tag = "instances", request_body = BreakerIn,
+    responses((status = 200, body = BreakerOut)))]
+pub(super) async fn close_breaker(
+    caller: Caller,
+    Body(BreakerIn { host }): Body<BreakerIn>,
+) -> Result<Json<BreakerOut>, Problem> {
+    let client = &caller.may(Scope::Operate, "")?.client;
+    let closed = client.close_breaker(&host).await;
+    let instances = closed.map_err(|error| match error.kind() {
+        ErrorKind::InvalidSetting => Problem::invalid("host", error.to_string()),
+        _ => error.into(),
+    })?;
+    let instances = instances as u64;
+    Ok(Json(BreakerOut { host, instances }))
+}
+
 impl From<Unrouted> for UnroutedOut {
     fn from(unrouted: Unrouted) -> Self {
         UnroutedOut {
@@ -140,6 +178,7 @@ impl From<Instance> for InstanceOut {
             hears_events: one.hears_events,
             adopts: one.adopts,
             cancels_missing: one.cancels_missing,
+            open_breakers: one.open_breakers,
         }
     }
 }

@@ -104,7 +104,9 @@ pub(crate) mod shapes {
     pub(crate) use super::doctor::{DoctorOut, FindingOut, SeverityOut};
     pub(crate) use super::durable::{DurableIn, ReachedOut};
     pub(crate) use super::history::{HappeningOut, HistoryIn, HistoryOut, StoryIn, StoryOut};
-    pub(crate) use super::instances::{InstanceOut, InstancesOut, RoutesOut, UnroutedOut};
+    pub(crate) use super::instances::{
+        BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut, UnroutedOut,
+    };
     pub(crate) use super::jobs::{
         CancelledOut, ChangedOut, Condition, NewJobIn, PlacedOut, PostponeIn, ScheduledOut, ShowIn,
     };
@@ -225,6 +227,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(audit::audit))
         .routes(calls!(instances::routes))
         .routes(calls!(instances::list))
+        .routes(calls!(instances::close_breaker))
         .routes(calls!(doctor::doctor))
         .routes(calls!(pull::pull))
         .routes(calls!(pull::finish))

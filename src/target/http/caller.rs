@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::URL;
 use super::allowed::AllowedHost;
 use super::answer::Answer;
-use super::hosts::{Hosts, Verdict};
+use super::hosts::{Hosts, PutOff, Verdict};
 use super::request::{PRIVATE, Request};
 use super::resolver::{Guard, Refused};
 use super::signature::Secret;
@@ -52,7 +52,11 @@ struct Place {
 /// Why there is no answer.
 enum Silence {
     Refused(Refused),
-    Broken(reqwest::Error),
+    Broken {
+        error: reqwest::Error,
+        /// The request may have arrived somewhere.
+        was_sent: bool,
+    },
     /// A redirect that is not followed.
     Astray(String),
 }
@@ -69,7 +73,13 @@ impl Caller {
         let patience = job.timeout() / 2;
         let pass = match self.hosts.enter(&name, patience).await {
             Ok(pass) => pass,
-            Err(after) => return Outcome::snooze(after),
+            Err(PutOff { after, is_down }) => {
+                let why = match is_down {
+                    true => "is down, and left alone for a while",
+                    false => "has enough to do",
+                };
+                return Outcome::snooze_because(after, format!("{name} {why}"));
+            }
         };
         let request = Request::of(&job, &self.secrets);
         let left = job.timeout().saturating_sub(begun.elapsed());
@@ -87,9 +97,21 @@ impl Caller {
                 });
                 answer.outcome(&name, &job)
             }
-            Err(Silence::Broken(error)) => {
+            Err(Silence::Broken { error, was_sent }) => {
+                let is_trial = pass.is_trial();
                 pass.ends(Verdict::Down);
-                told(&name, error)
+                let told = told(&name, error);
+                match self.hosts.pause_of(&name) {
+                    // Nothing was sent, and it was known to be down: this was no attempt of the job.
+                    Some(after) if is_trial && !was_sent => Outcome::snooze_because(
+                        after,
+                        format!("{told}; it is down, and left alone for a while"),
+                    ),
+                    _ => Outcome::Retry {
+                        after: None,
+                        error: told,
+                    },
+                }
             }
             Err(Silence::Refused(refused)) => {
                 pass.ends(Verdict::Unknown);
@@ -152,9 +174,9 @@ impl Caller {
                 .headers(self.headers_for(request, &place))
                 .body(request.body.clone())
                 .send();
-            let response = sent.await.map_err(Silence::of)?;
+            let response = sent.await.map_err(|error| Silence::of(error, hop))?;
             let answer = Answer::read(response, self.response_limit).await;
-            let answer = answer.map_err(Silence::of)?;
+            let answer = answer.map_err(|error| Silence::of(error, hop))?;
             match answer.elsewhere() {
                 Some(to) if hop < self.redirects => place = self.follow(place, to)?,
                 _ => return Ok(answer),
@@ -207,7 +229,8 @@ impl Caller {
 }
 
 impl Silence {
-    fn of(error: reqwest::Error) -> Self {
+    /// Behind so many redirects.
+    fn of(error: reqwest::Error, hops: usize) -> Self {
         // The resolver's word, if that is what it is.
         let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
         while let Some(error) = cause {
@@ -216,7 +239,8 @@ impl Silence {
             }
             cause = error.source();
         }
-        Silence::Broken(error)
+        let was_sent = hops > 0 || !error.is_connect();
+        Silence::Broken { error, was_sent }
     }
 }
 
@@ -246,7 +270,7 @@ fn name(url: &Url) -> String {
     }
 }
 
-fn told(name: &str, error: reqwest::Error) -> Outcome {
+fn told(name: &str, error: reqwest::Error) -> Failure {
     let error = error.without_url();
     let mut cause: &(dyn StdError + 'static) = &error;
     while let Some(deeper) = cause.source() {
@@ -259,8 +283,5 @@ fn told(name: &str, error: reqwest::Error) -> Outcome {
     } else {
         format!("broke off: {cause}")
     };
-    Outcome::Retry {
-        after: None,
-        error: Failure::written(format_args!("{name} {what}")),
-    }
+    Failure::written(format_args!("{name} {what}"))
 }

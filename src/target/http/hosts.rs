@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
+use crate::handler::Breakers;
+
 /// The first pause of a host that is down. Each that follows is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -68,7 +70,17 @@ pub(super) struct Pass {
     hosts: Arc<Hosts>,
     name: String,
     verdict: Verdict,
+    /// The call only finds out whether a host that was down is up again.
+    is_trial: bool,
     _turn: Option<OwnedSemaphorePermit>,
+}
+
+/// Why a host is not called now, and after which time to ask again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PutOff {
+    pub(super) after: Duration,
+    /// It is down, and not only busy.
+    pub(super) is_down: bool,
 }
 
 /// What a call has shown of its host.
@@ -99,28 +111,37 @@ impl Hosts {
         self: &Arc<Self>,
         name: &str,
         patience: Duration,
-    ) -> Result<Pass, Duration> {
-        let turns = self.with(name, |host| {
-            host.look()?;
-            Ok(host.turns.clone())
-        })?;
+    ) -> Result<Pass, PutOff> {
+        let down = |after| PutOff {
+            after,
+            is_down: true,
+        };
+        let looked = self.with(name, |host| host.look().map(|()| host.turns.clone()));
+        let turns = looked.map_err(down)?;
         let turn = match turns {
             None => None,
-            Some(turns) => Some(
-                turns
-                    .next(patience.min(TURN))
-                    .await
-                    .ok_or_else(|| scattered(CROWDED))?,
-            ),
+            Some(turns) => {
+                let turn = turns.next(patience.min(TURN)).await;
+                Some(turn.ok_or_else(|| PutOff {
+                    after: scattered(CROWDED),
+                    is_down: false,
+                })?)
+            }
         };
         // It may have gone down meanwhile.
-        self.with(name, Host::admit)?;
+        let is_trial = self.with(name, Host::admit).map_err(down)?;
         Ok(Pass {
             hosts: self.clone(),
             name: name.to_owned(),
             verdict: Verdict::Unknown,
+            is_trial,
             _turn: turn,
         })
+    }
+
+    /// For how long this host is left alone, if it is.
+    pub(super) fn pause_of(&self, name: &str) -> Option<Duration> {
+        self.with(name, |host| host.look()).err()
     }
 
     fn with<T>(&self, name: &str, look: impl FnOnce(&mut Host) -> T) -> T {
@@ -136,6 +157,24 @@ impl Hosts {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Host>> {
         self.known.lock().expect("no panic while held")
+    }
+}
+
+impl Breakers for Hosts {
+    fn open(&self) -> Vec<String> {
+        let known = self.lock();
+        let down = known.iter().filter(|(_, host)| host.is_down());
+        down.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn close(&self, host: &str) -> bool {
+        let mut known = self.lock();
+        let Some(down) = known.get_mut(host).filter(|host| host.is_down()) else {
+            return false;
+        };
+        down.state = State::Up { failures: 0 };
+        tracing::info!(host, "is called again, as somebody asked for");
+        true
     }
 }
 
@@ -167,13 +206,18 @@ impl Host {
         }
     }
 
-    /// As `look`; the first after a pause tries it.
-    fn admit(&mut self) -> Result<(), Duration> {
+    /// As `look`; the first after a pause tries it. Returns whether this is the one.
+    fn admit(&mut self) -> Result<bool, Duration> {
         self.look()?;
-        if let State::Paused { pause, .. } = self.state {
-            self.state = State::Tried { pause };
-        }
-        Ok(())
+        let State::Paused { pause, .. } = self.state else {
+            return Ok(false);
+        };
+        self.state = State::Tried { pause };
+        Ok(true)
+    }
+
+    fn is_down(&self) -> bool {
+        !matches!(self.state, State::Up { .. })
     }
 
     fn judge(&mut self, name: &str, verdict: Verdict, limits: &HostLimits) {
@@ -228,6 +272,11 @@ impl Turns {
 }
 
 impl Pass {
+    /// Whether the call only finds out whether the host is up again.
+    pub(super) fn is_trial(&self) -> bool {
+        self.is_trial
+    }
+
     pub(super) fn ends(mut self, verdict: Verdict) {
         self.verdict = verdict;
     }
@@ -290,14 +339,15 @@ mod tests {
             (3 * SECOND, Verdict::Down),
         ] {
             if !pause.is_zero() {
-                let wait = hosts.enter("a", TURN).await.unwrap_err();
+                let wait = hosts.enter("a", TURN).await.unwrap_err().after;
                 assert!(wait >= pause && wait <= 2 * pause, "{pause:?}: {wait:?}");
             }
             call(&hosts, "b", Verdict::Down).await;
             call(&hosts, "b", Verdict::Up).await;
             tokio::time::advance(pause).await;
             let trying = hosts.enter("a", TURN).await.unwrap();
-            let wait = hosts.enter("a", TURN).await.unwrap_err();
+            assert!(trying.is_trial());
+            let wait = hosts.enter("a", TURN).await.unwrap_err().after;
             assert!(wait >= SECOND / 2 && wait < 5 * SECOND, "{wait:?}");
             trying.ends(verdict);
         }
@@ -305,6 +355,33 @@ mod tests {
         late.ends(Verdict::Up);
         let both = (hosts.enter("a", TURN).await, hosts.enter("a", TURN).await);
         assert!(both.0.is_ok() && both.1.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_somebody_closes_is_called_at_once() {
+        let hosts = hosts(None);
+        for _ in 0..3 {
+            call(&hosts, "a", Verdict::Down).await;
+        }
+        assert!(hosts.enter("a", TURN).await.unwrap_err().is_down);
+        assert!(hosts.pause_of("a").is_some() && hosts.pause_of("b").is_none());
+        assert_eq!(hosts.open(), ["a"]);
+        assert!(!hosts.close("b") && hosts.close("a") && !hosts.close("a"));
+        assert!(hosts.open().is_empty());
+        assert!(!hosts.enter("a", TURN).await.unwrap().is_trial());
+        // It has to fail as often as before.
+        for _ in 0..2 {
+            call(&hosts, "a", Verdict::Down).await;
+            assert!(hosts.open().is_empty());
+        }
+        call(&hosts, "a", Verdict::Down).await;
+        // While it is tried it is open, too.
+        tokio::time::advance(2 * SECOND).await;
+        let trying = hosts.enter("a", TURN).await.unwrap();
+        assert_eq!(hosts.open(), ["a"]);
+        assert!(hosts.close("a") && hosts.open().is_empty());
+        trying.ends(Verdict::Down);
+        assert!(hosts.open().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -322,7 +399,8 @@ mod tests {
         });
         tokio::task::yield_now().await;
         let third = hosts.enter("a", TURN).await;
-        assert!(third.unwrap_err() <= 2 * CROWDED);
+        let third = third.unwrap_err();
+        assert!(third.after <= 2 * CROWDED && !third.is_down);
         call(&hosts, "b", Verdict::Up).await;
         first.ends(Verdict::Up);
         next.await.unwrap().unwrap();

@@ -78,7 +78,7 @@ pub fn http_of_jobs<T: Into<String>>(hosts: impl IntoIterator<Item = T>) -> Http
 /// | 2xx | [`Done`](Outcome::Done) |
 /// | 410 | [`Bury`](Outcome::Bury) |
 /// | any other, or none in time | [`Retry`](Outcome::Retry), with status and beginning of the body |
-/// | none, because the host is down or has enough to do | [`Snooze`](Outcome::Snooze): not sent, no attempt |
+/// | none, because the host is down or has enough to do | [`SnoozeBecause`](Outcome::SnoozeBecause): not sent, no attempt |
 ///
 /// `Retry-After` is obeyed, in seconds or as a date: no sooner than the
 /// [policy](Handler::retry) says, and no later than its longest delay.
@@ -220,7 +220,10 @@ impl Http {
     /// host are no connection, no answer in time, and 502, 503 and 504.
     ///
     /// Its jobs are put off meanwhile, and no attempt is counted. After a second one of them is
-    /// sent; if that fails too, the next pause is twice as long. Defaults to 5.
+    /// sent; if that fails too, the next pause is twice as long, and if it could not even be connected,
+    /// no attempt is counted either. `keyfall why`, `keyfall breakers` and the doctor name such hosts,
+    /// and [`Client::close_breaker`](crate::Client::close_breaker) has one called again at once.
+    /// Defaults to 5.
     pub fn breaker_failures(self, failures: u32) -> Self {
         self.with(|to| to.failures = failures)
     }
@@ -266,6 +269,7 @@ impl<S: Send + Sync + 'static> Handler<Calls, S> for Http {
     fn into_route(self) -> Route<S> {
         let caller = self.caller();
         let fault = caller.as_ref().err().cloned();
+        let hosts = caller.as_ref().ok().map(|caller| caller.hosts.clone());
         let route = Route::new(move |job: Job, _| {
             let caller = caller.clone();
             Box::pin(async move {
@@ -278,6 +282,7 @@ impl<S: Send + Sync + 'static> Handler<Calls, S> for Http {
         });
         route.with(|options| {
             options.timeout = Some(TIMEOUT);
+            options.breakers = hosts.map(|hosts| hosts as _);
             options.fault = fault;
         })
     }

@@ -8,8 +8,10 @@
 //! | [`misbehaving`] | servers that are slow, cut off, silent, endless or badly encrypted |
 //! | [`reaching`] | where a URL of a job or a redirect may lead, and where not |
 //! | [`crowded`] | hosts that are down or slow beside others, which go on |
+//! | [`breakers`] | what the jobs of a host lose that is down, who names it, and how it is called again |
 //! | [`serving`] | callbacks of `keyfall serve` |
 
+mod breakers;
 mod crowded;
 mod misbehaving;
 mod reaching;

@@ -1,0 +1,107 @@
+//! A host that is down and left alone: what its jobs lose, who says so, and how it is called again.
+
+use std::time::Duration;
+
+use keyfall::doctor::Severity;
+use keyfall::{Handler, JobState, RetryPolicy, Router, target};
+
+use crate::runs::eventually;
+use crate::site::{Site, fails_slowly, steps};
+
+/// An address at which nobody listens.
+async fn nobody() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[tokio::test]
+async fn jobs_of_a_host_that_is_down_lose_no_attempt_and_it_is_named_and_closed() {
+    let site = Site::new("cb-breaker").await;
+    let host = nobody().await;
+    let target = target::http(format!("http://{host}/"))
+        .breaker_failures(3)
+        .breaker_pause(Duration::from_secs(1));
+    let worker = site.serve(Router::new().route(&site.pattern(), target.retry(fails_slowly())));
+    // What was really tried counts.
+    for number in 0..3 {
+        let key = site.key(number);
+        site.client.schedule(&key, "").await.unwrap();
+        assert_eq!(site.reaches(&key, JobState::Retrying).await.attempts(), 1);
+    }
+    // This one is put off, tries the host after each pause, and has not lost an attempt by that.
+    let key = site.key("waits");
+    let last = RetryPolicy::none();
+    site.client.schedule(&key, "").retry(last).await.unwrap();
+    let view = eventually("it was put off three times", async || {
+        let view = site.view(&key).await;
+        let put_off = steps(&view).iter().filter(|it| **it == "snoozed").count();
+        (put_off >= 3 && view.state() == JobState::Pending).then_some(view)
+    })
+    .await;
+    assert_eq!((view.attempts(), view.last_error()), (0, None), "{view:?}");
+    let why = view.put_off().unwrap();
+    assert!(why.contains(&host) && why.contains("is down"), "{why}");
+
+    let told = eventually("why says so", async || {
+        let ran = site.run(&format!("why {key}")).await;
+        ran.out
+            .contains("it was put off, without an attempt")
+            .then_some(ran.out)
+    })
+    .await;
+    assert!(told.contains(&host), "{told}");
+    eventually("the instance says so", async || {
+        let live = site.client.instances().await.unwrap();
+        live.iter()
+            .any(|one| one.open_breakers == [host.as_str()])
+            .then_some(())
+    })
+    .await;
+    let listed = site.run("breakers").await;
+    assert!(listed.out.contains(&host), "{listed:?}");
+    let diagnosis = site
+        .client
+        .diagnose()
+        .only(["breakers-closed"])
+        .await
+        .unwrap();
+    let finding = &diagnosis.findings[0];
+    assert_eq!(finding.severity, Severity::Warning, "{finding}");
+    assert!(finding.found.contains(&host), "{finding}");
+
+    // Closed, it is called again, and that counts.
+    let view = eventually("it is called again", async || {
+        let closed = site.run(&format!("breakers close {host}")).await;
+        assert_eq!(closed.code, 0, "{closed:?}");
+        // It may have been tried, and be open again.
+        let _ = site.client.fire_now(&key).await;
+        let view = site.view(&key).await;
+        (view.state() == JobState::Dead).then_some(view)
+    })
+    .await;
+    assert_eq!(view.attempts(), 1, "{view:?}");
+    worker.stop().await;
+    for number in 0..3 {
+        site.client.cancel(site.key(number)).await.unwrap();
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_is_no_host_is_refused_and_what_is_not_open_is_told() {
+    let site = Site::new("cb-breaker-none").await;
+    let error = site.client.close_breaker("a b").await.unwrap_err();
+    assert!(
+        error.to_string().contains("hooks.example.org:8443"),
+        "{error}"
+    );
+    assert_eq!(
+        site.client
+            .close_breaker("nowhere.example.org")
+            .await
+            .unwrap(),
+        0
+    );
+    let ran = site.run("breakers close nowhere.example.org").await;
+    assert!(ran.out.contains("no worker said"), "{ran:?}");
+}
