@@ -149,7 +149,7 @@ impl Store {
     }
 
     /// What stands in the list of kinds and is none; and what only others list.
-    async fn wrong_kinds(&self, one: &Kept, all: &[Kept]) -> Vec<Wrong> {
+    fn wrong_kinds(&self, one: &Kept, all: &[Kept]) -> Vec<Wrong> {
         let (place, key) = (one.place, self.names.kinds());
         let mut wrong = Vec::new();
         for (name, layout) in &one.kinds {

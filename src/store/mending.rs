@@ -9,7 +9,6 @@ use super::{Ledger, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::shards::Layout;
-use crate::time::UnixMs;
 
 /// What is numbers in the hash `calls`, whichever version wrote it.
 const NUMBERS: [&str; 4] = ["fence", "paused", "turn", "history"];
@@ -240,14 +239,8 @@ impl Ledger {
         Ok(wrong)
     }
 
-    /// What it was not told, or has forgotten, of its kind, which goes by this layout and is paused by
-    /// a rule since then, if at all.
-    pub(crate) async fn untold(
-        &self,
-        layout: Layout,
-        rule: Option<UnixMs>,
-        until: Instant,
-    ) -> Result<Vec<Wrong>> {
+    /// What it was not told, or has forgotten, of its kind, which goes by this layout.
+    pub(crate) async fn untold(&self, layout: Layout, until: Instant) -> Result<Vec<Wrong>> {
         let marks = self.marks(until).await?;
         let (place, calls, kind) = (self.server(), &*self.names.calls, self.kind());
         let tell = || Mend::Tell(kind.clone());
@@ -257,6 +250,12 @@ impl Ledger {
             let what = format!("it is missing, and the kind has the layout \"{layout}\"");
             wrong.push(Wrong::field(place, calls, b"layout", what, tell()));
         }
+        // Behind the marks: a pause writes its rule first.
+        let rule = match self.whole.pause_rule_of(kind, until).await {
+            // That is told with what all kinds have in common.
+            Err(error) if error.kind() == ErrorKind::Damaged => return Ok(wrong),
+            rule => rule?,
+        };
         let paused = marks[1].as_deref().map(|since| since != b"0");
         match (paused, rule) {
             (None, Some(_)) => {
@@ -266,10 +265,9 @@ impl Ledger {
             (Some(true), None) => {
                 let (key, field) = (self.store.names.paused(), format!("{kind}:"));
                 let what = "it is missing, and the kind is paused".to_owned();
-                let how = format!(
-                    "`keyfall pause {kind}:` adds it, `keyfall resume {kind}:` ends the pause"
-                );
-                let mend = Mend::Person(how);
+                let mend = Mend::Person(format!(
+                    "`keyfall pause {field}` adds it, `keyfall resume {field}` ends the pause"
+                ));
                 wrong.push(Wrong::field(place, &key, field.as_bytes(), what, mend));
             }
             _ => {}

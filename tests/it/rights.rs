@@ -21,7 +21,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/acl.conf");
 const KIND: &str = "app1:it:job";
 
 /// What those need more who look after jobs.
-const OPERATORS: [&str; 7] = [
+const OPERATORS: [&str; 10] = [
     "+zrevrange",
     "+hstrlen",
     "+hscan",

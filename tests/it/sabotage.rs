@@ -8,6 +8,10 @@ use crate::runs::{Gate, PATIENCE, Runs, eventually, recorder};
 use crate::site::{HOUR, Running, Site, command, connect};
 use crate::table::{self, Sabotage};
 
+fn findings(report: &AuditAllReport) -> Vec<String> {
+    table::findings(report, |_| true)
+}
+
 /// A server of its own, with a kind to sabotage and another one.
 struct Scene {
     site: Site,
@@ -54,7 +58,7 @@ impl Scene {
             worker,
             _server: server,
         };
-        assert_eq!(table::findings(&scene.audit(false).await), [""; 0]);
+        assert_eq!(findings(&scene.audit(false).await), [""; 0]);
         scene
     }
 
@@ -86,7 +90,7 @@ impl Scene {
             let _: redis::Value = self.site.command(&words).await;
         }
         let said = [row.says, &["bare DueWithoutRecord"]].concat();
-        let found = table::findings(&self.audit(false).await);
+        let found = findings(&self.audit(false).await);
         assert!(
             table::are(&found, &said, &kind, &other),
             "{name}: {found:#?}"
@@ -107,7 +111,7 @@ impl Scene {
         self.gate.open();
         let leaves = [row.leaves, &[]].concat();
         eventually(&format!("{name} leaves {leaves:?}"), async || {
-            let found = table::findings(&self.audit(false).await);
+            let found = findings(&self.audit(false).await);
             table::are(&found, &leaves, &kind, &other).then_some(())
         })
         .await;
@@ -182,7 +186,7 @@ async fn an_instance_that_is_none_is_taken_out() {
         let audit = site.client.everything().audit();
         let audit = if repair { audit.repair() } else { audit };
         let report = audit.await.unwrap();
-        let found = table::findings(&report);
+        let found = findings(&report);
         assert!(
             table::are(&found, &["instances stranger: it is \"theirs\""], "", ""),
             "{found:?}"
@@ -205,7 +209,7 @@ async fn a_pause_whose_rule_is_lost_and_a_rule_whose_pause_is_lost_are_told() {
         .await
         .unwrap();
     client.prefix(&format!("{kind}:")).pause().await.unwrap();
-    let found = async || table::findings(&client.everything().audit().await.unwrap());
+    let found = async || findings(&client.everything().audit().await.unwrap());
     assert_eq!(found().await, [""; 0]);
     let _: u64 = site.command(&["DEL", "keyfall:paused"]).await;
     let said = format!("paused {kind}:: it is missing, and the kind is paused");
@@ -244,7 +248,7 @@ async fn a_shard_that_has_forgotten_its_layout_is_told() {
         .await
         .unwrap();
     client.reshard(&kind).to(2).await.unwrap();
-    let found = async || table::findings(&client.everything().audit().await.unwrap());
+    let found = async || findings(&client.everything().audit().await.unwrap());
     assert_eq!(found().await, [""; 0]);
     let calls: Vec<String> = site.command(&["KEYS", "keyfall:{*/1.*}:calls"]).await;
     let _: u64 = site.command(&["DEL", &calls[0]]).await;
@@ -381,7 +385,7 @@ async fn one_server_of_several_that_came_back_empty_is_named_until_somebody_has_
     let mut redis = connect(&other.url()).await;
     let () = command(&mut redis, &["FLUSHALL"]).await;
     let report = audit(&client).await;
-    let found = table::findings(&report);
+    let found = findings(&report);
     assert!(
         found.iter().any(|it| it.starts_with("meta server: ")),
         "{found:#?}"
@@ -389,7 +393,7 @@ async fn one_server_of_several_that_came_back_empty_is_named_until_somebody_has_
     // Whoever comes anew tells it what all know, and the loss is not forgotten by that.
     let new = both(&one, &other).await;
     for client in [&new, &client] {
-        let found = table::findings(&audit(client).await);
+        let found = findings(&audit(client).await);
         assert_eq!(found.len(), 1, "{found:#?}");
         assert!(
             found[0].starts_with("meta emptied: ") && found[0].contains("server 2 of 2"),

@@ -146,10 +146,14 @@ impl Sabotage {
 
 /// What an audit found, one line for each: the id and the flaw; the part, its field and what is wrong;
 /// and by how much the books are out. In order.
-pub(crate) fn findings(report: &AuditAllReport) -> Vec<String> {
+///
+/// `is_meant` says of which kinds.
+pub(crate) fn findings(report: &AuditAllReport, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found: Vec<String> = report.damaged.iter().map(of_damage).collect();
     for (kind, audited) in &report.kinds {
-        found.extend(of_kind(kind, audited));
+        if is_meant(kind.as_str()) {
+            found.extend(of_kind(kind, audited));
+        }
     }
     found.sort_unstable();
     found

@@ -13,6 +13,7 @@
 //! | [`network`] | what is between Redis and everybody else |
 //! | [`clocks`] | wall clocks that jump |
 //! | [`hindrances`] | a Redis that is there and does not do what it should |
+//! | [`sabotage`] | keys: deleted, of another type, with another value, with something else in them |
 
 mod clocks;
 mod clusters;
@@ -22,6 +23,7 @@ mod handlers;
 mod hindrances;
 mod network;
 mod restarts;
+mod sabotage;
 mod servers;
 mod shards;
 mod workers;
@@ -91,6 +93,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         servers::all(),
         shards::all(),
         hindrances::all(),
+        sabotage::all(),
         network::all(),
         clocks::all(),
     ];

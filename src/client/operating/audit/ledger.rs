@@ -12,7 +12,6 @@ use crate::headers::Headers;
 use crate::record::{Header, Record, Terms};
 use crate::shards::Layout;
 use crate::store::{Judged, Ledger, PARTS, Suspect, Tally, Wrong};
-use crate::time::UnixMs;
 
 /// How many flaws an audit reports, and repairs, at the most.
 const MOST: usize = 1000;
@@ -28,8 +27,6 @@ const NAMES: usize = 16;
 pub(super) struct OfKind {
     pub(super) is_listed: bool,
     pub(super) layout: Layout,
-    /// Since when a rule pauses it.
-    pub(super) paused: Option<UnixMs>,
 }
 
 /// An audit under way.
@@ -99,11 +96,8 @@ impl<'a> Auditor<'a> {
         let is_used = tally.is_used();
         let is_known = self.is_known(of_kind.is_listed, is_used).await?;
         if is_known || is_used {
-            let OfKind { layout, paused, .. } = of_kind;
-            let untold = self
-                .ledger
-                .untold(layout, paused, client.deadline())
-                .await?;
+            let untold = self.ledger.untold(of_kind.layout, client.deadline());
+            let untold = untold.await?;
             self.take_in(untold).await?;
         }
         let is_consistent = tally.records == tally.pending + tally.leased

@@ -11,7 +11,7 @@ pub use damage::Damage;
 use self::ledger::{Auditor, OfKind};
 use super::sight::Sight;
 use crate::client::{Client, Pending, Stats, Unseen};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::Flaw;
 use crate::key::Kind;
 
@@ -161,12 +161,18 @@ impl<'a> IntoFuture for Audit<'a> {
                 (report.damaged, report.is_complete) = (damaged, false);
                 return Ok(report);
             }
-            let shelf = client.shelf_now(&kind, client.deadline()).await?;
-            let of_kind = OfKind {
-                is_listed: store.knows(&kind, client.deadline()).await?,
-                layout: shelf.layout,
-                paused: store.pause_rule_of(&kind, client.deadline()).await?,
+            // A list that is none is told with what all kinds have in common.
+            let is_no_list = |error: &Error| error.kind() == ErrorKind::Damaged;
+            let shelf = match client.shelf_now(&kind, client.deadline()).await {
+                Err(error) if is_no_list(&error) => client.shelf(kind.as_str())?,
+                shelf => shelf?,
             };
+            let is_listed = match store.knows(&kind, client.deadline()).await {
+                Err(error) if is_no_list(&error) => false,
+                listed => listed?,
+            };
+            let layout = shelf.layout;
+            let of_kind = OfKind { is_listed, layout };
             let mut sight = Sight::now(store);
             let mut reports = Vec::new();
             for book in shelf.all() {
