@@ -59,7 +59,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         };
         let common = match damaged {
             0 => String::new(),
-            _ => format!(", and {damaged} entries that all kinds have in common"),
+            _ => ", and what all kinds have in common,".to_owned(),
         };
         bail!(
             "{unclean} of {} kinds{common} are not as they should be; {remedy}",
@@ -101,9 +101,13 @@ fn show(audited: &AuditOut) -> anyhow::Result<()> {
             tell(damage)?;
         }
         for flaw in &report.flaws {
-            let done = if flaw.repaired { ", repaired" } else { "" };
+            let done = if flaw.repaired {
+                ", repaired"
+            } else {
+                "; `--repair`"
+            };
             let what = flaw.flaw.replace('_', " ");
-            out::line(format!("{}: {what}{done}", flaw.name))?;
+            out::line(format!("{}: {what}{done}: {}", flaw.name, flaw.remedy))?;
         }
         if let Some(error) = &report.error {
             out::line(format!("{}: {error}", report.kind))?;

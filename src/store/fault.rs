@@ -307,7 +307,8 @@ impl Fault {
             (_, "WRONGTYPE") => (
                 Class::WrongType,
                 ErrorKind::Damaged,
-                "a key of the ledger holds something that Keyfall did not write",
+                "a key holds something that Keyfall did not write: `keyfall audit` names it, and with \
+                 `--repair` moves it out of the way",
             ),
             (_, "ERR" | "") if error.to_string().contains("DB index is out of range") => (
                 Class::Final,

@@ -283,12 +283,14 @@ impl Store {
             get
         };
         if !self.is_member() {
-            let server = self.command(&get(membership::FIELD), until).await?;
+            let server = self.command(&get(membership::FIELD), until).await;
+            let server = server.map_err(|error| self.of_meta(error))?;
             if let Some(there) = from_value::<Option<String>>(server)? {
                 return Err(is_not_alone(&self.address(), &there));
             }
         }
-        let known = self.command(&get("schema"), until).await?;
+        let known = self.command(&get("schema"), until).await;
+        let known = known.map_err(|error| self.of_meta(error))?;
         if let Some(schema) = from_value::<Option<String>>(known)? {
             return Ok(schema);
         }
@@ -296,6 +298,24 @@ impl Store {
         set.arg(self.names.meta()).arg("schema").arg(SCHEMA);
         self.command(&set, until).await?;
         from_value(self.command(&get("schema"), until).await?)
+    }
+
+    /// Without it nobody gets in, so no audit repairs it.
+    fn of_meta(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Damaged {
+            return error;
+        }
+        let meta = self.names.meta();
+        let namespace = self.names.namespace();
+        Error::new(
+            ErrorKind::Damaged,
+            format!(
+                "Redis at {}: `{meta}` should be a hash: move it out of the way with `redis-cli \
+                 RENAMENX '{meta}' '{namespace}:aside:{{{meta}}}:by-hand'`, and look what else was \
+                 changed with `keyfall audit`",
+                self.address()
+            ),
+        )
     }
 
     /// An `allkeys-*` policy evicts ledgers, and with them jobs; a `volatile-*` one evicts

@@ -2,7 +2,7 @@
 //! names it, a repair leaves what it should, and all kinds go on, the other one while this is broken.
 
 use keyfall::embedded::Embedded;
-use keyfall::{AuditAllReport, Client, ErrorKind, Handler, JobState, Outcome, Router};
+use keyfall::{AuditAllReport, Client, ErrorKind, JobState, Outcome, Router};
 
 use crate::runs::{Gate, PATIENCE, Runs, eventually, recorder};
 use crate::site::{HOUR, Running, Site, command, connect};
@@ -247,7 +247,7 @@ async fn a_shard_that_has_forgotten_its_layout_is_told() {
         .after(HOUR)
         .await
         .unwrap();
-    client.reshard(&kind).to(2).await.unwrap();
+    client.reshard(&kind, 2).await.unwrap();
     let found = async || findings(&client.everything().audit().await.unwrap());
     assert_eq!(found().await, [""; 0]);
     let calls: Vec<String> = site.command(&["KEYS", "keyfall:{*/1.*}:calls"]).await;
@@ -337,7 +337,7 @@ async fn the_command_line_names_what_is_damaged_and_goes_on_with_the_other_kinds
             "{}: it is a string, and should be a sorted set",
             key("typed", "due")
         ),
-        "sabotage-cli:it:other:1: due without record".to_owned(),
+        "sabotage-cli:it:other:1: due without record; `--repair`: a dead letter".to_owned(),
     ];
     let ran = site.run("audit").await;
     assert_eq!(ran.code, 1, "{ran:?}");

@@ -90,6 +90,9 @@ pub(crate) struct FlawOut {
     /// What is wrong, such as `due_without_record`.
     pub(crate) flaw: String,
     pub(crate) repaired: bool,
+    /// What became of it, or what a repair makes of it.
+    #[serde(default)]
+    pub(crate) remedy: String,
 }
 
 /// Looks whether every job is accounted for, and repairs what is damaged. It goes through all that
@@ -136,6 +139,7 @@ impl AuditedOut {
             name: flawed.name,
             flaw: words(&format!("{:?}", flawed.flaw)),
             repaired: flawed.repaired,
+            remedy: flawed.flaw.remedy().to_owned(),
         });
         let flaws: Vec<FlawOut> = flaws.collect();
         AuditedOut {
