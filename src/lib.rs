@@ -135,9 +135,9 @@ pub use client::{
 };
 #[cfg(feature = "worker")]
 pub use client::{
-    ExtendLease, Extended, Happening, Instance, Instances, KeepHistory, KeyDiffers, Reshard,
-    Resharded, Resharding, SettleDurably, SettleLease, Settled, Story, Tail, Tidings, Unrouted,
-    UnroutedKinds, Wait, What,
+    ExtendLease, Extended, Happening, Instance, Instances, KeepHistory, KeyDiffers, MendSlots,
+    MendedSlots, Reshard, Resharded, Resharding, SettleDurably, SettleLease, Settled, Story,
+    StraySlot, StrayState, Tail, Tidings, TornLedger, Unrouted, UnroutedKinds, Wait, What,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

@@ -17,6 +17,13 @@ pub(crate) const MARKER: &str = "keyfall";
 #[cfg(feature = "worker")]
 const PROBE: &str = "{keyfall-probe}";
 
+/// What the keys of a ledger are called behind its name, as [`LedgerNames::all`] has them.
+#[cfg(feature = "worker")]
+pub(crate) const LEDGER_PARTS: [&str; 13] = [
+    "due", "leased", "dead", "lanes", "adopted", "shadow", "lease", "next", "grave", "stats",
+    "calls", "leaving", "history",
+];
+
 /// The names below one namespace, `keyfall` by default.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
@@ -136,10 +143,16 @@ impl Names {
         format!("{stream}:{group}:sweep")
     }
 
+    /// What the keys of a ledger begin with, by what wake-ups call it.
+    pub(crate) fn start_of_ledger(&self, subject: &str) -> String {
+        format!("{}:{{{subject}}}:", self.namespace)
+    }
+
     /// The keys of the ledger of one shard.
     pub(crate) fn ledger(&self, kind: &Kind, shard: u16) -> LedgerNames {
         let subject = shards::subject(kind, shard);
-        let key = |part: &str| format!("{}:{{{subject}}}:{part}", self.namespace);
+        let start = self.start_of_ledger(&subject);
+        let key = |part: &str| format!("{start}{part}");
         LedgerNames {
             due: key("due"),
             shadow: key("shadow"),

@@ -16,6 +16,7 @@ mod bench;
 mod bookmark;
 mod breakers;
 mod change;
+mod cluster;
 mod completions;
 mod config;
 mod connect;
@@ -150,6 +151,12 @@ enum Command {
         after_help = "Examples:\n  keyfall reshard app1:trans:notice\n  keyfall reshard app1:trans:notice --to 8\n\nIt can be stopped at any time; the same command goes on"
     )]
     Reshard(reshard::Options),
+    /// Look for ledgers that are in parts on two nodes of a cluster, and bring them together
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  keyfall cluster mend\n  keyfall cluster mend --yes"
+    )]
+    Cluster(cluster::Command),
     /// Let nothing of these kinds start
     #[command(after_help = "Examples:\n  keyfall pause app1:trans:notice:\n  keyfall pause --list")]
     Pause(pause::Pause),
@@ -265,6 +272,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Tail(options) => tail::run(options).await,
             Command::History(options) => history::run(options).await,
             Command::Reshard(options) => reshard::run(options).await,
+            Command::Cluster(command) => cluster::run(command).await,
             Command::Cancel(options) => change::cancel(options).await,
             Command::Postpone(options) => change::postpone(options).await,
             Command::Fire(options) => change::fire(options).await,

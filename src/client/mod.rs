@@ -40,6 +40,8 @@ pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};
 pub use operating::instances::{Instance, Instances, Unrouted, UnroutedKinds};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
 pub use operating::listing::{Cursor, DamagedJob, List, Page};
+#[cfg(feature = "worker")]
+pub use operating::mending::{MendSlots, MendedSlots, StraySlot, StrayState, TornLedger};
 pub use operating::pausing::{Pause, Paused, Resume};
 #[cfg(feature = "worker")]
 pub use operating::resharding::{Reshard, Resharded, Resharding};

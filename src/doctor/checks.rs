@@ -133,6 +133,9 @@ checks! {
     SHARD_SIZE = "shard-size" []
         "no shard with more than 250,000 jobs, on a cluster",
         "A slot that moves to another node takes each key as a whole, and both nodes answer nobody until the largest has arrived.";
+    SLOTS_WHOLE = "slots-whole" []
+        "every key on the node that serves its slot, and every part of each ledger, on a cluster",
+        "Where a node dies from which a slot was moving, ledgers are left in two parts: calls on them and their jobs wait.";
     BOOKS = "books" []
         "each job that ever came is present or accounted for",
         "A difference means that somebody has changed a ledger who does not keep its books, and that jobs may be missing.";

@@ -15,6 +15,7 @@ use super::finding::{Finding, Severity};
 use super::ledgers::{self, unseen};
 use super::{
     adoption, crowd, disk, events, functions, instances, memory, mend, replication, rights, server,
+    slots,
 };
 use crate::client::{Client, Instance};
 use crate::error::{Error, Result};
@@ -333,7 +334,8 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
         UnixUs(0).plus(now)
     });
     let live = &seen.live;
-    let ledgers = ledgers::ledgers(client, now).await?;
+    let torn = slots::look(store, found).await?;
+    let ledgers = ledgers::ledgers(client, now, &torn).await?;
     let kinds = ledgers.as_ref().map_or(&[][..], |all| &all.looked);
     let kinds: Vec<Kind> = kinds.iter().map(|one| one.kind.clone()).collect();
     match &ledgers {

@@ -1,5 +1,6 @@
 //! The jobs: samples of what is stored, kind by kind.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::adoption;
@@ -51,8 +52,13 @@ pub(super) struct Ledgers {
     pub(super) all: usize,
 }
 
-/// Looks, and changes nothing.
-pub(super) async fn ledgers(client: &Client, now: UnixUs) -> Result<Glimpse<Ledgers>> {
+/// Looks, and changes nothing. Kinds of which a ledger is torn do not answer, and another check tells
+/// of them.
+pub(super) async fn ledgers(
+    client: &Client,
+    now: UnixUs,
+    torn: &HashSet<String>,
+) -> Result<Glimpse<Ledgers>> {
     let kinds = match client.store().shards(client.deadline()).await {
         Ok(kinds) => kinds,
         Err(error) => return unseen(error),
@@ -60,6 +66,7 @@ pub(super) async fn ledgers(client: &Client, now: UnixUs) -> Result<Glimpse<Ledg
     // A name that is no kind was put there by somebody else, and nothing can be under it.
     let kinds = kinds.into_iter();
     let kinds = kinds.filter_map(|(name, shards)| Some((Kind::parse(&name).ok()?, shards)));
+    let kinds = kinds.filter(|(kind, _)| !torn.contains(kind.as_str()));
     let mut kinds: Vec<(Kind, String)> = kinds.collect();
     kinds.sort();
     let all = kinds.len();

@@ -23,6 +23,7 @@
 //! | `rights` | what this user may do |
 //! | `functions` | the Redis functions, where they are used |
 //! | `ledgers`, `instances` | the jobs, and who runs them |
+//! | `slots` | keys that are not on the node of a cluster that serves their slot |
 //! | `mend` | what is put right on request |
 
 mod adoption;
@@ -41,6 +42,7 @@ mod mend;
 mod replication;
 mod rights;
 mod server;
+mod slots;
 #[cfg(test)]
 mod tests;
 

@@ -12,6 +12,7 @@ use super::reply::Reply;
 #[cfg(feature = "worker")]
 use super::script::ADOPT;
 use super::script::Script;
+use super::strays::slot_of_ledger;
 use super::{RedisClock, Store};
 #[cfg(feature = "worker")]
 use crate::error::ErrorKind;
@@ -43,11 +44,33 @@ impl Store {
         subject: &str,
         until: Instant,
     ) -> Result<Called> {
+        let mut if_new = None;
         let answer = loop {
-            let fault = match self.evaluate(script, cmd, until).await {
+            let cmd = if_new.as_ref().unwrap_or(cmd);
+            // A part is elsewhere, which may pass as a slot does that is on its way.
+            let mut waits = false;
+            let mut fault = match self.evaluate(script, cmd, until).await {
                 Ok(answer) => break answer,
                 Err(fault) => fault,
             };
+            if fault.is_unfounded() {
+                // It is new, or somebody emptied its node; unless it is elsewhere.
+                waits = true;
+                fault = match self.strayed(subject, until).await {
+                    Ok(Some(holder)) => Fault::strayed(subject, slot_of_ledger(subject), &holder),
+                    Ok(None) => {
+                        if_new = Some(script.if_new(cmd));
+                        continue;
+                    }
+                    Err(unseen) => unseen,
+                };
+            }
+            if fault.is_torn() {
+                waits = true;
+                self.warn_of_torn(subject, fault.missing().unwrap_or("all"), until)
+                    .await;
+                fault = fault.of_ledger(subject, slot_of_ledger(subject));
+            }
             let again = Instant::now() + INSISTENCE;
             let hopeless = !fault.may_be_mended();
             let error = Error::from(fault);
@@ -57,14 +80,18 @@ impl Store {
             tracing::debug!(subject, script = script.name, %error, "not carried out");
             #[cfg(feature = "worker")]
             self.note(subject, script.name, Some(&error));
-            if !self.insists || hopeless || again >= until {
+            if !(self.insists || waits) || hopeless || again >= until {
                 return Err(error);
             }
+            if_new = None;
             tokio::time::sleep_until(again.into()).await;
         };
         #[cfg(feature = "worker")]
         self.note(subject, script.name, None);
         let sent = answer.sent.instant;
+        if self.is_cluster() {
+            self.torn.is_whole(subject);
+        }
         metrics::script_took(script.name, answer.received - sent);
         let reply = Reply::parse(answer.value)?;
         clock.observe(sent, answer.received, reply.now);
@@ -88,7 +115,8 @@ impl Store {
             match self.answer(cmd, until).await {
                 Err(fault) if fault.is_no_script() && loaded.as_ref() != Some(fault.node()) => {
                     tracing::debug!(script = script.name, "the server does not know the script");
-                    self.load_script(script, fault.node(), until).await?;
+                    let load = script.load_for(cmd);
+                    self.load_script(&load, fault.node(), until).await?;
                     loaded = Some(fault.node().clone());
                 }
                 answered => return answered,
@@ -98,19 +126,18 @@ impl Store {
 
     async fn load_script(
         &self,
-        script: &'static Script,
+        load: &Cmd,
         node: &Option<Node>,
         until: Instant,
     ) -> Result<(), Fault> {
-        let load = script.load();
         match node {
             // It may not be the one that has the key a moment later.
             Some(node) => {
                 let until = until.min(Instant::now() + LOADING);
-                self.link.send(Request::At(node, &load), until).await?;
+                self.link.send(Request::At(node, load), until).await?;
             }
             None => {
-                self.answer(&load, until).await?;
+                self.answer(load, until).await?;
             }
         }
         Ok(())

@@ -54,6 +54,10 @@ enum Class {
     Demoted,
     /// The slot is another node's, or on its way to one.
     Elsewhere,
+    /// A part of the ledger is on a node that does not serve it.
+    Torn,
+    /// Nothing of the ledger is on the node that serves it.
+    Unfounded,
     /// The server does not know the script.
     NoScript,
     /// The server did not let us in.
@@ -102,6 +106,21 @@ impl Fault {
                 ),
             ),
         )
+    }
+
+    /// The whole of a ledger is on a node that does not serve it.
+    pub(super) fn strayed(subject: &str, slot: u16, holder: &Node) -> Self {
+        let what = format!("is on {holder}, which does not serve its slot {slot}");
+        Fault::new(Class::Torn, torn(subject, &what))
+    }
+
+    /// Of a ledger of which a part is missing: which one it is.
+    pub(super) fn of_ledger(mut self, subject: &str, slot: u16) -> Self {
+        if let (Class::Torn, Some(missing)) = (self.class, self.missing()) {
+            let what = format!("lacks {missing} where its slot {slot} is served");
+            self.error = torn(subject, &what);
+        }
+        self
     }
 
     pub(crate) fn unreachable(address: &str) -> Self {
@@ -254,6 +273,16 @@ impl Fault {
                 ErrorKind::Unavailable,
                 "it will serve again by itself; if not, see `CLUSTER INFO`",
             ),
+            (_, "TORN") => (
+                Class::Torn,
+                ErrorKind::Unavailable,
+                "a part of the ledger is on another node",
+            ),
+            (_, "UNFOUNDED") => (
+                Class::Unfounded,
+                ErrorKind::Unavailable,
+                "it may be another node that has the ledger: see `keyfall cluster mend`",
+            ),
             (redis::ErrorKind::Server(Server::TryAgain), _) => (
                 Class::Elsewhere,
                 ErrorKind::Unavailable,
@@ -403,10 +432,10 @@ impl Fault {
             Class::Demoted => Some(Ailment::Demoted),
             Class::Final if self.error.kind() == ErrorKind::ReadOnly => Some(Ailment::ReadOnly),
             Class::Final | Class::WrongType | Class::NoScript | Class::Elsewhere => None,
+            Class::Torn | Class::Unfounded => None,
         }
     }
 
-    #[cfg(feature = "worker")]
     pub(crate) fn error(&self) -> &Error {
         &self.error
     }
@@ -414,6 +443,21 @@ impl Fault {
     #[cfg(feature = "worker")]
     pub(crate) fn is_wrong_type(&self) -> bool {
         self.class == Class::WrongType
+    }
+
+    /// Whether a part of the ledger is missing, or all of it on another node.
+    pub(super) fn is_torn(&self) -> bool {
+        self.class == Class::Torn
+    }
+
+    /// Whether nothing of the ledger is there.
+    pub(super) fn is_unfounded(&self) -> bool {
+        self.class == Class::Unfounded
+    }
+
+    /// Which parts are missing of a torn ledger, as the script says.
+    pub(super) fn missing(&self) -> Option<&str> {
+        self.told.as_ref()?.details()
     }
 
     pub(crate) fn is_no_script(&self) -> bool {
@@ -434,6 +478,14 @@ impl Fault {
         }
         self
     }
+}
+
+fn torn(subject: &str, what: &str) -> Error {
+    let told = format!(
+        "the ledger {subject} {what}: calls on it and its jobs wait until `keyfall cluster mend` \
+         has brought its parts together"
+    );
+    Error::new(ErrorKind::Unavailable, told)
 }
 
 /// What the server said; of several commands that were sent together, to the first that failed.

@@ -9,15 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use futures_util::future::{BoxFuture, join_all};
+use redis::Cmd;
 use tokio::sync::watch;
 
-use super::call::Called;
-use super::script::{FOUND, LAYOUT};
+use super::script::{FOUND, LAYOUT, Script};
 use super::several::is_of_absence;
 use super::switches::Switches;
 use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
+use crate::names::LedgerNames;
 use crate::shards::Layout;
 
 /// The layouts of kinds, as far as they are known; of others it is assumed that they are as they
@@ -210,14 +211,8 @@ impl Store {
 
     pub(super) async fn list(&self, news: &News<'_>, until: Instant) -> Result<()> {
         let (kinds, kind, nothing) = (self.names.kinds(), news.kind.as_str(), Kept::default());
-        let listed = self.set_layout(
-            &kinds,
-            kind,
-            news.layout,
-            Expected::Anything,
-            &nothing,
-            until,
-        );
+        let any = Expected::Anything;
+        let listed = self.set_layout(&kinds, kind, news.layout, any, &nothing, until);
         listed.await.map(drop)
     }
 
@@ -330,9 +325,10 @@ impl Store {
         let is_here = |shard: &u16| whole.place_of(news.kind, *shard) == self.place();
         let shards: Vec<u16> = (0..news.ledgers).filter(is_here).collect();
         shards.into_iter().map(move |shard| async move {
-            let calls = self.names.ledger(news.kind, shard).calls;
-            let any = Expected::Anything;
-            let told = self.set_layout(&calls, "layout", news.layout, any, kept, until);
+            let ledger = self.names.ledger(news.kind, shard);
+            let mut cmd = self.call_on(&LAYOUT, &[&ledger.calls], &ledger);
+            add_layout(&mut cmd, "layout", news.layout, Expected::Anything, kept);
+            let told = self.layout_after(&cmd, &ledger.subject, "layout", until);
             told.await.map(drop)
         })
     }
@@ -378,8 +374,7 @@ impl Store {
     /// Calls `lua/found.lua`.
     pub(super) async fn found_one(&self, kind: &Kind, shard: u16, until: Instant) -> Result<()> {
         let names = self.names.ledger(kind, shard);
-        let mut cmd = FOUND.call(FOUND.fixed_keys);
-        cmd.arg(&names.all()[..]);
+        let cmd = self.call_on(&FOUND, &names.all(), &names);
         let founded = self.eval(&FOUND, &cmd, &self.clock, &names.subject, until);
         founded.await.map(drop)
     }
@@ -408,7 +403,7 @@ impl Store {
         .await
     }
 
-    /// Calls `lua/layout.lua`.
+    /// Calls `lua/layout.lua` on a key.
     pub(super) async fn set_layout(
         &self,
         key: &str,
@@ -419,26 +414,51 @@ impl Store {
         until: Instant,
     ) -> Result<Layout> {
         let mut cmd = LAYOUT.call(1);
-        cmd.arg(key).arg(field).arg(layout.to_string());
-        match expected {
-            Expected::Anything => cmd.arg(""),
-            Expected::Nothing => cmd.arg("-"),
-            #[cfg(feature = "worker")]
-            Expected::This(layout) => cmd.arg(layout.to_string()),
-        };
-        for (name, value) in kept {
-            if let Some(value) = value {
-                cmd.arg(name).arg(value);
-            }
-        }
-        let Called { mut reply, .. } = self.eval(&LAYOUT, &cmd, &self.clock, key, until).await?;
-        let text = reply.text()?;
+        cmd.arg(key);
+        add_layout(&mut cmd, field, layout, expected, kept);
+        self.layout_after(&cmd, key, field, until).await
+    }
+
+    /// The layout that is there after a call of `lua/layout.lua`.
+    async fn layout_after(
+        &self,
+        cmd: &Cmd,
+        subject: &str,
+        field: &str,
+        until: Instant,
+    ) -> Result<Layout> {
+        let called = self.eval(&LAYOUT, cmd, &self.clock, subject, until).await;
+        let text = called?.reply.text()?;
         Layout::parse(&text).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Damaged,
-                format!("{key} has the layout {text:?} for {field}"),
-            )
+            let told = format!("{subject} has the layout {text:?} for {field}");
+            Error::new(ErrorKind::Damaged, told)
         })
+    }
+
+    /// A call of a script on keys of a ledger that are not those of [`Ledger::call`].
+    fn call_on(&self, script: &'static Script, keys: &[&str], ledger: &LedgerNames) -> Cmd {
+        if self.is_cluster() {
+            return script.call_on_whole(keys, ledger);
+        }
+        let mut cmd = script.call(keys.len());
+        cmd.arg(keys);
+        cmd
+    }
+}
+
+/// The arguments of `lua/layout.lua`.
+fn add_layout(cmd: &mut Cmd, field: &str, layout: Layout, expected: Expected, kept: &Kept) {
+    cmd.arg(field).arg(layout.to_string());
+    match expected {
+        Expected::Anything => cmd.arg(""),
+        Expected::Nothing => cmd.arg("-"),
+        #[cfg(feature = "worker")]
+        Expected::This(layout) => cmd.arg(layout.to_string()),
+    };
+    for (name, value) in kept {
+        if let Some(value) = value {
+            cmd.arg(name).arg(value);
+        }
     }
 }
 

@@ -137,17 +137,13 @@ impl Ledger {
         jobs: impl ExactSizeIterator<Item = &'a JobKey>,
     ) -> Cmd {
         debug_assert_eq!(keys.len(), script.fixed_keys, "{}", script.name);
-        // Triggers that are in other slots are for another call.
-        let triggers = if self.has_triggers_elsewhere() {
-            0
-        } else {
-            jobs.len()
-        };
-        let mut cmd = script.call(keys.len() + triggers);
-        for key in keys {
-            cmd.arg(*key);
+        if self.has_triggers_elsewhere() {
+            // They are for another call.
+            return script.call_on_whole(keys, &self.names);
         }
-        for job in jobs.take(triggers) {
+        let mut cmd = script.call(keys.len() + jobs.len());
+        cmd.arg(keys);
+        for job in jobs {
             match self.own_trigger(job) {
                 None => cmd.arg(job.as_str()),
                 Some(name) => cmd.arg(name),

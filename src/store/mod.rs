@@ -14,6 +14,7 @@
 //! | [`founding`] | making a kind known, with as many ledgers as it starts with |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
 //! | [`durable`] | waiting until replicas and disks have what was written |
+//! | [`torn`], [`strays`], [`joining`] | ledgers of which a part is missing; where that is; bringing it back |
 //! | [`triggers`], [`touch`] | triggers that are in other slots than their ledger |
 //! | [`instances`] | which instances live |
 //! | [`list`] | the jobs of a ledger, page by page |
@@ -52,6 +53,8 @@ mod inspect;
 #[cfg(feature = "worker")]
 mod instances;
 #[cfg(feature = "worker")]
+mod joining;
+#[cfg(feature = "worker")]
 mod keyspace;
 mod lane;
 mod layout;
@@ -81,6 +84,7 @@ mod sentinel;
 mod server;
 mod servers;
 mod several;
+mod strays;
 #[cfg(feature = "worker")]
 mod subscription;
 #[cfg(feature = "worker")]
@@ -88,6 +92,7 @@ mod subscriptions;
 mod switches;
 #[cfg(feature = "tls")]
 mod tls;
+mod torn;
 #[cfg(feature = "worker")]
 mod touch;
 mod triggers;
@@ -121,6 +126,8 @@ pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use instances::{Alive, Beat};
 #[cfg(feature = "worker")]
+pub(crate) use joining::{Ending, Gap, Spares};
+#[cfg(feature = "worker")]
 pub(crate) use keyspace::{PlainKey, Progress};
 pub(crate) use lane::Lane;
 pub(crate) use lane::unique_id;
@@ -151,6 +158,8 @@ pub(crate) use rights::{Refused, Whom};
 pub(crate) use server::{Announced, Evicted, Info, SCHEMA, Wanted};
 pub(crate) use several::{Away, is_of_absence};
 #[cfg(feature = "worker")]
+pub(crate) use strays::Stray;
+#[cfg(feature = "worker")]
 pub(crate) use subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
 pub(crate) use subscriptions::follow_events;
@@ -166,6 +175,7 @@ use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::shards::{Layout, Place};
 use crate::time::UnixUs;
+use torn::Torn;
 
 /// One Redis, or several, seen as a set of ledgers.
 pub(crate) struct Store {
@@ -180,6 +190,8 @@ pub(crate) struct Store {
     layouts: Arc<Layouts>,
     names: Names,
     database: i64,
+    /// The ledgers of which a part is missing.
+    torn: Arc<Torn>,
     /// Those who wait until their writes are durable.
     waits: Waits,
     /// Whether numbered calls outlast a server that refuses for now: for a worker, which
@@ -226,6 +238,7 @@ impl Store {
             place: several::Place::default(),
             clock: Arc::default(),
             layouts: Arc::default(),
+            torn: Arc::default(),
             names,
             insists: false,
             #[cfg(feature = "worker")]
@@ -291,6 +304,7 @@ impl Store {
             place: self.place.again(),
             clock: Arc::default(),
             layouts: self.layouts.clone(),
+            torn: self.torn.clone(),
             names: self.names.clone(),
             database: self.database,
             insists: true,
@@ -313,6 +327,7 @@ impl Store {
             waits: Waits::new(self.link.origin().clone(), settings),
             clock: self.clock.clone(),
             layouts: self.layouts.clone(),
+            torn: self.torn.clone(),
             names: self.names.clone(),
             database: self.database,
             insists: false,

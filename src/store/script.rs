@@ -2,6 +2,10 @@
 
 use std::sync::LazyLock;
 
+use redis::Arg;
+
+use crate::names::LedgerNames;
+
 /// One script. The file in `lua/` begins with a header that says what it takes and answers.
 pub(crate) struct Script {
     pub(crate) name: &'static str,
@@ -9,7 +13,27 @@ pub(crate) struct Script {
     pub(crate) fixed_keys: usize,
     source: &'static str,
     hash: String,
+    /// The same for a ledger on a cluster, of which no part may be missing.
+    whole: Text,
+    /// The same, which may also be missing as a whole.
+    maybe_new: Text,
 }
+
+/// What a server is given, and what it calls that.
+struct Text {
+    source: String,
+    hash: String,
+}
+
+impl Text {
+    fn new(source: String) -> Self {
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Text { source, hash }
+    }
+}
+
+/// With which scripts begin that are called on a ledger of a cluster.
+const WHOLE: &str = include_str!("../../lua/cluster/whole.lua");
 
 impl Script {
     /// Whether it numbers its calls, and has jobs named that it looks for by a layout.
@@ -30,7 +54,45 @@ impl Script {
         cmd
     }
 
-    /// The same, as a function of KEYS and ARGV in the Lua table `scripts`.
+    /// The command that calls it on some keys of a ledger on a cluster, but for its arguments. It is
+    /// refused if another part of the ledger is missing; see `lua/cluster/whole.lua`.
+    pub(crate) fn call_on_whole(&self, keys: &[&str], ledger: &LedgerNames) -> redis::Cmd {
+        let all = ledger.all();
+        let mut cmd = redis::Cmd::with_capacity(64, 2048);
+        cmd.arg("EVALSHA").arg(&self.whole.hash);
+        cmd.arg(keys.len() + all.len()).arg(keys).arg(&all[..]);
+        cmd
+    }
+
+    /// The same call of a ledger that may be missing as a whole.
+    pub(crate) fn if_new(&self, call: &redis::Cmd) -> redis::Cmd {
+        let mut cmd = redis::Cmd::new();
+        for arg in call.args_iter() {
+            match arg {
+                Arg::Simple(word) if word == self.whole.hash.as_bytes() => {
+                    cmd.arg(&self.maybe_new.hash)
+                }
+                Arg::Simple(word) => cmd.arg(word),
+                _ => &mut cmd,
+            };
+        }
+        cmd
+    }
+
+    /// The command that makes the server learn what this call calls.
+    pub(crate) fn load_for(&self, call: &redis::Cmd) -> redis::Cmd {
+        let called = call.args_iter().nth(1);
+        let is_called = |text: &&Text| matches!(called, Some(Arg::Simple(hash)) if hash == text.hash.as_bytes());
+        let mut texts = [&self.whole, &self.maybe_new].into_iter();
+        let Some(text) = texts.find(is_called) else {
+            return self.load();
+        };
+        let mut cmd = redis::cmd("SCRIPT");
+        cmd.arg("LOAD").arg(&text.source);
+        cmd
+    }
+
+    /// Its text as a function of KEYS and ARGV in the Lua table `scripts`.
     pub(crate) fn as_function(&self) -> String {
         let Script { name, source, .. } = self;
         format!("function scripts.{name}(KEYS, ARGV)\n{source}end\n")
@@ -75,6 +137,8 @@ macro_rules! scripts {
                     fixed_keys: $keys,
                     source,
                     hash: redis::Script::new(source).get_hash().to_owned(),
+                    whole: Text::new(format!("local MAY_BE_NEW = false\n{WHOLE}{source}")),
+                    maybe_new: Text::new(format!("local MAY_BE_NEW = true\n{WHOLE}{source}")),
                 }
             });
         )*

@@ -329,11 +329,7 @@ impl Cluster {
 
     /// Moves a slot to another primary, key by key, as `redis-cli --cluster reshard` does.
     pub(crate) async fn migrate(&self, slot: u16, from: Number, to: Number) -> Result<(), String> {
-        let ids = (&self.nodes[from].id, &self.nodes[to].id);
-        self.tell(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids.0))
-            .await?;
-        self.tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids.1))
-            .await?;
+        self.open_to_move(slot, from, to).await?;
         loop {
             let some = format!("CLUSTER GETKEYSINSLOT {slot} 4");
             let keys: Vec<String> = self.ask(from, &some).await?;
@@ -350,10 +346,59 @@ impl Cluster {
             sleep(HALF_WAY).await;
         }
         for place in [to, from] {
-            self.tell(place, &format!("CLUSTER SETSLOT {slot} NODE {}", ids.1))
-                .await?;
+            let node = format!("CLUSTER SETSLOT {slot} NODE {}", self.nodes[to].id);
+            self.tell(place, &node).await?;
         }
         Ok(())
+    }
+
+    async fn open_to_move(&self, slot: u16, from: Number, to: Number) -> Result<(), String> {
+        let (from_id, to_id) = (&self.nodes[from].id, &self.nodes[to].id);
+        let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}");
+        self.tell(to, &importing).await?;
+        let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}");
+        self.tell(from, &migrating).await
+    }
+
+    /// Begins to move a ledger's slot to another primary, and stops behind so many of its keys.
+    pub(crate) async fn tear(
+        &self,
+        tag: &str,
+        from: Number,
+        to: Number,
+        keys: usize,
+    ) -> Result<(), String> {
+        let slot = self.slot_of(&format!("{{{tag}}}")).await?;
+        self.open_to_move(slot, from, to).await?;
+        let all: Vec<String> = self.ask(from, &format!("KEYS keyfall:{{{tag}}}:*")).await?;
+        let port = self.nodes[to].port;
+        for key in all.iter().take(keys) {
+            let migrate = format!("MIGRATE 127.0.0.1 {port} {{empty}} 0 20000 REPLACE KEYS {key}");
+            self.tell(from, &migrate).await?;
+        }
+        Ok(())
+    }
+
+    /// A node that took over knows nothing of a slot that is on its way: as Redis has it. Valkey 8 and
+    /// later hand that on to replicas.
+    pub(crate) async fn forget_move(&self, place: Number, tag: &str) -> Result<(), String> {
+        let slot = self.slot_of(&format!("{{{tag}}}")).await?;
+        self.tell(place, &format!("CLUSTER SETSLOT {slot} STABLE"))
+            .await
+    }
+
+    /// Waits until the replica of a primary has all that this one has written so far.
+    pub(crate) async fn is_copied(&self, primary: Number, mark: &str) -> Result<(), String> {
+        self.until("a replica has all", async || {
+            let mut redis = self.connection(primary).await.ok()?;
+            // It is for the writes of its own connection that this waits.
+            let mut both = redis::pipe();
+            both.cmd("SET").arg(mark).arg(now()).ignore();
+            both.cmd("WAIT").arg(1).arg(1000);
+            let (replicas,): (u64,) = both.query_async(&mut redis).await.ok()?;
+            (replicas > 0).then_some(())
+        })
+        .await
     }
 
     /// Adds a primary without slots. Returns it.

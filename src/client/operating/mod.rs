@@ -10,6 +10,8 @@ pub(super) mod history;
 pub(super) mod instances;
 pub(super) mod letters;
 pub(super) mod listing;
+#[cfg(feature = "worker")]
+pub(super) mod mending;
 pub(super) mod pausing;
 #[cfg(feature = "worker")]
 pub(super) mod resharding;

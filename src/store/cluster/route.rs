@@ -4,10 +4,10 @@ use redis::{Arg, Cmd};
 
 use crate::shards;
 
-pub(super) use crate::shards::SLOTS;
+pub(in crate::store) use crate::shards::SLOTS;
 
 /// The slot of a key: that of what stands between the first braces, or of the whole.
-pub(super) fn slot_of(key: &[u8]) -> u16 {
+pub(in crate::store) fn slot_of(key: &[u8]) -> u16 {
     let tag = || {
         let open = key.iter().position(|byte| *byte == b'{')? + 1;
         let length = key[open..].iter().position(|byte| *byte == b'}')?;
@@ -23,7 +23,7 @@ pub(super) fn slot_of_command(cmd: &Cmd) -> Option<u16> {
         _ => b"",
     });
     let key = match words.next()? {
-        b"EVALSHA" => match words.nth(1)? {
+        b"EVAL" | b"EVALSHA" => match words.nth(1)? {
             b"0" => return None,
             _ => words.next()?,
         },

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::restarts::{MARK, first_mark, mark_in};
 use super::{Punctual, Result, Scenario};
 use crate::cluster::{Cluster, Number};
-use crate::journal::Micros;
+use crate::journal::{Micros, now};
 use crate::load::{KINDS, LOAD};
 use crate::setting::Setting;
 use crate::stage::Stage;
@@ -58,6 +58,7 @@ pub(super) fn all() -> Vec<Scenario> {
         "cluster, cut off", false, true, |stage| fail_over(stage, What::CutOff);
         "cluster, asked for", false, false, |stage| hand_over(stage);
         "cluster, slots move", false, false, |stage| move_slots(stage);
+        "cluster, torn", false, false, |stage| tear(stage);
         "cluster, a node more", false, false, |stage| come_and_go(stage);
     }
 }
@@ -172,6 +173,54 @@ async fn move_some(cluster: &Cluster, from: Number, to: Number, first: usize) ->
         if owner != to {
             cluster.migrate(slot, owner, to).await?;
         }
+    }
+    Ok(())
+}
+
+/// A primary is killed while the slot of one of its ledgers is on its way from it, behind some of its
+/// keys. Its replica takes over and knows nothing of that; the ledger is refused until its parts are
+/// brought together.
+async fn tear(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    let client = stage.client().await?;
+    while Instant::now() < end {
+        let old = some_primary(stage).await?;
+        let cluster = stage.site.cluster()?;
+        let primaries: Vec<Number> = cluster.primaries().filter(|it| *it != old).collect();
+        let tags = cluster.ledgers_on(old, LOAD).await?;
+        let (first, last) = (tags.first(), tags.last());
+        let (first, last) = first.zip(last).ok_or("it has no ledger")?;
+        let mark = format!("{{{first}}}{MARK}");
+        let marking = mark_in(cluster.connection(old).await?, mark.clone());
+        cluster.may_be_replaced(old, true).await?;
+        sleep(stage.some_ms(700..1500)).await;
+        let to = primaries[stage.some(primaries.len())];
+        // Of thirteen: neither none nor all.
+        let keys = 1 + stage.some(12);
+        stage.strike("a slot is on its way, and its primary is killed");
+        let cluster = stage.site.cluster()?;
+        cluster.tear(last, old, to, keys).await?;
+        // What has left its replica has heard of: otherwise the one half is older than the other.
+        cluster.is_copied(old, &mark).await?;
+        cluster.server(old).kill_server().await?;
+        let (new, _) = cluster.follow(old).await?;
+        cluster.forget_move(new, last).await?;
+        marking.abort();
+        let get = format!("GET {mark}");
+        let kept: Option<Micros> = stage.site.cluster()?.ask(new, &get).await?;
+        sleep(LEFT).await;
+        stage.ledgers_rolled_back(kept.unwrap_or(0), stage.part(&tags));
+        // Workers find that a part is missing.
+        sleep(stage.some_ms(500..1500)).await;
+        let mend = client.mend_slots().confirmed().dropping();
+        let mended = mend.await.map_err(|error| error.to_string())?;
+        if !mended.is_whole() {
+            return Err(format!("the parts are not together: {mended:?}").into());
+        }
+        stage.is_served(now());
+        let cluster = stage.site.cluster()?;
+        cluster.server(old).restart().await?;
+        cluster.is_well().await?;
     }
     Ok(())
 }

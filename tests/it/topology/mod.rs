@@ -19,3 +19,4 @@ mod skewed;
 mod stale;
 mod started;
 mod suite;
+mod torn;

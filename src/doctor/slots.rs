@@ -1,0 +1,78 @@
+//! Whether each key is on the node of a cluster that serves its slot.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use super::checks::SLOTS_WHOLE;
+use super::diagnose::PATIENCE;
+use super::finding::{Finding, things};
+use super::ledgers::unseen;
+use crate::error::Result;
+use crate::store::{Gap, Glimpse, Store, Stray};
+
+/// Of how many slots and ledgers it is said.
+const NAMED: usize = 3;
+
+/// Returns the kinds that have a ledger of which a part is missing.
+pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<HashSet<String>> {
+    if !store.is_cluster() {
+        found.push(Finding::fine(&SLOTS_WHOLE, "no cluster"));
+        return Ok(HashSet::new());
+    }
+    let until = Instant::now() + PATIENCE;
+    let gaps = store.torn_ledgers(until).await?;
+    let strays: Glimpse<Vec<Stray>> = match store.strays(until).await {
+        Ok(strays) => Ok(strays),
+        Err(error) => unseen(error)?,
+    };
+    found.push(judge(store, &gaps, strays));
+    let kinds = gaps.iter().filter_map(|gap| gap.ledger.rsplit_once('/'));
+    Ok(kinds.map(|(kind, _)| kind.to_owned()).collect())
+}
+
+fn judge(store: &Store, gaps: &[Gap], strays: Glimpse<Vec<Stray>>) -> Finding {
+    let strays = match strays {
+        Err(why) if gaps.is_empty() => return Finding::unseen(&SLOTS_WHOLE, why),
+        strays => strays.unwrap_or_default(),
+    };
+    let torn = gaps.iter().map(|gap| {
+        format!(
+            "the ledger {} lacks {} where its slot {} is served",
+            gap.ledger, gap.missing, gap.slot
+        )
+    });
+    let (moving, strays): (Vec<&Stray>, Vec<&Stray>) =
+        strays.iter().partition(|stray| stray.is_under_way());
+    let astray = strays.iter().map(|stray| {
+        let owner = stray.owner.as_ref();
+        let owner = owner.map_or("nobody".to_owned(), ToString::to_string);
+        let ledgers = store.ledgers_among(&stray.keys);
+        let ledgers = ledgers.iter().take(NAMED).map(|name| format!(" {name}"));
+        format!(
+            "{} has {} of the slot {}, which {owner} serves:{}",
+            stray.holder,
+            things(stray.keys.len() as u64, "key"),
+            stray.slot,
+            ledgers.collect::<String>(),
+        )
+    });
+    let count = gaps.len() + strays.len();
+    let told: Vec<String> = astray.chain(torn).take(2 * NAMED).collect();
+    if count > 0 {
+        let remedy = match strays.is_empty() {
+            true => {
+                "start the node again that had it; if that is lost, `keyfall cluster mend --yes \
+                 --give-up LEDGER`"
+            }
+            false => "keyfall cluster mend --yes",
+        };
+        return Finding::error(&SLOTS_WHOLE, told.join("; "), remedy);
+    }
+    match moving.len() as u64 {
+        0 => Finding::fine(&SLOTS_WHOLE, "none elsewhere"),
+        count => Finding::info(
+            &SLOTS_WHOLE,
+            format!("{} on the way", things(count, "slot")),
+        ),
+    }
+}
