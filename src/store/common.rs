@@ -7,7 +7,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::membership::{EMPTIED, FIELD};
-use super::mending::{Mend, Wrong, layout_in};
+use super::mending::{Mend, Wrong, layout_in, number_in};
 use super::server::SCHEMA;
 use super::several::is_of_absence;
 use super::switches::RESUMED;
@@ -198,7 +198,7 @@ impl Store {
                 let found = since.clone();
                 let mend = Mend::Field { found, new: None };
                 wrong.push(Wrong::field(at.0, at.1, field, what, mend));
-            } else if !is_number(since) {
+            } else if number_in(since).is_none() {
                 // Who was paused stays so.
                 let new = resumed.is_none().then(|| one.now.to_string());
                 let should = "should be a time, Unix ms";
@@ -213,7 +213,7 @@ impl Store {
         let (place, key) = (one.place, self.names.meta());
         let mut wrong = Vec::new();
         let schema = one.meta.get(&b"schema"[..]);
-        if schema.is_none_or(|schema| !is_number(schema)) {
+        if schema.is_none_or(|schema| number_in(schema).is_none()) {
             let found = schema.cloned().unwrap_or_default();
             let what = match schema {
                 None => "it is missing".to_owned(),
@@ -282,10 +282,6 @@ impl Store {
 
 fn kind_in(name: &[u8]) -> Option<Kind> {
     Kind::parse(std::str::from_utf8(name).ok()?).ok()
-}
-
-fn is_number(value: &[u8]) -> bool {
-    text(value).parse::<u64>().is_ok()
 }
 
 fn text(bytes: &[u8]) -> String {

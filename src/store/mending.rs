@@ -137,9 +137,8 @@ fn called(redis_type: &str) -> &str {
     }
 }
 
-fn is_number(value: &[u8]) -> bool {
-    let text = std::str::from_utf8(value).ok();
-    text.is_some_and(|text| text.parse::<u64>().is_ok())
+pub(super) fn number_in(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 impl Store {
@@ -226,7 +225,7 @@ impl Ledger {
         let numbers = NUMBERS.iter().zip(&marks);
         let mut wrong: Vec<Wrong> = numbers
             .filter_map(|(field, value)| Some((field, value.as_deref()?)))
-            .filter(|(_, value)| !is_number(value))
+            .filter(|(_, value)| number_in(value).is_none())
             .map(|(field, value)| {
                 let should = "should be a number";
                 Wrong::value(at, (field.as_bytes(), value), should, None)
@@ -256,7 +255,8 @@ impl Ledger {
             Err(error) if error.kind() == ErrorKind::Damaged => return Ok(wrong),
             rule => rule?,
         };
-        let paused = marks[1].as_deref().map(|since| since != b"0");
+        let since = marks[1].as_deref().and_then(number_in);
+        let paused = since.map(|since| since > 0);
         match (paused, rule) {
             (None, Some(_)) => {
                 let what = "it is missing, and a pause covers the kind".to_owned();

@@ -89,16 +89,16 @@ impl Stats {
         came.wrapping_sub(left).cast_signed()
     }
 
-    /// What this counter, which counts as zero here, has to be for the books to balance.
-    pub(super) fn balanced_by(&self, counter: &str) -> Option<u64> {
-        let number = match counter {
+    /// What this counter, which counts as zero here, has to be for the books to balance, if it is in
+    /// them.
+    pub(super) fn balanced_by(&self, counter: &str) -> Option<i64> {
+        Some(match counter {
             "accepted" | "requeued" | "moved_in" => -self.difference(),
             "done" | "cancelled" | "replaced" | "moved_out" => self.difference(),
             "buried" | "letters_in" => -self.letters_difference(),
             "deleted" | "trimmed" | "letters_out" => self.letters_difference(),
-            _ => 0,
-        };
-        u64::try_from(number).ok()
+            _ => return None,
+        })
     }
 
     /// Of all shards of a kind.

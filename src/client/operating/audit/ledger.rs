@@ -159,14 +159,18 @@ impl<'a> Auditor<'a> {
     /// They prove that nothing was lost, and are not repaired. What makes the books balance follows
     /// only if a single one is broken.
     async fn see_to_counters(&mut self, tally: &Tally) -> Result<()> {
+        let stats = Stats::from(tally);
+        let mut in_books = tally
+            .broken
+            .keys()
+            .filter(|name| stats.balanced_by(name).is_some());
+        let is_single = in_books.next().is_some() && in_books.next().is_none();
         let wrong = tally.broken.iter().map(|(name, found)| {
-            let balances = match (tally.broken.len(), &**name) {
-                (_, "skipped") => {
-                    let buried = tally.counters.get("buried").copied();
-                    Some(self.highest.saturating_sub(buried.unwrap_or(0)))
-                }
-                (1, name) => Stats::from(tally).balanced_by(name),
-                _ => None,
+            let buried = tally.counters.get("buried").copied();
+            let balances = match (&**name, stats.balanced_by(name)) {
+                ("skipped", _) => Some(self.highest.saturating_sub(buried.unwrap_or(0))),
+                (_, None) => Some(0),
+                (_, Some(number)) => u64::try_from(number).ok().filter(|_| is_single),
             };
             self.ledger.wrong_counter(name, found, balances)
         });
