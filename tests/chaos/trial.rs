@@ -12,7 +12,7 @@ use crate::journal::{Micros, read_all};
 use crate::kept::Kept;
 use crate::leases::{self, Leases};
 use crate::report::Row;
-use crate::scenarios::{Punctual, Scenario};
+use crate::scenarios::Scenario;
 use crate::stage::Stage;
 use crate::strain::Gauge;
 
@@ -20,7 +20,8 @@ use crate::strain::Gauge;
 const BEFORE: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(4);
 
-/// For how much longer there is either, if too little was measured: on a busy machine less happens.
+/// For how much longer there are faults if too little was measured of what they spare: on a busy
+/// machine less happens.
 const MORE: Duration = Duration::from_secs(120);
 
 /// Plays a scenario whose faults go on for `span`. Its journals stay in `dir`.
@@ -80,11 +81,6 @@ async fn try_to_play(
     }
     stage.weather(false);
     stage.live_for(AFTER).await;
-    let enough = Instant::now() + MORE;
-    let is_told = scenario.punctual != Punctual::Untold;
-    while is_told && measured(dir, gauge).starts_after() < LEAST && Instant::now() < enough {
-        stage.live_for(AFTER).await;
-    }
     wrong.extend(stage.stop_producing().await);
     let client = stage.client().await?;
     wrong.extend(stage.drain(&client).await.err());
