@@ -136,6 +136,14 @@ impl Names {
         format!("{stream}:{group}:settled")
     }
 
+    /// Hash beside the stream of a target: id → lease of each entry whose job has not ended;
+    /// `oldest` → id of the oldest entry that the last trim has left; `consumer` → name of the
+    /// consumer that ties this to the group.
+    #[cfg(feature = "worker")]
+    pub(crate) fn written(stream: &str, group: &str) -> String {
+        format!("{stream}:{group}:written")
+    }
+
     /// String beside the stream of a target, which expires: somebody looks after the entries of
     /// workers that are gone.
     #[cfg(feature = "worker")]

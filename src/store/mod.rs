@@ -143,7 +143,7 @@ use missed::Missed;
 pub(crate) use moving::{COUNTERS, Part};
 use origin::Origin;
 #[cfg(feature = "worker")]
-pub(crate) use outlet::{EntryId, Outlet, Standing, Writes};
+pub(crate) use outlet::{Asked, EntryId, Outlet, Standing, Writes};
 #[cfg(feature = "worker")]
 pub(crate) use pace::Round;
 pub(crate) use produce::{Change, Mode, Placement, Update, When};

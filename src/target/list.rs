@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::document::Document;
-use super::outlet::{HANDED_OVER, Way, writes};
+use super::outlet::{HANDED_OVER, Way};
 use super::receipts::Receipts;
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
 use crate::names::Names;
+use crate::store::Writes;
 
 /// Appends jobs to a Redis list, each as one JSON document, for consumers that `BLPOP`.
 ///
@@ -85,7 +86,12 @@ impl List {
             // Before they have it: they may be quick.
             self.shared.claims(job.lease().claimer());
         }
-        let writes = writes(self.acknowledged);
+        // If what has a lease were there twice, two consumers would hold it at the same time, and
+        // neither could tell; if it is not there, the lease lapses.
+        let writes = match self.acknowledged {
+            true => Writes::Once,
+            false => Writes::Again,
+        };
         let pushed = self.way.outlet().push(&self.way.key, &document, writes);
         match pushed.await {
             Ok(()) if self.acknowledged => {}

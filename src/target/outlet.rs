@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::client::ClientBuilder;
 use crate::error::{Error, ErrorKind};
-use crate::store::{Outlet, Writes};
+use crate::store::Outlet;
 
 /// How many jobs of a route are handed over and not ended, where the route does not say. Each is
 /// an entry that is looked after.
@@ -70,16 +70,6 @@ impl Way {
             tracing::info!(way = %self, %error, "a job may have been handed over, or not");
         }
         may_be
-    }
-}
-
-/// What is acknowledged has a lease. If it were there twice, two consumers would hold it at the same
-/// time, and neither could tell; if it is not there, the lease lapses.
-pub(super) fn writes(is_acknowledged: bool) -> Writes {
-    if is_acknowledged {
-        Writes::Once
-    } else {
-        Writes::Again
     }
 }
 

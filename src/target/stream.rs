@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::document::Document;
-use super::outlet::{HANDED_OVER, Way, writes};
+use super::outlet::{HANDED_OVER, Way};
 use super::watch::Watch;
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
@@ -103,15 +103,16 @@ impl Stream {
 
     async fn deliver(&self, job: &Job) -> Outcome {
         let fields = Document::of(job, self.group.is_some()).into_fields();
-        let outlet = self.way.outlet();
-        let is_acknowledged = self.group.is_some();
-        let writes = writes(is_acknowledged);
-        let added = outlet.add(&self.way.key, self.keep, &fields, writes);
-        match added.await {
+        let (outlet, key) = (self.way.outlet(), &self.way.key);
+        let Some(group) = &self.group else {
+            let added = outlet.add(key, self.keep, &fields).await;
+            return added.map_or_else(Outcome::retry, |()| Outcome::Done);
+        };
+        let lease = job.lease().to_string();
+        match outlet.append(key, group, self.keep, &lease, &fields).await {
             // Where it is, is not known: whoever sweeps finds it.
-            Err(error) if is_acknowledged && self.way.may_be_there(&error) => Outcome::HandedOver,
+            Err(error) if self.way.may_be_there(&error) => Outcome::HandedOver,
             Err(error) => Outcome::retry(error),
-            Ok(_) if !is_acknowledged => Outcome::Done,
             Ok(id) => {
                 let open = Open {
                     lease: job.lease().clone(),
@@ -131,11 +132,12 @@ impl Stream {
             "has a group without a name: name it"
         } else {
             let key = &self.way.key;
-            let beside = |group: &Arc<str>| [Names::settled(key, group), Names::sweep(key, group)];
-            let beside = self.group.as_ref().map(beside);
+            let beside = self.group.as_ref().map(|group| {
+                [Names::settled, Names::sweep, Names::written].map(|name| name(key, group))
+            });
             return self
                 .way
-                .fault("stream", beside.as_ref().map_or(&[], <[_; 2]>::as_slice));
+                .fault("stream", beside.as_ref().map_or(&[], <[_; 3]>::as_slice));
         };
         Some(format!("its stream `{}` {fault}", self.way.key))
     }

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::handler::{Attendance, Outcome};
 use crate::lease::Lease;
 use crate::moment::Moment;
-use crate::store::{EntryId, Outlet, Standing};
+use crate::store::{Asked, EntryId, Outlet, Standing};
 
 /// How many entries are asked for at a time; a stream answers with all of each.
 const PAGE: usize = 64;
@@ -36,6 +36,16 @@ struct Ward {
     lease: Lease,
     /// Whether its lease has to be extended now.
     is_stale: bool,
+}
+
+impl Ward {
+    fn asked(&self) -> Asked {
+        Asked {
+            id: self.id,
+            lease: self.lease.to_string(),
+            is_sought: self.is_stale,
+        }
+    }
 }
 
 /// Whoever reads an entry has the job; whoever does not, has not.
@@ -123,29 +133,37 @@ impl Watch {
     async fn sweep_once(&self) -> Result<()> {
         let (key, group) = (&self.stream.way.key, &self.group);
         self.outlet().make_group(key, group).await?;
+        let met = self.sweep_entries().await?;
+        // What was acknowledged and deleted is in no stream any more.
+        let notes = self.outlet().written(key, group).await?.into_iter();
+        let orphans: Vec<Ward> = self.orphans(
+            notes
+                .filter(|(id, _)| !met.contains(id))
+                .map(|(id, lease)| (id, lease.parse().ok())),
+        );
+        for page in orphans.chunks(PAGE) {
+            self.tend(page).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns all entries that it met.
+    async fn sweep_entries(&self) -> Result<HashSet<EntryId>> {
+        let (key, group) = (&self.stream.way.key, &self.group);
         let mut after = self.outlet().settled_to(key, group).await?;
         let mut all_settled = true;
+        let mut met = HashSet::new();
         loop {
-            let page = self.outlet().entries(key, Some(after), PAGE).await?;
+            let page = self.outlet().entries(key, after, PAGE).await?;
             let Some((last, _)) = page.last() else {
-                return Ok(());
+                return Ok(met);
             };
             after = *last;
             let read = |lease: &Option<String>| lease.as_deref()?.parse::<Lease>().ok();
             let leased = page.iter().map(|(id, lease)| (*id, read(lease)));
             let leased: Vec<(EntryId, Option<Lease>)> = leased.collect();
-            let ours: HashSet<EntryId> = self.stream.shared.open().keys().copied().collect();
-            let wards = leased.iter().filter(|(id, _)| !ours.contains(id));
-            let wards: Vec<Ward> = wards
-                .filter_map(|(id, lease)| {
-                    Some(Ward {
-                        id: *id,
-                        lease: lease.clone()?,
-                        is_stale: true,
-                    })
-                })
-                .collect();
-            let ended = self.tend(&wards).await?;
+            met.extend(leased.iter().map(|(id, _)| *id));
+            let ended = self.tend(&self.orphans(leased.iter().cloned())).await?;
             // What has no lease is of no concern here.
             let is_settled =
                 |(id, lease): &&(EntryId, Option<Lease>)| lease.is_none() || ended.contains(id);
@@ -158,23 +176,33 @@ impl Watch {
         }
     }
 
+    /// Those of these entries that have a lease and are not followed here.
+    fn orphans(&self, entries: impl Iterator<Item = (EntryId, Option<Lease>)>) -> Vec<Ward> {
+        let ours: HashSet<EntryId> = self.stream.shared.open().keys().copied().collect();
+        let others = entries.filter(|(id, _)| !ours.contains(id));
+        let ward = |(id, lease): (EntryId, Option<Lease>)| {
+            Some(Ward {
+                id,
+                lease: lease?,
+                is_stale: true,
+            })
+        };
+        others.filter_map(ward).collect()
+    }
+
     /// Does what there is to do about entries, given in their order. Returns those that need not be
     /// looked after any more.
     async fn tend(&self, wards: &[Ward]) -> Result<HashSet<EntryId>> {
         let mut ended = HashSet::new();
         let mut rest = wards;
-        while let [first, .., last] | [first @ last] = rest {
-            let range = (first.id, last.id);
+        while !rest.is_empty() {
             let (key, group) = (&self.stream.way.key, &self.group);
-            let look = self.outlet().look(key, group, self.stream.keep, range);
-            let Some(look) = look.await? else {
+            let asked: Vec<Asked> = rest.iter().map(Ward::asked).collect();
+            let Some(standing) = self.outlet().look(key, group, &asked).await? else {
                 self.outlet().make_group(key, group).await?;
                 break;
             };
-            let standing: Vec<(&Ward, Standing)> = rest
-                .iter()
-                .map_while(|ward| Some((ward, look.standing(ward.id)?)))
-                .collect();
+            let standing: Vec<(&Ward, Standing)> = rest.iter().zip(standing).collect();
             rest = &rest[standing.len()..];
             let (done, fault) = self.act(standing).await;
             self.stream.shared.end(&done);
@@ -191,7 +219,8 @@ impl Watch {
             let lease = self.length(&ward.lease);
             match standing {
                 Standing::Acknowledged => ends.push((ward, Outcome::Done)),
-                Standing::Trimmed => ended.push(ward.id),
+                // Its lease lapses, and its job is delivered again.
+                Standing::Unproven => ended.push(ward.id),
                 Standing::Read { consumer, idle } if idle > lease => {
                     let text = format!("{consumer} has not acknowledged it within {lease:?}");
                     ends.push((ward, Outcome::retry(text)));
@@ -206,15 +235,16 @@ impl Watch {
         }
         let (settled, fault) = self.settle(ends).await;
         late.retain(|id| settled.contains(id));
-        ended.extend(settled);
         let rest = async {
             let (key, group) = (&self.stream.way.key, &self.group);
             // After their jobs have ended: an entry that nobody has acknowledged is found again.
             self.outlet().acknowledge(key, group, &late).await?;
+            self.outlet().forget_written(key, group, &settled).await?;
             ended.extend(self.extend(waiting).await?);
             Ok(())
         };
         let rest: Result<()> = rest.await;
+        ended.extend(settled);
         (ended, fault.or(rest.err()))
     }
 
@@ -244,21 +274,11 @@ impl Watch {
     }
 
     /// Extends leases. Returns the entries that nobody has to look after any more.
-    async fn extend(&self, mut waiting: Vec<Waiting<'_>>) -> Result<Vec<EntryId>> {
+    async fn extend(&self, waiting: Vec<Waiting<'_>>) -> Result<Vec<EntryId>> {
         if waiting.is_empty() {
             return Ok(Vec::new());
         }
         let (key, group) = (&self.stream.way.key, &self.group);
-        let unread: Vec<EntryId> = (waiting.iter())
-            .filter(|waiting| waiting.is_unread)
-            .map(|waiting| waiting.ward.id)
-            .collect();
-        let present = self.outlet().present(key, &unread).await?;
-        let unread = unread.into_iter().zip(present);
-        let mut ended: Vec<EntryId> = unread
-            .filter_map(|(id, is_there)| (!is_there).then_some(id))
-            .collect();
-        waiting.retain(|waiting| !ended.contains(&waiting.ward.id));
         let leases = waiting.iter().map(|waiting| &waiting.ward.lease);
         let leases: Vec<(&Lease, Duration)> =
             leases.map(|lease| (lease, self.length(lease))).collect();
@@ -281,11 +301,11 @@ impl Watch {
             }
         }
         self.outlet().acknowledge(key, group, &unwanted).await?;
-        self.outlet().withdraw(key, &withdrawn).await?;
+        self.outlet().forget_written(key, group, &unwanted).await?;
+        self.outlet().withdraw(key, group, &withdrawn).await?;
         self.settle(cancelled).await.1.map_or(Ok(()), Err)?;
-        ended.extend(unwanted);
-        ended.extend(withdrawn);
-        Ok(ended)
+        unwanted.extend(withdrawn);
+        Ok(unwanted)
     }
 }
 

@@ -18,6 +18,7 @@
 //! | [`handing_over`] | jobs that a handler hands to somebody else |
 //! | [`lists`] | jobs that go into a Redis list, and come again until they are acknowledged |
 //! | [`streams`] | jobs that go into a Redis stream, and what its group says of them |
+//! | [`forgotten`] | streams whose Redis forgets or trims what nobody has read |
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`founding`] | kinds that start with several shards: all agree on the number |
 //! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
@@ -99,6 +100,7 @@ mod examples;
 mod extremes;
 mod firing;
 mod folder;
+mod forgotten;
 mod founding;
 mod functions;
 mod handing_over;

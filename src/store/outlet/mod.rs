@@ -2,6 +2,7 @@
 
 mod entry_id;
 mod list;
+mod script;
 mod stream;
 
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::settings::ClientSettings;
 
 pub(crate) use entry_id::EntryId;
-pub(crate) use stream::Standing;
+pub(crate) use stream::{Asked, Standing};
 
 /// The way to a Redis that holds lists and streams. Calls that are made at the same time travel
 /// together.
@@ -71,7 +72,9 @@ impl Outlet {
     }
 
     async fn send<T: FromRedisValue>(&self, place: &Place<'_>, request: Request<'_>) -> Result<T> {
-        from_value(self.try_send(place, request).await?)
+        let until = Instant::now() + self.patience;
+        let answer = self.link.send(request, until).await;
+        self.answer(place, answer.map(|answer| answer.value))
     }
 
     /// Adds to a list or a stream. [`Writes::Once`] fails with
@@ -82,22 +85,25 @@ impl Outlet {
         cmd: &Cmd,
         writes: Writes,
     ) -> Result<T> {
-        if writes == Writes::Again {
-            return self.ask(place, cmd).await;
-        }
-        let until = Instant::now() + self.patience;
-        match self.link.send_once(Request::One(cmd), until).await {
-            Ok(answer) => from_value(answer.value),
-            Err(fault) => Err(self.explained(place, fault)),
-        }
+        let answer = self.try_write(cmd, writes).await;
+        self.answer(place, answer)
     }
 
-    async fn try_send(&self, place: &Place<'_>, request: Request<'_>) -> Result<Value, Error> {
+    async fn try_write(&self, cmd: &Cmd, writes: Writes) -> Result<Value, Fault> {
         let until = Instant::now() + self.patience;
-        match self.link.send(request, until).await {
-            Ok(answer) => Ok(answer.value),
-            Err(fault) => Err(self.explained(place, fault)),
-        }
+        let answer = match writes {
+            Writes::Again => self.link.send(Request::One(cmd), until).await,
+            Writes::Once => self.link.send_once(Request::One(cmd), until).await,
+        };
+        Ok(answer?.value)
+    }
+
+    fn answer<T: FromRedisValue>(
+        &self,
+        place: &Place<'_>,
+        answer: Result<Value, Fault>,
+    ) -> Result<T> {
+        from_value(answer.map_err(|fault| self.explained(place, fault))?)
     }
 
     fn explained(&self, place: &Place<'_>, fault: Fault) -> Error {

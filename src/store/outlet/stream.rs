@@ -1,10 +1,10 @@
 //! Streams: entries that others read and acknowledge, and what their group says of them.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::Value;
 
+use super::script::{APPEND, JOIN, LOOK};
 use super::{EntryId, Outlet, Place, Writes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
@@ -12,6 +12,9 @@ use crate::store::from_value;
 
 /// How many entries that are read and not acknowledged one look shows.
 const PENDING: usize = 1000;
+
+/// About how many notes one step of a scan shows.
+const NOTES: usize = 100;
 
 /// How an entry stands with its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,20 +25,19 @@ pub(crate) enum Standing {
         consumer: String,
         idle: Duration,
     },
-    /// Or whoever owns the stream has deleted it, which is as good.
+    /// It may be deleted by now.
     Acknowledged,
-    /// Nobody can tell whether it was read.
-    Trimmed,
+    /// It was trimmed or deleted before anybody read it, or its server has forgotten it; or nobody
+    /// can tell.
+    Unproven,
 }
 
-/// What a group said of a range of entries.
-pub(crate) struct Look {
-    last_delivered: EntryId,
-    pending: HashMap<EntryId, (String, Duration)>,
-    /// Up to where it is known what is pending; no end, if it is `None`.
-    known_to: Option<EntryId>,
-    /// The oldest entry, where some may have been trimmed away.
-    oldest: Option<EntryId>,
+/// What a look is to say of an entry.
+pub(crate) struct Asked {
+    pub(crate) id: EntryId,
+    pub(crate) lease: String,
+    /// Whether it is looked for even if an older one is there that nobody has read either.
+    pub(crate) is_sought: bool,
 }
 
 /// An entry of a stream: its id, and the lease that it holds, if it does.
@@ -48,98 +50,103 @@ impl Outlet {
         stream: &str,
         keep: u64,
         fields: &[(&str, Vec<u8>)],
-        writes: Writes,
-    ) -> Result<EntryId> {
+    ) -> Result<()> {
         let mut cmd = redis::cmd("XADD");
         cmd.arg(stream).arg("MAXLEN").arg("~").arg(keep).arg("*");
         for (name, value) in fields {
             cmd.arg(name).arg(value);
         }
-        let id: String = self.write(&place(stream), &cmd, writes).await?;
+        self.write(&place(stream), &cmd, Writes::Again).await
+    }
+
+    /// The same with a lease that is ended in a group, and a note that it was written.
+    pub(crate) async fn append(
+        &self,
+        stream: &str,
+        group: &str,
+        keep: u64,
+        lease: &str,
+        fields: &[(&str, Vec<u8>)],
+    ) -> Result<EntryId> {
+        let written = Names::written(stream, group);
+        let keys = [stream, &written];
+        let args = (keep, lease, fields);
+        let id: String = self
+            .run(&place(stream), &APPEND, &keys, &args, Writes::Once)
+            .await?;
         parse(&id)
     }
 
     /// Makes the group, if there is none, and the stream with it. It begins where entries are
     /// that were not settled.
     pub(crate) async fn make_group(&self, stream: &str, group: &str) -> Result<()> {
-        let begin = self.settled_to(stream, group).await?;
-        let mut pipeline = redis::pipe();
-        pipeline.ignore_errors().cmd("XGROUP");
-        pipeline.arg("CREATE").arg(stream).arg(group);
-        pipeline.arg(begin.to_string()).arg("MKSTREAM");
-        let answers: Vec<Value> = self.ask_many(&place(stream), &pipeline).await?;
-        match answers.into_iter().next() {
-            Some(Value::ServerError(error)) if error.code() == "BUSYGROUP" => Ok(()),
-            Some(answer) => self.refused(stream, answer).map(drop),
-            None => Ok(()),
-        }
+        let written = Names::written(stream, group);
+        let settled = Names::settled(stream, group);
+        let keys = [stream, &written, &settled];
+        let consumer = format!("keyfall-{:016x}", rand::random::<u64>());
+        let args = (group, consumer);
+        self.run(&place(stream), &JOIN, &keys, &args, Writes::Again)
+            .await
     }
 
-    /// What a group says of the entries from the first to the last; `None` if there is no such
-    /// group, or no stream.
+    /// How entries, given in their order, stand with a group. The last ones are left out if too many
+    /// are pending to tell. `None` if there is no such group, or no stream.
     pub(crate) async fn look(
         &self,
         stream: &str,
         group: &str,
-        keep: u64,
-        (first, last): (EntryId, EntryId),
-    ) -> Result<Option<Look>> {
-        let mut pipeline = redis::pipe();
-        // In this order: what was delivered by then, and is not pending now, is acknowledged.
-        pipeline.ignore_errors();
-        pipeline.cmd("XINFO").arg("GROUPS").arg(stream);
-        pipeline.cmd("XPENDING").arg(stream).arg(group);
-        pipeline
-            .arg(first.to_string())
-            .arg(last.to_string())
-            .arg(PENDING);
-        pipeline.cmd("XLEN").arg(stream);
-        let answers: [Value; 3] = self.ask_many(&place(stream), &pipeline).await?;
-        let [groups, pending, length] = answers;
-        if [&groups, &pending].into_iter().any(is_absent) {
-            return Ok(None);
-        }
-        let groups: Vec<HashMap<String, Value>> = from_value(self.refused(stream, groups)?)?;
-        let Some(last_delivered) = last_delivered(groups, group)? else {
-            return Ok(None);
+        asked: &[Asked],
+    ) -> Result<Option<Vec<Standing>>> {
+        let written = Names::written(stream, group);
+        let keys = [stream, &written];
+        let each = |one: &Asked| {
+            let sought = u8::from(one.is_sought).to_string();
+            [one.id.to_string(), one.lease.clone(), sought]
         };
-        type Row = (String, String, u64, u64);
-        let rows: Vec<Row> = from_value(self.refused(stream, pending)?)?;
-        let is_all = rows.len() < PENDING;
-        let mut pending = HashMap::with_capacity(rows.len());
-        let mut known_to = first;
-        for (id, consumer, idle, _) in rows {
-            known_to = parse(&id)?;
-            pending.insert(known_to, (consumer, Duration::from_millis(idle)));
+        let asked: Vec<String> = asked.iter().flat_map(each).collect();
+        let args = (group, PENDING, asked);
+        let rows: Option<Vec<Vec<Value>>> = self
+            .run(&place(stream), &LOOK, &keys, &args, Writes::Again)
+            .await?;
+        rows.map(|rows| rows.into_iter().map(standing).collect())
+            .transpose()
+    }
+
+    /// The entries that were written and whose jobs have not ended, as far as is noted, with their
+    /// leases.
+    pub(crate) async fn written(
+        &self,
+        stream: &str,
+        group: &str,
+    ) -> Result<Vec<(EntryId, String)>> {
+        let key = Names::written(stream, group);
+        let (mut notes, mut cursor) = (Vec::new(), 0_u64);
+        loop {
+            let mut cmd = redis::cmd("HSCAN");
+            cmd.arg(&key).arg(cursor).arg("COUNT").arg(NOTES);
+            let rows: Vec<(String, String)>;
+            (cursor, rows) = self.ask(&hash(&key), &cmd).await?;
+            // Two of them are no entries.
+            let entries = rows.into_iter();
+            notes.extend(entries.filter_map(|(id, lease)| Some((id.parse().ok()?, lease))));
+            if cursor == 0 {
+                notes.sort_unstable();
+                notes.dedup();
+                return Ok(notes);
+            }
         }
-        let length: u64 = from_value(self.refused(stream, length)?)?;
-        // Below that nothing was trimmed, and what is not there was deleted on purpose.
-        let oldest = match length >= keep {
-            true => self
-                .entries(stream, None, 1)
-                .await?
-                .first()
-                .map(|entry| entry.0),
-            false => None,
-        };
-        Ok(Some(Look {
-            last_delivered,
-            pending,
-            known_to: (!is_all).then_some(known_to),
-            oldest,
-        }))
     }
 
     /// The entries that follow this one, or the first ones.
     pub(crate) async fn entries(
         &self,
         stream: &str,
-        after: Option<EntryId>,
+        after: EntryId,
         most: usize,
     ) -> Result<Vec<Entry>> {
-        let from = after.map_or("-".to_owned(), |after| format!("({after}"));
         let mut cmd = redis::cmd("XRANGE");
-        cmd.arg(stream).arg(from).arg("+").arg("COUNT").arg(most);
+        cmd.arg(stream).arg(format!("({after}")).arg("+");
+        cmd.arg("COUNT").arg(most);
         type Row = (String, Vec<(Vec<u8>, Vec<u8>)>);
         let rows: Vec<Row> = self.ask(&place(stream), &cmd).await?;
         let entry = |(id, fields): Row| {
@@ -148,21 +155,6 @@ impl Outlet {
             Ok((parse(&id)?, lease))
         };
         rows.into_iter().map(entry).collect()
-    }
-
-    /// Which of these entries are there.
-    pub(crate) async fn present(&self, stream: &str, ids: &[EntryId]) -> Result<Vec<bool>> {
-        // Nothing answers an empty pipeline.
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut pipeline = redis::pipe();
-        for id in ids {
-            let id = id.to_string();
-            pipeline.cmd("XRANGE").arg(stream).arg(&id).arg(&id);
-        }
-        let rows: Vec<Vec<Value>> = self.ask_many(&place(stream), &pipeline).await?;
-        Ok(rows.iter().map(|row| !row.is_empty()).collect())
     }
 
     /// Acknowledges entries on behalf of whoever read them.
@@ -180,14 +172,32 @@ impl Outlet {
         self.ask(&place(stream), &cmd).await
     }
 
-    /// Deletes entries that nobody is to read.
-    pub(crate) async fn withdraw(&self, stream: &str, ids: &[EntryId]) -> Result<()> {
+    /// Deletes entries that nobody is to read. They are forgotten before, so that none is taken
+    /// for one that was read.
+    pub(crate) async fn withdraw(&self, stream: &str, group: &str, ids: &[EntryId]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
+        self.forget_written(stream, group, ids).await?;
         let mut cmd = redis::cmd("XDEL");
         cmd.arg(stream).arg(texts(ids));
         self.ask(&place(stream), &cmd).await
+    }
+
+    /// Removes the notes of entries whose jobs have ended.
+    pub(crate) async fn forget_written(
+        &self,
+        stream: &str,
+        group: &str,
+        ids: &[EntryId],
+    ) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let key = Names::written(stream, group);
+        let mut cmd = redis::cmd("HDEL");
+        cmd.arg(&key).arg(texts(ids));
+        self.ask(&hash(&key), &cmd).await
     }
 
     /// No entry up to this one has to be looked at any more.
@@ -222,57 +232,24 @@ impl Outlet {
         let taken: Option<String> = self.ask(&of_string(&key), &cmd).await?;
         Ok(taken.is_some())
     }
-
-    /// An answer within a pipeline whose errors were not looked at so far.
-    fn refused(&self, stream: &str, answer: Value) -> Result<Value> {
-        answer.extract_error().map_err(|error| {
-            let fault = super::Fault::from_redis(error, &self.address());
-            self.explained(&place(stream), fault)
-        })
-    }
 }
 
-impl Look {
-    /// How an entry of that range stands; `None` if too many are pending to tell.
-    pub(crate) fn standing(&self, id: EntryId) -> Option<Standing> {
-        if id > self.last_delivered {
-            return Some(Standing::Unread);
-        }
-        if let Some((consumer, idle)) = self.pending.get(&id) {
-            return Some(Standing::Read {
-                consumer: consumer.clone(),
-                idle: *idle,
-            });
-        }
-        if self.known_to.is_some_and(|end| id > end) {
-            return None;
-        }
-        if self.oldest.is_some_and(|oldest| id < oldest) {
-            return Some(Standing::Trimmed);
-        }
-        Some(Standing::Acknowledged)
-    }
-}
-
-/// How far a group has read; `None` if there is no such group.
-fn last_delivered(groups: Vec<HashMap<String, Value>>, name: &str) -> Result<Option<EntryId>> {
-    for mut group in groups {
-        let mut text =
-            |field: &str| from_value::<String>(group.remove(field).unwrap_or(Value::Nil));
-        if text("name")? == name {
-            return parse(&text("last-delivered-id")?).map(Some);
+fn standing(row: Vec<Value>) -> Result<Standing> {
+    let mut row = row.into_iter();
+    let word: String = from_value(row.next().unwrap_or(Value::Nil))?;
+    match (&*word, row.next(), row.next()) {
+        ("unread", ..) => Ok(Standing::Unread),
+        ("read", Some(consumer), Some(idle)) => Ok(Standing::Read {
+            consumer: from_value(consumer)?,
+            idle: Duration::from_millis(from_value(idle)?),
+        }),
+        ("acknowledged", ..) => Ok(Standing::Acknowledged),
+        ("unproven", ..) => Ok(Standing::Unproven),
+        _ => {
+            let text = format!("the stream answered {word:?}, which is no state of an entry");
+            Err(Error::new(ErrorKind::Damaged, text))
         }
     }
-    Ok(None)
-}
-
-/// There is no such group, or no such key.
-fn is_absent(answer: &Value) -> bool {
-    let Value::ServerError(error) = answer else {
-        return false;
-    };
-    let is_missing_key = |text: &str| text.contains("no such key");
-    error.code() == "NOGROUP" || error.details().is_some_and(is_missing_key)
 }
 
 fn parse(id: &str) -> Result<EntryId> {
@@ -298,4 +275,8 @@ fn of_string(key: &str) -> Place<'_> {
         what: "string",
         key,
     }
+}
+
+fn hash(key: &str) -> Place<'_> {
+    Place { what: "hash", key }
 }

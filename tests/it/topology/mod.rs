@@ -7,6 +7,7 @@ mod clusters;
 mod durable;
 mod guarded;
 mod handover;
+mod lagging;
 mod nodes;
 mod outlets;
 mod replicated;

@@ -1,0 +1,55 @@
+//! The scripts by which an acknowledged stream is written and looked at, each in one step on one
+//! server.
+
+use std::sync::LazyLock;
+
+use redis::{FromRedisValue, ToRedisArgs};
+
+use super::{Outlet, Place, Writes};
+use crate::error::Result;
+
+/// One script. The file in `lua/streams` begins with a header that says what it takes and answers.
+pub(super) struct Script {
+    source: &'static str,
+    hash: LazyLock<String>,
+}
+
+macro_rules! scripts {
+    ($($name:ident = $file:literal;)*) => {$(
+        pub(super) static $name: Script = Script {
+            source: include_str!(concat!("../../../lua/streams/", $file, ".lua")),
+            hash: LazyLock::new(|| redis::Script::new($name.source).get_hash().to_owned()),
+        };
+    )*};
+}
+
+scripts! {
+    APPEND = "append";
+    JOIN = "join";
+    LOOK = "look";
+}
+
+impl Outlet {
+    /// Calls a script. A server that does not know it learns it by the call.
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        place: &Place<'_>,
+        script: &Script,
+        keys: &[&str],
+        args: &impl ToRedisArgs,
+        writes: Writes,
+    ) -> Result<T> {
+        let call = |how: &str, what: &str| {
+            let mut cmd = redis::cmd(how);
+            cmd.arg(what).arg(keys.len()).arg(keys).arg(args);
+            cmd
+        };
+        match self.try_write(&call("EVALSHA", &script.hash), writes).await {
+            Err(fault) if fault.is_no_script() => {
+                let call = call("EVAL", script.source);
+                self.write(place, &call, writes).await
+            }
+            answer => self.answer(place, answer),
+        }
+    }
+}
