@@ -10,12 +10,13 @@
 --       8 history   keyfall:{app:module:biz/0}:history
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 kind (app:module:biz), 7 marker,
---       then for each item: id
+--       then for each item: id; or `id number`, of a job with a lower order number only
 -- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
 --       by another layout; answers, separated by blanks:
 --       cancelled   it will never start
 --       running     it is running and will not be retried; what was to follow it is gone
 --       absent      no such job
+--       overtaken:number   what is there has this number, and it is not lower
 --       elsewhere   not here any more, by an old place
 -- Holds: works while Redis is full.
 
@@ -30,9 +31,13 @@ if past then
   return past
 end
 
-local ids = {}
+local ids, limits = {}, {}
 for i = 1, #ARGV - HEAD do
   ids[i] = ARGV[HEAD + i]
+  local id, limit = string.match(ids[i], '^(%S+) (%d+)$')
+  if limit then
+    ids[i], limits[i] = id, tonumber(limit)
+  end
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
@@ -42,7 +47,13 @@ local answers, removed, marked, dropped, disarmed, done = {}, {}, {}, {}, {}, {}
 local counts = {}
 local story = new_story(history)
 for i, id in ipairs(ids) do
-  if leases[i] then
+  local there = 0
+  if limits[i] and not done[id] and (leases[i] or dues[i] and not is_old(place)) then
+    there = order_there(shadow_key, id, successors[i])
+  end
+  if limits[i] and there >= limits[i] then
+    answers[i] = 'overtaken:' .. int(there)
+  elseif leases[i] then
     answers[i] = 'running'
     if not done[id] then
       tell(story, 'stopping', '', id, '-', '-')
@@ -65,7 +76,7 @@ for i, id in ipairs(ids) do
   else
     answers[i] = 'absent'
   end
-  done[id] = true
+  done[id] = done[id] or string.sub(answers[i], 1, 9) ~= 'overtaken'
 end
 
 -- A full Redis lets a script run on if its first write is a removal: even one of nothing, which

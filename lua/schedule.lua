@@ -11,7 +11,8 @@
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker,
---       then for those that are alike in it: mode (set | absent | present), header, how many,
+--       then for those that are alike in it: mode (set | absent | present | ordered), header,
+--       how many,
 --       and for each item: id, when ('+ms' or '@ms'), payload
 -- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
 --       by another layout; answers, separated by blanks:
@@ -20,6 +21,7 @@
 --       succeeds:due               running: takes over when the run has ended
 --       elsewhere                  not here any more, by an old place: nothing was done
 --       exists absent              mode forbade it: nothing was done
+--       overtaken:number           mode `ordered`: what is there has this number, and it is higher
 --       …!                         the trigger's name holds a foreign value: no trigger
 -- Holds: all items or none. Refused as a whole, before anything is written, while Redis is
 --       full. The same id twice in one call counts as two calls, in order.
@@ -40,6 +42,7 @@ local accepted_at = int(math.floor(now / 1000))
 local at = HEAD
 while at < #ARGV do
   local alike = {mode = ARGV[at + 1], opening = record_opening(begun(ARGV[at + 2], now), accepted_at)}
+  alike.order = alike.mode == 'ordered' and order_of(ARGV[at + 2]) or 0
   local first = at + ALIKE + 1
   at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
   for i = first, at, WIDTH do
@@ -56,7 +59,7 @@ local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
 local accepted, replaced, stored, news = 0, 0, 0, {}
 local story = new_story(history)
 local when, due, text
-local item_of = {}
+local item_of, orders = {}, {}
 for i = 1, #ids do
   local id, mode = ids[i], terms[i].mode
   local earlier = item_of[id]
@@ -66,12 +69,18 @@ for i = 1, #ids do
   item_of[id] = i
   local leased = leases[i]
   local present = leased or dues[i]
+  local there = 0
+  if mode == 'ordered' and present then
+    there = orders[id] or order_there(shadow_key, id, successors[i])
+  end
   if is_old(place) and not leased then
     answers[i] = 'elsewhere'
   elseif mode == 'absent' and present then
     answers[i] = 'exists'
   elseif mode == 'present' and not present then
     answers[i] = 'absent'
+  elseif there > terms[i].order then
+    answers[i] = 'overtaken:' .. int(there)
   else
     -- Most items of a batch ask for the same delay.
     if whens[i] ~= when then
@@ -80,6 +89,7 @@ for i = 1, #ids do
     end
     local record = terms[i].opening .. payloads[i]
     accepted = accepted + 1
+    orders[id] = terms[i].order
     if leased then
       replaced = replaced + (successors[i] and 1 or 0)
       successors[i] = true

@@ -194,6 +194,13 @@ impl Names {
         (!part.contains(':')).then_some(kind)
     }
 
+    /// Hash: `last` → the last order number that was given out of this place of a set of jobs,
+    /// `app:module`. The tag is that of no ledger, and of the application, so that whoever may write
+    /// its ledgers may write it.
+    pub(crate) fn order(&self, set: &str, place: u16) -> String {
+        format!("{}:{{{set}/{place}}}:order", self.namespace)
+    }
+
     /// The kind and the id of a job whose trigger has a name of ours.
     #[cfg(feature = "worker")]
     pub(crate) fn of_own_trigger<'a>(&self, name: &'a str) -> Option<(&'a str, &'a str)> {

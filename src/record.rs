@@ -60,6 +60,10 @@ pub(crate) struct Header {
     /// The span in which the last attempt ended, if it was traced, as `traceparent` has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<String>,
+    /// The number that orders it among jobs of other ledgers that mean the same; read by
+    /// `lua/lib/overtaken.lua`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) order: Option<u64>,
     #[serde(flatten)]
     pub(crate) terms: Terms,
     /// What a newer version wrote.
@@ -174,6 +178,7 @@ impl Header {
             unusable: None,
             headers,
             before: None,
+            order: None,
             terms,
             other: Map::new(),
         }
@@ -202,6 +207,7 @@ impl Header {
             && self.unusable.is_none()
             && self.headers.is_empty()
             && self.before.is_none()
+            && self.order.is_none()
             && self.terms == Terms::default()
             && self.other.is_empty()
     }

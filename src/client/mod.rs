@@ -56,6 +56,7 @@ pub(crate) use outbox::Outbox;
 pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Rescheduled, Updated};
 use producing::many::Lanes;
 pub use producing::new_job::NewJob;
+pub use producing::ordered::Ordered;
 pub use producing::schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
@@ -74,7 +75,7 @@ use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR};
 use crate::shards::Layout;
 use crate::store::{
-    Answered, Change, Discard, Kept, Ledger, Placement, Revival, Store, Update, Word,
+    Answered, Change, Discard, Kept, Ledger, Outdated, Placement, Revival, Store, Update, Word,
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Settlement};
@@ -125,6 +126,7 @@ struct Book {
     changes: Outbox<Change>,
     updates: Outbox<Update>,
     cancels: Outbox<JobKey>,
+    outdated: Outbox<Outdated>,
     durable_schedules: Outbox<Durably<Placement>>,
     durable_cancels: Outbox<Durably<JobKey>>,
     requeues: Outbox<Revival>,
@@ -146,6 +148,7 @@ impl Book {
             changes: Outbox::new(ledger.clone(), ()),
             updates: Outbox::new(ledger.clone(), ()),
             cancels: Outbox::new(ledger.clone(), ()),
+            outdated: Outbox::new(ledger.clone(), ()),
             durable_schedules: Outbox::new(ledger.clone(), ()),
             durable_cancels: Outbox::new(ledger.clone(), ()),
             requeues: Outbox::new(ledger.clone(), ()),

@@ -13,7 +13,9 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::settings::{BATCH, BATCH_BYTES, LANES, QUEUE};
-use crate::store::{Answered, Change, Discard, Kept, Lane, Ledger, Placement, Revival, Update};
+use crate::store::{
+    Answered, Change, Discard, Kept, Lane, Ledger, Outdated, Placement, Revival, Update,
+};
 
 /// Something that a lane can send to a ledger in batches.
 pub(crate) trait Operation: Sized + Send + Sync + 'static {
@@ -289,6 +291,7 @@ operations! {
     Change by reschedule, |_| 0;
     Update by update, |item| item.payload.len();
     JobKey by cancel, |_| 0;
+    Outdated by cancel_outdated, |_| 0;
     Revival by requeue, |item| item.record_bytes + item.header.len();
     Discard by discard, |_| 0;
     Kept by restore, |item| item.payload.len() + item.header.len() + item.story.len();

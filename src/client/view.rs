@@ -47,7 +47,7 @@ pub struct JobView {
     lease: Option<Lease>,
     /// When the lease ends, where that was read.
     lease_ends: Option<UnixMs>,
-    record: Record,
+    pub(super) record: Record,
 }
 
 /// What was scheduled while a job runs: when it is due, and its record, where that was read.

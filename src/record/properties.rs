@@ -46,9 +46,9 @@ fn header() -> impl Strategy<Value = Header> {
     let other = btree_map("[A-Z\n\"é]{1,8}", json(), 0..4);
     let headers = btree_map(any::<String>(), any::<String>(), 0..3);
     let texts = any::<(Option<String>, Option<String>)>();
-    let numbers = (any::<u32>(), 0..1000_u32);
+    let numbers = (any::<u32>(), 0..1000_u32, any::<Option<u64>>());
     (numbers, texts, headers, terms, other).prop_map(
-        |((attempts, us), (error, before), headers, terms, other)| Header {
+        |((attempts, us, order), (error, before), headers, terms, other)| Header {
             v: VERSION,
             us,
             attempts,
@@ -58,6 +58,7 @@ fn header() -> impl Strategy<Value = Header> {
             unusable: None,
             headers: headers.into(),
             before,
+            order,
             terms,
             other: other.into_iter().collect(),
         },

@@ -13,6 +13,7 @@
 //! | [`layout`], [`moving`] | how many ledgers a kind has; moving jobs from one to another |
 //! | [`founding`] | making a kind known, with as many ledgers as it starts with |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
+//! | [`order`] | numbers that say which of several jobs came last |
 //! | [`durable`] | waiting until replicas and disks have what was written |
 //! | [`torn`], [`strays`], [`joining`] | ledgers of which a part is missing; where that is; bringing it back |
 //! | [`triggers`], [`touch`] | triggers that are in other slots than their ledger |
@@ -66,6 +67,7 @@ mod membership;
 mod mending;
 mod missed;
 mod moving;
+mod order;
 mod origin;
 #[cfg(feature = "worker")]
 mod outlet;
@@ -146,7 +148,7 @@ use origin::Origin;
 pub(crate) use outlet::{Asked, EntryId, Outlet, Standing, Writes};
 #[cfg(feature = "worker")]
 pub(crate) use pace::Round;
-pub(crate) use produce::{Change, Mode, Placement, Update, When};
+pub(crate) use produce::{Change, Mode, Outdated, Placement, Update, When};
 #[cfg(feature = "worker")]
 pub(crate) use proof::LOST;
 #[cfg(feature = "internals")]

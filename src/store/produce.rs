@@ -31,6 +31,8 @@ pub(crate) enum Mode {
     Absent,
     /// Create none.
     Present,
+    /// Leave a job that is there as it is if its order number is higher.
+    Ordered,
 }
 
 /// One job to schedule.
@@ -42,6 +44,13 @@ pub(crate) struct Placement {
     /// The header of its record, as [`crate::record::Header`] renders it.
     pub(crate) header: Cow<'static, str>,
     pub(crate) payload: Bytes,
+}
+
+/// One job to cancel, unless its order number is this one or a higher one.
+#[derive(Debug, Clone)]
+pub(crate) struct Outdated {
+    pub(crate) key: JobKey,
+    pub(crate) below: u64,
 }
 
 /// One job to give another payload.
@@ -89,6 +98,7 @@ impl Mode {
             Mode::Set => "set",
             Mode::Absent => "absent",
             Mode::Present => "present",
+            Mode::Ordered => "ordered",
         }
     }
 }
@@ -174,15 +184,40 @@ impl Ledger {
         items: &[JobKey],
         until: Instant,
     ) -> Result<Vec<Answered>> {
+        let items = items.iter().map(|key| (key, key.id().to_owned()));
+        self.cancel_each(lane, items.collect(), until).await
+    }
+
+    /// Cancels those that others have overtaken; `lua/cancel.lua`.
+    pub(crate) async fn cancel_outdated(
+        &self,
+        lane: &mut Lane,
+        items: &[Outdated],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let items = items.iter().map(|Outdated { key, below }| {
+            // An id has no blank.
+            (key, format!("{} {below}", key.id()))
+        });
+        self.cancel_each(lane, items.collect(), until).await
+    }
+
+    async fn cancel_each(
+        &self,
+        lane: &mut Lane,
+        items: Vec<(&JobKey, String)>,
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
         let keys = self.names.of_producers();
-        let mut cmd = self.call(&CANCEL, &keys, items.iter());
+        let jobs = || items.iter().map(|(key, _)| *key);
+        let mut cmd = self.call(&CANCEL, &keys, jobs());
         self.address(&mut cmd, lane);
         cmd.arg(&self.wake).arg(self.kind().as_str()).arg(MARKER);
-        for key in items {
-            cmd.arg(key.id());
+        for (_, item) in &items {
+            cmd.arg(item);
         }
         let mut answers = self.eval_items(&CANCEL, &cmd, items.len(), until).await?;
-        self.arm(items.iter(), &mut answers).await;
+        self.arm(jobs(), &mut answers).await;
         self.meter().cancelled(&answers);
         Ok(answers)
     }

@@ -22,6 +22,8 @@ pub(crate) enum Answer {
     Succeeds(UnixMs),
     /// The mode forbade it: the job is there.
     Exists,
+    /// What is there has this order number, which is higher than that of the call, or the same.
+    Overtaken(u64),
     /// No such job or letter, or nobody has it leased.
     Absent,
     /// Pending, with another due time.
@@ -122,6 +124,7 @@ impl Answered {
             ("replaced", None) => Answer::Superseded,
             ("succeeds", Some(n)) => Answer::Succeeds(UnixMs(n)),
             ("exists", None) => Answer::Exists,
+            ("overtaken", Some(n)) => Answer::Overtaken(n),
             ("absent", None) => Answer::Absent,
             ("moved", Some(n)) => Answer::Moved(UnixMs(n)),
             ("updated", Some(n)) => Answer::Updated(UnixMs(n)),

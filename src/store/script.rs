@@ -153,10 +153,10 @@ macro_rules! scripts {
 }
 
 scripts! {
-    SCHEDULE = "schedule", 8 keys, ["clock", "calls", "history", "count", "record", "successor", "trigger"];
+    SCHEDULE = "schedule", 8 keys, ["clock", "calls", "history", "count", "record", "successor", "overtaken", "trigger"];
     RESCHEDULE = "reschedule", 7 keys, ["clock", "calls", "history", "record", "trigger", "successor"];
     UPDATE = "update", 7 keys, ["clock", "calls", "history", "record", "successor"];
-    CANCEL = "cancel", 8 keys, ["clock", "calls", "history", "count", "lease", "trigger", "successor"];
+    CANCEL = "cancel", 8 keys, ["clock", "calls", "history", "count", "lease", "trigger", "successor", "overtaken"];
     #[cfg(feature = "worker")]
     CLAIM = "claim", 7 keys, ["clock", "calls", "history", "count", "paused", "lease"];
     #[cfg(feature = "worker")]

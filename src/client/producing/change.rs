@@ -250,7 +250,7 @@ impl<'a> IntoFuture for CancelDurably<'a> {
 }
 
 impl Cancelled {
-    fn from_answer(answered: Answered) -> Result<Self> {
+    pub(super) fn from_answer(answered: Answered) -> Result<Self> {
         match answered.answer {
             Word::Cancelled => Ok(Cancelled::Cancelled),
             Word::Running => Ok(Cancelled::Running),

@@ -3,4 +3,5 @@
 pub(super) mod change;
 pub(super) mod many;
 pub(super) mod new_job;
+pub(super) mod ordered;
 pub(super) mod schedule;

@@ -39,6 +39,8 @@ pub struct NewJob {
     pub(crate) timeout: Option<Duration>,
     pub(crate) attempts: Option<u32>,
     pub(crate) mode: Mode,
+    /// Its number among jobs that mean the same.
+    pub(crate) order: Option<u64>,
     pub(crate) durable: Option<Durable>,
 }
 
@@ -120,6 +122,7 @@ impl NewJob {
             timeout: None,
             attempts: None,
             mode: Mode::Set,
+            order: None,
             durable: None,
         }
     }
@@ -149,10 +152,12 @@ impl NewJob {
         traces::carry(&mut self.headers);
         self.headers.check(&key)?;
         let terms = Terms::new(&key, self.retry, self.timeout, self.attempts)?;
+        let mut header = Header::new(self.headers, terms);
+        header.order = self.order;
         Ok(Placement {
             mode: self.mode,
             when,
-            header: Header::new(self.headers, terms).to_line(),
+            header: header.to_line(),
             key,
             payload,
         })

@@ -14,7 +14,7 @@ use crate::store::{Answered, Mode, Placement, Word};
 #[must_use = "nothing is scheduled until it is awaited"]
 pub struct Schedule<'a> {
     client: &'a Client,
-    job: NewJob,
+    pub(super) job: NewJob,
 }
 
 /// A call to [`Schedule::if_absent`]; sent when it is awaited.
@@ -94,7 +94,7 @@ impl<'a> Schedule<'a> {
         ScheduleIfPresent(self)
     }
 
-    async fn send(self) -> Result<(Answered, Option<Reached>)> {
+    pub(super) async fn send(self) -> Result<(Answered, Option<Reached>)> {
         let durable = self.job.durable;
         let until = self.client.deadline_for(durable);
         let limit = self.client.settings().payload_limit;

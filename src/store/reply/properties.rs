@@ -8,7 +8,7 @@ use super::*;
 use crate::store::work::Claimed;
 
 /// The words that come with a number, and those that come without.
-const NUMBERED: [&str; 11] = [
+const NUMBERED: [&str; 12] = [
     "created",
     "first",
     "replaced",
@@ -20,6 +20,7 @@ const NUMBERED: [&str; 11] = [
     "buried",
     "requeued",
     "early",
+    "overtaken",
 ];
 const PLAIN: [&str; 27] = [
     "replaced",

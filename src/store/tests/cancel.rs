@@ -1,7 +1,7 @@
 //! `cancel.lua`: what is pending goes, what runs is not retried.
 
 use super::support::{Bench, HOUR, State, after, later, same_when_repeated, soon, word, words};
-use crate::store::{Lane, Verb};
+use crate::store::{Answered, Lane, Mode, Outdated, Verb};
 
 use State::*;
 
@@ -116,5 +116,58 @@ async fn one_id_twice_in_a_batch_counts_as_two_calls_in_order() {
         ["cancelled", "absent", "running", "running"]
     );
     assert_eq!(bench.counted("cancelled").await, 2);
+    bench.balanced().await;
+}
+
+/// A job with this order number, or one that was given none.
+async fn ordered(bench: &Bench, id: &str, order: u64) -> &'static str {
+    let mut item = bench.placement(id, after(HOUR));
+    item.mode = Mode::Ordered;
+    item.header = format!("{{\"v\":1,\"order\":{order}}}").into();
+    word(bench.place(&[item]).await[0].answer)
+}
+
+async fn overtaken(bench: &Bench, items: &[Outdated]) -> Vec<Answered> {
+    let mut lane = Lane::new();
+    let answers = bench.ledger.cancel_outdated(&mut lane, items, soon());
+    answers.await.unwrap()
+}
+
+async fn outdated(bench: &Bench, id: &str, below: u64) -> &'static str {
+    let key = bench.key(id);
+    let items = [Outdated { key, below }];
+    word(overtaken(bench, &items).await[0].answer)
+}
+
+#[tokio::test]
+async fn a_call_that_others_have_overtaken_changes_nothing() {
+    let bench = Bench::new().await;
+    assert_eq!(outdated(&bench, "a", 5).await, "absent");
+    assert!(["created", "first"].contains(&ordered(&bench, "a", 5).await));
+    assert_eq!(ordered(&bench, "a", 4).await, "overtaken");
+    for below in [1, 4, 5] {
+        assert_eq!(outdated(&bench, "a", below).await, "overtaken");
+    }
+    assert_eq!(ordered(&bench, "a", 5).await, "replaced");
+    assert_eq!(bench.counted("accepted").await, 2);
+    assert_eq!(outdated(&bench, "a", 6).await, "cancelled");
+    // Of a run, the number of what follows it counts.
+    let token = bench.bring("run", Leased).await;
+    assert_eq!(ordered(&bench, "run", 7).await, "succeeds");
+    assert_eq!(ordered(&bench, "run", 6).await, "overtaken");
+    assert_eq!(outdated(&bench, "run", 7).await, "overtaken");
+    assert_eq!(outdated(&bench, "run", 8).await, "running");
+    assert_eq!(bench.state("run").await, CancelledRun);
+    let settled = bench.settle("run", &token, later(after(HOUR), "failed"));
+    assert_eq!(word(settled.await), "cancelled");
+    // In one call, an item that was overtaken is not in the way of one that was not.
+    ordered(&bench, "b", 9).await;
+    let key = bench.key("b");
+    let items = [8, 10].map(|below| Outdated {
+        key: key.clone(),
+        below,
+    });
+    let answers = overtaken(&bench, &items).await;
+    assert_eq!(words(&answers), ["overtaken", "cancelled"]);
     bench.balanced().await;
 }

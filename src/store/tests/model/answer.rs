@@ -128,7 +128,10 @@ impl Ledger {
                 .iter()
                 .map(|(id, payload)| self.update(id, payload))
                 .collect(),
-            Operation::Cancel(ids) => ids.iter().map(|id| self.cancel(id)).collect(),
+            Operation::Cancel(items) => {
+                let cancel = |(id, limit): &(Id, _)| self.cancel(id, *limit);
+                items.iter().map(cancel).collect()
+            }
             Operation::Settle { ends, limits } => {
                 let before = self.clone();
                 let settle = |(id, holder, verb): &(Id, _, _)| {

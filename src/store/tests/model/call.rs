@@ -63,7 +63,8 @@ impl Operation {
         match self {
             Operation::Schedule(items) => items.iter().map(|item| item.id).collect(),
             Operation::Reschedule(items) => items.iter().map(|item| item.0).collect(),
-            Operation::Cancel(ids) | Operation::Reclaim { ids, .. } => ids.clone(),
+            Operation::Cancel(items) => items.iter().map(|item| item.0).collect(),
+            Operation::Reclaim { ids, .. } => ids.clone(),
             Operation::Settle { ends, .. } => ends.iter().map(|item| item.0).collect(),
             Operation::Requeue(items) => items.iter().map(|item| item.0).collect(),
             _ => Vec::new(),
@@ -136,7 +137,11 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
                 .iter()
                 .for_each(|(id, payload)| args(cmd, (id, payload)));
         }
-        Operation::Cancel(ids) | Operation::Reclaim { ids, .. } => args(cmd, ids),
+        Operation::Cancel(items) => items.iter().for_each(|(id, limit)| match limit {
+            Some(limit) => args(cmd, format!("{id} {limit}")),
+            None => args(cmd, id),
+        }),
+        Operation::Reclaim { ids, .. } => args(cmd, ids),
         Operation::Claim { ids, fill, lease } => {
             args(cmd, (lease, fill, "e".repeat(ids.len()), ids));
         }

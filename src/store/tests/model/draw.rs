@@ -44,7 +44,7 @@ fn producing() -> impl Strategy<Value = Operation> {
         16 => some(placement()).prop_map(Operation::Schedule),
         3 => some(change).prop_map(Operation::Reschedule),
         2 => some((id(), payload())).prop_map(Operation::Update),
-        2 => some(id()).prop_map(Operation::Cancel),
+        2 => some((id(), limit())).prop_map(Operation::Cancel),
     ]
 }
 
@@ -92,7 +92,11 @@ fn reading() -> impl Strategy<Value = Operation> {
 }
 
 fn placement() -> impl Strategy<Value = Placement> {
-    let mode = select(&["set", "set", "set", "absent", "present"][..]);
+    let mode = select(
+        &[
+            "set", "set", "set", "ordered", "ordered", "absent", "present",
+        ][..],
+    );
     (id(), mode, instant(), header(), payload()).prop_map(|(id, mode, when, header, payload)| {
         Placement {
             id,
@@ -182,7 +186,15 @@ fn header() -> impl Strategy<Value = &'static str> {
         "",
         r#"{"v":1}"#,
         r#"{"v":1,"attempts":2,"error":"no"}"#,
+        r#"{"v":1,"order":2}"#,
+        r#"{"v":1,"order":3,"attempts":1}"#,
+        r#"{"v":1,"headers":{"order":"7"}}"#,
     ])
+}
+
+/// None, or among the order numbers that headers have.
+fn limit() -> impl Strategy<Value = Option<u64>> {
+    select(vec![None, None, Some(1), Some(3), Some(9)])
 }
 
 fn payload() -> impl Strategy<Value = Payload> {

@@ -42,7 +42,8 @@ pub(super) enum Operation {
     /// With the step that the record keeps.
     Reschedule(Vec<(Id, When, &'static str)>),
     Update(Vec<(Id, Payload)>),
-    Cancel(Vec<Id>),
+    /// Only with a lower order number, where one is given.
+    Cancel(Vec<(Id, Option<u64>)>),
     Claim {
         ids: Vec<Id>,
         fill: usize,

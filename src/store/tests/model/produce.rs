@@ -25,6 +25,10 @@ impl Ledger {
         };
         let due = self.due(item.when);
         let job = Waiting { due, record };
+        let there = self.jobs.get(item.id).map_or(0, order_of);
+        if item.mode == "ordered" && there > order_in(item.header) {
+            return format!("overtaken:{there}");
+        }
         match (self.jobs.get_mut(item.id), item.mode) {
             (Some(_), "absent") => "exists".to_owned(),
             (None, "present") => "absent".to_owned(),
@@ -92,7 +96,11 @@ impl Ledger {
         answer
     }
 
-    pub(super) fn cancel(&mut self, id: Id) -> String {
+    pub(super) fn cancel(&mut self, id: Id, limit: Option<u64>) -> String {
+        let there = self.jobs.get(id).map_or(0, order_of);
+        if limit.is_some_and(|limit| there >= limit) {
+            return format!("overtaken:{there}");
+        }
         match self.jobs.get_mut(id) {
             None => "absent".to_owned(),
             Some(Job::Pending(_)) => {
@@ -110,4 +118,18 @@ impl Ledger {
             }
         }
     }
+}
+
+/// The order number of a job, or of what is to follow its run.
+fn order_of(job: &Job) -> u64 {
+    let record = match job {
+        Job::Pending(job) => &job.record,
+        Job::Leased(run) => run.successor.as_ref().map_or(&run.record, |it| &it.record),
+    };
+    order_in(&record.header)
+}
+
+fn order_in(header: &str) -> u64 {
+    let header: serde_json::Value = serde_json::from_str(header).unwrap_or_default();
+    header["order"].as_u64().unwrap_or(0)
 }

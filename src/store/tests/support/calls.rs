@@ -62,6 +62,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Replaced(_) | Word::Superseded => "replaced",
         Word::Succeeds(_) => "succeeds",
         Word::Exists => "exists",
+        Word::Overtaken(_) => "overtaken",
         Word::Absent => "absent",
         Word::Moved(_) => "moved",
         Word::Updated(_) => "updated",
