@@ -145,7 +145,7 @@ pub(super) async fn pop(
             classic.queue.handed_out(lease, ttr);
         }
     };
-    let mut answer = handed_over(out, pulled, sent, accept);
+    let mut answer = handed_over(out, pulled, sent, || true, accept);
     answer.extensions_mut().insert(http::Code(0));
     Ok(answer)
 }

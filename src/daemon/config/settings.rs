@@ -83,8 +83,10 @@ settings! {
         body_timeout: Duration = "30s" where wait;
         /// How many connections may be open. Each consumer that waits for jobs holds one.
         max_connections: usize = "4096" where at_least_one;
-        /// How many requests a second one token may make, or one address without a token. Any
-        /// number, if it is not given.
+        /// How many requests a second one token may make, or one address without a token, and how
+        /// many jobs they may be about: a request counts as its first job, each further line of a
+        /// batch and each further job of a pull as one more. A batch is slowed down, a pull hands
+        /// out as many as may come at once. Any number, if it is not given.
         requests_per_second: Option<NonZeroU32>, like "1000";
         /// Whether to log each request.
         access_log: bool = "true";

@@ -111,7 +111,9 @@ pub(super) async fn audit(
         false => client.prefix(&prefix),
     };
     let audit = selection.audit();
-    let report = if repair { audit.repair() } else { audit }.await?;
+    let audit = if repair { audit.repair() } else { audit };
+    let prefixes = [prefix.clone()];
+    let report = caller.while_it_may(scope, &prefixes, audit).await??;
     let kinds = report.kinds.into_iter();
     Ok(Json(AuditOut {
         kinds: kinds

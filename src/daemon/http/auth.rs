@@ -1,6 +1,9 @@
 //! Who may do what. A handler reaches Redis by saying what for, and with which jobs.
 
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -10,6 +13,11 @@ use keyfall::JobKey;
 use super::Api;
 use super::pages;
 use super::problem::Problem;
+use super::rate::Who;
+
+/// How often a call that takes its time looks whether it still may. With what the tokens need to see
+/// that their file has changed, it is less than a second.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// What a token is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,13 +53,25 @@ pub(crate) trait Grant: Send + Sync + 'static {
 pub(super) struct Caller {
     api: Arc<Api>,
     /// `None` if there are no tokens.
-    grant: Option<Arc<dyn Grant>>,
+    token: Option<Token>,
+    who: Who,
+}
+
+/// What a request came with, and is judged by as long as it is open.
+#[derive(Clone)]
+struct Token {
+    bearer: Arc<str>,
+    id: Arc<str>,
 }
 
 impl Caller {
-    /// Who makes a request with these headers.
-    pub(super) fn identify(api: &Arc<Api>, headers: &HeaderMap) -> Result<Self, Problem> {
-        let grant = match &api.tokens {
+    /// Who makes a request with these headers, from there.
+    pub(super) fn identify(
+        api: &Arc<Api>,
+        headers: &HeaderMap,
+        peer: IpAddr,
+    ) -> Result<Self, Problem> {
+        let token = match &api.tokens {
             None => {
                 pages::refuse(headers)?;
                 None
@@ -60,25 +80,47 @@ impl Caller {
                 let bearer = bearer(headers).ok_or_else(|| {
                     Problem::unauthorized("a token is needed: send `authorization: Bearer …`")
                 })?;
-                Some(tokens.check(bearer).ok_or_else(|| {
-                    Problem::unauthorized("this token is not known here, or was revoked")
-                })?)
+                let grant = checked(&**tokens, bearer)?;
+                Some(Token {
+                    bearer: bearer.into(),
+                    id: grant.id().into(),
+                })
             }
+        };
+        let who = match &token {
+            Some(token) => Who::Token(token.id.clone()),
+            None => Who::peer(peer),
         };
         Ok(Caller {
             api: api.clone(),
-            grant,
+            token,
+            who,
         })
     }
 
     /// The name of the token.
     pub(super) fn token(&self) -> Option<&str> {
-        self.grant.as_ref().map(|grant| grant.id())
+        self.token.as_ref().map(|token| &*token.id)
     }
 
-    /// The way to the jobs whose keys begin so, if this caller may do that with all of them.
+    /// Whose requests and jobs are counted together.
+    pub(super) fn who(&self) -> &Who {
+        &self.who
+    }
+
+    /// What the token allows at this moment: it may have been revoked since the request began, or
+    /// have expired, or be good for less. `None` if there are no tokens.
+    fn grant(&self) -> Result<Option<Arc<dyn Grant>>, Problem> {
+        match (&self.api.tokens, &self.token) {
+            (Some(tokens), Some(token)) => checked(&**tokens, &token.bearer).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The way to the jobs whose keys begin so, if this caller may do that with all of them now.
     pub(super) fn may(&self, scope: Scope, prefix: &str) -> Result<&Api, Problem> {
-        if self.can(scope, prefix) {
+        let grant = self.grant()?;
+        if grant.is_none_or(|grant| grant.allows(scope, prefix)) {
             return Ok(&self.api);
         }
         let scope = scope.as_str();
@@ -107,14 +149,39 @@ impl Caller {
 
     /// Whether this caller may do that with all jobs whose keys begin so.
     pub(super) fn can(&self, scope: Scope, prefix: &str) -> bool {
-        let grant = self.grant.as_ref();
-        grant.is_none_or(|grant| grant.allows(scope, prefix))
+        self.may(scope, prefix).is_ok()
     }
 
     /// The way to what is filtered afterwards by what the caller [can](Self::can) see.
-    pub(super) fn sees_its_own(&self) -> &Api {
-        &self.api
+    pub(super) fn sees_its_own(&self) -> Result<&Api, Problem> {
+        self.grant().map(|_| &*self.api)
     }
+
+    /// Makes a call that may take its time, as long as this caller may do that: when the token does
+    /// not allow it any more, the call is broken off.
+    pub(super) async fn while_it_may<T>(
+        &self,
+        scope: Scope,
+        prefixes: &[String],
+        call: impl IntoFuture<Output = T>,
+    ) -> Result<T, Problem> {
+        let mut call = pin!(call.into_future());
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut call => return Ok(done),
+                () = tokio::time::sleep(LOOK), if self.token.is_some() => {}
+            }
+            self.may_with_each(scope, prefixes)
+                .map_err(Problem::broken_off)?;
+        }
+    }
+}
+
+fn checked(tokens: &dyn Tokens, bearer: &str) -> Result<Arc<dyn Grant>, Problem> {
+    tokens.check(bearer).ok_or_else(|| {
+        Problem::unauthorized("this token is not known here, has expired, or was revoked")
+    })
 }
 
 impl Scope {

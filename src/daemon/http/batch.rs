@@ -1,6 +1,6 @@
 //! Many calls in one request, answered one by one.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use super::dead::{LetterIn, delete_one, requeue_one};
 use super::jobs::{cancel_one, fire_one, postpone_one, schedule_one, update_one};
 use super::lines::{Line, Lines};
 use super::problem::Problem;
+use super::rate::Who;
 use super::restore::restore_one;
 use crate::daemon::traces::Place;
 
@@ -79,7 +80,8 @@ pub(crate) struct BatchOut {
 ///
 /// The answers come line by line and in order, while further lines are read. Lines about
 /// different jobs are carried out at the same time, lines about the same job one after the other.
-/// What is wrong with a line spoils no other.
+/// What is wrong with a line spoils no other. Each line counts as a request: where there is a limit, a
+/// batch is read no faster. A token that is revoked meanwhile is refused line by line.
 #[utoipa::path(post, path = "/v1/batch", tag = "batch",
     request_body(content = Option<BatchIn>, content_type = "application/x-ndjson",
         description = "One of these a line", example = json!({"call": "schedule", "key": "app1:trans:notice:42", "after": "15m"})),
@@ -98,25 +100,62 @@ pub(super) async fn batch(
     );
     // It is answered when this call has returned.
     let place = Place::current();
-    let answers = stream::unfold(Some((lines, 0)), move |open| {
-        let (caller, stopping, place) = (caller.clone(), api.stopping.clone(), place.clone());
+    let open = Open {
+        lines,
+        waiting: VecDeque::new(),
+        is_first: true,
+        last: 0,
+    };
+    let answers = stream::unfold(Some(open), move |open| {
+        let (api, caller, place) = (api.clone(), caller.clone(), place.clone());
         async move {
-            let (mut lines, last) = open?;
+            let mut open = open?;
             let some = tokio::select! {
                 biased;
-                () = stopping.cancelled() => {
-                    let answer = BatchOut::new(last + 1, Err(Problem::stopping()));
+                () = api.stopping.cancelled() => {
+                    let answer = BatchOut::new(open.last + 1, Err(Problem::stopping()));
                     return Some((written(&[answer]), None));
                 }
-                some = lines.next() => some?,
+                some = open.next(&api, caller.who()) => some?,
             };
-            let last = some.last().map_or(last, |line| line.number);
+            open.last = some.last().map_or(open.last, |line| line.number);
             let answers = place.hold(carry_out(&caller, some)).await;
-            Some((written(&answers), Some((lines, last))))
+            Some((written(&answers), Some(open)))
         }
     });
     let kind = (header::CONTENT_TYPE, "application/x-ndjson");
     ([kind], Body::from_stream(answers)).into_response()
+}
+
+/// A batch that is under way.
+struct Open {
+    lines: Lines,
+    /// Lines whose turn has not come.
+    waiting: VecDeque<Line>,
+    /// The request counts as the first of them.
+    is_first: bool,
+    /// The number of the last one that was answered.
+    last: u64,
+}
+
+impl Open {
+    /// The lines whose turn has come, at least one: all that are there, or as many as the rate
+    /// allows. `None` at the end. Dropped before it is done, it has lost none.
+    async fn next(&mut self, api: &Api, who: &Who) -> Option<Vec<Line>> {
+        if self.waiting.is_empty() {
+            self.waiting.extend(self.lines.next().await?);
+        }
+        let turns = match &api.rate {
+            None => self.waiting.len(),
+            Some(rate) => {
+                if !std::mem::take(&mut self.is_first) {
+                    rate.turn(who).await;
+                }
+                1 + rate.some(who, self.waiting.len() - 1)
+            }
+        };
+        Some(self.waiting.drain(..turns).collect())
+    }
 }
 
 fn written(answers: &[BatchOut]) -> Result<Bytes, Infallible> {

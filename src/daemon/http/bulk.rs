@@ -71,13 +71,13 @@ pub(crate) struct BulkOut {
 }
 
 /// The jobs that are meant. Nobody means all of them by leaving something out.
-pub(super) struct Which(String);
+pub(super) struct Which([String; 1]);
 
 impl Which {
     pub(super) fn of(prefix: Option<String>, everything: bool) -> Result<Self, Problem> {
         match (prefix, everything) {
-            (Some(prefix), false) if !prefix.is_empty() => Ok(Which(prefix)),
-            (None, true) => Ok(Which(String::new())),
+            (Some(prefix), false) if !prefix.is_empty() => Ok(Which([prefix])),
+            (None, true) => Ok(Which([String::new()])),
             _ => Err(Problem::invalid(
                 "prefix",
                 "say which jobs: either a `prefix` of their keys, which is not empty, or \
@@ -86,26 +86,33 @@ impl Which {
         }
     }
 
+    pub(super) fn prefixes(&self) -> &[String] {
+        &self.0
+    }
+
     /// The way to them.
     pub(super) fn select<'a>(
         &self,
         caller: &'a Caller,
         scope: Scope,
     ) -> Result<Selection<'a>, Problem> {
-        let client: &Client = &caller.may(scope, &self.0)?.client;
-        Ok(match self.0.as_str() {
+        let [prefix] = &self.0;
+        let client: &Client = &caller.may(scope, prefix)?.client;
+        Ok(match prefix.as_str() {
             "" => client.everything(),
             prefix => client.prefix(prefix),
         })
     }
 }
 
-/// Carries out a bulk call, in earnest or not.
+/// Carries out a bulk call, in earnest or not, as long as the caller may.
 macro_rules! carry_out {
-    ($call:expr, $dry_run:expr) => {{
+    ($caller:expr, $which:expr, $call:expr, $dry_run:expr) => {{
         let (call, dry_run) = ($call, $dry_run);
         let call = if dry_run { call.dry_run() } else { call };
-        call.await
+        $caller
+            .while_it_may(Scope::Operate, $which.prefixes(), call)
+            .await?
             .map(|report| Json(BulkOut::new(report, dry_run)))
             .map_err(Problem::of_prefix)
     }};
@@ -121,7 +128,7 @@ pub(super) async fn cancel(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    carry_out!(selection.cancel(), call.dry_run)
+    carry_out!(caller, which, selection.cancel(), call.dry_run)
 }
 
 /// Gives many pending jobs another due time.
@@ -143,7 +150,7 @@ pub(super) async fn postpone(
             return Err(Problem::invalid("after", detail));
         }
     };
-    carry_out!(selection, call.dry_run)
+    carry_out!(caller, which, selection, call.dry_run)
 }
 
 /// Makes many pending jobs due at once.
@@ -155,7 +162,7 @@ pub(super) async fn fire(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    carry_out!(selection.fire_now(), call.dry_run)
+    carry_out!(caller, which, selection.fire_now(), call.dry_run)
 }
 
 impl BulkOut {

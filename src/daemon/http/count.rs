@@ -51,7 +51,9 @@ pub(super) async fn count(
         "" => client.everything(),
         text => client.prefix(text),
     };
-    let counts = selection.count().await.map_err(Problem::of_prefix)?;
+    let prefixes = [prefix.to_owned()];
+    let counted = caller.while_it_may(Scope::Read, &prefixes, selection.count());
+    let counts = counted.await?.map_err(Problem::of_prefix)?;
     Ok(Json(counts.into()))
 }
 

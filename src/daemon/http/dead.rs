@@ -151,7 +151,7 @@ pub(super) async fn requeue_many(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    carry_out!(selection.requeue(), call.dry_run)
+    carry_out!(caller, which, selection.requeue(), call.dry_run)
 }
 
 /// Deletes many dead letters for good.
@@ -163,5 +163,5 @@ pub(super) async fn delete_many(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    carry_out!(selection.delete_dead_letters(), call.dry_run)
+    carry_out!(caller, which, selection.delete_dead_letters(), call.dry_run)
 }

@@ -97,12 +97,12 @@ fn admit(
     if OPEN.contains(&&*path(request)) {
         return (None, Ok(()));
     }
-    let caller = Caller::identify(api, request.headers());
+    let caller = Caller::identify(api, request.headers(), peer.ip());
     let token = caller.as_ref().ok().and_then(Caller::token);
     let token = token.map(ToOwned::to_owned);
     if let Some(rate) = &api.rate {
-        let who = token.clone().map(Who::Token);
-        if let Err(problem) = rate.check(&who.unwrap_or_else(|| Who::peer(peer.ip()))) {
+        let known = caller.as_ref().ok().map(Caller::who);
+        if let Err(problem) = rate.check(known.unwrap_or(&Who::peer(peer.ip()))) {
             return (token, Err(problem));
         }
     }

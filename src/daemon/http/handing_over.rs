@@ -12,12 +12,14 @@ use super::connections::Sent;
 const PART: usize = 64 * 1024;
 
 /// An answer in JSON whose jobs are the consumer's once its last byte has gone; then each is
-/// accepted. If the connection breaks before, they go back; and if one of them goes back before,
-/// the answer has no end, so that nobody takes it for theirs.
+/// accepted. If the connection breaks before, they go back; and if one of them goes back before, or
+/// the consumer may not have them any more, the answer has no end, so that nobody takes it for
+/// theirs.
 pub(in crate::daemon) fn handed_over(
     text: Vec<u8>,
     pulled: Vec<Pulled>,
     sent: Sent,
+    may: impl Fn() -> bool + Clone + Send + 'static,
     accept: impl Fn(Pulled) + Clone + Send + 'static,
 ) -> Response {
     let kind = HeaderValue::from_static("application/json");
@@ -29,7 +31,7 @@ pub(in crate::daemon) fn handed_over(
     ];
     let whole = (Bytes::from(text), pulled);
     let parts = stream::try_unfold(whole, move |(mut text, pulled)| {
-        let (sent, accept) = (sent.clone(), accept.clone());
+        let (sent, may, accept) = (sent.clone(), may.clone(), accept.clone());
         async move {
             if text.is_empty() {
                 return Ok(None);
@@ -37,6 +39,11 @@ pub(in crate::daemon) fn handed_over(
             if pulled.iter().any(Pulled::has_gone_back) {
                 let error = "the worker stopped before the jobs were handed out";
                 return Err(std::io::Error::other(error));
+            }
+            if !may() {
+                return Err(std::io::Error::other(
+                    "the token does not allow it any more",
+                ));
             }
             let part = text.split_to(text.len().min(PART));
             if !text.is_empty() {

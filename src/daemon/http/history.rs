@@ -169,7 +169,7 @@ pub(super) async fn story(
 /// How much of what happens is kept of each kind. With a token, of those that it can see.
 #[utoipa::path(get, path = "/v1/history", operation_id = "list_histories", tag = "kinds", responses((status = 200, body = HistoryOut)))]
 pub(super) async fn list(caller: Caller) -> Result<Json<HistoryOut>, Problem> {
-    let client = &caller.sees_its_own().client;
+    let client = &caller.sees_its_own()?.client;
     let mut kinds = Vec::new();
     for kind in client.kinds().await? {
         if caller.can(Scope::Read, &format!("{kind}:")) {

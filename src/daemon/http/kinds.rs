@@ -117,7 +117,7 @@ pub(crate) struct SwitchedOut {
 /// The kinds that were ever used, with their counts. With a token, those that it can see.
 #[utoipa::path(get, path = "/v1/kinds", operation_id = "list_kinds", tag = "kinds", responses((status = 200, body = KindsOut)))]
 pub(super) async fn list(caller: Caller) -> Result<Json<KindsOut>, Problem> {
-    let client = &caller.sees_its_own().client;
+    let client = &caller.sees_its_own()?.client;
     let Kinds {
         mut kinds, unseen, ..
     } = client.kinds().await?;
@@ -156,7 +156,7 @@ pub(super) async fn show(
 /// What is paused, and since when. With a token, what it can see.
 #[utoipa::path(get, path = "/v1/paused", operation_id = "list_paused", tag = "kinds", responses((status = 200, body = PausedOut)))]
 pub(super) async fn paused(caller: Caller) -> Result<Json<PausedOut>, Problem> {
-    let mut paused = caller.sees_its_own().client.paused().await?;
+    let mut paused = caller.sees_its_own()?.client.paused().await?;
     for unseen in &mut paused.unseen {
         unseen.shards.retain(|(kind, _)| can_see(&caller, kind));
     }

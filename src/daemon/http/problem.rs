@@ -129,6 +129,12 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", title, detail)
     }
 
+    /// The token does not allow any more what a request is at.
+    pub(super) fn broken_off(mut self) -> Self {
+        self.detail += "; the request was broken off, and what it had done by then stays";
+        self
+    }
+
     /// A page in a browser asks a daemon that knows no tokens.
     pub(super) fn web_page(why: &str) -> Self {
         let detail = format!(
@@ -141,8 +147,9 @@ impl Problem {
 
     /// More requests than are allowed; how long to wait for the next.
     pub(super) fn rate_limited(wait: Duration) -> Self {
-        let detail = "there were more requests than `http.requests_per_second` allows: send \
-                      them slower, or many of them as one to `/v1/batch`";
+        let detail = "there were more requests and jobs than `http.requests_per_second` allows: \
+                      send them slower, or to `/v1/batch`, which takes them as fast as they may \
+                      come";
         let title = "Too many requests";
         let status = StatusCode::TOO_MANY_REQUESTS;
         let mut problem = Problem::new(status, "rate_limited", title, detail);

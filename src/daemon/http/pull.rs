@@ -174,19 +174,28 @@ pub(super) async fn pull(
         prefixes.push(format!("{parsed}:"));
     }
     let api = caller.may_with_each(Scope::Consume, &prefixes)?;
+    // The request counts as one of them.
+    let max = match &api.rate {
+        Some(rate) => 1 + rate.some(caller.who(), max - 1),
+        None => max,
+    };
+    let waiting = api.pull.pull(&prefixes, max, wait);
     let pulled = tokio::select! {
-        pulled = api.pull.pull(&prefixes, max, wait) => {
-            pulled.map_err(|error| Problem::from(error).field("prefixes"))?
+        pulled = caller.while_it_may(Scope::Consume, &prefixes, waiting) => {
+            pulled?.map_err(|error| Problem::from(error).field("prefixes"))?
         }
         () = api.stopping.cancelled() => Vec::new(),
     };
+    // Those who may not have them any more drop them, and they go back.
+    caller.may_with_each(Scope::Consume, &prefixes)?;
     let out = PulledOut {
         jobs: pulled.iter().map(PulledJobOut::from).collect(),
     };
     let text = serde_json::to_vec(&out).expect("texts and numbers are JSON");
     // One that goes back in this instant will be found gone by its consumer.
     let accept = |one: Pulled| drop(one.accept());
-    Ok(handed_over(text, pulled, sent, accept))
+    let may = move || caller.may_with_each(Scope::Consume, &prefixes).is_ok();
+    Ok(handed_over(text, pulled, sent, may, accept))
 }
 
 impl From<&Pulled> for PulledJobOut {

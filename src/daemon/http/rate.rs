@@ -1,7 +1,9 @@
-//! How many requests a second somebody may make.
+//! How many requests a second somebody may make, and how many jobs they may be about: a request
+//! counts as its first job, and each further job as one more.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -23,7 +25,7 @@ pub(super) struct Rate {
 /// Whose requests are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Who {
-    Token(String),
+    Token(Arc<str>),
     Peer(IpAddr),
 }
 
@@ -45,6 +47,19 @@ impl Rate {
             let wait: Duration = until.wait_time_from(self.clock.now());
             Problem::rate_limited(wait)
         })
+    }
+
+    /// Counts one more job, when its turn has come: a request that brings many is slowed down.
+    pub(super) async fn turn(&self, who: &Who) {
+        while let Err(until) = self.limiter.check_key(who) {
+            tokio::time::sleep(until.wait_time_from(self.clock.now())).await;
+        }
+    }
+
+    /// Counts so many more jobs, or as many as may come at once.
+    pub(super) fn some(&self, who: &Who, most: usize) -> usize {
+        let has_turn = |_: &usize| self.limiter.check_key(who).is_ok();
+        (0..most).take_while(has_turn).count()
     }
 }
 
@@ -74,6 +89,22 @@ mod tests {
         assert!(rate.check(&one).is_ok());
         assert!(rate.check(&one).is_err());
         assert!(rate.check(&other).is_ok());
+    }
+
+    #[tokio::test]
+    async fn jobs_count_as_requests_do() {
+        let rate = Rate::new(NonZeroU32::new(5).unwrap());
+        let who = Who::Token("one".into());
+        assert!(rate.check(&who).is_ok());
+        assert_eq!(rate.some(&who, 2), 2);
+        assert_eq!(rate.some(&who, 600), 2);
+        assert!(rate.check(&who).is_err());
+        let began = std::time::Instant::now();
+        for _ in 0..3 {
+            rate.turn(&who).await;
+        }
+        // One every 200 ms, but for what of the first has passed by then.
+        assert!(began.elapsed() >= Duration::from_millis(300));
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub(crate) struct Settings {
     pub(crate) body_timeout: Duration,
     /// How many connections may be open.
     pub(crate) max_connections: usize,
-    /// How many requests a second one token may make, or one address without a token.
+    /// How many requests a second one token may make, or one address without a token, and how many
+    /// jobs they may be about.
     pub(crate) requests_per_second: Option<NonZeroU32>,
     /// Whether each request is logged.
     pub(crate) access_log: bool,

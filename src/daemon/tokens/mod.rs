@@ -26,8 +26,9 @@ pub(crate) use grant::{Grant, Scope};
 
 use file::Stamp;
 
-/// How often the file is looked at, at the most.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the file is looked at, at the most: what changes in it holds within a second, also in
+/// requests that are open and ask now and then.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The tokens of a file, which is read again when it changes.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl Tokens {
     /// What the token allows that was presented, if it is one that is known and has not
     /// expired. It takes as long for any text of the same length.
     ///
-    /// It looks at the file once a second at the most. If that is damaged, or gone, the tokens
+    /// It looks at the file twice a second at the most. If that is damaged, or gone, the tokens
     /// that were known stay, and an error is logged.
     pub(crate) fn check(&self, bearer: &str) -> Option<Arc<Grant>> {
         let presented = secret::hash(bearer);

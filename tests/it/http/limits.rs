@@ -443,3 +443,44 @@ async fn an_answer_whose_jobs_have_gone_back_has_no_end() {
         .unwrap();
     site.assert_balanced().await;
 }
+
+/// A batch comes as fast as its jobs may, and a pull hands out as many.
+#[tokio::test]
+async fn jobs_count_as_requests_do() {
+    let site = Site::new("http-rate-jobs").await;
+    let daemon = Daemon::with(&site, &["--http-requests-per-second", "5"]);
+    let lines = site.keys(20).map(|key| {
+        let line = json!({"call": "schedule", "key": key, "after": "1h"});
+        format!("{line}\n")
+    });
+    let lines: String = lines.collect();
+    let began = std::time::Instant::now();
+    let request = daemon.request("POST", "/v1/batch").body(lines);
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let text = answer.text().await.unwrap();
+    // Five at once, the others one by one.
+    assert!(began.elapsed() >= std::time::Duration::from_millis(2900));
+    let statuses = text.lines().map(|line| {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        (
+            answer["line"].as_u64().unwrap(),
+            answer["status"].as_u64().unwrap(),
+        )
+    });
+    let expected: Vec<(u64, u64)> = (1..=20).map(|line| (line, 201)).collect();
+    assert_eq!(statuses.collect::<Vec<_>>(), expected);
+
+    for key in site.keys(20) {
+        site.client.fire_now(&key).await.unwrap();
+    }
+    let answer = eventually("a pull that may come", async || {
+        let pull = json!({"max": 1000, "wait": "10s"});
+        let (status, answer) = daemon.send("POST", "/v1/pull", pull).await;
+        (status == 200).then_some(answer)
+    })
+    .await;
+    let jobs = answer["jobs"].as_array().unwrap().len();
+    assert!((1..=5).contains(&jobs), "{jobs}");
+    site.client.prefix(&site.kind()).cancel().await.unwrap();
+}

@@ -9,6 +9,7 @@
 //! | [`metrics`] | what is counted, as Prometheus reads it |
 //! | [`traces`] | the trace of who schedules goes on through every attempt, as a collector sees it |
 //! | [`reloading`] | SIGHUP; what the routes say of a failure and of a payload |
+//! | [`revoking`] | tokens that are revoked, narrowed or expire while a request is open |
 //! | [`consumers`] | consumers that go away at every step, or come late |
 //! | [`crowds`] | a thousand consumers, a large backlog, two daemons |
 //! | [`examples`] | the examples in Python and with curl do what they say |
@@ -24,6 +25,7 @@ mod limits;
 mod many;
 mod metrics;
 mod reloading;
+mod revoking;
 mod traces;
 
 use std::process::Command;
