@@ -104,6 +104,10 @@ pub(super) async fn push(
             let message = format!("id: it exists, in the topic {topic:?}; delete it first");
             Answer::new(Code::Exists, message)
         }
+        Pushed::Crowded => {
+            let message = "id: others push it at this moment, again and again; push it again";
+            Answer::new(Code::Unavailable, message)
+        }
     })
 }
 

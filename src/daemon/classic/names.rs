@@ -44,6 +44,11 @@ impl Names {
         }
     }
 
+    /// `app:module`
+    pub(super) fn prefix(&self) -> &str {
+        self.prefix.trim_end_matches(':')
+    }
+
     /// # Errors
     /// If the topic is empty, or too long.
     pub(crate) fn kind(&self, topic: &str) -> keyfall::Result<Kind> {

@@ -1,18 +1,19 @@
 //! What the calls mean to jobs. Ids are unique over topics here, and each topic is a ledger of its
 //! own, which no single step in Redis spans.
 //!
-//! Of the jobs of one id, the one that was pushed last stays: whoever pushes looks afterwards which
-//! that is, and cancels the others. All come to the same, whoever looks, so two who push at the same
-//! time leave one job, and it is the later one. In one daemon, pushes of one id take turns besides.
-//! Over several, a third push can come between the look and the cancel of another daemon, and be
-//! cancelled in place of the older one that was seen; and two pushes at the same time that are to
-//! be refused where the id exists can both be accepted, in different topics.
+//! Of the jobs of one id, the one that was pushed last stays. Which that is, order numbers say, that
+//! Redis gives out: a push takes one, stores its job under it, and then cancels the jobs of other
+//! topics that have a lower one. Each of these steps is carried out only if what is there has no
+//! higher number, so whoever is late changes nothing, and the highest of them is never cancelled.
+//! `docs/classic.md` says why that is enough. In one daemon, pushes of one id take turns besides.
 
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use keyfall::{
-    Cancelled, Client, IfAbsent, JobKey, JobState, JobView, Kind, Lease, Outcome, Result, Settled,
+    Cancelled, Client, IfAbsent, JobKey, JobState, JobView, Kind, Lease, Ordered, Outcome, Result,
+    Schedule, Settled,
 };
 
 use super::handed::Handed;
@@ -25,6 +26,12 @@ pub(crate) const TTR: &str = "ttr";
 
 /// How many topics are asked at the same time.
 const AT_ONCE: usize = 32;
+
+/// How often a push takes another number: each time, another daemon has come between.
+const TRIES: u32 = 32;
+
+/// About how long it waits before, at first.
+const PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) struct Queue {
     client: Client,
@@ -40,6 +47,8 @@ pub(super) enum Pushed {
     Pushed,
     /// Nothing was done: this topic has the id.
     Exists(String),
+    /// It is stored; but others push the id again and again, and which of them is left is open.
+    Crowded,
 }
 
 /// What became of a finish.
@@ -75,21 +84,21 @@ impl Queue {
         body: String,
     ) -> Result<Pushed> {
         let _turn = self.turns.of(key.id()).await;
-        let mut job = self.client.schedule_bytes(key, body).after(delay);
-        if let Some(ttr) = ttr {
-            job = job.header(TTR, ttr.as_secs().to_string());
-        }
-        match self.existing {
-            Existing::Replace => {
-                job.await?;
-                self.keep_latest(key).await?;
-                Ok(Pushed::Pushed)
+        let body = Bytes::from(body);
+        let job = || {
+            let job = self.client.schedule_bytes(key, body.clone());
+            match ttr {
+                Some(ttr) => job.header(TTR, ttr.as_secs().to_string()),
+                None => job,
             }
+        };
+        match self.existing {
+            Existing::Replace => self.replace(key, delay, job).await,
             Existing::Refuse => {
                 if let Some(other) = self.find(key.id()).await?.first() {
                     return Ok(Pushed::Exists(Names::topic(other.key())));
                 }
-                Ok(match job.if_absent().await? {
+                Ok(match job().after(delay).if_absent().await? {
                     IfAbsent::Scheduled(_) => Pushed::Pushed,
                     IfAbsent::Present(_) => Pushed::Exists(Names::topic(key)),
                 })
@@ -97,20 +106,79 @@ impl Queue {
         }
     }
 
-    /// Of all jobs with this id, leaves the one that was pushed last.
-    async fn keep_latest(&self, key: &JobKey) -> Result<()> {
+    /// Stores a job as the latest of its id, and cancels the older ones.
+    ///
+    /// If it meets a higher number, another push came in between, or a fail-over has made the counter
+    /// forget: then it takes one that is higher still. It never gives way, so it never cancels what
+    /// it has stored; and whoever comes between does as much.
+    async fn replace<'a>(
+        &self,
+        key: &JobKey,
+        delay: Duration,
+        job: impl Fn() -> Schedule<'a>,
+    ) -> Result<Pushed> {
+        let (mut number, mut met, mut due) = (0, 0, None);
+        for try_ in 0..TRIES {
+            number = self.next_order(key.id(), number, met).await?;
+            let job = match due {
+                None => job().after(delay),
+                Some(due) => job().at(due),
+            };
+            match job.ordered(number).await? {
+                Ordered::Done(scheduled) => {
+                    due = Some(scheduled.due);
+                    match self.cancel_older(key, number).await? {
+                        None => return Ok(Pushed::Pushed),
+                        Some(newer) if self.waits_as(key, number).await? => met = newer,
+                        // It was delivered, or a newer push has taken its place or cancelled it.
+                        // To end its run here as well could cross with another push, and leave
+                        // nothing.
+                        Some(_) => return Ok(Pushed::Pushed),
+                    }
+                }
+                Ordered::Overtaken(newer) => met = newer,
+            }
+            // Two that overtake each other again and again are not to go on in step.
+            tokio::time::sleep(PAUSE.mul_f64(f64::from(try_) * rand::random::<f64>())).await;
+        }
+        Ok(Pushed::Crowded)
+    }
+
+    /// Cancels the jobs of this id in other topics that have a lower number. Returns the highest one
+    /// that is not lower, if there is any.
+    async fn cancel_older(&self, key: &JobKey, number: u64) -> Result<Option<u64>> {
+        // Listed after the job was stored: of two that push into topics that nobody knew before, one
+        // sees the other's.
         let mut topics = self.topics().await?;
         topics.retain(|kind| kind.as_str() != key.kind());
-        if self.find_in(topics, key.id()).await?.is_empty() {
-            return Ok(());
+        let mut newest = None;
+        for other in self.find_in(topics, key.id()).await? {
+            let found = order_of(&other);
+            newest = newest.max(if found < number {
+                match self.client.cancel_outdated(other.key(), number).await? {
+                    Ordered::Overtaken(newer) => Some(newer),
+                    Ordered::Done(_) => None,
+                }
+            } else {
+                Some(found)
+            });
         }
-        let mut all = self.find(key.id()).await?;
-        all.sort_by_key(|job| (pushed_at(job), job.key().kind().to_owned()));
-        all.pop();
-        for older in all {
-            self.client.cancel(older.key()).await?;
-        }
-        Ok(())
+        Ok(newest)
+    }
+
+    /// Whether a job is still to be delivered for the first time, or follows a run, under this
+    /// number.
+    async fn waits_as(&self, key: &JobKey, number: u64) -> Result<bool> {
+        let job = self.client.get(key).await?.filter(is_alive);
+        Ok(job.is_some_and(|job| {
+            let is_out = job.lease().is_some() && job.successor_due().is_none();
+            !is_out && order_of(&job) == number
+        }))
+    }
+
+    async fn next_order(&self, id: &str, last: u64, met: u64) -> Result<u64> {
+        let set = self.names.prefix();
+        self.client.next_order(set, id, last, met).await
     }
 
     /// A job is in the hands of a consumer from now on.
@@ -159,7 +227,9 @@ impl Queue {
     /// The job with this id, as whoever pushed it would know it.
     pub(super) async fn get(&self, id: &str) -> Result<Option<JobView>> {
         let found = self.find(id).await?.into_iter();
-        Ok(found.max_by_key(pushed_at).map(latest))
+        // Those that were given no number came by other ways, or before there were any.
+        let found = found.max_by_key(|job| (order_of(job), pushed_at(job)));
+        Ok(found.map(latest))
     }
 
     /// All jobs with this id that are to be delivered yet, or again: one, as a rule.
@@ -187,6 +257,11 @@ impl Queue {
 fn is_alive(job: &JobView) -> bool {
     let has_ended = job.is_cancelled() && job.successor_due().is_none();
     job.state() != JobState::Dead && !has_ended
+}
+
+/// The number of the push that made it, or what is to follow its run; 0 if no push did.
+fn order_of(job: &JobView) -> u64 {
+    job.successor().map_or(job.order(), |next| next.order())
 }
 
 fn pushed_at(job: &JobView) -> SystemTime {

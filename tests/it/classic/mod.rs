@@ -4,6 +4,7 @@
 mod calls;
 mod ids;
 mod moving;
+mod order;
 mod popping;
 mod reaching;
 
