@@ -4,9 +4,11 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
-/// A host, or all below one: `hooks.example.org`, `*.example.org`, `hooks.example.org:8443`.
+/// A host, or all below one: `hooks.example.org`, `*.example.org`, `hooks.example.org:8443`; and
+/// without TLS: `http://hooks.example.org`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AllowedHost {
+    scheme: &'static str,
     /// As URLs have it; of those below it, with the dot before it.
     host: String,
     /// Without one, the port is that of the scheme.
@@ -28,7 +30,7 @@ impl AllowedHost {
             // A URL has none where it is that of its scheme.
             None => url.port().is_none(),
         };
-        is_host && is_port
+        url.scheme() == self.scheme && is_host && is_port
     }
 }
 
@@ -39,16 +41,21 @@ impl FromStr for AllowedHost {
         parse(text).ok_or_else(|| {
             format!(
                 "{text:?} is no host: write one as hooks.example.org, all below one as \
-                 *.example.org, and a port that is not that of the scheme behind a colon"
+                 *.example.org, a port that is not that of the scheme behind a colon, and \
+                 http:// before one that is to be called without TLS"
             )
         })
     }
 }
 
 fn parse(text: &str) -> Option<AllowedHost> {
-    let (below, rest) = match text.strip_prefix("*.") {
+    let (scheme, rest) = match text.strip_prefix("http://") {
+        Some(rest) => ("http", rest),
+        None => ("https", text),
+    };
+    let (below, rest) = match rest.strip_prefix("*.") {
         Some(rest) => (".", rest),
-        None => ("", text),
+        None => ("", rest),
     };
     let (host, port) = match rest.rsplit_once(':') {
         // A colon within brackets is part of an address.
@@ -61,6 +68,7 @@ fn parse(text: &str) -> Option<AllowedHost> {
     // As a URL would have it: lower case, and international names in their ASCII form.
     let url = Url::parse(&format!("http://{host}/")).ok()?;
     Some(AllowedHost {
+        scheme,
         host: format!("{below}{}", url.host_str()?),
         port,
     })
@@ -79,10 +87,13 @@ mod tests {
         assert!(allows("hooks.example.org", "https://hooks.example.org/a"));
         assert!(allows(
             "Hooks.Example.org",
-            "http://HOOKS.example.ORG:80/a?b"
+            "https://HOOKS.example.ORG:443/a?b"
         ));
-        assert!(allows("[::1]:81", "http://[::1]:81/"));
-        assert!(allows("10.0.0.1", "http://0xa000001/"));
+        assert!(allows("[::1]:81", "https://[::1]:81/"));
+        assert!(allows("10.0.0.1", "https://0xa000001/"));
+        assert!(allows("http://a.org", "http://a.org/"));
+        assert!(allows("http://*.a.org:81", "http://b.a.org:81/"));
+        assert!(allows("http://[::1]:81", "http://[::1]:81/"));
         assert!(allows("bücher.example", "https://xn--bcher-kva.example/"));
         assert!(allows("*.example.org", "https://a.b.example.org/"));
         assert!(allows("a.org:8443", "https://a.org:8443/"));
@@ -95,6 +106,13 @@ mod tests {
             ("example.org", "https://example.org@evil.net/"),
             ("example.org", "https://example.org:22/"),
             ("example.org:8443", "https://example.org/"),
+            // Without TLS only where that is written.
+            ("example.org", "http://example.org/"),
+            ("*.example.org", "http://a.example.org/"),
+            ("example.org:8080", "http://example.org:8080/"),
+            ("example.org", "http://example.org:443/"),
+            ("http://example.org", "https://example.org/"),
+            ("http://example.org", "http://example.org:443/"),
         ] {
             assert!(!allows(rule, url), "{rule} allows {url}");
         }
@@ -107,6 +125,10 @@ mod tests {
             "*",
             "*.",
             "https://a.org",
+            "http://",
+            "http://https://a.org",
+            "ftp://a.org",
+            "http://a.org/",
             "a.org/b",
             "a@b.org",
             "a.org:x",

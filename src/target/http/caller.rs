@@ -134,12 +134,8 @@ impl Caller {
         let url = match (&self.allowed, named.next()) {
             (Some(allowed), Some((_, text))) => {
                 let url = parse(text).map_err(|fault| format!("its header `{URL}` {fault}"))?;
-                if !allowed.iter().any(|host| host.allows(&url)) {
-                    return Err(format!(
-                        "its header `{URL}` names {}, which is not among the hosts that the \
-                         route allows",
-                        name(&url)
-                    ));
+                if let Err(fault) = among(allowed, &url) {
+                    return Err(format!("its header `{URL}` names {}, {fault}", name(&url)));
                 }
                 self.guard
                     .check_host(&url)
@@ -215,9 +211,9 @@ impl Caller {
         }
         if from.by_job
             && let Some(allowed) = &self.allowed
-            && !allowed.iter().any(|host| host.allows(&url))
+            && let Err(fault) = among(allowed, &url)
         {
-            return Err(astray("the route does not allow this host"));
+            return Err(astray(fault));
         }
         self.guard.check_host(&url).map_err(Silence::Refused)?;
         Ok(Place {
@@ -259,6 +255,26 @@ pub(super) fn parse(text: &str) -> Result<Url, &'static str> {
 
 fn is_http(url: &Url) -> bool {
     matches!(url.scheme(), "http" | "https") && url.has_host()
+}
+
+/// Whether a job may name this URL.
+///
+/// # Errors
+/// Why not, and the remedy.
+fn among(allowed: &[AllowedHost], url: &Url) -> Result<(), &'static str> {
+    let have = |url: &Url| allowed.iter().any(|host| host.allows(url));
+    if have(url) {
+        return Ok(());
+    }
+    let mut with_tls = url.clone();
+    // One of http can always be made one of https.
+    let _ = with_tls.set_scheme("https");
+    Err(if url.scheme() == "http" && have(&with_tls) {
+        "which the route allows with TLS only: name it with https, or let the route allow it \
+         with http:// before it"
+    } else {
+        "which is not among the hosts that the route allows"
+    })
 }
 
 /// What a host is called: without the path, which may hold a secret.

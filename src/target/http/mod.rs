@@ -125,7 +125,9 @@ impl Http {
 
     /// Lets a job name its own URL, in the header `url`, on one of these hosts:
     /// `hooks.example.org`, `*.example.org` for all below one, `hooks.example.org:8443` for a port
-    /// that is not that of the scheme.
+    /// that is not that of the scheme. They are called with TLS only; one that is to be called
+    /// without it is written `http://hooks.example.org`, and one that may be called either way is
+    /// written twice.
     ///
     /// Such a URL never leads to a loopback, private, link-local, unique-local, multicast or
     /// metadata address, or to another that is not of the open internet, whatever a name stands

@@ -25,7 +25,7 @@ async fn a_host_that_is_down_is_left_alone_until_it_is_up_and_others_go_on() {
     })
     .await;
     let mut up = Receiver::always("200 OK", "").await;
-    let hosts = [&down, &up].map(|host| host.address.to_string());
+    let hosts = [&down, &up].map(|host| host.url(""));
     let target = target::http_of_jobs(hosts)
         .networks(["127.0.0.1"])
         .host_concurrency(2)
@@ -73,7 +73,7 @@ async fn a_slow_host_does_not_take_the_slots_of_others() {
     let site = Site::new("cb-slow").await;
     let mut slow = Receiver::start(|_| Reply::Hangs).await;
     let mut quick = Receiver::always("200 OK", "").await;
-    let hosts = [&slow, &quick].map(|host| host.address.to_string());
+    let hosts = [&slow, &quick].map(|host| host.url(""));
     let target = target::http_of_jobs(hosts)
         .networks(["127.0.0.1"])
         .host_concurrency(1);

@@ -15,8 +15,26 @@ fn ip(text: &str) -> IpAddr {
 
 #[tokio::test]
 async fn the_url_of_a_job_is_on_one_of_the_hosts_or_nowhere() {
-    let target = target::http("http://127.0.0.1:1/").job_urls(["*.hooks.example", "127.0.0.1"]);
+    let target = target::http("http://127.0.0.1:1/").job_urls([
+        "*.hooks.example",
+        "127.0.0.1",
+        "http://127.0.0.1",
+        "plain.example:8080",
+        "http://plain.example",
+    ]);
     for (url, fault) in [
+        // Without TLS only where that is written.
+        (
+            "http://a.hooks.example/",
+            "names a.hooks.example, which the route allows with TLS only: name it with https, or \
+             let the route allow it with http:// before it",
+        ),
+        (
+            "http://plain.example:8080/",
+            "names plain.example:8080, which the route allows with TLS only",
+        ),
+        ("http://plain.example:443/", "not among the hosts"),
+        ("https://plain.example/", "not among the hosts"),
         (
             "http://evil.example/secret",
             "names evil.example, which is not among",
@@ -85,7 +103,7 @@ async fn a_job_goes_to_no_address_inside() {
             IpAddr::V4(_) => inside.to_owned(),
             IpAddr::V6(_) => format!("[{inside}]"),
         };
-        let target = target::http_of_jobs([literal.clone()]);
+        let target = target::http_of_jobs([format!("http://{literal}")]);
         let named = job().header("url", format!("http://{literal}/")).build();
         let told = reason(outcome(&target, named).await);
         assert!(
@@ -93,7 +111,7 @@ async fn a_job_goes_to_no_address_inside() {
             "{inside}: {told}"
         );
         let found = ip(inside);
-        let target = target::http_of_jobs(["*.hooks.example"])
+        let target = target::http_of_jobs(["http://*.hooks.example"])
             .resolve_with(move |_| async move { Ok(vec![ip("1.1.1.1"), found]) });
         let named = job().header("url", "http://a.hooks.example/").build();
         let told = failure(outcome(&target, named).await);
@@ -109,7 +127,7 @@ async fn a_name_that_changes_its_address_is_checked_each_time() {
     let asked: Arc<AtomicUsize> = Arc::default();
     let lookups = asked.clone();
     let port = receiver.address.port();
-    let host = format!("a.hooks.example:{port}");
+    let host = format!("http://a.hooks.example:{port}");
     let target = target::http_of_jobs([host.clone()])
         .networks(["127.0.0.1"])
         .resolve_with(move |name| {
@@ -119,7 +137,7 @@ async fn a_name_that_changes_its_address_is_checked_each_time() {
             let address = ["127.0.0.1", "127.0.0.2"][number % 2];
             async move { Ok(vec![ip(address)]) }
         });
-    let url = format!("http://{host}/");
+    let url = format!("{host}/");
     for number in 0..4 {
         let outcome = outcome(&target, job().header("url", &url).build()).await;
         if number % 2 == 0 {
@@ -207,16 +225,16 @@ async fn redirects_are_followed_as_often_as_the_route_says() {
 async fn the_url_of_a_job_is_not_left_for_a_host_that_is_not_allowed() {
     let last = Receiver::always("200 OK", "").await;
     let first = pointing(last.url("/")).await;
-    let target = target::http_of_jobs([first.address.to_string()])
+    let target = target::http_of_jobs([first.url("")])
         .networks(["127.0.0.1"])
         .redirects(3);
     let named = || job().header("url", first.url("/")).build();
     let told = failure(outcome(&target, named()).await);
     assert!(
-        told.contains("the route does not allow this host"),
+        told.contains("which is not among the hosts that the route allows"),
         "{told}"
     );
-    let both = [first.address.to_string(), last.address.to_string()];
+    let both = [first.url(""), last.url("")];
     assert_eq!(
         outcome(&target.job_urls(both), named()).await,
         Outcome::Done

@@ -143,7 +143,7 @@ async fn a_job_brings_its_own_url_ladder_and_timeout() {
     })
     .await;
     let target = target::http(route.url("/route"))
-        .job_urls([own.address.to_string()])
+        .job_urls([own.url("")])
         .networks(["127.0.0.0/8"]);
     let worker = site.serve(Router::new().route(&site.pattern(), target));
     let (key, plain) = (site.key("own"), site.key("plain"));

@@ -64,7 +64,7 @@ async fn the_daemon_calls_as_its_file_says() {
     // From now on jobs name their own.
     let other = format!(
         "{route}[route.target.http]\njob_url = true\nhosts = [\"{}\"]\nnetworks = [\"127.0.0.1\"]\n",
-        second.address
+        second.url("")
     );
     folder.write("k.toml", &other);
     kill_process(Pid::from_child(&daemon.child), Signal::HUP).unwrap();
