@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Url};
@@ -12,10 +12,14 @@ use super::URL;
 use super::allowed::AllowedHost;
 use super::answer::Answer;
 use super::hosts::{Hosts, PutOff, Verdict};
+use super::lookups::Unresolved;
 use super::request::{PRIVATE, Request};
 use super::resolver::{Guard, Refused};
 use super::signature::Secret;
 use crate::handler::{Failure, Job, Outcome};
+
+/// For how long a job is put off whose host could not be looked up because of others.
+const CROWDED: Duration = Duration::from_secs(1);
 
 /// How much of a redirect's URL is told.
 const SHOWN: usize = 200;
@@ -52,6 +56,8 @@ struct Place {
 /// Why there is no answer.
 enum Silence {
     Refused(Refused),
+    /// Its name was not looked up, because others hold up those who look.
+    Crowded(Unresolved),
     Broken {
         error: reqwest::Error,
         /// The request may have arrived somewhere.
@@ -116,6 +122,11 @@ impl Caller {
             Err(Silence::Refused(refused)) => {
                 pass.ends(Verdict::Unknown);
                 Outcome::retry(refused)
+            }
+            Err(Silence::Crowded(why)) => {
+                pass.ends(Verdict::Unknown);
+                tracing::warn!(%why, key = %job.key(), "a callback is put off");
+                Outcome::snooze(CROWDED)
             }
             Err(Silence::Astray(fault)) => {
                 pass.ends(Verdict::Up);
@@ -232,6 +243,9 @@ impl Silence {
         while let Some(error) = cause {
             if let Some(refused) = error.downcast_ref::<Refused>() {
                 return Silence::Refused(refused.clone());
+            }
+            if let Some(why @ Unresolved::Crowded(_)) = error.downcast_ref() {
+                return Silence::Crowded(why.clone());
             }
             cause = error.source();
         }

@@ -7,6 +7,7 @@
 //! | [`answer`] | what an answer means |
 //! | [`hosts`] | how many calls each host has, and which are left alone |
 //! | [`address`], [`resolver`], [`allowed`] | where jobs may go that name a URL |
+//! | [`lookups`] | how names become addresses, in a bounded time and number |
 //! | [`settings`] | what a target is told, and whether that can work |
 //! | [`clients`] | connections and certificates |
 
@@ -16,6 +17,7 @@ mod answer;
 mod caller;
 mod clients;
 mod hosts;
+mod lookups;
 mod request;
 mod resolver;
 mod settings;
@@ -32,6 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Handler, Job, Outcome, Route};
 use crate::settings::Pem;
 use caller::Caller;
+use lookups::Lookups;
 use settings::Settings;
 
 /// The header by which a job names its URL.
@@ -189,8 +192,8 @@ impl Http {
         self.with(|to| to.certificates.client = Some((Pem::File(chain), Pem::File(key))))
     }
 
-    /// How long it may take to be connected, names and TLS included; part of the whole. Longer than
-    /// zero. Defaults to 5 s.
+    /// How long it may take to be connected, names and TLS included; part of the whole. Four fifths
+    /// of it are for finding the address of the name. Longer than zero. Defaults to 5 s.
     pub fn connect_timeout(self, timeout: Duration) -> Self {
         self.with(|to| to.connect_timeout = timeout)
     }
@@ -237,13 +240,20 @@ impl Http {
     }
 
     /// Finds the addresses of names by this function instead of the system's resolver. What it
-    /// finds is checked like any other.
+    /// finds is checked like any other. One that takes too long is dropped.
     pub fn resolve_with<F, Fut>(self, lookup: F) -> Self
     where
         F: Fn(String) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
     {
-        self.with(|to| to.lookup = Arc::new(move |name| Box::pin(lookup(name))))
+        let lookups = Lookups::new(Arc::new(move |name, place| {
+            let lookup = lookup(name);
+            Box::pin(async move {
+                let _place = place;
+                lookup.await
+            })
+        }));
+        self.with(|to| to.lookups = lookups)
     }
 
     /// Checks all settings and reads the certificates, as the router does with a route: for

@@ -3,29 +3,15 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address::{Network, is_public};
-
-/// The addresses that a name has.
-pub(super) type Lookup =
-    Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
-
-/// As this system finds them.
-pub(super) fn of_the_system() -> Lookup {
-    Arc::new(|name| {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name, 0)).await?;
-            Ok(found.map(|address| address.ip()).collect())
-        })
-    })
-}
+use super::lookups::Lookups;
 
 /// Which addresses may be called.
 #[derive(Debug, Clone)]
@@ -67,7 +53,9 @@ impl Guard {
 
 /// What connections ask for the address of a name.
 pub(super) struct Resolver {
-    pub(super) lookup: Lookup,
+    pub(super) lookups: Arc<Lookups>,
+    /// How long a lookup may take.
+    pub(super) within: Duration,
     /// Without one, any address will do.
     pub(super) guard: Option<Guard>,
 }
@@ -75,17 +63,17 @@ pub(super) struct Resolver {
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         let name = name.as_str().to_owned();
-        let (lookup, guard) = (self.lookup.clone(), self.guard.clone());
+        let (lookups, within, guard) = (self.lookups.clone(), self.within, self.guard.clone());
         Box::pin(async move {
-            let found = lookup(name.clone()).await?;
+            let found = lookups.find(&name, within).await?;
             if let Some(guard) = guard {
                 // All of them: a name that has an address inside is up to something.
                 found
                     .iter()
                     .try_for_each(|address| guard.check(&name, *address))?;
             }
-            let found = found.into_iter().map(|address| SocketAddr::new(address, 0));
-            Ok(Box::new(found) as Addrs)
+            let found = found.iter().map(|address| SocketAddr::new(*address, 0));
+            Ok(Box::new(found.collect::<Vec<_>>().into_iter()) as Addrs)
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -11,8 +12,9 @@ use super::allowed::AllowedHost;
 use super::caller::{Caller, parse};
 use super::clients::{Certificates, Connecting, client as client_of};
 use super::hosts::{HostLimits, Hosts};
+use super::lookups::Lookups;
 use super::request::is_reserved;
-use super::resolver::{Guard, Lookup, Resolver, of_the_system};
+use super::resolver::{Guard, Resolver};
 use super::signature::Secret;
 
 /// How many calls each host has at a time, where jobs name it.
@@ -32,7 +34,7 @@ pub(super) struct Settings {
     pub(super) host_concurrency: Option<usize>,
     pub(super) failures: u32,
     pub(super) longest_pause: Duration,
-    pub(super) lookup: Lookup,
+    pub(super) lookups: Arc<Lookups>,
 }
 
 impl Settings {
@@ -51,7 +53,7 @@ impl Settings {
             host_concurrency: None,
             failures: 5,
             longest_pause: Duration::from_secs(60),
-            lookup: of_the_system(),
+            lookups: Lookups::of_the_system(),
         }
     }
 
@@ -92,7 +94,9 @@ impl Settings {
                 certificates: &self.certificates,
                 timeout: self.connect_timeout,
                 resolver: Resolver {
-                    lookup: self.lookup.clone(),
+                    lookups: self.lookups.clone(),
+                    // What is left is for the connection itself.
+                    within: self.connect_timeout * 4 / 5,
                     guard,
                 },
                 with_tls,

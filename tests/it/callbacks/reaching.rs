@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use keyfall::{Outcome, target};
 
@@ -148,6 +149,46 @@ async fn a_name_that_changes_its_address_is_checked_each_time() {
     }
     assert_eq!(asked.load(Ordering::Relaxed), 4);
     assert_eq!(receiver.rest().len(), 2);
+}
+
+#[tokio::test]
+async fn a_name_that_hangs_delays_no_other_host_and_says_so() {
+    let good = Receiver::always("200 OK", "").await;
+    let port = good.address.port();
+    let asked: Arc<AtomicUsize> = Arc::default();
+    let lookups = asked.clone();
+    let target = target::http_of_jobs([format!("http://*.example:{port}")])
+        .networks(["127.0.0.1"])
+        .connect_timeout(Duration::from_secs(2))
+        .resolve_with(move |name| {
+            if name.starts_with("hangs") {
+                lookups.fetch_add(1, Ordering::Relaxed);
+            }
+            async move {
+                match name.starts_with("hangs") {
+                    true => std::future::pending().await,
+                    false => Ok(vec![ip("127.0.0.1")]),
+                }
+            }
+        });
+    let call = |host: &str| {
+        let url = format!("http://{host}:{port}/");
+        let (target, job) = (target.clone(), job().header("url", url).build());
+        tokio::spawn(async move { outcome(&target, job).await })
+    };
+    // Sixteen at a time is what one host has.
+    let hanging: Vec<_> = (0..16).map(|_| call("hangs.example")).collect();
+    while asked.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(call("fast.example").await.unwrap(), Outcome::Done);
+    assert!(hanging.iter().all(|one| !one.is_finished()));
+    for one in hanging {
+        let told = failure(one.await.unwrap());
+        let expected = "the address of hangs.example was not found within 1.6s";
+        assert!(told.contains(expected), "{told}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1, "one lookup for all");
 }
 
 #[tokio::test]

@@ -1,0 +1,264 @@
+//! Names become addresses in a bounded time and number.
+//!
+//! Nobody can stop the system's resolver: a name whose servers hang holds a thread for as long as the
+//! system tries, which may be minutes. So a lookup keeps its place until its thread is back, whoever
+//! still waits for it: a name has one place, a domain a few, and all together so many. Whoever asks
+//! for a name that is being looked up waits for the same answer. So one host, or all hosts of one
+//! zone, take nothing from the others. Threads are our own: they keep neither the runtime nor its end
+//! waiting.
+
+use std::collections::HashMap;
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
+
+/// How many lookups are under way at the most: of one name, of names with the same parent, of names
+/// with the same last two labels, and of all.
+const OF_NAME: usize = 1;
+const OF_PARENT: usize = 8;
+const OF_DOMAIN: usize = 32;
+const OF_ALL: usize = 128;
+
+/// Finds the addresses of a name, and keeps the place until it has ended.
+pub(super) type Lookup =
+    Arc<dyn Fn(String, Place) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
+
+/// The right to a lookup, as long as it is kept.
+pub(super) struct Place {
+    _permits: Vec<OwnedSemaphorePermit>,
+}
+
+/// All lookups that are done in the same way.
+pub(super) struct Lookups {
+    lookup: Lookup,
+    under_way: Mutex<HashMap<String, WeakShared<Answer>>>,
+    places: Mutex<HashMap<String, Arc<Semaphore>>>,
+    all: Arc<Semaphore>,
+}
+
+type Answer = BoxFuture<'static, Result<Arc<[IpAddr]>, Unresolved>>;
+
+/// Why a name has no address.
+#[derive(Debug, Clone)]
+pub(super) enum Unresolved {
+    /// It was not found in this time.
+    Slow(String, Duration),
+    /// Others hold all places that it could have had. That is not the fault of its host.
+    Crowded(String),
+    Failed(Arc<io::Error>),
+}
+
+impl Lookups {
+    pub(super) fn new(lookup: Lookup) -> Arc<Self> {
+        Arc::new(Lookups {
+            lookup,
+            under_way: Mutex::default(),
+            places: Mutex::default(),
+            all: Arc::new(Semaphore::new(OF_ALL)),
+        })
+    }
+
+    /// Those of the system: the same for all targets, since they share its threads.
+    pub(super) fn of_the_system() -> Arc<Self> {
+        static SHARED: LazyLock<Arc<Lookups>> = LazyLock::new(|| {
+            Lookups::new(Arc::new(|name, place| Box::pin(on_a_thread(name, place))))
+        });
+        SHARED.clone()
+    }
+
+    /// The addresses of a name, within this time.
+    pub(super) async fn find(
+        self: &Arc<Self>,
+        name: &str,
+        within: Duration,
+    ) -> Result<Arc<[IpAddr]>, Unresolved> {
+        match timeout(within, self.shared(name, within)).await {
+            Ok(found) => found,
+            Err(_) => Err(Unresolved::Slow(name.to_owned(), within)),
+        }
+    }
+
+    /// The lookup of this name that is under way, or a new one.
+    fn shared(self: &Arc<Self>, name: &str, within: Duration) -> Shared<Answer> {
+        let mut under_way = self.under_way.lock().expect("no panic while held");
+        let found = under_way.get(name).and_then(WeakShared::upgrade);
+        // What has ended is no news to whoever comes later.
+        if let Some(found) = found.filter(|it| it.peek().is_none()) {
+            return found;
+        }
+        let (lookups, name_) = (self.clone(), name.to_owned());
+        let new = async move {
+            let place = lookups.place(&name_, within).await?;
+            let found = (lookups.lookup)(name_, place).await;
+            found
+                .map(Arc::from)
+                .map_err(|e| Unresolved::Failed(Arc::new(e)))
+        };
+        let new = new.boxed().shared();
+        under_way.retain(|_, it| it.upgrade().is_some());
+        under_way.extend(new.downgrade().map(|it| (name.to_owned(), it)));
+        new
+    }
+
+    async fn place(&self, name: &str, within: Duration) -> Result<Place, Unresolved> {
+        let own = self.semaphore(format!("={name}"), OF_NAME);
+        // An earlier lookup of the same name may still hang; whoever asks gives up in time.
+        let mut permits = vec![acquired(own).await];
+        let mut labels: Vec<&str> = name.trim_end_matches('.').split('.').collect();
+        let domain = labels[labels.len().saturating_sub(2)..].join(".");
+        labels.remove(0);
+        let of_others = [
+            self.semaphore(labels.join("."), OF_PARENT),
+            self.semaphore(format!("*.{domain}"), OF_DOMAIN),
+            self.all.clone(),
+        ];
+        // A little sooner than who asks gives up, so that the reason is known.
+        let others = timeout(within / 2, async {
+            for semaphore in of_others {
+                permits.push(acquired(semaphore).await);
+            }
+        });
+        match others.await {
+            Ok(()) => Ok(Place { _permits: permits }),
+            Err(_) => Err(Unresolved::Crowded(name.to_owned())),
+        }
+    }
+
+    fn semaphore(&self, of: String, places: usize) -> Arc<Semaphore> {
+        let mut all = self.places.lock().expect("no panic while held");
+        all.retain(|_, it| Arc::strong_count(it) > 1);
+        let new = || Arc::new(Semaphore::new(places));
+        all.entry(of).or_insert_with(new).clone()
+    }
+}
+
+async fn acquired(semaphore: Arc<Semaphore>) -> OwnedSemaphorePermit {
+    semaphore.acquire_owned().await.expect("nobody closes it")
+}
+
+/// As the system finds them.
+async fn on_a_thread(name: String, place: Place) -> io::Result<Vec<IpAddr>> {
+    let (told, found) = oneshot::channel();
+    let look = move || {
+        let found = (name.as_str(), 0).to_socket_addrs();
+        let _ = told.send(found.map(|all| all.map(|address| address.ip()).collect()));
+        drop(place);
+    };
+    thread::Builder::new()
+        .name("keyfall-lookup".into())
+        .spawn(look)?;
+    found.await.map_err(io::Error::other)?
+}
+
+impl fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unresolved::Slow(name, within) => write!(
+                f,
+                "the address of {name} was not found within {within:?}: its name servers are slow \
+                 or away"
+            ),
+            Unresolved::Crowded(name) => write!(
+                f,
+                "the address of {name} was not looked up: too many others are being looked up"
+            ),
+            Unresolved::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl StdError for Unresolved {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(4);
+
+    /// Names with `slow` hang for a minute, and cannot be stopped; and how many were looked up.
+    fn lookups() -> (Arc<Lookups>, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counter = count.clone();
+        let lookups = Lookups::new(Arc::new(move |name, place| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            let looking = tokio::spawn(async move {
+                if name.contains("slow") {
+                    tokio::time::sleep(Duration::from_secs(60)).await;
+                }
+                drop(place);
+                Ok(vec![IpAddr::from([1, 1, 1, 1])])
+            });
+            Box::pin(async move { looking.await.unwrap() })
+        }));
+        (lookups, count)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_hangs_holds_one_place_and_delays_no_other() {
+        let (lookups, count) = lookups();
+        let began = Instant::now();
+        for _ in 0..3 {
+            let asked = (0..100).map(|_| lookups.find("slow.a.org", WITHIN));
+            for found in futures_util::future::join_all(asked).await {
+                assert!(matches!(found, Err(Unresolved::Slow(..))), "{found:?}");
+            }
+        }
+        assert!(began.elapsed() < 4 * WITHIN, "{:?}", began.elapsed());
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        let began = Instant::now();
+        assert!(lookups.find("fast.a.org", WITHIN).await.is_ok());
+        assert!(lookups.find("b.org", WITHIN).await.is_ok());
+        assert!(began.elapsed() < WITHIN / 10);
+        // When its thread is back, it is looked up again.
+        tokio::time::advance(Duration::from_secs(61)).await;
+        let found = lookups.find("slow.a.org", WITHIN).await;
+        let found = found.unwrap_err().to_string();
+        assert!(
+            found.contains("slow.a.org was not found within 4s"),
+            "{found}"
+        );
+        assert_eq!(count.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_zone_whose_names_hang_delays_no_other_zone() {
+        let (lookups, count) = lookups();
+        let names: Vec<String> = (0..500)
+            .map(|n| format!("slow-{n}.evil.shared.org"))
+            .collect();
+        let asked = names.iter().map(|name| lookups.find(name, WITHIN));
+        let found = futures_util::future::join_all(asked).await;
+        let is_crowded = |it: &&Result<_, _>| matches!(it, Err(Unresolved::Crowded(_)));
+        assert_eq!(found.iter().filter(is_crowded).count(), 500 - OF_PARENT);
+        assert_eq!(count.load(Ordering::Relaxed), OF_PARENT);
+        let began = Instant::now();
+        assert!(lookups.find("good.shared.org", WITHIN).await.is_ok());
+        assert!(lookups.find("hooks.good.shared.org", WITHIN).await.is_ok());
+        assert!(began.elapsed() < WITHIN / 10);
+        // Nor are names and zones kept that nobody asks for.
+        tokio::time::advance(Duration::from_secs(61)).await;
+        lookups.find("b.org", WITHIN).await.unwrap();
+        lookups.find("c.org", WITHIN).await.unwrap();
+        assert!(lookups.places.lock().unwrap().len() <= 6);
+        assert!(lookups.under_way.lock().unwrap().len() <= 1);
+    }
+
+    #[tokio::test]
+    async fn the_system_finds_names() {
+        let found = Lookups::of_the_system().find("localhost", WITHIN).await;
+        assert!(found.unwrap().iter().all(IpAddr::is_loopback));
+    }
+}
