@@ -10,6 +10,7 @@
 //! | [`site`] | Redis, in each of the ways in which several belong together |
 //! | [`process`] | this program, started again as a worker or a producer |
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: which calls it makes and to whom, what the jobs carry |
+//! | [`shared`] | ids that several topics of the classic interface share, and who pushed them last |
 //! | [`plain`] | the program that knows nothing of jobs, and sets keys that are adopted |
 //! | [`witness`] | who listens to what is done to keys, by what Redis says |
 //! | [`worker`], [`settled`] | the worker: it writes down runs, and what Redis said to their ends |
@@ -74,6 +75,7 @@ mod service;
 mod setting;
 mod settled;
 mod several;
+mod shared;
 mod site;
 mod spared;
 mod stage;

@@ -1,6 +1,7 @@
 //! The processes of a trial, what can be done to them, and the journal of what was done.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -19,6 +20,7 @@ use crate::order::Plan;
 use crate::process::Process;
 use crate::setting::{Setting, Whose};
 use crate::several::Number;
+use crate::shared::Shared;
 use crate::site::Site;
 use crate::target::Ways;
 use crate::{agreed, consumer, daemons, kept, load, plain, waiting, witness, worker};
@@ -218,6 +220,23 @@ impl Stage {
             wrong.extend(stop_all(living.into_iter()).await);
         }
         wrong
+    }
+
+    /// Pushes ids that topics share while `faults` are made.
+    pub(crate) async fn sharing_ids<F>(
+        &mut self,
+        faults: impl AsyncFnOnce(&mut Self) -> F,
+    ) -> Result<F, String> {
+        let (ways, _) = self.daemons.as_ref().ok_or("there are no daemons")?;
+        let shared = Arc::new(Shared::new(ways, self.client().await?));
+        let pushing = tokio::spawn({
+            let shared = shared.clone();
+            async move { shared.run().await }
+        });
+        let made = faults(self).await;
+        shared.end();
+        pushing.await.map_err(|error| error.to_string())??;
+        Ok(made)
     }
 
     // What can be done to daemons.

@@ -71,7 +71,7 @@ async fn try_to_play(
     let enough = Instant::now() + span + MORE;
     loop {
         if let Err(error) = (scenario.faults)(&mut stage).await {
-            wrong.push(format!("the fault could not be made: {error}"));
+            wrong.push(format!("while faults were made: {error}"));
             break;
         }
         let spared = measured(dir, gauge).spared;

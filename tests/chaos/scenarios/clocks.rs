@@ -10,6 +10,7 @@ use crate::journal::{CLOCK, Micros, Part, now};
 use crate::load::LOAD;
 use crate::setting::{Setting, Whose};
 use crate::stage::Stage;
+use crate::target::Target;
 
 const HOUR: i64 = 3600;
 
@@ -57,6 +58,18 @@ pub(super) fn all() -> Vec<Scenario> {
             faults: |stage| Box::pin(differ_on_servers(stage)),
             punctual: Punctual::ByLedgers,
         },
+        Scenario {
+            name: "the classic interface, clocks differ",
+            quick: false,
+            setting: || Setting {
+                servers: Some(2),
+                target: Some(Target::Classic),
+                ..with_one()
+            },
+            faults: |stage| Box::pin(differ_under_shared_ids(stage)),
+            // Its clients are not told when a job was due.
+            punctual: Punctual::Untold,
+        },
     ]
 }
 
@@ -98,6 +111,12 @@ async fn differ_on_a_cluster(stage: &mut Stage) -> Result {
 async fn differ_on_servers(stage: &mut Stage) -> Result {
     let part = stage.part_on(0)?;
     differ(stage, part).await
+}
+
+async fn differ_under_shared_ids(stage: &mut Stage) -> Result {
+    stage
+        .sharing_ids(async |stage| differ_on_servers(stage).await)
+        .await?
 }
 
 /// Sets the clock of who has these ledgers again and again, ahead of the others and behind them. In the
