@@ -115,16 +115,7 @@ const HISTOGRAMS: [(&str, &str); 3] = [
 /// kind has not happened yet: a counter that appears with 1 does not look as if it had grown. Call
 /// it once, after the recorder was installed.
 pub fn describe() {
-    for name in [
-        "keyfall_events_heard_total",
-        "keyfall_events_foreign_total",
-        "keyfall_samples_failed_total",
-    ] {
-        counter!(name).absolute(0);
-    }
-    for connection in ["commands", "events", "changes"] {
-        counter!("keyfall_reconnects_total", "connection" => connection).absolute(0);
-    }
+    show_those_of_the_process();
     for (name, text) in COUNTERS {
         describe_counter!(name, Unit::Count, text);
     }
@@ -133,6 +124,20 @@ pub fn describe() {
     }
     for (name, text) in HISTOGRAMS {
         describe_histogram!(name, Unit::Seconds, text);
+    }
+}
+
+/// Has a recorder that forgets what stands still show what happens to a process all the same.
+pub(super) fn show_those_of_the_process() {
+    for name in [
+        "keyfall_events_heard_total",
+        "keyfall_events_foreign_total",
+        "keyfall_samples_failed_total",
+    ] {
+        counter!(name).increment(0);
+    }
+    for connection in ["commands", "events", "changes"] {
+        counter!("keyfall_reconnects_total", "connection" => connection).increment(0);
     }
 }
 

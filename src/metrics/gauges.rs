@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use ::metrics::{counter, gauge};
 use futures_util::stream::{self, StreamExt};
 
+use super::described::show_those_of_the_process;
 use crate::client::{Client, Kinds, Stats, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
@@ -23,6 +24,7 @@ const AT_ONCE: usize = 32;
 /// that were not set stay what they were, and all others are set.
 pub async fn sample(client: &Client) -> Result<()> {
     let sampled = sample_all(client).await;
+    show_those_of_the_process();
     counter!("keyfall_samples_failed_total").increment(sampled.is_err().into());
     sampled
 }

@@ -1,7 +1,9 @@
 //! What one ledger, and the process, count.
 
+use std::sync::Mutex;
+#[cfg(feature = "worker")]
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::metrics::{Counter, counter, histogram};
 #[cfg(feature = "worker")]
@@ -12,12 +14,34 @@ use crate::store::{Answered, Word};
 #[cfg(feature = "worker")]
 use crate::{handler::Source, store::Verb};
 
-/// What is counted of one ledger. Each counter is asked of the recorder when it is first needed.
+/// How long a counter that was not needed meanwhile is taken for the one that the recorder shows: it
+/// may forget what has stood still for an hour.
+const ASKED_FOR: Duration = Duration::from_secs(900);
+
+/// What is asked of the recorder when it is needed, and again if it was not needed for a while.
+struct Asked<T>(Mutex<Option<(T, Instant)>>);
+
+impl<T> Default for Asked<T> {
+    fn default() -> Self {
+        Asked(Mutex::new(None))
+    }
+}
+
+impl<T: Clone> Asked<T> {
+    fn get(&self, ask: impl FnOnce() -> T) -> T {
+        let (mut asked, now) = (self.0.lock().expect("no panic while held"), Instant::now());
+        let known = asked.take().filter(|(_, used)| now - *used < ASKED_FOR);
+        let known = known.map_or_else(ask, |(known, _)| known);
+        asked.insert((known, now)).0.clone()
+    }
+}
+
+/// What is counted of one ledger.
 #[derive(Default)]
 pub(crate) struct Meter {
     kind: String,
-    scheduled: OnceLock<Counter>,
-    cancelled: OnceLock<Counter>,
+    scheduled: Asked<Counter>,
+    cancelled: Asked<Counter>,
     #[cfg(feature = "worker")]
     work: Work,
 }
@@ -26,16 +50,16 @@ pub(crate) struct Meter {
 #[cfg(feature = "worker")]
 #[derive(Default)]
 struct Work {
-    claimed: [OnceLock<Counter>; SOURCES.len()],
-    settled: [OnceLock<Counter>; OUTCOMES.len()],
-    retries: OnceLock<Counter>,
-    dead: OnceLock<Counter>,
-    lost: OnceLock<Counter>,
-    dropped: OnceLock<Counter>,
-    touches: OnceLock<Counter>,
-    adopted: [OnceLock<Counter>; ADOPTED.len()],
-    lag: OnceLock<Histogram>,
-    handler: OnceLock<Histogram>,
+    claimed: [Asked<Counter>; SOURCES.len()],
+    settled: [Asked<Counter>; OUTCOMES.len()],
+    retries: Asked<Counter>,
+    dead: Asked<Counter>,
+    lost: Asked<Counter>,
+    dropped: Asked<Counter>,
+    touches: Asked<Counter>,
+    adopted: [Asked<Counter>; ADOPTED.len()],
+    lag: Asked<Histogram>,
+    handler: Asked<Histogram>,
 }
 
 /// The values of the label `source`.
@@ -68,9 +92,9 @@ impl Meter {
         }
     }
 
-    fn count(&self, counter: &OnceLock<Counter>, name: &'static str, number: u64) {
+    fn count(&self, counter: &Asked<Counter>, name: &'static str, number: u64) {
         if number > 0 {
-            let counter = counter.get_or_init(|| counter!(name, "kind" => self.kind.clone()));
+            let counter = counter.get(|| counter!(name, "kind" => self.kind.clone()));
             counter.increment(number);
         }
     }
@@ -107,20 +131,20 @@ impl Meter {
             Source::Backlog => 3,
         };
         let counter = || counter!("keyfall_claimed_total", "kind" => self.kind.clone(), "source" => SOURCES[place]);
-        self.work.claimed[place].get_or_init(counter).increment(1);
+        self.work.claimed[place].get(counter).increment(1);
         self.count(
             &self.work.retries,
             "keyfall_retries_total",
             (attempt > 1).into(),
         );
         let histogram = || histogram!("keyfall_lag_seconds", "kind" => self.kind.clone());
-        self.work.lag.get_or_init(histogram).record(lag);
+        self.work.lag.get(histogram).record(lag);
     }
 
     /// A handler ran for so long.
     pub(crate) fn ran(&self, time: Duration) {
         let histogram = || histogram!("keyfall_handler_seconds", "kind" => self.kind.clone());
-        self.work.handler.get_or_init(histogram).record(time);
+        self.work.handler.get(histogram).record(time);
     }
 
     /// Keys were looked at, and this came of it.
@@ -139,9 +163,7 @@ impl Meter {
         }
         for (place, number) in numbers.into_iter().enumerate().filter(|(_, it)| *it > 0) {
             let counter = || counter!("keyfall_adopted_total", "kind" => self.kind.clone(), "outcome" => ADOPTED[place]);
-            self.work.adopted[place]
-                .get_or_init(counter)
-                .increment(number);
+            self.work.adopted[place].get(counter).increment(number);
         }
     }
 
@@ -161,7 +183,7 @@ impl Meter {
             return;
         };
         let counter = || counter!("keyfall_settled_total", "kind" => self.kind.clone(), "outcome" => OUTCOMES[place]);
-        self.work.settled[place].get_or_init(counter).increment(1);
+        self.work.settled[place].get(counter).increment(1);
         let is_dead = outcome == "buried";
         self.count(&self.work.dead, "keyfall_dead_total", is_dead.into());
     }

@@ -6,6 +6,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use keyfall::metrics;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_util::MetricKindMask;
 use tokio::time::interval;
 
 use super::auth::{Caller, Scope};
@@ -15,6 +16,9 @@ use super::problem::Problem;
 const SCRIPT_BUCKETS: [f64; 13] = [
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0,
 ];
+
+/// After how long something is shown no more that was not counted: of kinds that are gone, or idle.
+const FORGET_AFTER: Duration = Duration::from_secs(3600);
 
 /// How often what was measured is put into its bucket, whether somebody looks or not.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -27,6 +31,7 @@ impl Recorder {
     /// Counts from now on, for this whole process.
     pub(crate) fn install() -> anyhow::Result<Self> {
         let builder = PrometheusBuilder::new()
+            .idle_timeout(MetricKindMask::ALL, Some(FORGET_AFTER))
             .set_buckets(&metrics::LAG_BUCKETS)?
             .set_buckets_for_metric(
                 Matcher::Full("keyfall_script_seconds".into()),
