@@ -296,6 +296,7 @@ if fault then
   return fault
 end
 if counts.accepted and counted.accepted == counts.accepted then
+  begin_ledger(calls_key)
   for i = 1, #answers do
     answers[i] = string.gsub(answers[i], '^created:', 'first:')
   end

@@ -37,4 +37,5 @@ for i = SETS + 1, SETS + HASHES do
 end
 -- A stream is there though it is empty. One that was there refuses so low a number.
 note_refusal(redis.pcall('XADD', KEYS[SETS + HASHES + 1], 'MAXLEN', 0, '0-1', 'what', 'founded'))
+keep_for_good(KEYS[4], KEYS[SETS + 6])
 return full or {'ok', stamp}

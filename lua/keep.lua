@@ -26,4 +26,5 @@ if ARGV[4] == '0' then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'history', ARGV[4])
+keep_for_good(calls_key, lanes_key)
 return {'ok', stamp, reply}

@@ -26,10 +26,15 @@ elseif expected ~= '' then
   fits = fits and (there or '1') == expected
 end
 if fits then
+  -- A kind that was to be taken off the list is not.
+  redis.call('HDEL', key, '-' .. field)
   redis.call('HSET', key, field, layout)
   there = layout
 end
 for i = 4, #ARGV, 2 do
   redis.call('HSETNX', key, ARGV[i], ARGV[i + 1])
+end
+if field == 'layout' then
+  keep_for_good(key)
 end
 return {'ok', stamp, there}

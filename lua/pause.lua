@@ -38,6 +38,7 @@ end
 answers[1] = 'paused'
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'paused', since)
+keep_for_good(calls_key, lanes_key)
 take_turn(calls_key, ARGV[6])
 redis.pcall('PUBLISH', ARGV[4], 'pause ' .. ARGV[5])
 write_story(story, history_key, ARGV[3])

@@ -33,6 +33,7 @@ end
 redis.call('HDEL', calls_key, '')
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'paused', '0')
+keep_for_good(calls_key, lanes_key)
 take_turn(calls_key, ARGV[6])
 redis.pcall('PUBLISH', ARGV[4], 'resume ' .. ARGV[5])
 write_story(story, history_key, ARGV[3])

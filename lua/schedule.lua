@@ -124,6 +124,7 @@ if fault then
 end
 if counted.accepted == accepted then
   -- The ledger is new, or somebody emptied the database, and its kind may be unknown.
+  begin_ledger(calls_key, lanes_key)
   for i, at in pairs(armed) do
     if answers[i] == 'created:' .. at then
       answers[i] = 'first:' .. at

@@ -59,6 +59,16 @@ pub struct Reached {
     pub replicas_on_disk: Option<u32>,
 }
 
+impl Reached {
+    /// Of a call that had nothing to write.
+    pub(crate) const NOTHING: Reached = Reached {
+        is_met: true,
+        replicas: 0,
+        on_disk: None,
+        replicas_on_disk: None,
+    };
+}
+
 impl Durable {
     /// So many replicas have it, in memory at the least; of none, the answer says how many have it
     /// at once.

@@ -43,6 +43,8 @@ pub enum ErrorKind {
     /// Repeating it is safe, but for three calls that say so: postponing *by* a while, and
     /// requeueing or deleting a dead letter without its number.
     OutcomeUnknown,
+    /// The kind was never used, and this client may begin no more of them for now. Nothing was done.
+    TooManyKinds,
     /// Redis is at its memory limit and refuses writes. Nothing was done.
     Full,
     /// Redis refuses writes: it is a replica, or it cannot persist. Nothing was done.
@@ -90,6 +92,7 @@ impl Error {
             self.0.kind,
             ErrorKind::Unavailable
                 | ErrorKind::OutcomeUnknown
+                | ErrorKind::TooManyKinds
                 | ErrorKind::Full
                 | ErrorKind::ReadOnly
         )

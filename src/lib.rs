@@ -135,7 +135,7 @@ pub use client::{
 };
 #[cfg(feature = "worker")]
 pub use client::{
-    ExtendLease, Extended, Happening, Instance, Instances, KeepHistory, KeyDiffers, MendSlots,
+    Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory, KeyDiffers, MendSlots,
     MendedSlots, Reshard, Resharded, Resharding, SettleDurably, SettleLease, Settled, Story,
     StraySlot, StrayState, Tail, Tidings, TornLedger, Unrouted, UnroutedKinds, Wait, What,
 };

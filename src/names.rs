@@ -43,7 +43,7 @@ impl Names {
     }
 
     /// Hash: kind → number of shards, as [`shards::Layout`] is written. Known kinds; a kind stays
-    /// once it was used.
+    /// once it was used, until it is dropped. `-kind` → it is about to be.
     pub(crate) fn kinds(&self) -> String {
         format!("{}:kinds", self.namespace)
     }
@@ -108,7 +108,7 @@ impl Names {
     }
 
     /// Channel: `due ledger ms`, `now ledger id…`, `late ledger id…`, `flood ledger`,
-    /// `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume kind`,
+    /// `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume kind`, `gone kind`,
     /// `instances`, `unheard instance`, `breaker host`. Channels are common to all databases of a
     /// server, hence the number.
     pub(crate) fn wake(&self, database: i64) -> String {
@@ -275,6 +275,19 @@ impl LedgerNames {
     pub(crate) fn of_reads(&self) -> [&str; 8] {
         let [due, shadow, leased, lease, next, dead, grave] = self.of_jobs();
         [due, shadow, leased, lease, next, dead, grave, &self.calls]
+    }
+
+    /// What `idle` takes.
+    pub(crate) fn of_looks(&self) -> [&str; 7] {
+        [
+            &self.due,
+            &self.shadow,
+            &self.lease,
+            &self.next,
+            &self.grave,
+            &self.stats,
+            &self.calls,
+        ]
     }
 
     /// What `take` takes.

@@ -107,6 +107,15 @@ pub(crate) const MAX_DELAY: Duration = Duration::from_secs(3653 * 24 * 3600);
 /// somebody has emptied the database: only kinds that are known are found by patterns.
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(15);
 
+/// How long a client that has seen something of a kind goes on believing that there is something.
+pub(crate) const FOUND_FOR: Duration = Duration::from_secs(60);
+
+/// After how long without a call a client forgets what it knows of a kind.
+pub(crate) const IDLE: Duration = Duration::from_secs(300);
+
+/// How often it looks for such kinds, and after how long a lane without a call ends.
+pub(crate) const IDLE_LOOK: Duration = Duration::from_secs(60);
+
 /// How many batches of one operation on one ledger a client keeps in flight. Measured: one
 /// leaves Redis idle between batches, more than four gain nothing.
 pub(crate) const LANES: usize = 4;

@@ -5,6 +5,7 @@ use std::fmt;
 use crc::{CRC_16_XMODEM, CRC_32_ISO_HDLC, Crc};
 
 use crate::key::Kind;
+use crate::time::UnixUs;
 
 /// The most shards that a kind can have.
 pub const MAX_SHARDS: u16 = 256;
@@ -192,6 +193,16 @@ impl Layout {
             epoch: self.epoch + 1,
             shards,
             from: Some(self.shards),
+        }
+    }
+
+    /// The same, at this time. A kind that was dropped may come again, so its epochs are those of no
+    /// life before: somebody may still go by one.
+    pub(crate) fn to_at(self, shards: u16, now: UnixUs) -> Self {
+        let to = self.to(shards);
+        Layout {
+            epoch: to.epoch.max(now.0 / 1_000_000),
+            ..to
         }
     }
 

@@ -185,6 +185,9 @@ end
 -- What a client does before and after it stores the first job of a ledger: the kind is made known, and
 -- paused if a rule says so.
 local function make_known(kind, layout, wake)
+  -- Whoever is about to drop it is not to take it off the list from here on.
+  redis.call('HDEL', KINDS, '-' .. kind)
+  redis.call('HSETNX', KINDS, kind, layout.text)
   local rules = redis.call('HGETALL', PAUSED)
   local rule, since
   for i = 1, #rules, 2 do
@@ -251,11 +254,11 @@ local function scheduled(keys, args)
     return placed(past)
   end
   local listed = redis.call('HGET', KINDS, kind)
-  if not listed then
-    redis.call('HSET', KINDS, kind, '1')
+  local mode = given.NX and 'absent' or given.XX and 'present' or 'set'
+  -- One that takes no place that is not taken leaves nothing behind.
+  if not listed and mode ~= 'present' then
     make_known(kind, read_layout(kind, '1'), wake)
   end
-  local mode = given.NX and 'absent' or given.XX and 'present' or 'set'
   local reply, layout = ask(kind, id, listed, wake, function(subject, place)
     return scripts.schedule(keys_of(subject, NAMES.schedule, keys[1]), {'', '1', WHO, place, wake,
       subject, MARKER, mode, HEADER, '1', id, when, payload})

@@ -6,6 +6,9 @@
 -- How long the last reply of a silent lane is kept. Far longer than any call is repeated.
 local LANE_MEMORY_MS = 3600000
 
+-- How a call is answered that finds nothing because there never was anything; a claim by nothing.
+local FOUND_NOTHING = {[''] = true, absent = true, gone = true}
+
 -- A call on jobs by name says by which layout of the kind it looks for them here: the epoch, with a
 -- `-` behind it where they are to be elsewhere by now, and here only as long as they run.
 
@@ -54,18 +57,23 @@ local function past_reply(calls, lane, number, stamp, place)
 end
 
 -- Writes the reply, and whatever further fields are given. Number and time are given as text. A lane met for the first time
--- makes room for itself: a few lanes that have been silent for long are forgotten.
+-- makes room for itself: a few lanes that have been silent for long are forgotten. Where nothing else
+-- is remembered, a call that found nothing is so for a while only.
 local function remember(calls, lanes, lane, number, known, stamp, reply, ...)
   if lane == '' then
     return
   end
   local at_ms = string.sub(stamp, 1, -4)
+  local is_first = not known and redis.call('HLEN', calls) == 0
   redis.call('HSET', calls, lane, number .. ' ' .. at_ms .. ' ' .. reply, ...)
   if known then
     return
   end
   local at = tonumber(at_ms)
   redis.pcall('ZADD', lanes, at, lane)
+  if is_first and FOUND_NOTHING[string.match(reply, '^%a*')] then
+    keep_for_a_while(at, calls, lanes)
+  end
   local old = redis.pcall('ZRANGEBYSCORE', lanes, '-inf', at - LANE_MEMORY_MS, 'LIMIT', 0, 8)
   for _, silent in ipairs(old) do
     local last = redis.call('HGET', calls, silent)
@@ -77,4 +85,21 @@ local function remember(calls, lanes, lane, number, known, stamp, reply, ...)
       redis.pcall('ZREM', lanes, silent)
     end
   end
+end
+
+-- How many calls are looked at to find the last one.
+local MOST_CALLS = 4096
+
+-- When the last call came that is remembered, Unix ms, or zero; now, if too many are.
+local function last_call(calls, now)
+  if redis.call('HLEN', calls) > MOST_CALLS then
+    return math.floor(now / 1000)
+  end
+  local last = 0
+  local all = redis.call('HGETALL', calls)
+  for i = 2, #all, 2 do
+    local value = all[i]
+    last = math.max(last, tonumber(string.match(value, '^%d+ (%d+) ')) or 0)
+  end
+  return last
 end

@@ -1,4 +1,4 @@
-//! `keyfall kinds`: which there are, and how many jobs each has.
+//! `keyfall kinds`: which there are, and how many jobs each has; and dropping one that is empty.
 
 use super::connect::Server;
 use super::out::{self, Form};
@@ -6,7 +6,11 @@ use super::stop::Stop;
 use super::unseen;
 
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// What they begin with, such as app1:; all there are, unless it is given
     prefix: Option<String>,
 
@@ -17,7 +21,31 @@ pub(crate) struct Options {
     server: Server,
 }
 
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Remove a kind in which nothing is: no job, no dead letter
+    #[command(
+        after_help = "Producers and workers may go on meanwhile: who schedules a job of it afterwards makes it anew.\n\nExample:\n  keyfall kinds drop app1:trans:notice"
+    )]
+    Drop(DropOptions),
+}
+
+#[derive(clap::Args, Debug)]
+struct DropOptions {
+    /// app:module:biz
+    kind: String,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    if let Some(Command::Drop(options)) = options.command {
+        return drop_one(options).await;
+    }
     let jobs = options.server.connect().await?;
     let mut told = jobs.kinds().await?;
     if let Some(prefix) = &options.prefix {
@@ -48,6 +76,15 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     });
     out::table(titles, rows)?;
     unseen::told(&told.unseen)
+}
+
+async fn drop_one(options: DropOptions) -> anyhow::Result<()> {
+    let jobs = options.server.connect().await?;
+    let told = jobs.drop_kind(&options.kind).await?;
+    Ok(match options.form.json {
+        true => out::json(&told)?,
+        false => out::line(format!("{} is gone", told.kind))?,
+    })
 }
 
 /// That there are no kinds is an error only of a text that somebody gave.

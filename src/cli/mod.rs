@@ -111,8 +111,10 @@ enum Command {
     /// Count the jobs in each state
     #[command(after_help = "Example:\n  keyfall count app1:")]
     Count(list::Count),
-    /// List the kinds with their counts
-    #[command(after_help = "Examples:\n  keyfall kinds\n  keyfall kinds app1: --json")]
+    /// List the kinds with their counts, or drop one that is empty
+    #[command(
+        after_help = "Examples:\n  keyfall kinds\n  keyfall kinds app1: --json\n  keyfall kinds drop app1:trans:notice"
+    )]
     Kinds(kinds::Options),
     /// Watch kinds, instances, lag and failures on a full screen
     #[command(after_help = "Examples:\n  keyfall top\n  keyfall top app1: --interval 5s")]

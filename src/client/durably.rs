@@ -43,6 +43,10 @@ impl<Op: Operation<Answer: Says> + Clone> Operation for Durably<Op> {
             .collect())
     }
 
+    fn creates(&self) -> bool {
+        self.item.creates()
+    }
+
     fn bytes(&self) -> usize {
         self.item.bytes()
     }

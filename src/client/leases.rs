@@ -138,7 +138,7 @@ impl Client {
         let kind = Kind::parse(leases[0].key().kind())?;
         let mut answers = vec![Word::Gone; leases.len()];
         loop {
-            let shelf = self.shelf(kind.as_str())?;
+            let shelf = self.shelf_to_look(kind.as_str())?;
             for round in [Shelf::old_book, Shelf::new_book] {
                 let mut by_shard: BTreeMap<u16, (&Arc<Book>, Vec<usize>)> = BTreeMap::new();
                 for (at, lease) in leases.iter().enumerate() {
@@ -303,10 +303,13 @@ impl<'a> SettleLease<'a> {
 impl SettleLease<'_> {
     /// Settles it where it is held.
     async fn settle(&self, durable: Option<Durable>) -> Result<(Settled, Option<Reached>)> {
-        let (client, id) = (self.client, self.lease.key().id());
+        let (client, id, kind) = (self.client, self.lease.key().id(), self.lease.key().kind());
         let mut until = client.deadline_for(durable);
+        if !client.may_find(kind, until).await? {
+            return Ok((Settled::Gone, None));
+        }
         loop {
-            let shelf = client.shelf(self.lease.key().kind())?;
+            let shelf = client.shelf(kind)?;
             for book in [shelf.old_book(id), shelf.new_book(id)]
                 .into_iter()
                 .flatten()

@@ -13,11 +13,10 @@ mod settling;
 mod shelf;
 mod view;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -33,6 +32,8 @@ pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
 pub use operating::counting::Counts;
+#[cfg(feature = "worker")]
+pub use operating::dropping::Dropped;
 pub use operating::functions::{Functions, LibraryState};
 #[cfg(feature = "worker")]
 pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};
@@ -62,7 +63,7 @@ pub use producing::schedule::{
 };
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;
-use shelf::{Moving, Of, Shelf};
+use shelf::{Moving, Of, Shelf, Shelves};
 pub use view::{JobState, JobView};
 
 use crate::durable::Durable;
@@ -103,12 +104,15 @@ use crate::store::{DeadLimits, Health, Settlement};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Client(Arc<Shared>);
+pub struct Client(Arc<Shared>, Option<Admission>);
+
+/// Whether a kind may begin that nobody has used yet.
+type Admission = Arc<dyn Fn(&Kind) -> bool + Send + Sync>;
 
 struct Shared {
     settings: ClientSettings,
     store: Arc<Store>,
-    shelves: Mutex<HashMap<Kind, Arc<Shelf>>>,
+    shelves: Shelves,
     /// The workers of this client, which count what they handed over.
     #[cfg(feature = "worker")]
     audience: Arc<Audience>,
@@ -214,19 +218,29 @@ impl Client {
     fn unchecked(url: &str, settings: ClientSettings) -> Result<Self> {
         let names = crate::names::Names::new(&settings.namespace);
         let store = Store::new(url, names, &settings.link)?;
-        Ok(Client(Arc::new(Shared {
-            settings,
-            store,
-            shelves: Mutex::default(),
-            #[cfg(feature = "worker")]
-            audience: Arc::default(),
-            #[cfg(feature = "worker")]
-            listeners: Listeners::default(),
-        })))
+        Ok(Client(
+            Arc::new(Shared {
+                settings,
+                store,
+                shelves: Shelves::default(),
+                #[cfg(feature = "worker")]
+                audience: Arc::default(),
+                #[cfg(feature = "worker")]
+                listeners: Listeners::default(),
+            }),
+            None,
+        ))
     }
 
     pub(crate) fn store(&self) -> &Arc<Store> {
         &self.0.store
+    }
+
+    /// The same client, which asks before a kind begins that nobody has used yet: without leave, its
+    /// jobs are refused with [`ErrorKind::TooManyKinds`]. The names of kinds are kept until somebody
+    /// [drops](Self::drop_kind) them, so whoever lets others choose them should count them.
+    pub fn admitting(&self, may_begin: impl Fn(&Kind) -> bool + Send + Sync + 'static) -> Self {
+        Client(self.0.clone(), Some(Arc::new(may_begin)))
     }
 
     /// Schedules a job with a payload that is stored as JSON. Due now, unless
@@ -332,7 +346,8 @@ impl Client {
 
     /// Makes the kind known, once for each connection. Where one of several servers is there again,
     /// nobody waits for that: the others know the kind.
-    async fn register(&self, shelf: &Arc<Shelf>, until: Instant) -> Result<()> {
+    async fn register(&self, kind: &str, until: Instant) -> Result<()> {
+        let shelf = &self.shelf(kind)?;
         if self.is_registered(shelf) {
             return Ok(());
         }
@@ -350,10 +365,26 @@ impl Client {
         let turn = timeout_at(until.into(), shelf.registering.lock()).await;
         // If that takes too long, this one says why.
         let _turn = turn.ok();
-        match self.is_registered(shelf) {
-            true => Ok(()),
-            false => self.make_known(shelf, until).await,
+        if self.is_registered(shelf) {
+            return Ok(());
         }
+        self.admit(&shelf.kind, until).await?;
+        self.make_known(shelf, until).await
+    }
+
+    /// Refuses a kind that nobody has used yet, if somebody was told to.
+    async fn admit(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let Some(may_begin) = &self.1 else {
+            return Ok(());
+        };
+        if self.store().knows(kind, until).await? || may_begin(kind) {
+            return Ok(());
+        }
+        self.0.shelves.remove(kind.as_str());
+        Err(Error::new(
+            ErrorKind::TooManyKinds,
+            format!("{kind} was never used, and no more kinds may begin for now"),
+        ))
     }
 
     /// The same, without anybody waiting for it.
@@ -374,10 +405,11 @@ impl Client {
     /// first jobs that it knows of: to a worker with wildcards they would not exist.
     async fn register_again(
         &self,
-        shelf: &Arc<Shelf>,
+        kind: &str,
         answered: &[Answered],
         until: Instant,
     ) -> Result<()> {
+        let shelf = &self.shelf(kind)?;
         let is_first = |it: &Answered| matches!(it.answer, Word::First(_));
         if answered.iter().any(is_first) {
             // Until it is done, so that a repeat of this call does it.

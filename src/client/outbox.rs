@@ -4,15 +4,16 @@
 //! turns: each takes whatever has gathered, sends it as one call, and hands the answers
 //! out, so that a lone call leaves at once and a crowd leaves in batches.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
-use crate::settings::{BATCH, BATCH_BYTES, LANES, QUEUE};
+use crate::settings::{BATCH, BATCH_BYTES, IDLE_LOOK, LANES, QUEUE};
 use crate::store::{
     Answered, Change, Discard, Kept, Lane, Ledger, Outdated, Placement, Revival, Update,
 };
@@ -40,6 +41,11 @@ pub(crate) trait Operation: Sized + Send + Sync + 'static {
         until: std::time::Instant,
     ) -> impl Future<Output = Result<Vec<Self::Answer>>> + Send;
 
+    /// Whether it can make a job where there is nothing of its kind.
+    fn creates(&self) -> bool {
+        false
+    }
+
     /// About how many bytes the item adds to a call.
     fn bytes(&self) -> usize {
         0
@@ -50,8 +56,13 @@ pub(crate) trait Operation: Sized + Send + Sync + 'static {
 pub(crate) struct Outbox<Op: Operation> {
     ledger: Arc<Ledger>,
     terms: Op::Terms,
-    entrance: Mutex<Option<mpsc::Sender<Entry<Op>>>>,
+    entrance: Arc<Entrance<Op>>,
+    /// Where the lanes run, if not where the first call is made.
+    runtime: Option<Handle>,
 }
+
+/// The way in, while lanes run.
+type Entrance<Op> = Mutex<Option<mpsc::Sender<Entry<Op>>>>;
 
 struct Entry<Op: Operation> {
     item: Op,
@@ -73,14 +84,16 @@ impl<Op: Operation> Outbox<Op> {
         Outbox {
             ledger,
             terms,
-            entrance: Mutex::new(None),
+            entrance: Arc::default(),
+            runtime: None,
         }
     }
 
-    /// Starts the lanes on this runtime, whoever calls [`send`](Self::send) first.
+    /// Has the lanes run on this runtime, whoever calls [`send`](Self::send) first.
     #[cfg(feature = "worker")]
-    pub(crate) fn open(&self) {
-        self.entrance();
+    pub(crate) fn here(mut self) -> Self {
+        self.runtime = Some(Handle::current());
+        self
     }
 
     /// Sends one item and waits for its answer until then. A caller that stops waiting takes
@@ -124,8 +137,8 @@ impl<Op: Operation> Outbox<Op> {
         }
     }
 
-    /// The way in. The lanes are started with the first call, and anew if the runtime that
-    /// they ran on is gone.
+    /// The way in. The lanes are started with the first call, and anew if they have ended without one,
+    /// or the runtime that they ran on is gone.
     fn entrance(&self) -> mpsc::Sender<Entry<Op>> {
         let mut entrance = self.entrance.lock().expect("no panic while held");
         if let Some(open) = entrance.as_ref().filter(|open| !open.is_closed()) {
@@ -133,11 +146,13 @@ impl<Op: Operation> Outbox<Op> {
         }
         let (sender, receiver) = mpsc::channel(QUEUE);
         let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+        let runtime = self.runtime.clone().unwrap_or_else(Handle::current);
         for _ in 0..LANES {
-            tokio::spawn(run_lane(
+            runtime.spawn(run_lane(
                 self.ledger.clone(),
                 self.terms.clone(),
                 receiver.clone(),
+                Arc::downgrade(&self.entrance),
             ));
         }
         entrance.insert(sender).clone()
@@ -171,19 +186,28 @@ impl<A> Reply<A> {
     }
 }
 
-/// One lane: one call at a time, until the outbox is dropped.
+/// One lane: one call at a time, until the outbox is dropped, or there was no call for a while.
 async fn run_lane<Op: Operation>(
     ledger: Arc<Ledger>,
     terms: Op::Terms,
     waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Entry<Op>>>>,
+    entrance: Weak<Entrance<Op>>,
 ) {
     let mut lane = Lane::new();
     let mut batch = Vec::new();
     loop {
         {
             let mut waiting = waiting.lock().await;
-            if waiting.recv_many(&mut batch, BATCH).await == 0 {
-                return;
+            match timeout(IDLE_LOOK, waiting.recv_many(&mut batch, BATCH)).await {
+                Ok(0) => return,
+                Ok(_) => {}
+                // Who has come in meanwhile is served, and whoever comes next starts other lanes.
+                Err(_) => {
+                    if let Some(entrance) = entrance.upgrade() {
+                        entrance.lock().expect("no panic while held").take();
+                    }
+                    continue;
+                }
             }
             // Whoever was just answered may be about to call again. That takes no time.
             tokio::task::yield_now().await;
@@ -260,10 +284,10 @@ async fn send_batch<Op: Operation>(
     }
 }
 
-/// The operations of producers, each by the method of [`Ledger`] that sends it, and by how
-/// many bytes an item adds.
+/// The operations of producers, each by the method of [`Ledger`] that sends it, by whether it can make
+/// a job, and by how many bytes an item adds.
 macro_rules! operations {
-    ($($item:ident by $method:ident, $bytes:expr;)*) => {$(
+    ($($item:ident by $method:ident, $creates:expr, $bytes:expr;)*) => {$(
         impl Operation for $item {
             type Terms = ();
             type Answer = Answered;
@@ -278,6 +302,11 @@ macro_rules! operations {
                 ledger.$method(lane, items, until).await
             }
 
+            fn creates(&self) -> bool {
+                let creates: fn(&Self) -> bool = $creates;
+                creates(self)
+            }
+
             fn bytes(&self) -> usize {
                 let bytes: fn(&Self) -> usize = $bytes;
                 bytes(self)
@@ -287,12 +316,12 @@ macro_rules! operations {
 }
 
 operations! {
-    Placement by schedule, |item| item.payload.len() + item.header.len();
-    Change by reschedule, |_| 0;
-    Update by update, |item| item.payload.len();
-    JobKey by cancel, |_| 0;
-    Outdated by cancel_outdated, |_| 0;
-    Revival by requeue, |item| item.record_bytes + item.header.len();
-    Discard by discard, |_| 0;
-    Kept by restore, |item| item.payload.len() + item.header.len() + item.story.len();
+    Placement by schedule, Placement::creates, |item| item.payload.len() + item.header.len();
+    Change by reschedule, |_| false, |_| 0;
+    Update by update, |_| false, |item| item.payload.len();
+    JobKey by cancel, |_| false, |_| 0;
+    Outdated by cancel_outdated, |_| false, |_| 0;
+    Revival by requeue, |_| false, |item| item.record_bytes + item.header.len();
+    Discard by discard, |_| false, |_| 0;
+    Kept by restore, |_| true, |item| item.payload.len() + item.header.len() + item.story.len();
 }

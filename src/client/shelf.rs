@@ -1,17 +1,19 @@
 //! The ledgers of one kind, as producers use them: which of them has which job, and the calls that
 //! find out.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
 use super::outbox::{Operation, Outbox};
-use super::{Book, Client};
+use super::{Book, Client, Shared};
 use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
+use crate::settings::{FOUND_FOR, IDLE, IDLE_LOOK};
 use crate::shards::{Layout, Place};
 use crate::store::{Answered, Found, Lane, Ledger, Letter, Word, is_of_absence};
 
@@ -26,11 +28,24 @@ pub(super) struct Shelf {
     pub(super) made_known: Mutex<Instant>,
     /// Held while that is done.
     pub(super) registering: tokio::sync::Mutex<()>,
+    /// When something of the kind was last seen.
+    found: Mutex<Option<Instant>>,
     books: Vec<Arc<Book>>,
     /// By the layout before, while jobs are moved from there.
     old: Vec<Arc<Book>>,
     /// When it was last found out whether the layout is still this.
     agreed: tokio::sync::Mutex<Option<Instant>>,
+}
+
+/// The shelves of a client, by kind. One that nobody uses for a while is cleared away.
+#[derive(Default)]
+pub(super) struct Shelves(Mutex<InUse>);
+
+#[derive(Default)]
+struct InUse {
+    by_kind: HashMap<Kind, (Arc<Shelf>, Instant)>,
+    /// Somebody sees to it that they are cleared away.
+    is_tended: bool,
 }
 
 /// What of a job a call is about, which says where it is while its kind is being resharded.
@@ -48,6 +63,7 @@ impl Shelf {
             registered: AtomicU64::new(0),
             made_known: Mutex::new(Instant::now()),
             registering: tokio::sync::Mutex::default(),
+            found: Mutex::default(),
             books: (0..layout.shards)
                 .map(|it| book(layout.place(it)))
                 .collect(),
@@ -58,6 +74,17 @@ impl Shelf {
             kind,
             layout,
         })
+    }
+
+    /// Whether something of the kind was seen a moment ago.
+    fn was_found(&self) -> bool {
+        let found = self.found.lock().expect("no panic while held");
+        found.is_some_and(|at| at.elapsed() < FOUND_FOR)
+    }
+
+    /// Something of the kind is there.
+    pub(super) fn is_found(&self) {
+        *self.found.lock().expect("no panic while held") = Some(Instant::now());
     }
 
     /// Where the job with this id belongs.
@@ -99,32 +126,132 @@ impl Shelf {
     }
 }
 
+impl InUse {
+    /// The shelf of a kind, which is used now.
+    fn used(&mut self, kind: &str) -> Option<&Arc<Shelf>> {
+        // The lookup by text spares the allocation of a kind for every call.
+        let (shelf, used) = self.by_kind.get_mut(kind)?;
+        *used = Instant::now();
+        Some(shelf)
+    }
+}
+
+impl Shelves {
+    /// Clears away what nobody has used for so long. Returns how many are left; of none, nobody looks
+    /// after them any more.
+    fn clear_away(&self, idle: Duration) -> usize {
+        let mut shelves = self.0.lock().expect("no panic while held");
+        let is_used = |shelf: &Arc<Shelf>, used: &Instant| {
+            Arc::strong_count(shelf) > 1 || used.elapsed() < idle
+        };
+        shelves
+            .by_kind
+            .retain(|_, (shelf, used)| is_used(shelf, used));
+        shelves.by_kind.shrink_to_fit();
+        shelves.is_tended = !shelves.by_kind.is_empty();
+        shelves.by_kind.len()
+    }
+
+    /// Forgets what is known of a kind that is gone, or never was.
+    pub(super) fn remove(&self, kind: &str) {
+        let mut shelves = self.0.lock().expect("no panic while held");
+        shelves.by_kind.remove(kind);
+    }
+}
+
+/// Clears shelves away that nobody uses, until there are none, or the client is gone.
+async fn clear_away(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(IDLE_LOOK).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        if shared.shelves.clear_away(IDLE) == 0 {
+            return;
+        }
+    }
+}
+
 impl Client {
-    /// The shelf of a kind by the layout that it has, as far as is known.
+    /// The shelf of a kind by the layout that it has, as far as is known; kept for the next call.
     pub(super) fn shelf(&self, kind: &str) -> Result<Arc<Shelf>> {
         let layout = self.store().layout_of(kind);
-        let mut shelves = self.0.shelves.lock().expect("no panic while held");
-        // The lookup by text spares the allocation of a kind for every call.
-        if let Some(shelf) = shelves.get(kind)
-            && shelf.layout == layout
-        {
-            return Ok(shelf.clone());
-        }
-        let known = shelves.get(kind);
-        let registered = known.map_or(0, |before| before.registered.load(Ordering::Acquire));
-        let kind = Kind::parse(kind)?;
-        let book = |place| Book::new(self.store().ledger(&kind, place), layout);
-        let shelf = Shelf::new(kind.clone(), layout, book);
+        let mut shelves = self.0.shelves.0.lock().expect("no panic while held");
+        let known = match shelves.used(kind) {
+            Some(shelf) if shelf.layout == layout => return Ok(shelf.clone()),
+            known => known.map(|before| before.registered.load(Ordering::Acquire)),
+        };
+        let shelf = self.new_shelf(kind, layout)?;
         // With another layout it is known all the same.
-        shelf.registered.store(registered, Ordering::Release);
-        shelves.insert(kind, shelf.clone());
+        shelf
+            .registered
+            .store(known.unwrap_or(0), Ordering::Release);
+        let kept = (shelf.clone(), Instant::now());
+        shelves.by_kind.insert(shelf.kind.clone(), kept);
+        self.tend(&mut shelves);
         Ok(shelf)
     }
 
-    /// The shelf of a kind by the layout that it has now.
+    /// The same, for those who only look: names that nobody has used would fill the memory.
+    pub(super) fn shelf_to_look(&self, kind: &str) -> Result<Arc<Shelf>> {
+        let layout = self.store().layout_of(kind);
+        match self.shelf_in_use(kind) {
+            Some(shelf) if shelf.layout == layout => Ok(shelf),
+            _ => self.new_shelf(kind, layout),
+        }
+    }
+
+    fn shelf_in_use(&self, kind: &str) -> Option<Arc<Shelf>> {
+        let mut shelves = self.0.shelves.0.lock().expect("no panic while held");
+        shelves.used(kind).cloned()
+    }
+
+    fn new_shelf(&self, kind: &str, layout: Layout) -> Result<Arc<Shelf>> {
+        let kind = Kind::parse(kind)?;
+        let book = |place| Book::new(self.store().ledger(&kind, place), layout);
+        Ok(Shelf::new(kind.clone(), layout, book))
+    }
+
+    /// The shelf of a kind by the layout that it has now, for those who only look.
     pub(super) async fn shelf_now(&self, kind: &Kind, until: Instant) -> Result<Arc<Shelf>> {
         self.store().look_up(kind, until).await?;
-        self.shelf(kind.as_str())
+        self.shelf_to_look(kind.as_str())
+    }
+
+    /// Has shelves cleared away that nobody uses, as long as there are some.
+    fn tend(&self, shelves: &mut InUse) {
+        if shelves.is_tended {
+            return;
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            shelves.is_tended = true;
+            runtime.spawn(clear_away(Arc::downgrade(&self.0)));
+        }
+    }
+
+    /// Whether there can be anything of a kind that a call finds. If there is not, it must not be sent: a
+    /// ledger would have to remember it, since its original may arrive after its repeat, and names
+    /// that nobody has used would fill Redis.
+    pub(super) async fn may_find(&self, kind: &str, until: Instant) -> Result<bool> {
+        // One that goes by another layout was used, and says so to whoever is behind.
+        if self.store().layout_of(kind) != Layout::FIRST {
+            return Ok(true);
+        }
+        let shelf = self.shelf_in_use(kind);
+        if shelf.as_ref().is_some_and(|shelf| shelf.was_found()) {
+            return Ok(true);
+        }
+        let of = Kind::parse(kind)?;
+        // Rare, and not a part of the type of every call.
+        let looking: BoxFuture<'_, _> = Box::pin(self.store().has_any_of(&of, until));
+        let has_any = looking.await?;
+        if has_any {
+            self.shelf(kind)?.is_found();
+        } else if let Some(shelf) = shelf {
+            // It was dropped: whoever schedules next is to read the rules of pauses again.
+            shelf.registered.store(0, Ordering::Release);
+        }
+        Ok(has_any)
     }
 
     /// Sends an item to where its job is, and returns what it is answered there.
@@ -139,6 +266,9 @@ impl Client {
     where
         Op: Operation<Answer: Says> + Clone,
     {
+        if !item.creates() && !self.may_find(key.kind(), until).await? {
+            return Ok(Op::Answer::absent());
+        }
         loop {
             let shelf = self.shelf(key.kind())?;
             if let Some(book) = self.place(&shelf, key, of, until).await? {
@@ -148,7 +278,11 @@ impl Client {
                     Word::Stale => self.catch_up(&shelf, until).await?,
                     // It ended between the two calls.
                     Word::Elsewhere => {}
-                    _ => return Ok(answered),
+                    Word::Absent => return Ok(answered),
+                    _ => {
+                        shelf.is_found();
+                        return Ok(answered);
+                    }
                 }
             }
             in_time(key, until)?;
@@ -158,7 +292,7 @@ impl Client {
     /// Looks a job up where it is.
     pub(super) async fn find(&self, key: &JobKey, until: Instant) -> Result<Found> {
         loop {
-            let shelf = self.shelf(key.kind())?;
+            let shelf = self.shelf_to_look(key.kind())?;
             if let Some(book) = self.place(&shelf, key, Of::Job, until).await? {
                 let found = book.ledger.get(key.id(), until).await;
                 match found.inspect_err(|error| self.suspect(&shelf, error))? {
@@ -179,7 +313,7 @@ impl Client {
         until: Instant,
     ) -> Result<Vec<Letter>> {
         loop {
-            let shelf = self.shelf(key.kind())?;
+            let shelf = self.shelf_to_look(key.kind())?;
             if let Some(book) = self.place(&shelf, key, Of::Letters, until).await? {
                 let letters = book.ledger.letters(key.id(), number, limit, until);
                 match letters.await? {
@@ -274,11 +408,21 @@ impl Client {
 /// What says what became of a job.
 pub(super) trait Says {
     fn says(&self) -> Word;
+
+    /// There is no such job, since there is nothing of its kind.
+    fn absent() -> Self;
 }
 
 impl Says for Answered {
     fn says(&self) -> Word {
         self.answer
+    }
+
+    fn absent() -> Self {
+        Answered {
+            answer: Word::Absent,
+            unarmed: false,
+        }
     }
 }
 
@@ -286,6 +430,11 @@ impl Says for Answered {
 impl Says for (Answered, Result<Reached>) {
     fn says(&self) -> Word {
         self.0.answer
+    }
+
+    /// Nothing was written, so there is nothing that anybody has to have.
+    fn absent() -> Self {
+        (Answered::absent(), Ok(Reached::NOTHING))
     }
 }
 

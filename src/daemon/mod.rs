@@ -7,6 +7,7 @@
 //! | [`access`] | ties them to the HTTP API |
 //! | [`alerts`] | tells of dead letters and late starts, by jobs |
 //! | [`http`] | the HTTP API |
+//! | [`new_kinds`] | how many kinds may begin |
 //! | [`traces`] | to which trace a request belongs, and where traces are sent |
 //! | [`classic`] | the interface for clients of classic delay queues |
 
@@ -15,6 +16,7 @@ mod alerts;
 pub(crate) mod classic;
 pub(crate) mod config;
 mod http;
+mod new_kinds;
 pub(crate) mod tokens;
 pub(crate) mod traces;
 
@@ -23,3 +25,4 @@ pub(crate) use http::{
     Api, Recorder, RouteSet, RouteTerms, Routes, Settings, allow_connections, in_process, serve,
     shapes,
 };
+pub(crate) use new_kinds::NewKinds;

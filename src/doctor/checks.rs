@@ -151,6 +151,9 @@ checks! {
     DEAD_LETTERS_FULL = "dead-letters-full" []
         "less than 90 % of the dead letters that a worker keeps: 10,000 for 90 days, unless it was told otherwise",
         "Beyond its limits the oldest letters fall, and with them what could still be requeued.";
+    EMPTY_KINDS = "empty-kinds" []
+        "no kind that has been empty and unused for 30 days",
+        "Its keys stay and its ledger is looked at for ever; most such names were misspelt, or are of jobs that nobody schedules any more.";
     FOREIGN_VALUES = "foreign-values" []
         "nobody else keeps a value under the name of a job",
         "It is left alone, and so the job has no trigger, and is found late.";

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::adoption;
 use super::checks::{
-    BOOKS, Check, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, FOREIGN_VALUES, KIND_SHARDS, OVERDUE_JOBS,
-    SHARD_SIZE, UNROUTED_JOBS,
+    BOOKS, Check, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, EMPTY_KINDS, FOREIGN_VALUES, KIND_SHARDS,
+    OVERDUE_JOBS, SHARD_SIZE, UNROUTED_JOBS,
 };
 use super::finding::{Finding, things};
 use crate::client::{Client, Instance, Stats, Unrouted};
@@ -33,6 +33,9 @@ const MANY: u64 = 10;
 /// How many jobs a shard may have. `docs/capacity.md` says how long its records take to move.
 const LARGE: u64 = 250_000;
 
+/// For how long a kind may be empty.
+const EMPTY: Duration = Duration::from_secs(30 * 86_400);
+
 /// Of how many kinds a finding says something.
 const NAMED: usize = 3;
 
@@ -43,6 +46,8 @@ pub(super) struct Looked {
     shards: String,
     pub(super) stats: Glimpse<Stats>,
     sample: Glimpse<Sample>,
+    /// When it was last used, if nothing is in it and that is known.
+    used: Option<UnixMs>,
 }
 
 /// All that were looked at.
@@ -88,14 +93,30 @@ pub(super) async fn ledgers(
             };
             sample = sample.and_then(|sample| Ok(sample.and(more?)));
         }
+        let used = match &stats {
+            Ok(stats) if stats.is_empty() => last_used(client, &kind, layout).await,
+            _ => None,
+        };
         looked.push(Looked {
             kind,
             shards,
             stats,
             sample,
+            used,
         });
     }
     Ok(Ok(Ledgers { looked, all }))
+}
+
+/// When a kind was last used, as far as that is remembered. Nothing if it cannot be seen now: then it is
+/// named the next time.
+async fn last_used(client: &Client, kind: &Kind, layout: Layout) -> Option<UnixMs> {
+    let mut last = None;
+    for shard in 0..layout.ledgers() {
+        let ledger = client.store().ledger(kind, layout.place(shard));
+        last = last.max(ledger.last_called(client.deadline()).await.ok()?);
+    }
+    last
 }
 
 /// Who does not answer is not looked at any further; what is refused or damaged is told.
@@ -127,6 +148,7 @@ pub(super) fn look(
             Finding::error(&BOOKS, shown, format!("keyfall audit {kind}:"))
         })
     }));
+    found.push(judge.empty(now));
     let has_route = |kind: &Kind| match unrouted {
         Ok(unrouted) => unrouted.iter().all(|one| one.kind != *kind),
         Err(_) => true,
@@ -244,6 +266,22 @@ impl Judge<'_> {
         )
     }
 
+    fn empty(&self, now: UnixUs) -> Finding {
+        let empty = self.0.looked.iter().filter_map(|one| {
+            let for_so_long = now.since(one.used?);
+            (for_so_long > EMPTY).then(|| {
+                let days = for_so_long.as_secs() / 86_400;
+                let shown = format!("{}: for {days} days", one.kind);
+                let remedy = format!("keyfall kinds drop {}", one.kind);
+                Finding {
+                    remedy: Some(remedy),
+                    ..Finding::info(&EMPTY_KINDS, shown)
+                }
+            })
+        });
+        self.sum(&EMPTY_KINDS, empty)
+    }
+
     fn by_stats(
         &self,
         check: &'static Check,
@@ -316,6 +354,7 @@ mod tests {
             shards: shards.to_owned(),
             stats: Err("nobody looked".to_owned()),
             sample: Ok(sample),
+            used: None,
         };
         Ledgers {
             looked: vec![looked],

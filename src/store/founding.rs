@@ -12,6 +12,7 @@ use std::time::Instant;
 use futures_util::future::BoxFuture;
 use tokio::time::timeout_at;
 
+use super::dropping::dropping;
 use super::layout::Expected;
 use super::moving::Part;
 use super::reply::Answer;
@@ -49,6 +50,10 @@ impl Store {
             found.await?;
         }
         let layout = self.layout_of(kind.as_str());
+        if layout != Layout::FIRST || self.is_cluster() {
+            // It may have been looked up a moment before somebody dropped it.
+            self.enlist(kind, until).await?;
+        }
         self.found_aside(kind, layout, until);
         self.apply_pause_rules(kind, until).await?;
         // Always, since whoever added it may not have come to say so. Only a hint: workers
@@ -88,10 +93,12 @@ impl Store {
         layout: Layout,
         until: Instant,
     ) -> Result<()> {
-        let mut add = redis::cmd("HSETNX");
-        add.arg(self.names.kinds()).arg(kind.as_str());
-        add.arg(layout.to_string());
-        self.command(&add, until).await.map(drop)
+        let kinds = self.names.kinds();
+        let mut both = redis::pipe();
+        // Whoever is about to drop it is not to take it off the list from here on.
+        both.hdel(&kinds, dropping(kind));
+        both.hset_nx(&kinds, kind.as_str(), layout.to_string());
+        self.pipeline(&both, until).await.map(drop)
     }
 
     /// Finds out by which layout a kind goes. If nobody knows it, it is one of so many ledgers from
@@ -105,7 +112,7 @@ impl Store {
         if self.knows(kind, until).await? {
             let layout = self.look_up(kind, until).await?;
             // Whoever founded it may not have come to the end.
-            if layout == Layout::FIRST.to(layout.shards) {
+            if layout.from == Some(Layout::FIRST.shards) {
                 self.see_it_arrive(kind, layout, until).await;
             }
             return Ok(());
@@ -120,7 +127,7 @@ impl Store {
             self.layouts.set(kind, Layout::FIRST);
             return self.enlist(kind, until).await;
         }
-        let wanted = Layout::FIRST.to(ledgers);
+        let wanted = Layout::FIRST.to_at(ledgers, self.time(until).await?);
         let kinds = self.names.kinds();
         let (home, nothing) = (self.home_of(kind, 0), Default::default());
         let expected = Expected::Nothing;

@@ -49,7 +49,12 @@ impl Layouts {
     /// Takes note of what holds, be it older than what was known.
     pub(super) fn set(&self, kind: &Kind, layout: Layout) {
         let mut known = self.known.lock().expect("no panic while held");
-        if known.insert(kind.clone(), layout) != Some(layout) {
+        // Of the first nothing is kept: names that nobody has used would fill the memory.
+        let before = match layout {
+            Layout::FIRST => known.remove(kind),
+            layout => known.insert(kind.clone(), layout),
+        };
+        if before.unwrap_or(Layout::FIRST) != layout {
             self.changed.send_replace(());
         }
     }

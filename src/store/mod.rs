@@ -11,6 +11,7 @@
 //! | [`call`], [`lane`] | calls of scripts; numbered ones, which may be repeated |
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
 //! | [`layout`], [`moving`] | how many ledgers a kind has; moving jobs from one to another |
+//! | [`dropping`] | removing a kind in which nothing is |
 //! | [`founding`] | making a kind known, with as many ledgers as it starts with |
 //! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
 //! | [`order`] | numbers that say which of several jobs came last |
@@ -39,6 +40,7 @@ mod call;
 mod clock;
 mod cluster;
 mod common;
+mod dropping;
 mod durable;
 #[cfg(feature = "worker")]
 mod failures;
@@ -110,14 +112,14 @@ mod tests;
 use std::sync::Arc;
 use std::time::Instant;
 
-#[cfg(feature = "worker")]
-use redis::Pipeline;
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 
 #[cfg(feature = "worker")]
 pub(crate) use adopt::Why;
 pub(crate) use audit::{Judged, PARTS, Suspect};
 pub(crate) use clock::RedisClock;
+#[cfg(feature = "worker")]
+pub(crate) use dropping::Razed;
 use durable::Waits;
 pub(crate) use functions::{Loaded, VERSION, library};
 #[cfg(feature = "worker")]
@@ -488,7 +490,6 @@ impl Store {
         Ok(self.link.send(Request::One(cmd), until).await?.value)
     }
 
-    #[cfg(feature = "worker")]
     async fn pipeline(&self, pipeline: &Pipeline, until: Instant) -> Result<Value> {
         Ok(self.link.send(Request::Many(pipeline), until).await?.value)
     }

@@ -70,6 +70,11 @@ pub(crate) struct Change {
 }
 
 impl Placement {
+    /// Whether it makes a job where there is none.
+    pub(crate) fn creates(&self) -> bool {
+        self.mode != Mode::Present
+    }
+
     /// Whether the script needs to be told of mode and header only once for the two.
     fn is_like(&self, other: &Self) -> bool {
         self.mode == other.mode && self.header == other.header

@@ -113,6 +113,7 @@ pub(crate) const FUNCTIONS: &str = concat!(
     "local function answers()\n",
     include_str!("../../lua/lib/clock.lua"),
     include_str!("../../lua/lib/placeholder.lua"),
+    include_str!("../../lua/lib/lasting.lua"),
     include_str!("../../lua/lib/calls.lua"),
     include_str!("../../lua/lib/record.lua"),
     include_str!("../../lua/lib/lease.lua"),
@@ -153,49 +154,54 @@ macro_rules! scripts {
 }
 
 scripts! {
-    SCHEDULE = "schedule", 8 keys, ["clock", "calls", "history", "count", "record", "successor", "overtaken", "trigger"];
-    RESCHEDULE = "reschedule", 7 keys, ["clock", "calls", "history", "record", "trigger", "successor"];
-    UPDATE = "update", 7 keys, ["clock", "calls", "history", "record", "successor"];
-    CANCEL = "cancel", 8 keys, ["clock", "calls", "history", "count", "lease", "trigger", "successor", "overtaken"];
+    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "trigger"];
+    RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor"];
+    UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor"];
+    CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken"];
     #[cfg(feature = "worker")]
-    CLAIM = "claim", 7 keys, ["clock", "calls", "history", "count", "paused", "lease"];
+    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease"];
     #[cfg(feature = "worker")]
-    RECLAIM = "reclaim", 9 keys, ["clock", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor"];
+    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
-    SETTLE = "settle", 11 keys, ["clock", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor"];
+    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor"];
     #[cfg(feature = "worker")]
     SWEEP = "sweep", 3 keys, ["clock", "paused"];
     #[cfg(feature = "worker")]
-    ADOPT = "adopt", 8 keys, ["clock", "calls", "history", "count", "record", "lease", "successor", "trigger"];
-    REQUEUE = "requeue", 9 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
-    RESTORE = "restore", 9 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
-    DISCARD = "discard", 6 keys, ["clock", "placeholder", "calls", "history", "count", "dead"];
+    ADOPT = "adopt", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "lease", "successor", "trigger"];
+    REQUEUE = "requeue", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
+    RESTORE = "restore", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
+    DISCARD = "discard", 6 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "dead"];
     #[cfg(feature = "worker")]
     TRIM = "trim", 3 keys, ["clock", "placeholder", "dead"];
     ARM = "arm", 0 keys, ["clock", "trigger"];
-    LETTERS = "letters", 3 keys, ["clock", "calls"];
+    LETTERS = "letters", 3 keys, ["clock", "lasting", "calls"];
     #[cfg(feature = "worker")]
     BEAT = "beat", 1 keys, ["clock"];
     LIST = "list", 7 keys, ["clock", "placeholder", "order", "lease"];
-    GET = "get", 8 keys, ["clock", "calls"];
+    GET = "get", 8 keys, ["clock", "lasting", "calls"];
     STATS = "stats", 8 keys, ["clock", "placeholder", "paused"];
     SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
     AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead"];
     ASIDE = "aside", 1 keys, ["clock"];
     CURE = "cure", 1 keys, ["clock"];
-    LAYOUT = "layout", 1 keys, ["clock"];
-    TAKE = "take", 9 keys, ["clock", "placeholder", "calls", "count", "dead"];
-    PUT = "put", 9 keys, ["clock", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
+    LAYOUT = "layout", 1 keys, ["clock", "lasting"];
+    TAKE = "take", 9 keys, ["clock", "lasting", "placeholder", "calls", "count", "dead"];
+    PUT = "put", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
     NAMES = "names", 1 keys, ["clock", "placeholder"];
-    FOUND = "found", 13 keys, ["clock", "placeholder"];
+    IDLE = "idle", 7 keys, ["clock", "lasting", "calls"];
+    #[cfg(feature = "worker")]
+    RAZE = "raze", 13 keys, ["clock", "lasting", "placeholder", "calls", "paused"];
+    #[cfg(feature = "worker")]
+    UNLIST = "unlist", 1 keys, ["clock"];
+    FOUND = "found", 13 keys, ["clock", "lasting", "placeholder"];
     DROP = "drop", 2 keys, ["clock", "placeholder"];
     TOUCH = "touch", 1 keys, ["clock"];
-    PAUSE = "pause", 3 keys, ["clock", "calls", "history", "paused", "turn"];
+    PAUSE = "pause", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
     #[cfg(feature = "worker")]
-    KEEP = "keep", 3 keys, ["clock", "calls"];
+    KEEP = "keep", 3 keys, ["clock", "lasting", "calls"];
     #[cfg(feature = "worker")]
     STORY = "story", 2 keys, ["clock", "history"];
-    RESUME = "resume", 3 keys, ["clock", "calls", "history", "paused", "turn"];
+    RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
 }

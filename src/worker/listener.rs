@@ -198,7 +198,16 @@ impl Listener {
                         self.desk.fall_behind(&served);
                     }
                 }
+                "gone" => {
+                    for served in self.roster.shards(rest).iter() {
+                        served.goes();
+                    }
+                }
                 "kind" => {
+                    let known = self.roster.shards(rest);
+                    for served in known.iter().filter(|served| served.comes_again()) {
+                        self.reconciler.expect(served, None);
+                    }
                     let new = self.roster.add(&Kind::parse(rest).ok()?);
                     if new.is_empty() {
                         self.lookout.look();

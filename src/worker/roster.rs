@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
@@ -31,6 +32,8 @@ pub(crate) struct Served {
     pub(crate) settles: Outbox<Settlement>,
     /// For the routes that want it.
     pub(crate) durable_settles: Outbox<Durably<Settlement>>,
+    /// Its kind was dropped, and nothing was heard of it since: nobody looks into it.
+    is_gone: AtomicBool,
 }
 
 /// The kinds that this worker serves: those that its routes name, and of those that exist
@@ -82,9 +85,17 @@ impl Roster {
 
     /// Reads the list of kinds of a server anew and serves those that are routed. Returns what ledgers
     /// are new.
+    ///
+    /// One that was dropped and is on the list again is new as well: that it came may have gone unheard.
     pub(crate) async fn refresh(&self, from: &Store, until: Instant) -> Result<Vec<Arc<Served>>> {
         let kinds = from.kinds(until).await?;
-        Ok(kinds.iter().flat_map(|kind| self.add(kind)).collect())
+        let mut new = Vec::new();
+        for kind in &kinds {
+            new.extend(self.add(kind));
+            let known = self.shards(kind.as_str());
+            new.extend(known.iter().filter(|served| served.comes_again()).cloned());
+        }
+        Ok(new)
     }
 
     /// Whether the list of kinds may be another one by now.
@@ -151,14 +162,9 @@ impl Roster {
                 true => self.store.adopting_ledger(kind, place),
                 false => self.store.ledger(kind, place),
             };
-            // Opened here, so that its lanes run on the engine's thread and not on the handlers'.
-            let settles = Outbox::new(ledger.clone(), self.terms.clone());
-            settles.open();
-            let durable_settles = Outbox::new(ledger.clone(), self.terms.clone());
-            let is_durable = |route: &usize| self.routes.routes[*route].durable.is_some();
-            if routes.iter().any(is_durable) {
-                durable_settles.open();
-            }
+            // The lanes run on the engine's thread and not on the handlers'.
+            let settles = Outbox::new(ledger.clone(), self.terms.clone()).here();
+            let durable_settles = Outbox::new(ledger.clone(), self.terms.clone()).here();
             Arc::new(Served {
                 ledger,
                 coverage,
@@ -169,6 +175,7 @@ impl Roster {
                 index: known.list.len() + shard - shards.len(),
                 settles,
                 durable_settles,
+                is_gone: AtomicBool::new(false),
             })
         };
         let new: Vec<Arc<Served>> = (shards.len()..wanted).map(serve).collect();
@@ -238,6 +245,21 @@ impl Roster {
 }
 
 impl Served {
+    /// Its kind was dropped.
+    pub(crate) fn goes(&self) {
+        self.is_gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Something was heard of its kind. Returns whether that was gone.
+    pub(crate) fn comes_again(&self) -> bool {
+        self.is_gone.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether its kind was dropped.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
     /// The key of a job of this kind. Ids that cannot be ours are nobody's.
     pub(crate) fn key(&self, id: &str) -> Option<JobKey> {
         self.ledger.kind().key(id).ok()

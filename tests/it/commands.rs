@@ -45,6 +45,7 @@ both_ways! {
     what_runs_is_left_or_told_to_stop on "cmd_running";
     list_and_count_show_many on "cmd_list";
     kinds_and_instances_say_who_runs_what on "cmd_kinds";
+    a_kind_is_dropped_when_it_is_empty on "cmd_drop";
     dead_letters_are_listed_requeued_and_deleted on "cmd_dead";
     pause_and_resume_name_the_kinds on "cmd_pause";
     audit_ends_well_only_if_all_is_well on "cmd_audit";
@@ -276,6 +277,22 @@ async fn list_and_count_show_many(site: Site) {
         .fails(2, "no cursor");
     site.run("count a*").await.fails(2, "holds '*'");
     site.assert_balanced().await;
+}
+
+async fn a_kind_is_dropped_when_it_is_empty(site: Site) {
+    let drop = format!("kinds drop {}", site.kind());
+    site.run(&drop).await.fails(3, "no job of the kind");
+    site.run("kinds drop a:b").await.fails(2, "a:b");
+    let key = site.key(1);
+    site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    site.run(&drop).await.fails(1, "1 pending");
+    site.client.cancel(&key).await.unwrap();
+    let ran = site.run(&drop).await;
+    assert_eq!(ran.out, format!("{} is gone\n", site.kind()), "{ran:?}");
+    site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    site.client.cancel(&key).await.unwrap();
+    let ran = site.run(&format!("{drop} --json")).await;
+    assert_eq!(ran.value(), json!({"kind": site.kind()}));
 }
 
 async fn kinds_and_instances_say_who_runs_what(site: Site) {

@@ -397,6 +397,40 @@ async fn the_state_of_jobs_and_workers_is_told() {
 }
 
 #[tokio::test]
+async fn a_kind_that_was_empty_for_long_is_named() {
+    let (_server, site) = site("doctor-empty").await;
+    let key = site.key(1);
+    site.client.schedule(&key, "").after(HOUR).await.unwrap();
+    site.client.cancel(&key).await.unwrap();
+    let empty = async || {
+        let diagnosis = site.client.diagnose().await.unwrap();
+        finding(&diagnosis, "empty-kinds").clone()
+    };
+    assert_eq!(empty().await.severity, Fine, "it was used a moment ago");
+    // All of its calls come to lie so long ago.
+    let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
+    let all: Vec<(String, String)> = site.command(&["HGETALL", &calls]).await;
+    for (lane, value) in all {
+        let words: Vec<&str> = value.splitn(3, ' ').collect();
+        if let [number, at, reply] = words[..] {
+            let then = at.parse::<u64>().unwrap() - 31 * 86_400_000;
+            let aged = format!("{number} {then} {reply}");
+            let _: u64 = site.command(&["HSET", &calls, &lane, &aged]).await;
+        }
+    }
+    let found = empty().await;
+    assert_eq!(found.severity, Info);
+    assert!(found.found.contains("for 31 days"), "{found:?}");
+    let remedy = found.remedy.unwrap();
+    let ran = site.run(remedy.strip_prefix("keyfall ").unwrap()).await;
+    assert!(ran.out.contains("is gone"), "{ran:?}");
+    assert_eq!(empty().await.severity, Fine);
+    // Nothing of it is left, since it was not used in the last hour.
+    let keys: Vec<String> = site.command(&["KEYS", &format!("*{}*", site.kind())]).await;
+    assert!(keys.is_empty(), "{keys:?}");
+}
+
+#[tokio::test]
 async fn a_worker_says_what_is_wrong_once_until_it_changes() {
     let log = Log::read();
     let (_server, site) = site("doctor-log").await;

@@ -1,7 +1,8 @@
-//! The largest, the oddest and the most: payloads, keys, errors, dead letters, and jobs through
-//! each target.
+//! The largest, the oddest and the most: payloads, keys, errors, dead letters, jobs through each
+//! target, and names that nobody has used.
 
 mod draining;
+mod nonsense;
 
 use std::time::{Duration, Instant};
 

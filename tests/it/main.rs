@@ -47,6 +47,7 @@
 //! | [`extremes`] | the largest, the oddest and the most: payloads, keys, errors, dead letters |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
 //! | [`telling`] | what the history tells: followed as it happens, and of one job |
+//! | [`dropping`] | calls on what never was leave nothing behind; empty kinds are dropped beside producers |
 //! | [`pausing`] | paused kinds start nothing until they are resumed |
 //! | [`pulling`] | consumers that pull: jobs wait until somebody asks, and are theirs then |
 //! | [`callbacks`] | jobs that go to HTTP servers, which misbehave |
@@ -95,6 +96,7 @@ mod deadlines;
 mod demo;
 mod dev;
 mod doctor;
+mod dropping;
 mod encrypted;
 mod examples;
 mod extremes;

@@ -21,6 +21,9 @@ const FOR_ONE: Duration = Duration::from_secs(60);
 /// How long a call on many may.
 const FOR_MANY: Duration = Duration::from_secs(3600);
 
+/// How long it is waited for before such a call; what takes longer is told.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
 /// How often a call is made again that was one too many.
 const TRIES: usize = 100;
 
@@ -77,13 +80,14 @@ impl Daemon {
     pub(super) async fn send(&self, call: Call) -> anyhow::Result<Answer> {
         for _ in 0..TRIES {
             let answer = self.send_once(&call).await?;
-            if answer.status().as_u16() != 429 {
+            let wait = answer.headers().get(RETRY_AFTER);
+            let wait = wait.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+            let wait = Duration::from_secs(wait.unwrap_or(1));
+            if answer.status().as_u16() != 429 || wait > LONGEST_WAIT {
                 return self.read(answer).await;
             }
             // Nothing was done.
-            let wait = answer.headers().get(RETRY_AFTER);
-            let wait = wait.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
-            tokio::time::sleep(Duration::from_secs(wait.unwrap_or(1))).await;
+            tokio::time::sleep(wait).await;
         }
         bail!(Stop::unavailable(
             "the daemon takes no more requests of this token or address: try again later"

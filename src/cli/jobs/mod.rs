@@ -20,7 +20,7 @@ use self::redis::Redis;
 use super::stop::Stop;
 use crate::daemon::shapes::{
     AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
-    CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DurableIn, HistoryIn,
+    CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn, HistoryIn,
     HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn, NewJobIn, PageOut,
     PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, ScheduledOut,
     ShowIn, StoryIn, StoryOut, SwitchedOut,
@@ -157,6 +157,10 @@ impl Jobs {
 
     pub(crate) async fn kinds(&self) -> anyhow::Result<KindsOut> {
         self.ask(Call::new("GET", &["kinds"]).long()).await
+    }
+
+    pub(crate) async fn drop_kind(&self, kind: &str) -> anyhow::Result<DroppedOut> {
+        self.ask(Call::new("DELETE", &["kinds", kind]).long()).await
     }
 
     pub(crate) async fn paused(&self) -> anyhow::Result<PausedOut> {

@@ -19,7 +19,7 @@ use super::connect::explained;
 use crate::daemon::classic::Classic;
 use crate::daemon::config::{Config, Http};
 use crate::daemon::tokens::Tokens;
-use crate::daemon::{Alerts, Api, Recorder, Routes, Settings, allow_connections, serve};
+use crate::daemon::{Alerts, Api, NewKinds, Recorder, Routes, Settings, allow_connections, serve};
 use options::ClassicRoute;
 use reload::Reload;
 
@@ -76,9 +76,10 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
     let worker = Alerts::new(client.clone(), routes.clone()).told_by(worker);
     let readiness = worker.readiness();
     let classic = classic.zip(classic_route.as_ref());
+    let new_kinds = NewKinds::an_hour(config.http.new_kinds, config.http.new_kinds_per_token);
     let classic = classic.map(|((listen, terms), route)| {
         let settings = settings(&config.http, listen, None);
-        let (client, pull) = (client.clone(), route.pull.clone());
+        let (client, pull) = (new_kinds.limit(&client, None), route.pull.clone());
         Classic::new(client, pull, terms, settings, stopping.clone())
     });
     let reload = Reload {
@@ -99,6 +100,7 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         http,
         tokens,
     )
+    .new_kinds(new_kinds)
     .recorder(recorder.clone());
     let serving = serve(api, |address| {
         println!("listening on {scheme}://{address}");

@@ -51,7 +51,7 @@ impl Selection<'_> {
         let mut counts = Counts::default();
         let (kinds, mut sight) = client.kinds_in_sight(&prefix, client.deadline()).await?;
         for kind in kinds {
-            for book in client.shelf(kind.as_str())?.all() {
+            for book in client.shelf_to_look(kind.as_str())?.all() {
                 let ledger = &book.ledger;
                 let of_ledger = Counts::of_ledger(client, ledger, prefix.of_id());
                 if let Some(more) = sight.see(ledger, of_ledger).await? {

@@ -287,7 +287,7 @@ impl<'a> IntoFuture for KeepHistory<'a> {
             let until = client.deadline();
             let (kinds, mut sight) = client.kinds_in_sight(&prefix, until).await?;
             for kind in &kinds {
-                for book in client.shelf(kind.as_str())?.all() {
+                for book in client.shelf_to_look(kind.as_str())?.all() {
                     let (ledger, mut lane) = (&book.ledger, Lane::new());
                     let keep = ledger.keep(&mut lane, self.entries, until);
                     sight.see(ledger, keep).await?;
@@ -306,7 +306,7 @@ impl Client {
     /// If the kind is not valid or Redis does not answer in time.
     pub async fn history_kept(&self, kind: &str) -> Result<u64> {
         let kind = Kind::parse(kind)?;
-        let shelf = self.shelf(kind.as_str())?;
+        let shelf = self.shelf_to_look(kind.as_str())?;
         shelf.books()[0].ledger.kept(self.deadline()).await
     }
 

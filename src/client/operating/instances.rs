@@ -158,7 +158,7 @@ impl Client {
             }
             let has_none = takes.iter().all(|one| coverage(one) == Coverage::None);
             let mut jobs = 0;
-            for book in self.shelf(kind.as_str())?.all() {
+            for book in self.shelf_to_look(kind.as_str())?.all() {
                 let ledger = &book.ledger;
                 let count = async {
                     if has_none {

@@ -146,7 +146,7 @@ impl List<'_> {
         let mut page = Page::default();
         let (mut bytes, mut calls) = (0, 0);
         for kind in kinds {
-            let shelf = client.shelf(kind.as_str())?;
+            let shelf = client.shelf_to_look(kind.as_str())?;
             loop {
                 let room = self.limit - page.len();
                 if room == 0 || bytes >= PAGE_BYTES || calls == CALLS {

@@ -3,6 +3,8 @@
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod counting;
+#[cfg(feature = "worker")]
+pub(super) mod dropping;
 pub(super) mod functions;
 #[cfg(feature = "worker")]
 pub(super) mod history;

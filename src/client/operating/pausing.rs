@@ -75,7 +75,7 @@ impl Client {
         let mut asked = Vec::new();
         for kind in &kinds {
             // Those of one kind are paused one after the other, the first one last.
-            let shelf = self.shelf(kind.as_str())?;
+            let shelf = self.shelf_to_look(kind.as_str())?;
             let mut ledgers = shelf.books().iter().map(|book| book.ledger.clone());
             asked.extend(ledgers.find(|ledger| !sight.misses(ledger)));
         }
@@ -146,7 +146,7 @@ impl<'a> IntoFuture for Pause<'a> {
             let mut sight = Sight::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
-                let shelf = client.shelf(kind.as_str())?;
+                let shelf = client.shelf_to_look(kind.as_str())?;
                 let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
                 for ledger in ledgers.into_iter().rev() {
                     let mut lane = Lane::new();
@@ -178,7 +178,7 @@ impl<'a> IntoFuture for Resume<'a> {
             let mut sight = Sight::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
-                let shelf = client.shelf(kind.as_str())?;
+                let shelf = client.shelf_to_look(kind.as_str())?;
                 let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
                 for ledger in ledgers.into_iter().rev() {
                     let mut lane = Lane::new();

@@ -168,7 +168,7 @@ impl<'a> Reshard<'a> {
         let (store, until) = (self.client.store(), self.client.deadline());
         let wanted = match before.from {
             Some(_) => before,
-            None => before.to(self.shards),
+            None => before.to_at(self.shards, store.time(until).await?),
         };
         let written = store.propose(kind, before, wanted, until).await?;
         if written != wanted {

@@ -244,13 +244,12 @@ impl Client {
             KeptAs::Pending { .. } => Of::Job,
             KeptAs::Dead => Of::Letters,
         };
-        let shelf = self.shelf(key.kind())?;
         let until = self.deadline();
-        self.register(&shelf, until).await?;
+        self.register(key.kind(), until).await?;
         let answered = self
             .ask(&key, of, kept, until, |book| &book.restores)
             .await?;
-        self.register_again(&shelf, slice::from_ref(&answered), until)
+        self.register_again(key.kind(), slice::from_ref(&answered), until)
             .await?;
         match answered.answer {
             Word::Created(due) | Word::First(due) => Ok(Restored::Pending(due.to_system())),

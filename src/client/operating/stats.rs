@@ -67,6 +67,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Whether nothing is there: no job, and no dead letter.
+    pub fn is_empty(&self) -> bool {
+        self.pending + self.leased + self.successors + self.dead == 0
+    }
+
     /// Whether every job that was ever accepted is accounted for, and every dead letter.
     pub fn is_balanced(&self) -> bool {
         self.difference() == 0 && self.letters_difference() == 0

@@ -182,7 +182,7 @@ impl Client {
         if !waits_for_due {
             return Ok(None);
         }
-        let shelf = self.shelf(job.key().kind())?;
+        let shelf = self.shelf_to_look(job.key().kind())?;
         let ledger = &shelf.book(job.key().id()).ledger;
         let looks = ledger.plain_key(job.key(), job.payload(), until);
         let Some(looks) = looks.await? else {
@@ -254,7 +254,7 @@ impl Client {
             }
         }
         let is_due = waits.is_empty() || job.state() == JobState::Lapsed;
-        let shelf = self.shelf(key.kind())?;
+        let shelf = self.shelf_to_look(key.kind())?;
         let since = shelf.book(key.id()).ledger.paused_since(until).await?;
         if let Some(since) = since {
             let rules = self.0.store.pause_rules(until).await?.into_iter();

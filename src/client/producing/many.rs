@@ -11,6 +11,7 @@ use tokio::time::timeout_at;
 
 use crate::client::durably::send_durably;
 use crate::client::outbox::Operation;
+use crate::client::shelf::Says;
 use crate::client::{Book, Client, NewJob, Scheduled, Shelf};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
@@ -121,7 +122,14 @@ impl Client {
         for job in jobs {
             let durable = job.durable;
             let placed = job.into_placement(limit);
-            let placed = placed.and_then(|item| Ok((self.shelf(item.key.kind())?, item)));
+            let placed = placed.and_then(|item| {
+                let kind = item.key.kind();
+                let shelf = match item.creates() {
+                    true => self.shelf(kind),
+                    false => self.shelf_to_look(kind),
+                };
+                Ok((shelf?, item))
+            });
             let (shelf, item) = match placed {
                 Ok(valid) => valid,
                 Err(error) => {
@@ -270,16 +278,26 @@ impl Client {
     ) -> Result<Vec<Placed>> {
         let within = batch.durable.iter().flatten().map(|it| it.within).max();
         let until = self.deadline() + within.unwrap_or_default();
-        self.register(shelf, until).await?;
+        let Batch { items, durable, .. } = batch;
+        let kind = shelf.kind.as_str();
+        if items.iter().any(Placement::creates) {
+            self.register(kind, until).await?;
+        } else if !self.may_find(kind, until).await? {
+            let absent = durable
+                .iter()
+                .map(|it| (Answered::absent(), it.map(|_| Ok(Reached::NOTHING))));
+            return Ok(absent.collect());
+        }
         let turn = match turn {
             Some(turn) => turn,
             None => turn.insert(book.lanes.take(until).await?),
         };
         let lane = turn.lane.as_mut().expect("until it is dropped");
-        let Batch { items, durable, .. } = batch;
         let placed = send_durably(&book.ledger, lane, &(), items, durable, until).await?;
         let answered: Vec<Answered> = placed.iter().map(|(answered, _)| *answered).collect();
-        self.register_again(shelf, &answered, until).await?;
+        if answered.iter().any(|it| it.answer != Word::Absent) {
+            self.register_again(kind, &answered, until).await?;
+        }
         let unarmed = answered.iter().filter(|answer| answer.unarmed).count();
         if unarmed > 0 {
             tracing::warn!(

@@ -112,8 +112,9 @@ impl Client {
         until: Instant,
     ) -> Result<(Answered, Option<Reached>)> {
         let key = placement.key.clone();
-        let shelf = self.shelf(key.kind())?;
-        self.register(&shelf, until).await?;
+        if placement.creates() {
+            self.register(key.kind(), until).await?;
+        }
         let (answered, reached) = match durable {
             None => {
                 let asked = self.ask(&key, Of::Job, placement, until, |book| &book.schedules);
@@ -130,8 +131,10 @@ impl Client {
                 (answered, Some(reached?))
             }
         };
-        self.register_again(&shelf, slice::from_ref(&answered), until)
-            .await?;
+        if answered.answer != Word::Absent {
+            self.register_again(key.kind(), slice::from_ref(&answered), until)
+                .await?;
+        }
         if answered.unarmed {
             tracing::warn!(
                 %key,

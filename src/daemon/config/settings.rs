@@ -88,6 +88,11 @@ settings! {
         /// batch and each further job of a pull as one more. A batch is slowed down, a pull hands
         /// out as many as may come at once. Any number, if it is not given.
         requests_per_second: Option<NonZeroU32>, like "1000";
+        /// How many kinds may begin in an hour by way of this daemon, [classic] included: kinds that
+        /// nobody has used yet. They may come all at once. Names are kept until `keyfall kinds drop`.
+        new_kinds: NonZeroU32 = "1000";
+        /// How many of them by one token.
+        new_kinds_per_token: NonZeroU32 = "100";
         /// Whether to log each request.
         access_log: bool = "true";
         /// How long a stop lets requests end that have begun.

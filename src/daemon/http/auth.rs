@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use keyfall::JobKey;
+use keyfall::{Client, JobKey};
 
 use super::Api;
 use super::pages;
@@ -96,6 +96,15 @@ impl Caller {
             token,
             who,
         })
+    }
+
+    /// The client by which this caller schedules: the kinds that begin by it are counted.
+    pub(super) fn scheduling(&self) -> Client {
+        let client = &self.api.client;
+        match &self.api.new_kinds {
+            Some(limit) => limit.limit(client, self.token()),
+            None => client.clone(),
+        }
     }
 
     /// The name of the token.

@@ -4,8 +4,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use keyfall::{
-    Cancelled, Error, ErrorKind, IfAbsent, IfPresent, JobKey, Placed, Rescheduled, RetryPolicy,
-    Scheduled, Updated,
+    Cancelled, Client, Error, ErrorKind, IfAbsent, IfPresent, JobKey, Placed, Rescheduled,
+    RetryPolicy, Scheduled, Updated,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -175,7 +175,7 @@ pub(super) async fn schedule_one(
     job: NewJobIn,
 ) -> Result<(StatusCode, ScheduledOut), Problem> {
     let api = caller.may_with(Scope::Schedule, key)?;
-    let scheduled = schedule(api, key, job).await?;
+    let scheduled = schedule(api, &caller.scheduling(), key, job).await?;
     let (status, placed) = match scheduled.placed {
         Placed::Created => (StatusCode::CREATED, PlacedOut::Created),
         Placed::Replaced => (StatusCode::OK, PlacedOut::Replaced),
@@ -191,7 +191,12 @@ pub(super) async fn schedule_one(
     Ok((status, out))
 }
 
-async fn schedule(api: &Api, key: &JobKey, job: NewJobIn) -> Result<Scheduled, Problem> {
+async fn schedule(
+    api: &Api,
+    client: &Client,
+    key: &JobKey,
+    job: NewJobIn,
+) -> Result<Scheduled, Problem> {
     check_when(job.after, job.at)?;
     let (after, attempts) = (job.after, job.attempts);
     let refused = |error: Error| match error.kind() {
@@ -201,7 +206,7 @@ async fn schedule(api: &Api, key: &JobKey, job: NewJobIn) -> Result<Scheduled, P
     };
     let payload = payload(job.payload, job.payload_base64)?;
     api.routes.check_payload(key, payload.len())?;
-    let mut call = api.client.schedule_bytes(key, payload);
+    let mut call = client.schedule_bytes(key, payload);
     if let Some(Span(delay)) = job.after {
         call = call.after(delay);
     }

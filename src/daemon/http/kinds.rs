@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::Path;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use keyfall::{Kind, Kinds, Stats};
+use keyfall::{Dropped, Kind, Kinds, Stats};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -107,6 +107,13 @@ pub(crate) struct SinceOut {
     pub(crate) since: Time,
 }
 
+/// A kind that was removed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DroppedOut {
+    #[schema(example = "app1:trans:notice")]
+    pub(crate) kind: String,
+}
+
 /// The kinds that a call was about.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct SwitchedOut {
@@ -151,6 +158,29 @@ pub(super) async fn show(
     }
     let stats = client.stats(kind.as_str()).await?;
     Ok(Json(KindOut::new(&kind, &stats)))
+}
+
+/// Removes a kind in which nothing is, with its counters and its history. Whoever schedules a job of it
+/// afterwards makes it anew.
+#[utoipa::path(delete, path = "/v1/kinds/{kind}", operation_id = "drop_kind", tag = "kinds",
+    params(("kind" = String, Path, example = "app1:trans:notice")),
+    responses((status = 200, body = DroppedOut),
+        (status = 404, description = "There is no such kind", body = Problem),
+        (status = 409, description = "Something is in it", body = Problem)))]
+pub(super) async fn drop_kind(
+    caller: Caller,
+    Path(text): Path<String>,
+) -> Result<Json<DroppedOut>, Problem> {
+    let invalid = |error: keyfall::Error| Problem::from(error).field("kind");
+    let kind = Kind::parse(&text).map_err(invalid)?;
+    let client = &caller.may(Scope::Operate, &format!("{kind}:"))?.client;
+    match client.drop_kind(kind.as_str()).await? {
+        Dropped::Dropped => Ok(Json(DroppedOut {
+            kind: kind.to_string(),
+        })),
+        Dropped::InUse(why) => Err(Problem::kind_in_use(kind.as_str(), &why)),
+        _ => Err(Problem::kind_absent(kind.as_str())),
+    }
 }
 
 /// What is paused, and since when. With a token, what it can see.

@@ -91,6 +91,7 @@ pub(super) use server::listen;
 pub(crate) use server::serve;
 pub(crate) use settings::Settings;
 
+use super::new_kinds::NewKinds;
 use problem::Problem;
 use rate::Rate;
 
@@ -110,7 +111,7 @@ pub(crate) mod shapes {
     pub(crate) use super::jobs::{
         CancelledOut, ChangedOut, Condition, NewJobIn, PlacedOut, PostponeIn, ScheduledOut, ShowIn,
     };
-    pub(crate) use super::kinds::{KindsOut, PausedOut, SwitchedOut};
+    pub(crate) use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
     pub(crate) use super::list::{ListIn, PageOut};
     pub(crate) use super::problem::Problem;
     pub(crate) use super::restore::{RestoreIn, RestoredAs, RestoredOut};
@@ -131,6 +132,8 @@ pub(crate) struct Api {
     /// Without them, whoever reaches the daemon may do everything.
     tokens: Option<Box<dyn Tokens>>,
     rate: Option<Rate>,
+    /// How many kinds may begin, if not any number.
+    new_kinds: Option<Arc<NewKinds>>,
     /// What this process counts, if it does.
     recorder: Option<Recorder>,
     document: OnceLock<Value>,
@@ -158,9 +161,16 @@ impl Api {
             rate: settings.requests_per_second.map(Rate::new),
             settings,
             tokens,
+            new_kinds: None,
             recorder: None,
             document: OnceLock::new(),
         }
+    }
+
+    /// Lets so many kinds begin.
+    pub(crate) fn new_kinds(mut self, limit: Arc<NewKinds>) -> Self {
+        self.new_kinds = Some(limit);
+        self
     }
 
     /// Shows what this counts.
@@ -218,7 +228,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(dead::requeue_many))
         .routes(calls!(dead::delete_many))
         .routes(calls!(kinds::list))
-        .routes(calls!(kinds::show))
+        .routes(calls!(kinds::show, kinds::drop_kind))
         .routes(calls!(kinds::paused))
         .routes(calls!(kinds::pause))
         .routes(calls!(kinds::resume))

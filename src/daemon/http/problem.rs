@@ -119,6 +119,12 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "kind_absent", title, detail)
     }
 
+    pub(super) fn kind_in_use(kind: &str, why: &str) -> Self {
+        let detail = format!("{kind} is not dropped, since something is in it: {why}");
+        let title = "The kind is in use";
+        Problem::new(StatusCode::CONFLICT, "kind_in_use", title, detail)
+    }
+
     pub(super) fn unauthorized(detail: &str) -> Self {
         let title = "Who are you?";
         Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
@@ -338,6 +344,12 @@ impl From<Error> for Problem {
                 "Redis did not answer in time",
                 None,
             ),
+            ErrorKind::TooManyKinds => (
+                S::TOO_MANY_REQUESTS,
+                "too_many_kinds",
+                "Too many new kinds",
+                Some("key"),
+            ),
             ErrorKind::Full => (S::SERVICE_UNAVAILABLE, "redis_full", "Redis is full", None),
             ErrorKind::ReadOnly => (
                 S::SERVICE_UNAVAILABLE,
@@ -366,6 +378,12 @@ impl From<Error> for Problem {
         };
         let mut problem = Problem::new(status, code, title, error.to_string());
         problem.field = field.map(Into::into);
+        if error.kind() == ErrorKind::TooManyKinds {
+            problem.detail += ": is the key spelt as it is to be? `http.new_kinds` and \
+                               `http.new_kinds_per_token` say how many may begin in an hour";
+            problem.retry_later(60);
+            return problem;
+        }
         // Where Redis refuses us, trying again at once is in vain, and later is not.
         if error.is_retryable() || status == S::SERVICE_UNAVAILABLE {
             problem.retry_later(1);

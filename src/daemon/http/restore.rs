@@ -98,8 +98,8 @@ pub(super) async fn restore_one(
     key: &JobKey,
     kept: RestoreIn,
 ) -> Result<RestoredOut, Problem> {
-    let client = &caller.may_with(Scope::Operate, key)?.client;
-    let restored = client.restore(kept.into_job(key)?).await;
+    caller.may_with(Scope::Operate, key)?;
+    let restored = caller.scheduling().restore(kept.into_job(key)?).await;
     let restored = restored.map_err(|error| match error.kind() {
         ErrorKind::InvalidTime => Problem::from(error).field("due"),
         _ => Problem::from(error),

@@ -10,7 +10,7 @@ use crate::store::layout::Expected;
 use crate::store::mending::{Mend, Wrong};
 use crate::store::moving::{Batch, Item, Late};
 use crate::store::script::{self, Script};
-use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Sought, Verb, Why};
+use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, Sought, Verb, Why};
 
 use State::*;
 
@@ -247,6 +247,14 @@ impl Scene {
                 ledger.drop_batch(1, soon()).await?;
                 Ok(vec!["dropped"])
             }
+            "idle" => {
+                let there = ledger.store.has_any_of(ledger.kind(), soon()).await?;
+                Ok(vec![if there { "there" } else { "gone" }])
+            }
+            "raze" => Ok(vec![match ledger.raze(soon()).await? {
+                Razed::Held(_) => "held",
+                Razed::Gone | Razed::Stale(_) => "gone",
+            }]),
             other => panic!("{other} is new"),
         }
     }
@@ -273,7 +281,7 @@ async fn with_damaged<T>(bench: &Bench, key: &str, call: impl AsyncFnOnce() -> T
 /// The scripts that belong to a ledger, and need what is in its keys.
 fn scripts() -> impl Iterator<Item = &'static Script> {
     let all = script::all().into_iter().map(|(script, _)| script);
-    all.filter(|script| !["arm", "beat", "found", "aside"].contains(&script.name))
+    all.filter(|script| !["arm", "beat", "found", "aside", "unlist"].contains(&script.name))
 }
 
 /// The history is one, save for those who read it.
@@ -309,7 +317,9 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
     }
     // Undamaged, they do what they were asked for.
     for (script, found) in [
-        ("get", &["pending", "leased", "dead"][..]),
+        ("idle", &["there"][..]),
+        ("raze", &["held"]),
+        ("get", &["pending", "leased", "dead"]),
         ("letters", &["letter"]),
         ("sweep", &["swept"]),
         ("stats", &["counted"]),

@@ -204,6 +204,9 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let old = ledger.store.ledger(ledger.kind(), layout.place(0));
     let names = ["pending".to_owned()];
     old.move_out(&names, layout, soon()).await.unwrap();
+    old.last_called(soon()).await.unwrap();
+    old.raze(soon()).await.unwrap();
+    ledger.store.unlist(ledger.kind(), soon()).await.unwrap();
     let moves = vec![(bench.key("pending").to_string(), None)];
     bench.ledger.store.clone().arm(moves).await;
 

@@ -83,7 +83,8 @@ async fn lanes_are_forgotten_eight_at_a_time() {
         let (lane, _) = call_of_the_past(&bench, &format!("job-{i}"), 0).await;
         let _: u64 = bench.ask(&["ZREM", &bench.names().lanes, lane.id()]).await;
     }
-    let calls: Vec<String> = bench.ask(&["HKEYS", &bench.names().calls]).await;
+    let mut calls: Vec<String> = bench.ask(&["HKEYS", &bench.names().calls]).await;
+    calls.retain(|lane| lane != "fence");
     let old = (bench.now().await - 4_000_000).to_string();
     for lane in calls {
         let _: u64 = bench
@@ -97,7 +98,7 @@ async fn lanes_are_forgotten_eight_at_a_time() {
     for left in [20 + 1 - 8, 13 + 1 - 8, 6 + 1 - 4, 4] {
         bench.schedule("other", after(HOUR)).await;
         let remembered: usize = bench.ask(&["HLEN", &bench.names().calls]).await;
-        assert_eq!(remembered, left);
+        assert_eq!(remembered, left + 1, "the fencing value stays");
         let lanes: usize = bench.ask(&["ZCARD", &bench.names().lanes]).await;
         assert_eq!(lanes, left);
     }

@@ -12,6 +12,7 @@ mod discard;
 mod letters;
 mod list;
 mod pause;
+mod raze;
 mod reads;
 mod reclaim;
 mod renew;

@@ -37,6 +37,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often a paused ledger is looked at, lest the news of its resumption was lost.
 const SWEEP_PAUSED: Duration = Duration::from_secs(5);
 
+/// How often one is looked at whose kind was dropped, and is on no list since.
+const SWEEP_GONE: Duration = Duration::from_secs(3600);
+
 /// How long a sweep may take; then it is tried again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -137,6 +140,7 @@ impl Reconciler {
 
     /// The same, of what will happen so long from now.
     pub(crate) fn expect_in(&self, served: &Served, ahead: Duration) {
+        served.comes_again();
         let at = Instant::now() + ahead;
         let mut asked = self.lock();
         let earliest = asked.by_index.entry(served.index).or_insert(at);
@@ -266,7 +270,9 @@ impl Reconciler {
         let now = Instant::now();
         let server = track.served.ledger.server();
         let hold = self.lock().of_servers[server].hold;
-        let idle = if self.events[server].are_unheard() {
+        let idle = if track.served.is_gone() {
+            SWEEP_GONE
+        } else if self.events[server].are_unheard() {
             SWEEP_DEAF
         } else {
             SWEEP_IDLE

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`calls`] | each call on one job, and each problem that it can be answered with |
 //! | [`hindered`] | what is said where Redis is full, read-only, of a newer version or refuses us |
+//! | [`kinds`] | kinds are dropped, and how many may begin |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
 //! | [`document`] | document, router and manual agree |
 //! | [`metrics`] | what is counted, as Prometheus reads it |
@@ -21,6 +22,7 @@ mod crowds;
 mod document;
 mod examples;
 mod hindered;
+mod kinds;
 mod limits;
 mod many;
 mod metrics;
@@ -40,8 +42,8 @@ use crate::runs::{PATIENCE, eventually};
 use crate::site::Site;
 
 /// A daemon whose consumers pull the jobs of one app.
-struct Daemon {
-    process: Process,
+pub(crate) struct Daemon {
+    pub(crate) process: Process,
     /// `http://127.0.0.1:port`
     url: String,
     http: Client,
@@ -51,7 +53,7 @@ struct Daemon {
 type Answer = (u16, Value);
 
 impl Daemon {
-    fn start(site: &Site) -> Self {
+    pub(crate) fn start(site: &Site) -> Self {
         Daemon::with(site, &[])
     }
 
@@ -80,7 +82,7 @@ impl Daemon {
         Daemon { process, url, http }
     }
 
-    fn request(&self, method: &str, path: &str) -> RequestBuilder {
+    pub(crate) fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let method: Method = method.parse().unwrap();
         self.http.request(method, format!("{}{path}", self.url))
     }

@@ -69,7 +69,13 @@ impl Ledger {
             Some(last) if call.number < last.number => Reply::late(),
             Some(last) if call.number == last.number => self.again(call, operation, &last.kept),
             last => {
+                let is_first = self.remembers_nothing();
                 let (kept, reply) = self.anew(call, operation, known);
+                let switches = matches!(operation, Operation::Pause | Operation::Resume);
+                let accepted = self.counters.contains_key("accepted");
+                if switches || is_first && !accepted {
+                    self.passing = !switches;
+                }
                 let lane = Lane {
                     met: last.map_or(self.ms(), |last| last.met),
                     number: call.number,

@@ -12,6 +12,9 @@ use crate::store::script::AUDIT;
 use crate::store::tests::support::{Bench, key_called, soon};
 
 const SETS: [&str; 4] = ["due", "leased", "dead", "lanes"];
+/// What is remembered of calls, which may be for a while only.
+const PASSING: [&str; 2] = ["calls", "lanes"];
+const EXPIRES: &[u8] = b"(expires)";
 const HASHES: [&str; 6] = ["shadow", "lease", "next", "grave", "stats", "calls"];
 
 /// `part field` → value, as it can be printed.
@@ -60,6 +63,9 @@ impl Stored {
             pipe.cmd("GET").arg(trigger.as_str());
             pipe.cmd("PTTL").arg(trigger.as_str());
         }
+        for part in PASSING {
+            pipe.cmd("PTTL").arg(key_called(bench.names(), part));
+        }
         audit(&mut pipe, bench, names);
         pipe.cmd("TIME");
 
@@ -81,6 +87,11 @@ impl Stored {
             }
         }
         let triggers = IDS.map(|_| (read(next()), read(next())));
+        for part in PASSING {
+            if read::<i64>(next()) > 0 {
+                parts.insert(name(part, EXPIRES), printed(b"1"));
+            }
+        }
         let mut audit = Reply::parse(next()).unwrap();
         Stored {
             parts,
@@ -232,6 +243,9 @@ impl Ledger {
                 format!("{} {} {kept}", lane.number, lane.called).into(),
             );
             put("lanes", id, number(lane.met));
+        }
+        for part in PASSING.into_iter().filter(|_| self.passing) {
+            put(part, "(expires)", number(1));
         }
         for (field, value) in [("fence", self.fence), ("paused", self.paused)] {
             if let Some(value) = value {

@@ -28,6 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (client, 1..4_usize).prop_map(|(client, calls)| Step::Late(client, calls)),
         1 => id().prop_map(Step::Seize),
         1 => id().prop_map(Step::Lose),
+        2 => Just(Step::Raze),
     ]
 }
 

@@ -25,6 +25,10 @@ pub(super) struct Ledger {
     pub(super) paused: Option<u64>,
     /// All fencing values to come are larger.
     pub(super) fence: Option<u64>,
+    /// None of its keys is ever absent, though nothing is in it.
+    pub(super) founded: bool,
+    /// What is remembered of calls is all that there is, and is so for a while only.
+    pub(super) passing: bool,
     /// What workers remember: each lease that there was.
     pub(super) issued: Vec<(Id, String)>,
     /// When the sequence began, Unix ms.
@@ -184,7 +188,36 @@ impl Ledger {
     pub(super) fn count(&mut self, counter: &'static str) -> u64 {
         let value = self.counters.entry(counter).or_default();
         *value += 1;
-        *value
+        let value = *value;
+        if (counter, value) == ("accepted", 1) {
+            self.fence.get_or_insert(0);
+            self.passing = false;
+        }
+        value
+    }
+
+    /// Whether nothing is remembered of any call.
+    pub(super) fn remembers_nothing(&self) -> bool {
+        let is_told = self.fence.is_some() || self.paused.is_some() || self.founded;
+        self.lanes.is_empty() && !is_told
+    }
+
+    /// Removes the ledger, if nothing is in it. What it remembers outlives it.
+    pub(super) fn raze(&mut self) -> bool {
+        if !self.jobs.is_empty() || !self.letters.is_empty() {
+            return false;
+        }
+        self.counters.clear();
+        self.found.clear();
+        self.passing = !self.lanes.is_empty() || self.is_paused();
+        if !self.passing {
+            (self.fence, self.paused) = (None, None);
+        }
+        if self.founded {
+            // It is made known anew.
+            self.passing = false;
+        }
+        true
     }
 
     /// Makes a job pending. Says `!` if it has to do without a trigger.

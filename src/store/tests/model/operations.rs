@@ -33,6 +33,8 @@ pub(super) enum Step {
     Seize(Id),
     /// A trigger is evicted, or the foreign value is gone.
     Lose(Id),
+    /// The kind is dropped, if nothing is in it.
+    Raze,
 }
 
 /// One call of one script.

@@ -11,9 +11,9 @@ use super::compare::{FOREIGN, differences};
 use super::ledger::{Ledger, Trigger};
 use super::operations::{CLIENTS, IDS, MOMENT, Operation, Step};
 use super::pages;
-use crate::store::Lane;
 use crate::store::script::AUDIT;
 use crate::store::tests::support::{Bench, soon};
+use crate::store::{Lane, Razed};
 
 pub(super) struct Rig<'a> {
     bench: &'a Bench,
@@ -74,6 +74,7 @@ impl<'a> Rig<'a> {
         bench.ledger.store.command(&load, soon()).await.unwrap();
         let model = Ledger {
             began: bench.now().await,
+            founded: keys == Keys::Always,
             ..Ledger::default()
         };
         let clients = std::array::from_fn(|_| Client {
@@ -111,6 +112,7 @@ impl<'a> Rig<'a> {
                 self.model.triggers.remove(id);
                 Ok(())
             }
+            Step::Raze => self.raze().await,
         };
         let mut wrong = Vec::from_iter(outcome.err());
         wrong.extend(differences(self.bench, &self.model).await);
@@ -151,6 +153,19 @@ impl<'a> Rig<'a> {
                 };
                 compare(&self.model.plain(operation), &reply)
             }
+        }
+    }
+
+    async fn raze(&mut self) -> Result<(), String> {
+        let ledger = &self.bench.ledger;
+        let razed = ledger.raze(soon()).await.unwrap();
+        if self.keys == Keys::Always {
+            let founded = ledger.store.found_one(ledger.kind(), 0, soon());
+            founded.await.unwrap();
+        }
+        match (razed, self.model.raze()) {
+            (Razed::Gone, true) | (Razed::Held(_), false) => Ok(()),
+            other => Err(format!("razed, and should be: {other:?}")),
         }
     }
 

@@ -41,8 +41,9 @@ pub(in crate::store::tests) fn key_called<'a>(names: &'a LedgerNames, name: &str
         "history" => &names.history,
         "adopted" => &names.adopted,
         "leaving" => &names.leaving,
-        // The one key that belongs to no ledger.
+        // The keys that belong to no ledger.
         "instances" => "keyfall:instances",
+        "kinds" => "keyfall:kinds",
         other => panic!("no ledger has a key {other:?}"),
     }
 }

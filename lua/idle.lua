@@ -1,0 +1,27 @@
+-- idle: whether there is anything of a ledger, and when it was last called. Reads only.
+--
+-- KEYS  1 due     keyfall:{app:module:biz/0}:due
+--       2 shadow  keyfall:{app:module:biz/0}:shadow
+--       3 lease   keyfall:{app:module:biz/0}:lease
+--       4 next    keyfall:{app:module:biz/0}:next
+--       5 grave   keyfall:{app:module:biz/0}:grave
+--       6 stats   keyfall:{app:module:biz/0}:stats
+--       7 calls   keyfall:{app:module:biz/0}:calls
+-- ARGV  1 since: one to look when it was last called, zero not to
+-- Reply {'ok', now µs, there, called}; there is one if any of these keys is, else zero; called is
+--       when the last call came that is remembered, Unix ms, or zero; now, if too many are
+-- Holds: a call that can change nothing need not be sent to a ledger of which nothing is there.
+
+local calls_key = KEYS[7]
+local now, stamp = now_us()
+
+local there = #redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '+inf', 'LIMIT', 0, 1)
+for i = 2, #KEYS do
+  there = there + redis.call('HLEN', KEYS[i])
+end
+
+local called = 0
+if ARGV[1] == '1' then
+  called = last_call(calls_key, now)
+end
+return {'ok', stamp, there > 0 and 1 or 0, int(called)}

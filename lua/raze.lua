@@ -1,0 +1,56 @@
+-- raze: removes a ledger in which nothing is, with all its keys.
+--
+-- KEYS  1 due      keyfall:{app:module:biz/0}:due
+--       2 leased   keyfall:{app:module:biz/0}:leased
+--       3 dead     keyfall:{app:module:biz/0}:dead
+--       4 lanes    keyfall:{app:module:biz/0}:lanes
+--       5 adopted  keyfall:{app:module:biz/0}:adopted
+--       6 shadow   keyfall:{app:module:biz/0}:shadow
+--       7 lease    keyfall:{app:module:biz/0}:lease
+--       8 next     keyfall:{app:module:biz/0}:next
+--       9 grave    keyfall:{app:module:biz/0}:grave
+--      10 stats    keyfall:{app:module:biz/0}:stats
+--      11 calls    keyfall:{app:module:biz/0}:calls
+--      12 leaving  keyfall:{app:module:biz/0}:leaving
+--      13 history  keyfall:{app:module:biz/0}:history
+-- ARGV  1 place
+-- Reply {'ok', now µs, held}, or {'stale', now µs, layout} if this ledger goes by another layout;
+--       held is how many jobs, letters, and adopted keys that are still to expire are in it: it
+--       was left as it is, unless that is zero
+-- Holds: may be repeated, and be late. Works while Redis is full. What it was called with in the
+--       last hour is remembered for two more, and what is promised beside that: a pause, and the
+--       largest fencing value.
+
+local lanes_key, calls_key = KEYS[4], KEYS[11]
+local now, stamp = now_us()
+local now_ms = math.floor(now / 1000)
+
+local refused = misplaced(redis.call('HGET', calls_key, 'layout'), ARGV[1], stamp)
+if refused then
+  return refused
+end
+local held = redis.call('ZCOUNT', KEYS[5], '(' .. int(now_ms), '(inf')
+for _, set in ipairs({KEYS[1], KEYS[2], KEYS[3]}) do
+  held = held + members(set)
+end
+for _, hash in ipairs({KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[12]}) do
+  held = held + fields(hash)
+end
+redis.call('HLEN', KEYS[10])
+if held > 0 then
+  return {'ok', stamp, held}
+end
+
+local paused = is_paused(redis.call('HGET', calls_key, 'paused'))
+local is_remembered = paused or last_call(calls_key, now) > now_ms - LANE_MEMORY_MS
+for i, key in ipairs(KEYS) do
+  if not is_remembered or i ~= 4 and i ~= 11 then
+    redis.call('DEL', key)
+  end
+end
+if is_remembered then
+  redis.call('HDEL', calls_key, 'layout', 'history', 'batch', PLACEHOLDER)
+  redis.pcall('ZREM', lanes_key, PLACEHOLDER)
+  keep_for_a_while(now_ms, calls_key, lanes_key)
+end
+return {'ok', stamp, 0}

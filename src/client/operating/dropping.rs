@@ -1,0 +1,137 @@
+//! Removing a kind in which nothing is.
+//!
+//! A kind of several shards is given one first, by which the others turn away whoever comes. So one
+//! script, on the first ledger, finds out whether anything is there and removes it; and there is one
+//! instant before which jobs keep the kind, and after which they begin it anew.
+
+use futures_util::StreamExt;
+use futures_util::stream;
+
+use crate::client::{Client, Stats};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Kind;
+use crate::shards::{Layout, MAX_SHARDS, Place};
+use crate::store::{Away, Razed};
+
+/// How many ledgers are removed at the same time.
+const AT_ONCE: usize = 32;
+
+/// What became of a [`Client::drop_kind`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Dropped {
+    /// The kind is gone.
+    Dropped,
+    /// There is no such kind.
+    Absent,
+    /// It was left as it is: something is in it, in words.
+    InUse(String),
+}
+
+impl Client {
+    /// Removes a kind, `app:module:biz`, with all its keys, counters and history, if nothing is in it:
+    /// no job that is pending or runs, no dead letter, no plain key that was adopted and is still to
+    /// expire; and if it is not being resharded.
+    ///
+    /// Others may use it meanwhile: a job that is scheduled before the kind is gone keeps it, and one
+    /// that is scheduled afterwards makes it anew. What the last calls were answered is remembered for
+    /// two hours, if it was used in the last one, so that a call that is repeated does nothing twice.
+    ///
+    /// # Errors
+    /// If the kind is not valid, one of several servers is away, somebody reshards the kind meanwhile,
+    /// or Redis does not answer in time. The call may be repeated.
+    pub async fn drop_kind(&self, kind: &str) -> Result<Dropped> {
+        let (kind, store) = (Kind::parse(kind)?, self.store());
+        // Each of the servers has a list of kinds.
+        if let Some(Away { error, .. }) = store.kinds_seen(self.deadline()).await?.1.pop() {
+            return Err(error);
+        }
+        let until = self.deadline();
+        if !store.knows(&kind, until).await? && !store.has_any_of(&kind, until).await? {
+            return Ok(Dropped::Absent);
+        }
+        let before = store.agree(&kind, until).await?;
+        if before.from.is_some() {
+            let shards = before.shards;
+            return Ok(Dropped::InUse(format!(
+                "it is being resharded: `keyfall reshard {kind} --to {shards}` goes on"
+            )));
+        }
+        if let Some(held) = held(&self.stats(kind.as_str()).await?) {
+            return Ok(Dropped::InUse(held));
+        }
+        if before.shards > 1 {
+            self.reshard(kind.as_str(), 1).await?;
+        }
+        let dropped = self.drop_one(&kind).await?;
+        if before.shards > 1 && matches!(dropped, Dropped::InUse(_)) {
+            self.reshard(kind.as_str(), before.shards).await?;
+        }
+        Ok(dropped)
+    }
+
+    /// The same of a kind that has one shard by now.
+    async fn drop_one(&self, kind: &Kind) -> Result<Dropped> {
+        let (store, until) = (self.store(), self.deadline());
+        let layout = store.look_up(kind, until).await?;
+        store.mark_dropping(kind, until).await?;
+        let first = store.ledger(kind, layout.place(0));
+        match first.raze(until).await? {
+            Razed::Gone => {}
+            Razed::Held(_) => {
+                store.keep_listed(kind, until).await?;
+                return Ok(Dropped::InUse(
+                    "a job came meanwhile, or plain keys that were adopted are still to expire"
+                        .into(),
+                ));
+            }
+            Razed::Stale(_) => {
+                store.keep_listed(kind, until).await?;
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("somebody has begun to reshard {kind}: look, and try again"),
+                ));
+            }
+        }
+        store.unlist(kind, until).await?;
+        if layout != Layout::FIRST {
+            self.raze_the_rest(kind, layout).await?;
+        }
+        self.0.shelves.remove(kind.as_str());
+        store.tell(&format!("gone {kind}"), until).await?;
+        Ok(Dropped::Dropped)
+    }
+
+    /// Removes the ledgers that the kind had beside the first, now or ever. Whoever makes it anew and
+    /// gives it several shards again tells them so first.
+    async fn raze_the_rest(&self, kind: &Kind, layout: Layout) -> Result<()> {
+        let (store, until) = (self.store(), self.deadline());
+        let razed = (1..MAX_SHARDS).map(async |shard| {
+            let place = |layout: Layout| layout.place(shard);
+            let raze = async |place: Place| store.ledger(kind, place).raze(until).await;
+            match raze(place(layout)).await? {
+                // It was given up before, and not told of any layout since.
+                Razed::Stale(older) if !older.follows(layout) => raze(place(older)).await,
+                razed => Ok(razed),
+            }
+        });
+        let razed = stream::iter(razed).buffer_unordered(AT_ONCE);
+        let razed: Vec<Result<Razed>> = razed.collect().await;
+        razed.into_iter().try_for_each(|razed| razed.map(drop))
+    }
+}
+
+/// What is in a kind, in words; nothing if it is empty.
+fn held(stats: &Stats) -> Option<String> {
+    let counts = [
+        (stats.pending, "pending"),
+        (stats.leased, "running"),
+        (stats.successors, "to follow a run"),
+        (stats.dead, "dead letters"),
+    ];
+    let held = counts.into_iter().filter(|(count, _)| *count > 0);
+    let held: Vec<String> = held
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    (!held.is_empty()).then(|| held.join(", "))
+}

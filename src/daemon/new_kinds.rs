@@ -1,0 +1,52 @@
+//! How many kinds may begin that nobody has used yet. Their names are kept, so whoever may schedule
+//! could fill Redis with them, and the memory of everybody who reads them.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use keyfall::Client;
+
+/// Counts the kinds that begin by way of this daemon, and by each token.
+pub(crate) struct NewKinds {
+    of_all: DefaultDirectRateLimiter,
+    of_tokens: DefaultKeyedRateLimiter<String>,
+}
+
+impl NewKinds {
+    /// So many an hour, and so many of each token. All of them may come at once.
+    pub(crate) fn an_hour(of_all: NonZeroU32, of_a_token: NonZeroU32) -> Arc<Self> {
+        Arc::new(NewKinds {
+            of_all: RateLimiter::direct(Quota::per_hour(of_all)),
+            of_tokens: RateLimiter::keyed(Quota::per_hour(of_a_token)),
+        })
+    }
+
+    /// A client whose new kinds are counted, as those of this token, if it has one.
+    pub(crate) fn limit(self: &Arc<Self>, client: &Client, token: Option<&str>) -> Client {
+        let (kinds, token) = (self.clone(), token.map(str::to_owned));
+        client.admitting(move |_| kinds.may_begin(token.as_ref()))
+    }
+
+    fn may_begin(&self, token: Option<&String>) -> bool {
+        let may = |token| self.of_tokens.check_key(token).is_ok();
+        token.is_none_or(may) && self.of_all.check().is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_token_has_a_limit_of_its_own_and_all_have_one() {
+        let number = |number| NonZeroU32::new(number).unwrap();
+        let kinds = NewKinds::an_hour(number(5), number(2));
+        let (one, other) = ("one".to_owned(), "other".to_owned());
+        let begun = |token: Option<&String>| (0..9).filter(|_| kinds.may_begin(token)).count();
+        assert_eq!(begun(Some(&one)), 2);
+        assert_eq!(begun(Some(&other)), 2);
+        assert_eq!(begun(None), 1);
+        assert_eq!(begun(Some(&"third".to_owned())), 0);
+    }
+}

@@ -1,0 +1,166 @@
+//! `raze.lua`: a ledger in which nothing is goes with all its keys, and what it remembers outlives it.
+
+use super::support::{Bench, HOUR, State, after, soon, words};
+use crate::store::{Lane, Razed, Word};
+
+use State::*;
+
+impl Bench {
+    async fn raze(&self) -> Razed {
+        self.ledger.raze(soon()).await.unwrap()
+    }
+
+    /// How many of its keys are there.
+    async fn keys_there(&self) -> u64 {
+        self.ask(&[&["EXISTS"], &self.names().all()[..]].concat())
+            .await
+    }
+
+    /// Whether what it remembers of calls expires.
+    async fn is_passing(&self) -> [bool; 2] {
+        let mut passing = [false; 2];
+        for (key, is) in [&self.names().calls, &self.names().lanes]
+            .into_iter()
+            .zip(&mut passing)
+        {
+            let left: i64 = self.ask(&["PTTL", key]).await;
+            *is = left > 3_600_000;
+        }
+        passing
+    }
+
+    /// All of its calls come to lie so long ago.
+    async fn grow_older(&self, minutes: u64) {
+        let calls = &self.names().calls;
+        let all: Vec<(String, String)> = self.ask(&["HGETALL", calls]).await;
+        let at = (self.now().await - minutes * 60_000).to_string();
+        for (lane, value) in all {
+            let words: Vec<&str> = value.splitn(3, ' ').collect();
+            if let [number, _, reply] = words[..] {
+                let aged = format!("{number} {at} {reply}");
+                let _: u64 = self.ask(&["HSET", calls, &lane, &aged]).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_holds_something_stays_as_it_is() {
+    for state in [Pending, Due, Retrying, Leased, LeasedNext, Lapsed, Dead] {
+        let bench = Bench::new().await;
+        bench.bring("job", state).await;
+        let there = bench.keys_there().await;
+        assert!(matches!(bench.raze().await, Razed::Held(1..)), "{state:?}");
+        assert_eq!(bench.keys_there().await, there, "{state:?}");
+        assert_eq!(bench.state("job").await, state);
+        bench.balanced().await;
+    }
+    let bench = Bench::new().await;
+    bench.bring("job", Pending).await;
+    bench.cancel("job").await;
+    // A key that was adopted, and is still to expire; and one that has.
+    let adopted = &bench.names().adopted;
+    let ahead = (bench.now().await + 60_000).to_string();
+    let _: u64 = bench
+        .ask(&["ZADD", adopted, "1", "old", &ahead, "key"])
+        .await;
+    assert_eq!(bench.raze().await, Razed::Held(1));
+    let _: u64 = bench.ask(&["ZREM", adopted, "key"]).await;
+    assert_eq!(bench.raze().await, Razed::Gone);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_was_used_long_ago_leaves_nothing() {
+    let bench = Bench::new().await;
+    bench.bring("job", Dead).await;
+    let items = [bench.discard("job", 1)];
+    let mut lane = Lane::new();
+    bench
+        .ledger
+        .discard(&mut lane, &items, soon())
+        .await
+        .unwrap();
+    bench.grow_older(61).await;
+    assert_eq!(bench.raze().await, Razed::Gone);
+    assert_eq!(bench.keys_there().await, 0);
+    // And once more, of nothing.
+    assert_eq!(bench.raze().await, Razed::Gone);
+    assert_eq!(bench.keys_there().await, 0);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_repeated_after_it_does_nothing() {
+    let bench = Bench::new().await;
+    let mut lane = Lane::new();
+    let items = [bench.placement("job", after(HOUR))];
+    let ledger = &bench.ledger;
+    let first = ledger.schedule(&mut lane, &items, soon()).await.unwrap();
+    assert_eq!(words(&first), ["first"]);
+    // Its reply is lost. Somebody else cancels it, and that is acknowledged.
+    assert_eq!(bench.cancel("job").await, Word::Cancelled);
+    assert_eq!(bench.raze().await, Razed::Gone);
+    assert_eq!(
+        bench.keys_there().await,
+        2,
+        "what was called in the last hour"
+    );
+    assert_eq!(bench.is_passing().await, [true, true]);
+    let mut again = lane.rewound(1);
+    let answers = ledger.schedule(&mut again, &items, soon()).await.unwrap();
+    assert_eq!(words(&answers), ["first"], "as it was answered");
+    assert_eq!(
+        bench.state("job").await,
+        Absent,
+        "and it does not come again"
+    );
+    // One that begins anew keeps what it remembers for good.
+    bench.schedule("other", after(HOUR)).await;
+    assert_eq!(bench.is_passing().await, [false, false]);
+    let mut again = lane.rewound(1);
+    ledger.schedule(&mut again, &items, soon()).await.unwrap();
+    assert_eq!(bench.state("job").await, Absent);
+    let stats = bench.balanced().await;
+    assert_eq!(
+        (stats.accepted, stats.pending),
+        (1, 1),
+        "its books begin anew"
+    );
+}
+
+#[tokio::test]
+async fn a_pause_outlives_it() {
+    let bench = Bench::new().await;
+    bench.bring("job", Pending).await;
+    bench.cancel("job").await;
+    bench
+        .ledger
+        .pause(&mut Lane::new(), None, soon())
+        .await
+        .unwrap();
+    bench.grow_older(61).await;
+    assert_eq!(bench.raze().await, Razed::Gone);
+    assert!(bench.is_passing().await[0]);
+    bench.bring("job", Due).await;
+    let claim = bench.claim(&["job"], 1).await;
+    assert!(claim.jobs.is_empty(), "{claim:?}");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn what_finds_nothing_is_remembered_for_a_while_only() {
+    let bench = Bench::new().await;
+    assert_eq!(bench.cancel("job").await, Word::Absent);
+    assert_eq!(bench.keys_there().await, 2);
+    assert_eq!(bench.is_passing().await, [true, true]);
+    let claim = bench.claim(&["job"], 1).await;
+    assert!(claim.jobs.is_empty(), "{claim:?}");
+    assert_eq!(bench.is_passing().await, [true, true]);
+    bench.schedule("job", after(HOUR)).await;
+    assert_eq!(bench.is_passing().await, [false, false]);
+    // Of one that holds jobs it is remembered as long as the ledger is there.
+    assert_eq!(bench.cancel("other").await, Word::Absent);
+    assert_eq!(bench.is_passing().await, [false, false]);
+    bench.balanced().await;
+}
