@@ -15,6 +15,7 @@
 //! | [`witness`] | who listens to what is done to keys, by what Redis says |
 //! | [`worker`], [`settled`] | the worker: it writes down runs, and what Redis said to their ends |
 //! | [`daemons`], [`target`] | `keyfall serve`, and how jobs get from it to consumers |
+//! | [`outlet`] | the Redis that lists and streams are on, and how it forgets |
 //! | [`consumer`], [`classic`] | the consumer: it takes jobs in each of these ways |
 //! | [`journal`] | what is written down, one file for each process |
 //! | [`kept`] | what the data set that Redis kept still holds |
@@ -61,6 +62,7 @@ mod lanes;
 mod leases;
 mod load;
 mod order;
+mod outlet;
 mod plain;
 mod process;
 mod proofs;

@@ -1,5 +1,7 @@
 //! What a scenario begins with.
 
+use std::time::Duration;
+
 use crate::order::Plan;
 use crate::target::Target;
 
@@ -27,6 +29,10 @@ pub(crate) struct Setting {
     pub(crate) clock: Option<Whose>,
     /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
     pub(crate) target: Option<Target>,
+    /// Whether the Redis of lists and streams can go back to what it had, and has a replica.
+    pub(crate) outlet_forgets: bool,
+    /// How long consumers have a job; as long as workers do if nothing is said.
+    pub(crate) lease: Option<Duration>,
 }
 
 impl Setting {

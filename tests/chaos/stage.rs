@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keyfall::Client;
-use keyfall::embedded::Embedded;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
@@ -17,13 +16,14 @@ use crate::clock::FakeClock;
 use crate::daemons::DAEMONS;
 use crate::journal::{Journal, Micros, Part, What};
 use crate::order::Plan;
+use crate::outlet::Outlet;
 use crate::process::Process;
 use crate::setting::{Setting, Whose};
 use crate::several::Number;
 use crate::shared::Shared;
 use crate::site::Site;
 use crate::target::Ways;
-use crate::{agreed, consumer, daemons, kept, load, plain, waiting, witness, worker};
+use crate::{agreed, consumer, daemons, kept, load, plain, scenarios, waiting, witness, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
 /// stories schedule twice, some not at all. Two trials at a time are as much as two cores can do.
@@ -51,7 +51,9 @@ pub(crate) struct Stage {
     /// How jobs reach consumers, and the daemons that live.
     daemons: Option<(Ways, Vec<Option<Process>>)>,
     /// The Redis that lists and streams are on.
-    outlet: Option<Embedded>,
+    outlet: Option<Outlet>,
+    /// How long consumers have a job, or workers.
+    lease: Duration,
     pub(crate) random: StdRng,
     /// Whether Redis writes down what it does.
     pub(crate) keeps_a_log: bool,
@@ -88,12 +90,14 @@ impl Stage {
         let site = Site::start(&setting, clock.as_ref(), &dir).await?;
         let outlet = match setting.target {
             Some(target) if target.has_an_outlet() => {
-                Some(Embedded::start().await.map_err(|error| error.to_string())?)
+                let started = Outlet::start(setting.outlet_forgets).await;
+                Some(started.map_err(|error| error.to_string())?)
             }
             _ => None,
         };
-        let url = outlet.as_ref().map(Embedded::url).unwrap_or_default();
-        let ways = setting.target.map(|target| Ways::new(target, url));
+        let url = outlet.as_ref().map(Outlet::url).unwrap_or_default();
+        let lease = setting.lease.unwrap_or(worker::LEASE);
+        let ways = setting.target.map(|target| Ways::new(target, url, lease));
         let ways = ways.transpose().map_err(|error| error.to_string())?;
         let daemons = ways.map(|ways| (ways, Vec::new()));
         let workers = (0..WORKERS).map(|number| Slot {
@@ -106,6 +110,7 @@ impl Stage {
             workers: workers.collect(),
             daemons,
             outlet,
+            lease,
             random: StdRng::seed_from_u64(seed),
             span,
             keeps_a_log: setting.keeps_a_log(),
@@ -349,7 +354,7 @@ impl Stage {
     /// # Errors
     /// If it does not come to that.
     pub(crate) async fn drain(&mut self, client: &Client) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE + 2 * self.lease;
         loop {
             let rest = match self.still_to_do(client).await {
                 Ok(None) => return Ok(()),
@@ -378,19 +383,23 @@ impl Stage {
 
     // What can be done to the Redis of lists and streams.
 
+    pub(crate) fn outlet(&mut self) -> Result<&mut Outlet, &'static str> {
+        self.outlet.as_mut().ok_or("there is no other Redis")
+    }
+
     /// Kills it, if there is one.
-    pub(crate) async fn kill_outlet(&mut self) -> keyfall::Result<()> {
+    pub(crate) async fn kill_outlet(&mut self) -> scenarios::Result {
         if self.outlet.is_some() {
             self.strike("the other Redis is killed");
         }
         match &mut self.outlet {
-            Some(outlet) => outlet.kill_server().await,
+            Some(outlet) => outlet.kill().await,
             None => Ok(()),
         }
     }
 
-    /// Starts it again, with its log.
-    pub(crate) async fn restart_outlet(&mut self) -> keyfall::Result<()> {
+    /// Starts it again, with what it has kept.
+    pub(crate) async fn restart_outlet(&mut self) -> scenarios::Result {
         match &mut self.outlet {
             Some(outlet) => outlet.restart().await,
             None => Ok(()),

@@ -2,6 +2,7 @@
 //! told of it, and where everybody finds each other.
 
 use std::io;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,8 @@ pub(crate) struct Ways {
     pub(crate) receivers: u16,
     /// The URL of the Redis that the list or the stream is on.
     pub(crate) outlet: String,
+    /// How long consumers have a job.
+    pub(crate) lease: Duration,
 }
 
 /// How long a callback may take, in seconds. Shorter than a lease.
@@ -65,7 +68,7 @@ impl Target {
 }
 
 impl Ways {
-    pub(crate) fn new(target: Target, outlet: String) -> io::Result<Self> {
+    pub(crate) fn new(target: Target, outlet: String, lease: Duration) -> io::Result<Self> {
         let mut ports = Ports::free(2 * DAEMONS + 1)?;
         let receivers = ports.0.pop().expect("one is left over");
         let classic = Ports(ports.0.split_off(DAEMONS));
@@ -75,12 +78,13 @@ impl Ways {
             classic,
             receivers,
             outlet,
+            lease,
         })
     }
 
     /// The configuration of the daemon in this place.
     pub(crate) fn config(&self, number: usize) -> String {
-        let lease = LEASE.as_secs();
+        let lease = self.lease.as_secs();
         let url = &self.outlet;
         // As the workers of the other scenarios: so many attempts that a fault does not use them
         // up.
@@ -96,7 +100,9 @@ impl Ways {
         };
         // No more than consumers of an unoptimised build finish in so short a lease: it runs while
         // a document waits in a list, and is extended for each entry that waits in a stream.
-        let out = |outlet: &str| format!("{{ {outlet} }}\nconcurrency = 100");
+        // What is forgotten is out for as long as its lease is.
+        let most = 100 * (lease / LEASE.as_secs());
+        let out = |outlet: &str| format!("{{ {outlet} }}\nconcurrency = {most}");
         let target = match self.target {
             Target::Pull => "\"pull\"".into(),
             Target::Callback => format!(

@@ -31,13 +31,38 @@ macro_rules! scenarios {
 }
 
 pub(super) fn all() -> Vec<Scenario> {
-    scenarios! {
+    let mut all = scenarios! {
         "kill daemons", true, Pull, Afterwards;
         "callbacks", false, Callback, Afterwards;
         "an acknowledged list", true, List, Afterwards;
         "an acknowledged stream", false, Stream, Afterwards;
         // Its clients are not told when a job was due.
         "the classic interface", false, Classic, FromOutside;
+    };
+    all.push(Scenario {
+        name: "a stream that is forgotten",
+        quick: true,
+        setting: || forgetful(None),
+        faults: |stage| Box::pin(forget(stage)),
+        punctual: Punctual::Afterwards,
+    });
+    all.push(Scenario {
+        name: "a stream that is forgotten, a minute",
+        quick: false,
+        setting: || forgetful(Some(Duration::from_secs(60))),
+        faults: |stage| Box::pin(forget(stage)),
+        // What is forgotten comes again after a minute.
+        punctual: Punctual::Untold,
+    });
+    all
+}
+
+fn forgetful(lease: Option<Duration>) -> Setting {
+    Setting {
+        target: Some(Target::Stream),
+        outlet_forgets: true,
+        lease,
+        ..Setting::default()
     }
 }
 
@@ -51,6 +76,37 @@ async fn faults(stage: &mut Stage, target: Target) -> Result {
         }
         _ => kill(stage, target).await,
     }
+}
+
+/// While nobody reads, the Redis of the stream is killed and goes back to a snapshot, or comes back
+/// empty, or a replica that lags behind takes its place, again and again. Then new entries are read.
+async fn forget(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    for turn in 0.. {
+        if turn >= TURNS && Instant::now() >= end {
+            return Ok(());
+        }
+        (0..WORKERS).for_each(|number| stage.kill(number));
+        match turn % 3 {
+            0 => stage.outlet()?.save().await?,
+            1 => {}
+            _ => stage.outlet()?.cut_off().await?,
+        }
+        // These jobs are forgotten.
+        sleep(stage.some_ms(300..1000)).await;
+        stage.kill_outlet().await?;
+        match turn % 3 {
+            0 => stage.outlet()?.restart().await?,
+            1 => {
+                stage.outlet()?.lose_all()?;
+                stage.outlet()?.restart().await?;
+            }
+            _ => stage.outlet()?.fail_over().await?,
+        }
+        (0..WORKERS).for_each(|number| stage.start(number));
+        sleep(stage.some_ms(1000..2000)).await;
+    }
+    Ok(())
 }
 
 /// One of two daemons is killed, or one of three consumers, or all daemons and a consumer, or all
