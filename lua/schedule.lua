@@ -41,8 +41,8 @@ local ids, whens, payloads, terms = {}, {}, {}, {}
 local accepted_at = int(math.floor(now / 1000))
 local at = HEAD
 while at < #ARGV do
-  local alike = {mode = ARGV[at + 1], opening = record_opening(begun(ARGV[at + 2], now), accepted_at)}
-  alike.order = alike.mode == 'ordered' and order_of(ARGV[at + 2]) or 0
+  local alike = {mode = ARGV[at + 1], opening = record_opening(begun(ARGV[at + 2], now), accepted_at),
+    order = order_of(ARGV[at + 2])}
   local first = at + ALIKE + 1
   at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
   for i = first, at, WIDTH do
