@@ -187,7 +187,7 @@ impl Story {
             Some((_, taken)) => !taken,
             None => {
                 let is_doubted = run.unheard || evidence.was_stopped(run, next.began);
-                is_doubted || evidence.lapsed(run, next)
+                is_doubted || evidence.lapsed(run, next) || evidence.was_unheard(run)
             }
         };
         let requeued = |call: &Call| {

@@ -14,6 +14,9 @@ const FIRST_FENCE: u64 = 1_000_000_000_000_000;
 /// How exactly times of Redis' clock are told by the monotonic one.
 const EXACT: Micros = 5_000;
 
+/// What is said of an attempt whose end was not heard of.
+const UNHEARD: [&str; 3] = ["did not answer", "broke off", "has not acknowledged"];
+
 /// What may explain the story of one key.
 pub(crate) struct Evidence<'a> {
     pub(crate) key: &'a str,
@@ -66,6 +69,15 @@ impl Evidence<'_> {
         };
         let mut claims = self.claims().iter();
         claims.any(|claim| claim.lapsed.is_some() && first < claim.fence && claim.fence <= last)
+    }
+
+    /// Whether whoever had sent the job of a run says that it was told nothing of its end.
+    pub(crate) fn was_unheard(&self, run: &Run) -> bool {
+        let claim = self.claim(run);
+        let mut claims = self.claims().iter();
+        let claim = claims.find(|it| Some(it.fence) == claim);
+        let error = claim.and_then(|claim| claim.error.as_ref());
+        error.is_some_and(|error| UNHEARD.iter().any(|words| error.contains(words)))
     }
 
     /// Whether the process of a run was killed or stopped before this time, and did not say how it

@@ -27,6 +27,8 @@ pub(crate) struct Kept {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     Pending,
+    /// Somebody has it: it did not come to rest.
+    Leased,
     /// A dead letter, with its reason.
     Dead(String),
 }
@@ -73,6 +75,10 @@ impl Kept {
         for kind in kinds() {
             kept.read_all(client, kind, JobState::Pending, |_| Place::Pending)
                 .await?;
+            for state in [JobState::Running, JobState::Lapsed] {
+                kept.read_all(client, kind, state, |_| Place::Leased)
+                    .await?;
+            }
             kept.read_all(client, kind, JobState::Dead, |letter| {
                 Place::Dead(letter.last_error().unwrap_or_default().to_owned())
             })

@@ -14,6 +14,7 @@ use crate::resp::Command;
 #[derive(Debug, Clone)]
 struct Lease {
     token: String,
+    fence: u64,
     /// Unix ms.
     given: u64,
     /// Unix ms, as the ledger has it.
@@ -44,6 +45,8 @@ pub(crate) struct Claim {
     pub(crate) at: u64,
     /// The deadline of the one whose place it took, which had lapsed, Unix ms.
     pub(crate) lapsed: Option<u64>,
+    /// Why its job was tried again, in the words of who had it.
+    pub(crate) error: Option<String>,
 }
 
 /// For how long a ledger had given a job to somebody, Unix ms.
@@ -106,6 +109,8 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
         // A deadline is written before the lease that it belongs to, and is not that of the
         // lease before.
         let mut deadlines = Vec::new();
+        // A lease that ends is removed before its job is put back.
+        let mut ended = Vec::new();
         for write in &block {
             let words: Vec<String> = words(write);
             let [command, key, rest @ ..] = &words[..] else {
@@ -123,14 +128,17 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
                     deadlines.extend(pairs.into_iter().map(|pair| (extends, pair)));
                 }
                 ("HSET", "shadow" | "next") => {
-                    shown
-                        .stored
-                        .extend(pairs(name, rest).iter().filter_map(version));
+                    let records = pairs(name, rest);
+                    shown.stored.extend(records.iter().filter_map(version));
+                    if part == "shadow" {
+                        shown.failed(&ended, &records);
+                    }
                 }
                 ("HDEL", "lease") => {
                     for id in rest {
                         if let Some(lease) = ledger.leases.remove(id) {
                             shown.held(name, id, &lease, latest);
+                            ended.push((name.to_owned(), id.clone(), lease.fence));
                         }
                     }
                 }
@@ -153,6 +161,7 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
                             fence: one.fence,
                             at: latest,
                             lapsed: one.lapsed,
+                            error: None,
                         });
                     }
                 }
@@ -186,6 +195,21 @@ impl Leases {
         });
     }
 
+    /// These leases have ended, and these records were put back: those of both were tried in vain.
+    fn failed(&mut self, ended: &[(String, String, u64)], records: &[(String, String, String)]) {
+        for (name, id, fence) in ended {
+            let mut records = records.iter();
+            let record = records.find(|(ledger, of, _)| ledger == name && of == id);
+            let claims = self.claims.get_mut(&format!("{}:{id}", kind_of(name)));
+            let mut claims = claims.into_iter().flatten();
+            if let Some((_, _, record)) = record
+                && let Some(claim) = claims.find(|claim| claim.fence == *fence)
+            {
+                claim.error = error(record);
+            }
+        }
+    }
+
     /// Leases of one job that two ledgers, between which it was moved, have had at the same time.
     /// Those of one ledger are in the order of its log, and judged by that.
     pub(crate) fn in_two_ledgers(&self) -> Vec<String> {
@@ -207,6 +231,13 @@ fn version((_, _, record): &(String, String, String)) -> Option<Version> {
     let order = &record[record.rfind("{\"version\":")?..];
     let order: Order = serde_json::from_str(order).ok()?;
     Some(order.version)
+}
+
+/// Of the latest attempt, by the header that a record begins with.
+fn error(record: &str) -> Option<String> {
+    let header = record.lines().next()?;
+    let header: serde_json::Value = serde_json::from_str(header).ok()?;
+    header["error"].as_str().map(str::to_owned)
 }
 
 /// `app:module:biz/0` and `lease`, of `keyfall:{app:module:biz/0}:lease`.
@@ -257,6 +288,7 @@ impl Ledger {
         }
         let lease = Lease {
             token,
+            fence,
             given: now.unwrap_or(u64::MAX),
             deadline: 0,
         };

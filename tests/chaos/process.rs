@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 /// How long a process may take to end well.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A process that lives no longer than this value.
 pub(crate) struct Process {

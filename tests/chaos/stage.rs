@@ -42,6 +42,9 @@ const PRODUCERS: u64 = 2;
 /// How long anything may take before a trial gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long it may take until what has piled up on a busy machine is worked off.
+const REST: Duration = Duration::from_secs(180);
+
 /// The processes of a trial.
 pub(crate) struct Stage {
     pub(crate) site: Site,
@@ -354,7 +357,7 @@ impl Stage {
     /// # Errors
     /// If it does not come to that.
     pub(crate) async fn drain(&mut self, client: &Client) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE + 2 * self.lease;
+        let deadline = Instant::now() + REST + 2 * self.lease;
         loop {
             let rest = match self.still_to_do(client).await {
                 Ok(None) => return Ok(()),
@@ -362,7 +365,7 @@ impl Stage {
                 Err(error) => error.to_string(),
             };
             if Instant::now() > deadline {
-                return Err(format!("{PATIENCE:?} after the load: {rest}"));
+                return Err(format!("{REST:?} after the load: {rest}"));
             }
             self.live_for(Duration::from_millis(50)).await;
         }

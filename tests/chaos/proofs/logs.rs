@@ -117,6 +117,7 @@ fn no_lapse() {
             fence: 2,
             at: 1,
             lapsed,
+            error: None,
         };
         trial.leases.claims.insert(key, vec![claim]);
         let trial = trial

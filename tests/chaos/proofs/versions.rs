@@ -120,6 +120,7 @@ fn lapsed(mut trial: Trial, fence: u64) -> Trial {
         fence,
         at: 1,
         lapsed: Some(1),
+        error: None,
     });
     trial
 }
@@ -135,6 +136,20 @@ fn a_lapse_of_before() {
         };
         trial.run(first).run(run(7, FENCE + 20, 5.0))
     };
+    let failed = |error: &str| {
+        let mut trial = trial();
+        let error = Some(error.to_owned());
+        let claim = Claim {
+            fence: FENCE + 10,
+            at: 1,
+            lapsed: None,
+            error,
+        };
+        trial.leases.claims.insert(KEY.into(), vec![claim]);
+        trial.check()
+    };
+    failed("127.0.0.1:80 did not answer within 1s").passes();
+    failed("127.0.0.1:80 answered 204 No Content").tells(TWICE);
     lapsed(trial(), FENCE + 5).check().tells(TWICE);
     lapsed(trial(), FENCE + 10).check().tells(TWICE);
     lapsed(trial(), FENCE + 15).check().passes();
