@@ -213,7 +213,7 @@ fn cancelled_between(fence: impl Fn(f64) -> u64) -> Trial {
 }
 
 fn a_retry_after_a_cancel() {
-    let row = cancelled_between(|seconds| at(seconds)).check();
+    let row = cancelled_between(at).check();
     row.tells("it started after");
     assert_eq!(row.after_cancel, 1);
 }
