@@ -64,6 +64,7 @@ mod tests {
         let foo = Some(12182);
         assert_eq!(slot(&["HGET", "foo", "field"]), foo);
         assert_eq!(slot(&["EVALSHA", "hash", "2", "foo", "bar"]), foo);
+        assert_eq!(slot(&["EVAL", "source", "2", "foo", "bar"]), foo);
         assert_eq!(slot(&["XREAD", "COUNT", "1", "STREAMS", "foo", "0"]), foo);
         assert_eq!(slot(&["XGROUP", "CREATE", "foo", "g", "0"]), foo);
         assert_eq!(slot(&["XINFO", "GROUPS", "foo"]), foo);
