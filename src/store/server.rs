@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 use std::time::Instant;
 
-#[cfg(feature = "worker")]
 use futures_util::future::join_all;
 
 use super::membership::{self, is_not_alone};
 use super::servers::Server;
+use super::several::is_of_absence;
 use super::{Away, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -212,8 +212,21 @@ impl Store {
     }
 
     async fn check_here(&self, allow_eviction: bool, until: Instant) -> Result<()> {
-        for server in self.servers(until).await? {
-            self.check_one(&server, allow_eviction, until).await?;
+        let servers = self.servers(until).await?;
+        let checked = servers
+            .iter()
+            .map(|server| self.check_one(server, allow_eviction, until));
+        let checked = join_all(checked).await;
+        let is_any_there = checked.iter().any(Result::is_ok);
+        for checked in checked {
+            match checked {
+                // A node that is dead may still be taken for a primary by one that has not heard who
+                // took over, as of a slot that was on its way.
+                Err(error) if is_any_there && is_of_absence(&error) => {
+                    tracing::debug!(%error, "a node of the cluster could not be checked");
+                }
+                checked => checked?,
+            }
         }
         let address = self.address();
         let schema = self.schema(until).await?;

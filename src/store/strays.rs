@@ -23,6 +23,9 @@ use super::link::Request;
 /// How long one question may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long it is waited before another node is asked.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// How many slots are asked for at once.
 #[cfg(feature = "worker")]
 const AT_ONCE: usize = 2048;
@@ -122,11 +125,21 @@ impl Store {
         };
         let mut nodes = redis::cmd("CLUSTER");
         nodes.arg("NODES");
-        let Some(asked) = self.link.home_of(&nodes, until).await? else {
-            return Ok(Vec::new());
+        let (asked, told) = loop {
+            let Some(asked) = self.link.home_of(&nodes, until).await? else {
+                return Ok(Vec::new());
+            };
+            match self.ask_node(&asked, &nodes, until).await {
+                Ok(told) => break (asked, told),
+                // One that is dead may be taken for a primary by others.
+                Err(fault) if fault.is_passing() && Instant::now() + PAUSE < until => {
+                    cluster.doubt();
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(fault) => return Err(fault),
+            }
         };
         let known = cluster.nodes().0;
-        let told = self.ask_node(&asked, &nodes, until).await?;
         let told: String = redis::from_redis_value(told).unwrap_or_default();
         let lines = told.lines();
         let all: Vec<Primary> = lines
