@@ -82,6 +82,8 @@ impl<'a> Auditor<'a> {
         for part in PARTS {
             is_complete &= self.look_through(part, largest).await?;
             if part == "grave" {
+                // Behind the scan, since meanwhile letters came that it has met.
+                let tally = self.ledger.tally(client.deadline()).await?;
                 self.see_to_numbers(&tally).await?;
             }
         }
