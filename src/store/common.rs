@@ -32,6 +32,7 @@ struct Kept {
     kinds: Fields,
     paused: Fields,
     meta: Fields,
+    #[cfg(feature = "worker")]
     instances: Fields,
 }
 
@@ -46,16 +47,13 @@ impl Store {
     async fn wrong_types_here(&self, until: Instant) -> Result<Vec<Wrong>> {
         let n = &self.names;
         let (kinds, paused, meta) = (n.kinds(), n.paused(), n.meta());
+        #[cfg(feature = "worker")]
+        let of_workers = [n.instances(), n.search(), n.searching()];
+        #[cfg(not(feature = "worker"))]
+        let of_workers: [String; 0] = [];
         let mut keys = vec![(&*kinds, "hash"), (&*paused, "hash"), (&*meta, "hash")];
-        #[cfg(feature = "worker")]
-        let others = [n.instances(), n.search(), n.searching()];
-        #[cfg(feature = "worker")]
-        keys.extend(
-            others
-                .iter()
-                .map(|key| &**key)
-                .zip(["hash", "hash", "string"]),
-        );
+        let types = ["hash", "hash", "string"];
+        keys.extend(of_workers.iter().map(|key| &**key).zip(types));
         self.misfits(&keys, until).await
     }
 
@@ -86,8 +84,6 @@ impl Store {
             meta: self.fields_of(&n.meta(), until).await?,
             #[cfg(feature = "worker")]
             instances: self.fields_of(&n.instances(), until).await?,
-            #[cfg(not(feature = "worker"))]
-            instances: Fields::new(),
         })
     }
 
