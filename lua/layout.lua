@@ -27,7 +27,7 @@ elseif expected ~= '' then
 end
 if fits then
   -- A kind that was to be taken off the list is not.
-  redis.call('HDEL', key, '-' .. field)
+  redis.call('HDEL', key, '=' .. field)
   redis.call('HSET', key, field, layout)
   there = layout
 end

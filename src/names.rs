@@ -43,7 +43,7 @@ impl Names {
     }
 
     /// Hash: kind → number of shards, as [`shards::Layout`] is written. Known kinds; a kind stays
-    /// once it was used, until it is dropped. `-kind` → it is about to be.
+    /// once it was used, until it is dropped. `=kind` → it is about to be.
     pub(crate) fn kinds(&self) -> String {
         format!("{}:kinds", self.namespace)
     }

@@ -186,7 +186,7 @@ end
 -- paused if a rule says so.
 local function make_known(kind, layout, wake)
   -- Whoever is about to drop it is not to take it off the list from here on.
-  redis.call('HDEL', KINDS, '-' .. kind)
+  redis.call('HDEL', KINDS, '=' .. kind)
   redis.call('HSETNX', KINDS, kind, layout.text)
   local rules = redis.call('HGETALL', PAUSED)
   local rule, since

@@ -18,7 +18,7 @@ use crate::time::UnixMs;
 
 /// The field of the list of kinds that marks one that is about to be dropped. No kind is called so.
 pub(super) fn dropping(kind: &Kind) -> String {
-    format!("-{kind}")
+    format!("={kind}")
 }
 
 /// What became of a ledger that was to be removed.

@@ -42,7 +42,9 @@ impl Store {
     ) -> Result<()> {
         let ledgers = ledgers.unwrap_or_else(|| self.usual_ledgers());
         // What a single server forgets, it forgets as a whole.
-        if ledgers == 1 && !self.is_cluster() {
+        // Nor is it made known by a layout of which nobody else knows any more.
+        let is_first = self.layout_of(kind.as_str()) == Layout::FIRST;
+        if ledgers == 1 && !self.is_cluster() && is_first {
             self.enlist(kind, until).await?;
         } else {
             // Not a part of the type of every call.

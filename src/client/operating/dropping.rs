@@ -47,8 +47,12 @@ impl Client {
             return Err(error);
         }
         let until = self.deadline();
-        if !store.knows(&kind, until).await? && !store.has_any_of(&kind, until).await? {
-            return Ok(Dropped::Absent);
+        if !store.knows(&kind, until).await? {
+            let stats = self.stats(kind.as_str()).await?;
+            // Unless the list has lost it. What is remembered of calls may outlive a kind.
+            if stats.is_empty() && stats.accepted == 0 {
+                return Ok(Dropped::Absent);
+            }
         }
         let before = store.agree(&kind, until).await?;
         if before.from.is_some() {

@@ -168,10 +168,12 @@ async fn a_layout_of_a_newer_version_and_ledgers_of_several_minds_are_refused() 
     };
     let id = (0..).map(|id| id.to_string()).find(is_far).unwrap();
     let ledgers = site.ledgers("calls").await;
-    for (shards, epoch) in [(8, 2), (7, 3), (6, 4), (5, 5)] {
+    let listed: String = site.command(&["HGET", "keyfall:kinds", &kind]).await;
+    let epoch: u64 = listed.split(' ').nth(1).unwrap().parse().unwrap();
+    for (shards, later) in [(8, 1), (7, 2), (6, 3), (5, 4)] {
         let shard = shard_of(&id, shards);
         let (_, calls) = ledgers.iter().find(|it| it.0 == shard).unwrap();
-        let layout = format!("{} {epoch}", shards - 1);
+        let layout = format!("{} {}", shards - 1, epoch + later);
         let _: u64 = site.command(&["HSET", calls, "layout", &layout]).await;
     }
     let key = site.key(&id);

@@ -174,9 +174,9 @@ async fn kinds_and_layouts_that_a_server_has_missed_are_known_there() {
         command::<Option<String>>(&mut redis.clone(), &list).await
     };
     let (other, told) = somebody_comes(&pair, looked).await;
-    assert_eq!(told, "2 1");
+    assert!(told.starts_with("2 "), "{told}");
     let told: String = command(&mut redis, &["HGET", &calls, "layout"]).await;
-    assert_eq!(told, "2 1", "before it is listed");
+    assert!(told.starts_with("2 "), "before it is listed: {told}");
     for id in pair.ids_on(1, "job", 2) {
         other.schedule(pair.key(&id), "").after(HOUR).await.unwrap();
         pair.client.cancel(pair.key(&id)).await.unwrap();
