@@ -99,7 +99,7 @@ pub(super) async fn push(
     let ttr = Some(ttr).filter(|ttr| !ttr.is_zero());
     let body = pushed.body.unwrap_or_default();
     Ok(match classic.queue.push(&key, delay, ttr, body).await? {
-        Pushed::Pushed => Answer::done("pushed"),
+        Pushed::Stored => Answer::done("pushed"),
         Pushed::Exists(topic) => {
             let message = format!("id: it exists, in the topic {topic:?}; delete it first");
             Answer::new(Code::Exists, message)

@@ -44,7 +44,7 @@ pub(super) struct Queue {
 /// What became of a push.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
-    Pushed,
+    Stored,
     /// Nothing was done: this topic has the id.
     Exists(String),
     /// It is stored; but others push the id again and again, and which of them is left is open.
@@ -99,7 +99,7 @@ impl Queue {
                     return Ok(Pushed::Exists(Names::topic(other.key())));
                 }
                 Ok(match job().after(delay).if_absent().await? {
-                    IfAbsent::Scheduled(_) => Pushed::Pushed,
+                    IfAbsent::Scheduled(_) => Pushed::Stored,
                     IfAbsent::Present(_) => Pushed::Exists(Names::topic(key)),
                 })
             }
@@ -128,12 +128,12 @@ impl Queue {
                 Ordered::Done(scheduled) => {
                     due = Some(scheduled.due);
                     match self.cancel_older(key, number).await? {
-                        None => return Ok(Pushed::Pushed),
+                        None => return Ok(Pushed::Stored),
                         Some(newer) if self.waits_as(key, number).await? => met = newer,
                         // It was delivered, or a newer push has taken its place or cancelled it.
                         // To end its run here as well could cross with another push, and leave
                         // nothing.
-                        Some(_) => return Ok(Pushed::Pushed),
+                        Some(_) => return Ok(Pushed::Stored),
                     }
                 }
                 Ordered::Overtaken(newer) => met = newer,
