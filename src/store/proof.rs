@@ -84,7 +84,15 @@ impl Store {
     /// be neither read nor proved.
     pub(crate) async fn check_announced(&self, globs: &[String], until: Instant) -> Result<()> {
         let why = match self.announce(Wanted::Changes, until).await {
-            Announced::Already | Announced::FromNow { .. } => return Ok(()),
+            Announced::Already => return Ok(()),
+            Announced::FromNow { was, set } => {
+                Wanted::Changes.say_set(&was, &set);
+                // Others look now and then, and would find nothing missing any more.
+                if let Err(error) = self.tell("unheard -", until).await {
+                    tracing::debug!(%error, "the instances could not be told of a gap");
+                }
+                return Ok(());
+            }
             Announced::Unanswered(error) => return Err(error),
             Announced::Never { error, .. } => error.to_string(),
             Announced::Unknown(_) => match self.prove(globs, until).await {

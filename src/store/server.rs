@@ -53,6 +53,26 @@ impl Wanted {
         self.flags().chars().all(is_set)
     }
 
+    /// What is not announced of it, by the flags that are set.
+    pub(crate) fn missing(self, flags: &str) -> &'static str {
+        match (Wanted::Expiry.is_announced_by(flags), self) {
+            (true, _) => "changes of keys",
+            (false, Wanted::Changes) => "expired keys and changes of keys",
+            (false, Wanted::Expiry) => "expired keys",
+        }
+    }
+
+    /// Says that these flags were set in the place of those that there were.
+    pub(crate) fn say_set(self, was: &str, set: &str) {
+        tracing::warn!(
+            was,
+            set,
+            "Redis did not announce {}; the missing flags are set until it restarts: put \
+             `notify-keyspace-events {set}` into its configuration",
+            self.missing(was),
+        );
+    }
+
     /// These flags, and what is missing of those that it takes.
     pub(crate) fn merged_into(self, flags: &str) -> String {
         let is_missing = |flag: &char| match flag {

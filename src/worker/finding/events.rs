@@ -258,13 +258,7 @@ impl Events {
             Announced::FromNow { was, set } => {
                 self.unsettled.notify_one();
                 self.said.store(false, Ordering::Relaxed);
-                tracing::warn!(
-                    was,
-                    set,
-                    "Redis did not announce {}; the missing flags are set until it restarts: put \
-                     `notify-keyspace-events {set}` into its configuration",
-                    missing(self.wanted, &was),
-                );
+                self.wanted.say_set(&was, &set);
                 self.announces_changes();
                 self.tell_of_gap(until).await;
                 self.wanted == Wanted::Changes
@@ -294,7 +288,7 @@ impl Events {
                         %error,
                         "whether Redis announces {} cannot be looked up: see that \
                          `notify-keyspace-events` in its configuration has `{}`",
-                        missing(self.wanted, ""),
+                        self.wanted.missing(""),
                         self.wanted.flags(),
                     );
                 }
@@ -386,14 +380,5 @@ impl Events {
                 .set_unannounced(self.store.place(), Some(said));
             metrics::changes_are_announced(&self.store.address(), false);
         }
-    }
-}
-
-/// What is not announced of what is wanted, by the flags that are set.
-fn missing(wanted: Wanted, flags: &str) -> &'static str {
-    match (Wanted::Expiry.is_announced_by(flags), wanted) {
-        (true, _) => "changes of keys",
-        (false, Wanted::Changes) => "expired keys and changes of keys",
-        (false, Wanted::Expiry) => "expired keys",
     }
 }

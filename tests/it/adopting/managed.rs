@@ -211,6 +211,8 @@ async fn flags_that_are_taken_away_later_are_missed_and_said_until_they_are_back
 #[tokio::test]
 async fn a_daemon_says_it_in_readyz_and_metrics() {
     let (_server, admin, site) = guarded("managed-daemon", "").await;
+    // Fails if another test was first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = Folder::new("managed-daemon");
     let command = |worker: &str| {
         let pattern = site.pattern();
