@@ -191,7 +191,9 @@ async fn tear(stage: &mut Stage) -> Result {
         let (first, last) = (tags.first(), tags.last());
         let (first, last) = first.zip(last).ok_or("it has no ledger")?;
         let mark = format!("{{{first}}}{MARK}");
-        let marking = mark_in(cluster.connection(old).await?, mark.clone());
+        let mut redis = cluster.connection(old).await?;
+        first_mark(&mut redis, &mark, 1).await?;
+        let marking = mark_in(redis, mark.clone());
         cluster.may_be_replaced(old, true).await?;
         sleep(stage.some_ms(700..1500)).await;
         let to = primaries[stage.some(primaries.len())];
@@ -201,6 +203,7 @@ async fn tear(stage: &mut Stage) -> Result {
         let cluster = stage.site.cluster()?;
         cluster.tear(last, old, to, keys).await?;
         // What has left its replica has heard of: otherwise the one half is older than the other.
+        let copied = now();
         cluster.is_copied(old, &mark).await?;
         cluster.server(old).kill_server().await?;
         let (new, _) = cluster.follow(old).await?;
@@ -209,7 +212,7 @@ async fn tear(stage: &mut Stage) -> Result {
         let get = format!("GET {mark}");
         let kept: Option<Micros> = stage.site.cluster()?.ask(new, &get).await?;
         sleep(LEFT).await;
-        stage.ledgers_rolled_back(kept.unwrap_or(0), stage.part(&tags));
+        stage.ledgers_rolled_back(kept, copied, stage.part(&tags));
         // Workers find that a part is missing.
         sleep(stage.some_ms(500..1500)).await;
         let mend = client.mend_slots().confirmed().dropping();
