@@ -48,8 +48,9 @@ local counts = {}
 local story = new_story(history)
 for i, id in ipairs(ids) do
   local there = 0
-  if limits[i] and not done[id] and (leases[i] or dues[i] and not is_old(place)) then
-    there = order_there(shadow_key, id, successors[i])
+  -- What an item before has cancelled is not there any more; its run is.
+  if limits[i] and (leases[i] or dues[i] and not done[id] and not is_old(place)) then
+    there = order_there(shadow_key, id, not done[id] and successors[i])
   end
   if limits[i] and there >= limits[i] then
     answers[i] = 'overtaken:' .. int(there)
