@@ -293,3 +293,29 @@ async fn an_extractor_can_be_tried_without_a_router() {
     assert_eq!(both, ("c".into(), 42));
     assert_eq!(job.source(), crate::Source::Pacer);
 }
+
+#[tokio::test]
+async fn what_is_pulled_cannot_be_accepted_when_its_lease_is_in_doubt() {
+    let pull = crate::target::Pull::new();
+    let kind = crate::key::Kind::parse("shop:7:notice").unwrap();
+    for is_ours in [true, false] {
+        let waits = pull.clone();
+        let pulled = tokio::spawn(async move {
+            let prefixes: [&str; 0] = [];
+            waits.pull(&prefixes, 1, Duration::from_secs(60)).await
+        });
+        let place = loop {
+            match pull.reserve(&kind, 1).pop() {
+                Some(place) => break place,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        let job = Job::sample("shop:7:notice:42").build();
+        let (lease, length) = (job.lease().clone(), Duration::from_secs(15));
+        let accepted = place.deliver(job, lease, length, move || is_ours).unwrap();
+        let pulled = pulled.await.unwrap().unwrap().remove(0);
+        assert_eq!(pulled.has_gone_back(), !is_ours);
+        assert_eq!(pulled.accept().is_some(), is_ours);
+        assert_eq!(accepted.await.is_ok(), is_ours);
+    }
+}

@@ -202,7 +202,9 @@ impl Leases {
     fn step(&self, now: &Moment) -> Vec<BoxFuture<'static, Renewal>> {
         let mut due: HashMap<(String, Duration), Stale> = HashMap::new();
         for (number, lease) in self.lock().iter_mut() {
-            if lease.renewing || !lease.is_doubtful(now) && lease.last.is_none() {
+            let is_due = lease.is_doubtful(now) || lease.last.is_some();
+            // One that is lost is for others, as soon as it lapses.
+            if lease.renewing || lease.is_lost || !is_due {
                 continue;
             }
             lease.renewing = true;
@@ -332,13 +334,16 @@ impl Held {
     /// the reply to the claim was long on its way, this process was stopped, or the machine slept.
     /// One that is in doubt is renewed. One that is to be handed back is ours until that is done.
     pub(crate) async fn ascertain(&mut self) -> Result<(), Stop> {
+        let mut is_asked = false;
         loop {
             let answered = self.leases.answered.notified();
             match self.leases.standing(self.number) {
                 Standing::Ours => return Ok(()),
                 Standing::Lost => return Err(Stop::Lost),
+                Standing::Doubtful if is_asked => {}
                 Standing::Doubtful => self.leases.changed.notify_one(),
             }
+            is_asked = true;
             tokio::select! {
                 () = answered => {}
                 stop = &mut self.stop => return Err(stop.unwrap_or(Stop::Lost)),

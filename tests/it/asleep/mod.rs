@@ -24,8 +24,8 @@ struct HeldBack {
 }
 
 impl HeldBack {
-    fn new() -> Self {
-        let folder = Folder::new("asleep");
+    fn new(app: &str) -> Self {
+        let folder = Folder::new(app);
         let (source, library) = (folder.path("it.c"), folder.path("it.so"));
         std::fs::write(&source, include_str!("held_back.c")).unwrap();
         // Rust links with it, so it is there.
@@ -67,12 +67,12 @@ impl HeldBack {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_was_cancelled_while_the_machine_slept_does_not_start() {
     let server = Embedded::start().await.unwrap();
     let proxy = Proxy::to(&server).await;
     let site = Site::at(&server.url(), "asleep-claim").await;
-    let clock = HeldBack::new();
+    let clock = HeldBack::new(&site.app);
     let sleeper = clock.worker(&site, &proxy.url);
     let kind = format!("{}:work:sleep", site.app);
     let key = format!("{kind}:1");
@@ -111,18 +111,23 @@ async fn a_job_that_was_cancelled_while_the_machine_slept_does_not_start() {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_whose_lease_ended_while_the_machine_slept_is_ended() {
     let site = Site::new("asleep-run").await;
-    let clock = HeldBack::new();
+    let clock = HeldBack::new(&site.app);
     let sleeper = clock.worker(&site, &site.url);
-    let key = format!("{}:work:sleep:1", site.app);
+    let kind = format!("{}:work:sleep", site.app);
+    let key = format!("{kind}:1");
     site.client.schedule(&key, &86_399_999).await.unwrap();
     assert_eq!(sleeper.line(), format!("started {key} 1"));
     let night = async {
         site.reaches(&key, JobState::Lapsed).await;
+        // So that the lease can be renewed, and the job not be taken.
+        site.client.prefix(&kind).pause().await.unwrap();
     };
     clock.sleep(&sleeper, night).await;
+    site.passes(2 * SECOND).await;
+    site.client.prefix(&kind).resume().await.unwrap();
     // Nobody else was there to take it.
     assert_eq!(sleeper.line(), format!("started {key} 2"));
     assert_eq!(site.client.cancel(&key).await.unwrap(), Cancelled::Running);
