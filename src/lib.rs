@@ -128,16 +128,16 @@ pub mod testing;
 pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
     Cancelled, Client, ClientBuilder, Counts, Cursor, Damage, DamagedJob, DeleteDeadLetter, Flawed,
-    Functions, IfAbsent, IfPresent, JobState, JobView, KeptJob, Kinds, LibraryState, List, NewJob, Ordered,
-    Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored,
-    Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Unseen,
-    Updated,
+    Functions, IfAbsent, IfPresent, JobState, JobView, KeptJob, Kinds, LibraryState, List, NewJob,
+    Ordered, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled,
+    Restored, Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats,
+    Unseen, Updated,
 };
 #[cfg(feature = "worker")]
 pub use client::{
-    Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory, KeyDiffers, MendSlots,
-    MendedSlots, Reshard, Resharded, Resharding, SettleDurably, SettleLease, Settled, Story,
-    StraySlot, StrayState, Tail, Tidings, TornLedger, Unrouted, UnroutedKinds, Wait, What,
+    Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory, KeyDiffers,
+    MendSlots, MendedSlots, Reshard, Resharded, Resharding, SettleDurably, SettleLease, Settled,
+    Story, StraySlot, StrayState, Tail, Tidings, TornLedger, Unrouted, UnroutedKinds, Wait, What,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

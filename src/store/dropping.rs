@@ -55,7 +55,7 @@ impl Store {
                 let mut cmd = IDLE.call(keys.len());
                 cmd.arg(&keys[..]);
                 cmd
-            },
+            }
         };
         cmd.arg(u8::from(since));
         let called = self.eval(&IDLE, &cmd, &self.clock, &n.subject, until);

@@ -97,7 +97,7 @@ async fn of_many_that_fail_some_are_told_and_the_others_counted() {
 
 #[tokio::test]
 async fn a_lease_that_lapsed_is_told_once_with_its_key() {
-    let site = Site::new("log-lapsed").await;
+    let site = Site::new("log-gone").await;
     let told = Log::read();
     let (log, mut runs) = recorder();
     let stuck = Router::new().route(&site.pattern(), log.stuck());

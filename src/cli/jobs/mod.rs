@@ -20,10 +20,10 @@ use self::redis::Redis;
 use super::stop::Stop;
 use crate::daemon::shapes::{
     AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
-    CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn, HistoryIn,
-    HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn, NewJobIn, PageOut,
-    PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, ScheduledOut,
-    ShowIn, StoryIn, StoryOut, SwitchedOut,
+    CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
+    HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn, NewJobIn,
+    PageOut, PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut,
+    ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut,
 };
 
 pub(crate) use self::daemon::Address;

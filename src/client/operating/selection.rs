@@ -84,7 +84,12 @@ impl Client {
                 let is_used = store.has_accepted(&kind, until).await;
                 is_used.then_some(kind)
             }
-            None if self.kinds_listed(&Prefix::everything(), until).await?.0.is_empty() => {
+            None if self
+                .kinds_listed(&Prefix::everything(), until)
+                .await?
+                .0
+                .is_empty() =>
+            {
                 // Rare, and not a part of the type of every call.
                 let looking: BoxFuture<'_, _> = Box::pin(store.kind_with_jobs(until));
                 looking.await

@@ -1,6 +1,5 @@
 //! A cluster of three primaries and three replicas: real processes.
 
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,13 +7,11 @@ use keyfall::embedded::Embedded;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisResult};
 
+use super::nodes::free_port;
 use crate::runs::{PATIENCE, eventually};
 
 /// After which time a node that does not answer has failed, in milliseconds.
 const NODE_TIMEOUT: &str = "1500";
-
-/// How far from the port of a node that of the cluster's bus is.
-const BUS: u16 = 10_000;
 
 /// After which time a fail-over that was asked for is given up, and a bit.
 const GIVEN_UP: Duration = Duration::from_secs(7);
@@ -35,25 +32,6 @@ pub(super) struct Node {
 /// Three primaries, each with a replica three places behind it.
 pub(super) struct Clustered {
     pub(super) nodes: Vec<Node>,
-}
-
-/// A port of which that of the bus is free, too.
-fn free_port() -> u16 {
-    loop {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        // The system gives high ports, from which there is no way up.
-        let port = if port > u16::MAX - BUS {
-            port - 2 * BUS
-        } else {
-            port
-        };
-        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        drop(free);
-        if is_free(port) && is_free(port + BUS) {
-            return port;
-        }
-    }
 }
 
 impl Node {
