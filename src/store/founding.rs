@@ -54,7 +54,13 @@ impl Store {
         let layout = self.layout_of(kind.as_str());
         if layout != Layout::FIRST || self.is_cluster() {
             // It may have been looked up a moment before somebody dropped it.
-            self.enlist(kind, until).await?;
+            let kept = self.enlist(kind, self.patience_for_one(until)).await;
+            // While the list is away nobody drops it; if somebody has, its first job leads here again.
+            if let Err(error) = kept
+                && !(self.is_cluster() && is_of_absence(&error))
+            {
+                return Err(error);
+            }
         }
         self.found_aside(kind, layout, until);
         self.apply_pause_rules(kind, until).await?;

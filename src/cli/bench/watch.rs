@@ -62,27 +62,40 @@ async fn count(lines: impl Stream<Item = String>, kind: &str, end: &str) -> Opti
         if origin.ends_with(" lua") {
             continue;
         }
-        let words: Vec<&str> = command.split('"').skip(1).step_by(2).take(PREFIX).collect();
+        let words: Vec<&str> = command.split('"').skip(1).step_by(2).take(WORDS).collect();
         if words == ["ECHO", end] {
             return Some(seen);
         }
         seen.commands += 1;
-        if is_claim(&words, kind) {
-            seen.named += command.matches('"').count() / 2 - PREFIX;
+        if let Some(before) = before_ids(&words, kind) {
+            seen.named += (command.matches('"').count() / 2).saturating_sub(before);
         }
     }
     None
 }
 
-/// EVALSHA, the script, the number of keys, seven keys, lane, number, who, lease, fill and how each
-/// was found; then ids.
-const PREFIX: usize = 16;
+/// The keys of a claim, and all those of its ledger, which follow them on a cluster.
+const KEYS: usize = 7;
+const OF_LEDGER: usize = 13;
 
-fn is_claim(words: &[&str], kind: &str) -> bool {
-    words.len() == PREFIX
-        && (words[0], words[2]) == ("EVALSHA", "7")
-        && words[5].contains(kind)
-        && words[5].ends_with(":leased")
+/// EVALSHA, the script, the number of keys; and behind them lane, number, who, lease, fill and how each
+/// was found; then ids.
+const FIXED: usize = 9;
+
+/// So many words of a call are looked at.
+const WORDS: usize = FIXED + KEYS + OF_LEDGER;
+
+/// How many words of a claim come before the ids.
+fn before_ids(words: &[&str], kind: &str) -> Option<usize> {
+    let ["EVALSHA", _, keys, _, _, leased, ..] = *words else {
+        return None;
+    };
+    let keys = keys.parse().ok()?;
+    let is_claim = [KEYS, KEYS + OF_LEDGER].contains(&keys)
+        && words.len() >= FIXED + keys
+        && leased.contains(kind)
+        && leased.ends_with(":leased");
+    is_claim.then_some(FIXED + keys)
 }
 
 #[cfg(test)]
