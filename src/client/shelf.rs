@@ -396,8 +396,8 @@ impl Client {
             let began = Instant::now();
             let layout = self.store().agree(&shelf.kind, until).await?;
             if layout == Layout::FIRST && shelf.layout != Layout::FIRST {
-                // Somebody emptied the database.
-                self.make_known(shelf, until).await?;
+                // Somebody dropped the kind, or emptied the database. Whoever schedules next lists it.
+                shelf.registered.store(0, Ordering::Release);
             }
             *agreed = Some(began);
         }

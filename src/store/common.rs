@@ -149,7 +149,11 @@ impl Store {
         let (place, key) = (one.place, self.names.kinds());
         let mut wrong = Vec::new();
         for (name, layout) in &one.kinds {
-            if kind_in(name).is_none() {
+            // The mark of a kind that is about to be dropped.
+            let is_mark = name
+                .strip_prefix(b"=")
+                .is_some_and(|kind| kind_in(kind).is_some());
+            if kind_in(name).is_none() && !is_mark {
                 let what = "no kind can have this name".to_owned();
                 let found = layout.clone();
                 let mend = Mend::Field { found, new: None };

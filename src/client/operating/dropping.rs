@@ -97,9 +97,15 @@ impl Client {
                 ));
             }
         }
-        store.unlist(kind, until).await?;
+        // Before it is taken off the list: whoever is broken off here finds it there, and goes on.
         if layout != Layout::FIRST {
             self.raze_the_rest(kind, layout).await?;
+        }
+        let until = self.deadline();
+        store.unlist(kind, until).await?;
+        // Whoever was told that theirs is the first job may have ended before they listed the kind.
+        if store.has_accepted(kind, until).await {
+            store.keep_listed(kind, until).await?;
         }
         self.0.shelves.remove(kind.as_str());
         store.tell(&format!("gone {kind}"), until).await?;

@@ -120,9 +120,11 @@ impl Client {
                 true => audit.repair().await,
                 false => audit.await,
             };
+            // Elsewhere others may be there: on other servers or nodes, or in slots that are whole.
+            let is_alone = !self.store().is_several() && !self.store().is_cluster();
             if let Err(error) = &audited
                 && is_of_absence(error)
-                && !self.store().is_several()
+                && is_alone
             {
                 return audited.map(|_| report);
             }
