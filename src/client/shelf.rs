@@ -275,7 +275,12 @@ impl Client {
                 let answered = outbox(book).send(item.clone(), until).await;
                 let answered = answered.inspect_err(|error| self.suspect(&shelf, error))?;
                 match answered.says() {
-                    Word::Stale => self.catch_up(&shelf, until).await?,
+                    Word::Stale => {
+                        self.catch_up(&shelf, until).await?;
+                        if item.creates() && self.is_gone(&shelf) {
+                            self.make_known(&shelf, until).await?;
+                        }
+                    }
                     // It ended between the two calls.
                     Word::Elsewhere => {}
                     Word::Absent => return Ok(answered),
@@ -394,14 +399,20 @@ impl Client {
         let mut agreed = shelf.agreed.lock().await;
         if agreed.is_none_or(|at| at < refused) {
             let began = Instant::now();
-            let layout = self.store().agree(&shelf.kind, until).await?;
-            if layout == Layout::FIRST && shelf.layout != Layout::FIRST {
-                // Somebody dropped the kind, or emptied the database. Whoever schedules next lists it.
+            self.store().agree(&shelf.kind, until).await?;
+            if self.is_gone(shelf) {
                 shelf.registered.store(0, Ordering::Release);
             }
             *agreed = Some(began);
         }
         Ok(())
+    }
+
+    /// Whether somebody dropped the kind, or emptied the database. Whoever stores a job makes it known
+    /// anew, and nobody else.
+    fn is_gone(&self, shelf: &Shelf) -> bool {
+        shelf.layout != Layout::FIRST
+            && self.store().layout_of(shelf.kind.as_str()) == Layout::FIRST
     }
 }
 
