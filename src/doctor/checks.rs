@@ -104,7 +104,7 @@ checks! {
         "an answer within 20 ms; an error from 200 ms on",
         "Each job takes two round trips or three from its due time to its handler.";
     SERVERS_THERE = "servers-there" []
-        "an answer of each server, where several have the jobs",
+        "an answer of each server, where several have the jobs, and of each primary of a cluster",
         "The jobs of one that is away wait until it is back, and calls on them fail.";
     EXPIRY_CROWD = "expiry-crowd" []
         "any number: Keyfall touches its keys when they are due",

@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::join_all;
+
 use super::checks::{
     ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, BREAKERS_CLOSED, CHECKS, DEAD_LETTERS_FULL,
     DEAD_LETTERS_NEW, EXPIRY_CROWD, FOREIGN_VALUES, KIND_SHARDS, NOTIFY_FLAGS, OVERDUE_JOBS,
@@ -151,13 +153,16 @@ pub(crate) async fn of_server(store: &Arc<Store>) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
+/// Where a server is that does not answer, and why not.
+type Absent = (String, Error);
+
 /// What the server tells of itself.
 struct Server {
     vitals: Vitals,
     /// What the other primaries of a cluster tell, or the other servers, by their addresses.
     others: Vec<(String, Vitals)>,
-    /// Those of several servers that are away, and why.
-    away: Vec<(String, Error)>,
+    /// Those of several servers that are away, and nodes that a cluster takes for primaries; and why.
+    away: Vec<Absent>,
     clocks: Glimpse<Vec<Clock>>,
     live: Glimpse<Vec<Instance>>,
 }
@@ -167,7 +172,10 @@ impl Server {
         let (mut all, mut away) = (Vec::new(), Vec::new());
         for member in store.members() {
             match vitals_of(&member).await {
-                Ok(more) => all.extend(more),
+                Ok((there, absent)) => {
+                    all.extend(there);
+                    away.extend(absent);
+                }
                 Err(error) if store.is_several() && is_of_absence(&error) => {
                     away.push((member.address(), error));
                 }
@@ -285,15 +293,28 @@ impl Server {
     }
 }
 
-/// What one server tells of itself, or each primary of a cluster.
-async fn vitals_of(store: &Store) -> Result<Vec<(String, Vitals)>> {
+/// What one server tells of itself, or each primary of a cluster, and which of these are away. One of
+/// them at least answers: a node that is dead may still be taken for a primary by one that has not
+/// heard who took over, as of a slot that was on its way.
+async fn vitals_of(store: &Store) -> Result<(Vec<(String, Vitals)>, Vec<Absent>)> {
     let until = Instant::now() + PATIENCE;
-    let mut all = Vec::new();
-    for server in store.servers(until).await? {
-        let vitals = store.vitals(&server, &SETTINGS, until).await?;
-        all.push((store.address_of(&server), vitals));
+    let servers = store.servers(until).await?;
+    let asked = servers
+        .iter()
+        .map(|server| store.vitals(server, &SETTINGS, until));
+    let (mut there, mut away) = (Vec::new(), Vec::new());
+    for (server, told) in servers.iter().zip(join_all(asked).await) {
+        let address = store.address_of(server);
+        match told {
+            Ok(vitals) => there.push((address, vitals)),
+            Err(error) if is_of_absence(&error) => away.push((address, error)),
+            Err(error) => return Err(error),
+        }
     }
-    Ok(all)
+    match there.is_empty() {
+        true => Err(away.swap_remove(0).1),
+        false => Ok((there, away)),
+    }
 }
 
 fn judge(vitals: &Vitals, wanted: Wanted) -> Vec<Finding> {
@@ -409,19 +430,28 @@ async fn clocks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<Clock>>>
 }
 
 async fn clocks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<Clock>>> {
-    let mut clocks = Vec::new();
+    let (mut clocks, mut away) = (Vec::new(), None);
     for server in store.servers(Instant::now() + PATIENCE).await? {
         let mut ticks = Vec::new();
         for _ in 0..times {
             match store.tick(&server, Instant::now() + PATIENCE).await {
                 Ok(tick) => ticks.push(tick),
+                Err(error) if is_of_absence(&error) => {
+                    away = Some(error);
+                    break;
+                }
                 Err(error) => return unseen(error),
             }
         }
-        let address = store.address_of(&server);
-        clocks.push(Clock { address, ticks });
+        if !ticks.is_empty() {
+            let address = store.address_of(&server);
+            clocks.push(Clock { address, ticks });
+        }
     }
-    Ok(Ok(clocks))
+    match away.filter(|_| clocks.is_empty()) {
+        Some(error) => Err(error),
+        None => Ok(Ok(clocks)),
+    }
 }
 
 /// How many triggers there should be: one for each job that is not due yet.

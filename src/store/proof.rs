@@ -142,10 +142,7 @@ impl Store {
         let (key, glob) = self.names.probe(globs, &unique_id());
         let failed = |error| Fault::from_redis(error, &address);
         let proven = async {
-            let client = self.link.origin().client(None).await?;
-            let pubsub = client.get_async_pubsub().await;
-            let pubsub = pubsub.map_err(|error| Fault::from_connecting(error, &address))?;
-            let (mut sink, mut stream) = pubsub.split();
+            let (mut sink, mut stream) = self.ears().await?.split();
             let expired = Names::expired(self.database);
             sink.subscribe(&expired).await.map_err(failed)?;
             let changes = Names::changes(self.database, &glob);

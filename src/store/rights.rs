@@ -388,10 +388,7 @@ impl Store {
             return Ok(unheard);
         }
         let subscribe = async {
-            let client = self.link.origin().client(None).await?;
-            let pubsub = client.get_async_pubsub().await;
-            let pubsub = pubsub.map_err(|error| Fault::from_connecting(error, &address))?;
-            let (mut sink, _stream) = pubsub.split();
+            let (mut sink, _stream) = self.ears().await?.split();
             for glob in globs {
                 let name = Names::changes(self.database, glob);
                 match sink.psubscribe(&name).await {
@@ -419,11 +416,8 @@ impl Store {
         let address = self.address();
         let mut unheard = Vec::new();
         let subscribe = async {
-            let client = self.link.origin().client(None).await?;
-            let pubsub = client.get_async_pubsub().await;
-            let pubsub = pubsub.map_err(|error| Fault::from_connecting(error, &address))?;
             // What it says is not read; dropping it ends the connection.
-            let (mut sink, _stream) = pubsub.split();
+            let (mut sink, _stream) = self.ears().await?.split();
             let instance = unique_id();
             let channels: [String; Whom::CHANNELS] = [
                 Names::expired(self.database),

@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "worker")]
+use redis::aio::PubSub;
 use redis::{Cmd, Value};
 
 use super::Store;
 use super::cluster::Node;
+#[cfg(feature = "worker")]
+use super::fault::Fault;
 use super::link::Request;
 use crate::error::Result;
 
@@ -38,6 +42,26 @@ impl Store {
         let (primaries, replicas) = cluster.nodes();
         let named = |nodes: Vec<Node>| nodes.into_iter().map(Some).collect();
         Ok((named(primaries), named(replicas)))
+    }
+
+    /// A connection for subscriptions, and for nothing else; to whichever node of a cluster can be
+    /// reached.
+    #[cfg(feature = "worker")]
+    pub(super) async fn ears(&self) -> Result<PubSub, Fault> {
+        let (origin, address) = (self.link.origin(), self.address());
+        let nodes = match origin.cluster() {
+            Some(cluster) => cluster.informants().into_iter().map(Some).collect(),
+            None => vec![None],
+        };
+        let mut last = Fault::unreachable(&address);
+        for node in nodes {
+            let client = origin.client(node.as_ref()).await?;
+            match client.get_async_pubsub().await {
+                Ok(pubsub) => return Ok(pubsub),
+                Err(error) => last = Fault::from_connecting(error, &address),
+            }
+        }
+        Err(last)
     }
 
     /// Where a server is; without credentials.
