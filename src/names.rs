@@ -18,7 +18,6 @@ pub(crate) const MARKER: &str = "keyfall";
 const PROBE: &str = "{keyfall-probe}";
 
 /// What the keys of a ledger are called behind its name, as [`LedgerNames::all`] has them.
-#[cfg(feature = "worker")]
 pub(crate) const LEDGER_PARTS: [&str; 13] = [
     "due", "leased", "dead", "lanes", "adopted", "shadow", "lease", "next", "grave", "stats",
     "calls", "leaving", "history",
@@ -154,6 +153,14 @@ impl Names {
     /// What the keys of a ledger begin with, by what wake-ups call it.
     pub(crate) fn start_of_ledger(&self, subject: &str) -> String {
         format!("{}:{{{subject}}}:", self.namespace)
+    }
+
+    /// What the keys of the ledger begin with that this is one of, and which one it is.
+    pub(crate) fn part_of_ledger<'a>(&self, key: &'a str) -> Option<(&'a str, &'a str)> {
+        let rest = key.strip_prefix(&*self.namespace)?.strip_prefix(":{")?;
+        let (_, part) = rest.split_once("}:")?;
+        let is_part = LEDGER_PARTS.contains(&part);
+        is_part.then(|| (&key[..key.len() - part.len()], part))
     }
 
     /// The keys of the ledger of one shard.

@@ -217,10 +217,7 @@ impl Store {
     /// What the keys of its ledger begin with, and which part it is.
     fn part_of_ledger<'a>(&self, key: &'a [u8]) -> Option<(&'a str, &'a str)> {
         let key = std::str::from_utf8(key).ok()?;
-        let rest = key.strip_prefix(self.names.namespace())?;
-        let (_, part) = rest.strip_prefix(":{")?.split_once("}:")?;
-        let is_part = LEDGER_PARTS.contains(&part);
-        is_part.then(|| (&key[..key.len() - part.len()], part))
+        self.names.part_of_ledger(key)
     }
 }
 

@@ -8,6 +8,7 @@ use super::script::{ASIDE, CURE};
 use super::{Ledger, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
+use crate::names::LEDGER_PARTS;
 use crate::shards::Layout;
 
 /// What is numbers in the hash `calls`, whichever version wrote it.
@@ -175,8 +176,12 @@ impl Store {
         match &wrong.mend {
             Mend::Aside(wanted) => {
                 let to = aside(&wrong.key, &it.time(until).await?.floor_ms().to_string());
-                let mut cmd = ASIDE.call(1);
-                cmd.arg(&wrong.key).arg(wanted).arg(&to);
+                let ledger = it.names.part_of_ledger(&wrong.key).into_iter();
+                let keys =
+                    ledger.flat_map(|(start, _)| LEDGER_PARTS.map(|it| format!("{start}{it}")));
+                let keys: Vec<String> = keys.collect();
+                let mut cmd = ASIDE.call(1 + keys.len());
+                cmd.arg(&wrong.key).arg(keys).arg(wanted).arg(&to);
                 it.eval(&ASIDE, &cmd, &it.clock, &wrong.key, until).await?;
                 Ok(format!("moved to {to}"))
             }

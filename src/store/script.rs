@@ -184,7 +184,7 @@ scripts! {
     STATS = "stats", 8 keys, ["clock", "placeholder", "paused"];
     SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
     AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead"];
-    ASIDE = "aside", 1 keys, ["clock"];
+    ASIDE = "aside", 1 keys, ["clock", "placeholder"];
     CURE = "cure", 1 keys, ["clock"];
     LAYOUT = "layout", 1 keys, ["clock", "lasting"];
     TAKE = "take", 9 keys, ["clock", "lasting", "placeholder", "calls", "count", "dead"];

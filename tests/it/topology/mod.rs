@@ -5,6 +5,7 @@ mod benching;
 mod clustered;
 mod clusters;
 mod durable;
+mod founded;
 mod guarded;
 mod handover;
 mod lagging;

@@ -1,0 +1,101 @@
+//! Ledgers on a cluster of which keys are removed by our own hand: that makes none of them a torn one.
+
+use std::time::Duration;
+
+use keyfall::{Cancelled, Client, Dropped};
+
+use super::clusters::{Clustered, ledger_of};
+use crate::runs::eventually;
+use crate::site::HOUR;
+
+/// The keys of a ledger.
+const PARTS: [&str; 13] = [
+    "due", "leased", "dead", "lanes", "adopted", "shadow", "lease", "next", "grave", "stats",
+    "calls", "leaving", "history",
+];
+
+/// A kind with one ledger, on the primary at place 0.
+struct Founded {
+    them: Clustered,
+    client: Client,
+    kind: String,
+}
+
+impl Founded {
+    async fn new(app: &str) -> Self {
+        let them = Clustered::start().await;
+        let client = Client::builder(&them.url()).default_shards(1);
+        let client = client.call_timeout(Duration::from_secs(30)).connect();
+        let client = client.await.unwrap();
+        let kind = them.kinds(app).await.remove(0);
+        Founded { them, client, kind }
+    }
+
+    fn name(&self, part: &str) -> String {
+        format!("keyfall:{}:{part}", ledger_of(&self.kind))
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&self, text: &str) -> T {
+        self.them.nodes[0].ask(text).await
+    }
+
+    /// How many keys of the ledger there are.
+    async fn keys(&self) -> usize {
+        let names = PARTS.map(|part| self.name(part));
+        self.ask(&format!("EXISTS {}", names.join(" "))).await
+    }
+
+    async fn schedule(&self, id: &str) {
+        let key = format!("{}:{id}", self.kind);
+        self.client.schedule(key, "x").after(HOUR).await.unwrap();
+        eventually("all keys are there", async || {
+            (self.keys().await == PARTS.len()).then_some(())
+        })
+        .await;
+    }
+
+    async fn is_whole(&self) {
+        let slots = self.client.mend_slots().await.unwrap();
+        assert!(slots.is_whole(), "{slots:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_audit_moves_aside_tears_no_ledger() {
+    let it = Founded::new("founded-aside").await;
+    it.schedule("first").await;
+    for part in ["due", "grave", "leaving", "calls", "history"] {
+        let name = it.name(part);
+        let _: u64 = it.ask(&format!("DEL {name}")).await;
+        let _: () = it.ask(&format!("SET {name} foreign")).await;
+        let audit = it.client.audit(&it.kind).repair().await.unwrap();
+        assert!(!audit.is_clean(), "{part}: {audit:?}");
+        assert_eq!(it.keys().await, PARTS.len(), "{part}");
+        it.is_whole().await;
+        it.schedule(part).await;
+    }
+    // The due time of the first one is lost, and so it is a letter now.
+    let stats = it.client.stats(&it.kind).await.unwrap();
+    assert_eq!((stats.pending, stats.dead), (5, 1), "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_that_was_dropped_is_founded_anew() {
+    let it = Founded::new("founded-anew").await;
+    let key = format!("{}:first", it.kind);
+    for _ in 0..2 {
+        it.schedule("first").await;
+        assert_eq!(it.client.cancel(&*key).await.unwrap(), Cancelled::Cancelled);
+        let dropped = it.client.drop_kind(&it.kind).await.unwrap();
+        assert_eq!(dropped, Dropped::Dropped);
+        // What it was called with is remembered.
+        let calls: u64 = it.ask(&format!("EXISTS {}", it.name("calls"))).await;
+        assert_eq!((calls, it.keys().await < PARTS.len()), (1, true));
+        it.is_whole().await;
+        assert!(it.client.get(&*key).await.unwrap().is_none());
+        assert_eq!(it.client.cancel(&*key).await.unwrap(), Cancelled::Absent);
+    }
+    it.schedule("first").await;
+    assert!(it.client.get(&*key).await.unwrap().is_some());
+    it.is_whole().await;
+}
