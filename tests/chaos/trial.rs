@@ -96,7 +96,11 @@ async fn try_to_play(
         false => None,
     };
     let kept = Kept::read(&client, redis.as_mut()).await;
-    let kept = kept.map_err(|error| format!("what is left cannot be read: {error:?}"))?;
+    let kept = kept.map_err(|error| {
+        // What went wrong before may be why.
+        wrong.push(format!("what is left cannot be read: {error:?}"));
+        wrong.join("; ")
+    })?;
     let leases = match stage.keeps_a_log {
         true => leases::read(&stage.kept_logs().map_err(|error| error.to_string())?)?,
         false => Leases::default(),
