@@ -361,13 +361,14 @@ impl Cluster {
     }
 
     /// Begins to move a ledger's slot to another primary, and stops behind so many of its keys.
+    /// Returns the slot.
     pub(crate) async fn tear(
         &self,
         tag: &str,
         from: Number,
         to: Number,
         keys: usize,
-    ) -> Result<(), String> {
+    ) -> Result<u16, String> {
         let slot = self.slot_of(&format!("{{{tag}}}")).await?;
         self.open_to_move(slot, from, to).await?;
         let all: Vec<String> = self.ask(from, &format!("KEYS keyfall:{{{tag}}}:*")).await?;
@@ -376,13 +377,12 @@ impl Cluster {
             let migrate = format!("MIGRATE 127.0.0.1 {port} {{empty}} 0 20000 REPLACE KEYS {key}");
             self.tell(from, &migrate).await?;
         }
-        Ok(())
+        Ok(slot)
     }
 
     /// A node that took over knows nothing of a slot that is on its way: as Redis has it. Valkey 8 and
     /// later hand that on to replicas.
-    pub(crate) async fn forget_move(&self, place: Number, tag: &str) -> Result<(), String> {
-        let slot = self.slot_of(&format!("{{{tag}}}")).await?;
+    pub(crate) async fn forget_move(&self, place: Number, slot: u16) -> Result<(), String> {
         self.tell(place, &format!("CLUSTER SETSLOT {slot} STABLE"))
             .await
     }

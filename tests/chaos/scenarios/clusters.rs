@@ -201,13 +201,13 @@ async fn tear(stage: &mut Stage) -> Result {
         let keys = 1 + stage.some(12);
         stage.strike("a slot is on its way, and its primary is killed");
         let cluster = stage.site.cluster()?;
-        cluster.tear(last, old, to, keys).await?;
+        let slot = cluster.tear(last, old, to, keys).await?;
         // What has left its replica has heard of: otherwise the one half is older than the other.
         let copied = now();
         cluster.is_copied(old, &mark).await?;
         cluster.server(old).kill_server().await?;
         let (new, _) = cluster.follow(old).await?;
-        cluster.forget_move(new, last).await?;
+        cluster.forget_move(new, slot).await?;
         marking.abort();
         let get = format!("GET {mark}");
         let kept: Option<Micros> = stage.site.cluster()?.ask(new, &get).await?;
