@@ -2,15 +2,18 @@
 //!
 //! Nobody can stop the system's resolver: a name whose servers hang holds a thread for as long as the
 //! system tries, which may be minutes. So a lookup keeps its place until its thread is back, whoever
-//! still waits for it: a name has one place, a domain a few, and all together so many. Whoever asks
-//! for a name that is being looked up waits for the same answer. So one host, or all hosts of one
-//! zone, take nothing from the others. Threads are our own: they keep neither the runtime nor its end
-//! waiting.
+//! still waits for it. Whoever asks for a name that is being looked up waits for the same answer.
+//!
+//! A name has one place. Names that jobs give also share the places of each zone that they are in,
+//! and of all. A zone has fewer places than the zone that it is in, so whoever owns one cannot hold
+//! up their neighbours alone. The hosts of routes are as many as there are routes: they share nothing.
+//! Threads are our own: they keep neither the runtime nor its end waiting.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
@@ -21,11 +24,11 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// How many lookups are under way at the most: of one name, of names with the same parent, of names
-/// with the same last two labels, and of all.
+/// How many lookups are under way at the most: of one name, of the names that end in the same two
+/// labels, three, four, five or more; and of all names that jobs give.
 const OF_NAME: usize = 1;
-const OF_PARENT: usize = 8;
-const OF_DOMAIN: usize = 32;
+const OF_ZONES: [usize; 4] = [32, 12, 4, 2];
+const OF_DEEPER: usize = 1;
 const OF_ALL: usize = 128;
 
 /// Finds the addresses of a name, and keeps the place until it has ended.
@@ -37,10 +40,19 @@ pub(super) struct Place {
     _permits: Vec<OwnedSemaphorePermit>,
 }
 
+/// Who says which names are looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Named {
+    ByRoute,
+    /// Or by a receiver, to which a job was sent.
+    ByJob,
+}
+
 /// All lookups that are done in the same way.
 pub(super) struct Lookups {
     lookup: Lookup,
-    under_way: Mutex<HashMap<String, WeakShared<Answer>>>,
+    /// Those of routes apart: none of them waits for a place that it needs not have.
+    under_way: Mutex<HashMap<(Named, String), WeakShared<Answer>>>,
     places: Mutex<HashMap<String, Arc<Semaphore>>>,
     all: Arc<Semaphore>,
 }
@@ -79,48 +91,48 @@ impl Lookups {
     pub(super) async fn find(
         self: &Arc<Self>,
         name: &str,
+        named: Named,
         within: Duration,
     ) -> Result<Arc<[IpAddr]>, Unresolved> {
-        match timeout(within, self.shared(name, within)).await {
+        match timeout(within, self.shared(name, named, within)).await {
             Ok(found) => found,
             Err(_) => Err(Unresolved::Slow(name.to_owned(), within)),
         }
     }
 
     /// The lookup of this name that is under way, or a new one.
-    fn shared(self: &Arc<Self>, name: &str, within: Duration) -> Shared<Answer> {
+    fn shared(self: &Arc<Self>, name: &str, named: Named, within: Duration) -> Shared<Answer> {
         let mut under_way = self.under_way.lock().expect("no panic while held");
-        let found = under_way.get(name).and_then(WeakShared::upgrade);
+        let key = (named, name.to_owned());
+        let found = under_way.get(&key).and_then(WeakShared::upgrade);
         // What has ended is no news to whoever comes later.
         if let Some(found) = found.filter(|it| it.peek().is_none()) {
             return found;
         }
-        let (lookups, name_) = (self.clone(), name.to_owned());
+        let (lookups, name) = (self.clone(), name.to_owned());
         let new = async move {
-            let place = lookups.place(&name_, within).await?;
-            let found = (lookups.lookup)(name_, place).await;
+            let place = lookups.place(&name, named, within).await?;
+            let found = (lookups.lookup)(name, place).await;
             found
                 .map(Arc::from)
                 .map_err(|e| Unresolved::Failed(Arc::new(e)))
         };
         let new = new.boxed().shared();
         under_way.retain(|_, it| it.upgrade().is_some());
-        under_way.extend(new.downgrade().map(|it| (name.to_owned(), it)));
+        under_way.extend(new.downgrade().map(|it| (key, it)));
         new
     }
 
-    async fn place(&self, name: &str, within: Duration) -> Result<Place, Unresolved> {
-        let own = self.semaphore(format!("={name}"), OF_NAME);
+    async fn place(&self, name: &str, named: Named, within: Duration) -> Result<Place, Unresolved> {
+        let own = self.semaphore(format!("{named:?} {name}"), OF_NAME);
         // An earlier lookup of the same name may still hang; whoever asks gives up in time.
         let mut permits = vec![acquired(own).await];
-        let mut labels: Vec<&str> = name.trim_end_matches('.').split('.').collect();
-        let domain = labels[labels.len().saturating_sub(2)..].join(".");
-        labels.remove(0);
-        let of_others = [
-            self.semaphore(labels.join("."), OF_PARENT),
-            self.semaphore(format!("*.{domain}"), OF_DOMAIN),
-            self.all.clone(),
-        ];
+        if named == Named::ByRoute {
+            return Ok(Place { _permits: permits });
+        }
+        // The smallest zone first: who waits for a place there holds none of the larger ones.
+        let zones = zones(name).map(|(zone, places)| self.semaphore(zone.to_owned(), places));
+        let of_others: Vec<_> = zones.chain([self.all.clone()]).collect();
         // A little sooner than who asks gives up, so that the reason is known.
         let others = timeout(within / 2, async {
             for semaphore in of_others {
@@ -139,6 +151,20 @@ impl Lookups {
         let new = || Arc::new(Semaphore::new(places));
         all.entry(of).or_insert_with(new).clone()
     }
+}
+
+/// What a name ends in, from itself to its last two labels, and how many places each has. A last
+/// label alone is no zone of anybody who names hosts.
+fn zones(name: &str) -> impl Iterator<Item = (&str, usize)> {
+    let name = name.trim_end_matches('.');
+    let dots = name.match_indices('.').map(|(at, _)| at + 1);
+    let zones: Vec<&str> = iter::once(0).chain(dots).map(|at| &name[at..]).collect();
+    let labels = zones.len();
+    let places = move |at| OF_ZONES.get(labels - at - 2).copied().unwrap_or(OF_DEEPER);
+    let zones = zones.into_iter().enumerate();
+    zones
+        .take(labels - 1)
+        .map(move |(at, zone)| (zone, places(at)))
 }
 
 async fn acquired(semaphore: Arc<Semaphore>) -> OwnedSemaphorePermit {
@@ -211,7 +237,7 @@ mod tests {
         let (lookups, count) = lookups();
         let began = Instant::now();
         for _ in 0..3 {
-            let asked = (0..100).map(|_| lookups.find("slow.a.org", WITHIN));
+            let asked = (0..100).map(|_| lookups.find("slow.a.org", Named::ByJob, WITHIN));
             for found in futures_util::future::join_all(asked).await {
                 assert!(matches!(found, Err(Unresolved::Slow(..))), "{found:?}");
             }
@@ -219,12 +245,17 @@ mod tests {
         assert!(began.elapsed() < 4 * WITHIN, "{:?}", began.elapsed());
         assert_eq!(count.load(Ordering::Relaxed), 1);
         let began = Instant::now();
-        assert!(lookups.find("fast.a.org", WITHIN).await.is_ok());
-        assert!(lookups.find("b.org", WITHIN).await.is_ok());
+        assert!(
+            lookups
+                .find("fast.a.org", Named::ByJob, WITHIN)
+                .await
+                .is_ok()
+        );
+        assert!(lookups.find("b.org", Named::ByJob, WITHIN).await.is_ok());
         assert!(began.elapsed() < WITHIN / 10);
         // When its thread is back, it is looked up again.
         tokio::time::advance(Duration::from_secs(61)).await;
-        let found = lookups.find("slow.a.org", WITHIN).await;
+        let found = lookups.find("slow.a.org", Named::ByJob, WITHIN).await;
         let found = found.unwrap_err().to_string();
         assert!(
             found.contains("slow.a.org was not found within 4s"),
@@ -239,26 +270,113 @@ mod tests {
         let names: Vec<String> = (0..500)
             .map(|n| format!("slow-{n}.evil.shared.org"))
             .collect();
-        let asked = names.iter().map(|name| lookups.find(name, WITHIN));
+        let asked = names
+            .iter()
+            .map(|name| lookups.find(name, Named::ByJob, WITHIN));
         let found = futures_util::future::join_all(asked).await;
         let is_crowded = |it: &&Result<_, _>| matches!(it, Err(Unresolved::Crowded(_)));
-        assert_eq!(found.iter().filter(is_crowded).count(), 500 - OF_PARENT);
-        assert_eq!(count.load(Ordering::Relaxed), OF_PARENT);
+        assert_eq!(found.iter().filter(is_crowded).count(), 500 - OF_ZONES[1]);
+        assert_eq!(count.load(Ordering::Relaxed), OF_ZONES[1]);
         let began = Instant::now();
-        assert!(lookups.find("good.shared.org", WITHIN).await.is_ok());
-        assert!(lookups.find("hooks.good.shared.org", WITHIN).await.is_ok());
+        assert!(
+            lookups
+                .find("good.shared.org", Named::ByJob, WITHIN)
+                .await
+                .is_ok()
+        );
+        assert!(
+            lookups
+                .find("hooks.good.shared.org", Named::ByJob, WITHIN)
+                .await
+                .is_ok()
+        );
         assert!(began.elapsed() < WITHIN / 10);
         // Nor are names and zones kept that nobody asks for.
         tokio::time::advance(Duration::from_secs(61)).await;
-        lookups.find("b.org", WITHIN).await.unwrap();
-        lookups.find("c.org", WITHIN).await.unwrap();
+        lookups.find("b.org", Named::ByJob, WITHIN).await.unwrap();
+        lookups.find("c.org", Named::ByJob, WITHIN).await.unwrap();
         assert!(lookups.places.lock().unwrap().len() <= 6);
         assert!(lookups.under_way.lock().unwrap().len() <= 1);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn many_domains_that_hang_delay_no_other_domain_of_their_top_level() {
+        let (lookups, _) = lookups();
+        for tld in ["com", "net"] {
+            let names = (0..40).map(|n| format!("slow-{n}.{tld}"));
+            let names: Vec<String> = names.collect();
+            let asked = names
+                .iter()
+                .map(|name| lookups.find(name, Named::ByJob, WITHIN));
+            for found in futures_util::future::join_all(asked).await {
+                assert!(matches!(found, Err(Unresolved::Slow(..))), "{found:?}");
+            }
+        }
+        for name in ["good.com", "hooks.good.com", "local", "good.net."] {
+            let found = lookups.find(name, Named::ByJob, WITHIN / 10).await;
+            assert!(found.is_ok(), "{name}: {found:?}");
+        }
+    }
+
+    /// However deep below their zone the names are that they give.
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_with_a_zone_of_their_own_leaves_places_to_the_others() {
+        for (all, levels) in [
+            ("shared.org", 3),
+            ("a.shared.org", 3),
+            ("b.a.shared.org", 3),
+        ] {
+            let (lookups, _) = lookups();
+            let mut names = vec![format!("slow.{all}")];
+            for level in 0..levels {
+                let of_level = names.iter().map(|name| format!("{level}.{name}"));
+                let spread = (0..50).map(|n| format!("slow{n}.{level}-{}.{}", n % 9, names[0]));
+                let more: Vec<String> = of_level.chain(spread).collect();
+                names.extend(more);
+            }
+            let asked = names
+                .iter()
+                .map(|name| lookups.find(name, Named::ByJob, WITHIN));
+            futures_util::future::join_all(asked).await;
+            let good = format!("good.{all}");
+            let deeper = format!("hooks.good.{all}");
+            for name in [&good, &deeper] {
+                let found = lookups.find(name, Named::ByJob, WITHIN / 10).await;
+                assert!(found.is_ok(), "{name}: {found:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hosts_of_routes_have_places_that_no_job_takes() {
+        let (lookups, _) = lookups();
+        let names: Vec<String> = (0..200).map(|n| format!("slow.{n}.com")).collect();
+        let asked = names
+            .iter()
+            .map(|name| lookups.find(name, Named::ByJob, WITHIN));
+        let asked = futures_util::future::join_all(asked);
+        let route = async {
+            tokio::time::sleep(WITHIN / 4).await;
+            // A job waits for this one, and will be told that there are too many.
+            let job = lookups.find("own.org", Named::ByJob, WITHIN);
+            let route = async {
+                tokio::task::yield_now().await;
+                lookups.find("own.org", Named::ByRoute, WITHIN / 10).await
+            };
+            tokio::join!(job, route)
+        };
+        let (found, (job, route)) = tokio::join!(asked, route);
+        let is_slow = |it: &&Result<_, _>| matches!(it, Err(Unresolved::Slow(..)));
+        assert_eq!(found.iter().filter(is_slow).count(), OF_ALL);
+        assert!(matches!(job, Err(Unresolved::Crowded(_))), "{job:?}");
+        assert!(route.is_ok(), "{route:?}");
+    }
+
     #[tokio::test]
     async fn the_system_finds_names() {
-        let found = Lookups::of_the_system().find("localhost", WITHIN).await;
+        let found = Lookups::of_the_system()
+            .find("localhost", Named::ByJob, WITHIN)
+            .await;
         assert!(found.unwrap().iter().all(IpAddr::is_loopback));
     }
 }

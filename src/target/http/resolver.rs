@@ -11,7 +11,7 @@ use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address::{Network, is_public};
-use super::lookups::Lookups;
+use super::lookups::{Lookups, Named};
 
 /// Which addresses may be called.
 #[derive(Debug, Clone)]
@@ -56,16 +56,18 @@ pub(super) struct Resolver {
     pub(super) lookups: Arc<Lookups>,
     /// How long a lookup may take.
     pub(super) within: Duration,
-    /// Without one, any address will do.
+    /// Whose the names are. Without a guard any address will do.
+    pub(super) named: Named,
     pub(super) guard: Option<Guard>,
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         let name = name.as_str().to_owned();
-        let (lookups, within, guard) = (self.lookups.clone(), self.within, self.guard.clone());
+        let (lookups, guard) = (self.lookups.clone(), self.guard.clone());
+        let (named, within) = (self.named, self.within);
         Box::pin(async move {
-            let found = lookups.find(&name, within).await?;
+            let found = lookups.find(&name, named, within).await?;
             if let Some(guard) = guard {
                 // All of them: a name that has an address inside is up to something.
                 found

@@ -12,7 +12,7 @@ use super::allowed::AllowedHost;
 use super::caller::{Caller, parse};
 use super::clients::{Certificates, Connecting, client as client_of};
 use super::hosts::{HostLimits, Hosts};
-use super::lookups::Lookups;
+use super::lookups::{Lookups, Named};
 use super::request::is_reserved;
 use super::resolver::{Guard, Resolver};
 use super::signature::Secret;
@@ -89,7 +89,7 @@ impl Settings {
         let guard = Guard {
             networks: networks.into(),
         };
-        let client = |guard: Option<Guard>, with_tls| {
+        let client = |named, guard: Option<Guard>, with_tls| {
             client_of(Connecting {
                 certificates: &self.certificates,
                 timeout: self.connect_timeout,
@@ -97,17 +97,19 @@ impl Settings {
                     lookups: self.lookups.clone(),
                     // What is left is for the connection itself.
                     within: self.connect_timeout * 4 / 5,
+                    named,
                     guard,
                 },
                 with_tls,
             })
         };
         let own = client(
+            Named::ByRoute,
             None,
             url.as_ref().is_some_and(|url| url.scheme() == "https"),
         )?;
         let is_guarded = allowed.is_some() || self.redirects > 0;
-        let guarded = is_guarded.then(|| client(Some(guard.clone()), true));
+        let guarded = is_guarded.then(|| client(Named::ByJob, Some(guard.clone()), true));
         let guarded = guarded.transpose()?;
         let of_jobs = allowed.as_ref().map(|_| CALLS_OF_JOBS);
         Ok(Caller {
