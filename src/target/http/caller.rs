@@ -125,8 +125,8 @@ impl Caller {
             }
             Err(Silence::Crowded(why)) => {
                 pass.ends(Verdict::Unknown);
-                tracing::warn!(%why, key = %job.key(), "a callback is put off");
-                Outcome::snooze(CROWDED)
+                tracing::debug!(%why, key = %job.key(), "a callback is put off");
+                Outcome::snooze_because(CROWDED, why)
             }
             Err(Silence::Astray(fault)) => {
                 pass.ends(Verdict::Up);
