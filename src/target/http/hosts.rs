@@ -19,7 +19,8 @@ const TURN: Duration = Duration::from_secs(1);
 /// For about how long a job is put off whose host has enough to do.
 const CROWDED: Duration = Duration::from_secs(1);
 
-/// Of so many hosts, those that nothing has to be known of are forgotten.
+/// Of so many hosts, or twice as many as were left the last time, those that nothing has to be known
+/// of are forgotten.
 const REMEMBERED: usize = 1000;
 
 /// What is kept to with each host.
@@ -37,7 +38,14 @@ pub(super) struct HostLimits {
 #[derive(Debug)]
 pub(super) struct Hosts {
     limits: HostLimits,
-    known: Mutex<HashMap<String, Host>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    hosts: HashMap<String, Host>,
+    /// With so many it is time to forget some.
+    forget_at: usize,
 }
 
 #[derive(Debug)]
@@ -55,12 +63,23 @@ struct Turns {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// It is called; the last calls failed.
-    Up { failures: u32 },
+    /// It is called; the last calls failed, the last one then.
+    Up {
+        failures: u32,
+        last: Option<Instant>,
+    },
     /// It is left alone. Whoever comes after that tries it.
     Paused { until: Instant, pause: Duration },
     /// One tries it.
     Tried { pause: Duration },
+}
+
+impl State {
+    /// Nothing is known of it.
+    const NEW: State = State::Up {
+        failures: 0,
+        last: None,
+    };
 }
 
 /// The right to call a host once. Dropped without a verdict, the call was broken off for a reason
@@ -96,7 +115,10 @@ impl Hosts {
     pub(super) fn new(limits: HostLimits) -> Arc<Self> {
         Arc::new(Hosts {
             limits,
-            known: Mutex::default(),
+            known: Mutex::new(Known {
+                hosts: HashMap::new(),
+                forget_at: REMEMBERED,
+            }),
         })
     }
 
@@ -146,16 +168,23 @@ impl Hosts {
 
     fn with<T>(&self, name: &str, look: impl FnOnce(&mut Host) -> T) -> T {
         let mut known = self.lock();
-        if !known.contains_key(name) {
-            if known.len() >= REMEMBERED {
-                known.retain(|_, host| !host.is_as_new());
+        let Known { hosts, forget_at } = &mut *known;
+        if !hosts.contains_key(name) {
+            if hosts.len() >= *forget_at {
+                hosts.retain(|_, host| !host.is_as_new(&self.limits));
+                // Not at each new name, where many are down.
+                *forget_at = REMEMBERED.max(2 * hosts.len());
             }
-            known.insert(name.to_owned(), Host::new(&self.limits));
+            hosts.insert(name.to_owned(), Host::new(&self.limits));
         }
-        look(known.get_mut(name).expect("it was put there"))
+        let host = hosts.get_mut(name).expect("it was put there");
+        if host.is_given_up(&self.limits) {
+            host.state = State::NEW;
+        }
+        look(host)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Host>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().expect("no panic while held")
     }
 }
@@ -163,16 +192,18 @@ impl Hosts {
 impl Breakers for Hosts {
     fn open(&self) -> Vec<String> {
         let known = self.lock();
-        let down = known.iter().filter(|(_, host)| host.is_down());
+        let down = known.hosts.iter();
+        let down = down.filter(|(_, host)| host.is_down(&self.limits));
         down.map(|(name, _)| name.clone()).collect()
     }
 
     fn close(&self, host: &str) -> bool {
         let mut known = self.lock();
-        let Some(down) = known.get_mut(host).filter(|host| host.is_down()) else {
+        let found = known.hosts.get_mut(host);
+        let Some(down) = found.filter(|host| host.is_down(&self.limits)) else {
             return false;
         };
-        down.state = State::Up { failures: 0 };
+        down.state = State::NEW;
         tracing::info!(host, "is called again, as somebody asked for");
         true
     }
@@ -186,7 +217,7 @@ impl Host {
         };
         Host {
             turns: limits.concurrency.map(turns),
-            state: State::Up { failures: 0 },
+            state: State::NEW,
         }
     }
 
@@ -216,8 +247,17 @@ impl Host {
         Ok(true)
     }
 
-    fn is_down(&self) -> bool {
-        !matches!(self.state, State::Up { .. })
+    fn is_down(&self, limits: &HostLimits) -> bool {
+        !matches!(self.state, State::Up { .. }) && !self.is_given_up(limits)
+    }
+
+    /// Nobody has tried it for so long that it has no jobs any more: those that were put off would
+    /// have come back.
+    fn is_given_up(&self, limits: &HostLimits) -> bool {
+        match self.state {
+            State::Paused { until, .. } => until.elapsed() >= limits.longest_pause,
+            _ => false,
+        }
     }
 
     fn judge(&mut self, name: &str, verdict: Verdict, limits: &HostLimits) {
@@ -227,12 +267,12 @@ impl Host {
             State::Paused { until, pause }
         };
         self.state = match (self.state, verdict) {
-            (State::Up { .. }, Verdict::Up) => State::Up { failures: 0 },
+            (State::Up { .. }, Verdict::Up) => State::NEW,
             (_, Verdict::Up) => {
                 tracing::info!(host = name, "answers again");
-                State::Up { failures: 0 }
+                State::NEW
             }
-            (State::Up { failures }, Verdict::Down) if failures + 1 >= limits.failures => {
+            (State::Up { failures, .. }, Verdict::Down) if failures + 1 >= limits.failures => {
                 tracing::warn!(
                     host = name,
                     failures = limits.failures,
@@ -240,8 +280,9 @@ impl Host {
                 );
                 pause_of(FIRST_PAUSE)
             }
-            (State::Up { failures }, Verdict::Down) => State::Up {
+            (State::Up { failures, .. }, Verdict::Down) => State::Up {
                 failures: failures + 1,
+                last: Some(Instant::now()),
             },
             (State::Tried { pause }, Verdict::Down) => pause_of(pause * 2),
             // The next one tries it.
@@ -253,9 +294,13 @@ impl Host {
         };
     }
 
-    fn is_as_new(&self) -> bool {
+    fn is_as_new(&self, limits: &HostLimits) -> bool {
         let idle = |turns: &Turns| Arc::strong_count(&turns.calls) == 1;
-        matches!(self.state, State::Up { failures: 0 }) && self.turns.as_ref().is_none_or(idle)
+        let says_nothing = match self.state {
+            State::Up { last, .. } => last.is_none_or(|at| at.elapsed() >= limits.longest_pause),
+            _ => self.is_given_up(limits),
+        };
+        says_nothing && self.turns.as_ref().is_none_or(idle)
     }
 }
 
@@ -413,6 +458,35 @@ mod tests {
         assert!(began.elapsed() < 2 * TURN);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn one_whose_jobs_are_gone_is_as_new() {
+        let hosts = hosts(None);
+        for _ in 0..3 {
+            call(&hosts, "a", Verdict::Down).await;
+        }
+        tokio::time::advance(SECOND + 2 * SECOND).await;
+        assert_eq!(hosts.open(), ["a"]);
+        tokio::time::advance(SECOND).await;
+        assert!(hosts.open().is_empty() && !hosts.close("a"));
+        assert!(!hosts.enter("a", TURN).await.unwrap().is_trial());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hosts_that_failed_are_forgotten_after_a_while() {
+        let hosts = hosts(None);
+        let known = || hosts.lock().hosts.len();
+        for number in 0..2 * REMEMBERED {
+            call(&hosts, &number.to_string(), Verdict::Down).await;
+        }
+        // They still count, and are looked through only now and then.
+        assert_eq!(known(), 2 * REMEMBERED);
+        assert_eq!(hosts.lock().forget_at, 2 * REMEMBERED);
+        tokio::time::advance(3 * SECOND).await;
+        call(&hosts, "another", Verdict::Down).await;
+        assert_eq!(known(), 1);
+        assert_eq!(hosts.lock().forget_at, REMEMBERED);
+    }
+
     #[tokio::test]
     async fn hosts_without_news_are_forgotten() {
         let hosts = hosts(Some(1));
@@ -421,7 +495,7 @@ mod tests {
         for number in 0..3 * REMEMBERED {
             call(&hosts, &number.to_string(), Verdict::Up).await;
         }
-        let known = hosts.lock();
+        let known = &hosts.lock().hosts;
         assert!(known.len() <= REMEMBERED, "{}", known.len());
         assert!(known.contains_key("down") && known.contains_key("busy"));
     }
