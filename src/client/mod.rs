@@ -383,7 +383,10 @@ impl Client {
         self.0.shelves.remove(kind.as_str());
         Err(Error::new(
             ErrorKind::TooManyKinds,
-            format!("{kind} was never used, and no more kinds may begin for now"),
+            format!(
+                "{kind} was never used, and no more kinds may begin for now: use a kind that was \
+                 used before, or try again later"
+            ),
         ))
     }
 
