@@ -59,7 +59,7 @@ pub(super) struct Shared {
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) lease: Lease,
-    /// When it was written, or its lease extended.
+    /// When the call was sent that wrote it, or that extended its lease.
     pub(super) fresh: Moment,
 }
 
@@ -109,6 +109,8 @@ impl Stream {
             return added.map_or_else(Outcome::retry, |()| Outcome::Done);
         };
         let lease = job.lease().to_string();
+        // Counted from before it is sent: it may be long on its way, and Redis counts from its arrival.
+        let fresh = Moment::now();
         match outlet.append(key, group, self.keep, &lease, &fields).await {
             // Where it is, is not known: whoever sweeps finds it.
             Err(error) if self.way.may_be_there(&error) => Outcome::HandedOver,
@@ -116,7 +118,7 @@ impl Stream {
             Ok(id) => {
                 let open = Open {
                     lease: job.lease().clone(),
-                    fresh: Moment::now(),
+                    fresh,
                 };
                 self.shared.open().insert(id, open);
                 self.shared.written.notify_one();

@@ -282,6 +282,7 @@ impl Watch {
         let leases = waiting.iter().map(|waiting| &waiting.ward.lease);
         let leases: Vec<(&Lease, Duration)> =
             leases.map(|lease| (lease, self.length(lease))).collect();
+        let sent = Moment::now();
         let extended = self.attendance.client.extend_all(&leases).await?;
         let (mut unwanted, mut withdrawn, mut cancelled) = (vec![], vec![], vec![]);
         for (Waiting { ward, is_unread }, extended) in waiting.into_iter().zip(extended) {
@@ -292,7 +293,7 @@ impl Watch {
                 }
                 Extended::Extended | Extended::Cancelled => {
                     if let Some(open) = self.stream.shared.open().get_mut(&ward.id) {
-                        open.fresh = Moment::now();
+                        open.fresh = sent;
                     }
                 }
                 // Somebody else has ended it, or has the job by now.
