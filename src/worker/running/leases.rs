@@ -319,6 +319,10 @@ impl Held {
     pub(crate) async fn run_out(&self, length: LeaseLength) {
         let (told, known) = oneshot::channel();
         if let Some(lease) = self.leases.lock().get_mut(&self.number) {
+            // It is renewed no more, so nobody would tell.
+            if lease.is_lost {
+                return;
+            }
             lease.last = Some(Last {
                 length,
                 is_sent: false,
@@ -397,6 +401,20 @@ mod tests {
         assert_eq!(held.stop.try_recv(), Ok(Stop::HandBack));
         leases.end_overdue(&now.plus(length.safe()));
         assert_eq!(leases.standing(held.number), Standing::Lost);
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_lost_by_an_answer_is_not_waited_for_to_run_out() {
+        let leases = Leases::new(LeaseLength(Duration::from_secs(3600)));
+        let held = hold(&leases, Moment::now());
+        let answer = Answered {
+            answer: Word::Foreign,
+            unarmed: false,
+        };
+        leases.renewed(&[held.number], Ok((vec![answer], Moment::now())));
+        let run_out = held.run_out(leases.shortest);
+        let waited = tokio::time::timeout(Duration::from_secs(5), run_out).await;
+        assert!(waited.is_ok(), "nobody tells of it");
     }
 
     #[tokio::test]
