@@ -11,6 +11,17 @@ use crate::key::Kind;
 use crate::record::Header;
 use crate::time::Utc;
 
+/// When the next attempt is due, or why there is none; nothing if the answer says that the attempt
+/// did not count.
+fn next(answer: Answer) -> Option<String> {
+    match answer {
+        Answer::Later(due) => Some(Utc(due).to_string()),
+        Answer::Superseded => Some("none: it was scheduled anew meanwhile".to_owned()),
+        Answer::Cancelled => Some("none: it was cancelled meanwhile".to_owned()),
+        _ => None,
+    }
+}
+
 /// So many are told of one ledger in [`WINDOW`]; those beyond are counted. A service that is down
 /// fails all its jobs, and the first ones say why.
 const MOST: u64 = 20;
@@ -40,11 +51,7 @@ impl Failures {
         let Verb::Later { header, step, .. } = &settlement.verb else {
             return;
         };
-        let next = match answer {
-            Answer::Later(due) => Utc(due).to_string(),
-            Answer::Superseded => "none: it was scheduled anew meanwhile".to_owned(),
-            _ => return,
-        };
+        let Some(next) = next(answer) else { return };
         if *step != "failed" || !self.is_told(kind) {
             return;
         }
@@ -87,4 +94,16 @@ impl Window {
 
 fn lock(window: &Mutex<Window>) -> MutexGuard<'_, Window> {
     window.lock().expect("no panic while held")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_that_failed_is_told_of_if_its_job_was_cancelled_meanwhile() {
+        let told = next(Answer::Cancelled).expect("it is told");
+        assert!(told.contains("cancelled"), "{told}");
+        assert_eq!(next(Answer::Foreign), None);
+    }
 }
