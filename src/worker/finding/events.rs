@@ -204,6 +204,10 @@ impl Events {
                 }
                 () = sleep(NOW_AND_THEN), if adopts => false,
             };
+            // Whether or not it can look: a recorder may forget a gauge that is not set again.
+            if self.said_of_changes.load(Ordering::Relaxed) {
+                metrics::changes_are_announced(&self.store.address(), false);
+            }
             // Whoever is deaf hears nothing whatever the setting is.
             if !self.are_unheard() {
                 let was_missed = self.look(in_doubt).await;
@@ -379,6 +383,15 @@ impl Events {
             self.heard_at
                 .set_unannounced(self.store.place(), Some(said));
             metrics::changes_are_announced(&self.store.address(), false);
+        }
+    }
+}
+
+impl Drop for Events {
+    /// Nobody adopts keys here any more, so none are lost.
+    fn drop(&mut self) {
+        if self.said_of_changes.load(Ordering::Relaxed) {
+            metrics::changes_are_announced(&self.store.address(), true);
         }
     }
 }
