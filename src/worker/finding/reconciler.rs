@@ -303,7 +303,8 @@ impl Reconciler {
             next = next.min(now + track.pause);
         }
         track.last_found = oldest;
-        if lapsed < BATCH {
+        // Only a first page that is not full shows all of them.
+        if lapsed < BATCH && track.skip_lapsed == 0 {
             track.told.retain(|id| found.lapsed.contains(id));
         }
         track.skip_lapsed = if lapsed == BATCH {
