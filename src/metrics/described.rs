@@ -141,6 +141,19 @@ pub(super) fn show_those_of_the_process() {
     }
 }
 
+/// Has a recorder that forgets what stands still show what alerts go by, of a kind that exists: what
+/// comes back with 1 does not look as if it had grown.
+#[cfg(feature = "worker")]
+pub(super) fn show_those_of_a_kind(kind: &crate::key::Kind) {
+    for outcome in super::meter::OUTCOMES {
+        let name = "keyfall_settled_total";
+        counter!(name, "kind" => kind.to_string(), "outcome" => outcome).increment(0);
+    }
+    for name in ["keyfall_dead_total", "keyfall_events_dropped_total"] {
+        counter!(name, "kind" => kind.to_string()).increment(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

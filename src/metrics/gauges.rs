@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use ::metrics::{counter, gauge};
 use futures_util::stream::{self, StreamExt};
 
+#[cfg(feature = "worker")]
+use super::described::show_those_of_a_kind;
 use super::described::show_those_of_the_process;
 use crate::client::{Client, Kinds, Stats, Unseen};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,6 +33,8 @@ pub async fn sample(client: &Client) -> Result<()> {
 
 async fn sample_all(client: &Client) -> Result<()> {
     let Kinds { kinds, unseen } = client.kinds().await?;
+    #[cfg(feature = "worker")]
+    kinds.iter().for_each(show_those_of_a_kind);
     let counted = stream::iter(kinds.clone()).map(async |kind| {
         let stats = client.stats(kind.as_str()).await?;
         // A part of them would look as if jobs had gone.

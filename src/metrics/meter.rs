@@ -68,7 +68,7 @@ const SOURCES: [&str; 4] = ["event", "pacer", "reconciler", "backlog"];
 
 /// The values of the label `outcome`.
 #[cfg(feature = "worker")]
-const OUTCOMES: [&str; 9] = [
+pub(super) const OUTCOMES: [&str; 9] = [
     "done",
     "failed",
     "again",
