@@ -189,8 +189,9 @@ pub(super) async fn keep(
 ) -> Result<Json<HistoryOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    let kept = selection.keep_history(call.entries).await;
-    let kinds = kept.map_err(|error| match error.kind() {
+    let keeping = selection.keep_history(call.entries);
+    let kept = caller.while_it_may(Scope::Operate, which.prefixes(), keeping);
+    let kinds = kept.await?.map_err(|error| match error.kind() {
         keyfall::ErrorKind::InvalidSetting => Problem::from(error).field("entries"),
         _ => Problem::of_prefix(error),
     })?;

@@ -219,7 +219,8 @@ pub(super) async fn pause(
     let which = Which::of(call.prefix, call.everything)?;
     let pause = which.select(&caller, Scope::Operate)?.pause();
     let pause = if call.dry_run { pause.dry_run() } else { pause };
-    let kinds = pause.await.map_err(Problem::of_prefix)?;
+    let paused = caller.while_it_may(Scope::Operate, which.prefixes(), pause);
+    let kinds = paused.await?.map_err(Problem::of_prefix)?;
     Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
 }
 
@@ -237,7 +238,8 @@ pub(super) async fn resume(
     } else {
         resume
     };
-    let kinds = resume.await.map_err(Problem::of_prefix)?;
+    let resumed = caller.while_it_may(Scope::Operate, which.prefixes(), resume);
+    let kinds = resumed.await?.map_err(Problem::of_prefix)?;
     Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
 }
 
