@@ -1,8 +1,9 @@
 //! How many kinds may begin that nobody has used yet. Their names are kept, so whoever may schedule
 //! could fill Redis with them, and the memory of everybody who reads them.
 
+use std::collections::HashSet;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 use keyfall::Client;
@@ -11,6 +12,8 @@ use keyfall::Client;
 pub(crate) struct NewKinds {
     of_all: DefaultDirectRateLimiter,
     of_tokens: DefaultKeyedRateLimiter<String>,
+    /// Tokens that were counted for a kind that then could not begin: their next one counts no more.
+    counted: Mutex<HashSet<String>>,
 }
 
 impl NewKinds {
@@ -19,6 +22,7 @@ impl NewKinds {
         Arc::new(NewKinds {
             of_all: RateLimiter::direct(Quota::per_hour(of_all)),
             of_tokens: RateLimiter::keyed(Quota::per_hour(of_a_token)),
+            counted: Mutex::default(),
         })
     }
 
@@ -29,8 +33,19 @@ impl NewKinds {
     }
 
     fn may_begin(&self, token: Option<&String>) -> bool {
-        let may = |token| self.of_tokens.check_key(token).is_ok();
-        token.is_none_or(may) && self.of_all.check().is_ok()
+        let Some(token) = token else {
+            return self.of_all.check().is_ok();
+        };
+        let mut counted = self.counted.lock().expect("no panic while held");
+        if !counted.contains(token) && self.of_tokens.check_key(token).is_err() {
+            return false;
+        }
+        let may = self.of_all.check().is_ok();
+        match may {
+            true => counted.remove(token),
+            false => counted.insert(token.clone()),
+        };
+        may
     }
 }
 
@@ -48,5 +63,17 @@ mod tests {
         assert_eq!(begun(Some(&other)), 2);
         assert_eq!(begun(None), 1);
         assert_eq!(begun(Some(&"third".to_owned())), 0);
+    }
+
+    #[test]
+    fn what_the_daemon_refuses_is_not_counted_for_the_token() {
+        let number = |number| NonZeroU32::new(number).unwrap();
+        let mut kinds = NewKinds::an_hour(number(1), number(2));
+        let one = "one".to_owned();
+        let begun = |kinds: &NewKinds| (0..9).filter(|_| kinds.may_begin(Some(&one))).count();
+        assert_eq!(begun(&kinds), 1);
+        let more = NewKinds::an_hour(number(9), number(2));
+        Arc::get_mut(&mut kinds).unwrap().of_all = Arc::into_inner(more).unwrap().of_all;
+        assert_eq!(begun(&kinds), 1);
     }
 }
