@@ -85,8 +85,9 @@ settings! {
         max_connections: usize = "4096" where at_least_one;
         /// How many requests a second one token may make, or one address without a token, and how
         /// many jobs they may be about: a request counts as its first job, each further line of a
-        /// batch and each further job of a pull as one more. A batch is slowed down, a pull hands
-        /// out as many as may come at once. Any number, if it is not given.
+        /// batch and each further job of a pull as one more. A batch is slowed down. A pull hands
+        /// out as many as may come in a second, which are counted when they are there, and before what
+        /// comes next. Any number, if it is not given.
         requests_per_second: Option<NonZeroU32>, like "1000";
         /// How many kinds may begin in an hour by way of this daemon, [classic] included: kinds that
         /// nobody has used yet. They may come all at once. Names are kept until `keyfall kinds drop`.

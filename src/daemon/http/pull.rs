@@ -174,9 +174,8 @@ pub(super) async fn pull(
         prefixes.push(format!("{parsed}:"));
     }
     let api = caller.may_with_each(Scope::Consume, &prefixes)?;
-    // The request counts as one of them.
     let max = match &api.rate {
-        Some(rate) => 1 + rate.some(caller.who(), max - 1),
+        Some(rate) => max.min(rate.at_once()),
         None => max,
     };
     let waiting = api.pull.pull(&prefixes, max, wait);
@@ -186,6 +185,10 @@ pub(super) async fn pull(
         }
         () = api.stopping.cancelled() => Vec::new(),
     };
+    // The request counted as the first one, before anybody knew how many there would be.
+    if let Some(rate) = &api.rate {
+        rate.afterwards(caller.who(), pulled.len().saturating_sub(1));
+    }
     // Those who may not have them any more drop them, and they go back.
     caller.may_with_each(Scope::Consume, &prefixes)?;
     let out = PulledOut {

@@ -1,10 +1,11 @@
 //! How many requests a second somebody may make, and how many jobs they may be about: a request
 //! counts as its first job, and each further job as one more.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
@@ -18,6 +19,9 @@ const FORGET_EVERY: usize = 10_000;
 /// Counts the requests of each token, and of each address without one.
 pub(super) struct Rate {
     limiter: DefaultKeyedRateLimiter<Who>,
+    per_second: NonZeroU32,
+    /// Jobs that were handed out and are not counted yet. They come before all else.
+    debts: Mutex<HashMap<Who, u32>>,
     clock: DefaultClock,
     seen: AtomicUsize,
 }
@@ -33,6 +37,8 @@ impl Rate {
     pub(super) fn new(per_second: NonZeroU32) -> Self {
         Rate {
             limiter: RateLimiter::keyed(Quota::per_second(per_second)),
+            per_second,
+            debts: Mutex::default(),
             clock: DefaultClock::default(),
             seen: AtomicUsize::new(0),
         }
@@ -41,25 +47,70 @@ impl Rate {
     /// Counts a request.
     pub(super) fn check(&self, who: &Who) -> Result<(), Problem> {
         if self.seen.fetch_add(1, Ordering::Relaxed) % FORGET_EVERY == FORGET_EVERY - 1 {
+            self.debts()
+                .retain(|who, owed| self.pay(who, owed).is_err());
             self.limiter.retain_recent();
         }
-        self.limiter.check_key(who).map_err(|until| {
-            let wait: Duration = until.wait_time_from(self.clock.now());
-            Problem::rate_limited(wait)
-        })
+        self.one(who).map_err(Problem::rate_limited)
     }
 
     /// Counts one more job, when its turn has come: a request that brings many is slowed down.
     pub(super) async fn turn(&self, who: &Who) {
-        while let Err(until) = self.limiter.check_key(who) {
-            tokio::time::sleep(until.wait_time_from(self.clock.now())).await;
+        while let Err(wait) = self.one(who) {
+            tokio::time::sleep(wait).await;
         }
     }
 
     /// Counts so many more jobs, or as many as may come at once.
     pub(super) fn some(&self, who: &Who, most: usize) -> usize {
-        let has_turn = |_: &usize| self.limiter.check_key(who).is_ok();
+        let has_turn = |_: &usize| self.one(who).is_ok();
         (0..most).take_while(has_turn).count()
+    }
+
+    /// How many may come at once, of those who have been here for a while.
+    pub(super) fn at_once(&self) -> usize {
+        usize::try_from(self.per_second.get()).unwrap_or(usize::MAX)
+    }
+
+    /// Counts so many more jobs, which were handed out before anybody knew how many there would be:
+    /// what does not fit in now is counted before whatever comes next.
+    pub(super) fn afterwards(&self, who: &Who, jobs: usize) {
+        let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
+        let mut debts = self.debts();
+        let mut owed = debts.remove(who).unwrap_or(0).saturating_add(jobs);
+        if self.pay(who, &mut owed).is_err() {
+            debts.insert(who.clone(), owed);
+        }
+    }
+
+    /// Counts one, or says when to ask again.
+    fn one(&self, who: &Who) -> Result<(), Duration> {
+        let mut debts = self.debts();
+        if let Some(owed) = debts.get_mut(who) {
+            self.pay(who, owed)?;
+            debts.remove(who);
+        }
+        self.count(who)
+    }
+
+    /// Counts what is owed, as far as that may be now; or says when the rest may be.
+    fn pay(&self, who: &Who, owed: &mut u32) -> Result<(), Duration> {
+        while *owed > 0 {
+            self.count(who).map_err(|wait| {
+                wait + Duration::from_secs(1) * (*owed - 1) / self.per_second.get()
+            })?;
+            *owed -= 1;
+        }
+        Ok(())
+    }
+
+    fn count(&self, who: &Who) -> Result<(), Duration> {
+        let counted = self.limiter.check_key(who);
+        counted.map_err(|until| until.wait_time_from(self.clock.now()))
+    }
+
+    fn debts(&self) -> MutexGuard<'_, HashMap<Who, u32>> {
+        self.debts.lock().expect("no panic while held")
     }
 }
 
@@ -105,6 +156,23 @@ mod tests {
         }
         // One every 200 ms, but for what of the first has passed by then.
         assert!(began.elapsed() >= Duration::from_millis(300));
+    }
+
+    #[test]
+    fn jobs_that_were_handed_out_are_counted_before_what_comes_next() {
+        let rate = Rate::new(NonZeroU32::new(2).unwrap());
+        let (one, other) = (Who::Token("one".into()), Who::Token("other".into()));
+        assert_eq!(rate.at_once(), 2);
+        // Nothing was handed out.
+        rate.afterwards(&one, 0);
+        assert_eq!(rate.some(&one, 2), 2);
+        rate.afterwards(&other, 1000);
+        let wait = rate.one(&other).unwrap_err();
+        assert!(wait > Duration::from_secs(490) && wait < Duration::from_secs(510));
+        assert_eq!(rate.some(&other, 2), 0);
+        // What is paid is forgotten.
+        rate.afterwards(&Who::Token("third".into()), 1);
+        assert_eq!(rate.debts().len(), 1);
     }
 
     #[test]
