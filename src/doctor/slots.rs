@@ -8,7 +8,7 @@ use super::diagnose::PATIENCE;
 use super::finding::{Finding, things};
 use super::ledgers::unseen;
 use crate::error::Result;
-use crate::store::{Gap, Glimpse, Store, Stray};
+use crate::store::{Gap, Glimpse, Spares, Store, Stray};
 
 /// Of how many slots and ledgers it is said.
 const NAMED: usize = 3;
@@ -25,14 +25,17 @@ pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<Hash
         Ok(strays) => Ok(strays),
         Err(error) => unseen(error)?,
     };
-    found.push(judge(store, &gaps, strays));
+    let aside = store.left_over(false, Spares::Leave, until).await?;
+    found.push(judge(store, &gaps, strays, aside));
     let kinds = gaps.iter().filter_map(|gap| gap.ledger.rsplit_once('/'));
     Ok(kinds.map(|(kind, _)| kind.to_owned()).collect())
 }
 
-fn judge(store: &Store, gaps: &[Gap], strays: Glimpse<Vec<Stray>>) -> Finding {
+fn judge(store: &Store, gaps: &[Gap], strays: Glimpse<Vec<Stray>>, aside: Vec<String>) -> Finding {
     let strays = match strays {
-        Err(why) if gaps.is_empty() => return Finding::unseen(&SLOTS_WHOLE, why),
+        Err(why) if gaps.is_empty() && aside.is_empty() => {
+            return Finding::unseen(&SLOTS_WHOLE, why);
+        }
         strays => strays.unwrap_or_default(),
     };
     let torn = gaps.iter().map(|gap| {
@@ -56,15 +59,16 @@ fn judge(store: &Store, gaps: &[Gap], strays: Glimpse<Vec<Stray>>) -> Finding {
             ledgers.collect::<String>(),
         )
     });
-    let count = gaps.len() + strays.len();
-    let told: Vec<String> = astray.chain(torn).take(2 * NAMED).collect();
-    if count > 0 {
-        let remedy = match strays.is_empty() {
-            true => {
+    let is_found = !strays.is_empty() || !aside.is_empty();
+    if is_found || !gaps.is_empty() {
+        let told = aside.into_iter().take(NAMED).chain(astray).chain(torn);
+        let told: Vec<String> = told.take(2 * NAMED).collect();
+        let remedy = match is_found {
+            false => {
                 "start the node again that had it; if that is lost, `keyfall cluster mend --yes \
                  --give-up LEDGER`"
             }
-            false => "keyfall cluster mend --yes",
+            true => "keyfall cluster mend --yes",
         };
         return Finding::error(&SLOTS_WHOLE, told.join("; "), remedy);
     }

@@ -56,13 +56,12 @@ impl Store {
             if fault.is_unfounded() {
                 // It is new, or somebody emptied its node; unless it is elsewhere.
                 waits = true;
-                fault = match self.strayed(subject, until).await {
-                    Ok(Some(holder)) => Fault::strayed(subject, slot_of_ledger(subject), &holder),
-                    Ok(None) => {
+                fault = match self.may_begin(subject, until).await {
+                    Ok(()) => {
                         if_new = Some(script.if_new(cmd));
                         continue;
                     }
-                    Err(unseen) => unseen,
+                    Err(elsewhere) => elsewhere,
                 };
             }
             if fault.is_torn() {

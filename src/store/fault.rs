@@ -114,6 +114,21 @@ impl Fault {
         Fault::new(Class::Torn, torn(subject, &what))
     }
 
+    /// The whole of a ledger is kept by a mending that has not ended.
+    pub(super) fn aside(subject: &str, start: &str) -> Self {
+        let what = format!("is kept as `{start}mending:…` by a mending that has not ended");
+        Fault::new(Class::Torn, torn(subject, &what))
+    }
+
+    /// A node has more keys of a slot that it does not serve than are looked at.
+    pub(super) fn crowded(slot: u16, holder: &Node, looked_at: usize) -> Self {
+        let told = format!(
+            "{holder} has more than {looked_at} keys of the slot {slot}, which it does not serve, and \
+             there may be some of this ledger among them: `keyfall cluster mend` moves them"
+        );
+        Fault::new(Class::Torn, Error::new(ErrorKind::Unavailable, told))
+    }
+
     /// Of a ledger of which a part is missing: which one it is.
     pub(super) fn of_ledger(mut self, subject: &str, slot: u16) -> Self {
         if let (Class::Torn, Some(missing)) = (self.class, self.missing()) {

@@ -12,6 +12,7 @@ use redis::{Cmd, Pipeline, Value};
 use super::link::Request;
 use super::script::{FOUND, TOUCH};
 use super::strays::{Primary, Stray, slot_of_ledger};
+use super::torn::aside;
 use super::{Store, from_value, unique_id};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::{LEDGER_PARTS, LedgerNames, MARKER};
@@ -130,12 +131,7 @@ impl Store {
         let mut left = Vec::new();
         for names in self.all_ledgers(until).await? {
             let start = self.names.start_of_ledger(&names.subject);
-            let mut look = redis::cmd("EXISTS");
-            for part in LEDGER_PARTS {
-                look.arg(aside(&start, "copied", part));
-                look.arg(aside(&start, "moved", part));
-            }
-            let found: u64 = from_value(self.command(&look, soon()).await?)?;
+            let found = self.count_aside(&start, soon()).await?;
             if found == 0 {
                 continue;
             }
@@ -143,8 +139,14 @@ impl Store {
             let is_spare = joining.is_whole().await?;
             if joins && (!is_spare || spares == Spares::Join) {
                 left.extend(joining.join(!is_spare).await?);
-            } else {
+            } else if is_spare {
                 left.push(joining.is_left(&format!("{found} keys `{start}mending:…`")));
+            } else {
+                left.push(format!(
+                    "{found} keys `{start}mending:…` are what a mending that has not ended keeps of \
+                     the ledger {}: `keyfall cluster mend --yes` joins them",
+                    names.subject
+                ));
             }
         }
         Ok(left)
@@ -158,23 +160,29 @@ impl Store {
             let mut touch = TOUCH.call_on_whole(&[&names.calls], &names);
             touch.arg("").arg("");
             match self.evaluate(&TOUCH, &touch, soon()).await {
-                Err(fault) if fault.is_torn() => torn.push(Gap {
-                    slot: slot_of_ledger(&names.subject),
-                    missing: fault.missing().unwrap_or_default().to_owned(),
-                    ledger: names.subject.clone(),
-                    names,
-                }),
-                Err(fault) if !fault.is_unfounded() => return Err(fault.into()),
-                _ => {}
+                Err(fault) if fault.is_torn() => {
+                    let missing = fault.missing().unwrap_or_default().to_owned();
+                    torn.push(Gap::of(names, missing));
+                }
+                // None of it is there: it is new, or aside as a whole.
+                Err(fault) if fault.is_unfounded() => {
+                    let start = self.names.start_of_ledger(&names.subject);
+                    if self.count_aside(&start, soon()).await? > 0 {
+                        torn.push(Gap::of(names, LEDGER_PARTS.join(" ")));
+                    }
+                }
+                Err(fault) => return Err(fault.into()),
+                Ok(_) => {}
             }
         }
         Ok(torn)
     }
 
-    /// Goes on without what is missing of a ledger, unless some node has it.
+    /// Goes on without what is missing of a ledger, unless some node has it, aside or not.
     pub(crate) async fn give_up(&self, gap: &Gap, until: Instant) -> Result<bool> {
         let start = self.names.start_of_ledger(&gap.ledger);
-        if !self.holders(gap.slot, &start, until).await?.is_empty() {
+        let is_elsewhere = !self.holders(gap.slot, &start, until).await?.is_empty();
+        if is_elsewhere || self.count_aside(&start, until).await? > 0 {
             return Ok(false);
         }
         let mut found = FOUND.call(FOUND.fixed_keys);
@@ -225,8 +233,15 @@ fn soon() -> Instant {
     Instant::now() + PATIENCE
 }
 
-fn aside(start: &str, state: &str, part: &str) -> String {
-    format!("{start}mending:{state}:{part}")
+impl Gap {
+    fn of(names: LedgerNames, missing: String) -> Self {
+        Gap {
+            ledger: names.subject.clone(),
+            slot: slot_of_ledger(&names.subject),
+            missing,
+            names,
+        }
+    }
 }
 
 impl<'a> Joining<'a> {

@@ -30,8 +30,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[cfg(feature = "worker")]
 const AT_ONCE: usize = 2048;
 
-/// How many names of one slot are looked at.
-const NAMES: usize = 10_000;
+/// How many names of one slot are looked at: as a rule all that there are, since other keys of the
+/// slot would hide those of a ledger. A node has tens of megabytes to send at the most.
+const NAMES: usize = 1_000_000;
 
 /// A node that may serve slots, by what it says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,7 +174,11 @@ impl Store {
         let others = all.iter().filter(|it| !it.serves(slot));
         let asked = others.map(async |holder| {
             let mut keys = self.names_on(&holder.node, slot, until).await?;
+            let are_all = keys.len() < NAMES;
             keys.retain(|key| key.starts_with(start.as_bytes()));
+            if keys.is_empty() && !are_all {
+                return Err(Fault::crowded(slot, &holder.node, NAMES));
+            }
             Ok(stray(slot, holder, &all, keys))
         });
         let told: Result<Vec<_>, Fault> = join_all(asked).await.into_iter().collect();

@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::Store;
-use super::cluster::Node;
 use super::fault::Fault;
 use super::strays::slot_of_ledger;
+use crate::names::LEDGER_PARTS;
 
 /// How long the nodes are asked for the parts that are missing.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -32,25 +32,34 @@ impl Torn {
 }
 
 impl Store {
-    /// The node that has a ledger of which nothing is where it is served; `None` if it is new, for all
-    /// that this user may see.
-    pub(super) async fn strayed(
-        &self,
-        subject: &str,
-        until: Instant,
-    ) -> Result<Option<Node>, Fault> {
+    /// Whether a ledger of which nothing is where it is served is new, for all that this user may see;
+    /// otherwise where it is.
+    pub(super) async fn may_begin(&self, subject: &str, until: Instant) -> Result<(), Fault> {
         let until = until.min(Instant::now() + PATIENCE);
+        let slot = slot_of_ledger(subject);
         let start = self.names.start_of_ledger(subject);
-        let holders = self.holders(slot_of_ledger(subject), &start, until);
-        match Box::pin(holders).await {
-            Ok(mut holders) => Ok(holders.pop().map(|it| it.holder.node)),
-            Err(fault) if fault.is_passing() => Err(fault),
-            Err(fault) => {
-                let error = fault.error();
-                tracing::debug!(subject, %error, "nobody can tell whether it is elsewhere");
-                Ok(None)
-            }
+        let holders = Box::pin(self.holders(slot, &start, until)).await;
+        let holders = seen(subject, holders)?.unwrap_or_default();
+        if let Some(stray) = holders.first() {
+            return Err(Fault::strayed(subject, slot, &stray.holder.node));
         }
+        // A mending copies before it deletes, so what was not elsewhere any more is aside by now, or
+        // joined, which the next call finds.
+        match seen(subject, self.count_aside(&start, until).await)? {
+            Some(1..) => Err(Fault::aside(subject, &start)),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many keys of a ledger a mending keeps aside where the ledger is served.
+    pub(super) async fn count_aside(&self, start: &str, until: Instant) -> Result<u64, Fault> {
+        let mut look = redis::cmd("EXISTS");
+        for part in LEDGER_PARTS {
+            look.arg(aside(start, "copied", part));
+            look.arg(aside(start, "moved", part));
+        }
+        let told = self.answer(&look, until).await?.value;
+        Ok(redis::from_redis_value(told).unwrap_or_default())
     }
 
     /// Says where a ledger is, once as long as it is torn.
@@ -63,7 +72,12 @@ impl Store {
         let start = self.names.start_of_ledger(subject);
         let holders = Box::pin(self.holders(slot, &start, until)).await;
         let holders = match &holders {
-            Ok(holders) if holders.is_empty() => "on no node that answers".to_owned(),
+            Ok(holders) if holders.is_empty() => match self.count_aside(&start, until).await {
+                Ok(1..) => {
+                    format!("kept aside by a mending that has not ended, as {start}mending:…")
+                }
+                _ => "on no node that answers".to_owned(),
+            },
             Ok(holders) => {
                 let nodes = holders.iter().map(|it| it.holder.node.to_string());
                 format!("on {}", nodes.collect::<Vec<_>>().join(", "))
@@ -78,5 +92,23 @@ impl Store {
             "a part of the ledger is not where its slot is served: calls on it and its jobs wait; \
              `keyfall cluster mend` brings it back",
         );
+    }
+}
+
+/// What a mending calls a part of a ledger until it is joined.
+pub(super) fn aside(start: &str, state: &str, part: &str) -> String {
+    format!("{start}mending:{state}:{part}")
+}
+
+/// What was seen; `None` if this user may not look, and an error if nobody can tell for now.
+fn seen<T>(subject: &str, told: Result<T, Fault>) -> Result<Option<T>, Fault> {
+    match told {
+        Ok(told) => Ok(Some(told)),
+        Err(fault) if fault.is_passing() || fault.is_torn() => Err(fault),
+        Err(fault) => {
+            let error = fault.error();
+            tracing::debug!(subject, %error, "nobody can tell whether it is elsewhere");
+            Ok(None)
+        }
     }
 }

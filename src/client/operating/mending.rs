@@ -26,7 +26,8 @@ pub struct MendedSlots {
     pub slots: Vec<StraySlot>,
     /// The ledgers of known kinds of which a part is missing now.
     pub torn: Vec<TornLedger>,
-    /// What could not be joined, and why: as a rule two dead letters of one name.
+    /// What could not be joined, and why: as a rule two dead letters of one name. Also what a call that
+    /// was interrupted has kept aside, until one that is [`confirmed`](MendSlots::confirmed) joins it.
     pub left: Vec<String>,
 }
 
@@ -52,7 +53,7 @@ pub struct StraySlot {
     pub holder: String,
     /// Which node serves the slot, if one does.
     pub owner: Option<String>,
-    /// How many keys they are; of ten thousand and more that many.
+    /// How many keys they are; of a million and more that many.
     pub keys: usize,
     /// The ledgers of which there are some, as `app:module:biz/shard`.
     pub ledgers: Vec<String>,

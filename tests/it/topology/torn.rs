@@ -1,6 +1,8 @@
 //! Slots whose source dies while they are on their way: a part of a ledger is on a node that does not
 //! serve it.
 
+mod halfway;
+
 use std::time::Duration;
 
 use keyfall::doctor::Severity;
