@@ -6,40 +6,56 @@
 -- ARGV  1 group, 2 name of that consumer, if there is none yet
 -- Reply {'ok'}
 -- Holds: a group begins where entries are that were not settled. Notes that belong to another group,
---       or to another stream of this name, are gone.
+--       or to another stream of this name, are gone; the first entries that the group has yet to
+--       read are noted.
 
 local stream, written, group = KEYS[1], KEYS[2], ARGV[1]
 
-local function is_among(rows, name)
-  for _, row in ipairs(rows) do
-    if row[2] == name then
-      return true
+-- About how many entries are noted anew. Others are delivered once more.
+local MOST = 1000
+
+-- The value that follows this name in a reply that is names and values.
+local function field(row, name)
+  for at = 1, #row, 2 do
+    if row[at] == name then
+      return row[at + 1]
     end
   end
-  return false
+end
+
+local function find(rows, name)
+  for _, row in ipairs(rows) do
+    if row[2] == name then
+      return row
+    end
+  end
 end
 
 local begin, tie = '0', redis.call('HGET', written, 'consumer')
-local groups = {}
+local known
 if redis.call('EXISTS', stream) == 1 then
-  groups = redis.call('XINFO', 'GROUPS', stream)
+  known = find(redis.call('XINFO', 'GROUPS', stream), group)
   local settled = redis.call('GET', KEYS[3])
   -- Somebody else put there what is no id, and all is looked at again.
   begin = settled and string.match(settled, '^%d+%-%d+$') or begin
 else
   redis.call('DEL', KEYS[3])
 end
-local is_tied = false
-if is_among(groups, group) then
-  is_tied = tie and is_among(redis.call('XINFO', 'CONSUMERS', stream, group), tie)
+if known and tie and find(redis.call('XINFO', 'CONSUMERS', stream, group), tie) then
+  return {'ok'}
+end
+if known then
+  begin = field(known, 'last-delivered-id')
 else
   redis.call('XGROUP', 'CREATE', stream, group, begin, 'MKSTREAM')
 end
-if not is_tied then
-  if tie then
-    redis.call('DEL', written)
+redis.call('DEL', written)
+redis.call('HSET', written, 'consumer', ARGV[2])
+redis.call('XGROUP', 'CREATECONSUMER', stream, group, ARGV[2])
+for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. begin, '+', 'COUNT', MOST)) do
+  local lease = field(entry[2], 'lease')
+  if lease then
+    redis.call('HSET', written, entry[1], lease)
   end
-  redis.call('HSET', written, 'consumer', ARGV[2])
-  redis.call('XGROUP', 'CREATECONSUMER', stream, group, ARGV[2])
 end
 return {'ok'}

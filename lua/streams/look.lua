@@ -7,8 +7,8 @@
 --       many are pending to tell:
 --       {'unread'}                it is there, as far as was looked
 --       {'read', consumer, ms}    pending: by whom, and for how long
---       {'acknowledged'}          read and not pending: it is there, or was written, to this
---                                 group, and was deleted and not trimmed
+--       {'acknowledged'}          read and not pending: it was written, to this group, and is
+--                                 there, or was deleted and not trimmed
 --       {'unproven'}              nothing shows that anybody has read it, and nobody will
 -- Holds: an entry that is unproven is so for ever: its note is gone.
 
@@ -72,20 +72,28 @@ local function lease_at(id)
   return found and (field(found[2], 'lease') or '')
 end
 
+-- Whether the notes are of this group: one that somebody else made may begin behind entries that
+-- nobody has read.
+local tied
+local function is_tied()
+  if tied == nil then
+    tied = false
+    for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+      tied = tied or field(row, 'name') == tie
+    end
+  end
+  return tied
+end
+
 -- Whether an entry that is not there can only have been deleted by its id. Some servers keep the
 -- largest id that was deleted so.
 local ANY = '18446744073709551615-18446744073709551615'
 local deleted_to
 local function is_deleted(id)
-  if deleted_to == nil then
-    deleted_to = false
-    for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
-      if field(row, 'name') == tie then
-        deleted_to = field(redis.call('XINFO', 'STREAM', stream), 'max-deleted-entry-id') or ANY
-      end
-    end
-  end
-  return deleted_to and not is_below(deleted_to, id) and not (oldest and is_below(id, oldest))
+  deleted_to = deleted_to
+    or field(redis.call('XINFO', 'STREAM', stream), 'max-deleted-entry-id')
+    or ANY
+  return not is_below(deleted_to, id) and not (oldest and is_below(id, oldest))
 end
 
 -- The oldest go first: if one is there, no later one was trimmed.
@@ -104,8 +112,11 @@ local function standing(id, lease, note, is_sought)
     is_trimmed = is_trimmed and not is_there
     return {is_there and 'unread' or 'unproven'}
   end
-  local found = lease_at(id)
-  local is_proved = found == lease or not found and note and is_deleted(id)
+  local is_proved = false
+  if note and is_tied() then
+    local found = lease_at(id)
+    is_proved = found == lease or not found and is_deleted(id)
+  end
   return {is_proved and 'acknowledged' or 'unproven'}
 end
 

@@ -273,6 +273,71 @@ async fn what_somebody_trims_or_deletes_unread_comes_again() {
 }
 
 #[tokio::test]
+async fn what_a_route_without_a_group_trims_unread_comes_again() {
+    let redis = forgetful().await;
+    let apart = Apart::new("trimmed-by-route", &redis).await;
+    let worker = apart.serve_for(LEASE);
+    let mut all = apart.schedule("job", 50).await;
+    apart.are_out(50).await;
+    worker.drop_it().await;
+    // Another process, that knows nothing of the group, while nobody looks.
+    let kind = format!("{}:it:log", apart.site.app);
+    let route = stream(&apart.url, NAME).keep(10);
+    let other = (apart.site).serve(Router::new().route(&format!("{kind}:*"), route));
+    for number in 0..300 {
+        let key = format!("{kind}:{number}");
+        apart.site.client.schedule(&key, &1).await.unwrap();
+        all.insert(key);
+    }
+    eventually("they are written", async || {
+        let stats = apart.site.client.stats(&kind).await.unwrap();
+        (stats.done == 300).then_some(())
+    })
+    .await;
+    let length: u64 = apart.ask(&["XLEN", NAME]).await;
+    assert!(length < 200, "{length} are kept");
+    let consumer = apart.consumer(Habit::AckAndDelete);
+    eventually("all are read", async || {
+        let length: u64 = apart.ask(&["XLEN", NAME]).await;
+        (length == 0).then_some(())
+    })
+    .await;
+    let worker = apart.serve_for(LEASE);
+    apart.are_done(50).await;
+    let given = consumer.stop().await;
+    let jobs = |keys: BTreeSet<String>| -> Vec<String> {
+        let mut keys: Vec<String> = keys.into_iter().collect();
+        keys.retain(|key| !key.starts_with(&kind));
+        keys
+    };
+    assert_eq!(jobs(given), jobs(all), "all were done");
+    worker.stop().await;
+    other.stop().await;
+    apart.site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_a_group_that_a_consumer_makes_leaves_out_comes_again() {
+    let redis = forgetful().await;
+    let apart = Apart::new("left-out", &redis).await;
+    let worker = apart.serve_for(LEASE);
+    let all = apart.schedule("job", 5).await;
+    apart.are_out(5).await;
+    // They are there, and the group begins behind them.
+    let mut anew = redis::pipe();
+    anew.atomic();
+    anew.cmd("XGROUP").arg(&["DESTROY", NAME, GROUP]);
+    anew.cmd("XGROUP").arg(&["CREATE", NAME, GROUP, "$"]);
+    let mut server = connect(&apart.url).await;
+    let () = anew.query_async(&mut server).await.unwrap();
+    let consumer = apart.consumer(Habit::Ack);
+    apart.are_done(5).await;
+    assert_eq!(consumer.stop().await, all, "all were done");
+    worker.stop().await;
+    apart.site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn consumers_that_acknowledge_and_delete_in_either_order_are_done() {
     for (app, habit) in [
         ("ack-delete", Habit::AckAndDelete),

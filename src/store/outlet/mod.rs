@@ -5,6 +5,7 @@ mod list;
 mod script;
 mod stream;
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, FromRedisValue, Pipeline, Value};
@@ -26,6 +27,8 @@ pub(crate) use stream::{Asked, Standing};
 pub(crate) struct Outlet {
     link: Link,
     patience: Duration,
+    /// The groups of the stream, as far as is known: the next entry trims if there are no others.
+    groups: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Outlet {
@@ -42,6 +45,7 @@ impl Outlet {
         Ok(Outlet {
             link: Link::new(origin, &settings.link),
             patience: settings.call_timeout,
+            groups: Mutex::default(),
         })
     }
 

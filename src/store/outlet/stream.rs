@@ -51,12 +51,8 @@ impl Outlet {
         keep: u64,
         fields: &[(&str, Vec<u8>)],
     ) -> Result<()> {
-        let mut cmd = redis::cmd("XADD");
-        cmd.arg(stream).arg("MAXLEN").arg("~").arg(keep).arg("*");
-        for (name, value) in fields {
-            cmd.arg(name).arg(value);
-        }
-        self.write(&place(stream), &cmd, Writes::Again).await
+        let added = self.append_entry(stream, None, keep, fields, Writes::Again);
+        added.await.map(drop)
     }
 
     /// The same with a lease that is ended in a group, and a note that it was written.
@@ -68,13 +64,52 @@ impl Outlet {
         lease: &str,
         fields: &[(&str, Vec<u8>)],
     ) -> Result<EntryId> {
-        let written = Names::written(stream, group);
-        let keys = [stream, &written];
-        let args = (keep, lease, fields);
-        let id: String = self
-            .run(&place(stream), &APPEND, &keys, &args, Writes::Once)
+        let tied = Some((group, lease));
+        loop {
+            let added = self.append_entry(stream, tied, keep, fields, Writes::Once);
+            if let Some(id) = added.await? {
+                return parse(&id);
+            }
+            self.make_group(stream, group).await?;
+        }
+    }
+
+    /// `None` if there is no such group that has notes, and nothing was written.
+    async fn append_entry(
+        &self,
+        stream: &str,
+        tied: Option<(&str, &str)>,
+        keep: u64,
+        fields: &[(&str, Vec<u8>)],
+        writes: Writes,
+    ) -> Result<Option<String>> {
+        let (group, lease) = tied.unzip();
+        let mut groups: Vec<Vec<u8>> = group.into_iter().map(Vec::from).collect();
+        let others = self.groups.lock().expect("no panic while held").clone();
+        groups.extend(
+            others
+                .into_iter()
+                .filter(|name| Some(&**name) != group.map(str::as_bytes)),
+        );
+        // On a cluster nobody acknowledges in a stream whose notes are elsewhere. The names of our
+        // groups are text.
+        let written = groups
+            .iter()
+            .filter_map(|name| std::str::from_utf8(name).ok());
+        let written: Vec<String> = written.map(|group| Names::written(stream, group)).collect();
+        let beside = written.iter().map(|key| &**key);
+        let beside = beside.filter(|key| self.keeps_together(&[stream, key]));
+        let keys: Vec<&str> = [stream].into_iter().chain(beside).collect();
+        let args = (keep, lease.unwrap_or(""), groups.len(), groups, fields);
+        let added: Option<(String, Vec<Vec<u8>>)> = self
+            .run(&place(stream), &APPEND, &keys, &args, writes)
             .await?;
-        parse(&id)
+        Ok(added.map(|(id, groups)| {
+            if !groups.is_empty() {
+                *self.groups.lock().expect("no panic while held") = groups;
+            }
+            id
+        }))
     }
 
     /// Makes the group, if there is none, and the stream with it. It begins where entries are
