@@ -4,8 +4,8 @@
 --       or any other key of ours; behind one of a ledger all keys of that
 -- ARGV  1 type: what it should hold, 2 name of ours, in its slot: where it is kept from now on
 -- Reply {'ok', now µs, type}: what it held
--- Holds: leaves alone what is as it should be, or is not there. Nothing is overwritten. A ledger that
---       had all its keys still has them, as `found` makes them: otherwise it would be taken for torn.
+-- Holds: leaves alone what is as it should be, or is not there. Nothing is overwritten. A ledger
+--       that had all its keys still has them, as `found` makes them: it would be taken for torn.
 
 local _, stamp = now_us()
 local found = redis.call('TYPE', KEYS[1]).ok

@@ -47,6 +47,7 @@ pub(crate) struct Primary {
 }
 
 /// Keys of one slot on a primary that does not serve it.
+#[cfg(feature = "worker")]
 #[derive(Debug, Clone)]
 pub(crate) struct Stray {
     pub(crate) slot: u16,
@@ -57,9 +58,9 @@ pub(crate) struct Stray {
     pub(crate) keys: Vec<Vec<u8>>,
 }
 
+#[cfg(feature = "worker")]
 impl Stray {
     /// Whether both nodes know that the slot is on its way from the one to the other.
-    #[cfg(feature = "worker")]
     pub(crate) fn is_under_way(&self) -> bool {
         self.owner.as_ref().is_some_and(|owner| {
             let leaves = format!("[{}->-{}]", self.slot, self.holder.id);
@@ -163,13 +164,13 @@ impl Store {
             .collect()
     }
 
-    /// Of the keys of a slot those that begin so, on primaries that do not serve it.
+    /// The primaries that do not serve a slot and have keys of it that begin so.
     pub(super) async fn holders(
         &self,
         slot: u16,
         start: &str,
         until: Instant,
-    ) -> Result<Vec<Stray>, Fault> {
+    ) -> Result<Vec<Primary>, Fault> {
         let all = self.primaries(until).await?;
         let others = all.iter().filter(|it| !it.serves(slot));
         let asked = others.map(async |holder| {
@@ -179,10 +180,10 @@ impl Store {
             if keys.is_empty() && !are_all {
                 return Err(Fault::crowded(slot, &holder.node, NAMES));
             }
-            Ok(stray(slot, holder, &all, keys))
+            Ok((!keys.is_empty()).then(|| holder.clone()))
         });
-        let told: Result<Vec<_>, Fault> = join_all(asked).await.into_iter().collect();
-        Ok(told?.into_iter().filter(|it| !it.keys.is_empty()).collect())
+        let told = join_all(asked).await.into_iter();
+        told.filter_map(Result::transpose).collect()
     }
 
     /// All that there are.
@@ -235,6 +236,7 @@ impl Store {
     }
 }
 
+#[cfg(feature = "worker")]
 fn stray(slot: u16, holder: &Primary, all: &[Primary], keys: Vec<Vec<u8>>) -> Stray {
     Stray {
         slot,

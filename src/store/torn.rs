@@ -40,8 +40,8 @@ impl Store {
         let start = self.names.start_of_ledger(subject);
         let holders = Box::pin(self.holders(slot, &start, until)).await;
         let holders = seen(subject, holders)?.unwrap_or_default();
-        if let Some(stray) = holders.first() {
-            return Err(Fault::strayed(subject, slot, &stray.holder.node));
+        if let Some(holder) = holders.first() {
+            return Err(Fault::strayed(subject, slot, &holder.node));
         }
         // A mending copies before it deletes, so what was not elsewhere any more is aside by now, or
         // joined, which the next call finds.
@@ -79,7 +79,7 @@ impl Store {
                 _ => "on no node that answers".to_owned(),
             },
             Ok(holders) => {
-                let nodes = holders.iter().map(|it| it.holder.node.to_string());
+                let nodes = holders.iter().map(|it| it.node.to_string());
                 format!("on {}", nodes.collect::<Vec<_>>().join(", "))
             }
             Err(fault) => format!("not seen: {}", fault.error()),

@@ -23,7 +23,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::settings::LinkSettings;
 use layout::Layout;
 pub(crate) use layout::Node;
-pub(super) use route::{SLOTS, slot_of};
+#[cfg(feature = "worker")]
+pub(super) use route::SLOTS;
+pub(super) use route::slot_of;
 
 /// How often the layout is read anew at the most, whoever doubts it.
 const AT_LEAST: Duration = Duration::from_millis(100);
