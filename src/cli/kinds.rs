@@ -81,10 +81,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
 async fn drop_one(options: DropOptions) -> anyhow::Result<()> {
     let jobs = options.server.connect().await?;
     let told = jobs.drop_kind(&options.kind).await?;
-    Ok(match options.form.json {
+    match options.form.json {
         true => out::json(&told)?,
         false => out::line(format!("{} is gone", told.kind))?,
-    })
+    }
+    Ok(())
 }
 
 /// That there are no kinds is an error only of a text that somebody gave.
