@@ -68,7 +68,7 @@ impl Shared {
             let topic = TOPICS[turn % TOPICS.len()];
             let both = turn % 5 == 4;
             let rival = TOPICS[(turn + 1) % TOPICS.len()];
-            let version = (number as u64) << 32 | 2 * turn as u64;
+            let version = ((number as u64) << 32) | (2 * turn as u64);
             if both {
                 let (one, other) = tokio::join!(
                     self.push(topic, &id, version),
