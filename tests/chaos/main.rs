@@ -208,6 +208,10 @@ fn play_all(words: Vec<&String>) -> ExitCode {
     if sum.violations.is_empty() {
         return ExitCode::SUCCESS;
     }
+    // Once more at the end: of a long output, often the last lines alone are kept.
+    for row in rows.iter().filter(|row| !row.violations.is_empty()) {
+        eprintln!("{}: {}", row.scenario, row.violations[0]);
+    }
     eprintln!("{SEED}={seed}: {} violations", sum.violations.len());
     ExitCode::FAILURE
 }

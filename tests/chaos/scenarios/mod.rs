@@ -29,6 +29,7 @@ mod shards;
 mod workers;
 
 use futures_util::future::LocalBoxFuture;
+pub(crate) use sabotage::KINDS_THAT_SUFFER;
 
 use crate::report::Row;
 use crate::setting::Setting;

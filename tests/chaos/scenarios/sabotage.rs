@@ -15,6 +15,9 @@ use crate::table::{self, Sabotage};
 /// between.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What the kinds that suffer begin with; nobody works on them.
+pub(crate) const KINDS_THAT_SUFFER: &str = "chaos:sabotage:";
+
 /// A time that no lease of this trial comes to.
 const LATER: &str = "99999999999999";
 
@@ -37,8 +40,8 @@ async fn sabotage(stage: &mut Stage) -> Result {
     for number in 0.. {
         let row = rows[stage.some(rows.len())];
         let victim = Victim {
-            kind: format!("chaos:sabotage:job{number}"),
-            other: format!("chaos:sabotage:other{number}"),
+            kind: format!("{KINDS_THAT_SUFFER}job{number}"),
+            other: format!("{KINDS_THAT_SUFFER}other{number}"),
         };
         victim.prepare(stage, &client).await?;
         stage.strike("a key is sabotaged");
