@@ -112,6 +112,12 @@ impl Client {
 }
 
 impl Client {
+    /// A job that was handed over here is in nobody's hands any more, as far as is known: the room
+    /// that its route has for it is free. Its lease stands until it lapses.
+    pub(crate) fn let_go(&self, lease: &Lease) {
+        self.audience().tell(&News::Ended(lease.clone()));
+    }
+
     /// Extends many, each as [`extend`](Self::extend) does. The answers are in their order.
     pub(crate) async fn extend_all(&self, leases: &[(&Lease, Duration)]) -> Result<Vec<Extended>> {
         let until = self.deadline();

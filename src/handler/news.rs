@@ -18,7 +18,7 @@ pub(crate) enum News {
     Waits(Wanted),
     /// A lease runs on for so long from now.
     Extended(Lease, Duration),
-    /// A lease has ended.
+    /// A lease has ended, or it only remains to wait until it lapses.
     Ended(Lease),
 }
 

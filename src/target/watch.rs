@@ -18,7 +18,7 @@ use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::store::{Asked, EntryId, Outlet, Standing};
 
-/// How many entries are asked for at a time; a stream answers with all of each.
+/// How many entries are looked at in one step of the server, which does nothing else meanwhile.
 const PAGE: usize = 64;
 
 /// Asks the group how the entries stand, and settles and extends leases by that. Two go on side by
@@ -154,7 +154,7 @@ impl Watch {
         let mut all_settled = true;
         let mut met = HashSet::new();
         loop {
-            let page = self.outlet().entries(key, after, PAGE).await?;
+            let page = self.outlet().entries(key, group, after, PAGE).await?;
             let Some((last, _)) = page.last() else {
                 return Ok(met);
             };
@@ -164,7 +164,7 @@ impl Watch {
             let leased: Vec<(EntryId, Option<Lease>)> = leased.collect();
             met.extend(leased.iter().map(|(id, _)| *id));
             let ended = self.tend(&self.orphans(leased.iter().cloned())).await?;
-            // What has no lease is of no concern here.
+            // What has no lease is of no concern here, or not any more.
             let is_settled =
                 |(id, lease): &&(EntryId, Option<Lease>)| lease.is_none() || ended.contains(id);
             if all_settled {
@@ -219,8 +219,14 @@ impl Watch {
             let lease = self.length(&ward.lease);
             match standing {
                 Standing::Acknowledged => ends.push((ward, Outcome::Done)),
-                // Its lease lapses, and its job is delivered again.
-                Standing::Unproven => ended.push(ward.id),
+                // Its lease lapses, since somebody may have read it before it was forgotten; then
+                // its job is delivered again. What comes after it need not wait for that.
+                Standing::Unproven => {
+                    let (id, lease) = (ward.id, &ward.lease);
+                    tracing::debug!(%lease, %id, "nothing shows that anybody read its entry");
+                    self.attendance.client.let_go(lease);
+                    ended.push(ward.id);
+                }
                 Standing::Read { consumer, idle } if idle > lease => {
                     let text = format!("{consumer} has not acknowledged it within {lease:?}");
                     ends.push((ward, Outcome::retry(text)));

@@ -230,6 +230,26 @@ async fn what_an_empty_server_does_not_know_is_written_again() {
     goes_back("forgot-all", false, Habit::Ack).await;
 }
 
+/// Whoever read an entry may still have its job, so that its lease is waited for: what is written
+/// later is not.
+#[tokio::test]
+async fn what_is_forgotten_takes_no_room_from_what_comes_later() {
+    let mut redis = forgetful().await;
+    let apart = Apart::new("forgot-room", &redis).await;
+    let route = apart.stream().lease(HOUR).concurrency(5);
+    let router = Router::new().route(&apart.site.pattern(), route);
+    let worker = apart.site.serve(router);
+    apart.schedule("unread", 5).await;
+    apart.are_out(5).await;
+    redis.kill_server().await.unwrap();
+    redis.restart().await.unwrap();
+    let later = apart.schedule("later", 5).await;
+    let consumer = apart.consumer(Habit::Ack);
+    apart.are_done(5).await;
+    assert_eq!(consumer.stop().await, later);
+    worker.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_trimmed_unread_comes_again_though_consumers_delete() {
     let redis = forgetful().await;
