@@ -27,6 +27,7 @@ scripts! {
     APPEND = "append";
     JOIN = "join";
     LOOK = "look";
+    PAGE = "page";
 }
 
 impl Outlet {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::script::{APPEND, JOIN, LOOK};
+use super::script::{APPEND, JOIN, LOOK, PAGE};
 use super::{EntryId, Outlet, Place, Writes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
@@ -40,7 +40,8 @@ pub(crate) struct Asked {
     pub(crate) is_sought: bool,
 }
 
-/// An entry of a stream: its id, and the lease that it holds, if it does.
+/// An entry of a stream: its id, and the lease that it holds, if it does and its job has not ended
+/// as far as the group knows.
 pub(crate) type Entry = (EntryId, Option<String>);
 
 impl Outlet {
@@ -176,18 +177,19 @@ impl Outlet {
     pub(crate) async fn entries(
         &self,
         stream: &str,
+        group: &str,
         after: EntryId,
         most: usize,
     ) -> Result<Vec<Entry>> {
-        let mut cmd = redis::cmd("XRANGE");
-        cmd.arg(stream).arg(format!("({after}")).arg("+");
-        cmd.arg("COUNT").arg(most);
-        type Row = (String, Vec<(Vec<u8>, Vec<u8>)>);
-        let rows: Vec<Row> = self.ask(&place(stream), &cmd).await?;
-        let entry = |(id, fields): Row| {
-            let lease = fields.into_iter().find(|(name, _)| name == b"lease");
-            let lease = lease.and_then(|(_, lease)| String::from_utf8(lease).ok());
-            Ok((parse(&id)?, lease))
+        let written = Names::written(stream, group);
+        let keys = [stream, &written];
+        let args = (group, after.to_string(), most);
+        let rows: Vec<(String, Vec<u8>)> = self
+            .run(&place(stream), &PAGE, &keys, &args, Writes::Again)
+            .await?;
+        let entry = |(id, lease): (String, Vec<u8>)| {
+            let lease = String::from_utf8(lease).ok();
+            Ok((parse(&id)?, lease.filter(|lease| !lease.is_empty())))
         };
         rows.into_iter().map(entry).collect()
     }
