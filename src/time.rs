@@ -47,6 +47,12 @@ impl UnixUs {
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         UnixUs(self.0.saturating_add(micros))
     }
+
+    #[cfg(feature = "worker")]
+    pub(crate) fn minus(self, elapsed: Duration) -> Self {
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        UnixUs(self.0.saturating_sub(micros))
+    }
 }
 
 impl fmt::Display for UnixMs {

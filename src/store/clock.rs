@@ -47,6 +47,19 @@ impl RedisClock {
         best.map(|sample| sample.server_at(Instant::now()))
     }
 
+    /// Between which times the server's is now, or `None` before the first reply.
+    #[cfg(feature = "worker")]
+    pub(crate) fn bounds(&self) -> Option<[UnixUs; 2]> {
+        let (best, at) = (
+            *self.best.lock().expect("no panic while held"),
+            Instant::now(),
+        );
+        best.map(|sample| {
+            let (now, error) = (sample.server_at(at), sample.error_at(at));
+            [now.minus(error), now.plus(error)]
+        })
+    }
+
     /// How long until the server's clock shows `time`; zero if it does, or if it is not known.
     #[cfg(feature = "worker")]
     pub(crate) fn until(&self, time: crate::time::UnixMs) -> Duration {
@@ -90,6 +103,17 @@ mod tests {
         clock.observe(start + 102 * MS, start + 202 * MS, UnixUs(EPOCH + 190_000));
         let best = clock.best.lock().unwrap().unwrap();
         assert_eq!(best.server, UnixUs(EPOCH + 101_000));
+    }
+
+    #[test]
+    fn a_sample_is_as_vague_as_its_round_trip_was_long() {
+        let clock = RedisClock::default();
+        assert_eq!(clock.bounds(), None);
+        let start = Instant::now() - 2000 * MS;
+        // The answer was on its way all the time: it is 2 s later by now.
+        clock.observe(start, start + 2000 * MS, UnixUs(EPOCH));
+        let [earliest, latest] = clock.bounds().unwrap();
+        assert!(earliest <= UnixUs(EPOCH) && latest >= UnixUs(EPOCH + 2_000_000));
     }
 
     #[test]

@@ -62,8 +62,6 @@ pub(crate) struct Peer {
 /// The instances that lived at one time.
 struct View {
     at: Instant,
-    /// Somebody looked.
-    is_seen: bool,
     peers: Vec<Arc<Peer>>,
     /// By the place of the kind in the roster. Filled as they are asked for.
     standings: Mutex<HashMap<usize, Arc<Standing>>>,
@@ -90,11 +88,6 @@ impl Rank {
     /// Whether this instance claims a job as soon as it hears of it.
     pub(crate) fn claims(self) -> bool {
         matches!(self, Rank::Only | Rank::First)
-    }
-
-    /// Whether nobody else takes such jobs.
-    pub(crate) fn is_only(self) -> bool {
-        matches!(self, Rank::Only)
     }
 
     /// Whether this instance claims a job that the first in rank should have claimed by now.
@@ -132,11 +125,6 @@ impl Instances {
 
     pub(crate) fn id(&self) -> &str {
         &self.id
-    }
-
-    /// Whether it is known who lives, where this ledger is.
-    pub(crate) fn are_known(&self, served: &Served) -> bool {
-        self.view(served.ledger.server()).is_seen
     }
 
     /// The number of the view that answers are given by.
@@ -325,7 +313,6 @@ impl View {
     fn of(peers: Vec<Arc<Peer>>) -> Self {
         View {
             at: Instant::now(),
-            is_seen: true,
             peers,
             standings: Mutex::default(),
         }
@@ -333,10 +320,7 @@ impl View {
 
     /// As long as nobody has looked.
     fn first(me: Arc<Peer>) -> Self {
-        View {
-            is_seen: false,
-            ..View::of(vec![me])
-        }
+        View::of(vec![me])
     }
 
     fn standing(&self, served: &Served, me: &str) -> Arc<Standing> {

@@ -131,8 +131,8 @@ impl Adopter {
         if self.missing(&job.key) != Some(MissingKey::Cancel) {
             return Why::Begun;
         }
-        // Redis' clock is known by what was just claimed.
-        let ago = ago(served, job.due);
+        // At the most: what is not known for certain costs no job.
+        let [_, ago] = ago(served, job.due);
         if self.expired.knows(&job.key, ago) {
             return Why::Heard;
         }
@@ -150,22 +150,19 @@ impl Adopter {
         }
     }
 
-    /// For how long others may still be about to note what they heard and this one did not.
+    /// For how long others may still be about to note what they heard and this one did not. Who they
+    /// are is not asked: whoever is cut off for a moment does not show.
     fn wait_for_others(&self, served: &Served, jobs: &[Leased]) -> Duration {
-        // One that has just begun does not know yet who else there is.
-        let is_new = !self.instances.are_known(served);
-        let is_shared =
-            |job: &&Leased| is_new || !self.instances.rank(served, job.key.id()).is_only();
-        let latest = jobs
-            .iter()
-            .filter(is_shared)
-            .map(|job| ago(served, job.due));
-        let latest = latest.min().unwrap_or(Duration::MAX);
-        SURELY_WITHIN.saturating_sub(latest)
+        let latest = jobs.iter().map(|job| ago(served, job.due)[0]).min();
+        SURELY_WITHIN.saturating_sub(latest.unwrap_or(Duration::MAX))
     }
 }
 
-fn ago(served: &Served, due: UnixMs) -> Duration {
-    let now = served.ledger.clock().now();
-    now.map_or(Duration::ZERO, |now| now.since(due))
+/// How long ago it was due by Redis' clock, at the least and at the most: that is known as well as
+/// the answers were quick.
+fn ago(served: &Served, due: UnixMs) -> [Duration; 2] {
+    let now = served.ledger.clock().bounds();
+    now.map_or([Duration::ZERO, Duration::MAX], |now| {
+        now.map(|now| now.since(due))
+    })
 }
