@@ -8,8 +8,10 @@
 //! | [`versions`] | what becomes of each version of a job |
 //! | [`rollbacks`] | what Redis may forget |
 //! | [`times`] | how late jobs are, and what was not judged |
+//! | [`keys`] | what becomes of keys that are adopted |
 //! | [`logs`] | what must be found in logs |
 
+mod keys;
 mod logs;
 mod rollbacks;
 mod times;
@@ -30,7 +32,14 @@ use crate::strain::Strain;
 pub(crate) type Proof = (&'static str, fn());
 
 pub(crate) fn all() -> Vec<Proof> {
-    [versions::ALL, rollbacks::ALL, times::ALL, logs::ALL].concat()
+    [
+        versions::ALL,
+        rollbacks::ALL,
+        times::ALL,
+        keys::ALL,
+        logs::ALL,
+    ]
+    .concat()
 }
 
 /// Whether all of them hold.
@@ -103,16 +112,17 @@ impl Trial {
     }
 
     /// A call that is answered within 10 ms.
-    fn call(mut self, seconds: f64, ask: Ask, answer: Answer) -> Self {
+    fn call(self, seconds: f64, ask: Ask, answer: Answer) -> Self {
+        self.call_of(KEY, (seconds, seconds + 0.01), ask, answer)
+    }
+
+    /// A call about this key, sent and answered at these times.
+    fn call_of(mut self, key: &str, (sent, until): (f64, f64), ask: Ask, answer: Answer) -> Self {
         let call = self.calls;
         self.calls += 1;
-        let key = KEY.to_owned();
-        self.note("producer-0", seconds, What::Sent { call, key, ask })
-            .note(
-                "producer-0",
-                seconds + 0.01,
-                What::Answered { call, answer },
-            )
+        let key = key.to_owned();
+        self.note("producer-0", sent, What::Sent { call, key, ask })
+            .note("producer-0", until, What::Answered { call, answer })
     }
 
     fn schedule(self, seconds: f64, version: Version, answer: Answer) -> Self {
