@@ -11,7 +11,7 @@ use crate::journal::Version;
 use crate::load::{FAR, KINDS};
 use crate::order::Order;
 use crate::plain::{CANCEL, RUN};
-use crate::sundry::{DAMAGED, IDLE};
+use crate::sundry::{DAMAGED, IDLE, MOVED};
 
 /// What is left when nothing more is about to happen.
 #[derive(Default)]
@@ -63,9 +63,10 @@ impl Kept {
         if let Some(redis) = redis {
             kept.keys = agreed::keys(redis).await?;
         }
-        // What its producer has damaged last.
+        // What a producer has damaged last, and a pause that one was amidst.
         client.audit(DAMAGED).repair().await?;
-        for kind in kinds().chain([IDLE, DAMAGED]) {
+        client.prefix(IDLE).resume().await?;
+        for kind in kinds().chain([IDLE, DAMAGED, MOVED]) {
             let report = client.audit(kind).await?;
             // Some scenarios never use some of them.
             if report.is_known && !report.is_clean() {

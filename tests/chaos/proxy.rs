@@ -107,7 +107,10 @@ impl Proxy {
     }
 }
 
-/// The files in `lua/`.
+/// Scripts that only a cluster is called with.
+const OF_CLUSTERS: [&str; 2] = ["arm", "found"];
+
+/// The files in `lua/`, as far as one server is called with them.
 fn scripts() -> std::io::Result<Vec<String>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
     let files = fs::read_dir(dir)?.filter_map(Result::ok);
@@ -115,7 +118,9 @@ fn scripts() -> std::io::Result<Vec<String>> {
         let name = file.file_name().into_string().ok()?;
         Some(name.strip_suffix(".lua")?.to_owned())
     };
-    Ok(files.filter_map(name).collect())
+    let names = files.filter_map(name);
+    let names = names.filter(|name| !OF_CLUSTERS.contains(&&**name));
+    Ok(names.collect())
 }
 
 impl State {

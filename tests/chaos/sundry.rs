@@ -1,5 +1,5 @@
 //! The calls that a service seldom makes, so that faults meet every script: dead letters,
-//! lists, audits, pauses, backups, durable calls.
+//! lists, audits, pauses, backups, durable calls, kinds that get more shards or are dropped.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,6 +16,15 @@ pub(crate) const IDLE: &str = "chaos:idle:nothing";
 
 /// Of which one job is damaged and repaired, again and again.
 pub(crate) const DAMAGED: &str = "chaos:damaged:nothing";
+
+/// Whose jobs are moved from shard to shard.
+pub(crate) const MOVED: &str = "chaos:moved:nothing";
+
+/// Of which there is never a job.
+const UNUSED: &str = "chaos:unused:nothing";
+
+/// Which is dropped, and comes again.
+const DROPPED: &str = "chaos:dropped:nothing";
 
 /// Between two calls.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -61,7 +70,19 @@ pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
             sleep(PAUSE).await;
         }
     };
-    tokio::join!(letters, looks, pauses, restores, repairs);
+    let moves = async {
+        for shards in [2, 1].into_iter().cycle() {
+            let _ = move_to(&producer.client, shards).await;
+            sleep(PAUSE).await;
+        }
+    };
+    let drops = async {
+        loop {
+            let _ = drop_it(&producer.client).await;
+            sleep(PAUSE).await;
+        }
+    };
+    tokio::join!(letters, looks, pauses, restores, repairs, moves, drops);
 }
 
 /// What somebody does by hand, and what an operator does then.
@@ -72,14 +93,38 @@ async fn damage_and_repair(
     let key = format!("{DAMAGED}:1");
     client.schedule(&key, "").after(FAR).await?;
     let mut redis = redis.get_multiplexed_async_connection().await?;
-    let shadow = format!("keyfall:{{{DAMAGED}/0}}:shadow");
-    let () = redis::cmd("HDEL")
-        .arg(shadow)
-        .arg("1")
-        .query_async(&mut redis)
-        .await?;
+    let part = |part: &str| format!("keyfall:{{{DAMAGED}/0}}:{part}");
+    for words in [
+        // It has no record, a number is none, and something else is in the place of the leases.
+        ["HDEL", &part("shadow"), "1", "1"],
+        ["HSET", &part("calls"), "turn", "many"],
+        ["SET", &part("leased"), "no leases", "KEEPTTL"],
+    ] {
+        let mut command = redis::Cmd::new();
+        command.arg(&words);
+        let _: redis::RedisResult<redis::Value> = command.query_async(&mut redis).await;
+    }
     client.audit(DAMAGED).repair().await?;
     client.delete_dead_letter(&key).await?;
+    Ok(())
+}
+
+async fn move_to(client: &Client, shards: u16) -> Result<()> {
+    for id in 0..3 {
+        let job = client.schedule(format!("{MOVED}:{id}"), "");
+        job.after(FAR).await?;
+    }
+    client.reshard(MOVED, shards).await?;
+    Ok(())
+}
+
+async fn drop_it(client: &Client) -> Result<()> {
+    // Of a kind that nobody has used.
+    client.cancel(format!("{UNUSED}:1")).await?;
+    let key = format!("{DROPPED}:1");
+    client.schedule(&key, "").after(FAR).await?;
+    client.cancel(&key).await?;
+    client.drop_kind(DROPPED).await?;
     Ok(())
 }
 
