@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::URL;
 use super::allowed::AllowedHost;
 use super::answer::Answer;
+use super::clients::connecting_within;
 use super::hosts::{Hosts, PutOff, Verdict};
 use super::lookups::Unresolved;
 use super::request::{PRIVATE, Request};
@@ -89,7 +90,14 @@ impl Caller {
         };
         let request = Request::of(&job, &self.secrets);
         let left = job.timeout().saturating_sub(begun.elapsed());
-        let Ok(answered) = timeout(left, self.post(&request, place)).await else {
+        // Who tries a host has to know whether it could be connected before its time is over: only
+        // what was sent is an attempt.
+        let to_connect = match pass.is_trial() {
+            true => left * 4 / 5,
+            false => Duration::MAX,
+        };
+        let call = connecting_within(to_connect, self.post(&request, place));
+        let Ok(answered) = timeout(left, call).await else {
             pass.ends(Verdict::Down);
             let limit = job.timeout();
             return Outcome::retry(format!("{name} did not answer within {limit:?}"));

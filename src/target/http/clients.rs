@@ -1,11 +1,16 @@
 //! Connections: whose certificates are believed, what is shown, and how long they last.
 
+use std::error::Error as StdError;
 use std::fs;
+use std::io;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Identity};
 use rustls::crypto::ring;
+use tokio::time::timeout;
+use tower::util::MapFutureLayer;
 
 use super::resolver::Resolver;
 use crate::settings::Pem;
@@ -32,6 +37,36 @@ pub(super) struct Connecting<'a> {
     pub(super) with_tls: bool,
 }
 
+tokio::task_local! {
+    /// How long connecting may take in this call, if that is less than in others.
+    static CONNECT_WITHIN: Duration;
+}
+
+/// Makes a call that fails as one that could not be connected if that takes longer, though the
+/// client allows more.
+pub(super) fn connecting_within<C: Future>(
+    limit: Duration,
+    call: C,
+) -> impl Future<Output = C::Output> {
+    CONNECT_WITHIN.scope(limit, call)
+}
+
+type Connected<T> = Result<T, Box<dyn StdError + Send + Sync>>;
+
+/// Keeps to that limit. A client can go on connecting in a task of its own, when another connection
+/// is free before: so the limit is read now.
+fn limited<T>(connecting: BoxFuture<'static, Connected<T>>) -> impl Future<Output = Connected<T>> {
+    let limit = CONNECT_WITHIN.try_with(|limit| *limit);
+    async move {
+        match limit {
+            Ok(limit) => timeout(limit, connecting)
+                .await
+                .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into())),
+            Err(_) => connecting.await,
+        }
+    }
+}
+
 /// # Errors
 /// What is wrong with the certificates, and the remedy.
 pub(super) fn client(connecting: Connecting<'_>) -> Result<Client, String> {
@@ -46,6 +81,7 @@ pub(super) fn client(connecting: Connecting<'_>) -> Result<Client, String> {
     let mut client = Client::builder()
         .user_agent(concat!("keyfall/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(timeout)
+        .connector_layer(MapFutureLayer::new(limited))
         .pool_idle_timeout(IDLE)
         // Whoever follows them checks them.
         .redirect(Policy::none())

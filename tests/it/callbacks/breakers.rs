@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use keyfall::doctor::Severity;
-use keyfall::{Handler, JobState, RetryPolicy, Router, target};
+use keyfall::{Handler, JobState, Outcome, RetryPolicy, Router, target};
 
+use super::receiver::{Receiver, Reply};
+use super::{failure, job, outcome};
 use crate::runs::eventually;
 use crate::site::{Site, fails_slowly, steps};
 
@@ -85,6 +87,66 @@ async fn jobs_of_a_host_that_is_down_lose_no_attempt_and_it_is_named_and_closed(
         site.client.cancel(site.key(number)).await.unwrap();
     }
     site.assert_balanced().await;
+}
+
+/// A target that leaves its host alone, which did not answer this call.
+async fn gone_down(url: &str, timeout: Duration) -> target::Http {
+    let target = target::http(url)
+        .breaker_failures(1)
+        .resolve_with(|_| std::future::pending());
+    let told = failure(outcome(&target, job().timeout(timeout).build()).await);
+    assert!(told.contains("did not answer within"), "{told}");
+    target
+}
+
+/// What comes of the job that tries the host.
+async fn tried(target: &target::Http, timeout: Duration) -> Outcome {
+    eventually("it is tried", async || {
+        let outcome = outcome(target, job().timeout(timeout).build()).await;
+        match &outcome {
+            Outcome::SnoozeBecause { reason, .. }
+                if !reason.to_string().contains("; it is down") =>
+            {
+                None
+            }
+            _ => Some(outcome),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn who_tries_a_host_loses_no_attempt_though_it_has_less_time_than_connecting_has() {
+    const TIME: Duration = Duration::from_millis(400);
+    // It accepts connections, and knows no TLS.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = format!("https://{}/", silent.local_addr().unwrap());
+    let calls = [silent.as_str(), "http://hangs.example/"].map(async |url| {
+        let target = gone_down(url, TIME).await;
+        tried(&target, TIME).await
+    });
+    for outcome in futures_util::future::join_all(calls).await {
+        let Outcome::SnoozeBecause { reason, .. } = outcome else {
+            panic!("{outcome:?}");
+        };
+        let told = reason.to_string();
+        assert!(
+            told.contains("could not be connected to in time; it is down"),
+            "{told}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_tries_a_host_that_does_not_answer_has_made_an_attempt_once_it_is_connected() {
+    const TIME: Duration = Duration::from_secs(2);
+    let receiver = Receiver::start(|_| Reply::Hangs).await;
+    let target = gone_down(&receiver.url("/"), TIME).await;
+    eventually("a connection is made in time", async || {
+        let outcome = tried(&target, TIME).await;
+        matches!(outcome, Outcome::Retry { .. }).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
