@@ -30,8 +30,10 @@ local function is_odd(id)
   return id == '' or #id > 256 or string.find(id, '[^%w_.~@-]')
 end
 
+-- A plain record is without one: it says nothing but when it was accepted.
 local function opening_of(record)
-  if record == '' or string.find(record, '^{"v":1}\n%d+\n') then
+  if record == '' or string.find(record, '^{"v":1,"us":[1-9]%d?%d?}\n%d+\n') or
+    string.find(record, '^{"v":1}\n%d+\n') then
     return ''
   end
   return string.match(record, '^[^\n]*\n[^\n]*\n') or string.sub(record, 1, FIRST_BYTES)

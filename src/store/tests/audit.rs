@@ -1,11 +1,12 @@
 //! `scan.lua` and `audit.lua`: what is wrong in a ledger is found, and mended without a loss.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::support::{Bench, HEADER, HOUR, State, after, bury, soon, suspect, word, words};
 use crate::Stats;
 use crate::flaw::Flaw;
 use crate::record::Record;
+use crate::store::script::SCAN;
 use crate::store::{PARTS, Verb};
 
 use State::*;
@@ -104,6 +105,50 @@ async fn a_sound_ledger_is_not_suspected_whatever_its_jobs_are_doing() {
         assert_eq!(bench.mend(name).await, None, "{name}");
     }
     assert_eq!(bench.snapshot().await, stored);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_scan_hands_out_the_opening_of_a_record_unless_it_says_only_when_it_was_accepted() {
+    let bench = Bench::new().await;
+    let openings = [
+        ("{\"v\":1}\n1\n", true),
+        ("{\"v\":1,\"us\":7}\n1\n", true),
+        ("{\"v\":1,\"us\":999}\n1763712345678\n", true),
+        // One in a thousand is looked at in vain, lest a pattern takes 07 for a number.
+        ("{\"v\":1,\"us\":0}\n1\n", false),
+        ("{\"v\":1,\"us\":7,\"attempts\":1}\n1\n", false),
+        ("{\"v\":2,\"us\":7}\n1\n", false),
+        ("{\"v\":1,\"us\":7}\nsoon\n", false),
+        // No JSON.
+        ("{\"v\":1,\"us\":}\n1\n", false),
+        ("{\"v\":1,\"us\":07}\n1\n", false),
+    ];
+    let shadow = &bench.names().shadow;
+    let mut expected = BTreeMap::new();
+    for (number, (opening, is_passed_over)) in openings.into_iter().enumerate() {
+        let (name, record) = (number.to_string(), format!("{opening}payload"));
+        let _: u64 = bench.ask(&["HSET", shadow, &name, &record]).await;
+        let shown = if is_passed_over { "" } else { opening };
+        expected.insert(name, shown.to_owned());
+        assert!(
+            !is_passed_over || Record::parse(record).is_ok(),
+            "{opening}"
+        );
+    }
+    let mut cmd = bench
+        .ledger
+        .call(&SCAN, &bench.names().of_jobs(), [].into_iter());
+    cmd.arg("shadow").arg("0").arg(openings.len());
+    let mut reply = bench.ledger.eval(&SCAN, &cmd, soon()).await.unwrap().reply;
+    let [_cursor, _looked, _highest] = [(); 3].map(|()| reply.text().unwrap());
+    let mut told = BTreeMap::new();
+    while !reply.is_exhausted() {
+        let [name, _fault, opening] = [(); 3].map(|()| reply.text().unwrap());
+        told.insert(name, opening);
+    }
+    assert_eq!(told, expected);
+    let _: u64 = bench.ask(&["DEL", shadow]).await;
     bench.balanced().await;
 }
 
