@@ -94,6 +94,8 @@ mod instance;
 mod key;
 #[cfg(feature = "worker")]
 mod lease;
+#[cfg(feature = "worker")]
+mod line_limit;
 #[cfg(not(feature = "metrics"))]
 mod metrics;
 mod moment;

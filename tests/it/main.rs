@@ -28,6 +28,7 @@
 //! | [`outages`] | a Redis that is killed, hangs or cuts connections |
 //! | [`deadlines`] | a call ends within its time, whatever it consists of |
 //! | [`logging`] | what an operator reads of a worker: its start, failed attempts, lapsed leases |
+//! | [`lapsed`] | leases that lapse in great number: what is told, how often they are looked for |
 //! | [`weather`] | every sort of outage: said once, survived, made good |
 //! | [`servers`] | what the bare server does, and where versions differ |
 //! | [`keyspace`] | what a server announces of each command that changes a key |
@@ -113,6 +114,7 @@ mod instances;
 mod journal;
 mod keyspace;
 mod killed;
+mod lapsed;
 mod layers;
 mod letters;
 mod limits;

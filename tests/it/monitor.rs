@@ -99,6 +99,10 @@ impl Asked {
         is_beat.then(|| &*self.words[4])
     }
 
+    pub(crate) fn is_sweep(&self) -> bool {
+        self.calls("3") && self.words[3].ends_with(":due") && self.words[4].ends_with(":leased")
+    }
+
     pub(crate) fn is_claim(&self) -> bool {
         self.calls("7") && self.words[5].ends_with(":leased")
     }

@@ -3,13 +3,14 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`pacer`] | touches triggers at their due instant, when the [`alarm`] goes off |
-//! | [`reconciler`] | finds what no event announced |
+//! | [`reconciler`] | finds what no event announced, and has the log told of [lapsed leases](lapses) |
 //! | [`events`] | sees to it that Redis announces what expires |
 //! | [`lookout`] | looks for jobs that nobody has a route for, and has them [buried](burial) |
 
 pub(super) mod alarm;
 mod burial;
 pub(super) mod events;
+mod lapses;
 pub(super) mod lookout;
 pub(super) mod pacer;
 pub(super) mod reconciler;

@@ -1,6 +1,6 @@
 //! Finds what no event announced: jobs that are overdue, and leases that ran out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
 use super::events::Events;
+use super::lapses::Lapses;
 use super::pacer::Pacer;
 use crate::handler::Source;
 use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
@@ -79,12 +80,11 @@ struct OfServer {
 struct Track {
     served: Arc<Served>,
     sweep_at: Instant,
-    /// How long after a sweep that found the same as the one before.
+    /// How long after a sweep that found the same as the one before it.
     pause: Duration,
-    /// The oldest that was found last time.
+    /// The oldest that was found last time, on the last page.
     last_found: Option<String>,
-    /// Of which jobs it was told that their leases have lapsed, as long as nobody takes them over.
-    told: HashSet<String>,
+    lapses: Lapses,
     /// How many lapsed leases are left to workers that have a route for them.
     skip_lapsed: usize,
     /// The next sweep takes everything that is due, not only what is overdue.
@@ -214,7 +214,7 @@ impl Reconciler {
                 sweep_at: now,
                 pause: OVERDUE,
                 last_found: None,
-                told: HashSet::new(),
+                lapses: Lapses::new(),
                 skip_lapsed: 0,
                 at_once: true,
                 all: asked.of_servers[server].all,
@@ -291,36 +291,42 @@ impl Reconciler {
             next = next.min(now + clock.until(lapse) + patience);
         }
         let lapsed = found.lapsed.len();
-        // What was found should be gone soon. If it stays, nobody can take it now: its route
-        // is saturated, or there is none.
-        let oldest = found.lapsed.first().or(found.overdue.first()).cloned();
-        if oldest.is_some() {
-            track.pause = if oldest == track.last_found {
-                (track.pause * 2).min(LONGEST_PAUSE)
-            } else {
-                OVERDUE
-            };
-            next = next.min(now + track.pause);
-        }
-        track.last_found = oldest;
-        // Only a first page that is not full shows all of them.
-        if lapsed < BATCH && track.skip_lapsed == 0 {
-            track.told.retain(|id| found.lapsed.contains(id));
-        }
+        let skipped = track.skip_lapsed;
         track.skip_lapsed = if lapsed == BATCH {
-            track.skip_lapsed + self.without_route(&track.served, &found.lapsed)
+            skipped + self.without_route(&track.served, &found.lapsed)
         } else {
             0
         };
-        if lapsed > 0 && now < hold {
+        let oldest = found.lapsed.first().or(found.overdue.first()).cloned();
+        if track.skip_lapsed > skipped {
+            // There may be some for this worker behind those for others.
+            next = next.min(now + OVERDUE);
+        } else {
+            // What was found should be gone soon. If it stays, nobody can take it now: its route
+            // is saturated, or there is none.
+            if oldest.is_some() {
+                track.pause = if oldest == track.last_found {
+                    (track.pause * 2).min(LONGEST_PAUSE)
+                } else {
+                    OVERDUE
+                };
+                next = next.min(now + track.pause);
+            }
+            track.last_found = oldest;
+        }
+        let may_revive = now < hold;
+        // One that is paused does not say what has lapsed.
+        if !found.paused {
+            let kind = track.served.ledger.kind();
+            track.lapses.found(kind, &found.lapsed, may_revive);
+            // Only a page that is not full is the last one.
+            if lapsed < BATCH {
+                track.lapses.end_round();
+            }
+        }
+        if lapsed > 0 && may_revive {
             next = next.min(hold);
         } else if lapsed > 0 {
-            for id in &found.lapsed {
-                if track.told.insert(id.clone()) {
-                    let kind = track.served.ledger.kind();
-                    tracing::warn!(key = %format_args!("{kind}:{id}"), "its lease has lapsed");
-                }
-            }
             self.desk.lapse(&track.served, found.lapsed);
         }
         if found.overdue.len() < BATCH {

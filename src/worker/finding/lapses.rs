@@ -1,0 +1,91 @@
+//! The leases of one ledger that have lapsed, as the log tells of them: each once.
+
+use std::collections::HashMap;
+
+use crate::key::Kind;
+use crate::line_limit::LineLimit;
+
+/// Which jobs the log was told of, until their leases are taken over.
+pub(super) struct Lapses {
+    /// With the round in which the lease was found last.
+    told: HashMap<String, u64>,
+    /// How often all lapsed leases were looked through, page by page.
+    round: u64,
+    lines: LineLimit,
+}
+
+impl Lapses {
+    pub(super) fn new() -> Self {
+        Lapses {
+            told: HashMap::new(),
+            round: 0,
+            lines: LineLimit::new(),
+        }
+    }
+
+    /// Takes in a page of lapsed leases, and tells of those that are new; of none that their owners
+    /// may still revive.
+    pub(super) fn found(&mut self, kind: &Kind, page: &[String], may_revive: bool) {
+        let beyond = "more leases have lapsed than are told one by one";
+        for id in page {
+            if self.is_new(id, may_revive) && self.lines.allows(kind, beyond) {
+                tracing::warn!(key = %format_args!("{kind}:{id}"), "its lease has lapsed");
+            }
+        }
+    }
+
+    fn is_new(&mut self, id: &str, may_revive: bool) -> bool {
+        match self.told.get_mut(id) {
+            Some(round) => *round = self.round,
+            None if may_revive => {}
+            None => {
+                self.told.insert(id.to_owned(), self.round);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// All were looked through. Those that were found neither this time nor the time before are taken
+    /// over: one can be passed over once, when others that stood before it go.
+    pub(super) fn end_round(&mut self) {
+        self.told.retain(|_, round| *round + 1 >= self.round);
+        self.round += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_new_once_until_it_was_gone_for_two_rounds() {
+        let mut lapses = Lapses::new();
+        let news = |lapses: &mut Lapses, ids: &[&str]| {
+            let news = ids.iter().filter(|id| lapses.is_new(id, false)).count();
+            lapses.end_round();
+            news
+        };
+        assert_eq!(news(&mut lapses, &["a", "b"]), 2);
+        assert_eq!(news(&mut lapses, &["b"]), 0);
+        // It was passed over.
+        assert_eq!(news(&mut lapses, &["a", "b"]), 0);
+        for _ in 0..2 {
+            assert_eq!(news(&mut lapses, &["b"]), 0);
+        }
+        assert_eq!(lapses.told.len(), 1, "it is forgotten");
+        assert_eq!(news(&mut lapses, &["a", "b"]), 1);
+    }
+
+    #[test]
+    fn a_lease_that_may_be_revived_is_told_later() {
+        let mut lapses = Lapses::new();
+        assert!(!lapses.is_new("a", true));
+        assert!(lapses.is_new("a", false));
+        for _ in 0..3 {
+            assert!(!lapses.is_new("a", true));
+            lapses.end_round();
+        }
+        assert!(!lapses.is_new("a", false));
+    }
+}
