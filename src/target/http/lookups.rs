@@ -81,9 +81,8 @@ impl Lookups {
 
     /// Those of the system: the same for all targets, since they share its threads.
     pub(super) fn of_the_system() -> Arc<Self> {
-        static SHARED: LazyLock<Arc<Lookups>> = LazyLock::new(|| {
-            Lookups::new(Arc::new(|name, place| Box::pin(on_a_thread(name, place))))
-        });
+        static SHARED: LazyLock<Arc<Lookups>> =
+            LazyLock::new(|| Lookups::new(Arc::new(by_the_system)));
         SHARED.clone()
     }
 
@@ -172,11 +171,22 @@ async fn acquired(semaphore: Arc<Semaphore>) -> OwnedSemaphorePermit {
 }
 
 /// As the system finds them.
-async fn on_a_thread(name: String, place: Place) -> io::Result<Vec<IpAddr>> {
+fn by_the_system(name: String, place: Place) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+    let look = move || {
+        let found = (name.as_str(), 0).to_socket_addrs()?;
+        Ok(found.map(|address| address.ip()).collect())
+    };
+    Box::pin(on_a_thread(place, look))
+}
+
+/// The place is kept until the thread has ended, whoever still waits for it.
+async fn on_a_thread(
+    place: Place,
+    find: impl FnOnce() -> io::Result<Vec<IpAddr>> + Send + 'static,
+) -> io::Result<Vec<IpAddr>> {
     let (told, found) = oneshot::channel();
     let look = move || {
-        let found = (name.as_str(), 0).to_socket_addrs();
-        let _ = told.send(found.map(|all| all.map(|address| address.ip()).collect()));
+        let _ = told.send(find());
         drop(place);
     };
     thread::Builder::new()
@@ -273,10 +283,17 @@ mod tests {
         let asked = names
             .iter()
             .map(|name| lookups.find(name, Named::ByJob, WITHIN));
-        let found = futures_util::future::join_all(asked).await;
+        // Those that wait for a place hold none of another zone.
+        let meanwhile = async {
+            tokio::time::sleep(WITHIN / 4).await;
+            let found = lookups.find("first.shared.org", Named::ByJob, WITHIN / 10);
+            found.await
+        };
+        let (found, first) = tokio::join!(futures_util::future::join_all(asked), meanwhile);
+        assert!(first.is_ok(), "{first:?}");
         let is_crowded = |it: &&Result<_, _>| matches!(it, Err(Unresolved::Crowded(_)));
         assert_eq!(found.iter().filter(is_crowded).count(), 500 - OF_ZONES[1]);
-        assert_eq!(count.load(Ordering::Relaxed), OF_ZONES[1]);
+        assert_eq!(count.load(Ordering::Relaxed), OF_ZONES[1] + 1);
         let began = Instant::now();
         assert!(
             lookups
@@ -373,7 +390,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_thread_that_hangs_keeps_its_place_though_nobody_waits_for_it() {
+        let places = Arc::new(Semaphore::new(1));
+        let permit = places.clone().try_acquire_owned().unwrap();
+        let place = Place {
+            _permits: vec![permit],
+        };
+        let (go_on, gone_on) = std::sync::mpsc::channel();
+        let looking = on_a_thread(place, move || {
+            gone_on.recv().map_err(io::Error::other)?;
+            Ok(Vec::new())
+        });
+        assert!(timeout(Duration::from_millis(10), looking).await.is_err());
+        assert_eq!(places.available_permits(), 0);
+        go_on.send(()).unwrap();
+        drop(timeout(WITHIN, places.acquire()).await.unwrap());
+    }
+
+    #[tokio::test]
     async fn the_system_finds_names() {
+        let (one, other) = (Lookups::of_the_system(), Lookups::of_the_system());
+        assert!(Arc::ptr_eq(&one, &other), "all targets share its threads");
         let found = Lookups::of_the_system()
             .find("localhost", Named::ByJob, WITHIN)
             .await;
