@@ -770,3 +770,41 @@ async fn what_is_not_seen_reaches_no_terminal(site: Site) {
     }
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn what_is_not_seen_is_neither_in_what_tail_tells_nor_in_a_log() {
+    let site = Site::new("cmd_unseen_told").await;
+    let id: String = std::iter::once('a').chain(UNSEEN).chain(['z']).collect();
+    site.client.schedule(site.key(&id), "").await.unwrap();
+    for form in [&[][..], &["--json"]] {
+        let mut tail = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
+        tail.args(["tail", "cmd_unseen_told:", "--redis-url", &site.url]);
+        tail.args(form);
+        let line = crate::process::Process::spawn(tail).line();
+        assert!(line.contains("cmd_unseen_told:it:job:a"), "{line:?}");
+        assert!(!line.contains(UNSEEN), "{line:?}");
+    }
+
+    let folder = Folder::new("cmd-unseen-told");
+    let pattern = site.pattern();
+    let target = "target = { http = { url = \"http://127.0.0.1:1/\" } }";
+    folder.write(
+        "k.toml",
+        &format!("[[route]]\npattern = \"{pattern}\"\n{target}\n"),
+    );
+    let log = folder.path("log");
+    let mut daemon = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    daemon.args(["serve", "--http-listen", "127.0.0.1:0"]);
+    daemon.args(["--redis-url", &site.url]);
+    daemon.args(["--config", &folder.path("k.toml")]);
+    daemon.stderr(std::fs::File::create(&log).unwrap());
+    let daemon = crate::process::Process::spawn(daemon);
+    let told = eventually("the attempt that failed is in the log", async || {
+        let told = std::fs::read_to_string(&log).unwrap();
+        told.contains("an attempt failed").then_some(told)
+    })
+    .await;
+    assert!(told.contains("cmd_unseen_told:it:job:a"), "{told:?}");
+    assert!(!told.contains(UNSEEN), "{told:?}");
+    drop(daemon);
+}

@@ -250,3 +250,42 @@ fn without_colours_there_are_none_and_any_size_is_drawn() {
         terminal(&mut board, width, height, COLOURS);
     }
 }
+
+#[test]
+fn what_turns_a_text_or_is_not_seen_is_shown_as_such() {
+    let mut board = board();
+    board.take(Seen {
+        instances: vec![Live {
+            name: "a\u{202e}b".into(),
+            started: now(),
+            routes: vec!["c\u{2066}d".into()],
+            full: 0,
+            hears_events: true,
+            has_fallback: false,
+            adopts: false,
+        }],
+        failures: vec![Failure {
+            at: now(),
+            key: "app1:trans:notice:e\u{200b}f".into(),
+            attempt: Some(1),
+            is_dead: false,
+            error: "g\u{feff}h".into(),
+        }],
+        ..seen(Vec::new())
+    });
+    let mut screen = lines_of(&mut board, 120, 40).concat();
+    board.take(Seen {
+        trouble: Some("i\u{ad}j".into()),
+        ..seen(Vec::new())
+    });
+    screen += &lines_of(&mut board, 120, 40).concat();
+    for shown in [
+        "a\u{fffd}b",
+        "c\u{fffd}d",
+        "e\u{fffd}f",
+        "g\u{fffd}h",
+        "i\u{fffd}j",
+    ] {
+        assert!(screen.contains(shown), "no {shown} in {screen}");
+    }
+}
