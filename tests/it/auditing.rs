@@ -191,3 +191,36 @@ async fn a_kind_that_was_never_used_is_not_clean_and_one_that_is_forgotten_can_b
     assert!(audit().await.unwrap().is_clean());
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_number_that_a_letter_has_is_not_given_again() {
+    let site = Site::new("audit-numbers").await;
+    let (log, _runs) = recorder();
+    let buries = log.then(|_| Outcome::bury("no"));
+    let worker = site.serve(Router::new().route(&site.pattern(), buries));
+    let buried = async |id: &str| {
+        site.client.schedule(site.key(id), "").await.unwrap();
+        let letter = site.reaches(&site.key(id), JobState::Dead).await;
+        letter.letter().unwrap()
+    };
+    assert_eq!(buried("first").await, 1);
+    let record = "{\"v\":1}\n0\n";
+    let _: u64 = site
+        .command(&[
+            "HSET",
+            &site.part("grave"),
+            "theirs",
+            "7",
+            "theirs:7",
+            record,
+        ])
+        .await;
+    let _: u64 = site
+        .command(&["ZADD", &site.part("dead"), "5", "theirs:7"])
+        .await;
+    let report = site.client.audit(&site.kind()).repair().await.unwrap();
+    assert_eq!(report.damaged[0].field.as_deref(), Some("skipped"));
+    assert!(report.damaged[0].repaired, "{report:?}");
+    assert_eq!(buried("second").await, 8);
+    worker.stop().await;
+}

@@ -479,6 +479,68 @@ async fn what_takes_a_counter_that_is_no_number_is_left_and_the_rest_is_mended()
 }
 
 #[tokio::test]
+async fn of_two_names_that_no_job_can_have_the_books_may_miss_one() {
+    let bench = Bench::new().await;
+    let n = bench.names();
+    bench.bring("job", Pending).await;
+    let _: u64 = bench.ask(&["HINCRBY", &n.stats, "accepted", "1"]).await;
+    let record = format!("{HEADER}\n1\nkept");
+    let words = ["HSET", &n.shadow, "a b", &record, "c d", &record];
+    let _: u64 = bench.ask(&words).await;
+    let page = bench.ledger.scan("shadow", "0", soon()).await.unwrap();
+    let suspects = page.suspects.into_iter();
+    let items: Vec<_> = suspects.map(|it| (it, REASON.to_owned())).collect();
+    assert_eq!(items.len(), 2);
+    bench.ledger.audit(&items, true, soon()).await.unwrap();
+    assert_eq!(bench.balanced().await.buried, 2);
+}
+
+#[tokio::test]
+async fn a_record_that_can_be_read_by_now_is_left_alone() {
+    let bench = Bench::new().await;
+    bench.bring("job", Pending).await;
+    let shadow = bench.names().shadow.clone();
+    let record: String = bench.ask(&["HGET", &shadow, "job"]).await;
+    let _: u64 = bench.ask(&["HSET", &shadow, "job", "not ours"]).await;
+    let page = bench.ledger.scan("shadow", "0", soon()).await.unwrap();
+    let _: u64 = bench.ask(&["HSET", &shadow, "job", &record]).await;
+    for suspect in page.suspects {
+        let items = [(suspect, REASON.to_owned())];
+        let found = bench.ledger.audit(&items, true, soon()).await.unwrap();
+        assert_eq!(found, [None]);
+    }
+    assert_eq!(bench.balanced().await.pending, 1);
+}
+
+#[tokio::test]
+async fn a_key_that_is_of_its_type_by_now_stays_where_it_is() {
+    let bench = Bench::new().await;
+    bench.bring("job", Pending).await;
+    let due = bench.names().due.clone();
+    let kept = format!("{due}:kept");
+    let () = bench.ask(&["RENAME", &due, &kept]).await;
+    let () = bench.ask(&["SET", &due, "theirs"]).await;
+    let wrong = bench.ledger.wrong_keys(soon()).await.unwrap();
+    assert_eq!(wrong.len(), 1);
+    let () = bench.ask(&["RENAME", &kept, &due]).await;
+    bench.ledger.store.mend(&wrong[0], soon()).await.unwrap();
+    assert_eq!(bench.balanced().await.pending, 1);
+}
+
+#[tokio::test]
+async fn a_value_that_somebody_has_changed_since_it_was_found_stays() {
+    let bench = Bench::new().await;
+    bench.bring("job", Pending).await;
+    let calls = bench.names().calls.clone();
+    let _: u64 = bench.ask(&["HSET", &calls, "turn", "x"]).await;
+    let wrong = bench.ledger.wrong_marks(soon()).await.unwrap();
+    let _: u64 = bench.ask(&["HSET", &calls, "turn", "7"]).await;
+    bench.ledger.store.mend(&wrong[0], soon()).await.unwrap();
+    assert_eq!(bench.field(&calls, "turn").await, Some(b"7".to_vec()));
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn letters_that_no_name_leads_to_are_led_to() {
     let bench = Bench::new().await;
     bench.bring("job", Dead).await;

@@ -66,7 +66,27 @@ async fn what_holds_something_stays_as_it_is() {
         .await;
     assert_eq!(bench.raze().await, Razed::Held(1));
     let _: u64 = bench.ask(&["ZREM", adopted, "key"]).await;
+    // What is on its way to another ledger.
+    let leaving = &bench.names().leaving;
+    let _: u64 = bench.ask(&["HSET", leaving, "job", "its parts"]).await;
+    assert_eq!(bench.raze().await, Razed::Held(1));
+    let _: u64 = bench.ask(&["HDEL", leaving, "job"]).await;
     assert_eq!(bench.raze().await, Razed::Gone);
+    bench.balanced().await;
+}
+
+/// Somebody has given the kind more ledgers, and goes by that this one knows.
+#[tokio::test]
+async fn one_that_goes_by_another_layout_stays_as_it_is() {
+    let bench = Bench::new().await;
+    bench.bring("job", Pending).await;
+    bench.cancel("job").await;
+    let calls = &bench.names().calls;
+    let _: u64 = bench.ask(&["HSET", calls, "layout", "4 1"]).await;
+    let there = bench.keys_there().await;
+    assert!(matches!(bench.raze().await, Razed::Stale(_)));
+    assert_eq!(bench.keys_there().await, there);
+    assert!(bench.field(calls, "layout").await.is_some());
     bench.balanced().await;
 }
 
