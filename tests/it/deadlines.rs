@@ -114,3 +114,39 @@ async fn a_settlement_that_reads_the_record_has_one_deadline() {
     worker.stop().await;
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_settlement_that_looks_for_the_kind_has_one_deadline() {
+    let stage = Stage::new("deadline-kind").await;
+    let site = &stage.site;
+    let (hand_over, mut handed) = unbounded_channel();
+    let handler = async move |job: Job| {
+        hand_over.send(job.lease().clone()).unwrap();
+        Outcome::HandedOver
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), handler.lease(HOUR)));
+    site.client.schedule(&stage.key, "").await.unwrap();
+    let lease = handed.recv().await.unwrap();
+    // It has seen nothing of the kind, and asks first whether there is anything.
+    let client = Client::builder(&stage.proxy.url)
+        .call_timeout(CALL)
+        .response_timeout(PATIENCE);
+    let client = client.connect().await.unwrap();
+    let failed = Outcome::retry_after(HOUR, "not today");
+    let call = client.settle(&lease, failed.clone());
+    stage.hold("ok", call.into_future()).await;
+    site.client.settle(&lease, failed).await.unwrap();
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_story_has_one_deadline() {
+    let stage = Stage::new("deadline-story").await;
+    let waits = stage.site.client.schedule(&stage.key, "its record");
+    waits.after(HOUR).await.unwrap();
+    let call = stage.client.story(&stage.key);
+    stage.hold("its record", call).await;
+    stage.site.client.cancel(&stage.key).await.unwrap();
+    stage.site.assert_balanced().await;
+}
