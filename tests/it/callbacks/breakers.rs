@@ -5,7 +5,7 @@ use std::time::Duration;
 use keyfall::doctor::Severity;
 use keyfall::{Handler, JobState, Outcome, RetryPolicy, Router, target};
 
-use super::receiver::{Receiver, Reply};
+use super::receiver::{Receiver, Reply, says};
 use super::{failure, job, outcome};
 use crate::runs::eventually;
 use crate::site::{Site, fails_slowly, steps};
@@ -147,6 +147,31 @@ async fn who_tries_a_host_that_does_not_answer_has_made_an_attempt_once_it_is_co
         matches!(outcome, Outcome::Retry { .. }).then_some(())
     })
     .await;
+}
+
+/// The receiver may have done what it was asked to, so the job must not be tried for ever.
+#[tokio::test]
+async fn what_was_sent_is_an_attempt_though_the_host_is_known_to_be_down() {
+    let nobody = format!("location: http://{}/\r\n", nobody().await);
+    let cuts = Receiver::start(|_| Reply::Cuts("")).await;
+    let leads_nowhere = Receiver::start(move |_| says("307 Temporary Redirect", &nobody, "")).await;
+    for (app, host) in [("cb-sent", cuts), ("cb-sent-on", leads_nowhere)] {
+        let site = Site::new(app).await;
+        let target = target::http(host.url("/"))
+            .networks(["127.0.0.1"])
+            .redirects(1)
+            .breaker_failures(1)
+            .breaker_pause(Duration::from_secs(1));
+        let twice = RetryPolicy::fixed(Duration::from_millis(100)).unwrap();
+        let route = target.retry(twice.attempts(2));
+        let worker = site.serve(Router::new().route(&site.pattern(), route));
+        let key = site.key(1);
+        site.client.schedule(&key, "").await.unwrap();
+        let letter = site.reaches(&key, JobState::Dead).await;
+        assert_eq!(letter.attempts(), 2);
+        worker.stop().await;
+        site.assert_balanced().await;
+    }
 }
 
 #[tokio::test]
