@@ -1,10 +1,11 @@
 //! What an operator reads of a worker: what it serves, which attempts fail, whose leases lapse.
 
-use keyfall::{Handler, JobState, NewJob, Outcome, RetryPolicy, Router};
+use keyfall::{Handler, Job, JobState, NewJob, Outcome, RetryPolicy, Router};
+use tokio::sync::mpsc::unbounded_channel;
 
 use crate::log::Log;
 use crate::runs::{Gate, eventually, recorder};
-use crate::site::{Running, Site, fails_slowly};
+use crate::site::{HOUR, Running, Site, fails_slowly, steps};
 use crate::workers::{Mortal, SECOND};
 
 #[tokio::test]
@@ -125,6 +126,68 @@ async fn a_lease_that_lapsed_is_told_once_with_its_key() {
     let lines = told.with("lapsed");
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains(&site.key("gone")), "{lines:?}");
+    gate.open();
+    assert_eq!(runs.next().await.key().id(), "gone");
+    site.all_ended().await;
+    rival.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn one_that_is_put_off_or_goes_on_later_has_not_failed() {
+    let site = Site::new("log-later").await;
+    let told = Log::read();
+    let (log, _runs) = recorder();
+    let handler = log.then(|job| match job.key().id() {
+        "again" => Outcome::again_after(HOUR),
+        _ => Outcome::snooze(HOUR),
+    });
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    for id in ["again", "snoozed"] {
+        site.client.schedule(site.key(id), "").await.unwrap();
+        eventually("it was put off", async || {
+            let view = site.view(&site.key(id)).await;
+            steps(&view).contains(&id).then_some(())
+        })
+        .await;
+    }
+    worker.stop().await;
+    assert_eq!(told.warnings(), [""; 0]);
+    site.client.prefix(&site.kind()).cancel().await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_lapses_again_is_told_again() {
+    let site = Site::new("log-again").await;
+    let told = Log::read();
+    let (hand_over, mut handed) = unbounded_channel();
+    let gives = async move |job: Job| {
+        hand_over.send(job.lease().clone()).unwrap();
+        Outcome::HandedOver
+    };
+    let worker = site.serve(Router::new().route(&site.pattern(), gives.lease(HOUR)));
+    site.client.schedule(site.key("gone"), "").await.unwrap();
+    let lease = handed.recv().await.unwrap();
+    worker.stop().await;
+    // It has room for one, and that is taken: so it takes nothing over.
+    let ((log, mut runs), gate) = (recorder(), Gate::closed());
+    let handler = log.behind(&gate).concurrency(1);
+    let router = Router::new().route(&site.pattern(), handler);
+    let rival = Running::start(site.worker(router).lease(3 * SECOND));
+    site.client.schedule(site.key("busy"), "").await.unwrap();
+    assert_eq!(runs.next().await.key().id(), "busy");
+    eventually("it is told twice", async || {
+        // Its holder is there again, and then is not.
+        site.client.extend(&lease, HOUR).await.unwrap();
+        site.sweep().await;
+        site.passes(SECOND).await;
+        site.lapse("gone").await;
+        site.sweep().await;
+        site.passes(SECOND).await;
+        (told.with("lapsed").len() >= 2).then_some(())
+    })
+    .await;
     gate.open();
     assert_eq!(runs.next().await.key().id(), "gone");
     site.all_ended().await;

@@ -235,7 +235,8 @@ impl Running {
 
     /// How it has ended by itself.
     pub(crate) async fn ended(self) -> Result<()> {
-        self.task.await.unwrap()
+        let ended = tokio::time::timeout(PATIENCE, self.task).await;
+        ended.expect("it goes on and on").unwrap()
     }
 
     /// Tells it to stop, and does not wait.
