@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use keyfall::embedded::Embedded;
 use keyfall::{
     Cancelled, Dropped, Durable, Extended, IfPresent, JobState, Lease, NewJob, Outcome, Requeued,
     Rescheduled, Router, Settled, Updated,
 };
 
+use crate::proxy::Proxy;
 use crate::runs::{eventually, recorder};
 use crate::site::{Site, patient};
 
@@ -129,6 +131,74 @@ impl Site {
             .command(&["HSET", "keyfall:kinds", &kind, &moving])
             .await;
     }
+}
+
+#[tokio::test]
+async fn one_whose_adopted_keys_are_still_to_expire_is_left_as_it_was() {
+    let site = Site::new("drop-adopted").await;
+    let (key, kind) = (site.key(1), site.kind());
+    site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    site.client.reshard(&kind, 3).await.unwrap();
+    site.client.cancel(&key).await.unwrap();
+    let adopted = format!("keyfall:{{{kind}/0}}:adopted");
+    let _: u64 = site
+        .command(&["ZADD", &adopted, "99999999999999", "2"])
+        .await;
+    match site.drops().await {
+        Dropped::InUse(why) => assert!(why.contains("still to expire"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(site.kinds_listed().await, [&*kind]);
+    assert_eq!(site.client.shards(&kind).await.unwrap(), (3, None));
+}
+
+#[tokio::test]
+async fn one_that_the_list_has_lost_is_dropped_with_its_keys() {
+    let site = Site::new("drop-lost").await;
+    let (key, kind) = (site.key(1), site.kind());
+    site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    site.client.cancel(&key).await.unwrap();
+    let _: u64 = site.command(&["HDEL", "keyfall:kinds", &kind]).await;
+    assert_eq!(site.drops().await, Dropped::Dropped);
+    assert!(site.keys_that_stay().await.is_empty());
+    assert!(site.kinds_listed().await.is_empty());
+}
+
+/// Whoever schedules the first job of a kind makes it known; this one dies before.
+#[tokio::test]
+async fn a_job_that_comes_between_the_steps_of_a_drop_is_found() {
+    let server = Embedded::start().await.unwrap();
+    let proxy = Proxy::to(&server).await;
+    let site = Site::at(&server.url(), "drop-between").await;
+    let (key, kind) = (site.key(1), site.kind());
+    // The first round is for the server to learn the scripts.
+    for is_first in [true, false] {
+        site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+        site.client.cancel(&key).await.unwrap();
+        if is_first {
+            assert_eq!(site.drops().await, Dropped::Dropped);
+        }
+    }
+    let client = patient(&proxy.url).await;
+    // What removes the ledger is the first call on all of its keys.
+    proxy.freeze_after("}:leaving");
+    let comes = async {
+        eventually("the ledger is removed", async || {
+            let stats = format!("keyfall:{{{kind}/0}}:stats");
+            let there: u64 = site.command(&["EXISTS", &stats]).await;
+            (there == 0).then_some(())
+        })
+        .await;
+        site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+        let mark = format!("={kind}");
+        let _: u64 = site.command(&["HSET", "keyfall:kinds", &mark, "1"]).await;
+        proxy.thaw();
+    };
+    let (dropped, ()) = tokio::join!(client.drop_kind(&kind), comes);
+    assert_eq!(dropped.unwrap(), Dropped::Dropped);
+    assert_eq!(site.kinds_listed().await, [&*kind]);
+    site.client.cancel(&key).await.unwrap();
+    site.assert_balanced().await;
 }
 
 #[tokio::test]
