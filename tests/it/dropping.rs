@@ -135,21 +135,25 @@ impl Site {
 
 #[tokio::test]
 async fn one_whose_adopted_keys_are_still_to_expire_is_left_as_it_was() {
-    let site = Site::new("drop-adopted").await;
-    let (key, kind) = (site.key(1), site.kind());
-    site.client.schedule(&key, &1).after(HOUR).await.unwrap();
-    site.client.reshard(&kind, 3).await.unwrap();
-    site.client.cancel(&key).await.unwrap();
-    let adopted = format!("keyfall:{{{kind}/0}}:adopted");
-    let _: u64 = site
-        .command(&["ZADD", &adopted, "99999999999999", "2"])
-        .await;
-    match site.drops().await {
-        Dropped::InUse(why) => assert!(why.contains("still to expire"), "{why}"),
-        other => panic!("{other:?}"),
+    for shards in [1, 3] {
+        let site = Site::new(&format!("drop-adopted-{shards}")).await;
+        let (key, kind) = (site.key(1), site.kind());
+        site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+        site.client.reshard(&kind, shards).await.unwrap();
+        site.client.cancel(&key).await.unwrap();
+        let adopted = format!("keyfall:{{{kind}/0}}:adopted");
+        let _: u64 = site
+            .command(&["ZADD", &adopted, "99999999999999", "2"])
+            .await;
+        match site.drops().await {
+            Dropped::InUse(why) => assert!(why.contains("still to expire"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        // Nor is it marked any more.
+        assert_eq!(site.kinds_listed().await, [&*kind]);
+        let layout = site.client.shards(&kind).await.unwrap();
+        assert_eq!(layout, (shards, None));
     }
-    assert_eq!(site.kinds_listed().await, [&*kind]);
-    assert_eq!(site.client.shards(&kind).await.unwrap(), (3, None));
 }
 
 #[tokio::test]
