@@ -237,6 +237,36 @@ async fn a_pause_whose_rule_is_lost_and_a_rule_whose_pause_is_lost_are_told() {
     site.assert_balanced().await;
 }
 
+/// As by a user who may not see it.
+#[tokio::test]
+async fn a_kind_that_cannot_be_audited_keeps_nobody_from_the_others() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "sabotage-seen").await;
+    let [hidden, seen] = ["hidden", "seen"].map(|kind| format!("sabotage-seen:it:{kind}"));
+    for kind in [&hidden, &seen] {
+        let call = site.client.schedule(format!("{kind}:1"), "").after(HOUR);
+        call.await.unwrap();
+    }
+    let shadow = format!("keyfall:{{{seen}/0}}:shadow");
+    let _: u64 = site.command(&["HDEL", &shadow, "1"]).await;
+    let ledger = format!("~keyfall:{{{seen}/*");
+    let rule = ["ACL", "SETUSER", "half", "on", ">word", "+@all", "&*"];
+    let common = ["~keyfall:kinds", "~keyfall:paused", "~keyfall:meta"];
+    let of_workers = ["~keyfall:instances", "~keyfall:search*", &ledger];
+    let () = site
+        .command(&[&rule[..], &common, &of_workers].concat())
+        .await;
+    let url = format!("{}?user=half&pass=word", server.url());
+    let client = Client::connect(&url).await.unwrap();
+    let report = client.everything().audit().await.unwrap();
+    let [(_, of_hidden), (_, of_seen)] = &report.kinds[..] else {
+        panic!("{report:?}");
+    };
+    assert_eq!(of_hidden.as_ref().unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(of_seen.as_ref().unwrap().flawed.len(), 1, "{report:?}");
+    assert!(!report.is_clean());
+}
+
 #[tokio::test]
 async fn a_shard_that_has_forgotten_its_layout_is_told() {
     let server = Embedded::start().await.unwrap();
