@@ -62,7 +62,8 @@ pub(crate) const LETTERS: &[Sabotage] = sabotage! {
         "dies-1 LetterMisfiled", "dies-2 LetterMisfiled", "books 0/2"], [];
     "dead": ["SET|$K|theirs"] => ["dead: it is a string"], [];
     "dead": ["ZADD|$K|inf|dies-1:1"] => ["dies-1:1 LetterRecordAlone", "books 0/1"], [];
-    "dead": ["ZADD|$K|5|stranger", "ZADD|$K|5|stranger:9"] =>
+    // Old ones would be trimmed at any time.
+    "dead": ["ZADD|$K|99999999999999|stranger", "ZADD|$K|99999999999999|stranger:9"] =>
         ["stranger NameAlone", "stranger:9 LetterWithoutRecord", "stats skipped: 2 dead letters",
             "books 0/-2"], ["books 0/-1"];
     "grave": ["DEL|$K"] => ["dies-1:1 LetterWithoutRecord", "dies-2:2 LetterWithoutRecord"], [];
