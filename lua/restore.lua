@@ -21,6 +21,7 @@
 --       created:due replaced:due   pending from now on, due at Unix ms, be it long ago
 --       first:due                  created, and no job was ever accepted here before
 --       buried:number              a dead letter with this number
+--       began:number               the same, and nothing was ever accepted here before
 --       exists                     a job of this name is pending, or a letter of it died then
 --       running                    a job of this name runs, and is left to it
 --       elsewhere                  not here any more, by an old place
@@ -154,7 +155,8 @@ if #shadows > 0 then
   end
   redis.call('ZADD', due_key, unpack(scores))
 end
-if counted.accepted == accepted then
+local is_new = counted.accepted == accepted
+if is_new then
   -- The ledger is new, or somebody emptied the database, and its kind may be unknown.
   begin_ledger(calls_key, lanes_key)
   for i, at in pairs(armed) do
@@ -166,7 +168,7 @@ end
 local before_them = #buried > 0 and counted.buried - #buried + skipped(stats_key)
 for place, letter in ipairs(buried) do
   letter.number = int(before_them + place)
-  answers[letter.item] = 'buried:' .. letter.number
+  answers[letter.item] = (is_new and 'began:' or 'buried:') .. letter.number
   tell(told, 'buried', '', letter.id, letter.number, '-')
   local name = letter.id .. ':' .. letter.number
   redis.call('ZADD', dead_key, int(letter.died), name)

@@ -413,7 +413,7 @@ impl Client {
         until: Instant,
     ) -> Result<()> {
         let shelf = &self.shelf(kind)?;
-        let is_first = |it: &Answered| matches!(it.answer, Word::First(_));
+        let is_first = |it: &Answered| matches!(it.answer, Word::First(_) | Word::Began(_));
         if answered.iter().any(is_first) {
             // Until it is done, so that a repeat of this call does it.
             shelf.registered.store(0, Ordering::Release);

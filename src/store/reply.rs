@@ -44,6 +44,8 @@ pub(crate) enum Answer {
     Later(UnixMs),
     /// A dead letter with this number.
     Buried(u64),
+    /// The same, as the first that its ledger ever accepted, for all it knows.
+    Began(u64),
     /// A dead letter is pending again.
     Requeued(UnixMs),
     /// A job of the name is there, so the letter stays one; or the call is.
@@ -134,6 +136,7 @@ impl Answered {
             ("done", None) => Answer::Done,
             ("later", Some(n)) => Answer::Later(UnixMs(n)),
             ("buried", Some(n)) => Answer::Buried(n),
+            ("began", Some(n)) => Answer::Began(n),
             ("requeued", Some(n)) => Answer::Requeued(UnixMs(n)),
             ("present", None) => Answer::Present,
             ("deleted", None) => Answer::Deleted,

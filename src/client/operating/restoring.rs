@@ -254,7 +254,7 @@ impl Client {
         match answered.answer {
             Word::Created(due) | Word::First(due) => Ok(Restored::Pending(due.to_system())),
             Word::Replaced(due) => Ok(Restored::Replaced(due.to_system())),
-            Word::Buried(number) => Ok(Restored::Dead(number)),
+            Word::Buried(number) | Word::Began(number) => Ok(Restored::Dead(number)),
             Word::Exists => Ok(Restored::Present),
             Word::Running => Ok(Restored::Running),
             other => Err(out_of_place(other)),

@@ -175,6 +175,26 @@ async fn letters_of_one_name_stand_by_when_they_died() {
 }
 
 #[tokio::test]
+async fn the_first_letters_of_a_ledger_say_so() {
+    let bench = Bench::new().await;
+    let dead = |id: &str, at| bench.kept(id, KeptAs::Dead, at);
+    let items = [dead("one", PAST), dead("one", PAST), dead("two", PAST)];
+    let answers = bench.restore(&items).await;
+    assert_eq!(words(&answers), ["began", "exists", "began"]);
+    let answers = bench.restore(&[dead("one", PAST + 1)]).await;
+    assert_eq!(words(&answers), ["buried"]);
+    assert_eq!(bench.balanced().await.dead, 3);
+
+    let bench = Bench::new().await;
+    let both = [
+        bench.kept("job", PENDING, AHEAD),
+        bench.kept("one", KeptAs::Dead, PAST),
+    ];
+    assert_eq!(words(&bench.restore(&both).await), ["first", "began"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn the_same_job_twice_in_a_call_counts_as_two_calls() {
     let bench = Bench::new().await;
     let items = [

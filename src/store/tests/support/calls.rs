@@ -72,6 +72,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Done => "done",
         Word::Later(_) => "later",
         Word::Buried(_) => "buried",
+        Word::Began(_) => "began",
         Word::Requeued(_) => "requeued",
         Word::Present => "present",
         Word::Deleted => "deleted",
