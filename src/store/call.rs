@@ -24,6 +24,10 @@ use crate::moment::Moment;
 /// How long an insisting store waits before it asks a server again that has refused.
 const INSISTENCE: Duration = Duration::from_millis(500);
 
+/// How long a try has at the least. With less it would be cut short, and nobody could say whether it was
+/// carried out, though the one before was refused for a reason that can be told.
+const LEAST: Duration = Duration::from_millis(500);
+
 /// How long a node of a cluster may take to learn a script.
 const LOADING: Duration = Duration::from_secs(2);
 
@@ -79,7 +83,7 @@ impl Store {
             tracing::debug!(subject, script = script.name, %error, "not carried out");
             #[cfg(feature = "worker")]
             self.note(subject, script.name, Some(&error));
-            if !(self.insists || waits) || hopeless || again >= until {
+            if !(self.insists || waits) || hopeless || again + LEAST >= until {
                 return Err(error);
             }
             if_new = None;

@@ -120,6 +120,17 @@ impl Fault {
         Fault::new(Class::Torn, torn(subject, &what))
     }
 
+    /// So it could not be seen whether a ledger is elsewhere, of which nothing is where it is served. The
+    /// call itself was refused for that.
+    pub(super) fn while_looking(self, subject: &str, slot: u16) -> Self {
+        let told = format!(
+            "nothing of the ledger {subject} is where its slot {slot} is served, and whether another \
+             node has it could not be seen: do all nodes of the cluster answer?"
+        );
+        let error = Error::new(ErrorKind::Unavailable, told).because(self.error);
+        Fault { error, ..self }
+    }
+
     /// A node has more keys of a slot that it does not serve than are looked at.
     pub(super) fn crowded(slot: u16, holder: &Node, looked_at: usize) -> Self {
         let told = format!(

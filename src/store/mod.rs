@@ -179,6 +179,7 @@ use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::shards::{Layout, Place};
 use crate::time::UnixUs;
+use strays::Primaries;
 use torn::Torn;
 
 /// One Redis, or several, seen as a set of ledgers.
@@ -196,6 +197,7 @@ pub(crate) struct Store {
     database: i64,
     /// The ledgers of which a part is missing.
     torn: Arc<Torn>,
+    primaries: Arc<Primaries>,
     /// Those who wait until their writes are durable.
     waits: Waits,
     /// Whether numbered calls outlast a server that refuses for now: for a worker, which
@@ -243,6 +245,7 @@ impl Store {
             clock: Arc::default(),
             layouts: Arc::default(),
             torn: Arc::default(),
+            primaries: Arc::default(),
             names,
             insists: false,
             #[cfg(feature = "worker")]
@@ -309,6 +312,7 @@ impl Store {
             clock: Arc::default(),
             layouts: self.layouts.clone(),
             torn: self.torn.clone(),
+            primaries: self.primaries.clone(),
             names: self.names.clone(),
             database: self.database,
             insists: true,
@@ -332,6 +336,7 @@ impl Store {
             clock: self.clock.clone(),
             layouts: self.layouts.clone(),
             torn: self.torn.clone(),
+            primaries: self.primaries.clone(),
             names: self.names.clone(),
             database: self.database,
             insists: false,

@@ -6,12 +6,15 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 #[cfg(feature = "worker")]
 use redis::Pipeline;
 use redis::{Cmd, Value};
+use tokio::sync::Mutex;
+use tokio::time::timeout_at;
 
 use super::Store;
 #[cfg(feature = "worker")]
@@ -25,6 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long it is waited before another node is asked.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// For how long it is believed which primaries there are. Each call on a name that nobody has used
+/// wants to know, and asking takes a command of each. What matters is a node that has the keys of a
+/// slot which another one came to serve since: within this time it would have to join the cluster,
+/// be given all the keys, and see their source fail and be replaced, which alone takes longer.
+const BELIEVED_FOR: Duration = Duration::from_secs(1);
 
 /// How many slots are asked for at once.
 #[cfg(feature = "worker")]
@@ -45,6 +54,10 @@ pub(crate) struct Primary {
     /// Slots that come or leave, as `[100->-id]` and `[100-<-id]`.
     pub(super) open: Vec<String>,
 }
+
+/// The primaries as they were a moment ago.
+#[derive(Default)]
+pub(super) struct Primaries(Mutex<Option<(Instant, Arc<[Primary]>)>>);
 
 /// Keys of one slot on a primary that does not serve it.
 #[cfg(feature = "worker")]
@@ -171,7 +184,7 @@ impl Store {
         start: &str,
         until: Instant,
     ) -> Result<Vec<Primary>, Fault> {
-        let all = self.primaries(until).await?;
+        let all = self.primaries_of_late(until).await?;
         let others = all.iter().filter(|it| !it.serves(slot));
         let asked = others.map(async |holder| {
             let mut keys = self.names_on(&holder.node, slot, until).await?;
@@ -183,7 +196,29 @@ impl Store {
             Ok((!keys.is_empty()).then(|| holder.clone()))
         });
         let told = join_all(asked).await.into_iter();
-        told.filter_map(Result::transpose).collect()
+        let told = told.filter_map(Result::transpose).collect();
+        if matches!(&told, Err(fault) if fault.is_passing()) {
+            // One of them may be no primary any more.
+            self.primaries.0.lock().await.take();
+        }
+        told
+    }
+
+    /// The primaries, as they were a moment ago. One call asks for all that are made meanwhile.
+    async fn primaries_of_late(&self, until: Instant) -> Result<Arc<[Primary]>, Fault> {
+        let waited = timeout_at(until.into(), self.primaries.0.lock()).await;
+        let Ok(mut known) = waited else {
+            return Err(Fault::unreachable(&self.address()));
+        };
+        if let Some((read, all)) = &*known
+            && read.elapsed() < BELIEVED_FOR
+        {
+            return Ok(all.clone());
+        }
+        let read = Instant::now();
+        let all: Arc<[Primary]> = self.primaries(until).await?.into();
+        *known = Some((read, all.clone()));
+        Ok(all)
     }
 
     /// All that there are.

@@ -39,13 +39,13 @@ impl Store {
         let slot = slot_of_ledger(subject);
         let start = self.names.start_of_ledger(subject);
         let holders = Box::pin(self.holders(slot, &start, until)).await;
-        let holders = seen(subject, holders)?.unwrap_or_default();
+        let holders = seen(subject, slot, holders)?.unwrap_or_default();
         if let Some(holder) = holders.first() {
             return Err(Fault::strayed(subject, slot, &holder.node));
         }
         // A mending copies before it deletes, so what was not elsewhere any more is aside by now, or
         // joined, which the next call finds.
-        match seen(subject, self.count_aside(&start, until).await)? {
+        match seen(subject, slot, self.count_aside(&start, until).await)? {
             Some(1..) => Err(Fault::aside(subject, &start)),
             _ => Ok(()),
         }
@@ -101,10 +101,11 @@ pub(super) fn aside(start: &str, state: &str, part: &str) -> String {
 }
 
 /// What was seen; `None` if this user may not look, and an error if nobody can tell for now.
-fn seen<T>(subject: &str, told: Result<T, Fault>) -> Result<Option<T>, Fault> {
+fn seen<T>(subject: &str, slot: u16, told: Result<T, Fault>) -> Result<Option<T>, Fault> {
     match told {
         Ok(told) => Ok(Some(told)),
-        Err(fault) if fault.is_passing() || fault.is_torn() => Err(fault),
+        Err(fault) if fault.is_torn() => Err(fault),
+        Err(fault) if fault.is_passing() => Err(fault.while_looking(subject, slot)),
         Err(fault) => {
             let error = fault.error();
             tracing::debug!(subject, %error, "nobody can tell whether it is elsewhere");
