@@ -25,7 +25,8 @@ pub(super) enum Code {
     TooLarge = 4,
     /// The body did not come in time.
     TooSlow = 5,
-    /// Redis does not answer, is full, or refuses us: the same call can succeed later.
+    /// Redis does not answer, is full, or refuses us, or no more topics may begin for now: the same
+    /// call can succeed later.
     Unavailable = 6,
     /// The address is of no network that is allowed.
     Forbidden = 7,
@@ -109,6 +110,7 @@ impl From<Problem> for Answer {
             code,
             match &problem.field {
                 Some(field) if code == Code::Invalid => format!("{field}: {}", problem.detail),
+                _ if problem.code == "too_many_kinds" => format!("topic: {}", problem.detail),
                 _ => problem.detail,
             },
         )
