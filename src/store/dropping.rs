@@ -87,22 +87,27 @@ impl Store {
     }
 
     /// Takes a kind off the list of each server, unless somebody has made it known since it was marked;
-    /// `lua/unlist.lua`.
+    /// `lua/unlist.lua`. Returns whether it is off one of them by that.
     #[cfg(feature = "worker")]
-    pub(crate) async fn unlist(&self, kind: &Kind, until: Instant) -> Result<()> {
+    pub(crate) async fn unlist(&self, kind: &Kind, until: Instant) -> Result<bool> {
         let unlisted = self.on_all(until, |it, until| {
             Box::pin(async move {
                 let kinds = it.names.kinds();
                 let mut cmd = UNLIST.call(UNLIST.fixed_keys);
                 cmd.arg(&kinds).arg(kind.as_str());
-                it.eval(&UNLIST, &cmd, &it.clock, &kinds, until)
-                    .await
-                    .map(drop)
+                let called = it.eval(&UNLIST, &cmd, &it.clock, &kinds, until).await;
+                called?.reply.number()
             })
         });
-        unlisted.await?;
+        let unlisted = unlisted.await?;
+        self.forget_layout(kind);
+        Ok(unlisted.contains(&1))
+    }
+
+    /// A kind was dropped: if it comes again, it is as it was first.
+    #[cfg(feature = "worker")]
+    pub(crate) fn forget_layout(&self, kind: &Kind) {
         self.layouts.set(kind, Layout::FIRST);
-        Ok(())
     }
 }
 

@@ -152,11 +152,14 @@ impl Store {
 
     /// Whether its first ledger has ever accepted jobs, for all that can be seen.
     pub(crate) async fn has_accepted(&self, kind: &Kind, until: Instant) -> bool {
+        self.was_used(kind, until).await.unwrap_or(false)
+    }
+
+    /// Whether its first ledger has ever accepted jobs.
+    pub(crate) async fn was_used(&self, kind: &Kind, until: Instant) -> Result<bool> {
         let home = self.home_of(kind, 0);
         let stats = home.names.ledger(kind, 0).stats;
-        let told = home
-            .has_field(&stats, "accepted", home.patience(until))
-            .await;
-        told.unwrap_or(false)
+        let until = home.patience(until);
+        home.has_field(&stats, "accepted", until).await
     }
 }

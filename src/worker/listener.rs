@@ -117,23 +117,37 @@ impl Listener {
         freshness.run(async || self.refresh().await).await;
     }
 
-    /// Returns whether there was something new.
+    /// Returns whether there was something new, or something is there no more.
     async fn refresh(&self) -> bool {
+        self.roster.doubt_all();
         let servers = self.store.members();
-        let read = join_all(servers.iter().map(|server| self.refresh_from(server)));
-        read.await.contains(&true)
+        let read = join_all(servers.iter().map(|server| self.refresh_from(server))).await;
+        let mut forgotten = 0;
+        // A server that is away may list what the others do not.
+        if !read.contains(&None) {
+            let until = Instant::now() + PATIENCE;
+            forgotten = self.roster.forget_dropped(until).await;
+        }
+        if forgotten > 0 {
+            tracing::info!(
+                kinds = forgotten,
+                "kinds were dropped and are not served any more"
+            );
+        }
+        forgotten > 0 || read.contains(&Some(true))
     }
 
-    async fn refresh_from(&self, server: &Store) -> bool {
+    /// Returns whether there was something new; nothing if the list could not be read. Then it is read
+    /// again before long.
+    async fn refresh_from(&self, server: &Store) -> Option<bool> {
         let refreshed = self.roster.refresh(server, Instant::now() + PATIENCE).await;
         server.note("the list of kinds", "read", refreshed.as_ref().err());
-        // If it could not be read, it is read again before long.
-        let new = refreshed.unwrap_or_default();
+        let new = refreshed.ok()?;
         for served in &new {
             tracing::info!(kind = %served.ledger.kind(), "serving a kind");
             self.reconciler.expect(served, None);
         }
-        !new.is_empty()
+        Some(!new.is_empty())
     }
 
     /// A key expired; most likely not one of ours.
@@ -198,16 +212,10 @@ impl Listener {
                         self.desk.fall_behind(&served);
                     }
                 }
-                "gone" => {
-                    for served in self.roster.shards(rest).iter() {
-                        served.goes();
-                    }
-                }
+                // Others may have made it known again since: the lists say so.
+                "gone" => self.roster.freshness().doubt(),
                 "kind" => {
-                    let known = self.roster.shards(rest);
-                    for served in known.iter().filter(|served| served.comes_again()) {
-                        self.reconciler.expect(served, None);
-                    }
+                    self.roster.hear_of(rest);
                     let new = self.roster.add(&Kind::parse(rest).ok()?);
                     if new.is_empty() {
                         self.lookout.look();
@@ -220,6 +228,7 @@ impl Listener {
                     let (kind, layout) = rest.split_once(' ')?;
                     let kind = Kind::parse(kind).ok()?;
                     self.store.learn_layout(&kind, Layout::parse(layout)?);
+                    self.roster.hear_of(kind.as_str());
                     let new = self.roster.add(&kind);
                     if !new.is_empty() {
                         tracing::info!(%kind, shards = layout, "serving more shards of a kind");

@@ -1,10 +1,12 @@
 //! The kinds that this worker serves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
+
+use futures_util::future::join_all;
 
 use crate::client::{Durably, Outbox, SettleTerms};
 use crate::error::Result;
@@ -13,7 +15,11 @@ use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::shards::{self, Place};
 use crate::store::{Ledger, Settlement, Store};
+use crate::worker::claiming::desk::Paper;
 use crate::worker::freshness::Freshness;
+
+/// How many kinds are looked at together that may have been dropped.
+const AT_ONCE: usize = 64;
 
 /// A ledger whose kind some route of this worker matches.
 pub(crate) struct Served {
@@ -27,20 +33,26 @@ pub(crate) struct Served {
     pub(crate) is_pulled: bool,
     /// Plain keys become jobs of it.
     pub(crate) adopts: bool,
-    /// Its place in the roster; stays the same.
+    /// Its number among all that were ever served; those that come later have higher ones.
     pub(crate) index: usize,
+    /// What waits to be claimed of it.
+    pub(crate) paper: Mutex<Paper>,
     pub(crate) settles: Outbox<Settlement>,
     /// For the routes that want it.
     pub(crate) durable_settles: Outbox<Durably<Settlement>>,
-    /// Its kind was dropped, and nothing was heard of it since: nobody looks into it.
-    is_gone: AtomicBool,
+    /// Since this was set nothing was heard of its kind.
+    is_in_doubt: AtomicBool,
+    /// Its kind was dropped, and nobody looks into it any more.
+    is_forgotten: AtomicBool,
 }
 
 /// The kinds that this worker serves: those that its routes name, and of those that exist
-/// the ones that its wildcards match. It only grows, and so do the ledgers of each.
+/// the ones that its wildcards match. The ledgers of each only grow, until the kind is dropped.
 pub(crate) struct Roster {
     store: Arc<Store>,
     routes: Arc<Routes>,
+    /// The kinds that its routes name, which are served whether they exist or not.
+    literal: BTreeSet<Kind>,
     terms: SettleTerms,
     known: RwLock<Known>,
     freshness: Freshness,
@@ -50,7 +62,10 @@ pub(crate) struct Roster {
 
 #[derive(Default)]
 struct Known {
+    /// By their indices.
     list: Arc<[Arc<Served>]>,
+    /// How many there ever were.
+    count: usize,
     /// The ledgers of each kind, by their numbers.
     by_kind: HashMap<Kind, Arc<[Arc<Served>]>>,
 }
@@ -66,14 +81,15 @@ impl Roster {
     pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, terms: SettleTerms) -> Self {
         let roster = Roster {
             store,
-            routes: routes.clone(),
+            literal: routes.literal_kinds(),
             terms,
             known: RwLock::default(),
             freshness: Freshness::default(),
             awaits_kinds: routes.match_more_than_literal_kinds(),
+            routes,
         };
-        for kind in routes.literal_kinds() {
-            roster.add(&kind);
+        for kind in &roster.literal {
+            roster.add(kind);
         }
         roster
     }
@@ -85,17 +101,71 @@ impl Roster {
 
     /// Reads the list of kinds of a server anew and serves those that are routed. Returns what ledgers
     /// are new.
-    ///
-    /// One that was dropped and is on the list again is new as well: that it came may have gone unheard.
     pub(crate) async fn refresh(&self, from: &Store, until: Instant) -> Result<Vec<Arc<Served>>> {
         let kinds = from.kinds(until).await?;
         let mut new = Vec::new();
         for kind in &kinds {
             new.extend(self.add(kind));
-            let known = self.shards(kind.as_str());
-            new.extend(known.iter().filter(|served| served.comes_again()).cloned());
+            self.hear_of(kind.as_str());
         }
         Ok(new)
+    }
+
+    /// Something was heard of a kind.
+    pub(crate) fn hear_of(&self, kind: &str) {
+        for served in self.shards(kind).iter() {
+            served.is_heard_of();
+        }
+    }
+
+    /// The lists of kinds of all servers are about to be read: what is not heard of from now on is on
+    /// none of them.
+    pub(crate) fn doubt_all(&self) {
+        for served in self.all().iter() {
+            served.is_in_doubt.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the kinds of which nothing was heard since all were doubted, and no ledger has ever
+    /// accepted a job: they were dropped. One whose entry in the lists was lost has a ledger.
+    /// Returns how many those were.
+    pub(crate) async fn forget_dropped(&self, until: Instant) -> usize {
+        let known = self.known.read().expect("no panic while held");
+        let unheard = known.by_kind.iter().filter(|(kind, shards)| {
+            shards.iter().all(|served| served.is_in_doubt()) && !self.literal.contains(*kind)
+        });
+        let unheard: Vec<Kind> = unheard.map(|(kind, _)| kind.clone()).collect();
+        drop(known);
+        let mut gone = Vec::new();
+        for kinds in unheard.chunks(AT_ONCE) {
+            let asked = kinds.iter().map(|kind| self.store.was_used(kind, until));
+            let asked = kinds.iter().zip(join_all(asked).await);
+            gone.extend(asked.filter(|(_, used)| matches!(used, Ok(false))));
+        }
+        self.forget(gone.into_iter().map(|(kind, _)| kind))
+    }
+
+    /// Forgets those of these kinds of which still nothing was heard. Returns how many those were.
+    fn forget<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> usize {
+        let mut known = self.known.write().expect("no panic while held");
+        let known = &mut *known;
+        let before = known.by_kind.len();
+        for kind in kinds {
+            let is_unheard = |shards: &Arc<[Arc<Served>]>| shards.iter().all(|it| it.is_in_doubt());
+            if !known.by_kind.get(kind).is_some_and(is_unheard) {
+                continue;
+            }
+            for served in known.by_kind.remove(kind).iter().flat_map(|it| it.iter()) {
+                served.is_forgotten.store(true, Ordering::Relaxed);
+            }
+            self.store.forget_layout(kind);
+        }
+        let forgotten = before - known.by_kind.len();
+        if forgotten > 0 {
+            let left = known.list.iter().filter(|served| !served.is_forgotten());
+            known.list = left.cloned().collect();
+        }
+        forgotten
     }
 
     /// Whether the list of kinds may be another one by now.
@@ -172,13 +242,16 @@ impl Roster {
                 adopts,
                 is_pulled,
                 routes: routes.clone(),
-                index: known.list.len() + shard - shards.len(),
+                index: known.count + shard - shards.len(),
+                paper: Mutex::default(),
                 settles,
                 durable_settles,
-                is_gone: AtomicBool::new(false),
+                is_in_doubt: AtomicBool::new(false),
+                is_forgotten: AtomicBool::new(false),
             })
         };
         let new: Vec<Arc<Served>> = (shards.len()..wanted).map(serve).collect();
+        known.count += new.len();
         known.list = known.list.iter().chain(&new).cloned().collect();
         *shards = shards.iter().chain(&new).cloned().collect();
         new
@@ -187,6 +260,12 @@ impl Roster {
     /// All ledgers served, in the order in which they came.
     pub(crate) fn all(&self) -> Arc<[Arc<Served>]> {
         self.known.read().expect("no panic while held").list.clone()
+    }
+
+    /// Those that came behind so many.
+    pub(crate) fn all_behind(&self, count: usize) -> Vec<Arc<Served>> {
+        let all = self.all();
+        all[all.partition_point(|served| served.index < count)..].to_vec()
     }
 
     /// The ledgers of a kind, by their numbers; none if it is not served.
@@ -245,19 +324,18 @@ impl Roster {
 }
 
 impl Served {
-    /// Its kind was dropped.
-    pub(crate) fn goes(&self) {
-        self.is_gone.store(true, Ordering::Relaxed);
+    /// Something was heard of its kind.
+    pub(crate) fn is_heard_of(&self) {
+        self.is_in_doubt.store(false, Ordering::Relaxed);
     }
 
-    /// Something was heard of its kind. Returns whether that was gone.
-    pub(crate) fn comes_again(&self) -> bool {
-        self.is_gone.swap(false, Ordering::Relaxed)
+    fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt.load(Ordering::Relaxed)
     }
 
-    /// Whether its kind was dropped.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Relaxed)
+    /// Whether its kind was dropped, and is served no more.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.is_forgotten.load(Ordering::Relaxed)
     }
 
     /// The key of a job of this kind. Ids that cannot be ours are nobody's.
@@ -276,11 +354,60 @@ impl fmt::Debug for Served {
 impl Served {
     /// A kind that is served, on a Redis that is never asked.
     pub(crate) fn sample(kind: &str) -> Arc<Self> {
+        Roster::sample(&[&format!("{kind}:*")]).shards(kind)[0].clone()
+    }
+}
+
+#[cfg(test)]
+impl Roster {
+    /// With these routes, on a Redis that is never asked.
+    pub(crate) fn sample(patterns: &[&str]) -> Self {
         let names = crate::names::Names::new("keyfall");
         let store = Store::new("redis://127.0.0.1:1", names, &Default::default()).unwrap();
-        let router = crate::Router::new().route(&format!("{kind}:*"), async || {});
+        let route = |router: crate::Router, pattern: &&str| router.route(pattern, async || {});
+        let router = patterns.iter().fold(crate::Router::new(), route);
         let terms = SettleTerms::at_once(Default::default());
-        let roster = Roster::new(store, Arc::new(router.finish().unwrap()), terms);
-        roster.shards(kind)[0].clone()
+        Roster::new(store, Arc::new(router.finish().unwrap()), terms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(count: usize) -> Vec<Kind> {
+        let kind = |number| Kind::parse(&format!("app1:it:kind{number}")).unwrap();
+        (0..count).map(kind).collect()
+    }
+
+    #[tokio::test]
+    async fn what_was_dropped_is_forgotten_and_comes_again_as_another_one() {
+        let roster = Roster::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
+        let kinds = kinds(1000);
+        let first: Vec<_> = kinds.iter().flat_map(|kind| roster.add(kind)).collect();
+        assert_eq!(roster.all().len(), 1001);
+        assert_eq!(roster.forget(kinds.iter()), 0, "nobody doubts them");
+        roster.doubt_all();
+        roster.hear_of("app1:it:kind7");
+        let literal = Kind::parse("app1:trans:notice").unwrap();
+        assert_eq!(roster.forget(kinds.iter()), 999);
+        let left = roster.all();
+        let left: Vec<&Kind> = left.iter().map(|served| served.ledger.kind()).collect();
+        assert_eq!(left, [&literal, &kinds[7]]);
+        assert!(first[0].is_forgotten() && !first[7].is_forgotten());
+        assert!(roster.shards("app1:it:kind0").is_empty());
+        let again = roster.add(&kinds[0]);
+        assert_eq!(again[0].index, 1001);
+        assert_eq!(roster.all_behind(1001).len(), 1);
+        assert_eq!(roster.all_behind(1).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_asked_for_is_not_forgotten() {
+        let roster = Roster::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
+        roster.add(&kinds(1)[0]);
+        roster.doubt_all();
+        assert_eq!(roster.forget_dropped(Instant::now()).await, 0);
+        assert_eq!(roster.all().len(), 2);
     }
 }

@@ -102,13 +102,17 @@ impl Client {
             self.raze_the_rest(kind, layout).await?;
         }
         let until = self.deadline();
-        store.unlist(kind, until).await?;
+        let is_unlisted = store.unlist(kind, until).await?;
         // Whoever was told that theirs is the first job may have ended before they listed the kind.
-        if store.has_accepted(kind, until).await {
+        let is_used = store.was_used(kind, until).await;
+        if !matches!(is_used, Ok(false)) {
             store.keep_listed(kind, until).await?;
         }
         self.0.shelves.remove(kind.as_str());
-        store.tell(&format!("gone {kind}"), until).await?;
+        // Nobody is to be told who has taken note of its coming again.
+        if is_unlisted && !is_used? {
+            store.tell(&format!("gone {kind}"), until).await?;
+        }
         Ok(Dropped::Dropped)
     }
 

@@ -184,3 +184,19 @@ async fn what_finds_nothing_is_remembered_for_a_while_only() {
     assert_eq!(bench.is_passing().await, [false, false]);
     bench.balanced().await;
 }
+
+#[tokio::test]
+async fn a_kind_is_off_the_list_only_if_nobody_has_made_it_known_since() {
+    let bench = Bench::new().await;
+    let (store, kind) = (&bench.ledger.store, bench.ledger.kind());
+    store.keep_listed(kind, soon()).await.unwrap();
+    assert!(!store.unlist(kind, soon()).await.unwrap(), "not marked");
+    store.mark_dropping(kind, soon()).await.unwrap();
+    store.keep_listed(kind, soon()).await.unwrap();
+    assert!(!store.unlist(kind, soon()).await.unwrap(), "known again");
+    assert!(store.knows(kind, soon()).await.unwrap());
+    store.mark_dropping(kind, soon()).await.unwrap();
+    assert!(store.unlist(kind, soon()).await.unwrap());
+    assert!(!store.knows(kind, soon()).await.unwrap());
+    bench.balanced().await;
+}

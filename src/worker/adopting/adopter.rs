@@ -45,8 +45,8 @@ pub(crate) struct Adopter {
     pub(super) instances: Arc<Instances>,
     /// How many bytes a payload may have, unless its route says so.
     payload_limit: usize,
-    /// By the place of the kind in the roster.
-    pub(super) names: Mutex<HashMap<usize, Names>>,
+    /// By the index of the ledger in the roster.
+    pub(super) names: Mutex<HashMap<usize, Noted>>,
     pub(super) others: Others,
     told: Notify,
     /// Told after each call.
@@ -55,6 +55,12 @@ pub(crate) struct Adopter {
     pub(super) hearing: Arc<Hearing>,
     /// Of those whose jobs are cancelled if they are missing and did not expire.
     pub(super) expired: Expired,
+}
+
+/// What is to be looked at of one ledger.
+pub(super) struct Noted {
+    served: Arc<Served>,
+    pub(super) names: Names,
 }
 
 /// Keys of one ledger that are looked at in one call.
@@ -110,7 +116,8 @@ impl Adopter {
                 let landed = self.landed.notified();
                 let has_room = {
                     let names = self.names.lock().expect("no panic while held");
-                    names.get(&served.index).is_none_or(Names::have_room)
+                    let noted = names.get(&served.index);
+                    noted.is_none_or(|noted| noted.names.have_room())
                 };
                 if has_room {
                     return;
@@ -151,13 +158,17 @@ impl Adopter {
         Kind::parse(kind).map_or_else(|_| Vec::new(), |kind| self.roster.add(&kind))
     }
 
-    pub(super) fn look_at(&self, served: &Served, id: &str, why: Why, at: Instant) {
+    pub(super) fn look_at(&self, served: &Arc<Served>, id: &str, why: Why, at: Instant) {
         self.note(served, |names| names.add(id, why, at));
     }
 
-    fn note(&self, served: &Served, add: impl FnOnce(&mut Names) -> bool) {
+    fn note(&self, served: &Arc<Served>, add: impl FnOnce(&mut Names) -> bool) {
         let mut names = self.names.lock().expect("no panic while held");
-        let fits = add(names.entry(served.index).or_default());
+        let noted = names.entry(served.index).or_insert_with(|| Noted {
+            served: served.clone(),
+            names: Names::default(),
+        });
+        let fits = add(&mut noted.names);
         drop(names);
         self.told.notify_one();
         if !fits {
@@ -175,14 +186,16 @@ impl Adopter {
         let mut flights = FuturesUnordered::new();
         // Those with a call under way, and those left alone.
         let mut busy: HashSet<usize> = HashSet::new();
-        let mut registered: HashSet<usize> = HashSet::new();
+        let mut registered: HashMap<usize, Arc<Served>> = HashMap::new();
         loop {
             self.hearing.look_for_demotion();
             self.look_for_layouts();
             let now = Instant::now();
+            registered.retain(|_, served| !served.is_forgotten());
             for batch in self.next(now, &busy) {
                 busy.insert(batch.served.index);
-                let is_new = registered.insert(batch.served.index);
+                let known = registered.insert(batch.served.index, batch.served.clone());
+                let is_new = known.is_none();
                 flights.push(self.look(batch, is_new));
             }
             let next = self.next_time(&busy);
@@ -205,11 +218,11 @@ impl Adopter {
 
     /// What to look at now, of each ledger without a call.
     fn next(&self, now: Instant, busy: &HashSet<usize>) -> Vec<Batch> {
-        let ledgers = self.roster.all();
         let mut names = self.names.lock().expect("no panic while held");
+        // What was heard of before a kind was dropped makes it known again.
+        names.retain(|_, noted| !noted.served.is_forgotten() || noted.names.next().is_some());
         let idle = names.iter_mut().filter(|(index, _)| !busy.contains(index));
-        let batches = idle.filter_map(|(index, names)| {
-            let served = ledgers.get(*index)?;
+        let batches = idle.filter_map(|(_, Noted { served, names })| {
             let taken = names.take(now, AT_ONCE).into_iter();
             let items: Vec<_> = taken
                 .filter_map(|(id, why)| Some((served.key(&id)?, why)))
@@ -223,7 +236,7 @@ impl Adopter {
     fn next_time(&self, busy: &HashSet<usize>) -> Option<Instant> {
         let names = self.names.lock().expect("no panic while held");
         let idle = names.iter().filter(|(index, _)| !busy.contains(index));
-        idle.filter_map(|(_, names)| names.next()).min()
+        idle.filter_map(|(_, noted)| noted.names.next()).min()
     }
 
     /// One call. A kind is made known before its first job is stored.

@@ -1,5 +1,6 @@
 //! Looks once more at the keys of jobs that are about to run.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
@@ -63,7 +64,7 @@ impl Adopter {
     /// Whether these jobs are to run. Their keys may have been changed a moment ago, or unheard.
     pub(crate) async fn confirm(
         &self,
-        served: &Served,
+        served: &Arc<Served>,
         jobs: &[Leased],
         round: Round,
     ) -> Vec<Verdict> {
@@ -119,7 +120,12 @@ impl Adopter {
     }
 
     /// What was heard is noted all the same: others may have to decide about these jobs.
-    fn note_unanswered(&self, served: &Served, items: &[(JobKey, Why)], answers: &[Option<Word>]) {
+    fn note_unanswered(
+        &self,
+        served: &Arc<Served>,
+        items: &[(JobKey, Why)],
+        answers: &[Option<Word>],
+    ) {
         for ((key, why), answer) in items.iter().zip(answers) {
             if *why == Why::Heard && answer.is_none() {
                 self.look_at(served, key.id(), Why::Over, Instant::now());

@@ -98,13 +98,13 @@ impl Adopter {
             return;
         }
         let mut names = self.names.lock().expect("no panic while held");
-        if let Some(names) = names.get_mut(&served.index) {
-            ids.for_each(|id| names.forget_expired(id));
+        if let Some(noted) = names.get_mut(&served.index) {
+            ids.for_each(|id| noted.names.forget_expired(id));
         }
     }
 
     /// A job was not due although its key expired: that may have been brought forward.
-    pub(crate) fn expired(&self, served: &Served, id: &str) {
+    pub(crate) fn expired(&self, served: &Arc<Served>, id: &str) {
         if served.adopts {
             self.look_at(served, id, Why::Over, Instant::now());
         }

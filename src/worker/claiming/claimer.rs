@@ -1,6 +1,6 @@
 //! Claims what is due, as far as there are free slots, and hands it to the runner.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,8 @@ pub(crate) struct Claimer {
     lease: LeaseLength,
     /// Of jobs that are in other hands.
     news: mpsc::UnboundedReceiver<News>,
-    counters: Vec<Counter>,
+    /// By the indices of their ledgers.
+    counters: HashMap<usize, Counter>,
     /// Which ledger is served first in the next round, so that none is always last.
     turn: usize,
 }
@@ -97,7 +98,7 @@ impl Claimer {
             lease: runner.lease(),
             runner,
             news,
-            counters: Vec::new(),
+            counters: HashMap::new(),
             turn: 0,
         }
     }
@@ -145,13 +146,13 @@ impl Claimer {
     /// Sends whatever calls make sense now.
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.roster.all();
+        self.forget_counters(&ledgers);
         let means = Means {
             slots: &self.slots,
             routes: self.roster.routes(),
             instances: &self.instances,
             lease: self.lease,
         };
-        self.counters.resize_with(ledgers.len(), Counter::default);
         // Where slots are short, each ledger that waits for one gets its share.
         let waits = |served: &&Arc<Served>| {
             let has_room = served
@@ -164,7 +165,7 @@ impl Claimer {
         self.turn = self.turn.wrapping_add(1);
         for place in 0..ledgers.len() {
             let served = &ledgers[(place + self.turn) % ledgers.len()];
-            let counter = &mut self.counters[served.index];
+            let counter = self.counters.entry(served.index).or_default();
             while counter.in_flight < CLAIMS && !counter.search.is_under_way() {
                 let search = &mut counter.search;
                 let pick = |paper: &mut _| pick::next(paper, search, served, means, waiting);
@@ -178,9 +179,18 @@ impl Claimer {
         }
     }
 
+    /// Forgets ledgers that are served no more, when the last call on them has landed.
+    fn forget_counters(&mut self, ledgers: &[Arc<Served>]) {
+        if self.counters.len() > ledgers.len() {
+            let served: HashSet<usize> = ledgers.iter().map(|served| served.index).collect();
+            self.counters
+                .retain(|index, counter| counter.in_flight > 0 || served.contains(index));
+        }
+    }
+
     /// Takes in the answer to a call.
     fn land(&mut self, served: &Arc<Served>, lane: Lane, landing: Landing) {
-        let counter = &mut self.counters[served.index];
+        let counter = self.counters.entry(served.index).or_default();
         counter.in_flight -= 1;
         counter.idle.push(lane);
         match landing {
@@ -203,7 +213,7 @@ impl Claimer {
             },
             Landing::Look { found } => match found {
                 Ok(found) => self.desk.with(served, |paper| {
-                    let search = &mut self.counters[served.index].search;
+                    let search = &mut counter.search;
                     let means = Means {
                         slots: &self.slots,
                         routes: self.roster.routes(),

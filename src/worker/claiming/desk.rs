@@ -4,7 +4,6 @@
 //! Bounded: what does not fit stays in the ledger and is found again, oldest first.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 
 use tokio::sync::Notify;
 
@@ -14,14 +13,13 @@ use crate::worker::roster::Served;
 /// How many names of one ledger are kept. More than a claim takes, so that it is full.
 const NAMES: usize = 1024;
 
-/// What is known of each ledger.
+/// Says when something was put down.
 #[derive(Default)]
 pub(crate) struct Desk {
-    papers: Mutex<Vec<Paper>>,
     changed: Notify,
 }
 
-/// What is known of one ledger.
+/// What is known of one ledger, and goes with it.
 #[derive(Default)]
 pub(crate) struct Paper {
     /// Jobs that are due, as far as is known.
@@ -84,11 +82,7 @@ impl Desk {
 
     /// Looks at what is known of a ledger, takes from it, or corrects it.
     pub(crate) fn with<T>(&self, served: &Served, act: impl FnOnce(&mut Paper) -> T) -> T {
-        let mut papers = self.papers.lock().expect("no panic while held");
-        if papers.len() <= served.index {
-            papers.resize_with(served.index + 1, Paper::default);
-        }
-        act(&mut papers[served.index])
+        act(&mut served.paper.lock().expect("no panic while held"))
     }
 
     /// Returns when something was put down since the last call.

@@ -123,6 +123,10 @@ impl Lookout {
             Ok(kinds) => kinds,
             Err(error) => return tracing::debug!(%error, "which kinds there are is not known"),
         };
+        // Of those that were dropped nothing is kept.
+        let there: HashSet<&Kind> = kinds.iter().collect();
+        memory.told.retain(|kind| there.contains(kind));
+        memory.without.retain(|kind, _| there.contains(kind));
         // Of several servers: each is waited for once.
         let mut away = HashSet::new();
         for kind in kinds {

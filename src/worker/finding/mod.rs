@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`pacer`] | touches triggers at their due instant, when the [`alarm`] goes off |
 //! | [`reconciler`] | finds what no event announced, and has the log told of [lapsed leases](lapses) |
+//! | [`tracks`] | where these two stand in each ledger |
 //! | [`events`] | sees to it that Redis announces what expires |
 //! | [`lookout`] | looks for jobs that nobody has a route for, and has them [buried](burial) |
 
@@ -14,3 +15,4 @@ mod lapses;
 pub(super) mod lookout;
 pub(super) mod pacer;
 pub(super) mod reconciler;
+mod tracks;

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::alarm::Alarm;
 use super::events::Events;
+use super::tracks::{OfLedger, Tracks};
 use crate::handler::Source;
 use crate::settings::LONGEST_SLEEP;
 use crate::store::Round;
@@ -53,6 +54,12 @@ struct Wake {
     due: Option<UnixMs>,
     /// Jobs that are due already, and that were announced.
     announced: Vec<String>,
+}
+
+impl OfLedger for Track {
+    fn served(&self) -> &Served {
+        &self.served
+    }
 }
 
 impl Pacer {
@@ -105,13 +112,12 @@ impl Pacer {
 
     /// Paces, for ever. A ledger that hangs is no hindrance to the others.
     pub(crate) async fn run(&self) {
-        // Those that are absent are being stepped.
-        let mut tracks: Vec<Option<Track>> = Vec::new();
+        let mut tracks = Tracks::default();
         let mut steps = FuturesUnordered::new();
         loop {
             self.meet(&mut tracks);
             let mut wait = LONGEST_SLEEP;
-            for place in &mut tracks {
+            for place in tracks.places() {
                 let Some(track) = place else { continue };
                 let Some(now) = track.served.ledger.clock().now() else {
                     // Nothing was heard from Redis yet.
@@ -128,23 +134,18 @@ impl Pacer {
             tokio::select! {
                 () = self.alarm.at(Instant::now() + wait) => {}
                 () = self.woken.notified() => {}
-                Some(track) = steps.next() => {
-                    let index = track.served.index;
-                    tracks[index] = Some(track);
-                }
+                Some(track) = steps.next() => tracks.put_back(track),
             }
         }
     }
 
     /// Takes in new ledgers, those that fall to this instance or no longer do, and wake-ups.
-    fn meet(&self, tracks: &mut Vec<Option<Track>>) {
-        for served in self.roster.all().iter().skip(tracks.len()).cloned() {
-            tracks.push(Some(Track::new(served)));
-        }
+    fn meet(&self, tracks: &mut Tracks<Track>) {
+        tracks.meet(&self.roster, Track::new);
         let view = Some(self.instances.number());
         let mut wakes = self.wakes.lock().expect("no panic while held");
-        for (index, place) in tracks.iter_mut().enumerate() {
-            let Some(track) = place else { continue };
+        wakes.retain(|index, _| tracks.have(*index));
+        for track in tracks.at_rest() {
             let Some(now) = track.served.ledger.clock().now() else {
                 continue;
             };
@@ -161,7 +162,7 @@ impl Pacer {
                 track.rest();
             }
             track.mine = mine;
-            let Some(wake) = wakes.remove(&index).filter(|_| mine) else {
+            let Some(wake) = wakes.remove(&track.served.index).filter(|_| mine) else {
                 continue;
             };
             track.look_after(now, wake.announced, None);

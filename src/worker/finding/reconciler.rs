@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use super::events::Events;
 use super::lapses::Lapses;
 use super::pacer::Pacer;
+use super::tracks::{OfLedger, Tracks};
 use crate::handler::Source;
 use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
 use crate::store::{Store, Sweep};
@@ -37,9 +38,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How often a paused ledger is looked at, lest the news of its resumption was lost.
 const SWEEP_PAUSED: Duration = Duration::from_secs(5);
-
-/// How often one is looked at whose kind was dropped, and is on no list since.
-const SWEEP_GONE: Duration = Duration::from_secs(3600);
 
 /// How long a sweep may take; then it is tried again.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -93,6 +91,12 @@ struct Track {
     all: u64,
 }
 
+impl OfLedger for Track {
+    fn served(&self) -> &Served {
+        &self.served
+    }
+}
+
 impl Reconciler {
     pub(crate) fn new(
         store: Arc<Store>,
@@ -140,7 +144,7 @@ impl Reconciler {
 
     /// The same, of what will happen so long from now.
     pub(crate) fn expect_in(&self, served: &Served, ahead: Duration) {
-        served.comes_again();
+        served.is_heard_of();
         let at = Instant::now() + ahead;
         let mut asked = self.lock();
         let earliest = asked.by_index.entry(served.index).or_insert(at);
@@ -176,14 +180,13 @@ impl Reconciler {
 
     /// Sweeps, for ever. A ledger that hangs is no hindrance to the others.
     pub(crate) async fn run(&self) {
-        // Those that are absent are being swept.
-        let mut tracks: Vec<Option<Track>> = Vec::new();
+        let mut tracks = Tracks::default();
         let mut steps = FuturesUnordered::new();
         loop {
             self.meet(&mut tracks);
             let now = Instant::now();
             let mut next = now + LONGEST_SLEEP;
-            for place in &mut tracks {
+            for place in tracks.places() {
                 match place.as_ref().map(|track| track.sweep_at) {
                     Some(at) if at <= now => {
                         steps.extend(place.take().map(|track| self.step(track)));
@@ -195,39 +198,33 @@ impl Reconciler {
             tokio::select! {
                 () = tokio::time::sleep_until(next.into()) => {}
                 () = self.told.notified() => {}
-                Some(track) = steps.next() => {
-                    let index = track.served.index;
-                    tracks[index] = Some(track);
-                }
+                Some(track) = steps.next() => tracks.put_back(track),
             }
         }
     }
 
     /// Takes in new ledgers and what was asked for.
-    fn meet(&self, tracks: &mut Vec<Option<Track>>) {
+    fn meet(&self, tracks: &mut Tracks<Track>) {
         let now = Instant::now();
         let mut asked = self.lock();
-        for served in self.roster.all().iter().skip(tracks.len()).cloned() {
-            let server = served.ledger.server();
-            tracks.push(Some(Track {
-                served,
-                sweep_at: now,
-                pause: OVERDUE,
-                last_found: None,
-                lapses: Lapses::new(),
-                skip_lapsed: 0,
-                at_once: true,
-                all: asked.of_servers[server].all,
-            }));
-        }
-        for (index, place) in tracks.iter_mut().enumerate() {
-            let Some(track) = place else { continue };
+        tracks.meet(&self.roster, |served| Track {
+            all: asked.of_servers[served.ledger.server()].all,
+            served,
+            sweep_at: now,
+            pause: OVERDUE,
+            last_found: None,
+            lapses: Lapses::new(),
+            skip_lapsed: 0,
+            at_once: true,
+        });
+        asked.by_index.retain(|index, _| tracks.have(*index));
+        for track in tracks.at_rest() {
             let all = asked.of_servers[track.served.ledger.server()].all;
             if std::mem::replace(&mut track.all, all) != all {
                 track.sweep_at = now;
                 track.at_once = true;
             }
-            if let Some(at) = asked.by_index.remove(&index) {
+            if let Some(at) = asked.by_index.remove(&track.served.index) {
                 track.sweep_at = track.sweep_at.min(at + self.patience(&track.served));
             }
             if self.desk.is_paused(&track.served) {
@@ -270,9 +267,7 @@ impl Reconciler {
         let now = Instant::now();
         let server = track.served.ledger.server();
         let hold = self.lock().of_servers[server].hold;
-        let idle = if track.served.is_gone() {
-            SWEEP_GONE
-        } else if self.events[server].are_unheard() {
+        let idle = if self.events[server].are_unheard() {
             SWEEP_DEAF
         } else {
             SWEEP_IDLE
