@@ -1,15 +1,16 @@
 //! What never was leaves nothing behind; and kinds that are empty are dropped, beside whoever uses them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use keyfall::embedded::Embedded;
 use keyfall::{
-    Cancelled, Dropped, Durable, Extended, IfPresent, JobState, Lease, NewJob, Outcome, Requeued,
-    Rescheduled, Router, Settled, Updated,
+    Cancelled, Dropped, Durable, Extended, IfPresent, JobState, KeptJob, Lease, NewJob, Outcome,
+    Requeued, Rescheduled, Restored, Router, Settled, Updated,
 };
 
+use crate::log::Log;
 use crate::proxy::Proxy;
 use crate::runs::{eventually, recorder};
 use crate::site::{Site, patient};
@@ -311,6 +312,51 @@ async fn a_drop_that_breaks_off_is_made_again() {
     let other = patient(&site.url).await;
     other.schedule(&key, &1).after(HOUR).await.unwrap();
     assert_eq!(site.kinds_listed().await, [site.kind()]);
+}
+
+/// A client that took the kind for known makes it known again with the first letter, too.
+#[tokio::test]
+async fn a_letter_that_comes_back_when_its_kind_was_dropped_is_found() {
+    let site = Site::new("drop-restored").await;
+    let key = site.key(1);
+    site.client.schedule(&key, &1).after(HOUR).await.unwrap();
+    site.client.cancel(&key).await.unwrap();
+    let other = patient(&site.url).await;
+    let dropped = other.drop_kind(&site.kind()).await.unwrap();
+    assert_eq!(dropped, Dropped::Dropped);
+    let died = SystemTime::now() - HOUR;
+    let letter = KeptJob::dead(&key, died, "1");
+    let restored = site.client.restore(letter).await.unwrap();
+    assert_eq!(restored, Restored::Dead(1));
+    assert_eq!(site.kinds_listed().await, [site.kind()]);
+    assert!(matches!(site.drops().await, Dropped::InUse(_)));
+    let again = KeptJob::dead(&key, died, "1");
+    let again = site.client.restore(again).await.unwrap();
+    assert_eq!(again, Restored::Present);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_worker_forgets_what_was_dropped_and_serves_it_when_it_comes_again() {
+    let log = Log::read();
+    let site = Site::new("drop-forgotten").await;
+    let (note, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&format!("{}:*:*:*", site.app), note.done()));
+    worker.ready().await;
+    for round in 1..=2 {
+        site.client.schedule(site.key(round), &1).await.unwrap();
+        runs.next().await;
+        eventually("it is dropped", async || {
+            (site.drops().await == Dropped::Dropped).then_some(())
+        })
+        .await;
+        eventually("it is forgotten", async || {
+            let told = log.with("are not served any more");
+            (told.len() == round).then_some(())
+        })
+        .await;
+    }
+    worker.stop().await;
 }
 
 /// Producers schedule and cancel, and somebody drops the kind all the time: what was acknowledged is

@@ -3,6 +3,7 @@
 
 mod calls;
 mod ids;
+mod limited;
 mod moving;
 mod order;
 mod popping;

@@ -99,3 +99,52 @@ async fn a_kind_that_was_dropped_is_founded_anew() {
     assert!(it.client.get(&*key).await.unwrap().is_some());
     it.is_whole().await;
 }
+
+/// How often the nodes were asked for something of the cluster, such as `nodes`; nothing where the server
+/// does not count that by itself.
+async fn asked(them: &Clustered, what: &str) -> Option<u64> {
+    let mut sum = None;
+    let start = format!("cmdstat_cluster|{what}:calls=");
+    for node in &them.nodes {
+        let told: String = node.ask("INFO commandstats").await;
+        let calls = told.lines().find_map(|line| line.strip_prefix(&start));
+        let calls = calls.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+        sum = calls.map_or(sum, |calls| Some(sum.unwrap_or(0) + calls));
+    }
+    sum
+}
+
+/// Whether another node has something of a kind is asked for each that is unknown; which nodes there are
+/// is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_names_do_not_each_ask_for_the_nodes() {
+    const NAMES: u64 = 300;
+    let them = Clustered::steady(&[]).await;
+    let client = Client::connect(&them.url()).await.unwrap();
+    let key = |number| format!("founded-cost:it:never{number}:1");
+    client.cancel(key(NAMES)).await.unwrap();
+    let before = [
+        asked(&them, "nodes").await,
+        asked(&them, "getkeysinslot").await,
+    ];
+    let began = std::time::Instant::now();
+    for number in 0..NAMES {
+        let none = client.cancel(key(number)).await.unwrap();
+        assert_eq!(none, Cancelled::Absent);
+    }
+    let seconds = began.elapsed().as_secs();
+    let after = [
+        asked(&them, "nodes").await,
+        asked(&them, "getkeysinslot").await,
+    ];
+    let [nodes, keys] = [0, 1].map(|it| Some(after[it]? - before[it].unwrap_or(0)));
+    println!(
+        "{NAMES} unknown names in {seconds} s: CLUSTER NODES {nodes:?}, GETKEYSINSLOT {keys:?}"
+    );
+    // One node says who there is, and each of three primaries what it serves; once a second.
+    if let (Some(nodes), Some(keys)) = (nodes, keys) {
+        assert!(nodes <= 4 * (seconds + 2), "{nodes} in {seconds} s");
+        // Each primary but the one that serves the slot; on a busy machine one of them once more.
+        assert!((2 * NAMES..3 * NAMES).contains(&keys), "{keys}");
+    }
+}

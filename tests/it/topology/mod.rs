@@ -4,6 +4,7 @@ mod adopted;
 mod benching;
 mod clustered;
 mod clusters;
+mod dropped;
 mod durable;
 mod founded;
 mod guarded;
