@@ -64,7 +64,7 @@ impl Node {
         node
     }
 
-    async fn connection(&self) -> RedisResult<MultiplexedConnection> {
+    pub(super) async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         // The default gives up after half a second, which a busy machine may need.
         let config = redis::AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))

@@ -1,10 +1,9 @@
 //! What is between two steps of a mending, or among many other keys, is not taken for gone.
 
-use keyfall::ErrorKind;
 use keyfall::doctor::Severity;
 
 use super::{PARTS, Torn};
-use crate::runs::recorder;
+use crate::runs::{eventually, recorder};
 use crate::topology::clusters::ledger_of;
 
 impl Torn {
@@ -30,19 +29,19 @@ async fn a_ledger_that_is_kept_aside_as_a_whole_is_not_taken_for_a_new_one() {
     torn.tear(&PARTS).await;
     torn.put_aside().await;
     let client = torn.impatient().await;
-    for error in [
-        client.schedule(torn.key("more"), "").await.map(drop),
-        client.cancel(torn.key(0)).await.map(drop),
-        client.get(torn.key(0)).await.map(drop),
-    ] {
-        let error = error.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("mending:"), "{error}");
-    }
+    let schedule = async || client.schedule(torn.key("more"), "").await;
+    torn.refuses(&["mending:"], schedule).await;
+    let cancel = async || client.cancel(torn.key(0)).await;
+    torn.refuses(&["mending:"], cancel).await;
+    torn.refuses(&["mending:"], async || client.get(torn.key(0)).await)
+        .await;
     assert_eq!(torn.keys_on(3).await, 13, "nothing has begun anew");
 
     let ledger = format!("{}/0", torn.kind);
-    let diagnosis = torn.client.diagnose().only(["slots-whole"]).await.unwrap();
+    let diagnosis = eventually("all nodes are looked at", async || {
+        torn.client.diagnose().only(["slots-whole"]).await.ok()
+    });
+    let diagnosis = diagnosis.await;
     let finding = &diagnosis.findings[0];
     assert_eq!(finding.severity, Severity::Error, "{finding}");
     assert!(finding.found.contains("13 keys"), "{finding}");
@@ -65,7 +64,10 @@ async fn a_ledger_that_is_kept_aside_as_a_whole_is_not_taken_for_a_new_one() {
     runs.take(5).await;
     torn.all_done(5).await;
     worker.stop().await;
-    let diagnosis = torn.client.diagnose().only(["slots-whole"]).await.unwrap();
+    let diagnosis = eventually("all nodes are looked at", async || {
+        torn.client.diagnose().only(["slots-whole"]).await.ok()
+    });
+    let diagnosis = diagnosis.await;
     assert_eq!(diagnosis.worst(), Severity::Ok, "{diagnosis:?}");
 }
 
@@ -81,7 +83,7 @@ async fn a_ledger_elsewhere_is_seen_among_many_keys_of_its_slot() {
     let _: redis::Value = torn.ask_for(1, &format!("EVAL {fill} 1 {name}")).await;
     assert_eq!(torn.keys_on(1).await, OTHERS + PARTS.len() as u64);
     let client = torn.impatient().await;
-    let error = client.schedule(torn.key("more"), "").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let schedule = async || client.schedule(torn.key("more"), "").await;
+    torn.refuses(&[&torn.address(1)], schedule).await;
     assert_eq!(torn.keys_on(3).await, 0, "nothing has begun anew");
 }
