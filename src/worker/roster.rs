@@ -130,12 +130,7 @@ impl Roster {
     /// accepted a job: they were dropped. One whose entry in the lists was lost has a ledger.
     /// Returns how many those were.
     pub(crate) async fn forget_dropped(&self, until: Instant) -> usize {
-        let known = self.known.read().expect("no panic while held");
-        let unheard = known.by_kind.iter().filter(|(kind, shards)| {
-            shards.iter().all(|served| served.is_in_doubt()) && !self.literal.contains(*kind)
-        });
-        let unheard: Vec<Kind> = unheard.map(|(kind, _)| kind.clone()).collect();
-        drop(known);
+        let unheard = self.unheard();
         let mut gone = Vec::new();
         for kinds in unheard.chunks(AT_ONCE) {
             let asked = kinds.iter().map(|kind| self.store.was_used(kind, until));
@@ -143,6 +138,15 @@ impl Roster {
             gone.extend(asked.filter(|(_, used)| matches!(used, Ok(false))));
         }
         self.forget(gone.into_iter().map(|(kind, _)| kind))
+    }
+
+    /// The kinds of which nothing was heard since all were doubted, but for those that routes name.
+    fn unheard(&self) -> Vec<Kind> {
+        let known = self.known.read().expect("no panic while held");
+        let unheard = known.by_kind.iter().filter(|(kind, shards)| {
+            shards.iter().all(|served| served.is_in_doubt()) && !self.literal.contains(*kind)
+        });
+        unheard.map(|(kind, _)| kind.clone()).collect()
     }
 
     /// Forgets those of these kinds of which still nothing was heard. Returns how many those were.
