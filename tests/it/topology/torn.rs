@@ -86,6 +86,18 @@ impl Torn {
         // Valkey 8 and later hand on to replicas that a slot is on its way.
         let forget = format!("CLUSTER SETSLOT {} STABLE", self.slot);
         let _: () = self.them.nodes[3].ask(&forget).await;
+        // Any of them may be asked for the primaries.
+        let port = format!(":{}@", self.them.nodes[3].port);
+        for node in &self.them.nodes[1..] {
+            eventually("all have heard of it", async || {
+                let told: String = node.try_ask("CLUSTER NODES").await.ok()?;
+                let mut lines = told.lines();
+                lines
+                    .any(|line| line.contains(&port) && line.contains("master"))
+                    .then_some(())
+            })
+            .await;
+        }
     }
 
     fn name(&self, part: &str) -> String {
