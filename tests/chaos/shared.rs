@@ -23,7 +23,7 @@ const TOPICS: [&str; 3] = ["third", "first", "second"];
 /// How many ids are pushed at the same time, and how long each waits between two pushes: the load of
 /// the others is to stay what it is.
 const IDS: usize = 2;
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// How long a push may be without an answer, and how many are judged at the least.
 const PATIENCE: Duration = Duration::from_secs(60);

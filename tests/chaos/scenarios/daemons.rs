@@ -41,7 +41,7 @@ pub(super) fn all() -> Vec<Scenario> {
     };
     all.push(Scenario {
         name: "a stream that is forgotten",
-        quick: false,
+        quick: true,
         setting: || forgetful(None),
         faults: |stage| Box::pin(forget(stage)),
         punctual: Punctual::Afterwards,
