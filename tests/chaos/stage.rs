@@ -22,7 +22,7 @@ use crate::setting::{Setting, Whose};
 use crate::several::Number;
 use crate::shared::Shared;
 use crate::site::Site;
-use crate::target::Ways;
+use crate::target::{Target, Ways};
 use crate::{agreed, consumer, daemons, kept, load, plain, scenarios, waiting, witness, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
@@ -33,6 +33,8 @@ const STORIES_A_SECOND: f64 = 280.0;
 /// one by one.
 const STORIES_OF_DAEMONS: f64 = 180.0;
 const STORIES_ONE_BY_ONE: f64 = 120.0;
+/// Each push looks for its id in all topics, and some share their ids.
+const STORIES_OF_TOPICS: f64 = 60.0;
 
 /// How many keys a second are set by plain commands, where so many jobs are.
 const KEYS_TO_JOBS: f64 = 0.1;
@@ -174,6 +176,7 @@ impl Stage {
 
     pub(crate) fn produce(&mut self) {
         let stories_a_second = match &self.daemons {
+            Some((ways, _)) if ways.target == Target::Classic => STORIES_OF_TOPICS,
             Some((ways, _)) if ways.target.is_one_by_one() => STORIES_ONE_BY_ONE,
             Some(_) => STORIES_OF_DAEMONS,
             None => STORIES_A_SECOND,

@@ -607,7 +607,7 @@ async fn a_token_and_a_ca_lead_to_a_daemon_that_asks_for_them() {
         .fails(1, "the scope `operate`");
     run("count", "").await.fails(1, "a token is needed");
     run("count", "kf_wrong").await.fails(1, "not known here");
-    assert_eq!(run("audit", &all).await.code, 0);
+    assert_eq!(run("count", &all).await.code, 0);
 
     folder.write("token", &format!("{reader}\n"));
     let of_file = format!("count {app} --token-file {}", folder.path("token"));

@@ -34,7 +34,8 @@ impl Client {
     /// expire; and if it is not being resharded.
     ///
     /// Others may use it meanwhile: a job that is scheduled before the kind is gone keeps it, and one
-    /// that is scheduled afterwards makes it anew. What the last calls were answered is remembered for
+    /// that is scheduled afterwards makes it anew. Whoever schedules the second one at the same time may
+    /// be answered a moment before [`kinds`](Client::kinds) names the kind again. What the last calls were answered is remembered for
     /// two hours, if it was used in the last one, so that a call that is repeated does nothing twice.
     ///
     /// # Errors
