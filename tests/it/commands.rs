@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use keyfall::embedded::Embedded;
 use keyfall::{JobState, Outcome, Router};
 use serde_json::{Value, json};
 
@@ -559,7 +560,9 @@ async fn what_is_no_daemon_is_told_from_one_that_does_not_answer() {
 
 #[tokio::test]
 async fn a_token_and_a_ca_lead_to_a_daemon_that_asks_for_them() {
-    let site = Site::new("cmd_token").await;
+    // Of its own: it audits everything, and others damage what they have.
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "cmd_token").await;
     let folder = Folder::new("cmd-token");
     let tokens = folder.path("tokens");
     let make = |scope, prefix| {
@@ -607,7 +610,7 @@ async fn a_token_and_a_ca_lead_to_a_daemon_that_asks_for_them() {
         .fails(1, "the scope `operate`");
     run("count", "").await.fails(1, "a token is needed");
     run("count", "kf_wrong").await.fails(1, "not known here");
-    assert_eq!(run("count", &all).await.code, 0);
+    assert_eq!(run("audit", &all).await.code, 0);
 
     folder.write("token", &format!("{reader}\n"));
     let of_file = format!("count {app} --token-file {}", folder.path("token"));

@@ -1,9 +1,9 @@
-//! Leases that lapse in great number, and how often workers look for them. What is told of them is
-//! tested beside the code that tells it.
+//! Leases that lapse in great number: what is told of them, and how often workers look for them.
 
 use keyfall::embedded::Embedded;
 use keyfall::{NewJob, Router, Worker};
 
+use crate::log::Log;
 use crate::monitor::Monitor;
 use crate::runs::{eventually, recorder};
 use crate::site::{Running, Site};
@@ -51,6 +51,32 @@ async fn ends(site: &Site) {
     site.all_ended().await;
     worker.stop().await;
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn of_many_leases_some_are_told_and_the_others_counted() {
+    let site = Site::new("lapsed-told").await;
+    abandoned(&site, MANY).await;
+    let told = Log::read();
+    let worker = stranger(&site).await;
+    let told_of = || told.with("its lease has lapsed").len();
+    let left_out = || -> usize {
+        let lines = told.with("more leases have lapsed");
+        let of = |line: &String| line.split("left_out=").nth(1)?.trim().parse::<usize>().ok();
+        lines.iter().filter_map(of).sum()
+    };
+    eventually("all are told or counted", async || {
+        (told_of() + left_out() >= MANY).then_some(())
+    })
+    .await;
+    for _ in 0..6 {
+        site.sweep().await;
+        site.passes(SECOND / 2).await;
+    }
+    assert!((20..MANY / 2).contains(&told_of()), "{}", told_of());
+    assert_eq!(told_of() + left_out(), MANY, "each once");
+    worker.stop().await;
+    ends(&site).await;
 }
 
 #[tokio::test]
