@@ -16,9 +16,9 @@
 --       was missing; begun: its job is leased and about to run; heard: the same, and it expired;
 --       asked: the same, and it is to be said if it is missing and is not noted as expired; lost:
 --       the same, and that is to cancel its job, unless that was moved)
--- Reply {'ok', now µs, answers}, or {'stale', now µs, layout} if this ledger goes by another
---       layout; answers, separated by blanks:
---       created:due first:due replaced:due succeeds:due   as those of schedule
+-- Reply {'ok', now µs, answers}, with `unlisted` behind it as that of schedule; or {'stale',
+--       now µs, layout} if this ledger goes by another layout; answers, separated by blanks:
+--       created:due replaced:due succeeds:due   as those of schedule
 --       moved:due successor:due   the same value, at another time
 --       cancelled   its key has no time any more, or was taken away; it will not start, and if
 --                   it is leased and about to, it is not to
@@ -86,7 +86,8 @@ local function header_of(digest, unusable)
     (unusable and ',"unusable":"' .. unusable .. '"' or '') .. '}'
 end
 
-local kept = redis.call('HMGET', calls_key, 'history', 'layout')
+local kept = redis.call('HMGET', calls_key, 'history', 'layout', 'unlisted')
+local unlisted = kept[3] or nil
 local refused = misplaced(kept[2], ARGV[2], stamp)
 if refused then
   return refused
@@ -296,10 +297,7 @@ if fault then
   return fault
 end
 if counts.accepted and counted.accepted == counts.accepted then
-  begin_ledger(calls_key)
-  for i = 1, #answers do
-    answers[i] = string.gsub(answers[i], '^created:', 'first:')
-  end
+  unlisted = begin_ledger(stamp, calls_key)
 end
 if #shadows > 0 then
   redis.call('HSET', shadow_key, unpack(shadows))
@@ -328,4 +326,4 @@ if #seen > 0 then
 end
 wake(ARGV[3], ARGV[4], news, before, now)
 write_story(story, history_key, ARGV[1])
-return {'ok', stamp, table.concat(answers, ' ')}
+return {'ok', stamp, table.concat(answers, ' '), unlisted}

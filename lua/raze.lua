@@ -49,7 +49,8 @@ for i, key in ipairs(KEYS) do
   end
 end
 if is_remembered then
-  redis.call('HDEL', calls_key, 'layout', 'history', 'batch', PLACEHOLDER)
+  redis.call('HDEL', calls_key, 'layout', 'history', 'batch', 'unlisted',
+    PLACEHOLDER)
   redis.pcall('ZREM', lanes_key, PLACEHOLDER)
   keep_for_a_while(now_ms, calls_key, lanes_key)
 end

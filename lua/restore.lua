@@ -16,12 +16,11 @@
 --       then for each item: id, what it is (pending | dead), mode (absent | set, for pending),
 --       when it is due or died (Unix ms), header, story (accepted-ms step@ms …; empty for a job
 --       that is accepted now), payload
--- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
---       by another layout; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, with `unlisted` behind it as that of schedule; {'late',
+--       now µs}, or {'stale', now µs, layout} if this ledger goes by another layout; answers,
+--       separated by blanks:
 --       created:due replaced:due   pending from now on, due at Unix ms, be it long ago
---       first:due                  created, and no job was ever accepted here before
 --       buried:number              a dead letter with this number
---       began:number               the same, and nothing was ever accepted here before
 --       exists                     a job of this name is pending, or a letter of it died then
 --       running                    a job of this name runs, and is left to it
 --       elsewhere                  not here any more, by an old place
@@ -37,8 +36,9 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, unlisted = past_reply(calls_key, lane, number, stamp, place)
 if past then
+  past[4] = unlisted
   return past
 end
 
@@ -155,20 +155,13 @@ if #shadows > 0 then
   end
   redis.call('ZADD', due_key, unpack(scores))
 end
-local is_new = counted.accepted == accepted
-if is_new then
-  -- The ledger is new, or somebody emptied the database, and its kind may be unknown.
-  begin_ledger(calls_key, lanes_key)
-  for i, at in pairs(armed) do
-    if answers[i] == 'created:' .. at then
-      answers[i] = 'first:' .. at
-    end
-  end
+if counted.accepted == accepted then
+  unlisted = begin_ledger(stamp, calls_key, lanes_key)
 end
 local before_them = #buried > 0 and counted.buried - #buried + skipped(stats_key)
 for place, letter in ipairs(buried) do
   letter.number = int(before_them + place)
-  answers[letter.item] = (is_new and 'began:' or 'buried:') .. letter.number
+  answers[letter.item] = 'buried:' .. letter.number
   tell(told, 'buried', '', letter.id, letter.number, '-')
   local name = letter.id .. ':' .. letter.number
   redis.call('ZADD', dead_key, int(letter.died), name)
@@ -188,4 +181,4 @@ local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)
 write_story(told, history_key, ARGV[3])
-return {'ok', stamp, reply}
+return {'ok', stamp, reply, unlisted}

@@ -14,10 +14,10 @@
 --       then for those that are alike in it: mode (set | absent | present | ordered), header,
 --       how many,
 --       and for each item: id, when ('+ms' or '@ms'), payload
--- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+-- Reply {'ok', now µs, answers}, with `unlisted` behind it until somebody has made the kind known
+--       since this ledger began; {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
 --       by another layout; answers, separated by blanks:
 --       created:due replaced:due   pending from now on, due at Unix ms
---       first:due                  created, and no job was ever accepted here before
 --       succeeds:due               running: takes over when the run has ended
 --       elsewhere                  not here any more, by an old place: nothing was done
 --       exists absent              mode forbade it: nothing was done
@@ -32,8 +32,9 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, unlisted = past_reply(calls_key, lane, number, stamp, place)
 if past then
+  past[4] = unlisted
   return past
 end
 
@@ -123,13 +124,7 @@ if fault then
   return fault
 end
 if counted.accepted == accepted then
-  -- The ledger is new, or somebody emptied the database, and its kind may be unknown.
-  begin_ledger(calls_key, lanes_key)
-  for i, at in pairs(armed) do
-    if answers[i] == 'created:' .. at then
-      answers[i] = 'first:' .. at
-    end
-  end
+  unlisted = begin_ledger(stamp, calls_key, lanes_key)
 end
 if stored > 0 then
   fault = error_in(redis.pcall('HSET', shadow_key, unpack(records)))
@@ -153,4 +148,4 @@ local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)
 write_story(story, history_key, ARGV[3])
-return {'ok', stamp, reply}
+return {'ok', stamp, reply, unlisted}

@@ -213,7 +213,7 @@ local SCHEDULE_WORDS = {EX = true, PX = true, EXAT = true, PXAT = true, NX = fal
 -- What a caller is told, given what the script answers.
 local function placed(reply)
   local word, due, bang = string.match(reply, '^(%a+):?(%d*)(!?)$')
-  return {word == 'first' and 'created' or word, tonumber(due), bang == '!' and 'unarmed' or nil}
+  return {word, tonumber(due), bang == '!' and 'unarmed' or nil}
 end
 
 -- Answers {'created' | 'replaced' | 'succeeds', due ms}, with 'unarmed' behind where the name holds
@@ -260,14 +260,19 @@ local function scheduled(keys, args)
     make_known(kind, read_layout(kind, '1'), wake)
   end
   local reply, layout = ask(kind, id, listed, wake, function(subject, place)
-    return scripts.schedule(keys_of(subject, NAMES.schedule, keys[1]), {'', '1', WHO, place, wake,
-      subject, MARKER, mode, HEADER, '1', id, when, payload})
+    local said = scripts.schedule(keys_of(subject, NAMES.schedule, keys[1]), {'', '1', WHO, place,
+      wake, subject, MARKER, mode, HEADER, '1', id, when, payload})
+    if said[4] then
+      -- The kind is made known before anybody comes in between.
+      redis.call('HDEL', key_of(subject, NAMES.calls), 'unlisted')
+    end
+    return said
   end)
   if reply.err then
     return reply
   end
   note_answer(kind, lane, is_known, reply)
-  if listed and string.find(reply[3], '^first') then
+  if listed and reply[4] then
     make_known(kind, layout, wake)
   end
   return placed(reply[3])

@@ -26,34 +26,36 @@ end
 
 -- Returns 'new', 'again' with the reply remembered, or 'late'; whether the lane is known;
 -- and what is kept here to be read along with it: the largest fencing value given out, and
--- the fields `paused`, `history` and `layout`.
+-- the fields `paused`, `history`, `layout` and `unlisted`.
 local function recall(calls, lane, number)
-  local found = redis.call('HMGET', calls, lane, 'fence', 'paused', 'history', 'layout')
+  local found = redis.call('HMGET', calls, lane, 'fence', 'paused', 'history', 'layout',
+    'unlisted')
   local last, fence = found[1], tonumber(found[2] or 0) or 0
   if not last then
-    return 'new', nil, false, fence, found[3], found[4], found[5]
+    return 'new', nil, false, fence, found[3], found[4], found[5], found[6]
   end
   local blank = string.find(last, ' ', 1, true)
   local known = blank and tonumber(string.sub(last, 1, blank - 1)) or -1
   if number > known then
-    return 'new', nil, true, fence, found[3], found[4], found[5]
+    return 'new', nil, true, fence, found[3], found[4], found[5], found[6]
   elseif number == known then
-    return 'again', string.match(last, '^%d+ %d+ (.*)$'), true, fence, found[3], found[4]
+    return 'again', string.match(last, '^%d+ %d+ (.*)$'), true, fence, found[3], found[4], nil,
+      found[6]
   end
   return 'late', nil, true, fence, found[3], found[4]
 end
 
 -- The reply to a call that is no news: the one remembered, or a refusal; and to one that goes by
 -- another layout, where it says by which. Nothing for any other; whether its lane is known; and the
--- field `history`.
+-- fields `history` and `unlisted`.
 local function past_reply(calls, lane, number, stamp, place)
-  local seen, reply, known, _, _, history, layout = recall(calls, lane, number)
+  local seen, reply, known, _, _, history, layout, unlisted = recall(calls, lane, number)
   if seen == 'late' then
     return {'late', stamp}
   elseif seen == 'again' then
-    return {'ok', stamp, reply}
+    return {'ok', stamp, reply}, known, history, unlisted or nil
   end
-  return place and misplaced(layout, place, stamp), known, history
+  return place and misplaced(layout, place, stamp), known, history, unlisted or nil
 end
 
 -- Writes the reply, and whatever further fields are given. Number and time are given as text. A lane met for the first time

@@ -21,8 +21,12 @@ local function keep_for_good(...)
   end
 end
 
--- A ledger has accepted its first job. By the field it is told from one that never had any.
-local function begin_ledger(calls, ...)
+-- A ledger has accepted its first job: it is new, or somebody dropped its kind or emptied the database.
+-- By `fence` it is told from one that never had any. By `unlisted` whoever stores a job is told to make
+-- the kind known, until one of them has. Returns that mark.
+local function begin_ledger(stamp, calls, ...)
   keep_for_good(calls, ...)
   redis.pcall('HSETNX', calls, 'fence', '0')
+  redis.pcall('HSET', calls, 'unlisted', stamp)
+  return stamp
 end

@@ -76,7 +76,8 @@ use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR};
 use crate::shards::Layout;
 use crate::store::{
-    Answered, Change, Discard, Kept, Ledger, Outdated, Placement, Revival, Store, Update, Word,
+    Answered, Change, Discard, Kept, Ledger, Outdated, Placement, Revival, Store, Unlisted, Update,
+    Word,
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Settlement};
@@ -404,8 +405,8 @@ impl Client {
     }
 
     /// After jobs were stored, which were answered so: the server may have forgotten the kind,
-    /// by a restart, or because somebody emptied it. Nobody waits for that, unless these are the
-    /// first jobs that it knows of: to a worker with wildcards they would not exist.
+    /// by a restart, or because somebody emptied it. Nobody waits for that, unless nobody has made
+    /// it known since their ledger began: to a worker with wildcards these jobs would not exist.
     async fn register_again(
         &self,
         kind: &str,
@@ -413,11 +414,9 @@ impl Client {
         until: Instant,
     ) -> Result<()> {
         let shelf = &self.shelf(kind)?;
-        let is_first = |it: &Answered| matches!(it.answer, Word::First(_) | Word::Began(_));
-        if answered.iter().any(is_first) {
-            // Until it is done, so that a repeat of this call does it.
-            shelf.registered.store(0, Ordering::Release);
-            return self.make_known(shelf, until).await.map_err(|error| {
+        if let Some(unlisted) = answered.iter().find_map(|it| it.unlisted) {
+            let again: BoxFuture<'_, _> = Box::pin(self.list_again(shelf, unlisted, until));
+            return again.await.map_err(|error| {
                 let why = format!(
                     "it is stored, but its kind could not be made known, and workers with \
                      wildcards may not find it; repeat the call: {error}"
@@ -433,6 +432,29 @@ impl Client {
             *made_known = Instant::now();
         }
         self.register_aside(shelf);
+        Ok(())
+    }
+
+    /// Nobody has made the kind known since this ledger began. One call does it for all that were told.
+    async fn list_again(&self, shelf: &Shelf, unlisted: Unlisted, until: Instant) -> Result<()> {
+        let mut turn = timeout_at(until.into(), shelf.registering.lock())
+            .await
+            .ok();
+        if turn.as_deref() == Some(&Some(unlisted)) {
+            return Ok(());
+        }
+        // Until it is done, so that a repeat of this call does it.
+        shelf.registered.store(0, Ordering::Release);
+        self.make_known(shelf, until).await?;
+        if let Some(known) = turn.as_deref_mut() {
+            *known = Some(unlisted);
+        }
+        // If that fails, the next one makes it known once more.
+        let told = self.store().is_listed(&shelf.kind, unlisted, until).await;
+        if let Err(error) = told {
+            let kind = &shelf.kind;
+            tracing::debug!(%kind, %error, "a ledger could not be told that its kind is known");
+        }
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 use crate::settings::{FOUND_FOR, IDLE, IDLE_LOOK};
 use crate::shards::{Layout, Place};
-use crate::store::{Answered, Found, Lane, Ledger, Letter, Word, is_of_absence};
+use crate::store::{Answered, Found, Lane, Ledger, Letter, Unlisted, Word, is_of_absence};
 
 /// The ledgers of a kind by one layout. With another there is another shelf.
 pub(super) struct Shelf {
@@ -26,8 +26,8 @@ pub(super) struct Shelf {
     pub(super) registered: AtomicU64,
     /// When it was last made known.
     pub(super) made_known: Mutex<Instant>,
-    /// Held while that is done.
-    pub(super) registering: tokio::sync::Mutex<()>,
+    /// Held while that is done. The ledger for which it was last done.
+    pub(super) registering: tokio::sync::Mutex<Option<Unlisted>>,
     /// When something of the kind was last seen.
     found: Mutex<Option<Instant>>,
     books: Vec<Arc<Book>>,
@@ -430,10 +430,7 @@ impl Says for Answered {
     }
 
     fn absent() -> Self {
-        Answered {
-            answer: Word::Absent,
-            unarmed: false,
-        }
+        Answered::of(Word::Absent)
     }
 }
 

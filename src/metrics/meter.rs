@@ -104,7 +104,7 @@ impl Meter {
             let answer = answered.answer;
             matches!(
                 answer,
-                Word::Created(_) | Word::First(_) | Word::Replaced(_) | Word::Succeeds(_)
+                Word::Created(_) | Word::Replaced(_) | Word::Succeeds(_)
             )
         });
         let number = accepted.count() as u64;
@@ -152,7 +152,7 @@ impl Meter {
         let mut numbers = [0; ADOPTED.len()];
         for answered in answers {
             let place = match answered.answer {
-                Word::Created(_) | Word::First(_) => 0,
+                Word::Created(_) => 0,
                 Word::Replaced(_) => 1,
                 Word::Succeeds(_) => 2,
                 Word::Moved(_) | Word::SuccessorMoved(_) => 3,

@@ -64,10 +64,9 @@ impl Ledger {
         let mut answers = Vec::with_capacity(items.len());
         for item in items.chunks(1) {
             match self.adopt_all(item, &most, until).await {
-                Err(error) if error.kind() == ErrorKind::Full => answers.push(Answered {
-                    answer: Answer::Unread,
-                    unarmed: false,
-                }),
+                Err(error) if error.kind() == ErrorKind::Full => {
+                    answers.push(Answered::of(Answer::Unread))
+                }
                 alone => answers.extend(alone?),
             }
         }
@@ -103,7 +102,7 @@ impl Ledger {
             cmd.arg(key.id()).arg(u8::from(is_old));
             cmd.arg(most(key)).arg(why.to_arg());
         }
-        let answers = self.eval_items(&ADOPT, &cmd, items.len(), until).await?;
+        let answers = self.eval_storing(&ADOPT, &cmd, items.len(), until).await?;
         self.meter().adopted(&answers);
         Ok(answers)
     }

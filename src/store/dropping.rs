@@ -1,20 +1,25 @@
 //! Whether there is anything of a kind, and removing one in which nothing is.
 //!
 //! What decides is one script on the first ledger of the kind, which by then is the only one that takes
-//! jobs. Whoever stores a job there afterwards is told that it is the first one, and makes the kind
-//! known anew before it is acknowledged; so the kind is taken off the list only if nobody has.
+//! jobs. Whoever stores a job there afterwards is told that the ledger is new, and makes the kind known
+//! before the job is acknowledged, until somebody has; so the kind is taken off the list only if nobody
+//! has.
 
 use std::time::Instant;
 
-use super::script::IDLE;
+use super::reply::Unlisted;
 #[cfg(feature = "worker")]
-use super::script::{RAZE, UNLIST};
+use super::script::RAZE;
+use super::script::{IDLE, UNMARK};
 use super::{Ledger, Store};
 use crate::error::Result;
 use crate::key::Kind;
 #[cfg(feature = "worker")]
 use crate::shards::Layout;
 use crate::time::UnixMs;
+
+/// The field of `calls` by which a ledger says that its kind is to be made known.
+const UNLISTED: &str = "unlisted";
 
 /// The field of the list of kinds that marks one that is about to be dropped. No kind is called so.
 pub(super) fn dropping(kind: &Kind) -> String {
@@ -63,45 +68,85 @@ impl Store {
         Ok((reply.number()? > 0, UnixMs(reply.number()?)))
     }
 
-    /// Marks a kind as about to be taken off the list.
+    /// Marks a kind as about to be taken off the list, by a mark that nobody else has.
     #[cfg(feature = "worker")]
-    pub(crate) async fn mark_dropping(&self, kind: &Kind, until: Instant) -> Result<()> {
+    pub(crate) async fn mark_dropping(
+        &self,
+        kind: &Kind,
+        mark: &str,
+        until: Instant,
+    ) -> Result<()> {
         let marked = self.on_all(until, |it, until| {
             Box::pin(async move {
-                let mut mark = redis::cmd("HSET");
-                mark.arg(it.names.kinds()).arg(dropping(kind)).arg("1");
-                it.command(&mark, until).await.map(drop)
+                let mut cmd = redis::cmd("HSET");
+                cmd.arg(it.names.kinds()).arg(dropping(kind)).arg(mark);
+                it.command(&cmd, until).await.map(drop)
             })
         });
         marked.await.map(drop)
     }
 
-    /// Takes the mark away, as whoever makes the kind known does.
+    /// Takes that mark away, and sees to it that the kind is listed.
     #[cfg(feature = "worker")]
-    pub(crate) async fn keep_listed(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let layout = self.layout_of(kind.as_str());
+    pub(crate) async fn keep_listed(&self, kind: &Kind, mark: &str, until: Instant) -> Result<()> {
+        let layout = self.layout_of(kind.as_str()).to_string();
         let kept = self.on_all(until, |it, until| {
-            Box::pin(it.enlist_here(kind, layout, until))
+            let layout = layout.clone();
+            Box::pin(async move {
+                let kinds = it.names.kinds();
+                it.unmark(&kinds, &dropping(kind), mark, &[], until).await?;
+                let mut list = redis::cmd("HSETNX");
+                list.arg(&kinds).arg(kind.as_str()).arg(layout);
+                it.command(&list, until).await.map(drop)
+            })
         });
         kept.await.map(drop)
     }
 
-    /// Takes a kind off the list of each server, unless somebody has made it known since it was marked;
-    /// `lua/unlist.lua`. Returns whether it is off one of them by that.
+    /// Takes a kind off the list of each server that still has that mark: nobody has made the kind known
+    /// since, nor begun to drop it, too. Returns whether it is off one of them by that.
     #[cfg(feature = "worker")]
-    pub(crate) async fn unlist(&self, kind: &Kind, until: Instant) -> Result<bool> {
+    pub(crate) async fn unlist(&self, kind: &Kind, mark: &str, until: Instant) -> Result<bool> {
         let unlisted = self.on_all(until, |it, until| {
             Box::pin(async move {
-                let kinds = it.names.kinds();
-                let mut cmd = UNLIST.call(UNLIST.fixed_keys);
-                cmd.arg(&kinds).arg(kind.as_str());
-                let called = it.eval(&UNLIST, &cmd, &it.clock, &kinds, until).await;
-                called?.reply.number()
+                let listed = [kind.as_str()];
+                it.unmark(&it.names.kinds(), &dropping(kind), mark, &listed, until)
+                    .await
             })
         });
         let unlisted = unlisted.await?;
         self.forget_layout(kind);
-        Ok(unlisted.contains(&1))
+        Ok(unlisted.contains(&true))
+    }
+
+    /// The kind of that ledger was made known, after the ledger had said that it was to be.
+    pub(crate) async fn is_listed(
+        &self,
+        kind: &Kind,
+        unlisted: Unlisted,
+        until: Instant,
+    ) -> Result<()> {
+        let home = self.home_of(kind, unlisted.shard);
+        let calls = home.names.ledger(kind, unlisted.shard).calls;
+        let mark = unlisted.since.0.to_string();
+        let unmarked = home.unmark(&calls, UNLISTED, &mark, &[], until);
+        unmarked.await.map(drop)
+    }
+
+    /// Takes a mark away, with the fields that go with it, if it is this one; `lua/unmark.lua`. Returns
+    /// whether it was.
+    async fn unmark(
+        &self,
+        hash: &str,
+        field: &str,
+        mark: &str,
+        with_it: &[&str],
+        until: Instant,
+    ) -> Result<bool> {
+        let mut cmd = UNMARK.call(UNMARK.fixed_keys);
+        cmd.arg(hash).arg(field).arg(mark).arg(with_it);
+        let called = self.eval(&UNMARK, &cmd, &self.clock, hash, until).await;
+        Ok(called?.reply.number()? == 1)
     }
 
     /// A kind was dropped: if it comes again, it is as it was first.

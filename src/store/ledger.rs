@@ -9,7 +9,7 @@ use redis::Cmd;
 use super::call::Called;
 #[cfg(feature = "worker")]
 use super::failures::Failures;
-use super::reply::{Answered, Reply};
+use super::reply::{Answered, Reply, Unlisted};
 use super::script::Script;
 use super::{Lane, RedisClock, Store};
 use crate::error::Result;
@@ -188,6 +188,27 @@ impl Ledger {
             return Ok(vec![Answered::STALE; items]);
         }
         called.reply.item_answers(items)
+    }
+
+    /// The same, for a script that stores jobs: the mark of the ledger goes to each answer.
+    pub(super) async fn eval_storing(
+        &self,
+        script: &'static Script,
+        cmd: &Cmd,
+        items: usize,
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let mut called = self.eval(script, cmd, until).await?;
+        if self.is_stale(&mut called.reply)? {
+            return Ok(vec![Answered::STALE; items]);
+        }
+        let mut answers = called.reply.item_answers(items)?;
+        if let Some(since) = called.reply.mark()? {
+            let shard = self.place.shard;
+            let unlisted = Some(Unlisted { shard, since });
+            answers.iter_mut().for_each(|it| it.unlisted = unlisted);
+        }
+        Ok(answers)
     }
 
     /// Whether the ledger goes by another layout, which is known from now on.

@@ -138,7 +138,9 @@ impl Ledger {
                 .arg(&item.story)
                 .arg(&item.payload[..]);
         }
-        let mut answers = self.eval_items(&RESTORE, &cmd, items.len(), until).await?;
+        let mut answers = self
+            .eval_storing(&RESTORE, &cmd, items.len(), until)
+            .await?;
         self.arm(items.iter().map(|item| &item.key), &mut answers)
             .await;
         Ok(answers)

@@ -155,7 +155,7 @@ pub(crate) use produce::{Change, Mode, Outdated, Placement, Update, When};
 pub(crate) use proof::LOST;
 #[cfg(feature = "internals")]
 pub(crate) use reply::read_any_reply;
-pub(crate) use reply::{Answer as Word, Answered};
+pub(crate) use reply::{Answer as Word, Answered, Unlisted};
 #[cfg(feature = "worker")]
 pub(crate) use rights::{Refused, Whom};
 #[cfg(feature = "worker")]

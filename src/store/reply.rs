@@ -14,8 +14,6 @@ use crate::time::{UnixMs, UnixUs};
 pub(crate) enum Answer {
     /// Pending from now on.
     Created(UnixMs),
-    /// The same, as the first job that its ledger ever accepted, for all it knows.
-    First(UnixMs),
     /// Pending in the place of an earlier schedule.
     Replaced(UnixMs),
     /// It will follow the run in progress.
@@ -44,8 +42,6 @@ pub(crate) enum Answer {
     Later(UnixMs),
     /// A dead letter with this number.
     Buried(u64),
-    /// The same, as the first that its ledger ever accepted, for all it knows.
-    Began(u64),
     /// A dead letter is pending again.
     Requeued(UnixMs),
     /// A job of the name is there, so the letter stays one; or the call is.
@@ -100,14 +96,29 @@ pub(crate) enum Answer {
 pub(crate) struct Answered {
     pub(crate) answer: Answer,
     pub(crate) unarmed: bool,
+    /// Its kind is to be made known, if it was stored.
+    pub(crate) unlisted: Option<Unlisted>,
+}
+
+/// The mark of a ledger whose kind nobody has made known since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unlisted {
+    pub(crate) shard: u16,
+    pub(crate) since: UnixUs,
 }
 
 impl Answered {
     /// Of a ledger that goes by another layout.
-    pub(crate) const STALE: Self = Answered {
-        answer: Answer::Stale,
-        unarmed: false,
-    };
+    pub(crate) const STALE: Self = Answered::of(Answer::Stale);
+
+    /// That, and nothing more.
+    pub(crate) const fn of(answer: Answer) -> Self {
+        Answered {
+            answer,
+            unarmed: false,
+            unlisted: None,
+        }
+    }
 
     /// Decodes one word of a reply, `word`, `word:number`, either with `!` behind it.
     pub(super) fn parse(text: &str) -> Result<Self> {
@@ -121,7 +132,6 @@ impl Answered {
         };
         let answer = match (word, number) {
             ("created", Some(n)) => Answer::Created(UnixMs(n)),
-            ("first", Some(n)) => Answer::First(UnixMs(n)),
             ("replaced", Some(n)) => Answer::Replaced(UnixMs(n)),
             ("replaced", None) => Answer::Superseded,
             ("succeeds", Some(n)) => Answer::Succeeds(UnixMs(n)),
@@ -136,7 +146,6 @@ impl Answered {
             ("done", None) => Answer::Done,
             ("later", Some(n)) => Answer::Later(UnixMs(n)),
             ("buried", Some(n)) => Answer::Buried(n),
-            ("began", Some(n)) => Answer::Began(n),
             ("requeued", Some(n)) => Answer::Requeued(UnixMs(n)),
             ("present", None) => Answer::Present,
             ("deleted", None) => Answer::Deleted,
@@ -177,7 +186,10 @@ impl Answered {
             ("void", None) => Answer::Flawed(Flaw::NameAlone),
             _ => return Err(unexpected(format!("the word {text:?}"))),
         };
-        Ok(Answered { answer, unarmed })
+        Ok(Answered {
+            unarmed,
+            ..Answered::of(answer)
+        })
     }
 }
 
@@ -273,6 +285,16 @@ impl Reply {
             return Err(unexpected(format!("{} items of {items}", answers.len())));
         }
         Ok(answers)
+    }
+
+    /// Since when the kind of a ledger is to be made known, if it is.
+    pub(super) fn mark(&mut self) -> Result<Option<UnixUs>> {
+        if self.rest.len() == 0 {
+            return Ok(None);
+        }
+        // The jobs are stored. What somebody else has put there is made known each time.
+        let since = self.text()?.parse().unwrap_or_default();
+        Ok(Some(UnixUs(since)))
     }
 
     /// A lane has one call at a time, so its own calls are never late: this one's reply came

@@ -193,8 +193,7 @@ scripts! {
     IDLE = "idle", 7 keys, ["clock", "lasting", "calls"];
     #[cfg(feature = "worker")]
     RAZE = "raze", 13 keys, ["clock", "lasting", "placeholder", "calls", "paused"];
-    #[cfg(feature = "worker")]
-    UNLIST = "unlist", 1 keys, ["clock"];
+    UNMARK = "unmark", 1 keys, ["clock"];
     FOUND = "found", 13 keys, ["clock", "lasting", "placeholder"];
     DROP = "drop", 2 keys, ["clock", "placeholder"];
     TOUCH = "touch", 1 keys, ["clock"];

@@ -108,7 +108,6 @@ impl Store {
 fn move_of(answer: Answer) -> Option<Option<UnixMs>> {
     match answer {
         Answer::Created(due)
-        | Answer::First(due)
         | Answer::Replaced(due)
         | Answer::Moved(due)
         | Answer::Later(due)

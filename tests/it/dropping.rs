@@ -194,9 +194,11 @@ async fn a_job_that_comes_between_the_steps_of_a_drop_is_found() {
             (there == 0).then_some(())
         })
         .await;
+        let field = format!("={kind}");
+        let mark: String = site.command(&["HGET", "keyfall:kinds", &field]).await;
         site.client.schedule(&key, &1).after(HOUR).await.unwrap();
-        let mark = format!("={kind}");
-        let _: u64 = site.command(&["HSET", "keyfall:kinds", &mark, "1"]).await;
+        let as_before = ["HSET", "keyfall:kinds", &field, &mark];
+        let _: u64 = site.command(&as_before).await;
         proxy.thaw();
     };
     let (dropped, ()) = tokio::join!(client.drop_kind(&kind), comes);

@@ -11,7 +11,7 @@ use crate::client::{Client, Stats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::shards::{Layout, MAX_SHARDS, Place};
-use crate::store::{Away, Razed};
+use crate::store::{Away, Razed, unique_id};
 
 /// How many ledgers are removed at the same time.
 const AT_ONCE: usize = 32;
@@ -34,8 +34,7 @@ impl Client {
     /// expire; and if it is not being resharded.
     ///
     /// Others may use it meanwhile: a job that is scheduled before the kind is gone keeps it, and one
-    /// that is scheduled afterwards makes it anew. Whoever schedules the second one at the same time may
-    /// be answered a moment before [`kinds`](Client::kinds) names the kind again. What the last calls were answered is remembered for
+    /// that is scheduled afterwards makes it anew. What the last calls were answered is remembered for
     /// two hours, if it was used in the last one, so that a call that is repeated does nothing twice.
     ///
     /// # Errors
@@ -79,19 +78,20 @@ impl Client {
     async fn drop_one(&self, kind: &Kind) -> Result<Dropped> {
         let (store, until) = (self.store(), self.deadline());
         let layout = store.look_up(kind, until).await?;
-        store.mark_dropping(kind, until).await?;
+        let mark = &unique_id();
+        store.mark_dropping(kind, mark, until).await?;
         let first = store.ledger(kind, layout.place(0));
         match first.raze(until).await? {
             Razed::Gone => {}
             Razed::Held(_) => {
-                store.keep_listed(kind, until).await?;
+                store.keep_listed(kind, mark, until).await?;
                 return Ok(Dropped::InUse(
                     "a job came meanwhile, or plain keys that were adopted are still to expire"
                         .into(),
                 ));
             }
             Razed::Stale(_) => {
-                store.keep_listed(kind, until).await?;
+                store.keep_listed(kind, mark, until).await?;
                 return Err(Error::new(
                     ErrorKind::Unavailable,
                     format!("somebody has begun to reshard {kind}: look, and try again"),
@@ -103,11 +103,11 @@ impl Client {
             self.raze_the_rest(kind, layout).await?;
         }
         let until = self.deadline();
-        let is_unlisted = store.unlist(kind, until).await?;
-        // Whoever was told that theirs is the first job may have ended before they listed the kind.
+        let is_unlisted = store.unlist(kind, mark, until).await?;
+        // Whoever was told to make it known may have ended before.
         let is_used = store.was_used(kind, until).await;
         if !matches!(is_used, Ok(false)) {
-            store.keep_listed(kind, until).await?;
+            store.keep_listed(kind, mark, until).await?;
         }
         self.0.shelves.remove(kind.as_str());
         // Nobody is to be told who has taken note of its coming again.

@@ -252,9 +252,9 @@ impl Client {
         self.register_again(key.kind(), slice::from_ref(&answered), until)
             .await?;
         match answered.answer {
-            Word::Created(due) | Word::First(due) => Ok(Restored::Pending(due.to_system())),
+            Word::Created(due) => Ok(Restored::Pending(due.to_system())),
             Word::Replaced(due) => Ok(Restored::Replaced(due.to_system())),
-            Word::Buried(number) | Word::Began(number) => Ok(Restored::Dead(number)),
+            Word::Buried(number) => Ok(Restored::Dead(number)),
             Word::Exists => Ok(Restored::Present),
             Word::Running => Ok(Restored::Running),
             other => Err(out_of_place(other)),

@@ -211,7 +211,7 @@ impl<'a> IntoFuture for ScheduleIfPresent<'a> {
 impl Scheduled {
     pub(crate) fn from_answer(answered: Answered, reached: Option<Reached>) -> Result<Self> {
         let (placed, due) = match answered.answer {
-            Word::Created(due) | Word::First(due) => (Placed::Created, due),
+            Word::Created(due) => (Placed::Created, due),
             Word::Replaced(due) => (Placed::Replaced, due),
             Word::Succeeds(due) => (Placed::Succeeds, due),
             other => return Err(out_of_place(other)),

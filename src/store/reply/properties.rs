@@ -8,9 +8,8 @@ use super::*;
 use crate::store::work::Claimed;
 
 /// The words that come with a number, and those that come without.
-const NUMBERED: [&str; 12] = [
+const NUMBERED: [&str; 11] = [
     "created",
-    "first",
     "replaced",
     "succeeds",
     "moved",

@@ -281,7 +281,7 @@ async fn with_damaged<T>(bench: &Bench, key: &str, call: impl AsyncFnOnce() -> T
 /// The scripts that belong to a ledger, and need what is in its keys.
 fn scripts() -> impl Iterator<Item = &'static Script> {
     let all = script::all().into_iter().map(|(script, _)| script);
-    all.filter(|script| !["arm", "beat", "found", "aside", "unlist"].contains(&script.name))
+    all.filter(|script| !["arm", "beat", "found", "aside", "unmark"].contains(&script.name))
 }
 
 /// The history is one, save for those who read it.

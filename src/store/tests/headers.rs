@@ -206,7 +206,8 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     old.move_out(&names, layout, soon()).await.unwrap();
     old.last_called(soon()).await.unwrap();
     old.raze(soon()).await.unwrap();
-    ledger.store.unlist(ledger.kind(), soon()).await.unwrap();
+    let unlisted = ledger.store.unlist(ledger.kind(), "mark", soon());
+    unlisted.await.unwrap();
     let moves = vec![(bench.key("pending").to_string(), None)];
     bench.ledger.store.clone().arm(moves).await;
 
@@ -277,6 +278,8 @@ async fn callers_pass_what_headers_list() {
                 "before" => arg == "+",
                 "place" => arg == "0" || arg == "1",
                 "field" => arg == "layout",
+                "marked field" => arg == format!("={}", bench.ledger.kind()),
+                "mark" => arg == "mark",
                 "type" => arg == "hash",
                 "name of ours" => arg.contains(":calls:aside:"),
                 "name of the field" => arg == "fence",

@@ -89,7 +89,7 @@ async fn producers_are_told_of() {
 #[tokio::test]
 async fn a_due_time_is_told_as_it_was_answered() {
     let bench = Bench::new().await;
-    let Word::First(due) = bench.schedule("job", after(HOUR)).await else {
+    let Word::Created(due) = bench.schedule("job", after(HOUR)).await else {
         panic!("not the first");
     };
     let line = bench.told().await.remove(0);
@@ -330,12 +330,7 @@ async fn keep_can_be_repeated_and_come_late() {
     let bench = Bench::new().await;
     same_when_repeated(&bench, async |lane| {
         let done = bench.ledger.keep(lane, 7, soon()).await;
-        done.map(|()| {
-            vec![Answered {
-                answer: Word::Kept,
-                unarmed: false,
-            }]
-        })
+        done.map(|()| vec![Answered::of(Word::Kept)])
     })
     .await;
     bench.balanced().await;

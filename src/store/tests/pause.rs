@@ -140,12 +140,7 @@ async fn a_repeated_claim_gets_what_was_claimed_before_the_pause() {
 #[tokio::test]
 async fn both_can_be_repeated_and_come_late() {
     let bench = Bench::new().await;
-    let answered = |answer| {
-        vec![Answered {
-            answer,
-            unarmed: false,
-        }]
-    };
+    let answered = |answer| vec![Answered::of(answer)];
     same_when_repeated(&bench, async |lane| {
         let done = bench.ledger.pause(lane, None, soon()).await;
         done.map(|()| answered(Word::Paused))

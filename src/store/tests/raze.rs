@@ -1,7 +1,7 @@
 //! `raze.lua`: a ledger in which nothing is goes with all its keys, and what it remembers outlives it.
 
 use super::support::{Bench, HOUR, State, after, soon, words};
-use crate::store::{Lane, Razed, Word};
+use crate::store::{KeptAs, Lane, Razed, Word};
 
 use State::*;
 
@@ -117,7 +117,7 @@ async fn a_call_that_is_repeated_after_it_does_nothing() {
     let items = [bench.placement("job", after(HOUR))];
     let ledger = &bench.ledger;
     let first = ledger.schedule(&mut lane, &items, soon()).await.unwrap();
-    assert_eq!(words(&first), ["first"]);
+    assert_eq!(words(&first), ["created"]);
     // Its reply is lost. Somebody else cancels it, and that is acknowledged.
     assert_eq!(bench.cancel("job").await, Word::Cancelled);
     assert_eq!(bench.raze().await, Razed::Gone);
@@ -129,7 +129,7 @@ async fn a_call_that_is_repeated_after_it_does_nothing() {
     assert_eq!(bench.is_passing().await, [true, true]);
     let mut again = lane.rewound(1);
     let answers = ledger.schedule(&mut again, &items, soon()).await.unwrap();
-    assert_eq!(words(&answers), ["first"], "as it was answered");
+    assert_eq!(words(&answers), ["created"], "as it was answered");
     assert_eq!(
         bench.state("job").await,
         Absent,
@@ -189,14 +189,68 @@ async fn what_finds_nothing_is_remembered_for_a_while_only() {
 async fn a_kind_is_off_the_list_only_if_nobody_has_made_it_known_since() {
     let bench = Bench::new().await;
     let (store, kind) = (&bench.ledger.store, bench.ledger.kind());
-    store.keep_listed(kind, soon()).await.unwrap();
-    assert!(!store.unlist(kind, soon()).await.unwrap(), "not marked");
-    store.mark_dropping(kind, soon()).await.unwrap();
-    store.keep_listed(kind, soon()).await.unwrap();
-    assert!(!store.unlist(kind, soon()).await.unwrap(), "known again");
-    assert!(store.knows(kind, soon()).await.unwrap());
-    store.mark_dropping(kind, soon()).await.unwrap();
-    assert!(store.unlist(kind, soon()).await.unwrap());
-    assert!(!store.knows(kind, soon()).await.unwrap());
+    let mark = async |mark| store.mark_dropping(kind, mark, soon()).await.unwrap();
+    let unlist = async |mark| store.unlist(kind, mark, soon()).await.unwrap();
+    let knows = async || store.knows(kind, soon()).await.unwrap();
+    store.keep_listed(kind, "one", soon()).await.unwrap();
+    assert!(!unlist("one").await, "not marked");
+    mark("one").await;
+    store.keep_listed(kind, "one", soon()).await.unwrap();
+    assert!(!unlist("one").await && knows().await, "kept");
+    mark("one").await;
+    store.register(kind, None, soon()).await.unwrap();
+    assert!(!unlist("one").await && knows().await, "known again");
+    // Of two who drop it at the same time, the later one takes it off the list.
+    mark("one").await;
+    mark("two").await;
+    assert!(!unlist("one").await && knows().await);
+    store.keep_listed(kind, "one", soon()).await.unwrap();
+    assert!(unlist("two").await && !knows().await);
+    bench.balanced().await;
+}
+
+/// Whoever stores something in a ledger is told to make its kind known, until somebody has.
+#[tokio::test]
+async fn a_ledger_that_begins_says_so_until_its_kind_is_known() {
+    let bench = Bench::new().await;
+    let (store, kind) = (&bench.ledger.store, bench.ledger.kind());
+    let schedule_by = async |lane: &mut Lane, id: &str| {
+        let items = [bench.placement(id, after(HOUR))];
+        let answers = bench.ledger.schedule(lane, &items, soon()).await;
+        answers.unwrap()[0].unlisted
+    };
+    let schedule = async |id: &str| schedule_by(&mut Lane::new(), id).await;
+    let restore = async |id: &str| {
+        let items = [bench.kept(id, KeptAs::Dead, 1)];
+        bench.restore(&items).await[0].unlisted
+    };
+    let mut lane = Lane::new();
+    let begun = schedule_by(&mut lane, "job").await.expect("it is new");
+    assert_eq!(schedule_by(&mut lane.rewound(1), "job").await, Some(begun));
+    assert_eq!(schedule("job").await, Some(begun), "replaced");
+    assert_eq!(schedule("other").await, Some(begun));
+    assert_eq!(restore("letter").await, Some(begun));
+    bench.cancel("job").await;
+    bench.cancel("other").await;
+    // Nor is it known because nothing is left in it.
+    assert_eq!(schedule("job").await, Some(begun));
+    bench.cancel("job").await;
+    let letter = [bench.discard("letter", 1)];
+    let discarded = bench.ledger.discard(&mut lane, &letter, soon()).await;
+    assert_eq!(words(&discarded.unwrap()), ["deleted"]);
+    assert_eq!(bench.raze().await, Razed::Gone);
+
+    let anew = restore("letter").await.expect("new again");
+    assert_ne!(anew, begun);
+    // Whoever was told of the one before is late.
+    store.is_listed(kind, begun, soon()).await.unwrap();
+    let mut lane = Lane::new();
+    assert_eq!(schedule_by(&mut lane, "job").await, Some(anew));
+    for _ in 0..2 {
+        store.is_listed(kind, anew, soon()).await.unwrap();
+        assert_eq!(schedule("job").await, None);
+        assert_eq!(schedule_by(&mut lane.rewound(1), "job").await, None);
+        assert_eq!(restore("third").await, None);
+    }
     bench.balanced().await;
 }

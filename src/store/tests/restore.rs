@@ -98,7 +98,7 @@ async fn all_that_a_record_holds_comes_back() {
         bench.kept("late", PENDING, PAST),
     ];
     let answers = bench.restore(&items).await;
-    assert_eq!(words(&answers), ["first", "first"]);
+    assert_eq!(words(&answers), ["created", "created"]);
     assert_eq!(bench.due("job").await, Some(AHEAD));
     assert_eq!(bench.due("late").await, Some(PAST), "as overdue as it was");
     let record = bench.record("job").await;
@@ -172,26 +172,6 @@ async fn letters_of_one_name_stand_by_when_they_died() {
         .unwrap();
     assert_eq!((found.len(), found[0].number), (16, latest));
     assert_eq!(bench.balanced().await.dead, 43);
-}
-
-#[tokio::test]
-async fn the_first_letters_of_a_ledger_say_so() {
-    let bench = Bench::new().await;
-    let dead = |id: &str, at| bench.kept(id, KeptAs::Dead, at);
-    let items = [dead("one", PAST), dead("one", PAST), dead("two", PAST)];
-    let answers = bench.restore(&items).await;
-    assert_eq!(words(&answers), ["began", "exists", "began"]);
-    let answers = bench.restore(&[dead("one", PAST + 1)]).await;
-    assert_eq!(words(&answers), ["buried"]);
-    assert_eq!(bench.balanced().await.dead, 3);
-
-    let bench = Bench::new().await;
-    let both = [
-        bench.kept("job", PENDING, AHEAD),
-        bench.kept("one", KeptAs::Dead, PAST),
-    ];
-    assert_eq!(words(&bench.restore(&both).await), ["first", "began"]);
-    bench.balanced().await;
 }
 
 #[tokio::test]

@@ -209,7 +209,7 @@ async fn the_scripts_work_without() {
         async |script, args: &[&str]| words(&bench.by_hand(script, &mut lane, args).await);
 
     let place = with(&["set", HEADER, "1", "job", "+3600000", "payload"]);
-    assert_eq!(call(&SCHEDULE, &place).await, ["first"]);
+    assert_eq!(call(&SCHEDULE, &place).await, ["created"]);
     assert_eq!(
         call(&RESCHEDULE, &with(&["job", "+0", "fired"])).await,
         ["moved"]

@@ -250,11 +250,15 @@ impl Adopter {
         };
         let answers = look.await;
         served.ledger.note("adopt", &answers);
-        let is_first = |it: &Answered| matches!(it.answer, Word::First(_));
-        if answers.as_ref().is_ok_and(|all| all.iter().any(is_first)) && !is_new {
-            // Somebody emptied the database, and its kind may be unknown.
+        let unlisted = |all: &Vec<Answered>| all.iter().find_map(|it| it.unlisted);
+        if let Some(unlisted) = answers.as_ref().ok().and_then(unlisted) {
             let registered = self.make_known(served).await;
             served.ledger.note("register", &registered);
+            if registered.is_ok() {
+                let (kind, until) = (served.ledger.kind(), Instant::now() + PATIENCE);
+                let told = self.store.is_listed(kind, unlisted, until).await;
+                served.ledger.note("register", &told);
+            }
         }
         Landing { batch, answers }
     }

@@ -139,10 +139,7 @@ impl Adopter {
         by_shard: ByShard,
         until: Instant,
     ) -> Result<Option<Vec<Answered>>> {
-        let unread = Answered {
-            answer: Word::Unread,
-            unarmed: false,
-        };
+        let unread = Answered::of(Word::Unread);
         let mut all = vec![unread; items.len()];
         for (shard, places) in by_shard {
             let ledger = self.store.adopting_ledger(kind, layout.place(shard));

@@ -407,10 +407,7 @@ mod tests {
     async fn a_lease_that_was_lost_by_an_answer_is_not_waited_for_to_run_out() {
         let leases = Leases::new(LeaseLength(Duration::from_secs(3600)));
         let held = hold(&leases, Moment::now());
-        let answer = Answered {
-            answer: Word::Foreign,
-            unarmed: false,
-        };
+        let answer = Answered::of(Word::Foreign);
         leases.renewed(&[held.number], Ok((vec![answer], Moment::now())));
         let run_out = held.run_out(leases.shortest);
         let waited = tokio::time::timeout(Duration::from_secs(5), run_out).await;
@@ -435,10 +432,7 @@ mod tests {
         });
         leases.changed.notified().await;
         let renewed = |word| {
-            let answer = Answered {
-                answer: word,
-                unarmed: false,
-            };
+            let answer = Answered::of(word);
             leases.renewed(&[number], Ok((vec![answer], Moment::now())));
             leases.answered.notify_waiters();
         };

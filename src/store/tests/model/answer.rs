@@ -94,9 +94,9 @@ impl Ledger {
             Operation::Claim { ids, fill, lease } => self.claim(&token, ids, *fill, *lease),
             Operation::Reclaim { ids, lease } => self.reclaim(&token, ids, *lease),
             _ => {
-                let (answers, trimmed) = self.by_items(operation, known);
+                let (answers, told) = self.by_items(operation, known);
                 let answers = answers.join(" ");
-                let rest = [answers.clone()].into_iter().chain(trimmed);
+                let rest = [answers.clone()].into_iter().chain(told);
                 return (Kept::Answers(answers), Reply::ok(rest));
             }
         };
@@ -117,15 +117,22 @@ impl Ledger {
             (Kept::Answers(answers), Operation::Settle { .. }) => {
                 Reply::ok([answers.as_str(), "0"])
             }
+            (Kept::Answers(answers), Operation::Schedule(_)) => {
+                let mark = self.unlisted.map(|since| since.to_string());
+                Reply::ok([answers.clone()].into_iter().chain(mark))
+            }
             (Kept::Answers(answers), _) => Reply::ok([answers]),
             (Kept::Claim(_), _) => unreachable!("a repeat is of the same call"),
         }
     }
 
-    /// The answers, and how many letters fell, where that is told.
+    /// The answers; and how many letters fell, or since when the kind is unknown, where that is told.
     fn by_items(&mut self, operation: &Operation, known: &Ledger) -> (Vec<String>, Option<String>) {
         let answers = match operation {
-            Operation::Schedule(items) => self.schedule_all(items),
+            Operation::Schedule(items) => {
+                let answers = self.schedule_all(items);
+                return (answers, self.unlisted.map(|since| since.to_string()));
+            }
             Operation::Reschedule(items) => items
                 .iter()
                 .map(|(id, when, step)| self.reschedule(id, *when, step))

@@ -247,7 +247,12 @@ impl Ledger {
         for part in PASSING.into_iter().filter(|_| self.passing) {
             put(part, "(expires)", number(1));
         }
-        for (field, value) in [("fence", self.fence), ("paused", self.paused)] {
+        let fields = [
+            ("fence", self.fence),
+            ("paused", self.paused),
+            ("unlisted", self.unlisted),
+        ];
+        for (field, value) in fields {
             if let Some(value) = value {
                 put("calls", field, number(value));
             }

@@ -29,6 +29,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => id().prop_map(Step::Seize),
         1 => id().prop_map(Step::Lose),
         2 => Just(Step::Raze),
+        1 => Just(Step::Listed),
     ]
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Ledger {
     pub(super) paused: Option<u64>,
     /// All fencing values to come are larger.
     pub(super) fence: Option<u64>,
+    /// Since when its kind is to be made known, Unix µs.
+    pub(super) unlisted: Option<u64>,
     /// None of its keys is ever absent, though nothing is in it.
     pub(super) founded: bool,
     /// What is remembered of calls is all that there is, and is so for a while only.
@@ -209,6 +211,7 @@ impl Ledger {
         }
         self.counters.clear();
         self.found.clear();
+        self.unlisted = None;
         self.passing = !self.lanes.is_empty() || self.is_paused();
         if !self.passing {
             (self.fence, self.paused) = (None, None);

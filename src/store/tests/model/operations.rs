@@ -35,6 +35,8 @@ pub(super) enum Step {
     Lose(Id),
     /// The kind is dropped, if nothing is in it.
     Raze,
+    /// The kind is made known, by whoever was told to.
+    Listed,
 }
 
 /// One call of one script.

@@ -6,13 +6,11 @@ use super::operations::{Id, Payload, Placement, When};
 impl Ledger {
     pub(super) fn schedule_all(&mut self, items: &[Placement]) -> Vec<String> {
         let is_new = !self.counters.contains_key("accepted");
-        let answers = items.iter().map(|item| self.schedule(item));
+        let answers = items.iter().map(|item| self.schedule(item)).collect();
+        if is_new && self.counters.contains_key("accepted") {
+            self.unlisted = Some(self.now);
+        }
         answers
-            .map(|answer| match answer.strip_prefix("created") {
-                Some(due) if is_new => format!("first{due}"),
-                _ => answer,
-            })
-            .collect()
     }
 
     fn schedule(&mut self, item: &Placement) -> String {

@@ -13,7 +13,8 @@ use super::operations::{CLIENTS, IDS, MOMENT, Operation, Step};
 use super::pages;
 use crate::store::script::AUDIT;
 use crate::store::tests::support::{Bench, soon};
-use crate::store::{Lane, Razed};
+use crate::store::{Lane, Razed, Unlisted};
+use crate::time::UnixUs;
 
 pub(super) struct Rig<'a> {
     bench: &'a Bench,
@@ -113,6 +114,10 @@ impl<'a> Rig<'a> {
                 Ok(())
             }
             Step::Raze => self.raze().await,
+            Step::Listed => {
+                self.make_known().await;
+                Ok(())
+            }
         };
         let mut wrong = Vec::from_iter(outcome.err());
         wrong.extend(differences(self.bench, &self.model).await);
@@ -167,6 +172,19 @@ impl<'a> Rig<'a> {
             (Razed::Gone, true) | (Razed::Held(_), false) => Ok(()),
             other => Err(format!("razed, and should be: {other:?}")),
         }
+    }
+
+    async fn make_known(&mut self) {
+        let Some(since) = self.model.unlisted.take() else {
+            return;
+        };
+        let ledger = &self.bench.ledger;
+        let unlisted = Unlisted {
+            shard: 0,
+            since: UnixUs(since),
+        };
+        let listed = ledger.store.is_listed(ledger.kind(), unlisted, soon());
+        listed.await.unwrap();
     }
 
     /// A client sends a call.

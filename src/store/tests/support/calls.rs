@@ -58,7 +58,6 @@ pub(in crate::store::tests) fn bury() -> Verb {
 pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
     match answer {
         Word::Created(_) => "created",
-        Word::First(_) => "first",
         Word::Replaced(_) | Word::Superseded => "replaced",
         Word::Succeeds(_) => "succeeds",
         Word::Exists => "exists",
@@ -72,7 +71,6 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Done => "done",
         Word::Later(_) => "later",
         Word::Buried(_) => "buried",
-        Word::Began(_) => "began",
         Word::Requeued(_) => "requeued",
         Word::Present => "present",
         Word::Deleted => "deleted",
@@ -140,7 +138,6 @@ pub(in crate::store::tests) fn words(answers: &[Answered]) -> Vec<&'static str> 
 pub(in crate::store::tests) fn due_of(answer: Word) -> u64 {
     match answer {
         Word::Created(due)
-        | Word::First(due)
         | Word::Replaced(due)
         | Word::Succeeds(due)
         | Word::Moved(due)
