@@ -353,7 +353,8 @@ pub(crate) struct LedgerNames {
     pub(crate) grave: String,
     /// Hash: counter → value.
     pub(crate) stats: String,
-    /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given, or a larger one; `unlisted` → since when its kind is to be made known, Unix µs;
+    /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given, or a
+    /// larger one; `unlisted` → since when its kind is to be made known, Unix µs;
     /// `paused` → since when, Unix ms, or 0; `history` → how many entries that keeps; `layout` → as
     /// [`shards::Layout`] is written; `leaving` → what is on its way to another ledger;
     /// `from/subject` → the last batch that came from that one.

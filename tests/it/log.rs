@@ -1,12 +1,12 @@
 //! What a worker logs, of the tests that read it.
 
 use std::fmt::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing::subscriber::DefaultGuard;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Dispatch, Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 /// The lines that Keyfall logs at `info` and above, on this thread and on those of the
@@ -37,6 +37,11 @@ impl Log {
     }
 
     fn of(lines: Lines) -> Self {
+        // As long as there is one subscriber, tracing asks only that of the thread which comes to a
+        // line first: in the thread of another test there is none, and the line is off for all.
+        static ANOTHER: LazyLock<Dispatch> =
+            LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
+        LazyLock::force(&ANOTHER);
         let subscriber = tracing_subscriber::registry().with(lines.clone());
         Log {
             lines,
