@@ -72,6 +72,16 @@ pub(crate) struct Answer {
     pub(crate) received: Instant,
 }
 
+/// After which faults a request is sent again that time or an operator can make succeed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeats {
+    Always,
+    /// If it cannot have been carried out.
+    #[cfg(feature = "worker")]
+    Unsent,
+    Never,
+}
+
 /// What is sent.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'a> {
@@ -197,7 +207,8 @@ impl Link {
             }
         }
         let aim = self.aim(request);
-        self.keep_sending(request, &aim, until, |_| true).await
+        self.keep_sending(request, &aim, until, Repeats::Always)
+            .await
     }
 
     /// The same, and repeats nothing that may have been carried out.
@@ -208,7 +219,7 @@ impl Link {
         until: Instant,
     ) -> Result<Answer, Fault> {
         let aim = self.aim(request);
-        self.keep_sending(request, &aim, until, |maybe_done| !maybe_done)
+        self.keep_sending(request, &aim, until, Repeats::Unsent)
             .await
     }
 
@@ -219,7 +230,8 @@ impl Link {
         until: Instant,
     ) -> Result<Answer, Fault> {
         let aim = self.aim(request);
-        self.keep_sending(request, &aim, until, |_| false).await
+        self.keep_sending(request, &aim, until, Repeats::Never)
+            .await
     }
 
     /// Sends a request to a node of a cluster, all of it there, and repeats nothing.
@@ -229,17 +241,17 @@ impl Link {
         request: Request<'_>,
         until: Instant,
     ) -> Result<Answer, Fault> {
-        self.try_at(Some(node), request, false, until, &mut false)
+        let once = Repeats::Never;
+        self.try_at(Some(node), request, false, once, until, &mut false)
             .await
     }
 
-    /// `repeats` is told whether the request may have been carried out.
     async fn keep_sending(
         &self,
         request: Request<'_>,
         aim: &Aim<'_>,
         until: Instant,
-        repeats: impl Fn(bool) -> bool,
+        repeats: Repeats,
     ) -> Result<Answer, Fault> {
         let mut pause = FIRST_PAUSE;
         let mut maybe_done = false;
@@ -257,7 +269,8 @@ impl Link {
             let tried = async {
                 let node = node?;
                 let node = node.as_ref();
-                let answered = self.try_at(node, request, is_asked, until, &mut maybe_done);
+                let answered =
+                    self.try_at(node, request, is_asked, repeats, until, &mut maybe_done);
                 let answer = answered.await?;
                 if !is_asked && self.is_replaced(aim, node) {
                     maybe_done = true;
@@ -279,7 +292,13 @@ impl Link {
             }
             let again = Instant::now() + pause;
             let passes = fault.is_passing() || fault.is_demoted() && self.origin.can_move();
-            if !passes || again >= until || !repeats(maybe_done) {
+            let repeats_it = match repeats {
+                Repeats::Always => true,
+                #[cfg(feature = "worker")]
+                Repeats::Unsent => !maybe_done,
+                Repeats::Never => false,
+            };
+            if !passes || again >= until || !repeats_it {
                 return Err(fault.after_sending(maybe_done));
             }
             if let Some(cluster) = self.origin.cluster() {
@@ -311,15 +330,22 @@ impl Link {
         node: Option<&Node>,
         request: Request<'_>,
         is_asked: bool,
+        repeats: Repeats,
         until: Instant,
         maybe_done: &mut bool,
     ) -> Result<Answer, Fault> {
         let seat = self.seat(node);
         let connected = self.connection(&seat, node, until).await;
-        let mut connection = connected.map_err(|fault| fault.at_node(node))?;
+        let connection = connected.map_err(|fault| fault.at_node(node))?;
+        #[cfg(feature = "worker")]
+        if repeats == Repeats::Unsent && connection.is_idle() {
+            let alive = self.probe(&seat, &connection, node, until).await;
+            alive.map_err(|fault| fault.at_node(node))?;
+        }
+        let mut to = connection.inner.clone();
         let sent = Moment::now();
         let reply = pin!(async {
-            let to = &mut connection.inner;
+            let to = &mut to;
             match request {
                 Request::One(cmd) if is_asked => ask(to, cmd).await,
                 Request::One(cmd) | Request::At(_, cmd) => cmd.query_async(to).await,
@@ -343,6 +369,7 @@ impl Link {
             () = self.origin.moved(connection.moves) => Fault::moved(&self.address()),
             replied = in_time(limit, reply) => match replied {
                 Some(Ok(value)) => {
+                    connection.has_answered();
                     return Ok(Answer {
                         value,
                         sent,
@@ -358,6 +385,33 @@ impl Link {
             seat.drop_connection(connection.number);
         }
         Err(fault.at_node(node))
+    }
+
+    /// Asks whether a connection on which nothing was said for a while is still one: what goes into
+    /// one that was closed meanwhile may have been carried out, as far as anybody can tell.
+    #[cfg(feature = "worker")]
+    async fn probe(
+        &self,
+        seat: &Seat,
+        connection: &Connection,
+        node: Option<&Node>,
+        until: Instant,
+    ) -> Result<(), Fault> {
+        let (ping, mut to) = (redis::cmd("PING"), connection.inner.clone());
+        let now = Instant::now();
+        let limit = until.min(now + self.response_timeout);
+        let reply = pin!(ping.query_async::<Value>(&mut to));
+        let fault = match in_time(limit, reply).await {
+            Some(Ok(_)) => return Ok(()),
+            Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
+            None => Fault::timed_out(&self.address_of(node), limit - now),
+        };
+        if fault.breaks_connection() {
+            seat.drop_connection(connection.number);
+            return Err(fault);
+        }
+        // It is there: the request itself is told what ails it.
+        Ok(())
     }
 
     /// An answer to several commands, unless one of them is to be sent again, or elsewhere.
@@ -418,11 +472,7 @@ impl Link {
             if !seat.is_new() {
                 metrics::reconnected("commands");
             }
-            let connection = Connection {
-                number,
-                moves,
-                inner,
-            };
+            let connection = Connection::new(number, moves, inner);
             seat.hold(connection.clone());
             Ok(connection)
         });

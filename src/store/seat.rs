@@ -1,8 +1,11 @@
 //! A connection to one server, opened when it is needed, and anew when it is not to be used any
 //! more.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+#[cfg(feature = "worker")]
+use std::time::Duration;
+use std::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 
@@ -21,6 +24,37 @@ pub(super) struct Connection {
     /// How often the server had moved when it was opened.
     pub(super) moves: u64,
     pub(super) inner: MultiplexedConnection,
+    opened: Instant,
+    /// How many milliseconds after that something was last answered.
+    answered: Arc<AtomicU64>,
+}
+
+/// After so long without an answer nobody knows whether a connection is still one.
+#[cfg(feature = "worker")]
+const IDLE: Duration = Duration::from_millis(10);
+
+impl Connection {
+    pub(super) fn new(number: u64, moves: u64, inner: MultiplexedConnection) -> Self {
+        Connection {
+            number,
+            moves,
+            inner,
+            opened: Instant::now(),
+            answered: Arc::default(),
+        }
+    }
+
+    pub(super) fn has_answered(&self) {
+        let since = self.opened.elapsed().as_millis() as u64;
+        self.answered.fetch_max(since, Ordering::Relaxed);
+    }
+
+    /// Whether nothing was answered for a while.
+    #[cfg(feature = "worker")]
+    pub(super) fn is_idle(&self) -> bool {
+        let answered = Duration::from_millis(self.answered.load(Ordering::Relaxed));
+        self.opened.elapsed() > answered + IDLE
+    }
 }
 
 impl Seat {

@@ -250,6 +250,24 @@ async fn what_is_forgotten_takes_no_room_from_what_comes_later() {
     worker.stop().await;
 }
 
+/// What went into a connection that is closed was not written, and nobody waits for its lease.
+#[tokio::test]
+async fn what_comes_after_a_restart_is_written_at_once() {
+    let mut redis = forgetful().await;
+    let apart = Apart::new("forgot-idle", &redis).await;
+    let worker = apart.serve_for(HOUR);
+    for round in 1..=8 {
+        let consumer = apart.consumer(Habit::Ack);
+        let keys = apart.schedule(&format!("round{round}-"), 1).await;
+        apart.are_done(round).await;
+        assert_eq!(consumer.stop().await, keys);
+        redis.kill_server().await.unwrap();
+        redis.restart().await.unwrap();
+    }
+    worker.stop().await;
+    apart.site.assert_balanced().await;
+}
+
 #[tokio::test]
 async fn what_is_trimmed_unread_comes_again_though_consumers_delete() {
     let redis = forgetful().await;

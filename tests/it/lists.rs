@@ -389,3 +389,22 @@ async fn a_write_whose_answer_is_lost_is_not_repeated_where_it_is_acknowledged()
     assert_eq!(settled, Settled::Done);
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn what_goes_into_a_connection_that_was_cut_unnoticed_waits_for_no_lease() {
+    let site = Site::new("list-idle").await;
+    let other = Embedded::start().await.unwrap();
+    let proxy = Proxy::to(&other).await;
+    let target = list(&proxy.url, "orders").acknowledged();
+    let worker = site.serve(Router::new().route(&site.pattern(), route(target)));
+    let mut redis = connect(&other.url()).await;
+    for key in site.keys(3) {
+        // By then nothing was said on the connection for a while.
+        site.client.schedule(&key, &1).after(ms(100)).await.unwrap();
+        let document = pop(&mut redis, "orders").await;
+        assert_eq!(document["key"], key);
+        // As where something on the way has forgotten it.
+        proxy.forget_connections();
+    }
+    worker.drop_it().await;
+}

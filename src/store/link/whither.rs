@@ -13,7 +13,7 @@ use redis::{Pipeline, Value};
 use tokio::time::{timeout, timeout_at};
 
 #[cfg(feature = "worker")]
-use super::Answer;
+use super::{Answer, Repeats};
 use super::{Link, Request};
 #[cfg(feature = "worker")]
 use crate::moment::Moment;
@@ -65,7 +65,8 @@ impl Link {
                 _ => slot.or(first).map_or(Aim::Any, Aim::Slot),
             };
             let request = Request::One(cmd);
-            self.keep_sending(request, &aim, until, |_| true).await
+            self.keep_sending(request, &aim, until, Repeats::Always)
+                .await
         }));
         let sent = Moment::now();
         let mut values = Vec::with_capacity(pipeline.len());
@@ -152,9 +153,7 @@ impl Link {
             // Its type is not to be a part of that of every future that calls Redis.
             let asking: BoxFuture<'_, Result<(), Fault>> = Box::pin(async move {
                 let request = Request::One(question);
-                let answer = self
-                    .try_at(Some(&node), request, false, until, &mut false)
-                    .await?;
+                let answer = self.try_at_once(&node, request, until).await?;
                 cluster.learn(answer.value, &node)
             });
             asking
