@@ -253,6 +253,8 @@ async fn what_was_begun_and_stopped_goes_on_and_hides_nothing_meanwhile() {
     for answer in site.client.schedule_many(jobs).await {
         answer.unwrap();
     }
+    // Who uses a kind that leaves its first ledger sees it arrive.
+    site.reshard(2).await;
     site.begin_to_reshard(4).await;
     let other = Client::connect(&site.url).await.unwrap();
     for key in keys.iter().step_by(7) {

@@ -63,7 +63,7 @@ async fn a_kind_that_began_while_its_server_was_away_is_paused_before_its_first_
 
     pair.servers[1].restart().await.unwrap();
     // Whoever has stored the first job of a kind says so to all, and is held up before that.
-    proxy.freeze_at("first:");
+    proxy.freeze_at("created:");
     let scheduling = eventually("it is scheduled", async || {
         client.schedule(&key, "").await.ok()
     });
