@@ -175,8 +175,16 @@ impl Story {
     pub(crate) fn repeated(&self, evidence: &Evidence) -> Vec<Wrong> {
         let mut ends: Vec<&Run> = self.runs.iter().filter(|run| run.last).collect();
         ends.sort_by_key(|run| (run.version, run.fence));
+        // Where no time says which run it was that lapsed, each lapse may explain one.
+        let mut lapses = evidence.lapses();
+        let mut may_have_lapsed = |run: &Run| {
+            let is_open = run.settled.is_none() && evidence.has_no_time(run);
+            is_open && lapses.next().is_some()
+        };
         let pairs = ends.windows(2).filter(|pair| {
-            pair[0].version == pair[1].version && !self.may_repeat(pair[0], pair[1], evidence)
+            let (run, next) = (pair[0], pair[1]);
+            let is_same = run.version == next.version;
+            is_same && !self.may_repeat(run, next, evidence) && !may_have_lapsed(run)
         });
         let told = |pair: &[&Run]| format!("{:?} was run to its end after {:?}", pair[1], pair[0]);
         pairs.map(|pair| Wrong::Other(told(pair))).collect()

@@ -64,15 +64,22 @@ impl Evidence<'_> {
 
     /// Whether the lease of a run, or of one between both, had lapsed before the next run was claimed.
     pub(crate) fn lapsed(&self, run: &Run, next: &Run) -> bool {
-        let mut lapses = self.claims().iter().filter(|claim| claim.lapsed.is_some());
-        if self.clock_was_set && run.fence < FIRST_FENCE {
-            // Which claim was whose is known by the time alone, and that was set.
-            return lapses.next().is_some();
-        }
         let (Some(first), Some(last)) = (self.claim(run), self.claim(next)) else {
             return false;
         };
-        lapses.any(|claim| first < claim.fence && claim.fence <= last)
+        self.lapses()
+            .any(|claim| first < claim.fence && claim.fence <= last)
+    }
+
+    /// Whether nothing says which claim was that of a run: it is known by the time alone, and that
+    /// was set.
+    pub(crate) fn has_no_time(&self, run: &Run) -> bool {
+        self.clock_was_set && run.fence < FIRST_FENCE
+    }
+
+    /// The claims that took the place of one that had lapsed.
+    pub(crate) fn lapses(&self) -> impl Iterator<Item = &Claim> {
+        self.claims().iter().filter(|claim| claim.lapsed.is_some())
     }
 
     /// Whether whoever had sent the job of a run says that it was told nothing of its end.

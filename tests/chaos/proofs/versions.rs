@@ -1,7 +1,7 @@
 //! What becomes of each version of a job.
 
 use super::{KEY, Proof, Run, Trial, at, run};
-use crate::journal::{Answer, Ask, STOPPED, What, at_unix_ms, now};
+use crate::journal::{Answer, Ask, CLOCK, STOPPED, What, at_unix_ms, now};
 use crate::leases::Claim;
 
 pub(super) const ALL: &[Proof] = &[
@@ -13,6 +13,10 @@ pub(super) const ALL: &[Proof] = &[
     (
         "a job that is done twice, and a lapse that does not explain it",
         a_lapse_of_before,
+    ),
+    (
+        "a job that is done again where clocks were set",
+        lapses_at_unknown_times,
     ),
     ("a job that is gone when another one is created", gone),
     (
@@ -111,6 +115,40 @@ fn two_runs_that_are_explained() {
     back(1.9, 3.0).check().passes();
     back(2.5, 3.0).check().tells(TWICE);
     back(5.5, 6.0).check().tells(TWICE);
+}
+
+/// Consumers that are told no fencing value, in a trial in which a clock was set: each lapse explains
+/// one further run, whenever it was, and no more.
+fn lapses_at_unknown_times() {
+    let runs = |count: u32| {
+        let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+        let runs = (1..=count).map(|number: u32| Run {
+            process: "consumer-0.1",
+            taken: None,
+            ..run(7, number.into(), f64::from(number) + 1.0)
+        });
+        runs.fold(trial, Trial::run)
+    };
+    let set = |trial: Trial| trial.fault(1.5, CLOCK, None);
+    set(lapsed(runs(2), FENCE)).check().passes();
+    set(lapsed(lapsed(runs(3), FENCE), FENCE + 1))
+        .check()
+        .passes();
+    lapsed(runs(2), FENCE).check().tells(TWICE);
+    set(runs(2)).check().tells(TWICE);
+    let row = set(lapsed(runs(3), FENCE)).check();
+    row.tells(TWICE);
+    assert_eq!(row.violations.len(), 1);
+    // Whoever knows the claims of both is not excused by a lapse of before.
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let known = |fence, began| Run {
+        taken: None,
+        ..run(7, fence, began)
+    };
+    let trial = trial
+        .run(known(FENCE + 10, 2.0))
+        .run(known(FENCE + 20, 3.0));
+    set(lapsed(trial, FENCE)).check().tells(TWICE);
 }
 
 /// The lease of a run that has this fencing value, which took the place of one that had lapsed.
