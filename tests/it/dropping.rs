@@ -3,16 +3,18 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
 use keyfall::embedded::Embedded;
 use keyfall::{
     Cancelled, Dropped, Durable, Extended, IfPresent, JobState, KeptJob, Lease, NewJob, Outcome,
     Requeued, Rescheduled, Restored, Router, Settled, Updated,
 };
+use tokio::time::timeout;
 
 use crate::log::Log;
 use crate::proxy::Proxy;
-use crate::runs::{eventually, recorder};
+use crate::runs::{PATIENCE, eventually, recorder};
 use crate::site::{Site, patient};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -291,6 +293,30 @@ async fn a_rule_of_a_pause_holds_for_a_kind_that_comes_again() {
     site.client.prefix(&prefix).resume().await.unwrap();
     runs.take(2).await;
     worker.stop().await;
+}
+
+/// So that nobody serves it until the lists are read the next time.
+#[tokio::test]
+async fn all_are_told_that_a_kind_is_gone() {
+    let site = Site::new("drop-told").await;
+    let client = redis::Client::open(site.url.as_str()).unwrap();
+    let mut told = client.get_async_pubsub().await.unwrap();
+    told.subscribe("keyfall:wake:0").await.unwrap();
+    site.client
+        .schedule(site.key(1), &1)
+        .after(HOUR)
+        .await
+        .unwrap();
+    site.client.cancel(site.key(1)).await.unwrap();
+    assert_eq!(site.drops().await, Dropped::Dropped);
+    let gone = format!("gone {}", site.kind());
+    let mut told = told.on_message();
+    loop {
+        let message = timeout(PATIENCE, told.next()).await.unwrap().unwrap();
+        if message.get_payload::<String>().unwrap() == gone {
+            break;
+        }
+    }
 }
 
 /// A mark that somebody left who died before the kind was off the list does no harm.

@@ -149,6 +149,27 @@ async fn a_call_that_is_repeated_after_it_does_nothing() {
     );
 }
 
+/// It is remembered for its calls alone. A kind that begins anew is as it was first.
+#[tokio::test]
+async fn nothing_but_calls_pauses_and_the_fencing_value_outlives_it() {
+    let bench = Bench::new().await;
+    bench.bring("job", Pending).await;
+    bench.cancel("job").await;
+    let calls = &bench.names().calls;
+    let passing = ["layout", "1 0", "history", "5", "batch", "x"];
+    let _: u64 = bench
+        .ask(&[&["HSET", calls.as_str()], &passing[..]].concat())
+        .await;
+    assert_eq!(bench.raze().await, Razed::Gone);
+    let mut fields: Vec<String> = bench.ask(&["HKEYS", calls]).await;
+    let lanes: Vec<String> = bench
+        .ask(&["ZRANGE", &bench.names().lanes, "0", "-1"])
+        .await;
+    fields.retain(|field| !lanes.contains(field));
+    assert_eq!(fields, ["fence"]);
+    bench.balanced().await;
+}
+
 #[tokio::test]
 async fn a_pause_outlives_it() {
     let bench = Bench::new().await;

@@ -1,13 +1,13 @@
 //! What is done to keys while nobody listens.
 
 use keyfall::embedded::Embedded;
-use keyfall::{Handler, MissingKey, Router};
+use keyfall::{Handler, MissingKey, Router, Worker};
 use redis::aio::MultiplexedConnection;
 
 use super::Adopting;
 use crate::proxy::Proxy;
 use crate::runs::{Gate, eventually, recorder};
-use crate::site::{Running, Site, command, connect};
+use crate::site::{Running, Site, command, connect, patient, redis_time};
 
 /// A replica does not wait for others before it is served.
 const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
@@ -125,6 +125,72 @@ async fn who_comes_later_does_not_take_what_waits_for_missing() {
     assert_eq!(it.site.all_ended().await.cancelled, 0);
     second.stop().await;
     it.ends().await;
+}
+
+/// The only one who heard that a key expired is cut off before it can say so, until no instance is
+/// seen any more. Then another one comes, which the first is to tell before it cancels the job.
+/// Returns whether the machine was quick enough for that, and how many were cancelled.
+async fn cut_off(server: &Embedded, round: usize) -> (bool, u64) {
+    let proxy = Proxy::to(server).await;
+    let site = Site::at(&server.url(), &format!("adopt-cut-off-{round}")).await;
+    let gate = Gate::closed();
+    let (log, mut runs) = recorder();
+    let router = || {
+        let route = log.behind(&gate).adopt(MissingKey::Cancel);
+        Router::new().route(&site.pattern(), route)
+    };
+    let client = patient(&proxy.url).await;
+    let first = Running::start(Worker::new(client, router()).concurrency(1));
+    first.ready().await;
+    // From now on it has no room, and claims nothing.
+    site.client.schedule(site.key("long"), "").await.unwrap();
+    runs.next().await;
+    let key = site.key("key");
+    let () = site.command(&["SET", &key, "v", "EX", "900"]).await;
+    eventually("it is adopted", async || {
+        (site.stats().await.pending == 1).then_some(())
+    })
+    .await;
+
+    proxy.freeze_before("\r\nover\r\n");
+    let _: u64 = site.command(&["PEXPIRE", &key, "100"]).await;
+    let due = redis_time(&mut site.redis()).await;
+    eventually("it was heard", async || proxy.is_frozen().then_some(())).await;
+    eventually("nobody is seen", async || {
+        let seen = site.client.instances().await.unwrap();
+        seen.is_empty().then_some(())
+    })
+    .await;
+    let second = Running::start(site.worker(router()).concurrency(1));
+    eventually("it is claimed, or cancelled", async || {
+        let stats = site.stats().await;
+        (stats.leased == 2 || stats.cancelled > 0).then_some(())
+    })
+    .await;
+    proxy.thaw();
+    let was_quick = redis_time(&mut site.redis()).await < due + 3_000_000;
+    let cancelled = eventually("it runs, or is cancelled", async || {
+        let (ran, stats) = (runs.rest(), site.stats().await);
+        (!ran.is_empty() || stats.cancelled > 0).then_some(stats.cancelled)
+    })
+    .await;
+    gate.open();
+    first.stop().await;
+    second.stop().await;
+    (was_quick, cancelled)
+}
+
+#[tokio::test]
+async fn who_comes_while_others_are_cut_off_gives_them_their_time() {
+    let server = Embedded::start().await.unwrap();
+    for round in 0..9 {
+        let (was_quick, cancelled) = cut_off(&server, round).await;
+        if was_quick {
+            assert_eq!(cancelled, 0);
+            return;
+        }
+    }
+    panic!("this machine was too busy nine times");
 }
 
 #[tokio::test]
