@@ -19,7 +19,7 @@ pub(crate) struct Cancel {
     which: Which,
 
     /// Change nothing, and count the jobs
-    #[arg(long, conflicts_with = "key")]
+    #[arg(long)]
     dry_run: bool,
 
     /// Do not ask before many jobs are cancelled
@@ -45,12 +45,16 @@ pub(crate) struct Postpone {
     when: When,
 
     /// So much later than each of many jobs is due
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["after", "at", "key"])]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["after", "at"])]
     by: Option<Duration>,
 
     /// Change nothing, and count the jobs
-    #[arg(long, conflicts_with = "key")]
+    #[arg(long)]
     dry_run: bool,
+
+    /// Do not ask before many jobs are postponed
+    #[arg(long)]
+    yes: bool,
 
     #[command(flatten)]
     form: Form,
@@ -65,8 +69,12 @@ pub(crate) struct Fire {
     which: Which,
 
     /// Change nothing, and count the jobs
-    #[arg(long, conflicts_with = "key")]
+    #[arg(long)]
     dry_run: bool,
+
+    /// Do not ask before many jobs are fired
+    #[arg(long)]
+    yes: bool,
 
     #[command(flatten)]
     form: Form,
@@ -78,13 +86,14 @@ pub(crate) struct Fire {
 pub(crate) async fn cancel(options: Cancel) -> anyhow::Result<()> {
     let which = &options.which;
     let asked = options.durably.asked();
-    if which.key.is_none() && asked.is_any() {
+    which.refuse_for_one("--dry-run", options.dry_run)?;
+    if which.key().is_none() && asked.is_any() {
         let one = "of many jobs, the cancel cannot be durable: name one job, or leave out \
                    `--durable` and `--fsynced`";
         return Err(Stop::wrong(one).into());
     }
     let jobs = options.server.connect().await?;
-    let Some(key) = &which.key else {
+    let Some(key) = which.key() else {
         let counted = jobs.cancel_many(&which.many(true)).await?;
         if options.dry_run {
             return tell_many(&counted, options.form);
@@ -117,32 +126,49 @@ pub(crate) async fn postpone(options: Postpone) -> anyhow::Result<()> {
                        `--by 1h`";
         return Err(Stop::wrong(missing).into());
     }
+    which.refuse_for_one("--by", by.is_some())?;
+    which.refuse_for_one("--dry-run", options.dry_run)?;
     let jobs = options.server.connect().await?;
-    let Some(key) = &which.key else {
-        let BulkIn {
-            prefix,
-            everything,
-            dry_run,
-        } = which.many(options.dry_run);
-        let call = BulkPostponeIn {
-            prefix,
-            everything,
-            dry_run,
-            after,
-            at,
-            by: by.map(Span),
+    let Some(key) = which.key() else {
+        let call = |dry_run| {
+            let BulkIn {
+                prefix,
+                everything,
+                dry_run,
+            } = which.many(dry_run);
+            BulkPostponeIn {
+                prefix,
+                everything,
+                dry_run,
+                after,
+                at,
+                by: by.map(Span),
+            }
         };
-        return tell_many(&jobs.postpone_many(&call).await?, options.form);
+        let counted = jobs.postpone_many(&call(true)).await?;
+        if options.dry_run {
+            return tell_many(&counted, options.form);
+        }
+        let what = format!("this postpones {}", which.jobs(counted.matched));
+        ask::confirm(&what, options.yes)?;
+        return tell_many(&jobs.postpone_many(&call(false)).await?, options.form);
     };
     let changed = jobs.postpone(key, &PostponeIn { after, at }).await?;
     tell_one(&changed, options.form)
 }
 
 pub(crate) async fn fire(options: Fire) -> anyhow::Result<()> {
-    let jobs = options.server.connect().await?;
     let which = &options.which;
-    let Some(key) = &which.key else {
-        let report = jobs.fire_many(&which.many(options.dry_run)).await?;
+    which.refuse_for_one("--dry-run", options.dry_run)?;
+    let jobs = options.server.connect().await?;
+    let Some(key) = which.key() else {
+        let counted = jobs.fire_many(&which.many(true)).await?;
+        if options.dry_run {
+            return tell_many(&counted, options.form);
+        }
+        let what = format!("this fires {} now", which.jobs(counted.matched));
+        ask::confirm(&what, options.yes)?;
+        let report = jobs.fire_many(&which.many(false)).await?;
         return tell_many(&report, options.form);
     };
     tell_one(&jobs.fire(key).await?, options.form)

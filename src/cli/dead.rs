@@ -20,17 +20,17 @@ use crate::daemon::shapes::{Job, ListIn, Payloads, RequeueIn, State};
 pub(crate) enum Dead {
     /// List dead letters: of one job the latest first, of many the oldest
     #[command(
-        after_help = "Examples:\n  keyfall dead ls --prefix app1:trans:notice:\n  keyfall dead ls app1:trans:notice:42 --json"
+        after_help = "Examples:\n  keyfall dead ls app1:trans:notice:\n  keyfall dead ls app1:trans:notice:42 --json"
     )]
     Ls(List),
     /// Make dead letters pending again, with all their attempts ahead
     #[command(
-        after_help = "Examples:\n  keyfall dead requeue app1:trans:notice:42 --after 5m\n  keyfall dead requeue --prefix app1:trans:notice: --dry-run"
+        after_help = "Examples:\n  keyfall dead requeue app1:trans:notice:42 --after 5m\n  keyfall dead requeue app1:trans:notice: --dry-run"
     )]
     Requeue(Requeue),
     /// Delete dead letters for good
     #[command(
-        after_help = "Examples:\n  keyfall dead rm app1:trans:notice:42 --letter 7\n  keyfall dead rm --prefix app1:trans:notice: --yes"
+        after_help = "Examples:\n  keyfall dead rm app1:trans:notice:42 --letter 7\n  keyfall dead rm app1:trans:notice: --yes"
     )]
     Rm(Remove),
 }
@@ -41,11 +41,11 @@ pub(crate) struct List {
     which: Which,
 
     /// How many at the most
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = page, conflicts_with = "key")]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = page)]
     limit: usize,
 
     /// Go on where an earlier list ended
-    #[arg(long, value_name = "CURSOR", conflicts_with = "key")]
+    #[arg(long, value_name = "CURSOR")]
     after: Option<Cursor>,
 
     #[command(flatten)]
@@ -61,15 +61,19 @@ pub(crate) struct Requeue {
     which: Which,
 
     /// The letter with this number, instead of the latest of the job
-    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["prefix", "all"])]
+    #[arg(long, value_name = "NUMBER")]
     letter: Option<u64>,
 
     #[command(flatten)]
     when: When,
 
     /// Change nothing, and count the letters
-    #[arg(long, conflicts_with = "key")]
+    #[arg(long)]
     dry_run: bool,
+
+    /// Do not ask before many letters are requeued
+    #[arg(long)]
+    yes: bool,
 
     #[command(flatten)]
     form: Form,
@@ -84,11 +88,11 @@ pub(crate) struct Remove {
     which: Which,
 
     /// The letter with this number, instead of the latest of the job
-    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["prefix", "all"])]
+    #[arg(long, value_name = "NUMBER")]
     letter: Option<u64>,
 
     /// Change nothing, and count the letters
-    #[arg(long, conflicts_with = "key")]
+    #[arg(long)]
     dry_run: bool,
 
     /// Do not ask before many letters are deleted
@@ -111,16 +115,19 @@ pub(crate) async fn run(command: Dead) -> anyhow::Result<()> {
 }
 
 async fn list(options: List) -> anyhow::Result<()> {
+    let which = &options.which;
+    which.refuse_for_one("--after", options.after.is_some())?;
     let jobs = options.server.connect().await?;
-    if let Some(key) = &options.which.key {
-        let letters = jobs.letters(key).await?;
+    if let Some(key) = which.key() {
+        let mut letters = jobs.letters(key).await?;
         if letters.is_empty() {
             return Err(absent(key));
         }
+        letters.truncate(options.limit);
         return show(&letters, options.form);
     }
     let wanted = ListIn {
-        prefix: options.which.prefix(),
+        prefix: which.prefix(),
         state: State::Dead,
         limit: Some(options.limit),
         cursor: options.after.map(|cursor| cursor.to_string()),
@@ -158,14 +165,25 @@ fn show(letters: &[Job], form: Form) -> anyhow::Result<()> {
 async fn requeue(options: Requeue) -> anyhow::Result<()> {
     let (after, at) = (options.when.after(), options.when.at()?);
     let which = &options.which;
-    if which.key.is_none() && !options.when.is_open() {
+    which.refuse_for_one("--dry-run", options.dry_run)?;
+    which.refuse_for_many("--letter", options.letter.is_some())?;
+    if which.key().is_none() && !options.when.is_open() {
         let wrong = "many letters are requeued to be due now: leave out `--after` and `--at`, or \
                      postpone the jobs afterwards";
         return Err(Stop::wrong(wrong).into());
     }
     let jobs = options.server.connect().await?;
-    let Some(key) = &which.key else {
-        let report = jobs.requeue_many(&which.many(options.dry_run)).await?;
+    let Some(key) = which.key() else {
+        let counted = jobs.requeue_many(&which.many(true)).await?;
+        if options.dry_run {
+            return tell_many(&counted, options.form);
+        }
+        let what = format!(
+            "this requeues the dead letters of {}",
+            which.jobs(counted.matched)
+        );
+        ask::confirm(&what, options.yes)?;
+        let report = jobs.requeue_many(&which.many(false)).await?;
         return tell_many(&report, options.form);
     };
     let letter = match find(&jobs, key, options.letter).await? {
@@ -182,9 +200,11 @@ async fn requeue(options: Requeue) -> anyhow::Result<()> {
 }
 
 async fn remove(options: Remove) -> anyhow::Result<()> {
-    let jobs = options.server.connect().await?;
     let which = &options.which;
-    let Some(key) = &which.key else {
+    which.refuse_for_one("--dry-run", options.dry_run)?;
+    which.refuse_for_many("--letter", options.letter.is_some())?;
+    let jobs = options.server.connect().await?;
+    let Some(key) = which.key() else {
         let counted = jobs.delete_letters(&which.many(true)).await?;
         if options.dry_run {
             return tell_many(&counted, options.form);

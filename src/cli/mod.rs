@@ -90,17 +90,17 @@ enum Command {
     Why(why::Options),
     /// Take jobs back, or tell them to stop if they are running
     #[command(
-        after_help = "Examples:\n  keyfall cancel app1:trans:notice:42\n  keyfall cancel --prefix app1:trans:notice: --dry-run"
+        after_help = "Examples:\n  keyfall cancel app1:trans:notice:42\n  keyfall cancel app1:trans:notice: --dry-run"
     )]
     Cancel(change::Cancel),
     /// Give pending jobs another due time
     #[command(
-        after_help = "Examples:\n  keyfall postpone app1:trans:notice:42 --at 'monday 9:00'\n  keyfall postpone --prefix app1:trans:notice: --by 1h"
+        after_help = "Examples:\n  keyfall postpone app1:trans:notice:42 --at 'monday 9:00'\n  keyfall postpone app1:trans:notice: --by 1h"
     )]
     Postpone(change::Postpone),
     /// Make pending jobs due now
     #[command(
-        after_help = "Examples:\n  keyfall fire app1:trans:notice:42\n  keyfall fire --prefix app1:trans:notice: --dry-run"
+        after_help = "Examples:\n  keyfall fire app1:trans:notice:42\n  keyfall fire app1:trans:notice: --dry-run"
     )]
     Fire(change::Fire),
     /// List jobs; for programs, one JSON object on each line
@@ -135,7 +135,7 @@ enum Command {
     /// List, requeue and delete dead letters
     #[command(
         subcommand,
-        after_help = "Example:\n  keyfall dead ls --prefix app1:trans:notice:"
+        after_help = "Example:\n  keyfall dead ls app1:trans:notice:"
     )]
     Dead(dead::Dead),
     /// Follow what is done to jobs, until Ctrl-C

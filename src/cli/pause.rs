@@ -91,7 +91,8 @@ fn tell(done: &str, switched: &SwitchedOut, form: Form) -> anyhow::Result<()> {
         out::line(format!("{would}{done}: {kind}"))?;
     }
     if switched.kinds.is_empty() {
-        out::line("no kind begins so by now")?;
+        let state = if done == "resumed" { " is paused" } else { "" };
+        out::line(format!("no kind with this prefix{state}"))?;
     }
     Ok(())
 }

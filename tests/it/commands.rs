@@ -189,7 +189,12 @@ async fn postpone_and_fire_move_one_or_many(site: Site) {
     );
     assert_about(site.view(&key).await.due(), 2 * HOUR);
     let prefix = format!("--prefix {}:", site.kind());
-    let ran = site.run(&format!("postpone {prefix} --by 1h")).await;
+    for bulk in ["postpone {} --by 1h", "fire {}"] {
+        let ran = site.run(&bulk.replace("{}", &prefix)).await;
+        ran.fails(2, "`--yes`");
+        assert!(ran.err.contains("3 jobs"), "{ran:?}");
+    }
+    let ran = site.run(&format!("postpone {prefix} --by 1h --yes")).await;
     assert_eq!(ran.out, "3 of 3 done\n", "{ran:?}");
     assert_about(site.view(&key).await.due(), 3 * HOUR);
     let ran = site.run(&format!("fire {prefix} --dry-run --json")).await;
@@ -208,9 +213,10 @@ async fn postpone_and_fire_move_one_or_many(site: Site) {
     site.run(&format!("postpone {key}"))
         .await
         .fails(2, "--after 15m");
-    site.run(&format!("postpone {key} --by 1h"))
-        .await
-        .fails(2, "cannot be used with");
+    for one in ["postpone {} --by 1h", "fire {} --dry-run"] {
+        let ran = site.run(&one.replace("{}", &key)).await;
+        ran.fails(2, "is for many jobs");
+    }
     site.run("fire --prefix a:b:c:d:e")
         .await
         .fails(2, "four segments");
@@ -349,7 +355,7 @@ async fn dead_letters_are_listed_requeued_and_deleted(site: Site) {
     }
     worker.stop().await;
 
-    let prefix = format!("--prefix {}:", site.kind());
+    let prefix = format!("{}:", site.kind());
     let letters = site.run(&format!("dead ls {prefix} --json")).await.lines();
     assert_eq!(letters.len(), 4);
     assert_eq!(letters[0]["last_error"], "it is broken");
@@ -374,9 +380,14 @@ async fn dead_letters_are_listed_requeued_and_deleted(site: Site) {
         ))
         .await;
     assert_eq!(ran.value()["letter"], letter);
-    site.run(&format!("dead rm {prefix}"))
-        .await
-        .fails(2, "`--yes`");
+    for command in ["rm", "requeue"] {
+        site.run(&format!("dead {command} {prefix}"))
+            .await
+            .fails(2, "`--yes`");
+        site.run(&format!("dead {command} {prefix} --letter 1"))
+            .await
+            .fails(2, "is for one job");
+    }
     assert_eq!(site.stats().await.dead, 2);
     let ran = site.run(&format!("dead rm {prefix} --yes")).await;
     assert_eq!(ran.out, "2 of 2 done\n");
@@ -428,6 +439,11 @@ async fn pause_and_resume_name_the_kinds(site: Site) {
         kinds
     );
     assert!(!site.stats().await.paused);
+    // What was not paused is not said to be resumed.
+    for dry_run in ["", " --dry-run"] {
+        let ran = site.run(&format!("resume {app}{dry_run}")).await;
+        assert_eq!(ran.out, "no kind with this prefix is paused\n");
+    }
     site.run(&format!("pause {}", site.key(1)))
         .await
         .fails(2, "third colon");

@@ -1,7 +1,7 @@
 //! Pausing kinds, and resuming them.
 
 use std::future::IntoFuture;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use futures_util::future::join_all;
 
@@ -54,7 +54,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Resumes the kinds that begin so, and ends the pauses of prefixes that begin so; what
-    /// fell due meanwhile starts at once. Returns the kinds that exist.
+    /// fell due meanwhile starts at once. Returns the kinds that were paused.
     ///
     /// A pause of a shorter prefix stays in force for kinds that are used for the first time
     /// later; see [`Client::paused`].
@@ -72,8 +72,33 @@ impl Client {
         let until = self.deadline();
         let rules = self.0.store.pause_rules(until).await?;
         let (kinds, mut sight) = self.kinds_in_sight(&Prefix::everything(), until).await?;
+        let kinds = self.paused_among(&kinds, &mut sight, until).await?;
+        Ok(Paused {
+            unseen: sight.unseen(),
+            rules: rules
+                .into_iter()
+                .map(|(rule, since)| (rule, since.to_system()))
+                .collect(),
+            kinds,
+        })
+    }
+
+    /// Those of these kinds that are paused. Kinds of servers that are away are not among them.
+    async fn paused_of(&self, kinds: &[Kind]) -> Result<Vec<Kind>> {
+        let mut sight = Sight::new(self.store(), Vec::new());
+        let paused = self.paused_among(kinds, &mut sight, self.deadline());
+        Ok(paused.await?.into_iter().map(|(kind, _)| kind).collect())
+    }
+
+    /// Those of these kinds that are paused, and since when.
+    async fn paused_among(
+        &self,
+        kinds: &[Kind],
+        sight: &mut Sight,
+        until: Instant,
+    ) -> Result<Vec<(Kind, SystemTime)>> {
         let mut asked = Vec::new();
-        for kind in &kinds {
+        for kind in kinds {
             // Those of one kind are paused one after the other, the first one last.
             let shelf = self.shelf_to_look(kind.as_str())?;
             let mut ledgers = shelf.books().iter().map(|book| book.ledger.clone());
@@ -86,14 +111,7 @@ impl Client {
             let since = since.flatten().map(UnixMs::to_system);
             paused.extend(since.map(|since| (ledger.kind().clone(), since)));
         }
-        Ok(Paused {
-            unseen: sight.unseen(),
-            rules: rules
-                .into_iter()
-                .map(|(rule, since)| (rule, since.to_system()))
-                .collect(),
-            kinds: paused,
-        })
+        Ok(paused)
     }
 }
 
@@ -167,16 +185,18 @@ impl<'a> IntoFuture for Resume<'a> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let (client, prefix, dry_run) = self.0.begin()?;
-            if dry_run {
-                return client.kinds_of(&prefix).await;
-            }
             let store = client.store();
+            if dry_run {
+                let kinds = client.kinds_of(&prefix).await?;
+                return client.paused_of(&kinds).await;
+            }
             let turn = store.next_turn(client.deadline()).await?;
             let away = store
                 .remove_pause_rules(&prefix, turn, client.deadline())
                 .await?;
             let mut sight = Sight::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
+            let paused = client.paused_of(&kinds).await?;
             for kind in &kinds {
                 let shelf = client.shelf_to_look(kind.as_str())?;
                 let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
@@ -187,7 +207,7 @@ impl<'a> IntoFuture for Resume<'a> {
                 }
             }
             sight.all_done()?;
-            Ok(kinds)
+            Ok(paused)
         })
     }
 }
