@@ -10,6 +10,7 @@ use jiff::{Span, SpanRelativeTo};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrong {
     NoDuration,
+    NoUnit,
     Negative,
 }
 
@@ -21,7 +22,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, Wrong> {
     // A span, because a plain duration knows no days.
     let span = text.parse::<Span>();
     let span = span.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
-    let span = span.map_err(|_| Wrong::NoDuration)?;
+    let is_number = || text.trim().parse::<u64>().is_ok();
+    let span = span.map_err(|_| match is_number() {
+        true => Wrong::NoUnit,
+        false => Wrong::NoDuration,
+    })?;
     Duration::try_from(span).map_err(|_| Wrong::Negative)
 }
 
@@ -32,6 +37,10 @@ impl Wrong {
             Wrong::NoDuration => (
                 "is no duration",
                 "write a number and its unit, such as 500ms, 15s, 3m, 2h30m or 2d",
+            ),
+            Wrong::NoUnit => (
+                "has no unit",
+                "write it behind the number, as in 10s for ten seconds, or 500ms, 3m, 2h30m, 2d",
             ),
             Wrong::Negative => ("is negative", "drop the sign"),
         }
@@ -68,9 +77,10 @@ mod tests {
 
     #[test]
     fn what_is_none_says_how_to_write_one() {
-        for text in ["", "15", "soon", "1mo", "60 bananas"] {
+        for text in ["", "soon", "1mo", "60 bananas"] {
             assert_eq!(parse(text), Err(Wrong::NoDuration), "{text}");
         }
+        assert_eq!(parse("15"), Err(Wrong::NoUnit));
         assert_eq!(parse("-5m"), Err(Wrong::Negative));
         assert!(Wrong::NoDuration.to_string().contains("2h30m"));
     }

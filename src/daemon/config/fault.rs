@@ -134,6 +134,11 @@ impl std::error::Error for Faults {}
 /// ``did you mean `x`?`` if one of the names is near, and else all of them.
 pub(super) fn meant<'a>(text: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
+    // A letter too many, too few, wrong, or swapped with the next.
+    let is_slip = |name: &&&str| strsim::damerau_levenshtein(text, name) == 1;
+    if let Some(name) = names.iter().find(is_slip) {
+        return format!("did you mean `{name}`?");
+    }
     let near = names
         .iter()
         // Of short names two letters that were swapped leave little that is alike.
@@ -151,5 +156,24 @@ pub(super) fn meant<'a>(text: &str, names: impl IntoIterator<Item = &'a str>) ->
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
             format!("there are {}", names.join(", "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::meant;
+
+    #[test]
+    fn the_nearest_name_is_suggested() {
+        let names = ["url_file", "username", "url", "password_file"];
+        for (text, name) in [
+            ("ulr", "url"),
+            ("urll", "url"),
+            ("urlfile", "url_file"),
+            ("pasword_file", "password_file"),
+        ] {
+            assert_eq!(meant(text, names), format!("did you mean `{name}`?"));
+        }
+        assert!(meant("zzzzz", names).starts_with("there are `url_file`, "));
     }
 }

@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
 use keyfall::{Headers, JobState, JobView, RetryPolicy, Unseen};
-use serde::de::Error;
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -25,12 +25,31 @@ pub(crate) struct Span(pub(crate) Duration);
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(from)?;
-        let span = duration::parse(&text).map_err(|wrong| {
+        from.deserialize_any(SpanVisitor)
+    }
+}
+
+struct SpanVisitor;
+
+impl Visitor<'_> for SpanVisitor {
+    type Value = Span;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration, such as \"15m\"")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+        let span = duration::parse(text);
+        span.map(Span).map_err(|wrong| {
             let (rule, remedy) = wrong.told();
-            D::Error::custom(format_args!("{text:?} {rule}; {remedy}"))
-        })?;
-        Ok(Span(span))
+            E::custom(format_args!("{text:?} {rule}; {remedy}"))
+        })
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Span, E> {
+        Err(E::custom(format_args!(
+            "{number} has no unit; write a text with one, such as \"{number}s\" for {number} seconds"
+        )))
     }
 }
 

@@ -570,7 +570,7 @@ fn every_source_is_checked_even_if_another_one_holds() {
     let faults = faults.to_string();
     let faults: Vec<&str> = faults.lines().collect();
     assert_eq!(faults.len(), 2, "{faults:#?}");
-    assert!(faults[0].starts_with("k.toml:2:9: worker.lease: \"10\" is no duration"));
+    assert!(faults[0].starts_with("k.toml:2:9: worker.lease: \"10\" has no unit"));
     assert!(faults[1].starts_with("KEYFALL_WORKER_LEASE: worker.lease: it is out of range"));
 }
 
