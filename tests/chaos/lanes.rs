@@ -2,28 +2,40 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{RwLock, mpsc};
 
 /// How many at a time. They share the machine, and each measures what that does to it.
 const LANES: usize = 2;
 
-/// Does this with each of them, some at a time, and hands on what came of it in their order.
+/// Does this with each of them, some at a time, and hands on what came of it in their order. One that
+/// `is_heavy` has the machine for itself.
 pub(crate) fn each_in_order<T: Sync, R: Send>(
     all: &[T],
+    is_heavy: impl Fn(&T) -> bool + Sync,
     act: impl Fn(&T) -> R + Sync,
     mut told: impl FnMut(R),
 ) {
     let next = AtomicUsize::new(0);
+    let machine = RwLock::new(());
     let (tell, done) = mpsc::channel();
     std::thread::scope(|scope| {
         for _ in 0..LANES {
-            let (tell, next, act) = (tell.clone(), &next, &act);
+            let (tell, next, machine) = (tell.clone(), &next, &machine);
+            let (is_heavy, act) = (&is_heavy, &act);
             scope.spawn(move || {
                 while let place = next.fetch_add(1, Ordering::Relaxed)
                     && let Some(one) = all.get(place)
                 {
+                    let free = "no scenario panics while it has the machine";
+                    let result = if is_heavy(one) {
+                        let _machine = machine.write().expect(free);
+                        act(one)
+                    } else {
+                        let _machine = machine.read().expect(free);
+                        act(one)
+                    };
                     // Whoever is told is gone only if it has panicked.
-                    let _ = tell.send((place, act(one)));
+                    let _ = tell.send((place, result));
                 }
             });
         }
