@@ -330,11 +330,12 @@ impl Store {
         allow_unannounced: bool,
         until: Instant,
     ) -> Result<()> {
-        let checked = self.on_rest(until, |it, until| {
+        let checked = self.on_rest(until, |it, patience| {
             Box::pin(async move {
-                it.check_adoption_here(globs, until).await?;
+                it.check_adoption_here(globs, patience).await?;
                 match allow_unannounced {
                     true => Ok(()),
+                    // It is there, and to hear that nothing is announced takes its time.
                     false => it.check_announced(globs, until).await,
                 }
             })

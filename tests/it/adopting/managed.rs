@@ -1,10 +1,11 @@
 //! A Redis whose settings may not be read, as one that is rented: what it announces is proved.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use keyfall::doctor::Severity;
 use keyfall::embedded::Embedded;
-use keyfall::{ErrorKind, Handler, MissingKey, Router, Worker};
+use keyfall::{Client, ErrorKind, Handler, MissingKey, Router, Worker};
 
 use super::Adopting;
 use crate::folder::Folder;
@@ -205,6 +206,51 @@ async fn flags_that_are_taken_away_later_are_missed_and_said_until_they_are_back
     assert_eq!(log.warnings().len(), 1);
     site.all_ended().await;
     worker.stop().await;
+}
+
+/// Long before it is proved now and then.
+#[tokio::test]
+async fn what_is_announced_is_proved_on_each_new_connection() {
+    // The least time between two proofs without a reason.
+    const APART: Duration = Duration::from_secs(10);
+    let (_server, admin, site) = guarded("managed-again", "AKE").await;
+    let (runs, _) = recorder();
+    let worker = adopting(&site, &runs, MissingKey::Cancel);
+    let said = unannounced(&worker).await;
+    let worker = Running::start(worker);
+    // On a busy machine one may take as long as that.
+    for round in 1.. {
+        worker.ready().await;
+        let proved = Instant::now();
+        set_flags(&admin, "ExKg").await;
+        let _: u64 = admin.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        said(false).await;
+        if proved.elapsed() < APART {
+            break;
+        }
+        assert!(round < 5, "it is proved now and then only");
+        set_flags(&admin, "AKE").await;
+    }
+    set_flags(&admin, "AKE").await;
+    worker.ready().await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn each_of_several_servers_has_to_announce_its_keys() {
+    for flags in [["AKE", "Ex"], ["Ex", "AKE"]] {
+        let servers = [rented(flags[0]).await, rented(flags[1]).await];
+        let both = format!("{} {}", servers[0].url(), servers[1].url());
+        let client = Client::connect(&both).await.unwrap();
+        let (log, _) = recorder();
+        let route = log.done().into_route().adopt(MissingKey::Run);
+        let router = Router::new().route("managed-pair:it:job:{id}", route);
+        let worker = Running::start(Worker::new(client, router));
+        let error = worker.ended().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("a DEL cancels nothing"), "{text}");
+    }
 }
 
 /// The daemon of a Redis that announces nothing, and of one that stops to.
