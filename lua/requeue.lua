@@ -13,7 +13,8 @@
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker,
 --       then for each item: id, number of the letter, when ('+ms' or '@ms'), header
--- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
+-- Reply {'ok', now µs, answers}, with `unlisted` behind it until somebody has made the kind known
+--       since this ledger began; {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
 --       by another layout; answers, separated by blanks:
 --       requeued:due   pending from now on, due at Unix ms; the letter is gone
 --       present        a job of this name is pending or runs: the letter stays
@@ -30,8 +31,9 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, unlisted = past_reply(calls_key, lane, number, stamp, place)
 if past then
+  past[4] = unlisted
   return past
 end
 
@@ -106,4 +108,4 @@ local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)
 write_story(story, history_key, ARGV[3])
-return {'ok', stamp, reply}
+return {'ok', stamp, reply, unlisted}

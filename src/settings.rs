@@ -107,6 +107,9 @@ pub(crate) const MAX_DELAY: Duration = Duration::from_secs(3653 * 24 * 3600);
 /// somebody has emptied the database: only kinds that are known are found by patterns.
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(15);
 
+/// How long a ledger may go on asking for its kind to be made known before that is done again.
+pub(crate) const TOLD_AGAIN: Duration = Duration::from_secs(1);
+
 /// How long a client that has seen something of a kind goes on believing that there is something.
 pub(crate) const FOUND_FOR: Duration = Duration::from_secs(60);
 

@@ -256,24 +256,27 @@ local function scheduled(keys, args)
   local listed = redis.call('HGET', KINDS, kind)
   local mode = given.NX and 'absent' or given.XX and 'present' or 'set'
   -- One that takes no place that is not taken leaves nothing behind.
-  if not listed and mode ~= 'present' then
+  local is_made_known = not listed and mode ~= 'present'
+  if is_made_known then
     make_known(kind, read_layout(kind, '1'), wake)
   end
+  local unlisted
   local reply, layout = ask(kind, id, listed, wake, function(subject, place)
     local said = scripts.schedule(keys_of(subject, NAMES.schedule, keys[1]), {'', '1', WHO, place,
       wake, subject, MARKER, mode, HEADER, '1', id, when, payload})
-    if said[4] then
-      -- The kind is made known before anybody comes in between.
-      redis.call('HDEL', key_of(subject, NAMES.calls), 'unlisted')
-    end
+    unlisted = said[1] == 'ok' and said[4] and subject
     return said
   end)
   if reply.err then
     return reply
   end
   note_answer(kind, lane, is_known, reply)
-  if listed and reply[4] then
-    make_known(kind, layout, wake)
+  if unlisted then
+    if not is_made_known then
+      make_known(kind, layout, wake)
+    end
+    -- Nobody comes in between.
+    redis.call('HDEL', key_of(unlisted, NAMES.calls), 'unlisted')
   end
   return placed(reply[3])
 end

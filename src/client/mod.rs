@@ -73,7 +73,7 @@ use crate::handler::Audience;
 #[cfg(feature = "worker")]
 use crate::hooks::Listeners;
 use crate::key::{IntoJobKey, JobKey, Kind};
-use crate::settings::{ClientSettings, KNOWN_FOR};
+use crate::settings::{ClientSettings, KNOWN_FOR, TOLD_AGAIN};
 use crate::shards::Layout;
 use crate::store::{
     Answered, Change, Discard, Kept, Ledger, Outdated, Placement, Revival, Store, Unlisted, Update,
@@ -290,8 +290,11 @@ impl Client {
     /// If the kind is not valid or Redis does not answer in time.
     pub async fn stats(&self, kind: &str) -> Result<Stats> {
         let kind = Kind::parse(kind)?;
-        let until = self.deadline();
-        let shelf = self.shelf_now(&kind, until).await?;
+        self.stats_until(&kind, self.deadline()).await
+    }
+
+    pub(crate) async fn stats_until(&self, kind: &Kind, until: Instant) -> Result<Stats> {
+        let shelf = self.shelf_now(kind, until).await?;
         let mut sight = Sight::now(self.store());
         let ledgers = shelf.all().map(|book| &book.ledger);
         let ledgers: Vec<_> = ledgers.filter(|ledger| !sight.misses(ledger)).collect();
@@ -370,7 +373,7 @@ impl Client {
             return Ok(());
         }
         self.admit(&shelf.kind, until).await?;
-        self.make_known(shelf, until).await
+        self.make_known(shelf, until).await.map(drop)
     }
 
     /// Refuses a kind that nobody has used yet, if somebody was told to.
@@ -416,13 +419,13 @@ impl Client {
         let shelf = &self.shelf(kind)?;
         if let Some(unlisted) = answered.iter().find_map(|it| it.unlisted) {
             let again: BoxFuture<'_, _> = Box::pin(self.list_again(shelf, unlisted, until));
-            return again.await.map_err(|error| {
+            again.await.map_err(|error| {
                 let why = format!(
                     "it is stored, but its kind could not be made known, and workers with \
                      wildcards may not find it; repeat the call: {error}"
                 );
                 Error::new(ErrorKind::OutcomeUnknown, why)
-            });
+            })?;
         }
         if self.is_registered(shelf) {
             let mut made_known = shelf.made_known.lock().expect("no panic while held");
@@ -435,25 +438,30 @@ impl Client {
         Ok(())
     }
 
-    /// Nobody has made the kind known since this ledger began. One call does it for all that were told.
+    /// Nobody has made the kind known since this ledger began, or the ledger was not told. One call does
+    /// it for all that hear of it.
     async fn list_again(&self, shelf: &Shelf, unlisted: Unlisted, until: Instant) -> Result<()> {
-        let mut turn = timeout_at(until.into(), shelf.registering.lock())
-            .await
-            .ok();
-        if turn.as_deref() == Some(&Some(unlisted)) {
+        let turn = timeout_at(until.into(), shelf.registering.lock()).await;
+        let mut turn = turn.ok();
+        let done = turn.as_ref().and_then(|done| done.get(&unlisted.shard));
+        if done.is_some_and(|(ledger, at)| *ledger == unlisted && at.elapsed() < TOLD_AGAIN) {
             return Ok(());
         }
         // Until it is done, so that a repeat of this call does it.
         shelf.registered.store(0, Ordering::Release);
-        self.make_known(shelf, until).await?;
-        if let Some(known) = turn.as_deref_mut() {
-            *known = Some(unlisted);
+        let is_listed = self.make_known(shelf, until).await?;
+        if let Some(done) = turn.as_mut() {
+            done.insert(unlisted.shard, (unlisted, Instant::now()));
         }
-        // If that fails, the next one makes it known once more.
-        let told = self.store().is_listed(&shelf.kind, unlisted, until).await;
-        if let Err(error) = told {
-            let kind = &shelf.kind;
-            tracing::debug!(%kind, %error, "a ledger could not be told that its kind is known");
+        drop(turn);
+        // If that fails, or the list was away, whoever hears of it later makes it known once more.
+        if is_listed {
+            let until = until.min(Instant::now() + TOLD_AGAIN);
+            let told = self.store().is_listed(&shelf.kind, unlisted, until).await;
+            if let Err(error) = told {
+                let kind = &shelf.kind;
+                tracing::debug!(%kind, %error, "a ledger could not be told that its kind is known");
+            }
         }
         Ok(())
     }
@@ -463,15 +471,16 @@ impl Client {
         shelf.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
     }
 
-    async fn make_known(&self, shelf: &Shelf, until: Instant) -> Result<()> {
+    /// Returns whether it is on the list now, which may be away.
+    async fn make_known(&self, shelf: &Shelf, until: Instant) -> Result<bool> {
         let connection = self.0.store.connections_opened();
         let shards = self.0.settings.default_shards;
-        self.0.store.register(&shelf.kind, shards, until).await?;
+        let is_listed = self.0.store.register(&shelf.kind, shards, until).await?;
         let before = shelf.registered.swap(connection, Ordering::AcqRel);
         if before != connection {
             self.0.store.warn_of_rights(&shelf.kind, until).await;
         }
-        Ok(())
+        Ok(is_listed)
     }
 }
 

@@ -26,8 +26,8 @@ pub(super) struct Shelf {
     pub(super) registered: AtomicU64,
     /// When it was last made known.
     pub(super) made_known: Mutex<Instant>,
-    /// Held while that is done. The ledger for which it was last done.
-    pub(super) registering: tokio::sync::Mutex<Option<Unlisted>>,
+    /// Held while that is done. By shard, the ledgers that have asked for it, and when that was done.
+    pub(super) registering: tokio::sync::Mutex<HashMap<u16, (Unlisted, Instant)>>,
     /// When something of the kind was last seen.
     found: Mutex<Option<Instant>>,
     books: Vec<Arc<Book>>,
@@ -479,4 +479,30 @@ fn in_time(key: &JobKey, until: Instant) -> Result<()> {
             key.kind()
         ),
     ))
+}
+
+#[cfg(all(test, feature = "embedded", feature = "worker", unix))]
+mod tests {
+    use super::*;
+    use crate::embedded::Embedded;
+
+    #[tokio::test]
+    async fn kinds_that_nobody_uses_for_a_while_take_no_room() {
+        let redis = Embedded::start().await.unwrap();
+        let client = Client::connect(&redis.url()).await.unwrap();
+        let key = |number| format!("idle:it:kind{number}:1");
+        for number in 0..100 {
+            let scheduled = client.schedule(key(number), "");
+            scheduled.after(Duration::from_secs(3600)).await.unwrap();
+        }
+        let shelves = &client.0.shelves;
+        assert_eq!(shelves.clear_away(IDLE), 100);
+        assert!(shelves.0.lock().unwrap().is_tended, "somebody will look");
+        assert_eq!(shelves.clear_away(Duration::ZERO), 0);
+        let kept = shelves.0.lock().unwrap().by_kind.capacity();
+        assert_eq!(kept, 0);
+        // Whoever comes again is known as before.
+        client.cancel(key(7)).await.unwrap();
+        assert_eq!(client.stats("idle:it:kind7").await.unwrap().cancelled, 1);
+    }
 }

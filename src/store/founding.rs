@@ -33,13 +33,15 @@ const NAMES: usize = 128;
 
 impl Store {
     /// Makes a kind known to all, before its first job is stored. If nobody knows it yet, it starts
-    /// with so many ledgers, or else with as many as fit this server.
+    /// with so many ledgers, or else with as many as fit this server. Returns whether it is on the
+    /// list now; the node of a cluster that has the list may be away.
     pub(crate) async fn register(
         self: &Arc<Self>,
         kind: &Kind,
         ledgers: Option<u16>,
         until: Instant,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let mut is_listed = true;
         let ledgers = ledgers.unwrap_or_else(|| self.usual_ledgers());
         // What a single server forgets, it forgets as a whole.
         // Nor is it made known by a layout of which nobody else knows any more.
@@ -56,10 +58,11 @@ impl Store {
             // It may have been looked up a moment before somebody dropped it.
             let kept = self.enlist(kind, self.patience_for_one(until)).await;
             // While the list is away nobody drops it; if somebody has, its first job leads here again.
-            if let Err(error) = kept
-                && !(self.is_cluster() && is_of_absence(&error))
-            {
-                return Err(error);
+            if let Err(error) = kept {
+                if !(self.is_cluster() && is_of_absence(&error)) {
+                    return Err(error);
+                }
+                is_listed = false;
             }
         }
         self.found_aside(kind, layout, until);
@@ -72,7 +75,7 @@ impl Store {
                 tracing::warn!(%kind, %error, "a kind could not be announced");
             }
         }
-        Ok(())
+        Ok(is_listed)
     }
 
     /// How many ledgers a kind starts with here: on a cluster about one for each primary, and a

@@ -1,6 +1,7 @@
 //! The calls on the dead letters of one job.
 
 use std::future::IntoFuture;
+use std::slice;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::client::due::{NOW, after, at};
@@ -148,6 +149,12 @@ impl<'a> IntoFuture for Requeue<'a> {
                 .client
                 .ask(&key, Of::Job, revival, until, |book| &book.requeues)
                 .await?;
+            if let Word::Requeued(_) = answered.answer {
+                let answered = slice::from_ref(&answered);
+                self.client
+                    .register_again(key.kind(), answered, until)
+                    .await?;
+            }
             match answered.answer {
                 Word::Requeued(due) => Ok(Requeued::Requeued(due.to_system())),
                 Word::Present => Ok(Requeued::Present),

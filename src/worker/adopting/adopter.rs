@@ -254,7 +254,7 @@ impl Adopter {
         if let Some(unlisted) = answers.as_ref().ok().and_then(unlisted) {
             let registered = self.make_known(served).await;
             served.ledger.note("register", &registered);
-            if registered.is_ok() {
+            if let Ok(true) = registered {
                 let (kind, until) = (served.ledger.kind(), Instant::now() + PATIENCE);
                 let told = self.store.is_listed(kind, unlisted, until).await;
                 served.ledger.note("register", &told);
@@ -264,7 +264,7 @@ impl Adopter {
     }
 
     /// It starts with one ledger: so whoever sets a key of it knows which of several servers that is for.
-    async fn make_known(&self, served: &Served) -> Result<()> {
+    async fn make_known(&self, served: &Served) -> Result<bool> {
         // All servers are told, and for one that is away the others wait.
         let until = Instant::now() + 2 * PATIENCE;
         self.store

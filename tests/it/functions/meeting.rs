@@ -134,3 +134,24 @@ async fn a_kind_that_begins_here_is_paused_by_the_rules_that_stand() {
     assert!(!site.stats().await.paused);
     site.assert_balanced().await;
 }
+
+/// Whoever began the ledger has not come to make its kind known.
+#[tokio::test]
+async fn one_that_finds_a_kind_unlisted_lists_it_whatever_it_does() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
+    site.placed("there", &["", "EX", "3600"]).await;
+    let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
+    for words in [["", "EX", "7200", "XX"], ["", "EX", "7200", "NX"]] {
+        let _: u64 = site.command(&["HDEL", "keyfall:kinds", &site.kind()]).await;
+        let _: u64 = site.command(&["HSET", &calls, "unlisted", "1"]).await;
+        let _: redis::Value = site.fcall("schedule", "there", &words).await;
+        let kinds: Vec<String> = site.command(&["HKEYS", "keyfall:kinds"]).await;
+        assert_eq!(kinds, [site.kind()], "{words:?}");
+        let mark: Option<String> = site.command(&["HGET", &calls, "unlisted"]).await;
+        assert_eq!(mark, None, "{words:?}");
+    }
+    site.client.cancel(site.key("there")).await.unwrap();
+    site.assert_balanced().await;
+}

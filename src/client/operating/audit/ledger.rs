@@ -140,8 +140,7 @@ impl<'a> Auditor<'a> {
         }
         let (store, kind) = (self.client.store(), self.ledger.kind());
         let shards = self.client.settings().default_shards;
-        store.register(kind, shards, self.client.deadline()).await?;
-        Ok(true)
+        store.register(kind, shards, self.client.deadline()).await
     }
 
     /// Where counters were lost, letters may be there with numbers that are still to be given.

@@ -117,7 +117,7 @@ impl Ledger {
             (Kept::Answers(answers), Operation::Settle { .. }) => {
                 Reply::ok([answers.as_str(), "0"])
             }
-            (Kept::Answers(answers), Operation::Schedule(_)) => {
+            (Kept::Answers(answers), Operation::Schedule(_) | Operation::Requeue(_)) => {
                 let mark = self.unlisted.map(|since| since.to_string());
                 Reply::ok([answers.clone()].into_iter().chain(mark))
             }
@@ -158,12 +158,13 @@ impl Ledger {
                 };
                 return (answers, Some(fallen.to_string()));
             }
-            Operation::Requeue(items) => items
-                .iter()
-                .map(|(id, which, when)| {
+            Operation::Requeue(items) => {
+                let requeue = |(id, which, when): &(Id, _, _)| {
                     self.requeue(id, known.letter(id, *which), *when, REQUEUED)
-                })
-                .collect(),
+                };
+                let answers = items.iter().map(requeue).collect();
+                return (answers, self.unlisted.map(|since| since.to_string()));
+            }
             Operation::Discard(items) => items
                 .iter()
                 .map(|(id, which)| self.discard(id, known.letter(id, *which)))
