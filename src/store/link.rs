@@ -82,6 +82,27 @@ enum Repeats {
     Never,
 }
 
+impl Repeats {
+    /// Whether a request is sent again that may have been carried out, or cannot have been.
+    fn after(self, maybe_done: bool) -> bool {
+        match self {
+            Repeats::Always => true,
+            #[cfg(feature = "worker")]
+            Repeats::Unsent => !maybe_done,
+            Repeats::Never => false,
+        }
+    }
+
+    /// Whether a connection is to be known to be one before anything goes into it.
+    fn asks_first(self) -> bool {
+        match self {
+            #[cfg(feature = "worker")]
+            Repeats::Unsent => true,
+            Repeats::Always | Repeats::Never => false,
+        }
+    }
+}
+
 /// What is sent.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'a> {
@@ -292,13 +313,7 @@ impl Link {
             }
             let again = Instant::now() + pause;
             let passes = fault.is_passing() || fault.is_demoted() && self.origin.can_move();
-            let repeats_it = match repeats {
-                Repeats::Always => true,
-                #[cfg(feature = "worker")]
-                Repeats::Unsent => !maybe_done,
-                Repeats::Never => false,
-            };
-            if !passes || again >= until || !repeats_it {
+            if !passes || again >= until || !repeats.after(maybe_done) {
                 return Err(fault.after_sending(maybe_done));
             }
             if let Some(cluster) = self.origin.cluster() {
@@ -337,8 +352,7 @@ impl Link {
         let seat = self.seat(node);
         let connected = self.connection(&seat, node, until).await;
         let connection = connected.map_err(|fault| fault.at_node(node))?;
-        #[cfg(feature = "worker")]
-        if repeats == Repeats::Unsent && connection.is_idle() {
+        if repeats.asks_first() && connection.is_idle() {
             let alive = self.probe(&seat, &connection, node, until).await;
             alive.map_err(|fault| fault.at_node(node))?;
         }
@@ -389,7 +403,6 @@ impl Link {
 
     /// Asks whether a connection on which nothing was said for a while is still one: what goes into
     /// one that was closed meanwhile may have been carried out, as far as anybody can tell.
-    #[cfg(feature = "worker")]
     async fn probe(
         &self,
         seat: &Seat,
@@ -401,17 +414,24 @@ impl Link {
         let now = Instant::now();
         let limit = until.min(now + self.response_timeout);
         let reply = pin!(ping.query_async::<Value>(&mut to));
-        let fault = match in_time(limit, reply).await {
-            Some(Ok(_)) => return Ok(()),
-            Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
-            None => Fault::timed_out(&self.address_of(node), limit - now),
+        let fault = tokio::select! {
+            biased;
+            () = self.origin.moved(connection.moves) => Fault::moved(&self.address()),
+            replied = in_time(limit, reply) => match replied {
+                Some(Ok(_)) => {
+                    connection.has_answered();
+                    return Ok(());
+                }
+                Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
+                None => Fault::timed_out(&self.address_of(node), limit - now),
+            },
         };
-        if fault.breaks_connection() {
-            seat.drop_connection(connection.number);
-            return Err(fault);
+        if !fault.breaks_connection() {
+            // It is there: the request itself is told what ails it.
+            return Ok(());
         }
-        // It is there: the request itself is told what ails it.
-        Ok(())
+        seat.drop_connection(connection.number);
+        Err(fault)
     }
 
     /// An answer to several commands, unless one of them is to be sent again, or elsewhere.

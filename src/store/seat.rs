@@ -3,9 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-#[cfg(feature = "worker")]
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 
@@ -30,7 +28,6 @@ pub(super) struct Connection {
 }
 
 /// After so long without an answer nobody knows whether a connection is still one.
-#[cfg(feature = "worker")]
 const IDLE: Duration = Duration::from_millis(10);
 
 impl Connection {
@@ -50,7 +47,6 @@ impl Connection {
     }
 
     /// Whether nothing was answered for a while.
-    #[cfg(feature = "worker")]
     pub(super) fn is_idle(&self) -> bool {
         let answered = Duration::from_millis(self.answered.load(Ordering::Relaxed));
         self.opened.elapsed() > answered + IDLE
