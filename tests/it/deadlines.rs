@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use keyfall::embedded::Embedded;
-use keyfall::{Client, Handler, Job, Outcome, Result, Router};
+use keyfall::{Client, Dropped, Handler, Job, Outcome, Result, Router};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 
@@ -149,4 +149,26 @@ async fn a_story_has_one_deadline() {
     stage.hold("its record", call).await;
     stage.site.client.cancel(&stage.key).await.unwrap();
     stage.site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_drop_of_a_kind_has_one_deadline() {
+    let stage = Stage::new("the-one-drop").await;
+    let kind = stage.site.kind();
+    let call = stage.client.drop_kind(&kind);
+    stage.hold("the-one-drop", call).await;
+    let dropped = stage.site.client.drop_kind(&kind).await.unwrap();
+    assert_eq!(dropped, Dropped::Dropped);
+}
+
+#[tokio::test]
+async fn to_close_a_breaker_has_one_deadline() {
+    let stage = Stage::new("deadline-breaker").await;
+    let site = &stage.site;
+    let worker = site.serve(Router::new().route(&site.pattern(), async |_: Job| Outcome::Done));
+    worker.ready().await;
+    let call = stage.client.close_breaker("the-one.example");
+    stage.hold("deadline-breaker", call).await;
+    worker.stop().await;
+    site.assert_balanced().await;
 }

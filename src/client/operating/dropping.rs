@@ -4,6 +4,8 @@
 //! script, on the first ledger, finds out whether anything is there and removes it; and there is one
 //! instant before which jobs keep the kind, and after which they begin it anew.
 
+use std::time::Instant;
+
 use futures_util::StreamExt;
 use futures_util::stream;
 
@@ -39,16 +41,17 @@ impl Client {
     ///
     /// # Errors
     /// If the kind is not valid, one of several servers is away, somebody reshards the kind meanwhile,
-    /// or Redis does not answer in time. The call may be repeated.
+    /// or Redis does not answer in time. The call may be repeated. A kind of several shards is resharded
+    /// first, which may take as long as it makes progress.
     pub async fn drop_kind(&self, kind: &str) -> Result<Dropped> {
         let (kind, store) = (Kind::parse(kind)?, self.store());
+        let mut until = self.deadline();
         // Each of the servers has a list of kinds.
-        if let Some(Away { error, .. }) = store.kinds_seen(self.deadline()).await?.1.pop() {
+        if let Some(Away { error, .. }) = store.kinds_seen(until).await?.1.pop() {
             return Err(error);
         }
-        let until = self.deadline();
         if !store.knows(&kind, until).await? {
-            let stats = self.stats(kind.as_str()).await?;
+            let stats = self.stats_until(&kind, until).await?;
             // Unless the list has lost it. What is remembered of calls may outlive a kind.
             if stats.is_empty() && stats.accepted == 0 {
                 return Ok(Dropped::Absent);
@@ -61,13 +64,14 @@ impl Client {
                 "it is being resharded: `keyfall reshard {kind} --to {shards}` goes on"
             )));
         }
-        if let Some(held) = held(&self.stats(kind.as_str()).await?) {
+        if let Some(held) = held(&self.stats_until(&kind, until).await?) {
             return Ok(Dropped::InUse(held));
         }
         if before.shards > 1 {
             self.reshard(kind.as_str(), 1).await?;
+            until = self.deadline();
         }
-        let dropped = self.drop_one(&kind).await?;
+        let dropped = self.drop_one(&kind, until).await?;
         if before.shards > 1 && matches!(dropped, Dropped::InUse(_)) {
             self.reshard(kind.as_str(), before.shards).await?;
         }
@@ -75,8 +79,8 @@ impl Client {
     }
 
     /// The same of a kind that has one shard by now.
-    async fn drop_one(&self, kind: &Kind) -> Result<Dropped> {
-        let (store, until) = (self.store(), self.deadline());
+    async fn drop_one(&self, kind: &Kind, until: Instant) -> Result<Dropped> {
+        let store = self.store();
         let layout = store.look_up(kind, until).await?;
         let mark = &unique_id();
         store.mark_dropping(kind, mark, until).await?;
@@ -100,9 +104,8 @@ impl Client {
         }
         // Before it is taken off the list: whoever is broken off here finds it there, and goes on.
         if layout != Layout::FIRST {
-            self.raze_the_rest(kind, layout).await?;
+            self.raze_the_rest(kind, layout, until).await?;
         }
-        let until = self.deadline();
         let is_unlisted = store.unlist(kind, mark, until).await?;
         // Whoever was told to make it known may have ended before.
         let is_used = store.was_used(kind, until).await;
@@ -119,8 +122,8 @@ impl Client {
 
     /// Removes the ledgers that the kind had beside the first, now or ever. Whoever makes it anew and
     /// gives it several shards again tells them so first.
-    async fn raze_the_rest(&self, kind: &Kind, layout: Layout) -> Result<()> {
-        let (store, until) = (self.store(), self.deadline());
+    async fn raze_the_rest(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
+        let store = self.store();
         let razed = (1..MAX_SHARDS).map(async |shard| {
             let place = |layout: Layout| layout.place(shard);
             let raze = async |place: Place| store.ledger(kind, place).raze(until).await;

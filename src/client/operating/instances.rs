@@ -86,7 +86,11 @@ impl Client {
     /// # Errors
     /// If Redis does not answer in time.
     pub async fn instances(&self) -> Result<Instances> {
-        let live = self.0.store.instances(SILENCE, self.deadline()).await?;
+        self.instances_until(self.deadline()).await
+    }
+
+    async fn instances_until(&self, until: Instant) -> Result<Instances> {
+        let live = self.0.store.instances(SILENCE, until).await?;
         let view = |(seen, text): (Alive, String)| {
             // What does not parse was written by a version that is not known here.
             let description: Description = serde_json::from_str(&text).ok()?;
@@ -118,9 +122,10 @@ impl Client {
             );
             return Err(Error::new(ErrorKind::InvalidSetting, what));
         }
-        let live = self.instances().await?;
+        let until = self.deadline();
+        let live = self.instances_until(until).await?;
         let told = format!("breaker {host}");
-        self.0.store.tell(&told, self.deadline()).await?;
+        self.0.store.tell(&told, until).await?;
         let is_open = |one: &&Instance| one.open_breakers.iter().any(|it| it == host);
         Ok(live.iter().filter(is_open).count())
     }
