@@ -22,7 +22,7 @@ pub(crate) mod traces;
 
 pub(crate) use alerts::Alerts;
 pub(crate) use http::{
-    Api, Recorder, RouteSet, RouteTerms, Routes, Settings, allow_connections, in_process, serve,
-    shapes,
+    Api, Recorder, RouteSet, RouteTerms, Routes, Settings, allow_connections, bind, in_process,
+    serve, shapes,
 };
 pub(crate) use new_kinds::NewKinds;

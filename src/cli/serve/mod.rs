@@ -8,8 +8,6 @@
 mod options;
 mod reload;
 
-use std::net::SocketAddr;
-
 use axum_server::tls_rustls::RustlsConfig;
 use keyfall::target::Pull;
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,15 +17,16 @@ use super::connect::explained;
 use crate::daemon::classic::Classic;
 use crate::daemon::config::{Config, Http};
 use crate::daemon::tokens::Tokens;
-use crate::daemon::{Alerts, Api, NewKinds, Recorder, Routes, Settings, allow_connections, serve};
+use crate::daemon::{
+    Alerts, Api, NewKinds, Recorder, Routes, Settings, allow_connections, bind, serve,
+};
 use options::ClassicRoute;
 use reload::Reload;
 
 pub(super) use options::Options;
 
-fn settings(http: &Http, listen: SocketAddr, tls: Option<RustlsConfig>) -> Settings {
+fn settings(http: &Http, tls: Option<RustlsConfig>) -> Settings {
     Settings {
-        listen,
         tls,
         body_limit: http.body_limit.0,
         header_timeout: http.header_timeout,
@@ -54,7 +53,7 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
     let hangups = signal(SignalKind::hangup())?;
     log_given(&config);
     let tls = config.tls().map(RustlsConfig::from_config);
-    let http = settings(&config.http, config.http.listen, tls.clone());
+    let http = settings(&config.http, tls.clone());
     let scheme = if tls.is_some() { "https" } else { "http" };
     let tokens = match &config.tokens.file {
         Some(path) => Some(Box::new(Tokens::open(path)?) as _),
@@ -63,6 +62,12 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
     let recorder = Recorder::install()?;
     let (pull, stopping) = (Pull::new(), CancellationToken::new());
     let classic = config.classic();
+    // Before any job is claimed: another daemon may have the ports.
+    let listener = bind("http", config.http.listen)?;
+    let classic_listener = match &classic {
+        Some((listen, _)) => Some(bind("classic", *listen)?),
+        None => None,
+    };
     let classic_route = classic.as_ref().map(|(_, terms)| ClassicRoute {
         terms: terms.clone(),
         pull: Pull::new(),
@@ -77,8 +82,8 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
     let readiness = worker.readiness();
     let classic = classic.zip(classic_route.as_ref());
     let new_kinds = NewKinds::an_hour(config.http.new_kinds, config.http.new_kinds_per_token);
-    let classic = classic.map(|((listen, terms), route)| {
-        let settings = settings(&config.http, listen, None);
+    let classic = classic.map(|((_, terms), route)| {
+        let settings = settings(&config.http, None);
         let (client, pull) = (new_kinds.limit(&client, None), route.pull.clone());
         Classic::new(client, pull, terms, settings, stopping.clone())
     });
@@ -102,7 +107,7 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
     )
     .new_kinds(new_kinds)
     .recorder(recorder.clone());
-    let serving = serve(api, |address| {
+    let serving = serve(api, listener, |address| {
         println!("listening on {scheme}://{address}");
     });
     let working = async {
@@ -117,10 +122,10 @@ pub(super) async fn run(options: Options, config: Config) -> anyhow::Result<()> 
         ended
     };
     let serving_classic = async {
-        let Some(classic) = classic else {
+        let Some((classic, listener)) = classic.zip(classic_listener) else {
             return Ok(());
         };
-        let ended = classic.serve(|address| {
+        let ended = classic.serve(listener, |address| {
             println!("classic interface on http://{address}");
         });
         let ended = ended.await;

@@ -20,7 +20,7 @@ mod queue;
 mod terms;
 mod turns;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,10 +73,14 @@ impl Classic {
     }
 
     /// Serves until told to stop; whoever waits then is let go. `bound` is told where it listens.
-    pub(crate) async fn serve(self, bound: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        bound: impl FnOnce(SocketAddr),
+    ) -> anyhow::Result<()> {
         let (settings, stopping) = (self.settings.clone(), self.stopping.clone());
         let router = router(Arc::new(self));
-        listen("classic", &settings, &stopping, router, bound).await
+        listen(listener, &settings, &stopping, router, bound).await
     }
 }
 

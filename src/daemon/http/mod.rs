@@ -88,7 +88,7 @@ pub(crate) use metrics::Recorder;
 pub(super) use pull::LONGEST_WAIT;
 pub(crate) use routes::{RouteSet, RouteTerms, Routes};
 pub(super) use server::listen;
-pub(crate) use server::serve;
+pub(crate) use server::{bind, serve};
 pub(crate) use settings::Settings;
 
 use super::new_kinds::NewKinds;
@@ -184,7 +184,6 @@ impl Api {
 /// nobody is asked who he is, and nothing is limited.
 pub(crate) fn in_process(client: Client) -> Router {
     let settings = Settings {
-        listen: NOWHERE,
         tls: None,
         body_limit: usize::MAX / 2,
         header_timeout: Duration::MAX,

@@ -1,6 +1,6 @@
 //! Listens, and stops gracefully.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,26 +17,40 @@ use super::{Api, Settings, router};
 /// What a connection buffers of what it reads; also the largest head of a request.
 const BUFFER: usize = 64 * 1024;
 
-/// Serves the API until told to stop, and until the calls that were under way have ended; pulls end
-/// at once. `bound` is told where it listens.
-pub(crate) async fn serve(api: Api, bound: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
-    let (settings, stopping) = (api.settings.clone(), api.stopping.clone());
-    listen("http", &settings, &stopping, router(Arc::new(api)), bound).await
+/// Takes a port; `section` is where its address is configured. Clients that connect wait until the port
+/// is served.
+///
+/// # Errors
+/// If somebody else has the port, or the address is not one of this machine.
+pub(crate) fn bind(section: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).with_context(|| {
+        format!("{section}.listen: {address} cannot be listened on; name another address or port")
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
-/// The same with other calls; `section` is where the address is configured.
+/// Serves the API until told to stop, and until the calls that were under way have ended; pulls end
+/// at once. `bound` is told where it listens.
+pub(crate) async fn serve(
+    api: Api,
+    listener: TcpListener,
+    bound: impl FnOnce(SocketAddr),
+) -> anyhow::Result<()> {
+    let (settings, stopping) = (api.settings.clone(), api.stopping.clone());
+    let router = router(Arc::new(api));
+    listen(listener, &settings, &stopping, router, bound).await
+}
+
+/// The same with other calls.
 pub(in crate::daemon) async fn listen(
-    section: &str,
+    listener: TcpListener,
     settings: &Settings,
     stopping: &CancellationToken,
     router: Router,
     bound: impl FnOnce(SocketAddr),
 ) -> anyhow::Result<()> {
-    let listen = settings.listen;
     let tls = settings.tls.clone();
-    let listener = std::net::TcpListener::bind(listen)
-        .with_context(|| format!("{section}.listen: {listen} cannot be listened on"))?;
-    listener.set_nonblocking(true)?;
     bound(listener.local_addr()?);
     let (handle, stopping) = (Handle::new(), stopping.clone());
     let (stop, grace) = (handle.clone(), settings.grace);

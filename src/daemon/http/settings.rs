@@ -1,6 +1,5 @@
 //! What the HTTP API is run with.
 
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -9,8 +8,6 @@ use axum_server::tls_rustls::RustlsConfig;
 /// The settings of the section `http`.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// Where to listen.
-    pub(crate) listen: SocketAddr,
     /// What HTTPS is served with, which can be replaced meanwhile. Plain HTTP without it.
     pub(crate) tls: Option<RustlsConfig>,
     /// The largest body of a request, and the longest line of a batch, in bytes.

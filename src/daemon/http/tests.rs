@@ -52,7 +52,6 @@ impl Daemon {
     async fn start() -> Self {
         let redis = Embedded::start().await.unwrap();
         let settings = Settings {
-            listen: "127.0.0.1:0".parse().unwrap(),
             tls: None,
             body_limit: 10_000,
             header_timeout: Duration::from_secs(10),
