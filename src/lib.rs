@@ -161,7 +161,7 @@ pub use lease::Lease;
 pub use record::Step;
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
-pub use router::Router;
+pub use router::{IntoRouter, Router};
 pub use shards::{MAX_SHARDS, server_of, shard_of};
 #[cfg(feature = "worker")]
 pub use worker::{Notice, Readiness, Rerouter, Worker};

@@ -370,6 +370,24 @@ impl<S> Clone for Router<S> {
     }
 }
 
+/// A router whose handlers have their state, which is what runs: a [`Router`] without a parameter, as
+/// [`with_state`](Router::with_state) returns it.
+#[diagnostic::on_unimplemented(
+    message = "the handlers of this `{Self}` have no state yet",
+    label = "call `.with_state(…)` on it first",
+    note = "`Router<S>` is a router whose handlers still wait for an `S`; a worker takes a `Router`"
+)]
+pub trait IntoRouter {
+    /// The router itself.
+    fn into_router(self) -> Router;
+}
+
+impl IntoRouter for Router {
+    fn into_router(self) -> Router {
+        self
+    }
+}
+
 impl<S> Clone for Entry<S> {
     fn clone(&self) -> Self {
         Entry {

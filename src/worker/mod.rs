@@ -48,7 +48,7 @@ use running::limits::Limits;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{DeadJob, Hooks, IntoTold, LateJob, Wanted};
-use crate::router::{Router, Routes};
+use crate::router::{IntoRouter, Router, Routes};
 use crate::settings::{LEASES, LeaseLength, WorkerSettings};
 
 /// Runs the jobs of a router's kinds.
@@ -98,11 +98,11 @@ struct StopOnDrop {
 
 impl Worker {
     /// A worker with the default settings.
-    pub fn new(client: Client, router: Router) -> Self {
+    pub fn new(client: Client, router: impl IntoRouter) -> Self {
         let (rerouter, orders) = Rerouter::new();
         Worker {
             client,
-            router,
+            router: router.into_router(),
             settings: WorkerSettings::default(),
             notices: Notices::default(),
             hooks: Wanted::default(),

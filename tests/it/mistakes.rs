@@ -170,7 +170,10 @@ fn the_state_is_named() {
                let app: Router<Db> = Router::new().route("a:b:c:*", handle);
                Worker::new(client, app)
            }"#,
-        &["expected `Router`, found `Router<Db>`"],
+        &[
+            "the handlers of this `keyfall::Router<Db>` have no state yet",
+            "call `.with_state(…)` on it first",
+        ],
     );
 }
 
