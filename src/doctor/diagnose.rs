@@ -336,6 +336,9 @@ fn judge(vitals: &Vitals, wanted: Wanted) -> Vec<Finding> {
             found.extend(unseen.map(|check| Finding::unseen(check, why)));
         }
     }
+    if vitals.hides_settings() {
+        found.iter_mut().for_each(Finding::without_config);
+    }
     found
 }
 

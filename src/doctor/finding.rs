@@ -130,6 +130,21 @@ impl Finding {
         }
     }
 
+    /// Where `CONFIG` is refused, a remedy is for whoever runs the server.
+    pub(super) fn without_config(&mut self) {
+        let set = self.remedy.as_mut();
+        let Some((remedy, setting)) = set.and_then(|it| {
+            let setting = it.strip_prefix("CONFIG SET ")?.to_owned();
+            Some((it, setting))
+        }) else {
+            return;
+        };
+        *remedy = format!(
+            "`{setting}` in redis.conf, or among the settings of whoever runs this server: it \
+             refuses CONFIG"
+        );
+    }
+
     /// What `judge` makes of what was looked for, if it could be seen.
     pub(super) fn of<T>(
         check: &'static Check,

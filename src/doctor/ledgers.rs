@@ -161,8 +161,16 @@ pub(super) fn look(
                 things(stats.overdue, "job"),
                 stats.overdue_for.as_secs()
             );
-            let remedy = "start more workers, or raise the concurrency of their routes; \
-                          `keyfall instances` shows who has no room";
+            let remedy = match live.iter().any(|it| !it.saturated.is_empty()) {
+                true => {
+                    "start more workers, or raise the concurrency of their routes; \
+                     `keyfall instances` shows who has no room"
+                }
+                false => {
+                    "workers have room: where the jobs are pulled, see that somebody pulls them; \
+                     `keyfall why` says of each what it waits for"
+                }
+            };
             Finding::warning(&OVERDUE_JOBS, shown, remedy)
         })
     }));

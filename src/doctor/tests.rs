@@ -207,6 +207,27 @@ fn what_a_server_says_of_itself_is_judged() {
 }
 
 #[test]
+fn a_remedy_is_for_who_runs_the_server_where_config_is_refused() {
+    let check = CHECKS.iter().find(|it| it.id == "memory-policy");
+    let check = check.unwrap_or(&CHECKS[0]);
+    let mut finding = Finding::warning(
+        check,
+        "allkeys-lru",
+        "CONFIG SET maxmemory-policy noeviction",
+    );
+    finding.without_config();
+    let remedy = finding.remedy.unwrap();
+    assert!(
+        remedy.starts_with("`maxmemory-policy noeviction` in redis.conf"),
+        "{remedy}"
+    );
+    assert!(!remedy.contains("CONFIG SET"), "{remedy}");
+    let mut finding = Finding::warning(check, "", "attach replicas");
+    finding.without_config();
+    assert_eq!(finding.remedy.as_deref(), Some("attach replicas"));
+}
+
+#[test]
 fn no_remedy_gives_redis_more_memory_than_the_machine_has() {
     let remedy = |machine: u64| {
         let info = format!("maxmemory:1000\nused_memory:960\ntotal_system_memory:{machine}");

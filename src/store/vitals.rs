@@ -79,6 +79,11 @@ impl Vitals {
             None => Err("nobody asked for it".to_owned()),
         }
     }
+
+    /// Whether settings were asked for, and none was shown: whoever asks may not set any, either.
+    pub(crate) fn hides_settings(&self) -> bool {
+        !self.config.is_empty() && self.config.values().all(Result::is_err)
+    }
 }
 
 impl Store {
