@@ -46,7 +46,7 @@ pub(crate) fn check(
             rollbacks: history.rollbacks(key),
             leases,
             stops: &history.stops,
-            clock_was_set: history.clock_was_set,
+            clocks_set: &history.clocks_set,
         };
         let calls = story.calls.iter();
         row.jobs += calls.filter(|call| is_acknowledged_schedule(call)).count();

@@ -212,7 +212,10 @@ impl Story {
     /// worker can tell by its own clock.
     pub(crate) fn stale(&self, evidence: &Evidence) -> usize {
         let is_stale = |run: &&Run| {
-            let had_it = |other: &Run| other.fence > run.fence && other.began < run.began;
+            let had_it = |other: &Run| {
+                let is_later = other.fence > run.fence && other.began < run.began;
+                is_later && !evidence.may_have_been_cut_short(run, other)
+            };
             self.runs.iter().any(had_it) && !evidence.forgot_the_lease(run)
         };
         self.runs.iter().filter(is_stale).count()

@@ -6,6 +6,7 @@ use crate::journal::{Micros, Version, at_unix_ms};
 use crate::kept::Place;
 use crate::leases::{Claim, Leases};
 use crate::story::{Rollback, Run};
+use crate::worker::LEASE;
 
 /// A fencing value that Redis gives is the time of its claim in µs, or more. Consumers that are told
 /// none have smaller ones.
@@ -13,6 +14,9 @@ const FIRST_FENCE: u64 = 1_000_000_000_000_000;
 
 /// How exactly times of Redis' clock are told by the monotonic one.
 const EXACT: Micros = 5_000;
+
+/// How long a claim is on its way at the most, until its job runs.
+const ON_ITS_WAY: Micros = 1_000_000;
 
 /// What is said of an attempt whose end was not heard of.
 const UNHEARD: [&str; 3] = ["did not answer", "broke off", "has not acknowledged"];
@@ -27,8 +31,8 @@ pub(crate) struct Evidence<'a> {
     pub(crate) leases: &'a Leases,
     /// When each process was stopped.
     pub(crate) stops: &'a [(String, Micros)],
-    /// Whether a clock of Redis was set.
-    pub(crate) clock_was_set: bool,
+    /// When a clock of Redis was set.
+    pub(crate) clocks_set: &'a [Micros],
 }
 
 impl Evidence<'_> {
@@ -55,9 +59,9 @@ impl Evidence<'_> {
 
     /// Whether a run can have been claimed before this. `None` if nothing says when it was.
     pub(crate) fn was_claimed_before(&self, run: &Run, at: Micros) -> Option<bool> {
-        if self.clock_was_set {
-            // Then no time of Redis says so.
-            return Some(true);
+        if !self.clocks_set.is_empty() {
+            // Then no time of Redis says so; but it had not been claimed for long when it began.
+            return (run.began <= at.saturating_add(ON_ITS_WAY)).then_some(true);
         }
         Some(self.claimed(run)? <= at.saturating_add(EXACT))
     }
@@ -74,7 +78,7 @@ impl Evidence<'_> {
     /// Whether nothing says which claim was that of a run: it is known by the time alone, and that
     /// was set.
     pub(crate) fn has_no_time(&self, run: &Run) -> bool {
-        self.clock_was_set && run.fence < FIRST_FENCE
+        !self.clocks_set.is_empty() && run.fence < FIRST_FENCE
     }
 
     /// The claims that took the place of one that had lapsed.
@@ -99,6 +103,14 @@ impl Evidence<'_> {
             *process == run.process && (run.began..before).contains(at)
         };
         run.gone < before || stops.any(stopped)
+    }
+
+    /// Whether a clock was set after a run was claimed and before it began, so shortly that its worker had
+    /// the lease by its own clock, though it may have been over by that of Redis.
+    pub(crate) fn may_have_been_cut_short(&self, run: &Run, next: &Run) -> bool {
+        let cut_short =
+            |at: &Micros| *at < next.began && run.began <= *at + LEASE.as_micros() as Micros;
+        self.clocks_set.iter().any(cut_short)
     }
 
     /// Whether Redis went back to before the end of a run was settled, and after the run began. What

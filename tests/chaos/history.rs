@@ -20,8 +20,8 @@ pub(crate) struct History {
     pub(crate) faults: usize,
     /// When each process was stopped.
     pub(crate) stops: Vec<(String, Micros)>,
-    /// Whether a clock of Redis was set.
-    pub(crate) clock_was_set: bool,
+    /// When a clock of Redis was set.
+    pub(crate) clocks_set: Vec<Micros>,
     pub(crate) weather: Vec<Micros>,
     pub(crate) rollbacks: Vec<Rollback>,
     /// Those that a part of all jobs went through.
@@ -87,7 +87,9 @@ impl History {
         match &line.what {
             What::Fault { name, process } => {
                 self.faults += 1;
-                self.clock_was_set |= [JUMP, CLOCK].contains(&name.as_str());
+                if [JUMP, CLOCK].contains(&name.as_str()) {
+                    self.clocks_set.push(line.at);
+                }
                 match process {
                     Some(process) if name == STOPPED => {
                         self.stops.push((process.clone(), line.at));

@@ -180,11 +180,10 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         row.scenario = name.clone();
         (row, dir)
     };
-    // Two unoptimised daemons, each push of which is several calls, take most of two cores: beside
-    // another scenario they would measure that.
-    let is_heavy = |(scenario, ..): &(&Scenario, u64, String)| {
-        matches!((scenario.setting)().target, Some(target::Target::Classic))
-    };
+    // Two unoptimised daemons with their clients take most of two cores: beside another scenario they
+    // would measure that.
+    let is_heavy =
+        |(scenario, ..): &(&Scenario, u64, String)| (scenario.setting)().target.is_some();
     lanes::each_in_order(&plays, is_heavy, play, |(row, dir)| {
         println!("{row}");
         if row.violations.is_empty() {

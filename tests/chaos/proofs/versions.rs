@@ -36,6 +36,10 @@ pub(super) const ALL: &[Proof] = &[
         a_retry_after_a_cancel,
     ),
     (
+        "a retry after a cancel where clocks were set",
+        a_retry_where_clocks_were_set,
+    ),
+    (
         "a run after a cancel that was claimed before",
         claimed_before_a_cancel,
     ),
@@ -256,6 +260,28 @@ fn a_retry_after_a_cancel() {
     assert_eq!(row.after_cancel, 1);
 }
 
+fn a_retry_where_clocks_were_set() {
+    let began = |second| {
+        let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+        let trial = trial.fault(1.5, CLOCK, None).run(Run {
+            last: false,
+            ..run(7, fence_at(1.9), 2.0)
+        });
+        let trial = trial.call(3.0, Ask::Cancel, Answer::Running);
+        trial.run(Run {
+            attempt: 2,
+            ..run(7, fence_at(2.9), second)
+        })
+    };
+    began(6.0).check().tells("it started after");
+    began(3.5).check().passes();
+    // What the cancel was told of had not begun yet.
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.fault(1.5, CLOCK, None);
+    let trial = trial.call(2.0, Ask::Cancel, Answer::Running);
+    trial.run(run(7, fence_at(1.9), 6.0)).check().passes();
+}
+
 /// The fencing value of a claim at this time.
 fn fence_at(seconds: f64) -> u64 {
     let ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -305,6 +331,14 @@ fn late_run() -> Trial {
 fn stale_runs() {
     let told = "1 runs began when their lease was over, and 0 processes were stopped";
     late_run().judge("scripts are flushed").tells(told);
+    // A clock that is set takes a lease away, but not from who had it for long.
+    for at in [1.1, 3.1] {
+        let set = late_run().fault(at, CLOCK, None);
+        set.judge("scripts are flushed").tells(told);
+    }
+    let set = late_run().fault(2.5, CLOCK, None);
+    set.judge("scripts are flushed")
+        .does_not_tell("began when their lease was over");
     let stopped = late_run().fault(1.5, STOPPED, Some("worker-1.1"));
     stopped
         .judge("stop a worker")
