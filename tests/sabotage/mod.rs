@@ -97,8 +97,12 @@ pub(crate) const BOOKS: &[Sabotage] = sabotage! {
     "history": ["DEL|$K"] => [], [];
     "history": ["SET|$K|theirs"] => ["history: it is a string, and should be a stream"], [];
     "history": ["XADD|$K|*|stranger|theirs"] => [], [];
+    // No key was adopted for these jobs, and none of them is on its way.
+    "adopted": ["DEL|$K"] => [], [];
     "adopted": ["SET|$K|theirs"] => ["adopted: it is a string, and should be a sorted set"], [];
+    "adopted": ["ZADD|$K|1|waits-1", "ZADD|$K|inf|waits-2"] => [], [];
     "adopted": ["ZADD|$K|inf|a b"] => [], [];
+    "leaving": ["DEL|$K"] => [], [];
     "leaving": ["SET|$K|theirs"] => ["leaving: it is a string, and should be a hash"], [];
     "leaving": ["HSET|$K|stranger|theirs"] => [], [];
 };
@@ -121,9 +125,17 @@ pub(crate) const COMMON: &[Sabotage] = sabotage! {
     "meta": ["HSET|$K|schema|x"] => ["meta schema: it is \"x\", and should be a number"], [];
     "meta": ["HSET|$K|stranger|theirs"] => [], [];
     "instances": ["DEL|$K"] => [], [];
+    // What else is put into it any instance that lives takes out; a test of its own has none.
     "instances": ["SET|$K|theirs"] => ["instances: it is a string, and should be a hash"], [];
+    // Whoever searches next begins anew.
+    "search": ["DEL|$K"] => [], [];
     "search": ["SET|$K|theirs"] => ["search: it is a string, and should be a hash"], [];
+    "search": ["HSET|$K|$J:*|soon", "HSET|$K|$O:*|99999999999999 0"] => [], [];
+    "search": ["HSET|$K|stranger|theirs"] => [], [];
+    // Then two may search; or nobody does until it has expired.
+    "searching": ["DEL|$K"] => [], [];
     "searching": ["RPUSH|$K|theirs"] => ["searching: it is a list, and should be a string"], [];
+    "searching": ["SET|$K|theirs|PX|500"] => [], [];
 };
 
 impl Sabotage {

@@ -31,6 +31,7 @@ mod history;
 mod lanes;
 mod moving;
 mod refused;
+mod torn;
 mod touch;
 mod triggers;
 mod wake;

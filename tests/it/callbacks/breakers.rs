@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use keyfall::doctor::Severity;
 use keyfall::{Handler, JobState, Outcome, RetryPolicy, Router, target};
+use serde_json::{Value, json};
 
 use super::receiver::{Receiver, Reply, says};
 use super::{failure, job, outcome};
-use crate::runs::eventually;
+use crate::folder::Folder;
+use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, fails_slowly, steps};
 
 /// An address at which nobody listens.
@@ -191,4 +193,83 @@ async fn what_is_no_host_is_refused_and_what_is_not_open_is_told() {
     );
     let ran = site.run("breakers close nowhere.example.org").await;
     assert!(ran.out.contains("no worker said"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn a_breaker_is_closed_over_http_and_the_metrics_say_how_many_are_open() {
+    let mut site = Site::new("cb-breaker-http").await;
+    let folder = Folder::new("breakers");
+    let host = nobody().await;
+    // Nobody but this job calls the host, so nothing tries it until somebody fires the job.
+    let route = format!(
+        "[[route]]\npattern = \"{}\"\nretry = \"1h\"\ntarget = {{ http = {{ url = \
+         \"http://{host}/\", breaker_failures = 1, breaker_pause = \"1h\" }} }}\n",
+        site.pattern()
+    );
+    folder.write("k.toml", &route);
+    let daemon = site.daemon(&["--config", &folder.path("k.toml")]);
+    // As `keyfall` does, whose client it is, too. Fails if another test was first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let http = reqwest::Client::builder()
+        .timeout(PATIENCE)
+        .build()
+        .unwrap();
+    let close = async |host: &str| {
+        let call = http.post(format!("{}/v1/breakers/close", daemon.url));
+        let answer = call.json(&json!({"host": host})).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.json::<Value>().await.unwrap())
+    };
+    let are_open = async |number: f64| {
+        eventually("as many are open", async || {
+            let call = http.get(format!("{}/metrics", daemon.url));
+            let text = call.send().await.unwrap().text().await.unwrap();
+            let mut lines = text.lines();
+            let open = lines.find_map(|it| it.strip_prefix("keyfall_breakers_open "))?;
+            let open: f64 = open.trim().parse().unwrap();
+            (open == number).then_some(())
+        })
+        .await;
+    };
+    are_open(0.0).await;
+    let key = site.key(1);
+    site.client.schedule(&key, "").await.unwrap();
+    assert_eq!(site.reaches(&key, JobState::Retrying).await.attempts(), 1);
+    are_open(1.0).await;
+    eventually("the instance says so", async || {
+        let live = site.client.instances().await.unwrap();
+        live.iter()
+            .any(|one| one.open_breakers == [host.as_str()] && one.hears_events)
+            .then_some(())
+    })
+    .await;
+
+    let unknown = close("nowhere.example.org").await;
+    let expected = json!({"host": "nowhere.example.org", "instances": 0});
+    assert_eq!(unknown, (200, expected));
+    let (status, problem) = close("a b").await;
+    assert_eq!(
+        (status, &problem["code"], &problem["field"]),
+        (400, &json!("invalid_request"), &json!("host"))
+    );
+    let closed = close(host.as_str()).await;
+    assert_eq!(closed, (200, json!({"host": host, "instances": 1})));
+    are_open(0.0).await;
+    // Were it open, the host would be tried, and no attempt counted.
+    site.client.fire_now(&key).await.unwrap();
+    let letter = site.reaches(&key, JobState::Dead).await;
+    assert_eq!(letter.attempts(), 2, "{letter:?}");
+
+    // That opened it again, and the command line closes it by way of the daemon, too.
+    are_open(1.0).await;
+    site.daemon = Some(daemon);
+    eventually("it is listed", async || {
+        let listed = site.run("breakers").await;
+        listed.out.contains(&host).then_some(())
+    })
+    .await;
+    let ran = site.run(&format!("breakers close {host}")).await;
+    let told = format!("called again: {host}; workers: 1");
+    assert!(ran.out.contains(&told), "{ran:?}");
+    site.assert_balanced().await;
 }

@@ -276,6 +276,38 @@ async fn jobs_are_pulled_extended_finished_and_failed() {
 }
 
 #[tokio::test]
+async fn each_attempt_has_one_idempotency_key_and_the_next_schedule_another() {
+    let site = Site::new("http-idem").await;
+    let daemon = Daemon::with(&site, &["--worker-lease", "2s"]);
+    let key = site.key("a");
+    let path = format!("/v1/jobs/{key}");
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        assert_eq!(daemon.send("PUT", &path, json!({})).await.0, 201);
+        let mut keys = Vec::new();
+        for attempt in 1..=3 {
+            let [job] = &daemon.pull(1, "30s").await[..] else {
+                panic!("it does not come: {:?}", site.stats().await);
+            };
+            assert_eq!(job["attempt"], attempt, "{job}");
+            keys.push(job["idempotency_key"].as_str().unwrap().to_owned());
+            let again = json!({"error": "closed", "after": "0s"});
+            match attempt {
+                // Nobody says how it ended, and its lease lapses.
+                1 => {}
+                2 => assert_eq!(daemon.settle("fail", job, again).await, "pending"),
+                _ => assert_eq!(daemon.settle("finish", job, json!({})).await, "done"),
+            }
+        }
+        assert!(keys[0].starts_with(&format!("{key}@")), "{keys:?}");
+        assert!(keys.iter().all(|one| *one == keys[0]), "{keys:?}");
+        told.push(keys.swap_remove(0));
+    }
+    assert_ne!(told[0], told[1]);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn dead_letters_are_shown_requeued_and_deleted() {
     let site = Site::new("http-dead").await;
     let daemon = Daemon::start(&site);

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Daemon, assert_problem};
+use super::revoking::Token;
+use super::{Daemon, assert_problem, read};
 use crate::site::{HOUR, Site};
 
 #[tokio::test]
@@ -83,4 +84,44 @@ async fn so_many_kinds_may_begin_and_no_more() {
         let listed: bool = site.command(&["HEXISTS", "keyfall:kinds", &name]).await;
         assert!(!listed, "{name}");
     }
+}
+
+#[tokio::test]
+async fn each_token_may_begin_so_many_kinds_of_its_own_and_no_more() {
+    let site = Site::new("http-kinds-each").await;
+    let token = Token::make("http-kinds-each", "schedule", &[]);
+    let other = token.another("schedule");
+    let (one, other) = (token.bearer.as_str(), other.as_str());
+    let daemon = token.daemon_with(&site, &["--http-new-kinds-per-token", "3"]);
+    let put = async |bearer: &str, kind: usize, id: usize| {
+        let path = format!("/v1/jobs/{}:it:kind{kind}:{id}", site.app);
+        let call = daemon.request("PUT", &path).bearer_auth(bearer);
+        read(call.json(&json!({"after": "1h"})).send().await.unwrap()).await
+    };
+    for kind in 0..3 {
+        assert_eq!(put(one, kind, 1).await.0, 201);
+    }
+    for _ in 0..2 {
+        let refused = put(one, 3, 1).await;
+        assert_problem(&refused, 429, "too_many_kinds", json!("key"));
+        let detail = refused.1["detail"].as_str().unwrap();
+        assert!(detail.contains("`http.new_kinds_per_token`"), "{detail}");
+        assert_eq!(refused.1["retryable"], true);
+    }
+    // What was refused has left nothing.
+    let pattern = format!("*{}:it:kind3*", site.app);
+    let keys: Vec<String> = site.command(&["KEYS", &pattern]).await;
+    assert!(keys.is_empty(), "{keys:?}");
+    // Those that are there go on.
+    assert_eq!(put(one, 0, 2).await.0, 201);
+    // Another token has its own allowance, and what it begins is no new one for the first.
+    for kind in 3..6 {
+        assert_eq!(put(other, kind, 1).await.0, 201);
+    }
+    assert_eq!(put(one, 3, 2).await.0, 201);
+    for bearer in [one, other] {
+        let refused = put(bearer, 6, 1).await;
+        assert_problem(&refused, 429, "too_many_kinds", json!("key"));
+    }
+    site.assert_balanced().await;
 }

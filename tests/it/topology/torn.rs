@@ -3,14 +3,17 @@
 
 mod halfway;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use keyfall::doctor::Severity;
-use keyfall::{Client, ErrorKind, Router, StrayState, Worker};
+use keyfall::{Client, ErrorKind, JobState, KeptJob, NewJob, Router, StrayState, Worker};
+use serde_json::{Value, json};
 
 use super::clusters::{Clustered, ledger_of};
+use crate::log::Log;
 use crate::runs::{Recorder, eventually, recorder};
-use crate::site::{Running, ms};
+use crate::shell::{Ran, keyfall};
+use crate::site::{HOUR, Running, ms};
 
 /// The keys of a ledger.
 const PARTS: [&str; 13] = [
@@ -134,11 +137,44 @@ impl Torn {
 
     /// A client that gives up soon.
     async fn impatient(&self) -> Client {
+        self.giving_up_after(Duration::from_secs(5)).await
+    }
+
+    async fn giving_up_after(&self, timeout: Duration) -> Client {
         eventually("all have heard who serves", async || {
-            let client = Client::builder(&self.them.url()).call_timeout(Duration::from_secs(5));
+            let client = Client::builder(&self.them.url()).call_timeout(timeout);
             client.connect().await.ok()
         })
         .await
+    }
+
+    /// Runs `keyfall cluster mend` with these flags. On a busy machine a node may not answer it in time.
+    async fn mend(&self, flags: &str) -> Ran {
+        let url = self.them.url();
+        eventually("the command is answered", async || {
+            let mut args = vec!["cluster", "mend", "--redis-url", url.as_str()];
+            args.extend(flags.split_whitespace());
+            let ran = Ran::of(keyfall(&args)).await;
+            (ran.code != 4).then_some(ran)
+        })
+        .await
+    }
+
+    /// What the owner has of these parts.
+    async fn stored(&self) -> Vec<Vec<String>> {
+        let owner = &self.them.nodes[3];
+        let mut stored = Vec::new();
+        for (command, part, words) in [
+            ("ZRANGE", "due", " 0 -1 WITHSCORES"),
+            ("ZRANGE", "dead", " 0 -1 WITHSCORES"),
+            ("ZRANGE", "lanes", " 0 -1"),
+            ("HGETALL", "calls", ""),
+            ("HGETALL", "next", ""),
+        ] {
+            let look = format!("{command} {}{words}", self.name(part));
+            stored.push(owner.ask(&look).await);
+        }
+        stored
     }
 
     /// A call fails because the ledger is not where it is served, and says this. On a busy machine it may
@@ -387,4 +423,193 @@ async fn what_no_node_has_any_more_can_be_given_up() {
     assert!(!audit.is_clean(), "{audit:?}");
     let stats = torn.client.stats(&torn.kind).await.unwrap();
     assert_eq!(stats.dead, 3, "{stats:?}");
+}
+
+#[tokio::test]
+async fn the_log_names_the_slot_and_what_brings_it_together() {
+    let log = Log::read();
+    let mut torn = Torn::new("torn-logged", 3).await;
+    torn.tear(&["shadow", "grave"]).await;
+    let (ledger, slot) = (format!("{}/0", torn.kind), torn.slot.to_string());
+    let holder = torn.address(1);
+    let told = "a part of the ledger is not where its slot is served";
+    let (client, line) = eventually("the log names who has the rest", async || {
+        // Each client says it once. On a busy machine it may not have seen in time who has it.
+        let client = torn.impatient().await;
+        let schedule = async || client.schedule(torn.key("more"), "").await;
+        torn.refuses(&[&*ledger, &*slot], schedule).await;
+        let mut lines = log.with(told).into_iter();
+        let line = lines.find(|line| line.contains(&holder))?;
+        Some((client, line))
+    })
+    .await;
+    for part in [
+        format!("ledger=\"{ledger}\""),
+        format!("slot={slot}"),
+        "missing=\"shadow grave\"".to_owned(),
+        "`keyfall cluster mend` brings it back".to_owned(),
+    ] {
+        assert!(line.contains(&part), "no {part} in {line}");
+    }
+    let count = log.with(told).len();
+    let cancel = async || client.cancel(torn.key(0)).await;
+    torn.refuses(&[&*ledger], cancel).await;
+    assert_eq!(log.with(told).len(), count, "it was said");
+
+    torn.client.mend_slots().confirmed().await.unwrap();
+    eventually("it is used again", async || {
+        let schedule = client.schedule(torn.key("more"), "").after(HOUR);
+        schedule.await.ok()
+    })
+    .await;
+    let again = log.with("the ledger is whole again");
+    assert!(again.iter().any(|line| line.contains(&ledger)), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_torn_ledger_is_mended_from_the_command_line() {
+    let mut torn = Torn::new("torn-shell", 5).await;
+    let whole = torn.mend("").await;
+    assert_eq!(whole.code, 0, "{whole:?}");
+    assert!(whole.out.contains("every key is where its slot is served"));
+    torn.tear(&["due", "stats"]).await;
+    let (holder, owner) = (torn.address(1), torn.address(3));
+    let (ledger, slot) = (format!("{}/0", torn.kind), torn.slot);
+
+    // Without a word it moves nothing, and asks nobody.
+    let before = (torn.keys_on(1).await, torn.keys_on(3).await);
+    assert_eq!(before.0, 2);
+    let found = torn.mend("").await;
+    assert_eq!(found.code, 1, "{found:?}");
+    assert!(found.err.contains("say `--yes`"), "{found:?}");
+    let lacks = format!("{ledger} (slot {slot}) lacks due stats");
+    for part in [&*holder, &*owner, "found", &*lacks] {
+        assert!(found.out.contains(part), "no {part} in {found:?}");
+    }
+    let found = torn.mend("--json").await;
+    assert_eq!(found.code, 1, "{found:?}");
+    let told: Value = serde_json::from_str(&found.out).unwrap();
+    let of_slot = |state: &str| {
+        json!({
+            "slot": slot, "holder": holder, "owner": owner, "keys": 2, "ledgers": [ledger],
+            "state": state,
+        })
+    };
+    let lacking = json!({"ledger": ledger, "slot": slot, "missing": "due stats"});
+    let expected = json!({"slots": [of_slot("found")], "torn": [lacking], "left": []});
+    assert_eq!(told, expected);
+    torn.mend("--join").await.fails(2, "--yes");
+    torn.mend("--give-up a:b:c/0").await.fails(2, "--yes");
+    let both = torn.mend("--yes --drop --join").await;
+    both.fails(2, "cannot be used with");
+    let daemon = ["cluster", "mend", "--yes", "--api", "http://127.0.0.1:1"];
+    let daemon = Ran::of(keyfall(&daemon)).await;
+    daemon.fails(2, "name the cluster by --redis-url");
+    assert_eq!((torn.keys_on(1).await, torn.keys_on(3).await), before);
+
+    let mended = torn.mend("--yes --json").await;
+    let expected = json!({"slots": [of_slot("together")], "torn": [], "left": []});
+    assert_eq!(mended.value(), expected);
+    assert_eq!(torn.keys_on(1).await, 0);
+    let again = torn.mend("--yes").await;
+    assert_eq!(again.code, 0, "{again:?}");
+    assert!(again.out.contains("every key is where its slot is served"));
+    let (log, mut runs) = recorder();
+    let worker = torn.serve(&log);
+    runs.take(5).await;
+    torn.all_done(5).await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_goes_on_without_what_is_lost_if_it_is_told_so() {
+    let mut torn = Torn::new("torn-forsaken", 3).await;
+    torn.tear(&["shadow"]).await;
+    let shadow = format!("UNLINK {}", torn.name("shadow"));
+    let _: u64 = torn.ask_for(1, &shadow).await;
+    let ledger = format!("{}/0", torn.kind);
+    let left = torn.mend("--yes").await;
+    assert_eq!(left.code, 1, "{left:?}");
+    assert!(left.out.contains("lacks shadow"), "{left:?}");
+    let way_out = format!("--give-up {ledger}");
+    assert!(left.err.contains(&way_out), "{left:?}");
+    let given_up = torn.mend(&format!("--yes {way_out}")).await;
+    assert_eq!(given_up.code, 0, "{given_up:?}");
+    let stats = torn.client.stats(&torn.kind).await.unwrap();
+    assert_eq!(stats.pending, 3, "{stats:?}");
+}
+
+/// Which scripts refuse it, and when, `src/store/tests/torn.rs` goes through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_on_a_torn_ledger_is_refused_and_changes_nothing() {
+    let mut torn = Torn::new("torn-calls", 3).await;
+    let letter = KeptJob::dead(torn.key("dead"), SystemTime::now(), "");
+    torn.client.restore(letter.error("no")).await.unwrap();
+    torn.tear(&["shadow", "grave", "stats"]).await;
+    // Each of them waits for as long.
+    let client = torn.giving_up_after(Duration::from_secs(2)).await;
+    let (kind, prefix) = (torn.kind.clone(), format!("{}:", torn.kind));
+    let (ledger, slot) = (format!("{kind}/0"), torn.slot.to_string());
+    let told = [
+        &*ledger,
+        "lacks shadow grave stats",
+        &*slot,
+        "keyfall cluster mend",
+    ];
+    let (some, dead) = (torn.key(0), torn.key("dead"));
+    let before = (torn.keys_on(1).await, torn.stored().await);
+    macro_rules! refused {
+        ($($call:expr,)*) => {
+            $(torn.refuses(&told, async || $call.await).await;)*
+        };
+    }
+    refused! {
+        client.schedule(torn.key("more"), ""),
+        client.schedule(&some, "").if_present(),
+        client.get(&some),
+        client.cancel(&some),
+        client.reschedule(&some).after(HOUR),
+        client.fire_now(&some),
+        client.update_payload(&some, "y"),
+        client.story(&some),
+        client.happenings(&some),
+        client.dead_letters(&dead),
+        client.requeue(&dead),
+        client.delete_dead_letter(&dead),
+        client.restore(KeptJob::pending(torn.key("kept"), SystemTime::now(), "")),
+        client.stats(&kind),
+        client.count(&prefix),
+        client.list(&prefix, JobState::Pending),
+        client.audit(&kind),
+        client.audit(&kind).repair(),
+        client.drop_kind(&kind),
+        client.prefix(&prefix).cancel(),
+        client.prefix(&prefix).fire_now(),
+        client.prefix(&prefix).postpone().after(HOUR),
+        client.prefix(&prefix).requeue(),
+        client.prefix(&prefix).delete_dead_letters(),
+        client.prefix(&prefix).keep_history(7),
+        client.prefix(&prefix).pause(),
+        client.prefix(&prefix).resume(),
+    }
+    let many = async || {
+        let jobs = [NewJob::new(torn.key("many"), "")];
+        client.schedule_many(jobs).await.remove(0)
+    };
+    torn.refuses(&told, many).await;
+    assert_eq!((torn.keys_on(1).await, torn.stored().await), before);
+
+    // That one has begun, and goes on when the ledger is whole.
+    let reshard = async || client.reshard(&kind, 2).await;
+    torn.refuses(&told, reshard).await;
+    let mended = torn.client.mend_slots().confirmed().await.unwrap();
+    assert!(mended.is_whole(), "{mended:?}");
+    torn.client.reshard(&kind, 2).await.unwrap();
+    let (log, mut runs) = recorder();
+    let worker = torn.serve(&log);
+    runs.take(3).await;
+    torn.all_done(3).await;
+    worker.stop().await;
+    let letters = torn.client.dead_letters(&dead).await.unwrap();
+    assert_eq!(letters.len(), 1);
 }
