@@ -533,11 +533,16 @@ pub(super) fn is_locked_out(error: &RedisError) -> bool {
 fn code_behind<'a>(code: &'a str, message: &'a str) -> &'a str {
     const FORBIDDEN: [&str; 2] = ["The user executing the script", "ACL failure in script"];
     const PLACE: &str = "@user_script:";
+    // What `WAIT` and `WAITAOF` are answered by a primary of a moment ago.
+    const NO_WAIT: &str = "cannot be used with replica instances";
     if code != "ERR" && code != PLACE {
         return code;
     }
     if FORBIDDEN.iter().any(|text| message.contains(text)) {
         return "NOPERM";
+    }
+    if message.contains(NO_WAIT) {
+        return "READONLY";
     }
     let behind = match message.rsplit_once(PLACE) {
         Some((_, behind)) => behind,
@@ -602,6 +607,11 @@ mod tests {
                 "ERR",
             ),
             ("ERR", "unknown command", "ERR"),
+            (
+                "ERR",
+                "WAIT cannot be used with replica instances. Please also note",
+                "READONLY",
+            ),
         ] {
             assert_eq!(code_behind(told, message), code, "{message}");
             let within = format!("{CALL}: {message}");
