@@ -1,6 +1,6 @@
 //! What is wrong with the keys that all kinds have in common, on each server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -69,7 +69,66 @@ impl Store {
             #[cfg(feature = "worker")]
             wrong.extend(self.wrong_instances(one));
         }
+        wrong.extend(self.wrong_orders(&kept, until).await?);
+        #[cfg(feature = "worker")]
+        for one in self.parts() {
+            wrong.extend(one.wrong_turn(until).await?);
+        }
         Ok(wrong)
+    }
+
+    /// Counters of order numbers, of the sets of jobs that there are kinds of, that count no more.
+    async fn wrong_orders(&self, kept: &[Kept], until: Instant) -> Result<Vec<Wrong>> {
+        let kinds = kept.iter().flat_map(|one| one.kinds.keys());
+        let sets = kinds.filter_map(|kind| {
+            let kind = kind_in(kind)?;
+            Some(kind.as_str().rsplit_once(':')?.0.to_owned())
+        });
+        let sets: BTreeSet<String> = sets.collect();
+        let mut wrong = Vec::new();
+        for set in &sets {
+            for (server, key) in self.orders(set) {
+                let mut get = redis::cmd("HGET");
+                get.arg(&key).arg("last");
+                let last: Option<Vec<u8>> = match server.command(&get, until).await {
+                    Err(error) if error.kind() == ErrorKind::Damaged => {
+                        wrong.extend(server.misfits(&[(&key, "hash")], until).await?);
+                        continue;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Denied => return Ok(wrong),
+                    Err(error) if is_of_absence(&error) => continue,
+                    told => from_value(told?)?,
+                };
+                // Whoever meets a higher number than the next one skips to it.
+                let strange = last.filter(|last| number_in(last).is_none());
+                wrong.extend(strange.map(|last| {
+                    let (at, should) = ((server.place(), &*key), "should be a number");
+                    Wrong::value(at, (b"last", &last), should, None)
+                }));
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// A turn to search for plain keys that never ends, so that nobody searches.
+    #[cfg(feature = "worker")]
+    async fn wrong_turn(&self, until: Instant) -> Result<Option<Wrong>> {
+        let key = self.names.searching();
+        let left: i64 = match self.command(redis::cmd("PTTL").arg(&key), until).await {
+            Err(error) if error.kind() == ErrorKind::Denied || is_of_absence(&error) => {
+                return Ok(None);
+            }
+            told => from_value(told?)?,
+        };
+        // Redis answers so of a key that does not expire. One of another type is told of as such.
+        let is_turn = left == -1 && self.misfits(&[(&key, "string")], until).await?.is_empty();
+        Ok(is_turn.then(|| Wrong {
+            place: self.place(),
+            field: None,
+            what: "it does not expire, and nobody searches for plain keys until it has".to_owned(),
+            mend: Mend::Person(format!("`redis-cli DEL '{key}'`")),
+            key,
+        }))
     }
 
     async fn kept_in_common(&self, until: Instant) -> Result<Kept> {

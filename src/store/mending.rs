@@ -1,5 +1,6 @@
 //! What is wrong with a key as a whole, or with one of its fields, and mending it.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -35,6 +36,9 @@ const COUNTERS: [&str; 18] = [
     "letters_out",
     "skipped",
 ];
+
+/// What a hash of a ledger has on a cluster, so that it is there though nothing is in it.
+const PLACEHOLDER: &[u8] = b":";
 
 /// Something that is wrong with a key.
 #[derive(Debug)]
@@ -223,19 +227,25 @@ impl Ledger {
         self.names.of_jobs().contains(&key) || key == n.stats || key == n.calls
     }
 
-    /// What is wrong with what it keeps in mind of its kind.
+    /// What is wrong with what it keeps in mind of its kind, and with what is about to leave it.
     pub(crate) async fn wrong_marks(&self, until: Instant) -> Result<Vec<Wrong>> {
+        let mut wrong = self.wrong_leavers(until).await?;
         let marks = self.marks(until).await?;
         let at = (self.server(), &*self.names.calls);
         let numbers = NUMBERS.iter().zip(&marks);
-        let mut wrong: Vec<Wrong> = numbers
+        let numbers = numbers
             .filter_map(|(field, value)| Some((field, value.as_deref()?)))
-            .filter(|(_, value)| number_in(value).is_none())
-            .map(|(field, value)| {
-                let should = "should be a number";
-                Wrong::value(at, (field.as_bytes(), value), should, None)
-            })
-            .collect();
+            .filter(|(_, value)| number_in(value).is_none());
+        wrong.extend(numbers.map(|(field, value)| {
+            let should = "should be a number";
+            Wrong::value(at, (field.as_bytes(), value), should, None)
+        }));
+        if let Some(batch) = marks[5].as_deref().filter(|it| number_in(it).is_none()) {
+            // Numbers of batches are times, and go up.
+            let next = self.store.time(until).await?.0.to_string();
+            let should = "should be the number of a batch";
+            wrong.push(Wrong::value(at, (b"batch", batch), should, Some(next)));
+        }
         if let Some(layout) = marks[4].as_deref().filter(|text| layout_in(text).is_none()) {
             let should = "should be a layout, such as \"4 1\"";
             wrong.push(Wrong::value(at, (b"layout", layout), should, None));
@@ -283,8 +293,31 @@ impl Ledger {
     /// What it keeps in mind: numbers, and its layout.
     async fn marks(&self, until: Instant) -> Result<Vec<Option<Vec<u8>>>> {
         let mut get = redis::cmd("HMGET");
-        get.arg(&self.names.calls).arg(&NUMBERS).arg("layout");
+        get.arg(&self.names.calls).arg(&NUMBERS);
+        get.arg("layout").arg("batch");
         from_value(self.store.command(&get, until).await?)
+    }
+
+    /// What stands among the records that are about to leave, and is none.
+    async fn wrong_leavers(&self, until: Instant) -> Result<Vec<Wrong>> {
+        let mut get = redis::cmd("HGETALL");
+        get.arg(&self.names.leaving);
+        let leaving: HashMap<Vec<u8>, Vec<u8>> = match self.store.command(&get, until).await {
+            // A key of another type is told of as such.
+            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
+                return Ok(Vec::new());
+            }
+            told => from_value(told?)?,
+        };
+        let at = (self.server(), &*self.names.leaving);
+        let strange = leaving.iter().filter(|(name, kept)| {
+            let mut parts = kept.splitn(2, |byte| *byte == b' ');
+            let has_time = parts.next().is_some_and(|time| number_in(time).is_some());
+            *name != PLACEHOLDER && !(has_time && parts.next().is_some())
+        });
+        let should = "should be a time and a record";
+        let wrong = strange.map(|(name, kept)| Wrong::value(at, (name, kept), should, None));
+        Ok(wrong.collect())
     }
 
     /// A counter that is no number, and what it has to be for the books to balance, if that follows.

@@ -26,13 +26,21 @@ impl Store {
         met: u64,
         until: Instant,
     ) -> Result<u64> {
-        let place = shard_of(id, PLACES);
-        let parts = self.parts();
-        let server = parts[usize::from(place) % parts.len()];
+        let place = usize::from(shard_of(id, PLACES));
+        let (server, key) = self.orders(set).nth(place).expect("a place is one of them");
         let mut next = redis::cmd("HINCRBY");
-        next.arg(self.names.order(set, place)).arg("last");
+        next.arg(key).arg("last");
         // The counter is at `last` or beyond.
         next.arg(met.saturating_sub(last) + 1);
         from_value(server.command(&next, until).await?)
+    }
+
+    /// The counters of a set of jobs, each with the server that has it.
+    pub(super) fn orders(&self, set: &str) -> impl Iterator<Item = (&Store, String)> {
+        let parts = self.parts();
+        (0..PLACES).map(move |place| {
+            let server = parts[usize::from(place) % parts.len()];
+            (server, self.names.order(set, place))
+        })
     }
 }

@@ -104,7 +104,10 @@ pub(crate) const BOOKS: &[Sabotage] = sabotage! {
     "adopted": ["ZADD|$K|inf|a b"] => [], [];
     "leaving": ["DEL|$K"] => [], [];
     "leaving": ["SET|$K|theirs"] => ["leaving: it is a string, and should be a hash"], [];
-    "leaving": ["HSET|$K|stranger|theirs"] => [], [];
+    "leaving": ["HSET|$K|stranger|theirs"] =>
+        ["leaving stranger: it is \"theirs\", and should be a time and a record"], [];
+    "calls": ["HSET|$K|batch|x"] =>
+        ["calls batch: it is \"x\", and should be the number of a batch"], [];
 };
 
 /// Of what all kinds have in common.
@@ -136,6 +139,11 @@ pub(crate) const COMMON: &[Sabotage] = sabotage! {
     "searching": ["DEL|$K"] => [], [];
     "searching": ["RPUSH|$K|theirs"] => ["searching: it is a list, and should be a string"], [];
     "searching": ["SET|$K|theirs|PX|500"] => [], [];
+    "searching": ["SET|$K|theirs"] => ["searching: it does not expire"], [];
+    // One of the counters of a set of jobs.
+    "order": ["HSET|$K|last|x"] => ["order last: it is \"x\", and should be a number"], [];
+    "order": ["SET|$K|theirs"] => ["order: it is a string, and should be a hash"], [];
+    "order": ["HSET|$K|stranger|theirs"] => [], [];
 };
 
 impl Sabotage {
@@ -145,6 +153,10 @@ impl Sabotage {
         let key = match self.key {
             "kinds" | "paused" | "meta" | "instances" | "search" | "searching" => {
                 format!("keyfall:{}", self.key)
+            }
+            "order" => {
+                let (set, _) = kind.rsplit_once(':').unwrap_or((kind, ""));
+                format!("keyfall:{{{set}/3}}:order")
             }
             of_ledger => part(of_ledger),
         };
