@@ -85,11 +85,11 @@ enum Repeats {
 impl Repeats {
     /// Whether a request is sent again that may have been carried out, or cannot have been.
     fn after(self, maybe_done: bool) -> bool {
-        match self {
-            Repeats::Always => true,
+        match (self, maybe_done) {
+            (Repeats::Always, _) => true,
             #[cfg(feature = "worker")]
-            Repeats::Unsent => !maybe_done,
-            Repeats::Never => false,
+            (Repeats::Unsent, maybe_done) => !maybe_done,
+            (Repeats::Never, _) => false,
         }
     }
 
