@@ -117,6 +117,19 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
             let [command, key, rest @ ..] = &words[..] else {
                 continue;
             };
+            let command = command.to_ascii_uppercase();
+            // The ledger is on another server from now on, or empty. Of a slot that moves several keys
+            // go at once.
+            if matches!(&*command, "DEL" | "UNLINK") {
+                for gone in words[1..].iter().filter_map(|key| part_of_a_ledger(key)) {
+                    if let (name, "lease") = gone
+                        && let Some(ledger) = ledgers.get_mut(name)
+                    {
+                        ledger.leases.clear();
+                    }
+                }
+                continue;
+            }
             let Some((name, part)) = part_of_a_ledger(key) else {
                 continue;
             };
@@ -125,7 +138,7 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
                 continue;
             }
             let ledger = ledgers.entry(name.to_owned()).or_default();
-            match (command.to_ascii_uppercase().as_str(), part) {
+            match (&*command, part) {
                 ("ZADD", "leased") => {
                     // Of what is extended none gets shorter.
                     let extends = rest.first().is_some_and(|word| word == "GT");
@@ -147,8 +160,6 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
                         }
                     }
                 }
-                // The ledger is on another server from now on, or empty.
-                ("DEL" | "UNLINK", "lease") => ledger.leases.clear(),
                 ("HSET", "lease") => {
                     for (_, id, lease) in pairs(name, rest) {
                         let before = ledger.leases.get(&id).cloned();

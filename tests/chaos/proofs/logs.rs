@@ -10,6 +10,7 @@ use crate::leases::{self, Claim};
 pub(super) const ALL: &[Proof] = &[
     ("a log of Redis that shows no lease", no_lease),
     ("a server without a log", no_log),
+    ("two leases, and a ledger that was moved", two_leases),
     ("runs that no worker's log tells the end of", no_settlement),
     ("interrupted runs, and no lease that lapsed", no_lapse),
 ];
@@ -28,6 +29,46 @@ fn log(name: &str, commands: &[&[&str]]) -> PathBuf {
     path
 }
 
+/// What is wrong with a log with these commands.
+fn read(name: &str, commands: &[&[&str]]) -> String {
+    let path = log(name, commands);
+    let leases = leases::read(&[vec![path.clone()]]).expect("it can be read");
+    fs::remove_file(path).expect("it is there");
+    leases.wrong.join("; ")
+}
+
+/// Of the second, the first is held still, unless the ledger has been elsewhere.
+fn two_leases() {
+    let job = "1 2 {\"version\":1,\"plan\":\"Done\"}";
+    let first: &[&[&str]] = &[
+        &["HSET", "keyfall:{a:b:c/0}:shadow", "x", job],
+        &["MULTI"],
+        &["HSET", "keyfall:{a:b:c/0}:calls", "1", "1 5000 ok"],
+        &["ZADD", "keyfall:{a:b:c/0}:leased", "7000", "x"],
+        &["HSET", "keyfall:{a:b:c/0}:lease", "x", "1-1 1 9 4000 -"],
+        &["EXEC"],
+    ];
+    let second: &[&[&str]] = &[
+        &["MULTI"],
+        &["HSET", "keyfall:{a:b:c/0}:calls", "1", "2 6000 ok"],
+        &["ZADD", "keyfall:{a:b:c/0}:leased", "8000", "x"],
+        &["HSET", "keyfall:{a:b:c/0}:lease", "x", "2-2 1 10 4000 -"],
+        &["EXEC"],
+    ];
+    let told = read("two", &[first, second].concat());
+    assert!(told.contains("given to 2-2 at 6000, while"), "{told}");
+    for gone in [
+        &["DEL", "keyfall:{a:b:c/0}:lease"][..],
+        &["DEL", "keyfall:{a:b:c/0}:next", "keyfall:{a:b:c/0}:lease"],
+    ] {
+        let told = read("moved", &[first, &[gone], second].concat());
+        assert_eq!(told, "", "{gone:?}");
+    }
+    let other = &["DEL", "keyfall:{a:b:c/0}:next", "keyfall:{a:b:c/1}:lease"][..];
+    let told = read("other", &[first, &[other], second].concat());
+    assert!(told.contains("given to 2-2 at 6000, while"), "{told}");
+}
+
 fn no_lease() {
     let whole: &[&[&str]] = &[
         &["MULTI"],
@@ -42,12 +83,6 @@ fn no_lease() {
             "1 2 {\"version\":1,\"plan\":\"Done\"}",
         ],
     ];
-    let read = |name: &str, commands: &[&[&str]]| {
-        let path = log(name, commands);
-        let leases = leases::read(&[vec![path.clone()]]).expect("it can be read");
-        fs::remove_file(path).expect("it is there");
-        leases.wrong.join("; ")
-    };
     assert_eq!(read("whole", whole), "");
     let tells = |told: &str, what: &str| {
         let words = format!("the log of Redis shows no {what}");
