@@ -287,14 +287,19 @@ async fn drive(plan: Plan) -> Result<()> {
         }
     }
     .shared();
+    // While Redis is away, claims have no end. Also without grace they have as long as it takes to give
+    // jobs back: nobody else does that before their leases lapse.
+    let unclaimed = async {
+        too_late.clone().await;
+        sleep(HAND_BACK).await;
+    };
     // The claims under way are waited for, since their jobs are ours by then, and are given
     // back by the runner. Then the handlers have their time, and what is left is given back.
     let working = async {
         tokio::join!(finding, stopping, async {
             tokio::select! {
                 () = claimer.run(&retired) => {}
-                // While Redis is away, claims have no end.
-                () = too_late.clone() => {}
+                () = unclaimed => {}
             }
         });
         tokio::select! {
