@@ -6,15 +6,14 @@ cd "$(dirname "$0")/.."
 
 # All of the store, whose tests call each script in every state of a job; what expires, is
 # refused or fails; every operation through the public face; and lists and streams, which
-# have commands of their own, also where a stream is forgotten. Left out: what Keyfall does by
-# itself (instances, race, auditing, layers), amounts (bench, backlog, crowding), and programs
-# (demo, examples, killed, mistakes; and http, some of whose modules have the names of others).
+# have commands of their own. Left out: what Keyfall does by itself (instances, race,
+# auditing, layers), amounts (bench, backlog, crowding), and programs (demo, examples,
+# killed, mistakes; and http, some of whose modules have the names of others).
 tests='store:: embedded::
     servers:: keyspace:: adopting:: doctor:: announced:: refused:: weather:: outages::
     firing:: workers:: pausing:: outcomes:: successors:: letters::
     scheduling:: bulk:: terms:: limits:: changing:: cancelling:: operating::
-    lists:: streams:: forgotten:: functions:: resharding::
-    topology::durable:: topology::lagging::'
+    lists:: streams:: functions:: resharding:: topology::durable::'
 
 # One suite over all topologies. Sentinels and clusters differ less than servers do: on the oldest
 # and on the newest that are common.
