@@ -199,3 +199,18 @@ fn a_token_that_would_allow_too_much_or_nothing_is_not_made() {
     assert!(said.contains("there is no file tokens.toml"), "{said}");
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
 }
+
+#[tokio::test]
+async fn a_port_that_is_in_use_is_refused_before_a_worker_lives() {
+    let site = crate::site::Site::new("config-port").await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut serve = tokio::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    serve.args(["serve", "--redis-url", &site.url, "--http-listen", &address]);
+    let ended = serve.output().await.unwrap();
+    let told = [ended.stdout, ended.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(!ended.status.success(), "{told}");
+    assert!(told.contains(&format!("http.listen: {address}")), "{told}");
+    assert!(!told.contains("the worker serves"), "{told}");
+}
