@@ -2,7 +2,7 @@
 //!
 //! The route adopts plain keys, so hosts need no library but one for Redis. It needs a Redis, at
 //! `KEYFALL_REDIS_URL` or else at `redis://127.0.0.1:6379`, and ends when one host has fallen
-//! silent and come back, and both are retired. `docs/dead-man.md` says what holds.
+//! silent and come back, and both are retired. `docs/guides/dead-man.md` says what holds.
 //!
 //! ```sh
 //! cargo run --example dead_man

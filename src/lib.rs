@@ -181,10 +181,15 @@ struct Adoption;
 #[doc = include_str!("../docs/durability.md")]
 struct Durability;
 
-/// And those of the page on heartbeats.
+/// And those of the guide to heartbeats.
 #[cfg(all(doctest, feature = "worker"))]
-#[doc = include_str!("../docs/dead-man.md")]
+#[doc = include_str!("../docs/guides/dead-man.md")]
 struct DeadMan;
+
+/// And those of the guide to plain keys.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/guides/plain-keys.md")]
+struct PlainKeys;
 
 /// And those of the page for operators.
 #[cfg(all(doctest, feature = "worker"))]
