@@ -200,3 +200,13 @@ struct Security;
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/hooks.md")]
 struct Hooks;
+
+/// And those of the guide to callbacks.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/guides/webhooks.md")]
+struct Webhooks;
+
+/// And those of the guide to lists and streams.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/guides/lists-and-streams.md")]
+struct ListsAndStreams;
