@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -13,6 +13,13 @@ help: ## List the targets
 
 demo: deps ## Start a private Redis and watch reminders fall due
 	cargo run --release --features cli -- demo
+
+# The crowd, most of the orders and the address of the Redis are left out: they fill three screens.
+picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of the demo
+	cargo build --release -p keyfall-cli
+	python3 scripts/picture.py docs/demo.svg \
+		--without '^A private Redis|^This takes|crowd-[0-9]|close:20(0[3-9]|[12])' \
+		-- target/release/keyfall demo --seconds 10
 
 # Most tests wait for something nearly all of the time.
 test: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
