@@ -171,6 +171,16 @@ pub use worker::{Notice, Readiness, Rerouter, Worker};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// And those of the guide to handlers.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/guides/handlers.md")]
+struct Handlers;
+
+/// And those of the guide for operators.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/guides/operations.md")]
+struct Operations;
+
 /// And those of the page on plain keys.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/adoption.md")]
