@@ -50,7 +50,7 @@ cp "$examples"/*.mjs examples/adoption/*.mjs "$node"
 
 # Producers: a test in Rust watches each of their jobs.
 KEYFALL_PYTHON=$python/bin/python KEYFALL_NODE=$node \
-    cargo test --all-features --test it -- --ignored adopting::languages
+    cargo test --workspace --all-features --test it -- --ignored adopting::languages
 
 for way in list stream; do
     (cd "$examples/go" && GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE="$tools/go-cache" \

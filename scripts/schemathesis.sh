@@ -10,7 +10,7 @@ if [ ! -x "$tools/bin/schemathesis" ]; then
     python3 -m venv "$tools"
     "$tools/bin/pip" install --quiet 'schemathesis==4.*'
 fi
-cargo build --quiet --features cli --bin keyfall
+cargo build --quiet -p keyfall-cli
 
 redis_port=${REDIS_PORT:-16399}
 port=${PORT:-19276}

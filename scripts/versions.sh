@@ -23,7 +23,7 @@ topologies='topology::suite::'
 threads=6
 
 in_tests() {
-    cargo test --all-features --quiet --lib --test it "$@"
+    cargo test --workspace --all-features --quiet --lib --test it "$@"
 }
 
 for name in "$@"; do

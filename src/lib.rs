@@ -55,9 +55,9 @@
 //! | `metrics` | [`metrics`]: what is counted and measured | |
 //! | `traces` | the trace of whoever schedules a job goes on in its handler: `docs/tracing.md` | |
 //! | `callbacks` | [`target::http`]: jobs that go to an HTTP server | |
-//! | `cli` | the `keyfall` command | |
 //!
-//! A service that only schedules depends on this crate with `default-features = false`.
+//! A service that only schedules depends on this crate with `default-features = false`. The `keyfall`
+//! command is a package of its own, `keyfall-cli`.
 //!
 //! The folder `examples/` has programs to start from, among them a producer, retry ladders, order
 //! timeouts, and a worker inside a web service.

@@ -112,7 +112,7 @@ const OF_CLUSTERS: [&str; 2] = ["arm", "found"];
 
 /// The files in `lua/`, as far as one server is called with them.
 fn scripts() -> std::io::Result<Vec<String>> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lua");
     let files = fs::read_dir(dir)?.filter_map(Result::ok);
     let name = |file: fs::DirEntry| {
         let name = file.file_name().into_string().ok()?;

@@ -32,7 +32,7 @@ const EXAMPLES: [&str; 10] = [
 
 #[test]
 fn every_example_is_tested_and_in_the_guide_and_says_how_to_run_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut files: Vec<String> = std::fs::read_dir(root.join("examples"))
         .unwrap()
         .map(|file| file.unwrap().file_name().into_string().unwrap())

@@ -16,7 +16,7 @@ use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Running, Site, connect, ms};
 use crate::version::Version;
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/acl.conf");
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../acl.conf");
 
 const KIND: &str = "app1:it:job";
 

@@ -54,7 +54,7 @@ async fn node() {
 }
 
 fn source(file: &str) -> String {
-    format!("{}/examples/adoption/{file}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/../../examples/adoption/{file}", env!("CARGO_MANIFEST_DIR"))
 }
 
 fn given(name: &str) -> String {
@@ -257,7 +257,7 @@ async fn says(process: Process, expected: &'static str) -> Process {
 fn the_shell_script_says_how_it_is_used() {
     let script = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/examples/adoption/reminders.sh"
+        "/../../examples/adoption/reminders.sh"
     );
     for args in [&[][..], &["cancel"], &["forget", "42"]] {
         let ran = std::process::Command::new("sh")

@@ -96,7 +96,7 @@ async fn the_library_of_the_specification_believes_it_too() {
         let mut command = Command::new(&python);
         command.arg(concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/scripts/standardwebhooks_verify.py"
+            "/../../scripts/standardwebhooks_verify.py"
         ));
         command.arg(secret).arg(&path);
         for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {

@@ -112,7 +112,7 @@ async fn what_the_original_keeps_is_imported() {
 
 /// An example of `examples/classic`, with what it reads from its standard input.
 fn example(interpreter: &str, name: &str, url: &str) -> Command {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/classic");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/classic");
     let mut command = Command::new(interpreter);
     command
         .arg(format!("{dir}/{name}"))

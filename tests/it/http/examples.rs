@@ -18,7 +18,7 @@ fn example(interpreter: &str, name: &str, daemon: &Daemon, site: &Site) -> Proce
         "this test needs {interpreter}: `sh scripts/install-clients.sh` installs it, and so does \
          `make test`"
     );
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/http");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/http");
     let shell = if name.ends_with(".sh") {
         "sh"
     } else {

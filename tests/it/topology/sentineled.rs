@@ -275,7 +275,7 @@ async fn what_all_replicas_have_survives_a_fail_over_that_was_asked_for() {
 #[tokio::test]
 async fn the_shipped_settings_are_those_of_a_primary_that_fails_over() {
     let file = |name: &str| {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/ops/sentinel/");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ops/sentinel/");
         format!("{folder}{name}")
     };
     let port = super::nodes::free_port().to_string();

@@ -21,7 +21,6 @@ mod completions;
 mod config;
 mod connect;
 mod dead;
-mod demo;
 mod dev;
 mod doctor;
 mod durably;
@@ -64,6 +63,7 @@ use crate::daemon::traces::Traces;
 /// Reminders that are Redis keys.
 #[derive(Parser)]
 #[command(
+    name = "keyfall",
     version,
     about,
     after_help = "Exit codes: 0 done, 1 refused or a fault, 2 a wrong flag, 3 there is no such job, letter or\nkind, 4 Redis or the daemon does not answer: try again, 5 `doctor`\nwarns"
@@ -193,7 +193,16 @@ enum Command {
     Dev(dev::Options),
     /// Watch reminders fall due on a private Redis that is started for it and gone after it
     #[command(after_help = "Example:\n  keyfall demo\n  keyfall demo --seconds 10")]
-    Demo(demo::Options),
+    Demo {
+        /// How long it takes at the most, in seconds, from 4 to 3600: all delays, those between
+        /// retries included, are stretched to it
+        #[arg(
+            long,
+            default_value_t = keyfall_demo::SECONDS,
+            value_parser = clap::value_parser!(u64).range(4..=3600)
+        )]
+        seconds: u64,
+    },
     /// Measure how late jobs start, how fast they are scheduled and run, and what they cost Redis
     #[command(
         after_help = "Examples:\n  keyfall bench\n  keyfall bench --pending 500000 --runs 3 --only lateness,burst\n  keyfall bench --json --url redis://127.0.0.1:6379"
@@ -299,7 +308,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Config(options) => config::run(options),
             Command::Token(command) => token::run(command),
             Command::Dev(options) => dev::run(options).await,
-            Command::Demo(options) => demo::run(options).await,
+            Command::Demo { seconds } => keyfall_demo::run(seconds).await,
             Command::Bench(options) => bench::run(options).await,
         }
     });

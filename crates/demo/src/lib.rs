@@ -1,4 +1,5 @@
-//! `keyfall demo`: a believable mix of reminders, watched as they fall due.
+//! A believable mix of [Keyfall](keyfall) reminders on a private Redis, watched as they fall due:
+//! `make demo` and `keyfall demo`.
 
 use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
@@ -18,21 +19,13 @@ const CROWD: u32 = 300;
 /// How often a notice is tried again.
 const RUNGS: u32 = 3;
 
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    /// How long it takes at the most, in seconds, from 4 to 3600: all delays, those between
-    /// retries included, are stretched to it
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(4..=3600))]
-    seconds: u64,
-}
-
 /// What the handlers share.
 #[derive(Clone)]
 struct Board(Arc<Shared>);
 
 struct Shared {
     start: Instant,
-    /// How long the delays are, compared to the 40 s that they are written for.
+    /// How long the delays are, compared to those that are written here.
     stretch: f64,
     /// Of each firing: whether it was one of the crowd, and how late it was.
     lags: Mutex<Vec<(bool, Duration)>>,
@@ -44,16 +37,24 @@ struct Notice {
     refusals: u32,
 }
 
-pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+/// How many seconds the delays are written for.
+pub const SECONDS: u64 = 40;
+
+/// Starts a Redis, plays for about so many seconds, by which all delays are stretched, and prints
+/// what happens. Ctrl-C ends it; nothing is left behind.
+///
+/// # Errors
+/// If no Redis can be started, or it does not answer.
+pub async fn run(seconds: u64) -> anyhow::Result<()> {
     let redis = Embedded::start().await?;
     let client = Client::connect(&redis.url()).await?;
     let board = Board(Arc::new(Shared {
         start: Instant::now(),
-        stretch: options.seconds as f64 / 40.0,
+        stretch: seconds as f64 / SECONDS as f64,
         lags: Mutex::default(),
     }));
     println!("A private Redis runs at {}", redis.url());
-    println!("This takes about {} s", options.seconds);
+    println!("This takes about {seconds} s");
     println!(
         "{:>8}  {:<34} {:>7} {:>9}  what happened",
         "after", "key", "attempt", "lag"
@@ -193,7 +194,7 @@ async fn play(client: &Client, board: &Board) -> anyhow::Result<()> {
         &format!("{CROWD} are due at one instant"),
     );
 
-    let end = Instant::now() + after(40.0);
+    let end = Instant::now() + after(SECONDS as f64);
     while Instant::now() < end && pending(client).await? > 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

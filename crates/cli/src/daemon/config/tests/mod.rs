@@ -83,7 +83,7 @@ fn the_default_file_says_what_the_list_says() {
     let end = DEFAULT.find("\n# The routes").unwrap_or(DEFAULT.len());
     assert!(
         DEFAULT[start..end] == listed,
-        "src/daemon/config/default.toml does not hold what the list says:\n{listed}"
+        "crates/cli/src/daemon/config/default.toml does not hold what the list says:\n{listed}"
     );
 }
 
