@@ -25,14 +25,13 @@ picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of th
 test: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 test: deps clients ## Run all tests, those in the documentation included
 	cargo test --workspace --all-features
-	cargo test --no-default-features --lib
 
 topology: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and several servers
-	cargo test -p keyfall-cli --test it -- topology::suite::
+	cargo test --workspace --all-features --test it -- topology::suite::
 
 extremes: deps ## Handle a million dead letters, and drain a hundred thousand jobs through each target
-	cargo test -p keyfall-cli --test it -- --ignored --nocapture --test-threads 1 extremes
+	cargo test --workspace --all-features --test it -- --ignored --nocapture --test-threads 1 extremes
 
 versions: deps servers ## Run the tests in which the server matters on six servers, or on those in ONLY
 	@sh scripts/versions.sh $(ONLY)
@@ -42,10 +41,11 @@ servers: redis ## Fetch these servers: Redis 6.2, 7.0, 7.4, 8.2, Valkey 8.1, 9.1
 
 chaos: deps faketime ## Ill-treat Redis, workers and network, and account for every job: DURATION=300 SEED=7
 	KEYFALL_CHAOS_SECONDS=$(DURATION) KEYFALL_SEED=$(SEED) \
-		cargo test -p keyfall-cli --test chaos -- $(if $(ONLY),"$(ONLY)")
+		cargo test --workspace --all-features --test chaos -- $(if $(ONLY),"$(ONLY)")
 
 # Seeds of their own each night, and one that stays, so that two nights can be compared.
 nightly: ## Run what is needed before a release and takes too long for every change
+	cargo test --no-default-features --lib
 	$(MAKE) versions
 	$(MAKE) extremes
 	$(MAKE) http-check
@@ -72,12 +72,12 @@ webhooks-check: deps ## Have the library of Standard Webhooks (Python) check wha
 
 consumers: deps clients languages ## Run producers in Python and Node, and consumers in these, Go, PHP and Java
 	@# The one that `make test` has built: `cargo build` would build what it needs once more.
-	cargo test -p keyfall-cli --test it --no-run
+	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/consumers.sh
 
 ops-check: deps prometheus ## Have Prometheus check metrics, alerts and dashboard
 	@# The one that `make test` has built, as for `consumers`.
-	cargo test -p keyfall-cli --test it --no-run
+	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/ops.sh
 
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::journal::Answer;
+use crate::process::keyfall;
 use crate::target::Ways;
 
 pub(crate) const DAEMONS: usize = 2;
@@ -57,7 +58,7 @@ pub(crate) fn command(ways: &Ways, number: usize, url: &str, dir: &Path) -> Comm
     let config = dir.join(format!("daemon-{number}.toml"));
     fs::write(&config, ways.config(number)).expect("the directory is writable");
     let port = ways.api.0[number];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    let mut command = keyfall();
     command
         .args(["serve", "--redis-url", url])
         .args(["--http-listen", &format!("127.0.0.1:{port}")])

@@ -12,6 +12,19 @@ use serde::Serialize;
 /// How long a process may take to end well.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// This program in another role.
+fn in_role(role: &str) -> Command {
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut command = Command::new(program);
+    command.arg(role);
+    command
+}
+
+/// The command `keyfall`: the code that was built with the suite, whatever else is installed.
+pub(crate) fn keyfall() -> Command {
+    in_role("keyfall")
+}
+
 /// A process that lives no longer than this value.
 pub(crate) struct Process {
     pub(crate) name: String,
@@ -27,10 +40,8 @@ impl Process {
         dir: &Path,
         environment: &[(String, String)],
     ) -> Self {
-        let program = std::env::current_exe().expect("this program has a path");
-        let mut command = Command::new(program);
+        let mut command = in_role(role);
         command
-            .arg(role)
             .arg(serde_json::to_string(terms).expect("terms are plain data"))
             .envs(environment.iter().map(|(name, value)| (name, value)));
         Process::spawn(command, name, dir)

@@ -1,12 +1,12 @@
 //! Giving kinds another number of shards, by the command, in a process of its own.
 
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use crate::load::KINDS;
-use crate::process::Process;
+use crate::process::{Process, keyfall};
 use crate::stage::Stage;
 
 /// How long it may take, to its end.
@@ -55,7 +55,7 @@ async fn end_of(mut process: Process, deadline: Instant) -> Option<ExitStatus> {
 }
 
 pub(crate) fn start(stage: &Stage, kind: &str, shards: u16) -> Process {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
+    let mut command = keyfall();
     command.args(["reshard", kind, "--to", &shards.to_string()]);
     command.args(["--redis-url", &stage.site.url()]);
     Process::spawn(command, "reshard", stage.dir())

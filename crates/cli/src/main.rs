@@ -1,9 +1,5 @@
 //! The `keyfall` command.
 
-mod cli;
-mod daemon;
-mod duration;
-
 fn main() -> std::process::ExitCode {
-    cli::run()
+    keyfall_cli::run(std::env::args_os())
 }

@@ -54,7 +54,10 @@ async fn node() {
 }
 
 fn source(file: &str) -> String {
-    format!("{}/../../examples/adoption/{file}", env!("CARGO_MANIFEST_DIR"))
+    format!(
+        "{}/../../examples/adoption/{file}",
+        env!("CARGO_MANIFEST_DIR")
+    )
 }
 
 fn given(name: &str) -> String {

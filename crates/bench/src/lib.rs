@@ -1,0 +1,175 @@
+//! `keyfall bench`: how late jobs start, how fast they are scheduled and run, and what they
+//! cost Redis.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`args`] | what the command is told |
+//! | [`ground`] | a Redis for each phase; [`usage`] reads what it says of itself |
+//! | [`nodes`] | the servers of somebody: one, or those of a cluster |
+//! | [`stock`] | schedules jobs in bulk |
+//! | [`cost`] | what each job costs, in CPU time, commands and bytes |
+//! | [`crew`] | the workers, and what their handlers note |
+//! | [`watch`] | counts what the server is asked |
+//! | [`schedule`], [`standing`], [`lateness`], [`burst`], [`claims`] | the phases |
+//! | [`heartbeats`] | keys that beat by `EXPIRE`, and fall silent |
+//! | [`http`] | scheduling and pulling over HTTP, from a [`daemon`] |
+//! | [`targets`] | jobs that go to callbacks, lists, streams and the classic interface |
+//! | [`drain`] | consumers that pull and finish until nothing is left |
+//! | [`bare`], [`plain`] | the workloads of scheduling and of lateness without Keyfall |
+//! | [`figures`] | names, medians, JSON; [`histogram`] and [`report`] for people |
+//! | [`bar`] | how far it is |
+
+mod args;
+mod bar;
+mod bare;
+mod burst;
+mod claims;
+mod cost;
+mod crew;
+mod daemon;
+mod drain;
+mod figures;
+mod ground;
+mod heartbeats;
+mod histogram;
+mod http;
+mod lateness;
+mod nodes;
+mod plain;
+mod report;
+mod schedule;
+mod standing;
+mod stock;
+mod targets;
+mod usage;
+mod watch;
+
+pub use args::Options;
+
+use anyhow::Context;
+use args::Phase;
+use bar::Bar;
+use figures::Figures;
+use ground::Ground;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use usage::Server;
+
+/// Measures what the options say, and prints it. The process must be the `keyfall` command: phases
+/// that need a daemon start it as `keyfall serve`.
+///
+/// # Errors
+/// If a server, or a phase, fails.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let interrupted = interruption();
+    if cfg!(debug_assertions) {
+        eprintln!("this build is not optimized: its figures say little");
+    }
+    let bar = Bar::new();
+    let mut figures = Figures::default();
+    let mut server = None;
+    for run in 1..=options.runs {
+        for phase in options.phases() {
+            let name = format!("{phase:?}").to_lowercase();
+            bar.title(format!("run {run} of {}, {name}:", options.runs));
+            let ground = Ground::new(options.url.as_deref()).await?;
+            let measured = async {
+                ground.prepare(&options, phase.kinds(&options)).await?;
+                measure(phase, &ground, &options, &bar, &mut figures).await
+            };
+            let measured = tokio::select! {
+                biased;
+                () = interrupted.cancelled() => Err(anyhow::anyhow!("interrupted")),
+                measured = measured => measured,
+            };
+            if measured.is_ok() && server.is_none() {
+                server = Some(ground.server().await?);
+            }
+            let refused = measured.as_ref().is_err_and(|error| ground.refuses(error));
+            let ended = ground.end().await;
+            match measured {
+                Err(error) if refused && options.only.is_empty() => {
+                    bar.warn(&format!("{name} is left out: {error:#}"));
+                }
+                measured => measured?,
+            }
+            ended?;
+        }
+    }
+    drop(bar);
+    let server = server.context("nothing was measured")?;
+    if options.json {
+        println!("{}", figures.to_json(settings(&options, &server)));
+    } else {
+        print!("{}", report::table(&options, &server, &figures));
+    }
+    Ok(())
+}
+
+async fn measure(
+    phase: Phase,
+    ground: &Ground,
+    options: &Options,
+    bar: &Bar,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    match phase {
+        Phase::Schedule => schedule::one_by_one(ground, options, bar, figures).await,
+        Phase::Bulk => schedule::in_bulk(ground, options, bar, figures).await,
+        Phase::Bare => bare::measure(ground, options, bar, figures).await,
+        Phase::Memory => standing::memory(ground, options, bar, figures).await,
+        Phase::Lateness => lateness::measure(ground, options, bar, figures).await,
+        Phase::Burst => burst::measure(ground, options, bar, figures).await,
+        Phase::Idle => standing::idle(ground, options, bar, figures).await,
+        Phase::Claims => claims::measure(ground, options, bar, figures).await,
+        Phase::Heartbeats => heartbeats::measure(ground, options, bar, figures).await,
+        Phase::Http => http::measure(ground, options, bar, figures).await,
+        Phase::Targets => targets::measure(ground, options, bar, figures).await,
+        Phase::Plain => plain::measure(ground, options, bar, figures).await,
+    }
+}
+
+/// Set by the first Ctrl-C, after which all is cleaned up. A second one ends the process; a
+/// private server is gone with it even then.
+fn interruption() -> CancellationToken {
+    let interrupted = CancellationToken::new();
+    let token = interrupted.clone();
+    tokio::spawn(async move {
+        for _ in 0..2 {
+            if tokio::signal::ctrl_c().await.is_err() {
+                return;
+            }
+            if token.is_cancelled() {
+                std::process::exit(130);
+            }
+            token.cancel();
+        }
+    });
+    interrupted
+}
+
+/// What must be the same for two results to be compared.
+fn settings(options: &Options, server: &Server) -> Value {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    json!({
+        "jobs": options.jobs,
+        "window_s": options.window.as_secs_f64(),
+        "payload_bytes": options.payload,
+        "pending": options.beside(),
+        "standing": options.standing(),
+        "instances": options.instances,
+        "kinds": options.kinds,
+        "shards": options.shards,
+        "servers": server.count,
+        "concurrency": options.concurrency,
+        "burst": options.burst,
+        "history": options.history,
+        "runs": options.runs,
+        "embedded": options.url.is_none(),
+        "server": server.name,
+        "server_version": server.version,
+        "keyfall_version": env!("CARGO_PKG_VERSION"),
+        "optimized": !cfg!(debug_assertions),
+        "cores": cores,
+    })
+}

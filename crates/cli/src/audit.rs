@@ -1,0 +1,134 @@
+//! `keyfall audit`: whether the books of each kind balance, and what is wrong with which job.
+
+use anyhow::bail;
+
+use super::connect::Server;
+use super::kinds::absent;
+use super::out::{self, Form};
+use super::unseen;
+use keyfall_daemon::shapes::{AuditIn, AuditOut, AuditedOut, DamageOut};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// What the kinds begin with, such as app1:trans:notice: with the colon at its end; all there
+    /// are, unless it is given
+    prefix: Option<String>,
+
+    /// Repair what is found; no job is lost by it
+    #[arg(long)]
+    repair: bool,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let jobs = options.server.connect().await?;
+    let wanted = AuditIn {
+        prefix: options.prefix,
+        repair: options.repair,
+    };
+    let audited = jobs.audit(&wanted).await?;
+    let is_nothing = audited.kinds.is_empty() && audited.unseen.is_empty();
+    if let Some(prefix) = wanted.prefix.filter(|_| is_nothing) {
+        return Err(absent(&prefix));
+    }
+    if options.form.json {
+        out::json(&audited)?;
+    } else {
+        show(&audited)?;
+    }
+    if !audited.searched {
+        eprintln!(
+            "not all keys were looked at for kinds that are not listed: it takes a user who may \
+             `SCAN` on all servers, and at most ten million keys on each"
+        );
+    }
+    // What was not seen is no fault of the books.
+    let is_unclean = |kind: &&AuditedOut| !kind.clean && kind.unseen.is_empty();
+    let unclean = audited.kinds.iter().filter(is_unclean).count();
+    let damaged = audited.damaged.iter().filter(|it| !it.repaired).count();
+    if unclean + damaged > 0 {
+        let remedy = if options.repair {
+            "what is left is not repaired: see `docs/states.md`, Audit"
+        } else {
+            "`--repair` mends what has a remedy"
+        };
+        let common = match damaged {
+            0 => String::new(),
+            _ => ", and what all kinds have in common,".to_owned(),
+        };
+        bail!(
+            "{unclean} of {} kinds{common} are not as they should be; {remedy}",
+            audited.kinds.len()
+        );
+    }
+    unseen::told(&audited.unseen)
+}
+
+fn show(audited: &AuditOut) -> anyhow::Result<()> {
+    let reports = &audited.kinds;
+    let rows = reports.iter().map(|report| {
+        [
+            report.kind.clone(),
+            match (report.clean, &*report.unseen, &report.error) {
+                (true, ..) => "clean",
+                (.., Some(_)) => "not audited",
+                (false, [], None) => "not clean",
+                (false, _, None) => "not all seen",
+            }
+            .to_owned(),
+            report.scanned.to_string(),
+            report.difference.to_string(),
+            report.letters_difference.to_string(),
+            (report.flaws.len() + report.damaged.len()).to_string(),
+        ]
+    });
+    let titles = [
+        "kind",
+        "books",
+        ">looked at",
+        ">missing",
+        ">letters missing",
+        ">flaws",
+    ];
+    out::table(titles, rows)?;
+    for report in reports {
+        for damage in &report.damaged {
+            tell(damage)?;
+        }
+        for flaw in &report.flaws {
+            let done = if flaw.repaired {
+                ", repaired"
+            } else {
+                "; `--repair`"
+            };
+            let what = flaw.flaw.replace('_', " ");
+            out::line(format!("{}: {what}{done}: {}", flaw.name, flaw.remedy))?;
+        }
+        if let Some(error) = &report.error {
+            out::line(format!("{}: {error}", report.kind))?;
+        }
+    }
+    for damage in &audited.damaged {
+        tell(damage)?;
+    }
+    Ok(())
+}
+
+/// One line.
+fn tell(damage: &DamageOut) -> anyhow::Result<()> {
+    let field = damage.field.as_deref().map(|field| format!(" {field}"));
+    let done = if damage.repaired { "repaired: " } else { "" };
+    out::line(format!(
+        "{}{}: {}; {done}{}",
+        damage.key,
+        field.unwrap_or_default(),
+        damage.what,
+        damage.remedy
+    ))?;
+    Ok(())
+}

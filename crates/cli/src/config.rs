@@ -1,0 +1,52 @@
+//! `keyfall config`: a configuration to start from, and what is wrong with one.
+
+use std::path::PathBuf;
+
+use keyfall_daemon::config::{Args, Config, DEFAULT, Flags};
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Say all that is wrong with a configuration, each with its line, or what it sets
+    #[command(after_help = "Example:\n  keyfall config check keyfall.toml\n\n\
+        The environment and flags are read as `keyfall serve` reads them.")]
+    Check {
+        /// The file
+        file: PathBuf,
+        #[command(flatten)]
+        flags: Flags,
+    },
+}
+
+pub(crate) fn run(options: Options) -> anyhow::Result<()> {
+    match options.command {
+        None => print!("{DEFAULT}"),
+        Some(Command::Check { file, flags }) => check(file, flags)?,
+    }
+    Ok(())
+}
+
+fn check(file: PathBuf, flags: Flags) -> anyhow::Result<()> {
+    let shown = file.display().to_string();
+    let args = Args {
+        config: Some(file),
+        flags,
+    };
+    let config = Config::load(&args).map_err(|faults| {
+        let s = if faults.len() == 1 { "" } else { "s" };
+        anyhow::anyhow!("{shown}: {} fault{s}\n{faults}", faults.len())
+    })?;
+    println!("{shown}: no fault");
+    for (field, value, origin) in config.given() {
+        println!("{field} = {value} ({origin})");
+    }
+    for route in &config.routes {
+        println!("route {}", route.pattern);
+    }
+    Ok(())
+}

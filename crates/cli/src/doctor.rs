@@ -1,0 +1,161 @@
+//! `keyfall doctor`: what can hurt, the worst first.
+
+use anyhow::bail;
+use keyfall::doctor::CHECKS;
+
+use super::connect::Server;
+use super::out::{self, Form};
+use super::stop::Stop;
+use keyfall_daemon::shapes::{DoctorOut, FindingOut, SeverityOut};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Put right what harms nobody else: merge the notification flags, raise the output buffer of
+    /// subscribers. Lasts until Redis restarts
+    #[arg(long)]
+    fix: bool,
+
+    /// Show these checks only, and with --fix put right no others; separated by commas
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// Show what is as it should be, too
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    if let Some(id) = options.only.iter().find(|id| !is_known(id)) {
+        let known: Vec<&str> = CHECKS.iter().map(|check| check.id).collect();
+        bail!(Stop::wrong(format!(
+            "--only {id}: there is no such check; there are {}",
+            known.join(", ")
+        )));
+    }
+    let mut answer = ask(&options).await?;
+    if !options.only.is_empty() {
+        answer.findings.retain(|it| options.only.contains(&it.id));
+        let severities = answer.findings.iter().map(|it| it.severity);
+        answer.worst = severities.max().unwrap_or(SeverityOut::Ok);
+    }
+    if options.form.json {
+        out::json(&answer)?;
+    } else {
+        show(&answer, options.all)?;
+    }
+    let count = |severity| {
+        let findings = answer.findings.iter();
+        findings.filter(|it| it.severity == severity).count()
+    };
+    match (count(SeverityOut::Error), count(SeverityOut::Warning)) {
+        (0, 0) => Ok(()),
+        (0, warnings) => bail!(Stop::warned(things(warnings, "warning"))),
+        (errors, 0) => bail!(things(errors, "error")),
+        (errors, warnings) => bail!(
+            "{} and {}",
+            things(errors, "error"),
+            things(warnings, "warning")
+        ),
+    }
+}
+
+/// A Redis is looked at without a connection that the doctor's findings would refuse.
+async fn ask(options: &Options) -> anyhow::Result<DoctorOut> {
+    match options.server.redis()? {
+        Some(redis) => {
+            let diagnose = redis.client().diagnose();
+            let diagnose = if options.fix {
+                diagnose.fix()
+            } else {
+                diagnose
+            };
+            let diagnose = if options.only.is_empty() {
+                diagnose
+            } else {
+                diagnose.only(&options.only)
+            };
+            Ok(diagnose.await?.into())
+        }
+        None if options.fix => bail!(Stop::wrong(
+            "--fix changes settings of Redis, which a daemon does for nobody: name the Redis by \
+             --redis-url instead of --api"
+        )),
+        None => options.server.connect().await?.doctor().await,
+    }
+}
+
+fn is_known(id: &str) -> bool {
+    CHECKS.iter().any(|check| check.id == id)
+}
+
+fn things(count: usize, name: &str) -> String {
+    match count {
+        1 => format!("1 {name}"),
+        count => format!("{count} {name}s"),
+    }
+}
+
+fn show(answer: &DoctorOut, all: bool) -> anyhow::Result<()> {
+    let mut shown: Vec<&FindingOut> = answer.findings.iter().collect();
+    shown.sort_by_key(|it| std::cmp::Reverse(it.severity));
+    let (mut fine, mut unseen) = (Vec::new(), Vec::new());
+    for finding in shown {
+        if finding.severity > SeverityOut::Info || all || finding.fixed.is_some() {
+            whole(finding)?;
+        } else if !finding.seen {
+            unseen.push(finding);
+        } else if finding.severity == SeverityOut::Info {
+            out::line(format!("info     {}: {}", finding.id, finding.found))?;
+        } else {
+            fine.push(finding.id.as_str());
+        }
+    }
+    if !unseen.is_empty() {
+        unseens(&unseen)?;
+    }
+    if !fine.is_empty() {
+        out::line(format!("ok       {}: {}", fine.len(), fine.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn whole(finding: &FindingOut) -> anyhow::Result<()> {
+    let name = match finding.severity {
+        SeverityOut::Ok => "ok",
+        SeverityOut::Info => "info",
+        SeverityOut::Warning => "warning",
+        SeverityOut::Error => "error",
+    };
+    out::line(format!("{name:8} {}: {}", finding.id, finding.found))?;
+    let parts = [
+        ("expected", Some(&finding.expected)),
+        ("why", Some(&finding.why)),
+        ("remedy", finding.remedy.as_ref()),
+        ("done", finding.fixed.as_ref()),
+    ];
+    for (part, text) in parts {
+        if let Some(text) = text {
+            out::line(format!("         {part:8}  {text}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Many checks fail to see for one reason.
+fn unseens(findings: &[&FindingOut]) -> anyhow::Result<()> {
+    let mut rest = findings.to_vec();
+    while let Some(first) = rest.first().copied() {
+        let (alike, others): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|it| it.found == first.found);
+        let ids: Vec<&str> = alike.iter().map(|it| it.id.as_str()).collect();
+        out::line(format!("info     {}: {}", ids.join(", "), first.found))?;
+        rest = others;
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! How far a command is to get before it is answered.
+
+use keyfall_daemon::shapes::{DurableIn, ReachedOut};
+
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub(crate) struct Durably {
+    /// Wait until so many replicas have it, for a moment, and say how many do
+    #[arg(long, value_name = "N")]
+    durable: Option<u32>,
+
+    /// Wait until it is on disk, too: on that of the primary, and on those of as many replicas
+    #[arg(long)]
+    fsynced: bool,
+}
+
+impl Durably {
+    pub(crate) fn asked(self) -> DurableIn {
+        DurableIn {
+            durable: self.durable,
+            fsynced: self.fsynced,
+        }
+    }
+
+    /// How far it got, as the end of a sentence.
+    pub(crate) fn told(self, reached: Option<ReachedOut>) -> String {
+        let Some(reached) = reached else {
+            return String::new();
+        };
+        let count = |count: u32| match count {
+            1 => "1 replica".to_owned(),
+            count => format!("{count} replicas"),
+        };
+        let but = if reached.met { "; " } else { "; only " };
+        let mut told = format!("{but}{} had it in time", count(reached.replicas));
+        if self.fsynced {
+            told += match reached.on_disk {
+                Some(true) => ", and it was on the disk of the primary",
+                Some(false) => ", and it was not on the disk of the primary",
+                None => ", and this server does not tell what is on disk",
+            };
+            if let Some(disks) = reached.replicas_on_disk {
+                told += &format!(", and on those of {}", count(disks));
+            }
+        }
+        told
+    }
+}

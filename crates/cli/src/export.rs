@@ -1,0 +1,296 @@
+//! `keyfall export`: all pending jobs and dead letters, one JSON object on each line.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, anyhow, bail};
+use keyfall::Cursor;
+
+use super::bookmark::{Bookmark, Mark};
+use super::connect::Server;
+use super::jobs::Jobs;
+use super::plain::{plain, plain_json};
+use super::progress::Progress;
+use super::unseen;
+use keyfall_daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
+
+/// How many jobs one call brings at the most.
+const PAGE: usize = 500;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// What their keys begin with, such as app1:trans:notice: with the colon at its end; all
+    /// there are, unless it is given
+    prefix: Option<String>,
+
+    /// The file to write; the standard output by default
+    #[arg(long, short, value_name = "PATH")]
+    output: Option<PathBuf>,
+
+    /// Keep in this file how far it is; the same command again then goes on from there
+    #[arg(long, value_name = "PATH", requires = "output")]
+    cursor_file: Option<PathBuf>,
+
+    /// Go on where an earlier export ended
+    #[arg(long, value_name = "PLACE", conflicts_with = "cursor_file")]
+    after: Option<Place>,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+/// How far an export is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    In(State, Option<Cursor>),
+    End,
+}
+
+/// What is exported, in this order: whoever goes on to another state meanwhile, goes on to a later
+/// one, but for a run that fails.
+const STATES: [State; 4] = [State::Pending, State::Running, State::Lapsed, State::Dead];
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let of = format!(
+        "an export of {}",
+        options.prefix.as_deref().unwrap_or("all")
+    );
+    let bookmark = Bookmark::new(options.cursor_file);
+    let mark = bookmark.read(&of)?;
+    let mut place = match &mark {
+        Some(mark) => mark.after.parse().map_err(anyhow::Error::msg)?,
+        None => options.after.unwrap_or(Place::In(STATES[0], None)),
+    };
+    if matches!(place, Place::End) {
+        eprintln!(
+            "this export was finished before, and nothing was written: for a new one, name \
+             another output and another cursor file, or remove these"
+        );
+        return Ok(());
+    }
+    let jobs = options.server.connect().await?;
+    let counts = jobs.count(options.prefix.as_deref()).await?;
+    let total = counts.pending + counts.running + counts.lapsed + counts.dead;
+    let mut sink = Sink::open(options.output, mark.and_then(|mark| mark.bytes))?;
+    let progress = Progress::new(Some(total), "jobs");
+    let (mut damaged, mut running) = (0, 0);
+    while let Place::In(state, cursor) = place.clone() {
+        let page = next(&jobs, options.prefix.as_deref(), state, cursor)
+            .await
+            .with_context(|| format!("it ended early: go on with `--after '{place}'`"))?;
+        let (found, bad) = (page.jobs.len(), page.damaged.len());
+        for job in page.jobs {
+            match state {
+                State::Running | State::Lapsed => {
+                    if let Some(job) = interrupted(&jobs, job).await? {
+                        sink.put(&job)?;
+                        running += 1;
+                    }
+                }
+                _ => sink.put(&job)?,
+            }
+        }
+        for job in &page.damaged {
+            progress.note(&format!("damaged: {}: {}", plain(&job.name), job.error));
+        }
+        damaged += bad;
+        progress.advance(found + bad);
+        let next = page.next.map(|cursor| cursor.parse()).transpose()?;
+        place = place.then(next);
+        bookmark.write(&Mark {
+            of: of.clone(),
+            after: place.to_string(),
+            bytes: sink.flush()?,
+        })?;
+    }
+    drop(progress);
+    if running > 0 {
+        eprintln!(
+            "{running} jobs were running, and are in it as pending: pause the kinds, and let the \
+             runs end, if nothing is to run twice"
+        );
+    }
+    if damaged > 0 {
+        bail!("{damaged} jobs are damaged and not in it: see `keyfall audit`");
+    }
+    Ok(())
+}
+
+async fn next(
+    jobs: &Jobs,
+    prefix: Option<&str>,
+    state: State,
+    cursor: Option<Cursor>,
+) -> anyhow::Result<PageOut> {
+    let wanted = ListIn {
+        prefix: prefix.map(Into::into),
+        state,
+        limit: Some(PAGE),
+        cursor: cursor.map(|cursor| cursor.to_string()),
+        payloads: Payloads::Exact,
+    };
+    let page = jobs.list(&wanted).await?;
+    // A page is whole, or none.
+    unseen::told(&page.unseen)?;
+    Ok(page)
+}
+
+/// A job that runs, as if that run had not begun; or what is to follow it, which takes the place
+/// of its retries. Nothing, if it was cancelled: it will not run again.
+async fn interrupted(jobs: &Jobs, job: Job) -> anyhow::Result<Option<Job>> {
+    if job.successor_due.is_some() {
+        let key = job.key.parse()?;
+        // The run may have ended by now: then that is pending.
+        let mut latest = jobs.get(&key).await?;
+        let next = latest.successor.take();
+        return Ok(Some(next.map_or(latest, |next| *next)));
+    }
+    if job.cancelled {
+        return Ok(None);
+    }
+    Ok(Some(Job {
+        attempts: job.attempts.saturating_sub(1),
+        was: Some(job.state),
+        state: State::Pending,
+        ..job
+    }))
+}
+
+/// Where the lines go.
+struct Sink {
+    to: BufWriter<Box<dyn Write>>,
+    /// And how many bytes it has with them.
+    file: Option<(File, u64)>,
+}
+
+impl Sink {
+    /// Behind the first `kept` bytes of a file that is there: what follows them was written by an
+    /// export that ended before it could say so. Without `kept`, no file is overwritten.
+    fn open(path: Option<PathBuf>, kept: Option<u64>) -> anyhow::Result<Self> {
+        let Some(path) = path else {
+            return Ok(Sink {
+                to: BufWriter::new(Box::new(io::stdout())),
+                file: None,
+            });
+        };
+        let shown = path.display();
+        let mut options = File::options();
+        let opened = options.write(true).create_new(kept.is_none()).open(&path);
+        let mut file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                anyhow!("{shown} is there already: name another file, or remove it")
+            }
+            _ => anyhow::Error::new(error).context(format!("{shown} cannot be written")),
+        })?;
+        let kept = kept.unwrap_or(0);
+        if file.metadata()?.len() < kept {
+            bail!("{shown} is shorter than it was: remove the cursor file, and begin anew");
+        }
+        file.set_len(kept)?;
+        file.seek(SeekFrom::Start(kept))?;
+        Ok(Sink {
+            to: BufWriter::new(Box::new(file.try_clone()?)),
+            file: Some((file, kept)),
+        })
+    }
+
+    fn put(&mut self, job: &Job) -> anyhow::Result<()> {
+        let document = serde_json::to_string(job)?;
+        let line = format!("{}\n", plain_json(&document));
+        self.to.write_all(line.as_bytes())?;
+        if let Some((_, bytes)) = &mut self.file {
+            *bytes += line.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Returns how many bytes the file has, when the disk has them, too.
+    fn flush(&mut self) -> io::Result<Option<u64>> {
+        self.to.flush()?;
+        let Some((file, bytes)) = &self.file else {
+            return Ok(None);
+        };
+        file.sync_data()?;
+        Ok(Some(*bytes))
+    }
+}
+
+impl Place {
+    /// Behind a page that says where the next one begins.
+    fn then(self, next: Option<Cursor>) -> Self {
+        let Place::In(state, _) = self else {
+            return Place::End;
+        };
+        if next.is_some() {
+            return Place::In(state, next);
+        }
+        let behind = STATES.iter().skip_while(|one| **one != state).nth(1);
+        behind.map_or(Place::End, |state| Place::In(*state, None))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::In(state, None) => f.write_str(state.word()),
+            Place::In(state, Some(cursor)) => write!(f, "{}@{cursor}", state.word()),
+            Place::End => f.write_str("end"),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "end" {
+            return Ok(Place::End);
+        }
+        let (word, cursor) = match text.split_once('@') {
+            Some((word, cursor)) => (word, Some(cursor.parse::<Cursor>())),
+            None => (text, None),
+        };
+        let state = STATES.into_iter().find(|state| state.word() == word);
+        let state =
+            state.ok_or_else(|| format!("{text:?} is no place: use one that an export named"))?;
+        let cursor = cursor.transpose().map_err(|error| error.to_string())?;
+        Ok(Place::In(state, cursor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_survives_its_text() {
+        for text in [
+            "pending",
+            "pending@pending:a:b:c:17:x@y",
+            "running",
+            "dead",
+            "dead@dead:a:b:c::",
+            "end",
+        ] {
+            let place: Place = text.parse().unwrap();
+            assert_eq!(place.to_string(), text);
+        }
+        assert!("pending@".parse::<Place>().is_err());
+        assert!("retrying".parse::<Place>().is_err());
+    }
+
+    #[test]
+    fn it_goes_from_state_to_state_to_the_end() {
+        let cursor: Cursor = "dead:a:b:c::".parse().unwrap();
+        let place = Place::In(State::Pending, None).then(None);
+        assert_eq!(place, Place::In(State::Running, None));
+        let place = place.then(None).then(None);
+        assert_eq!(place, Place::In(State::Dead, None));
+        let place = place.then(Some(cursor.clone()));
+        assert_eq!(place, Place::In(State::Dead, Some(cursor)));
+        assert_eq!(place.then(None), Place::End);
+    }
+}

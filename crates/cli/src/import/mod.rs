@@ -1,0 +1,282 @@
+//! `keyfall import`: jobs from an export, or from what another system keeps in Redis.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`lines`], [`zset`] | read jobs, a batch at a time |
+//! | [`layout`] | what stands beside a sorted set; [`template`] makes keys |
+//! | [`entry`] | a job, wherever it comes from |
+//! | [`pace`] | how fast it goes |
+//! | [`intake`] | schedules them, and counts what became of them |
+
+mod entry;
+mod intake;
+mod layout;
+mod lines;
+mod pace;
+mod template;
+mod zset;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use keyfall::Kind;
+use redis::{ClientTlsConfig, TlsCertificates};
+
+use self::entry::Entry;
+use self::intake::Intake;
+use self::layout::{Layout, Unit};
+use self::lines::Lines;
+use self::pace::Pace;
+use self::template::Template;
+use self::zset::Zset;
+use super::bookmark::{Bookmark, Mark};
+use super::connect::Server;
+use super::out::Form;
+use super::progress::Progress;
+use super::stop::Stop;
+use keyfall_daemon::classic::Names;
+use keyfall_daemon::config::Redis;
+use keyfall_daemon::duration;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The lines to import; `-`, the default, is the standard input
+    #[arg(default_value = "-", hide_default_value = true)]
+    file: PathBuf,
+
+    /// What is read
+    #[arg(long, value_enum, default_value = "ndjson")]
+    from: From,
+
+    /// The sorted set: members by their due times
+    #[arg(long, value_name = "KEY", required_if_eq_any([("from", "redis-zset"), ("from", "classic-queue")]))]
+    due_key: Option<String>,
+
+    /// The unit of the due times
+    #[arg(long, value_enum, required_if_eq("from", "redis-zset"))]
+    due_unit: Option<Unit>,
+
+    /// The hash: payloads by member
+    #[arg(long, value_name = "KEY", required_if_eq("from", "redis-zset"))]
+    payload_key: Option<String>,
+
+    /// The key of each job, such as app1:trans:notice:{member}; {1}, {2} are the parts between the
+    /// colons of a member
+    #[arg(long, value_name = "TEMPLATE", required_if_eq("from", "redis-zset"))]
+    key: Option<Template>,
+
+    /// Where the topics of a classic queue are to be, such as app1:queue: the `classic.prefix` of
+    /// the daemon
+    #[arg(long, value_name = "APP:MODULE", value_parser = topics, required_if_eq("from", "classic-queue"))]
+    prefix: Option<Names>,
+
+    /// The Redis that has the sorted set, unless it is the one that is to have the jobs
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "KEYFALL_SOURCE_URL",
+        hide_env_values = true
+    )]
+    source_url: Option<String>,
+
+    /// Let it go no faster than this: 200/s, 30/m
+    #[arg(long, value_name = "N/s")]
+    pace: Option<Pace>,
+
+    /// Pause the kinds first, so that nothing starts before `keyfall resume`
+    #[arg(long)]
+    paused: bool,
+
+    /// Leave out what has been due for longer than this
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    skip_overdue: Option<Duration>,
+
+    /// Schedule dead letters as jobs that are due now and have all their attempts ahead
+    #[arg(long)]
+    requeue_dead: bool,
+
+    /// Replace jobs that are there already, instead of leaving them as they are
+    #[arg(long)]
+    replace: bool,
+
+    /// Go on behind what is not valid, instead of ending there
+    #[arg(long)]
+    skip_invalid: bool,
+
+    /// Keep in this file how far it is; the same command again then goes on from there
+    #[arg(long, value_name = "PATH")]
+    cursor_file: Option<PathBuf>,
+
+    /// Go on where an earlier import ended: behind so many lines, or at the place that it named
+    #[arg(long, value_name = "PLACE", conflicts_with = "cursor_file")]
+    after: Option<String>,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy)]
+enum From {
+    /// What `keyfall export` writes
+    Ndjson,
+    /// A sorted set of due times and a hash of payloads
+    RedisZset,
+    /// A sorted set of due times in seconds, and each job under its bare id, as MessagePack: one
+    /// bucket of a delay queue after Youzan's model
+    ClassicQueue,
+}
+
+impl Options {
+    /// The sorted set that is to be read, if it is one, and what is known of it.
+    fn sorted_set(&self) -> Option<(String, Layout)> {
+        let layout = match self.from {
+            From::Ndjson => return None,
+            From::RedisZset => Layout::Hash {
+                payload_key: self.payload_key.clone()?,
+                unit: self.due_unit?,
+                template: self.key.clone()?,
+            },
+            From::ClassicQueue => Layout::Classic(self.prefix.clone()?),
+        };
+        Some((self.due_key.clone()?, layout))
+    }
+}
+
+fn topics(prefix: &str) -> Result<Names, &'static str> {
+    match Kind::parse(&format!("{prefix}:topic")) {
+        Ok(_) => Ok(Names::new(prefix)),
+        Err(_) => {
+            Err("it is not the beginning of job keys: write two segments, such as app1:queue")
+        }
+    }
+}
+
+/// What was read at once.
+#[derive(Default)]
+struct Batch {
+    jobs: Vec<Read>,
+    /// Where to go on behind it.
+    after: String,
+    /// How much of the whole it is, in the unit of the source.
+    size: usize,
+}
+
+struct Read {
+    /// Where it stands.
+    place: String,
+    /// Or what is wrong with it.
+    job: Result<Entry, String>,
+}
+
+enum Source {
+    Lines(Lines),
+    Zset(Box<Zset>),
+}
+
+pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
+    let of = match &options.due_key {
+        Some(key) => format!("an import of {key}"),
+        None => format!("an import of {}", options.file.display()),
+    };
+    let bookmark = Bookmark::new(options.cursor_file.take());
+    let mut after = match bookmark.read(&of)? {
+        Some(mark) => Some(mark.after),
+        None => options.after.take(),
+    };
+    let jobs = options.server.connect().await?;
+    let mut source = Source::open(&options, after.as_deref()).await?;
+    let progress = source.progress();
+    let mut intake = Intake::new(&jobs, &options, &progress);
+    while let Some(batch) = source.next().await? {
+        let taken = intake.take(batch.jobs).await;
+        taken.with_context(|| {
+            let again = match &after {
+                Some(place) => format!(" with `--after {place}`"),
+                None => String::new(),
+            };
+            format!("it ended early, and can be started again{again}: jobs that are there are left")
+        })?;
+        progress.advance(batch.size);
+        bookmark.write(&Mark {
+            of: of.clone(),
+            after: batch.after.clone(),
+            bytes: None,
+        })?;
+        after = Some(batch.after);
+    }
+    let report = intake.report();
+    drop(progress);
+    options.form.say(&report, report.to_string())?;
+    if report.invalid > 0 {
+        bail!("{} were not valid, and were left out", report.invalid);
+    }
+    Ok(())
+}
+
+/// Those that the client of these settings goes by, if it goes by any.
+fn certificates(redis: &Redis) -> anyhow::Result<Option<TlsCertificates>> {
+    if redis.ca_file.is_none() && redis.cert_file.is_none() {
+        return Ok(None);
+    }
+    let read = |path: &PathBuf| {
+        std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
+    };
+    let client_tls = match (&redis.cert_file, &redis.key_file) {
+        (Some(chain), Some(key)) => Some(ClientTlsConfig {
+            client_cert: read(chain)?,
+            client_key: read(key)?,
+        }),
+        _ => None,
+    };
+    Ok(Some(TlsCertificates {
+        client_tls,
+        root_cert: redis.ca_file.as_ref().map(read).transpose()?,
+    }))
+}
+
+impl Source {
+    async fn open(options: &Options, after: Option<&str>) -> anyhow::Result<Self> {
+        let Some((due_key, layout)) = options.sorted_set() else {
+            return Ok(Source::Lines(Lines::open(&options.file, after)?));
+        };
+        let source = match &options.source_url {
+            Some(url) => redis::Client::open(url.as_str()),
+            None => {
+                let redis = options.server.redis()?.ok_or_else(|| {
+                    Stop::wrong(
+                        "which Redis has the sorted set? Name it by `--source-url` or \
+                         KEYFALL_SOURCE_URL",
+                    )
+                })?;
+                match certificates(&redis)? {
+                    Some(certificates) => {
+                        redis::Client::build_with_tls(redis.url.reveal(), certificates)
+                    }
+                    None => redis::Client::open(redis.url.reveal()),
+                }
+            }
+        };
+        let source = source.context("the URL of the source is not valid")?;
+        let zset = Zset::open(&source, due_key, layout, after).await?;
+        Ok(Source::Zset(Box::new(zset)))
+    }
+
+    fn progress(&self) -> Progress {
+        match self {
+            Source::Lines(lines) => Progress::new(lines.size, "bytes"),
+            Source::Zset(zset) => Progress::new(Some(zset.size), "members"),
+        }
+    }
+
+    async fn next(&mut self) -> anyhow::Result<Option<Batch>> {
+        match self {
+            Source::Lines(lines) => lines.next(),
+            Source::Zset(zset) => zset.next().await,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Jobs as many systems keep them: a sorted set of due times, and elsewhere the rest. All is read,
+//! and left as it is.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+
+use super::layout::Layout;
+use super::{Batch, Read};
+use crate::stop::Stop;
+
+/// How long the source may take: it may be busy, and what it is asked for is much.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// About how many members come at a time.
+const MEMBERS: usize = 500;
+
+pub(super) struct Zset {
+    redis: MultiplexedConnection,
+    due_key: String,
+    layout: Layout,
+    /// Of `ZSCAN`; `None` when all was read.
+    cursor: Option<u64>,
+    /// How many there were at the beginning.
+    pub(super) size: u64,
+}
+
+impl Zset {
+    pub(super) async fn open(
+        source: &redis::Client,
+        due_key: String,
+        layout: Layout,
+        after: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let cursor = match after {
+            Some("end") => None,
+            text => Some(text.unwrap_or("0").parse().map_err(|_| {
+                Stop::wrong("`--after` is no place: use one that such an import named")
+            })?),
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connected = source.get_multiplexed_async_connection_with_config(&config);
+        let mut redis = connected
+            .await
+            .context("the Redis to import from cannot be reached")?;
+        for (key, wanted) in [(&*due_key, "zset")].into_iter().chain(layout.needs()) {
+            let found: String = redis::cmd("TYPE").arg(key).query_async(&mut redis).await?;
+            match found.as_str() {
+                "none" => bail!(Stop::absent(format!(
+                    "there is no key {key} to import from"
+                ))),
+                found if found != wanted => {
+                    bail!("the key {key} is a {found}, and it has to be a {wanted}")
+                }
+                _ => {}
+            }
+        }
+        let size = redis::cmd("ZCARD")
+            .arg(&due_key)
+            .query_async(&mut redis)
+            .await?;
+        Ok(Zset {
+            redis,
+            due_key,
+            layout,
+            cursor,
+            size,
+        })
+    }
+
+    /// `ZSCAN` meets all that stays while it goes; it may meet some twice, which are there by
+    /// then.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Batch>> {
+        let Some(cursor) = self.cursor else {
+            return Ok(None);
+        };
+        let (next, members): (u64, Vec<(Vec<u8>, f64)>) = redis::cmd("ZSCAN")
+            .arg(&self.due_key)
+            .arg(cursor)
+            .arg("COUNT")
+            .arg(MEMBERS)
+            .query_async(&mut self.redis)
+            .await?;
+        let mut kept: Vec<Option<Vec<u8>>> = Vec::new();
+        if !members.is_empty() {
+            let call = self.layout.ask(members.iter().map(|(member, _)| &**member));
+            kept = call.query_async(&mut self.redis).await?;
+        }
+        self.cursor = (next != 0).then_some(next);
+        let size = members.len();
+        let read = |((member, score), kept): ((Vec<u8>, f64), Option<Vec<u8>>)| {
+            Some(Read {
+                place: format!(
+                    "the member {}",
+                    String::from_utf8_lossy(&member).escape_debug()
+                ),
+                job: self.layout.entry(&member, score, kept)?,
+            })
+        };
+        Ok(Some(Batch {
+            jobs: members.into_iter().zip(kept).filter_map(read).collect(),
+            after: self
+                .cursor
+                .map_or("end".to_owned(), |next| next.to_string()),
+            size,
+        }))
+    }
+}

@@ -1,0 +1,162 @@
+//! Sends calls to a daemon.
+
+use std::error::Error as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, Client, Method, Response, Url};
+
+use super::{Answer, Call};
+use crate::stop::Stop;
+
+/// How long a connection may take.
+const TO_CONNECT: Duration = Duration::from_secs(10);
+
+/// How long a call on one job may take: longer than the daemon lets Redis take, as it comes.
+const FOR_ONE: Duration = Duration::from_secs(60);
+
+/// How long a call on many may.
+const FOR_MANY: Duration = Duration::from_secs(3600);
+
+/// How long it is waited for before such a call; what takes longer is told.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// How often a call is made again that was one too many.
+const TRIES: usize = 100;
+
+/// Where a daemon is, and what it asks for.
+#[derive(Debug)]
+pub(crate) struct Address {
+    pub(crate) url: Url,
+    pub(crate) token: Option<String>,
+    /// The certificates of the CA that signed its own, where this system does not trust it.
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+pub(crate) struct Daemon {
+    client: Client,
+    url: Url,
+}
+
+impl Daemon {
+    pub(super) fn new(address: Address) -> anyhow::Result<Self> {
+        let mut headers = HeaderMap::new();
+        if let Some(token) = &address.token {
+            let bearer = HeaderValue::from_str(&format!("Bearer {token}"));
+            let mut bearer = bearer.map_err(|_| {
+                Stop::wrong("the token is none: it is one line, as `keyfall token make` prints it")
+            })?;
+            bearer.set_sensitive(true);
+            headers.insert(AUTHORIZATION, bearer);
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut client = Client::builder()
+            .default_headers(headers)
+            .connect_timeout(TO_CONNECT)
+            // A POST that is sent elsewhere becomes a GET.
+            .redirect(Policy::none());
+        if let Some(path) = &address.ca_file {
+            let shown = path.display();
+            let pem = std::fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
+            let certificates = Certificate::from_pem_bundle(&pem)
+                .ok()
+                .filter(|found| !found.is_empty());
+            let certificates = certificates.ok_or_else(|| {
+                Stop::wrong(format!(
+                    "{shown} holds no certificate: write it as PEM, -----BEGIN CERTIFICATE-----"
+                ))
+            })?;
+            client = client.tls_certs_only(certificates);
+        }
+        Ok(Daemon {
+            client: client.build().context("the way to the daemon")?,
+            url: address.url,
+        })
+    }
+
+    pub(super) async fn send(&self, call: Call) -> anyhow::Result<Answer> {
+        for _ in 0..TRIES {
+            let answer = self.send_once(&call).await?;
+            let wait = answer.headers().get(RETRY_AFTER);
+            let wait = wait.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+            let wait = Duration::from_secs(wait.unwrap_or(1));
+            if answer.status().as_u16() != 429 || wait > LONGEST_WAIT {
+                return self.read(answer).await;
+            }
+            // Nothing was done.
+            tokio::time::sleep(wait).await;
+        }
+        bail!(Stop::unavailable(
+            "the daemon takes no more requests of this token or address: try again later"
+        ))
+    }
+
+    async fn send_once(&self, call: &Call) -> anyhow::Result<Response> {
+        let method: Method = call.method.parse().expect("a method");
+        let patience = if call.is_long { FOR_MANY } else { FOR_ONE };
+        let request = self.client.request(method, call.url(&self.url));
+        let sent = request.timeout(patience).body(call.body.clone()).send();
+        sent.await.map_err(|error| self.told(&error))
+    }
+
+    async fn read(&self, answer: Response) -> anyhow::Result<Answer> {
+        let status = answer.status().as_u16();
+        let kind = answer.headers().get(CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or("");
+        let is_ours = matches!(
+            (status < 300, kind),
+            (true, "application/json" | "application/x-ndjson")
+                | (false, "application/problem+json")
+        );
+        if !is_ours {
+            bail!(
+                "there is no Keyfall at {}, it answered {} with {kind:?}: `--api` takes the URL \
+                 that `keyfall serve` prints",
+                self.url,
+                answer.status()
+            );
+        }
+        let body = answer.bytes().await.map_err(|error| self.told(&error))?;
+        Ok(Answer {
+            status,
+            body: body.into(),
+        })
+    }
+
+    /// The rule and the remedy.
+    fn told(&self, error: &reqwest::Error) -> anyhow::Error {
+        let mut cause = error.source();
+        let mut last = error.to_string();
+        while let Some(error) = cause {
+            if let Some(refused) = tls_error(error) {
+                return anyhow!(
+                    "the daemon at {} cannot be trusted: {refused}; name the CA that signed its \
+                     certificate by `--ca-file`, and the host as the certificate does",
+                    self.url
+                );
+            }
+            last = error.to_string();
+            cause = error.source();
+        }
+        let what = if error.is_timeout() {
+            "did not answer in time".to_owned()
+        } else if error.is_connect() {
+            format!("cannot be reached: {last}")
+        } else {
+            format!("broke off: {last}")
+        };
+        Stop::unavailable(format!("the daemon at {} {what}", self.url)).into()
+    }
+}
+
+/// What TLS refused; a connection that merely ended is not that.
+fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    if let Some(refused) = error.downcast_ref::<rustls::Error>() {
+        return Some(refused);
+    }
+    // Its source is that of what it holds.
+    tls_error(error.downcast_ref::<std::io::Error>()?.get_ref()?)
+}

@@ -1,0 +1,304 @@
+//! The jobs, wherever they are: on a Redis, or behind a daemon. Both are asked by the same calls,
+//! those of the HTTP API, and so each command is written once and says the same of both.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`redis`] | carries the calls out in this process, with a client of Redis |
+//! | [`daemon`] | sends them to a daemon |
+
+mod daemon;
+mod redis;
+
+use anyhow::Context;
+use keyfall::JobKey;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use self::daemon::Daemon;
+use self::redis::Redis;
+use super::stop::Stop;
+use keyfall_daemon::shapes::{
+    AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
+    CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
+    HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn, NewJobIn,
+    PageOut, PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut,
+    ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut,
+};
+
+pub(crate) use self::daemon::Address;
+
+/// The way to them.
+pub(crate) enum Jobs {
+    Redis(Redis),
+    Daemon(Daemon),
+}
+
+/// A request.
+struct Call {
+    method: &'static str,
+    /// What stands between the slashes, not yet encoded.
+    path: Vec<String>,
+    /// What stands behind the `?`.
+    query: Vec<(String, String)>,
+    body: Vec<u8>,
+    /// Whether it is about many jobs, and so may take long.
+    is_long: bool,
+}
+
+/// An answer that Keyfall gave.
+struct Answer {
+    status: u16,
+    body: Vec<u8>,
+}
+
+impl Jobs {
+    pub(crate) fn on_redis(client: keyfall::Client) -> Self {
+        Jobs::Redis(Redis::new(client))
+    }
+
+    /// # Errors
+    /// If the CA cannot be used.
+    pub(crate) fn behind(address: Address) -> anyhow::Result<Self> {
+        Ok(Jobs::Daemon(Daemon::new(address)?))
+    }
+
+    pub(crate) async fn schedule(
+        &self,
+        key: &JobKey,
+        job: &NewJobIn,
+    ) -> anyhow::Result<ScheduledOut> {
+        self.one("PUT", &["jobs", key.as_str()], job).await
+    }
+
+    pub(crate) async fn get(&self, key: &JobKey) -> anyhow::Result<Job> {
+        let call = Call::new("GET", &["jobs", key.as_str()]).asking(&EXACT);
+        self.ask(call).await
+    }
+
+    pub(crate) async fn cancel(
+        &self,
+        key: &JobKey,
+        durable: DurableIn,
+    ) -> anyhow::Result<CancelledOut> {
+        let call = Call::new("DELETE", &["jobs", key.as_str()]);
+        self.ask(call.asking(&durable)).await
+    }
+
+    pub(crate) async fn postpone(
+        &self,
+        key: &JobKey,
+        when: &PostponeIn,
+    ) -> anyhow::Result<ChangedOut> {
+        self.one("POST", &["jobs", key.as_str(), "postpone"], when)
+            .await
+    }
+
+    pub(crate) async fn fire(&self, key: &JobKey) -> anyhow::Result<ChangedOut> {
+        self.ask(Call::new("POST", &["jobs", key.as_str(), "fire"]))
+            .await
+    }
+
+    pub(crate) async fn cancel_many(&self, which: &BulkIn) -> anyhow::Result<BulkOut> {
+        self.many(&["jobs", "cancel"], which).await
+    }
+
+    pub(crate) async fn postpone_many(&self, which: &BulkPostponeIn) -> anyhow::Result<BulkOut> {
+        self.many(&["jobs", "postpone"], which).await
+    }
+
+    pub(crate) async fn fire_many(&self, which: &BulkIn) -> anyhow::Result<BulkOut> {
+        self.many(&["jobs", "fire"], which).await
+    }
+
+    pub(crate) async fn list(&self, wanted: &ListIn) -> anyhow::Result<PageOut> {
+        self.ask(Call::new("GET", &["jobs"]).asking(wanted).long())
+            .await
+    }
+
+    pub(crate) async fn count(&self, prefix: Option<&str>) -> anyhow::Result<CountOut> {
+        let prefix = prefix.map(Into::into);
+        let call = Call::new("GET", &["jobs", "count"]).asking(&CountIn { prefix });
+        self.ask(call.long()).await
+    }
+
+    /// The latest first.
+    pub(crate) async fn letters(&self, key: &JobKey) -> anyhow::Result<Vec<Job>> {
+        let call = Call::new("GET", &["dead", key.as_str()]).asking(&EXACT);
+        let LettersOut { letters } = self.ask(call).await?;
+        Ok(letters)
+    }
+
+    pub(crate) async fn requeue(
+        &self,
+        key: &JobKey,
+        wanted: &RequeueIn,
+    ) -> anyhow::Result<RequeuedOut> {
+        self.one("POST", &["dead", key.as_str(), "requeue"], wanted)
+            .await
+    }
+
+    pub(crate) async fn delete_letter(
+        &self,
+        key: &JobKey,
+        letter: u64,
+    ) -> anyhow::Result<DeletedOut> {
+        let call = Call::new("DELETE", &["dead", key.as_str()]).asking(&LetterIn { letter });
+        self.ask(call).await
+    }
+
+    pub(crate) async fn requeue_many(&self, which: &BulkIn) -> anyhow::Result<BulkOut> {
+        self.many(&["dead", "requeue"], which).await
+    }
+
+    pub(crate) async fn delete_letters(&self, which: &BulkIn) -> anyhow::Result<BulkOut> {
+        self.many(&["dead", "delete"], which).await
+    }
+
+    pub(crate) async fn kinds(&self) -> anyhow::Result<KindsOut> {
+        self.ask(Call::new("GET", &["kinds"]).long()).await
+    }
+
+    pub(crate) async fn drop_kind(&self, kind: &str) -> anyhow::Result<DroppedOut> {
+        self.ask(Call::new("DELETE", &["kinds", kind]).long()).await
+    }
+
+    pub(crate) async fn paused(&self) -> anyhow::Result<PausedOut> {
+        self.ask(Call::new("GET", &["paused"])).await
+    }
+
+    pub(crate) async fn pause(&self, which: &BulkIn) -> anyhow::Result<SwitchedOut> {
+        self.many(&["pause"], which).await
+    }
+
+    pub(crate) async fn resume(&self, which: &BulkIn) -> anyhow::Result<SwitchedOut> {
+        self.many(&["resume"], which).await
+    }
+
+    pub(crate) async fn doctor(&self) -> anyhow::Result<DoctorOut> {
+        self.ask(Call::new("GET", &["doctor"]).long()).await
+    }
+
+    pub(crate) async fn story(&self, key: &JobKey, how: &StoryIn) -> anyhow::Result<StoryOut> {
+        let call = Call::new("GET", &["jobs", key.as_str(), "story"]);
+        self.ask(call.asking(how)).await
+    }
+
+    pub(crate) async fn histories(&self) -> anyhow::Result<HistoryOut> {
+        self.ask(Call::new("GET", &["history"]).long()).await
+    }
+
+    pub(crate) async fn keep_history(&self, wanted: &HistoryIn) -> anyhow::Result<HistoryOut> {
+        self.many(&["history"], wanted).await
+    }
+
+    pub(crate) async fn instances(&self) -> anyhow::Result<InstancesOut> {
+        self.ask(Call::new("GET", &["instances"])).await
+    }
+
+    pub(crate) async fn close_breaker(&self, host: &BreakerIn) -> anyhow::Result<BreakerOut> {
+        self.one("POST", &["breakers", "close"], host).await
+    }
+
+    pub(crate) async fn routes(&self) -> anyhow::Result<RoutesOut> {
+        self.ask(Call::new("GET", &["routes"]).long()).await
+    }
+
+    pub(crate) async fn audit(&self, wanted: &AuditIn) -> anyhow::Result<AuditOut> {
+        self.many(&["audit"], wanted).await
+    }
+
+    /// Many calls, each on a line of its own, and an answer to each.
+    pub(crate) async fn batch(
+        &self,
+        lines: Vec<u8>,
+        count: usize,
+    ) -> anyhow::Result<Vec<BatchOut>> {
+        let mut call = Call::new("POST", &["batch"]).long();
+        call.body = lines;
+        let body = self.send(call).await?.body;
+        let answers = serde_json::Deserializer::from_slice(&body).into_iter();
+        let answers: Result<Vec<BatchOut>, _> = answers.collect();
+        match answers {
+            Ok(answers) if answers.len() == count => Ok(answers),
+            // It is about to stop, and what it did not answer may be done.
+            _ => Err(Stop::unavailable("the answer to a batch ended early: try again").into()),
+        }
+    }
+
+    async fn one<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        path: &[&str],
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let mut call = Call::new(method, path);
+        call.body = serde_json::to_vec(body)?;
+        self.ask(call).await
+    }
+
+    async fn many<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let mut call = Call::new("POST", path).long();
+        call.body = serde_json::to_vec(body)?;
+        self.ask(call).await
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, call: Call) -> anyhow::Result<T> {
+        let answer = self.send(call).await?;
+        serde_json::from_slice(&answer.body)
+            .context("this is no answer of Keyfall, or of another version of it")
+    }
+
+    async fn send(&self, call: Call) -> anyhow::Result<Answer> {
+        let answer = match self {
+            Jobs::Redis(redis) => redis.send(call).await?,
+            Jobs::Daemon(daemon) => daemon.send(call).await?,
+        };
+        if answer.status < 400 {
+            return Ok(answer);
+        }
+        let problem: Problem = serde_json::from_slice(&answer.body)
+            .context("this is no problem of Keyfall, or of another version of it")?;
+        Err(Stop::of_problem(problem).into())
+    }
+}
+
+/// Payloads to the byte.
+const EXACT: ShowIn = ShowIn {
+    payloads: Payloads::Exact,
+};
+
+impl Call {
+    fn new(method: &'static str, path: &[&str]) -> Self {
+        let path = ["v1"].iter().chain(path);
+        Call {
+            method,
+            path: path.map(|&part| part.to_owned()).collect(),
+            query: Vec::new(),
+            body: Vec::new(),
+            is_long: false,
+        }
+    }
+
+    /// With what this says behind the `?`.
+    fn asking(mut self, query: &impl Serialize) -> Self {
+        let fields = serde_json::to_value(query).expect("texts and numbers are JSON");
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            self.query.push((name.clone(), text));
+        }
+        self
+    }
+
+    fn long(mut self) -> Self {
+        self.is_long = true;
+        self
+    }
+}

@@ -1,0 +1,75 @@
+//! Carries calls out in this process, with a client of Redis, by the routes of the daemon.
+
+use anyhow::Context;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use keyfall::Client;
+use reqwest::Url;
+use tower_service::Service;
+
+use super::{Answer, Call};
+use keyfall_daemon::in_process;
+
+pub(crate) struct Redis {
+    routes: Router,
+}
+
+impl Redis {
+    pub(super) fn new(client: Client) -> Self {
+        Redis {
+            routes: in_process(client),
+        }
+    }
+
+    pub(super) async fn send(&self, call: Call) -> anyhow::Result<Answer> {
+        let base = Url::parse("http://here").expect("a URL");
+        let request = Request::builder()
+            .method(call.method)
+            .uri(call.url(&base).as_str())
+            .body(Body::from(call.body))
+            .context("a request cannot be made of it")?;
+        let Ok(answer) = self.routes.clone().call(request).await;
+        let status = answer.status().as_u16();
+        let body = to_bytes(answer.into_body(), usize::MAX).await?;
+        Ok(Answer {
+            status,
+            body: body.into(),
+        })
+    }
+}
+
+impl Call {
+    /// Where it goes, from there.
+    pub(super) fn url(&self, base: &Url) -> Url {
+        let mut url = base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(&self.path);
+        }
+        if !self.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(&self.query);
+        }
+        url
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_prefixes_are_encoded() {
+        let base = Url::parse("https://host/keyfall/").unwrap();
+        let call = Call::new("GET", &["jobs", "a:b:c:x/y?z%#.."]).asking(&["p"].len());
+        assert_eq!(
+            call.url(&base).as_str(),
+            "https://host/keyfall/v1/jobs/a:b:c:x%2Fy%3Fz%25%23.."
+        );
+        let call =
+            Call::new("GET", &["jobs"]).asking(&serde_json::json!({"prefix": "a&b", "n": 1}));
+        assert_eq!(
+            call.url(&Url::parse("http://h").unwrap()).as_str(),
+            "http://h/v1/jobs?n=1&prefix=a%26b"
+        );
+    }
+}

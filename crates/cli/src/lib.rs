@@ -1,0 +1,329 @@
+//! The `keyfall` command as a library: [`run`] reads the arguments of the process and does what they
+//! say. One module for each command, or for a few that are alike.
+//!
+//! | module | what the commands share |
+//! |---|---|
+//! | [`connect`] | where the jobs are: on a Redis, or behind a daemon |
+//! | [`jobs`] | the way to them |
+//! | [`which`], [`when`] | which jobs are meant, and which times |
+//! | [`durably`] | how far a call is to get |
+//! | [`out`] | tables and JSON |
+//! | [`progress`], [`bookmark`] | how far a long command is, and where the next one goes on |
+//! | [`ask`], [`stop`] | what is asked first; exit codes |
+
+mod ask;
+mod audit;
+mod bookmark;
+mod breakers;
+mod change;
+mod cluster;
+mod completions;
+mod config;
+mod connect;
+mod dead;
+mod dev;
+mod doctor;
+mod durably;
+mod export;
+mod functions;
+mod get;
+mod history;
+mod import;
+mod instances;
+mod jobs;
+mod kinds;
+mod list;
+mod out;
+mod pause;
+mod plain;
+mod progress;
+mod reshard;
+mod schedule;
+mod stop;
+mod tail;
+mod token;
+mod top;
+mod unseen;
+mod when;
+mod which;
+mod why;
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use keyfall_daemon::Traces;
+
+use self::plain::PlainLog;
+
+/// Reminders that are Redis keys.
+#[derive(Parser)]
+#[command(
+    name = "keyfall",
+    version,
+    about,
+    after_help = "Exit codes: 0 done, 1 refused or a fault, 2 a wrong flag, 3 there is no such job, letter or\nkind, 4 Redis or the daemon does not answer: try again, 5 `doctor`\nwarns"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Schedule a job, or replace the one of that name that is pending
+    #[command(
+        after_help = "Examples:\n  keyfall schedule app1:trans:notice:42 '{\"amount\": 990}' --after 15m\n  keyfall schedule app1:trans:notice:42 --file order.json --at 'tomorrow 9:00' --zone Europe/Berlin"
+    )]
+    Schedule(schedule::Options),
+    /// Look a job up, or its latest dead letter
+    #[command(after_help = "Example:\n  keyfall get app1:trans:notice:42 --json")]
+    Get(get::Options),
+    /// Tell what happened to a job, and what it waits for
+    #[command(
+        after_help = "Examples:\n  keyfall why app1:trans:notice:42\n  keyfall why app1:trans:notice:42 --zone UTC --json"
+    )]
+    Why(why::Options),
+    /// Take jobs back, or tell them to stop if they are running
+    #[command(
+        after_help = "Examples:\n  keyfall cancel app1:trans:notice:42\n  keyfall cancel app1:trans:notice: --dry-run"
+    )]
+    Cancel(change::Cancel),
+    /// Give pending jobs another due time
+    #[command(
+        after_help = "Examples:\n  keyfall postpone app1:trans:notice:42 --at 'monday 9:00'\n  keyfall postpone app1:trans:notice: --by 1h"
+    )]
+    Postpone(change::Postpone),
+    /// Make pending jobs due now
+    #[command(
+        after_help = "Examples:\n  keyfall fire app1:trans:notice:42\n  keyfall fire app1:trans:notice: --dry-run"
+    )]
+    Fire(change::Fire),
+    /// List jobs; for programs, one JSON object on each line
+    #[command(
+        after_help = "Examples:\n  keyfall list app1:trans:notice: --state dead\n  keyfall list app1: --limit 1000 --json"
+    )]
+    List(list::Options),
+    /// Count the jobs in each state
+    #[command(after_help = "Example:\n  keyfall count app1:")]
+    Count(list::Count),
+    /// List the kinds with their counts, or drop one that is empty
+    #[command(
+        after_help = "Examples:\n  keyfall kinds\n  keyfall kinds app1: --json\n  keyfall kinds drop app1:trans:notice"
+    )]
+    Kinds(kinds::Options),
+    /// Watch kinds, instances, lag and failures on a full screen
+    #[command(after_help = "Examples:\n  keyfall top\n  keyfall top app1: --interval 5s")]
+    Top(top::Options),
+    /// List the workers that live, and the jobs that nobody has a route for
+    #[command(after_help = "Example:\n  keyfall instances")]
+    Instances(instances::Options),
+    /// List the hosts of callbacks that workers leave alone because they are down, or close one
+    #[command(
+        after_help = "Examples:\n  keyfall breakers\n  keyfall breakers close hooks.example.org"
+    )]
+    Breakers(breakers::Options),
+    /// Look for what can hurt: settings of Redis, rights, clocks, jobs that nobody runs
+    #[command(
+        after_help = "Examples:\n  keyfall doctor\n  keyfall doctor --fix\n  keyfall doctor --only notify-flags,persistence --json\n\nExit codes: 0 nothing worse than a note, 1 an error, 5 a warning and no error; others as ever"
+    )]
+    Doctor(doctor::Options),
+    /// List, requeue and delete dead letters
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keyfall dead ls app1:trans:notice:"
+    )]
+    Dead(dead::Dead),
+    /// Follow what is done to jobs, until Ctrl-C
+    #[command(
+        after_help = "Examples:\n  keyfall tail app1:trans:\n  keyfall tail --what failed,buried --json\n  keyfall tail --key app1:trans:notice:42 -n 100"
+    )]
+    Tail(tail::Options),
+    /// Look or say how much of what happens is kept for `why` and `tail`
+    #[command(
+        after_help = "Examples:\n  keyfall history\n  keyfall history app1:trans:notice: --keep 100000\n  keyfall history app1:trans:notice: --off"
+    )]
+    History(history::Options),
+    /// Give a kind another number of shards, while work goes on
+    #[command(
+        after_help = "Examples:\n  keyfall reshard app1:trans:notice\n  keyfall reshard app1:trans:notice --to 8\n\nIt can be stopped at any time; the same command goes on"
+    )]
+    Reshard(reshard::Options),
+    /// Look for ledgers that are in parts on two nodes of a cluster, and bring them together
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  keyfall cluster mend\n  keyfall cluster mend --yes"
+    )]
+    Cluster(cluster::Command),
+    /// Let nothing of these kinds start
+    #[command(after_help = "Examples:\n  keyfall pause app1:trans:notice:\n  keyfall pause --list")]
+    Pause(pause::Pause),
+    /// End a pause
+    #[command(after_help = "Example:\n  keyfall resume app1:trans:notice:")]
+    Resume(pause::Options),
+    /// Look whether every job is accounted for, and repair what is damaged
+    #[command(
+        after_help = "Examples:\n  keyfall audit\n  keyfall audit app1:trans:notice: --repair"
+    )]
+    Audit(audit::Options),
+    /// Write pending jobs and dead letters, one JSON object on each line
+    #[command(
+        after_help = "Examples:\n  keyfall export app1: > app1.ndjson\n  keyfall export -o all.ndjson --cursor-file all.cursor"
+    )]
+    Export(export::Options),
+    /// Schedule the jobs of an export, or those that another system keeps in Redis
+    #[command(
+        after_help = "Examples:\n  keyfall import app1.ndjson --paused --skip-overdue 1h\n  keyfall import --from redis-zset --due-key delayed --due-unit s --payload-key bodies --key 'app1:trans:notice:{member}' --pace 200/s\n  keyfall import --from classic-queue --due-key dq_bucket_1 --prefix app1:queue"
+    )]
+    Import(Box<import::Options>),
+    /// Load, check, remove or print the Redis functions by which any client schedules
+    #[command(subcommand, after_help = "Example:\n  keyfall functions install")]
+    Functions(functions::Command),
+    /// Print what a shell needs to complete commands and flags
+    #[command(
+        after_help = "Example:\n  keyfall completions bash > ~/.local/share/bash-completion/completions/keyfall"
+    )]
+    Completions(completions::Options),
+    /// Run a private Redis for development, whose data stay, until Ctrl-C
+    #[command(after_help = "Examples:\n  keyfall dev\n  keyfall dev --dir /tmp/try --port 0")]
+    Dev(dev::Options),
+    /// Watch reminders fall due on a private Redis that is started for it and gone after it
+    #[command(after_help = "Example:\n  keyfall demo\n  keyfall demo --seconds 10")]
+    Demo {
+        /// How long it takes at the most, in seconds, from 4 to 3600: all delays, those between
+        /// retries included, are stretched to it
+        #[arg(
+            long,
+            default_value_t = keyfall_demo::SECONDS,
+            value_parser = clap::value_parser!(u64).range(4..=3600)
+        )]
+        seconds: u64,
+    },
+    /// Measure how late jobs start, how fast they are scheduled and run, and what they cost Redis
+    #[command(
+        after_help = "Examples:\n  keyfall bench\n  keyfall bench --pending 500000 --runs 3 --only lateness,burst\n  keyfall bench --json --url redis://127.0.0.1:6379"
+    )]
+    Bench(keyfall_bench::Options),
+    /// Schedule and hand out jobs over HTTP
+    #[command(
+        after_help = "Examples:\n  keyfall serve\n  keyfall serve --config keyfall.toml\n  keyfall serve --redis-url redis://127.0.0.1:6379 --http-listen 127.0.0.1:9276"
+    )]
+    Serve(keyfall_daemon::Options),
+    /// Print a configuration of `keyfall serve`: all settings at their defaults, with comments
+    #[command(
+        after_help = "Examples:\n  keyfall config > keyfall.toml\n  keyfall config check keyfall.toml"
+    )]
+    Config(config::Options),
+    /// Make, list and revoke the tokens of the HTTP API
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keyfall token make --file tokens.toml --scope schedule --prefix app1: --note billing"
+    )]
+    Token(token::Command),
+}
+
+/// Reads the arguments, of which the first is the name of the program, and runs the command.
+pub fn run(arguments: impl IntoIterator<Item: Into<OsString> + Clone>) -> ExitCode {
+    // For whatever speaks TLS. It is the first, so it cannot fail.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let cli = Cli::parse_from(arguments);
+    match start(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => stop::told(&error),
+    }
+}
+
+/// What commands log unless they are told; what TLS refuses they say themselves. Those that run
+/// workers, `bench` and `demo`, do so on servers that are not meant to keep anything.
+const LOGGED: &str = "error,rustls_platform_verifier=off,keyfall::worker::checkup=off";
+
+/// Logs to the standard error, and traces.
+fn log(filter: EnvFilter, traces: Option<&Traces>) {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let is_coloured = std::io::stderr().is_terminal() && !is_plain;
+    let Some(traces) = traces else {
+        return tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(is_coloured)
+            .with_writer(|| PlainLog(std::io::stderr()))
+            .init();
+    };
+    let log = tracing_subscriber::fmt::layer()
+        .with_ansi(is_coloured)
+        .with_writer(|| PlainLog(std::io::stderr()));
+    // What is traced does not depend on what is logged.
+    let both = traces.layer().and_then(log.with_filter(filter));
+    tracing_subscriber::registry().with(both).init();
+}
+
+fn start(command: Command) -> anyhow::Result<()> {
+    let config = match &command {
+        Command::Serve(options) => Some(options.load()?),
+        _ => None,
+    };
+    let filter = match &config {
+        Some(config) => EnvFilter::new(&config.log.filter.0),
+        None => EnvFilter::try_from_env("KEYFALL_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED)),
+    };
+    let runtime = runtime()?;
+    let traces = match &config {
+        Some(config) => Traces::start(&config.traces, runtime.handle())?,
+        None => None,
+    };
+    log(filter, traces.as_ref());
+    let ended = runtime.block_on(async {
+        match command {
+            Command::Schedule(options) => schedule::run(options).await,
+            Command::Get(options) => get::run(options).await,
+            Command::Why(options) => why::run(options).await,
+            Command::Tail(options) => tail::run(options).await,
+            Command::History(options) => history::run(options).await,
+            Command::Reshard(options) => reshard::run(options).await,
+            Command::Cluster(command) => cluster::run(command).await,
+            Command::Cancel(options) => change::cancel(options).await,
+            Command::Postpone(options) => change::postpone(options).await,
+            Command::Fire(options) => change::fire(options).await,
+            Command::List(options) => list::run(options).await,
+            Command::Count(options) => list::count(options).await,
+            Command::Kinds(options) => kinds::run(options).await,
+            Command::Top(options) => top::run(options).await,
+            Command::Instances(options) => instances::run(options).await,
+            Command::Breakers(options) => breakers::run(options).await,
+            Command::Doctor(options) => doctor::run(options).await,
+            Command::Dead(command) => dead::run(command).await,
+            Command::Pause(options) => pause::pause(options).await,
+            Command::Resume(options) => pause::resume(options).await,
+            Command::Audit(options) => audit::run(options).await,
+            Command::Export(options) => export::run(options).await,
+            Command::Import(options) => import::run(*options).await,
+            Command::Functions(command) => functions::run(command).await,
+            Command::Completions(options) => completions::run(&options, Cli::command()),
+            Command::Serve(options) => {
+                keyfall_daemon::run(options, config.expect("it was loaded for this command")).await
+            }
+            Command::Config(options) => config::run(options),
+            Command::Token(command) => token::run(command),
+            Command::Dev(options) => dev::run(options).await,
+            Command::Demo { seconds } => keyfall_demo::run(seconds).await,
+            Command::Bench(options) => keyfall_bench::run(options).await,
+        }
+    });
+    if let Some(traces) = traces {
+        traces.stop();
+    }
+    ended
+}
+
+/// A worker has a thread of its own, beside those of the runtime, so one core is left to it.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.saturating_sub(1).max(1))
+        .enable_all()
+        .build()
+}

@@ -1,0 +1,126 @@
+//! `keyfall list` and `keyfall count`: many jobs, looked at.
+
+use keyfall::Cursor;
+
+use super::connect::Server;
+use super::out::{self, Form};
+use super::plain::{aside, plain};
+use super::unseen;
+use super::when::shown;
+use keyfall_daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
+
+/// How many jobs one call brings at the most.
+const PAGE: usize = 1000;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// What their keys begin with, such as app1:trans:notice: with the colon at its end; all
+    /// there are, unless it is given
+    prefix: Option<String>,
+
+    /// Which of them
+    #[arg(long, value_enum, default_value = "pending")]
+    state: State,
+
+    /// How many at the most
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+
+    /// Go on where an earlier list ended
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<Cursor>,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Count {
+    /// What their keys begin with, such as app1:trans:notice: with the colon at its end; all
+    /// there are, unless it is given
+    prefix: Option<String>,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let jobs = options.server.connect().await?;
+    let mut cursor = options.after.map(|cursor| cursor.to_string());
+    let mut left = options.limit;
+    let mut rows = Vec::new();
+    let mut missed = Vec::new();
+    while left > 0 {
+        let wanted = ListIn {
+            prefix: options.prefix.clone(),
+            state: options.state,
+            limit: Some(left.min(PAGE)),
+            cursor: cursor.take(),
+            payloads: Payloads::Exact,
+        };
+        let page = jobs.list(&wanted).await?;
+        left = left.saturating_sub(page.jobs.len());
+        tell_damaged(&page);
+        for job in &page.jobs {
+            if options.form.json {
+                out::json(job)?;
+            } else {
+                rows.push(row(job));
+            }
+        }
+        missed = page.unseen;
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if !options.form.json {
+        out::table(["key", "state", "due", ">attempts", "last error"], rows)?;
+    }
+    if let Some(cursor) = cursor {
+        aside(format!("there are more: `--after '{cursor}'`"));
+    }
+    unseen::told(&missed)
+}
+
+fn row(job: &Job) -> [String; 5] {
+    [
+        job.key.clone(),
+        job.state.word().to_owned(),
+        shown(job.due),
+        job.attempts.to_string(),
+        job.last_error.clone().unwrap_or_default(),
+    ]
+}
+
+/// Those of a page that cannot be shown.
+pub(crate) fn tell_damaged(page: &PageOut) {
+    for job in &page.damaged {
+        aside(format!("damaged: {}: {}", plain(&job.name), job.error));
+    }
+}
+
+pub(crate) async fn count(options: Count) -> anyhow::Result<()> {
+    let jobs = options.server.connect().await?;
+    let counts = jobs.count(options.prefix.as_deref()).await?;
+    if options.form.json {
+        out::json(&counts)?;
+        return unseen::told(&counts.unseen);
+    }
+    let titles = [">pending", ">overdue", ">running", ">lapsed", ">dead"];
+    let row = [
+        counts.pending,
+        counts.overdue,
+        counts.running,
+        counts.lapsed,
+        counts.dead,
+    ];
+    out::table(titles, [row.map(|count| count.to_string())])?;
+    unseen::told(&counts.unseen)
+}

@@ -1,0 +1,123 @@
+//! `keyfall schedule`: a job, from the command line.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use keyfall::{JobKey, RetryPolicy};
+
+use super::connect::Server;
+use super::durably::Durably;
+use super::out::Form;
+use super::when::{When, shown};
+use keyfall_daemon::duration;
+use keyfall_daemon::shapes::{Condition, DurableIn, NewJobIn, Payloads, PlacedOut, Span};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The name of the job, app:module:biz:id
+    key: JobKey,
+
+    /// What it carries, stored as it is written here: JSON, for a handler that reads JSON
+    #[arg(default_value = "null", hide_default_value = true)]
+    payload: String,
+
+    /// Read the payload from a file, byte for byte; `-` is the standard input
+    #[arg(long, value_name = "PATH", conflicts_with = "payload")]
+    file: Option<PathBuf>,
+
+    #[command(flatten)]
+    when: When,
+
+    /// A text that travels with the job; can be given several times
+    #[arg(long, value_name = "NAME=TEXT", value_parser = header)]
+    header: Vec<(String, String)>,
+
+    /// When it runs again if it fails, instead of what its route says: `15s 3m 1h`, or `none`
+    #[arg(long, value_name = "LADDER")]
+    retry: Option<RetryPolicy>,
+
+    /// How many attempts it has, the first run included
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: Option<u32>,
+
+    /// How long a run of it may take
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+
+    /// Only if there is no such job
+    #[arg(long, conflicts_with = "if_present")]
+    if_absent: bool,
+
+    /// Only if there is such a job, pending or running
+    #[arg(long)]
+    if_present: bool,
+
+    #[command(flatten)]
+    durably: Durably,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let (json, base64) = match &options.file {
+        Some(path) => Payloads::Exact.show(&read(path)?),
+        None => Payloads::Exact.show(options.payload.as_bytes()),
+    };
+    let condition = match (options.if_absent, options.if_present) {
+        (true, _) => Some(Condition::Absent),
+        (_, true) => Some(Condition::Present),
+        _ => None,
+    };
+    let DurableIn { durable, fsynced } = options.durably.asked();
+    let job = NewJobIn {
+        payload: json,
+        payload_base64: base64,
+        after: options.when.after(),
+        at: options.when.at()?,
+        headers: options.header.into_iter().collect(),
+        retry: options.retry,
+        attempts: options.attempts,
+        timeout: options.timeout.map(Span),
+        condition,
+        durable,
+        fsynced,
+    };
+    let jobs = options.server.connect().await?;
+    let scheduled = jobs.schedule(&options.key, &job).await?;
+    let done = match scheduled.placed {
+        PlacedOut::Created => "is scheduled",
+        PlacedOut::Replaced => "takes the place of the one that was pending",
+        PlacedOut::Succeeds => "follows the one that is running",
+    };
+    let reached = options.durably.told(scheduled.reached);
+    let sentence = format!(
+        "{} {done}: due {}{reached}",
+        scheduled.key,
+        shown(scheduled.due)
+    );
+    options.form.say(&scheduled, sentence)?;
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    if path == Path::new("-") {
+        let mut payload = Vec::new();
+        let read = std::io::stdin().read_to_end(&mut payload);
+        read.context("the standard input cannot be read")?;
+        return Ok(payload);
+    }
+    std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=');
+    let parts = parts.filter(|(name, _)| !name.is_empty());
+    let (name, value) = parts.ok_or("write a name, an equals sign, and a text: tenant=acme")?;
+    Ok((name.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,136 @@
+//! How a command that failed ends: with a sentence, and with an exit code that says what to do.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use keyfall::ErrorKind;
+
+use super::plain::aside;
+use keyfall_daemon::shapes::Problem;
+
+const FAULT: u8 = 1;
+const WRONG: u8 = 2;
+const ABSENT: u8 = 3;
+const UNAVAILABLE: u8 = 4;
+const WARNED: u8 = 5;
+
+/// An end that has an exit code of its own.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    code: u8,
+    message: String,
+}
+
+impl Stop {
+    /// A flag or an argument cannot be.
+    pub(crate) fn wrong(message: impl Into<String>) -> Self {
+        Stop::new(WRONG, message)
+    }
+
+    /// There is no such job, letter or kind.
+    pub(crate) fn absent(message: impl Into<String>) -> Self {
+        Stop::new(ABSENT, message)
+    }
+
+    /// Redis or the daemon does not answer: try again.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Stop::new(UNAVAILABLE, message)
+    }
+
+    /// Something may go wrong.
+    pub(crate) fn warned(message: impl Into<String>) -> Self {
+        Stop::new(WARNED, message)
+    }
+
+    /// What a call was refused with.
+    pub(crate) fn of_problem(problem: Problem) -> Self {
+        let code = match &*problem.code {
+            "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_request" => WRONG,
+            code if code.ends_with("_absent") => ABSENT,
+            "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" => UNAVAILABLE,
+            _ => FAULT,
+        };
+        Stop::new(code, problem.detail)
+    }
+
+    fn new(code: u8, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Stop { code, message }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Stop {}
+
+/// Says what went wrong, and with which code the process ends.
+pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
+    if is_closed_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let code = code(error);
+    if code == WARNED {
+        aside(format!("{error:#}"));
+    } else {
+        aside(format!("error: {error:#}"));
+    }
+    ExitCode::from(code)
+}
+
+/// Whoever read the output has seen enough, as `head` does.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<io::Error>());
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if let Some(stop) = cause.downcast_ref::<Stop>() {
+            return stop.code;
+        }
+        if let Some(error) = cause.downcast_ref::<keyfall::Error>() {
+            return code_of(error.kind());
+        }
+    }
+    FAULT
+}
+
+fn code_of(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::InvalidKey
+        | ErrorKind::InvalidTime
+        | ErrorKind::InvalidPolicy
+        | ErrorKind::InvalidSetting => WRONG,
+        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => UNAVAILABLE,
+        _ => FAULT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_is_found_below_what_was_added_to_the_error() {
+        let error = anyhow::Error::new(Stop::absent("no such job")).context("while it was read");
+        assert_eq!(code(&error), ABSENT);
+        assert_eq!(format!("{error:#}"), "while it was read: no such job");
+        assert_eq!(code(&anyhow::anyhow!("anything else")), FAULT);
+    }
+
+    #[test]
+    fn a_reader_that_has_seen_enough_is_no_error() {
+        let closed = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_closed_pipe(&closed.into()));
+        assert!(!is_closed_pipe(
+            &io::Error::from(io::ErrorKind::NotFound).into()
+        ));
+    }
+}

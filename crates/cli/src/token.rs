@@ -1,0 +1,201 @@
+//! `keyfall token`: makes, lists and revokes the tokens of the HTTP API.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::plain::{plain, plain_json};
+use super::stop::Stop;
+use keyfall_daemon::duration;
+use keyfall_daemon::tokens::{Grant, Scope, TokenFile};
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Make a token and print it, this once: the file keeps only what it can be known by
+    #[command(
+        after_help = "Example:\n  keyfall token make --file tokens.toml --scope schedule --prefix app1: --note billing"
+    )]
+    Make {
+        #[command(flatten)]
+        file: Place,
+        /// What it is good for; several, separated by commas, or each behind its own flag
+        #[arg(long, value_enum, value_delimiter = ',', required = true)]
+        scope: Vec<Scope>,
+        /// What the job keys begin with that it is good for, such as app1: or
+        /// app1:trans:notice:, or several; all job keys, if it is not given
+        #[arg(long)]
+        prefix: Vec<String>,
+        /// Who has it, and what for
+        #[arg(long, default_value = "")]
+        note: String,
+        /// Until when it is good: a time, 2027-01-01T00:00:00Z, or a while from now, 90d. For
+        /// ever, if it is not given
+        #[arg(long, value_parser = expiry)]
+        expires: Option<Timestamp>,
+    },
+    /// List the tokens of a file, without what is secret
+    #[command(after_help = "Example:\n  keyfall token ls --file tokens.toml")]
+    Ls {
+        #[command(flatten)]
+        file: Place,
+        /// Print one JSON array, and nothing else
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a token out of the file; daemons refuse it a second later
+    #[command(after_help = "Example:\n  keyfall token revoke 3f9a1c20 --file tokens.toml")]
+    Revoke {
+        /// As `keyfall token ls` lists it
+        id: String,
+        #[command(flatten)]
+        file: Place,
+    },
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Place {
+    /// The file of tokens; also KEYFALL_TOKENS_FILE
+    #[arg(long)]
+    file: Option<PathBuf>,
+}
+
+impl Place {
+    fn path(self) -> anyhow::Result<PathBuf> {
+        let of_env = || std::env::var_os("KEYFALL_TOKENS_FILE").filter(|path| !path.is_empty());
+        self.file
+            .or_else(|| of_env().map(PathBuf::from))
+            .context("which file? name it by --file, or by KEYFALL_TOKENS_FILE")
+    }
+}
+
+pub(crate) fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Make {
+            file,
+            scope,
+            mut prefix,
+            note,
+            expires,
+        } => {
+            if prefix.is_empty() {
+                prefix.push(String::new());
+            }
+            let path = file.path()?;
+            let (secret, grant) = TokenFile::make(&path, scope, prefix, note, expires)?;
+            eprintln!(
+                "token {} may {} {}; it is shown this once",
+                grant.id,
+                scopes(&grant),
+                prefixes(&grant)
+            );
+            println!("{}", secret.reveal());
+        }
+        Command::Ls { file, json } => {
+            let file = TokenFile::read(&file.path()?)?;
+            if json {
+                let rows: Vec<Row> = file.grants.iter().map(Row::new).collect();
+                println!("{}", plain_json(&serde_json::to_string_pretty(&rows)?));
+            } else {
+                table(&file.grants);
+            }
+        }
+        Command::Revoke { id, file } => {
+            let path = file.path()?;
+            if TokenFile::revoke(&path, &id)?.is_none() {
+                let absent = format!(
+                    "{} has no token {id:?}: `keyfall token ls` lists them",
+                    path.display()
+                );
+                return Err(Stop::absent(absent).into());
+            }
+            println!("token {id} is revoked");
+        }
+    }
+    Ok(())
+}
+
+/// A token, as programs read it.
+#[derive(Serialize)]
+struct Row<'a> {
+    id: &'a str,
+    scopes: &'a [Scope],
+    prefixes: &'a [String],
+    note: &'a str,
+    made: Timestamp,
+    expires: Option<Timestamp>,
+    expired: bool,
+}
+
+impl<'a> Row<'a> {
+    fn new(grant: &'a Grant) -> Self {
+        Row {
+            id: &grant.id,
+            scopes: &grant.scopes,
+            prefixes: &grant.prefixes,
+            note: &grant.note,
+            made: grant.made,
+            expires: grant.expires,
+            expired: grant.is_expired(Timestamp::now()),
+        }
+    }
+}
+
+fn table(grants: &[Grant]) {
+    let head = ["id", "scopes", "keys", "made", "expires", "note"].map(str::to_owned);
+    let now = Timestamp::now();
+    let rows = grants.iter().map(|grant| {
+        [
+            grant.id.clone(),
+            scopes(grant),
+            prefixes(grant),
+            grant.made.to_string(),
+            match grant.expires {
+                None => "never".to_owned(),
+                Some(expires) if grant.is_expired(now) => format!("{expires}, expired"),
+                Some(expires) => expires.to_string(),
+            },
+            plain(&grant.note).into_owned(),
+        ]
+    });
+    let rows: Vec<[String; 6]> = [head].into_iter().chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
+    for row in &rows {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        println!("{}", cells.join("  ").trim_end());
+    }
+}
+
+fn scopes(grant: &Grant) -> String {
+    let scopes: Vec<&str> = grant.scopes.iter().map(|scope| scope.as_str()).collect();
+    scopes.join(",")
+}
+
+fn prefixes(grant: &Grant) -> String {
+    if grant.prefixes.iter().any(String::is_empty) {
+        return "everything".to_owned();
+    }
+    grant.prefixes.join(",")
+}
+
+fn expiry(text: &str) -> anyhow::Result<Timestamp> {
+    let now = Timestamp::now();
+    let expires = match text.parse::<Timestamp>() {
+        Ok(time) => time,
+        Err(_) => duration::parse(text)
+            .ok()
+            .and_then(|duration| now.checked_add(duration).ok())
+            .and_then(|time| Timestamp::from_second(time.as_second()).ok())
+            .context("write a time, 2027-01-01T00:00:00Z, or a number and its unit, 90d")?,
+    };
+    ensure!(
+        expires > now,
+        "it would have expired already: write a later time"
+    );
+    Ok(expires)
+}

@@ -1,0 +1,24 @@
+//! What a command could not look at, because one of several servers is away.
+
+use anyhow::bail;
+
+use super::plain::aside;
+use super::stop::Stop;
+use keyfall_daemon::shapes::UnseenOut;
+
+/// Says what is missing of what was shown, and ends the command so that a script notices.
+pub(crate) fn told(unseen: &[UnseenOut]) -> anyhow::Result<()> {
+    if unseen.is_empty() {
+        return Ok(());
+    }
+    for one in unseen {
+        let shards = match &*one.shards {
+            [] => String::new(),
+            shards => format!("; it has {}", shards.join(", ")),
+        };
+        aside(format!("not seen: {}: {}{shards}", one.server, one.error));
+    }
+    bail!(Stop::unavailable(
+        "a server is away, and what it has is not among this: try again when it is there"
+    ))
+}

@@ -1,0 +1,275 @@
+//! What the calls mean to jobs. Ids are unique over topics here, and each topic is a ledger of its
+//! own, which no single step in Redis spans.
+//!
+//! Of the jobs of one id, the one that was pushed last stays. Which that is, order numbers say, that
+//! Redis gives out: a push takes one, stores its job under it, and then cancels the jobs of other
+//! topics that have a lower one. Each of these steps is carried out only if what is there has no
+//! higher number, so whoever is late changes nothing, and the highest of them is never cancelled.
+//! `docs/classic.md` says why that is enough. In one daemon, pushes of one id take turns besides.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use keyfall::{
+    Cancelled, Client, IfAbsent, JobKey, JobState, JobView, Kind, Lease, Ordered, Outcome, Result,
+    Schedule, Settled,
+};
+
+use super::handed::Handed;
+use super::names::Names;
+use super::terms::Existing;
+use super::turns::Turns;
+
+/// The header of a job that says for how many seconds a consumer has it.
+pub const TTR: &str = "ttr";
+
+/// How many topics are asked at the same time.
+const AT_ONCE: usize = 32;
+
+/// How often a push takes another number: each time, another daemon has come between.
+const TRIES: u32 = 32;
+
+/// About how long it waits before, at first.
+const PAUSE: Duration = Duration::from_millis(2);
+
+pub(super) struct Queue {
+    client: Client,
+    names: Names,
+    existing: Existing,
+    turns: Turns,
+    handed: Handed,
+}
+
+/// What became of a push.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Pushed {
+    Stored,
+    /// Nothing was done: this topic has the id.
+    Exists(String),
+    /// It is stored; but others push the id again and again, and which of them is left is open.
+    Crowded,
+}
+
+/// What became of a finish.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Finished,
+    /// Nothing was done: it waits to be delivered.
+    Waits,
+    Absent,
+}
+
+impl Queue {
+    pub(super) fn new(client: Client, prefix: &str, existing: Existing) -> Self {
+        Queue {
+            client,
+            names: Names::new(prefix),
+            existing,
+            turns: Turns::new(),
+            handed: Handed::default(),
+        }
+    }
+
+    pub(super) fn kind(&self, topic: &str) -> Result<Kind> {
+        self.names.kind(topic)
+    }
+
+    /// Schedules a job. `ttr` is kept with it.
+    pub(super) async fn push(
+        &self,
+        key: &JobKey,
+        delay: Duration,
+        ttr: Option<Duration>,
+        body: String,
+    ) -> Result<Pushed> {
+        let _turn = self.turns.of(key.id()).await;
+        let body = Bytes::from(body);
+        let job = || {
+            let job = self.client.schedule_bytes(key, body.clone());
+            match ttr {
+                Some(ttr) => job.header(TTR, ttr.as_secs().to_string()),
+                None => job,
+            }
+        };
+        match self.existing {
+            Existing::Replace => self.replace(key, delay, job).await,
+            Existing::Refuse => {
+                if let Some(other) = self.find(key.id()).await?.first() {
+                    return Ok(Pushed::Exists(Names::topic(other.key())));
+                }
+                Ok(match job().after(delay).if_absent().await? {
+                    IfAbsent::Scheduled(_) => Pushed::Stored,
+                    IfAbsent::Present(_) => Pushed::Exists(Names::topic(key)),
+                })
+            }
+        }
+    }
+
+    /// Stores a job as the latest of its id, and cancels the older ones.
+    ///
+    /// If it meets a higher number, another push came in between, or a fail-over has made the counter
+    /// forget: then it takes one that is higher still. It never gives way, so it never cancels what
+    /// it has stored; and whoever comes between does as much.
+    async fn replace<'a>(
+        &self,
+        key: &JobKey,
+        delay: Duration,
+        job: impl Fn() -> Schedule<'a>,
+    ) -> Result<Pushed> {
+        let (mut number, mut met, mut due) = (0, 0, None);
+        for try_ in 0..TRIES {
+            number = self.next_order(key.id(), number, met).await?;
+            let job = match due {
+                None => job().after(delay),
+                Some(due) => job().at(due),
+            };
+            match job.ordered(number).await? {
+                Ordered::Done(scheduled) => {
+                    due = Some(scheduled.due);
+                    match self.cancel_older(key, number).await? {
+                        None => return Ok(Pushed::Stored),
+                        Some(newer) if self.waits_as(key, number).await? => met = newer,
+                        // It was delivered, or a newer push has taken its place or cancelled it.
+                        // To end its run here as well could cross with another push, and leave
+                        // nothing.
+                        Some(_) => return Ok(Pushed::Stored),
+                    }
+                }
+                Ordered::Overtaken(newer) => met = newer,
+            }
+            // Two that overtake each other again and again are not to go on in step.
+            tokio::time::sleep(PAUSE.mul_f64(f64::from(try_) * rand::random::<f64>())).await;
+        }
+        Ok(Pushed::Crowded)
+    }
+
+    /// Cancels the jobs of this id in other topics that have a lower number. Returns the highest one
+    /// that is not lower, if there is any.
+    async fn cancel_older(&self, key: &JobKey, number: u64) -> Result<Option<u64>> {
+        // Listed after the job was stored: of two that push into topics that nobody knew before, one
+        // sees the other's.
+        let mut topics = self.topics().await?;
+        topics.retain(|kind| kind.as_str() != key.kind());
+        let mut newest = None;
+        for other in self.find_in(topics, key.id()).await? {
+            let found = order_of(&other);
+            newest = newest.max(if found < number {
+                match self.client.cancel_outdated(other.key(), number).await? {
+                    Ordered::Overtaken(newer) => Some(newer),
+                    Ordered::Done(_) => None,
+                }
+            } else {
+                Some(found)
+            });
+        }
+        Ok(newest)
+    }
+
+    /// Whether a job is still to be delivered for the first time, or follows a run, under this
+    /// number.
+    async fn waits_as(&self, key: &JobKey, number: u64) -> Result<bool> {
+        let job = self.client.get(key).await?.filter(is_alive);
+        Ok(job.is_some_and(|job| {
+            let is_out = job.lease().is_some() && job.successor_due().is_none();
+            !is_out && order_of(&job) == number
+        }))
+    }
+
+    async fn next_order(&self, id: &str, last: u64, met: u64) -> Result<u64> {
+        let set = self.names.prefix();
+        self.client.next_order(set, id, last, met).await
+    }
+
+    /// A job is in the hands of a consumer from now on.
+    pub(super) fn handed_out(&self, lease: Lease, ttr: Duration) {
+        self.handed.remember(lease, ttr);
+    }
+
+    /// Ends the delivery of this id that is out now. `id` is that of a key.
+    pub(super) async fn finish(&self, id: &str) -> Result<Ended> {
+        if let Some(lease) = self.handed.take(id)
+            && self.ends(&lease).await?
+        {
+            return Ok(Ended::Finished);
+        }
+        let found = self.find(id).await?;
+        let mut finished = Ended::Absent;
+        for job in &found {
+            match job.lease() {
+                Some(lease) if self.ends(lease).await? => finished = Ended::Finished,
+                None if finished == Ended::Absent => finished = Ended::Waits,
+                _ => {}
+            }
+        }
+        Ok(finished)
+    }
+
+    /// Whether the lease was there, and has ended now.
+    async fn ends(&self, lease: &Lease) -> Result<bool> {
+        let settled = self.client.settle(lease, Outcome::Done).await?;
+        Ok(!matches!(settled, Settled::Gone | Settled::Taken))
+    }
+
+    /// Cancels the job, whatever its topic and state. Whether there was one.
+    pub(super) async fn delete(&self, id: &str) -> Result<bool> {
+        let _turn = self.turns.of(id).await;
+        let cancels = stream::iter(self.topics().await?)
+            .map(async |kind| self.client.cancel(kind.key(id)?).await)
+            .buffer_unordered(AT_ONCE);
+        cancels
+            .try_fold(false, async |any, cancelled| {
+                Ok(any || cancelled != Cancelled::Absent)
+            })
+            .await
+    }
+
+    /// The job with this id, as whoever pushed it would know it.
+    pub(super) async fn get(&self, id: &str) -> Result<Option<JobView>> {
+        let found = self.find(id).await?.into_iter();
+        // Those that were given no number came by other ways, or before there were any.
+        let found = found.max_by_key(|job| (order_of(job), pushed_at(job)));
+        Ok(found.map(latest))
+    }
+
+    /// All jobs with this id that are to be delivered yet, or again: one, as a rule.
+    async fn find(&self, id: &str) -> Result<Vec<JobView>> {
+        self.find_in(self.topics().await?, id).await
+    }
+
+    async fn find_in(&self, topics: Vec<Kind>, id: &str) -> Result<Vec<JobView>> {
+        let found = stream::iter(topics)
+            .map(async |kind| self.client.get(kind.key(id)?).await)
+            .buffered(AT_ONCE);
+        found
+            .try_filter_map(async |job| Ok(job.filter(is_alive)))
+            .try_collect()
+            .await
+    }
+
+    async fn topics(&self) -> Result<Vec<Kind>> {
+        let mut kinds = self.client.kinds().await?.kinds;
+        kinds.retain(|kind| self.names.have(kind));
+        Ok(kinds)
+    }
+}
+
+fn is_alive(job: &JobView) -> bool {
+    let has_ended = job.is_cancelled() && job.successor_due().is_none();
+    job.state() != JobState::Dead && !has_ended
+}
+
+/// The number of the push that made it, or what is to follow its run; 0 if no push did.
+fn order_of(job: &JobView) -> u64 {
+    job.successor().map_or(job.order(), |next| next.order())
+}
+
+fn pushed_at(job: &JobView) -> SystemTime {
+    job.successor()
+        .map_or(job.first_scheduled_at(), |next| next.first_scheduled_at())
+}
+
+/// What follows the run in progress, if something does.
+fn latest(job: JobView) -> JobView {
+    job.successor().unwrap_or(job)
+}

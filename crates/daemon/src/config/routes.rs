@@ -1,0 +1,293 @@
+//! The routes of a file.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use keyfall::target::Pull;
+use keyfall::{Handler, RetryPolicy, Router};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+
+use super::alerts::{self, RouteAlerts};
+use super::fault::{Faults, Origin, Wrong};
+use super::file::{Entry, File};
+use super::rules::{lease, longer_than_zero, size};
+use super::settings::{AlertsSection, Redis};
+use super::target::{self, Target};
+use super::value::{Adoption, Bytes, Rate};
+
+/// What a route takes that says no limit, as the library does.
+pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
+
+/// What a route can say.
+pub(super) const FIELDS: [&str; 14] = [
+    "pattern",
+    "target",
+    "priority",
+    "retry",
+    "timeout",
+    "lease",
+    "concurrency",
+    "rate",
+    "payload_limit",
+    "on_dead",
+    "late_after",
+    "on_late",
+    "adoption",
+    "durable",
+];
+
+/// One route, checked. What is `None` was not said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteConfig {
+    pub pattern: String,
+    pub target: Target,
+    pub priority: i32,
+    pub retry: Option<RetryPolicy>,
+    pub timeout: Option<Duration>,
+    pub lease: Option<Duration>,
+    /// How many of its jobs are in the hands of consumers of this daemon.
+    pub concurrency: Option<NonZeroU32>,
+    /// How many of its jobs this daemon hands out.
+    pub rate: Option<Rate>,
+    /// The largest payload that this daemon takes for it.
+    pub payload_limit: Option<Bytes>,
+    pub alerts: RouteAlerts,
+    /// Whether plain keys become jobs of it.
+    pub adoption: Adoption,
+    /// How many replicas are to have the end of a run.
+    pub durable: Option<NonZeroU32>,
+}
+
+impl RouteConfig {
+    /// The same route, where only its pattern and rank are of concern: what is wrong with its
+    /// target has been told.
+    fn without_target(&self) -> Self {
+        RouteConfig {
+            target: Target::Pull,
+            ..self.clone()
+        }
+    }
+
+    /// # Errors
+    /// If the pattern is none, or clashes with that of a route that the router has.
+    fn add_to(&self, router: Router, pull: &Pull, redis: &Redis) -> keyfall::Result<Router> {
+        self.add_with(None, router, pull, redis)
+    }
+
+    /// The same, where the hook for late starts is told of those that start so late.
+    fn add_with(
+        &self,
+        late_after: Option<Duration>,
+        router: Router,
+        pull: &Pull,
+        redis: &Redis,
+    ) -> keyfall::Result<Router> {
+        let mut route = self.target.route(pull, redis).priority(self.priority);
+        if let Some(policy) = &self.retry {
+            route = route.retry(policy.clone());
+        }
+        if let Some(timeout) = self.timeout {
+            route = route.timeout(timeout);
+        }
+        if let Some(lease) = self.lease {
+            route = route.lease(lease);
+        }
+        if let Some(jobs) = self.concurrency {
+            route = route.concurrency(jobs.get() as usize);
+        }
+        if let Some(rate) = self.rate {
+            route = route.rate(rate.count.get(), rate.per);
+        }
+        if let Some(limit) = late_after {
+            route = route.late_after(limit);
+        }
+        if let Some(replicas) = self.durable {
+            route = route.durable(replicas.get());
+        }
+        if let Some(missing) = self.adoption.0 {
+            let limit = self.payload_limit.map_or(PAYLOAD_LIMIT, |limit| limit.0);
+            route = route.adopt(missing).payload_limit(limit);
+        }
+        router.try_route(&self.pattern, route)
+    }
+}
+
+/// The routes as the library has them; what is pulled of them, is pulled from `pull`.
+pub(super) fn router(
+    routes: &[RouteConfig],
+    pull: &Pull,
+    redis: &Redis,
+    alerts: &AlertsSection,
+) -> Router {
+    let add = |router, route: &RouteConfig| {
+        let late_after = route.alerts.or(alerts).late_after;
+        route.add_with(late_after, router, pull, redis)
+    };
+    let router = routes.iter().try_fold(Router::new(), add);
+    router.expect("routes are checked when they are read")
+}
+
+/// What a route is read with.
+pub(super) struct Context<'a> {
+    /// What a request can hold.
+    pub(super) body: Bytes,
+    /// Where the jobs are.
+    pub(super) redis: &'a Redis,
+    /// What holds for all routes, and where it was given.
+    pub(super) alerts: (&'a AlertsSection, &'a [(&'static str, Origin)]),
+    /// The environment.
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
+}
+
+/// Reads all of them, and says what is wrong with each. `classic` is a route that comes from
+/// elsewhere, and who asked for it.
+pub(super) fn read(
+    file: &File<'_>,
+    context: &Context<'_>,
+    classic: Option<(String, Origin)>,
+    faults: &mut Faults,
+) -> Vec<RouteConfig> {
+    let pull = Pull::new();
+    let mut router = Router::new();
+    let mut known: Vec<(RouteConfig, Origin)> = Vec::new();
+    let entries: Vec<Entry<'_>> = file.routes().collect();
+    let read = |entry| Some((one(entry, file.is_broken, context, faults)?, entry));
+    let read: Vec<(RouteConfig, &Entry<'_>)> = entries.iter().filter_map(read).collect();
+    let said: Vec<alerts::Said<'_>> = read
+        .iter()
+        .map(|(route, entry)| (&*route.pattern, &route.alerts, *entry))
+        .collect();
+    let (all, all_at) = context.alerts;
+    let all_at = |name: &str| {
+        let mut all_at = all_at.iter();
+        all_at
+            .find(|(known, _)| *known == name)
+            .map_or(Origin::Default, |(_, at)| at.clone())
+    };
+    alerts::check(all, all_at, &said, faults);
+    for (route, entry) in read {
+        let at = entry.at("pattern");
+        match route
+            .without_target()
+            .add_to(router.clone(), &pull, context.redis)
+        {
+            Ok(longer) => {
+                router = longer;
+                known.push((route, at));
+            }
+            Err(_) => {
+                let is_rival = |(known, _): &&(RouteConfig, _)| {
+                    let alone = known
+                        .without_target()
+                        .add_to(Router::new(), &pull, context.redis);
+                    let both = |alone| route.without_target().add_to(alone, &pull, context.redis);
+                    alone.is_ok_and(|alone| both(alone).is_err())
+                };
+                let rival = known.iter().find(is_rival);
+                faults.add(at, "route.pattern", clash(&route, rival));
+            }
+        }
+    }
+    if let Some((pattern, at)) = classic {
+        let clashes = |(route, _): &&(RouteConfig, _)| {
+            let alone = route.add_to(Router::new(), &pull, context.redis);
+            alone.is_ok_and(|alone| alone.try_route(&pattern, Pull::new()).is_err())
+        };
+        if let Some((rival, place)) = known.iter().find(clashes) {
+            faults.add(at, "classic.prefix", classic_clash(&pattern, rival, place));
+        }
+    }
+    known.into_iter().map(|(route, _)| route).collect()
+}
+
+fn classic_clash(pattern: &str, rival: &RouteConfig, place: &Origin) -> Wrong {
+    Wrong::new(
+        format_args!(
+            "its route `{pattern}` clashes with `{}` at {place}: both have the same rank and can \
+             match the same key",
+            rival.pattern
+        ),
+        "leave that route out, make it more specific, give it another `priority`, or keep the \
+         topics below another prefix",
+    )
+}
+
+fn clash(route: &RouteConfig, rival: Option<&(RouteConfig, Origin)>) -> Wrong {
+    let rival = rival.map_or("another route".to_owned(), |(rival, at)| {
+        format!("`{}` at {at}", rival.pattern)
+    });
+    Wrong::new(
+        format_args!(
+            "`{}` clashes with {rival}: both have the same rank and can match the same key",
+            route.pattern
+        ),
+        "make one of them more specific, with a literal or a narrower regex, or give one a \
+         higher `priority`",
+    )
+}
+
+/// One route, if it has a pattern; what else is wrong with it does not hide that two clash.
+fn one(
+    entry: &Entry<'_>,
+    is_broken: bool,
+    context: &Context<'_>,
+    faults: &mut Faults,
+) -> Option<RouteConfig> {
+    entry.find_strangers(&FIELDS, faults);
+    let missing = |field: &str, remedy: &str, faults: &mut Faults| {
+        if entry.raw(field).is_none() && !is_broken {
+            let wrong = Wrong::new("it is missing", format_args!("write `{remedy}`"));
+            faults.add(entry.origin.clone(), format!("route.{field}"), wrong);
+        }
+    };
+    missing("pattern", "pattern = \"app1:trans:notice:*\"", faults);
+    missing("target", "target = \"pull\"", faults);
+    let target = target::read(entry, context, faults);
+    let route = RouteConfig {
+        pattern: String::new(),
+        target: target.unwrap_or(Target::Pull),
+        priority: entry.value("priority", &[], faults).unwrap_or(0),
+        retry: retry(entry, faults),
+        timeout: entry.value("timeout", &[longer_than_zero], faults),
+        lease: entry.value("lease", &[lease], faults),
+        concurrency: entry.value("concurrency", &[], faults),
+        rate: entry.value("rate", &[], faults),
+        payload_limit: entry.value("payload_limit", &[size], faults),
+        alerts: RouteAlerts::read(entry, faults),
+        adoption: entry.value("adoption", &[], faults).unwrap_or_default(),
+        durable: entry.value("durable", &[], faults),
+    };
+    if route
+        .payload_limit
+        .is_some_and(|limit| limit > context.body)
+    {
+        let wrong = Wrong::new(
+            format_args!(
+                "it is more than a request may hold, {} bytes",
+                context.body.0
+            ),
+            "raise `http.body_limit`, or lower this",
+        );
+        faults.add(entry.at("payload_limit"), "route.payload_limit", wrong);
+    }
+    let pattern: String = entry.value("pattern", &[], faults)?;
+    if let Err(error) = Router::<()>::new().try_route(&pattern, Pull::new()) {
+        let wrong = Wrong(error.to_string());
+        faults.add(entry.at("pattern"), "route.pattern", wrong);
+        return None;
+    }
+    Some(RouteConfig { pattern, ..route })
+}
+
+fn retry(entry: &Entry<'_>, faults: &mut Faults) -> Option<RetryPolicy> {
+    let policy = entry.raw("retry")?.clone().into_deserializer();
+    match RetryPolicy::deserialize(policy) {
+        Ok(policy) => Some(policy),
+        Err(error) => {
+            let wrong = Wrong(error.message().to_owned());
+            faults.add(entry.at("retry"), "route.retry", wrong);
+            None
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What is known of one setting, and how a list of them becomes structs.
+
+use super::value::Form;
+
+/// One setting: what the file, the environment, the command line and the help know of it.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) section: &'static str,
+    pub(super) name: &'static str,
+    pub(super) form: Form,
+    /// What help calls its value.
+    pub(super) what: &'static str,
+    pub(super) default: Option<&'static str>,
+    /// What could stand there, where there is no default.
+    pub(super) like: Option<&'static str>,
+    pub(super) doc: &'static [&'static str],
+}
+
+/// The settings of one section, and what they are for.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) name: &'static str,
+    pub(super) doc: &'static [&'static str],
+    pub(super) settings: &'static [Setting],
+}
+
+impl Setting {
+    /// `redis.url_file`
+    pub(super) fn field(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// `redis-url-file`
+    pub(super) fn flag(&self) -> String {
+        format!("{}-{}", self.section, self.name).replace('_', "-")
+    }
+
+    /// `KEYFALL_REDIS_URL_FILE`
+    pub(super) fn env(&self) -> String {
+        format!("KEYFALL_{}_{}", self.section, self.name).to_uppercase()
+    }
+}
+
+/// What stands there, if anything does.
+pub(super) const fn first(texts: &[&'static str]) -> Option<&'static str> {
+    match texts {
+        [] => None,
+        [text, ..] => Some(text),
+    }
+}
+
+/// Makes a struct of each section, [`Settings`](super::settings::Settings) of them all, and the
+/// list of what is known of each setting.
+///
+/// A setting is a field with a type that is a [`Value`](super::value::Value), and then
+/// `= "its default"`, or, where it has none, `, like "what could stand there"`; and perhaps
+/// `where` and a rule that its value must keep.
+macro_rules! settings {
+    ($(
+        $(#[doc = $about:literal])+
+        $section:ident: $Section:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $name:ident: $type:ty $(= $default:literal)? $(, like $like:literal)?
+                    $(where $rule:expr)?;
+            )+
+        }
+    )+) => {
+        $(
+            $(#[doc = $about])+
+            #[derive(Debug, Clone, PartialEq)]
+            pub struct $Section {
+                $( $(#[doc = $doc])+ pub $name: $type, )+
+            }
+        )+
+
+        /// All settings but the routes.
+        #[derive(Debug, Clone)]
+        pub(crate) struct Settings {
+            $( $(#[doc = $about])+ pub $section: $Section, )+
+        }
+
+        /// What is known of all settings, in the order in which they are shown.
+        pub(super) static SECTIONS: &[Section] = &[$(
+            Section {
+                name: stringify!($section),
+                doc: &[$($about),+],
+                settings: &[$(
+                    Setting {
+                        section: stringify!($section),
+                        name: stringify!($name),
+                        form: <$type as Value>::FORM,
+                        what: <$type as Value>::WHAT,
+                        default: first(&[$($default)?]),
+                        like: first(&[$($like)?]),
+                        doc: &[$($doc),+],
+                    },
+                )+],
+            },
+        )+];
+
+        impl Settings {
+            /// What the sources say; where they are wrong, the default, and a fault.
+            pub(super) fn read(sources: &mut Sources<'_>) -> Self {
+                Settings {
+                    $( $section: $Section::read(sources), )+
+                }
+            }
+        }
+
+        $(
+            impl $Section {
+                /// The same of one section.
+                pub(super) fn read(sources: &mut Sources<'_>) -> Self {
+                    $Section {
+                        $( $name: sources.value::<$type>(
+                            stringify!($section),
+                            stringify!($name),
+                            &[$($rule)?],
+                        ), )+
+                    }
+                }
+            }
+        )+
+    };
+}
+
+pub(super) use settings;

@@ -1,0 +1,192 @@
+//! Whether every job is accounted for.
+
+use axum::Json;
+use keyfall::{AuditReport, Damage, Error, Kind};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Scope};
+use super::body::Body;
+use super::problem::Problem;
+use super::wire::UnseenOut;
+
+/// Which kinds, and whether they are repaired.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AuditIn {
+    /// What the kinds begin with. All, if it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "app1:trans:notice:")]
+    pub prefix: Option<String>,
+    /// Repairs what is found; no job is lost by it.
+    #[serde(default)]
+    pub repair: bool,
+}
+
+/// What was found, kind by kind.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct AuditOut {
+    pub kinds: Vec<AuditedOut>,
+    /// What is wrong with the keys that all kinds have in common, and which kinds are not listed. The
+    /// first only without a prefix.
+    #[serde(default)]
+    pub damaged: Vec<DamageOut>,
+    /// Whether all keys of the database were looked at for kinds that are not listed.
+    #[serde(default)]
+    pub searched: bool,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// What was found in one kind.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct AuditedOut {
+    #[schema(example = "app1:trans:notice")]
+    pub kind: String,
+    /// Whether nothing is wrong any more.
+    pub clean: bool,
+    /// Why it could not be audited. The other fields say nothing then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// How many names were looked at.
+    pub scanned: u64,
+    /// Whether all were. If not, there are more flaws than are listed.
+    pub complete: bool,
+    /// Whether as many parts are stored as there are jobs that need one.
+    pub consistent: bool,
+    /// How many more jobs came than are accounted for.
+    pub difference: i64,
+    /// The same of dead letters.
+    pub letters_difference: i64,
+    /// What is wrong with keys as a whole, and with fields of them.
+    #[serde(default)]
+    pub damaged: Vec<DamageOut>,
+    pub flaws: Vec<FlawOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// A key, or one of its fields, that is not what it should be.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct DamageOut {
+    #[schema(example = "keyfall:{app1:trans:notice/0}:stats")]
+    pub key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What is wrong with it.
+    pub what: String,
+    pub repaired: bool,
+    /// What was done about it; or else what does it.
+    pub remedy: String,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct FlawOut {
+    /// Kind and id of the job; of a dead letter, its number as well.
+    pub name: String,
+    /// What is wrong, such as `due_without_record`.
+    pub flaw: String,
+    pub repaired: bool,
+    /// What became of it, or what a repair makes of it.
+    #[serde(default)]
+    pub remedy: String,
+}
+
+/// Looks whether every job is accounted for, and repairs what is damaged. It goes through all that
+/// is stored, and answers when it has.
+#[utoipa::path(post, path = "/v1/audit", operation_id = "audit", tag = "kinds", request_body = Option<AuditIn>,
+    responses((status = 200, body = AuditOut)))]
+pub(super) async fn audit(
+    caller: Caller,
+    Body(AuditIn { prefix, repair }): Body<AuditIn>,
+) -> Result<Json<AuditOut>, Problem> {
+    let prefix = prefix.unwrap_or_default();
+    let scope = if repair { Scope::Operate } else { Scope::Read };
+    let client = &caller.may(scope, &prefix)?.client;
+    let selection = match prefix.is_empty() {
+        true => client.everything(),
+        false => client.prefix(&prefix),
+    };
+    let audit = selection.audit();
+    let audit = if repair { audit.repair() } else { audit };
+    let prefixes = [prefix.clone()];
+    let report = caller.while_it_may(scope, &prefixes, audit).await??;
+    let kinds = report.kinds.into_iter();
+    Ok(Json(AuditOut {
+        kinds: kinds
+            .map(|(kind, audited)| AuditedOut::new(&kind, audited))
+            .collect(),
+        damaged: DamageOut::all(report.damaged),
+        searched: report.is_searched,
+        unseen: UnseenOut::all(&report.unseen),
+    }))
+}
+
+impl AuditedOut {
+    fn new(kind: &Kind, audited: Result<AuditReport, Error>) -> Self {
+        let report = match audited {
+            Ok(report) => report,
+            Err(error) => {
+                return AuditedOut {
+                    kind: kind.to_string(),
+                    error: Some(error.to_string()),
+                    ..AuditedOut::default()
+                };
+            }
+        };
+        let flaws = report.flawed.into_iter().map(|flawed| FlawOut {
+            name: flawed.name,
+            flaw: words(&format!("{:?}", flawed.flaw)),
+            repaired: flawed.repaired,
+            remedy: flawed.flaw.remedy().to_owned(),
+        });
+        let flaws: Vec<FlawOut> = flaws.collect();
+        AuditedOut {
+            kind: kind.to_string(),
+            clean: report.is_known
+                && report.stats.is_balanced()
+                && report.is_consistent
+                && report.is_complete
+                && report.unseen.is_empty()
+                && report.damaged.iter().all(|damage| damage.repaired)
+                && flaws.iter().all(|flaw| flaw.repaired),
+            error: None,
+            scanned: report.scanned,
+            complete: report.is_complete,
+            consistent: report.is_consistent,
+            difference: report.stats.difference(),
+            letters_difference: report.stats.letters_difference(),
+            damaged: DamageOut::all(report.damaged),
+            flaws,
+            unseen: UnseenOut::all(&report.unseen),
+        }
+    }
+}
+
+impl DamageOut {
+    fn all(damaged: Vec<Damage>) -> Vec<Self> {
+        let shown = |damage: Damage| DamageOut {
+            key: damage.key,
+            field: damage.field,
+            what: damage.what,
+            repaired: damage.repaired,
+            remedy: damage.remedy,
+        };
+        damaged.into_iter().map(shown).collect()
+    }
+}
+
+/// `DueWithoutRecord` as `due_without_record`.
+fn words(name: &str) -> String {
+    let mut words = String::new();
+    for c in name.chars() {
+        if c.is_uppercase() && !words.is_empty() {
+            words.push('_');
+        }
+        words.extend(c.to_lowercase());
+    }
+    words
+}

@@ -1,0 +1,278 @@
+//! Many calls in one request, answered one by one.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::future::join_all;
+use futures_util::stream;
+use keyfall::JobKey;
+use serde::de::{DeserializeOwned, value::MapDeserializer};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use utoipa::ToSchema;
+
+use super::Api;
+use super::auth::Caller;
+use super::body::{read, read_from};
+use super::dead::{LetterIn, delete_one, requeue_one};
+use super::jobs::{cancel_one, fire_one, postpone_one, schedule_one, update_one};
+use super::lines::{Line, Lines};
+use super::problem::Problem;
+use super::rate::Who;
+use super::restore::restore_one;
+use crate::traces::Place;
+
+/// A line: what it asks for, and of which job. Beside them stands what the body of the call would
+/// hold.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(super) struct BatchIn {
+    call: Verb,
+    #[schema(example = "app1:trans:notice:42")]
+    key: String,
+}
+
+/// A call on one job; `delete` is that of a dead letter.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Verb {
+    Schedule,
+    Cancel,
+    Postpone,
+    Fire,
+    Payload,
+    Requeue,
+    Delete,
+    Restore,
+}
+
+/// A line that can be read.
+struct Call {
+    verb: Verb,
+    key: JobKey,
+    /// The whole line.
+    text: Bytes,
+}
+
+/// The answer to one line.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct BatchOut {
+    /// The number of the line, from 1. Empty lines count and are not answered.
+    pub line: u64,
+    /// What the call alone would have been answered with.
+    pub status: u16,
+    /// The body that it would have been answered with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub result: Option<Box<RawValue>>,
+    /// What went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+}
+
+/// Many calls, one a line, in JSON: `call` is `schedule`, `cancel`, `postpone`, `fire`, `payload`,
+/// `requeue` or `delete` (a dead letter), or `restore`, `key` names the job, and beside them stands what the
+/// body of the call would hold.
+///
+/// The answers come line by line and in order, while further lines are read. Lines about
+/// different jobs are carried out at the same time, lines about the same job one after the other.
+/// What is wrong with a line spoils no other. Each line counts as a request: where there is a limit, a
+/// batch is read no faster. A token that is revoked meanwhile is refused line by line.
+#[utoipa::path(post, path = "/v1/batch", tag = "batch",
+    request_body(content = Option<BatchIn>, content_type = "application/x-ndjson",
+        description = "One of these a line", example = json!({"call": "schedule", "key": "app1:trans:notice:42", "after": "15m"})),
+    responses((status = 200, description = "One of these for each line",
+        body = BatchOut, content_type = "application/x-ndjson")))]
+pub(super) async fn batch(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    request: Request,
+) -> Response {
+    let settings = &api.settings;
+    let lines = Lines::new(
+        request.into_body(),
+        settings.body_limit,
+        settings.body_timeout,
+    );
+    // It is answered when this call has returned.
+    let place = Place::current();
+    let open = Open {
+        lines,
+        waiting: VecDeque::new(),
+        is_first: true,
+        last: 0,
+    };
+    let answers = stream::unfold(Some(open), move |open| {
+        let (api, caller, place) = (api.clone(), caller.clone(), place.clone());
+        async move {
+            let mut open = open?;
+            let some = tokio::select! {
+                biased;
+                () = api.stopping.cancelled() => {
+                    let answer = BatchOut::new(open.last + 1, Err(Problem::stopping()));
+                    return Some((written(&[answer]), None));
+                }
+                some = open.next(&api, caller.who()) => some?,
+            };
+            open.last = some.last().map_or(open.last, |line| line.number);
+            let answers = place.hold(carry_out(&caller, some)).await;
+            Some((written(&answers), Some(open)))
+        }
+    });
+    let kind = (header::CONTENT_TYPE, "application/x-ndjson");
+    ([kind], Body::from_stream(answers)).into_response()
+}
+
+/// A batch that is under way.
+struct Open {
+    lines: Lines,
+    /// Lines whose turn has not come.
+    waiting: VecDeque<Line>,
+    /// The request counts as the first of them.
+    is_first: bool,
+    /// The number of the last one that was answered.
+    last: u64,
+}
+
+impl Open {
+    /// The lines whose turn has come, at least one: all that are there, or as many as the rate
+    /// allows. `None` at the end. Dropped before it is done, it has lost none.
+    async fn next(&mut self, api: &Api, who: &Who) -> Option<Vec<Line>> {
+        if self.waiting.is_empty() {
+            self.waiting.extend(self.lines.next().await?);
+        }
+        let turns = match &api.rate {
+            None => self.waiting.len(),
+            Some(rate) => {
+                if !std::mem::take(&mut self.is_first) {
+                    rate.turn(who).await;
+                }
+                1 + rate.some(who, self.waiting.len() - 1)
+            }
+        };
+        Some(self.waiting.drain(..turns).collect())
+    }
+}
+
+fn written(answers: &[BatchOut]) -> Result<Bytes, Infallible> {
+    let mut text = Vec::new();
+    for answer in answers {
+        serde_json::to_writer(&mut text, answer).expect("texts and numbers are JSON");
+        text.push(b'\n');
+    }
+    Ok(text.into())
+}
+
+/// Carries out lines at the same time, so that they travel together; a line whose job was named
+/// before waits for those before it.
+async fn carry_out(caller: &Caller, lines: Vec<Line>) -> Vec<BatchOut> {
+    let mut answers = Vec::with_capacity(lines.len());
+    let (mut names, mut calls) = (HashSet::new(), Vec::new());
+    for line in lines {
+        let call = line.text.and_then(Call::read);
+        if let Ok(call) = &call
+            && !names.insert(call.key.clone())
+        {
+            answers.extend(join_all(std::mem::take(&mut calls)).await);
+            names = HashSet::from([call.key.clone()]);
+        }
+        calls.push(async move {
+            let answered = match call {
+                Ok(call) => call.carry_out(caller).await,
+                Err(problem) => Err(problem),
+            };
+            BatchOut::new(line.number, answered)
+        });
+    }
+    answers.extend(join_all(calls).await);
+    answers
+}
+
+type Answered = (StatusCode, Option<Box<RawValue>>);
+
+impl Call {
+    fn read(text: Bytes) -> Result<Self, Problem> {
+        let head: BatchIn = read(&text)?;
+        Ok(Call {
+            verb: head.call,
+            key: JobKey::parse(&head.key)?,
+            text,
+        })
+    }
+
+    /// What stands beside `call` and `key`.
+    fn rest<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        let mut fields: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.text)
+            .map_err(|error| Problem::invalid("body", error.to_string()))?;
+        fields.remove("call");
+        fields.remove("key");
+        let fields = fields.iter().map(|(name, value)| (name.as_str(), *value));
+        read_from(MapDeserializer::new(fields))
+    }
+
+    async fn carry_out(self, caller: &Caller) -> Result<Answered, Problem> {
+        /// Of calls that need no more than their key.
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Nothing {}
+        let key = &self.key;
+        match self.verb {
+            Verb::Schedule => {
+                let (status, out) = schedule_one(caller, key, self.rest()?).await?;
+                Ok((status, raw(&out)))
+            }
+            Verb::Cancel => {
+                let out = cancel_one(caller, key, self.rest()?).await?;
+                Ok((StatusCode::OK, raw(&out)))
+            }
+            Verb::Postpone => {
+                let out = postpone_one(caller, key, self.rest()?).await?;
+                Ok((StatusCode::OK, raw(&out)))
+            }
+            Verb::Fire => {
+                let Nothing {} = self.rest()?;
+                Ok((StatusCode::OK, raw(&fire_one(caller, key).await?)))
+            }
+            Verb::Payload => {
+                let (status, out) = update_one(caller, key, self.rest()?).await?;
+                Ok((status, out.as_ref().and_then(raw)))
+            }
+            Verb::Requeue => {
+                let out = requeue_one(caller, key, self.rest()?).await?;
+                Ok((StatusCode::OK, raw(&out)))
+            }
+            Verb::Restore => {
+                let out = restore_one(caller, key, self.rest()?).await?;
+                Ok((StatusCode::OK, raw(&out)))
+            }
+            Verb::Delete => {
+                let LetterIn { letter } = self.rest()?;
+                let out = delete_one(caller, key, letter).await?;
+                Ok((StatusCode::OK, raw(&out)))
+            }
+        }
+    }
+}
+
+fn raw(out: &impl Serialize) -> Option<Box<RawValue>> {
+    Some(to_raw_value(out).expect("texts and numbers are JSON"))
+}
+
+impl BatchOut {
+    fn new(line: u64, answered: Result<Answered, Problem>) -> Self {
+        let (status, result, problem) = match answered {
+            Ok((status, result)) => (status, result, None),
+            Err(problem) => (problem.status(), None, Some(problem)),
+        };
+        BatchOut {
+            line,
+            status: status.as_u16(),
+            result,
+            problem,
+        }
+    }
+}

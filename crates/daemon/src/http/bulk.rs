@@ -1,0 +1,179 @@
+//! Many jobs at once, named by what their keys begin with.
+
+use axum::Json;
+use keyfall::{BulkReport, Client, Selection};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Scope};
+use super::body::Body;
+use super::problem::Problem;
+use super::wire::{Span, Time, UnseenOut};
+
+/// Which jobs, and whether it is in earnest.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkIn {
+    /// What their keys begin with. End it with a colon to mean one kind, module or app.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "app1:trans:notice:")]
+    pub prefix: Option<String>,
+    /// All of them, instead of a prefix.
+    #[serde(default)]
+    pub everything: bool,
+    /// Changes nothing, and counts what it would be about.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Which jobs, and until when: one of `after`, `at` and `by`.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkPostponeIn {
+    /// What their keys begin with. End it with a colon to mean one kind, module or app.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "app1:trans:notice:")]
+    pub prefix: Option<String>,
+    /// All of them, instead of a prefix.
+    #[serde(default)]
+    pub everything: bool,
+    /// Changes nothing, and counts what it would be about.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// All due so long after Redis receives the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Span>,
+    /// All due at this time, by Redis' clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+    /// So much later than each is due. Not to be repeated: it would be added twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<Span>,
+}
+
+/// What became of them.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct BulkOut {
+    /// Those that the call was about: `done`, `running` and `skipped` add up to it. After a dry
+    /// run, they are zero.
+    pub matched: u64,
+    /// Those that were changed.
+    pub done: u64,
+    /// Those that run and were told to stop: of a cancel only.
+    pub running: u64,
+    /// Those left as they are: they had changed their state, or are damaged; or, of a requeue, a
+    /// job of their name is there.
+    pub skipped: u64,
+    pub dry_run: bool,
+    /// What the call did not come to, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// The jobs that are meant. Nobody means all of them by leaving something out.
+pub(super) struct Which([String; 1]);
+
+impl Which {
+    pub(super) fn of(prefix: Option<String>, everything: bool) -> Result<Self, Problem> {
+        match (prefix, everything) {
+            (Some(prefix), false) if !prefix.is_empty() => Ok(Which([prefix])),
+            (None, true) => Ok(Which([String::new()])),
+            _ => Err(Problem::invalid(
+                "prefix",
+                "say which jobs: either a `prefix` of their keys, which is not empty, or \
+                 `\"everything\": true`",
+            )),
+        }
+    }
+
+    pub(super) fn prefixes(&self) -> &[String] {
+        &self.0
+    }
+
+    /// The way to them.
+    pub(super) fn select<'a>(
+        &self,
+        caller: &'a Caller,
+        scope: Scope,
+    ) -> Result<Selection<'a>, Problem> {
+        let [prefix] = &self.0;
+        let client: &Client = &caller.may(scope, prefix)?.client;
+        Ok(match prefix.as_str() {
+            "" => client.everything(),
+            prefix => client.prefix(prefix),
+        })
+    }
+}
+
+/// Carries out a bulk call, in earnest or not, as long as the caller may.
+macro_rules! carry_out {
+    ($caller:expr, $which:expr, $call:expr, $dry_run:expr) => {{
+        let (call, dry_run) = ($call, $dry_run);
+        let call = if dry_run { call.dry_run() } else { call };
+        $caller
+            .while_it_may(Scope::Operate, $which.prefixes(), call)
+            .await?
+            .map(|report| Json(BulkOut::new(report, dry_run)))
+            .map_err(Problem::of_prefix)
+    }};
+}
+pub(super) use carry_out;
+
+/// Takes many jobs back: those that are pending never start, those that run are told to stop.
+#[utoipa::path(post, path = "/v1/jobs/cancel", operation_id = "cancel_jobs", tag = "bulk", request_body = BulkIn,
+    responses((status = 200, body = BulkOut)))]
+pub(super) async fn cancel(
+    caller: Caller,
+    Body(call): Body<BulkIn>,
+) -> Result<Json<BulkOut>, Problem> {
+    let which = Which::of(call.prefix, call.everything)?;
+    let selection = which.select(&caller, Scope::Operate)?;
+    carry_out!(caller, which, selection.cancel(), call.dry_run)
+}
+
+/// Gives many pending jobs another due time.
+#[utoipa::path(post, path = "/v1/jobs/postpone", operation_id = "postpone_jobs", tag = "bulk", request_body = BulkPostponeIn,
+    responses((status = 200, body = BulkOut)))]
+pub(super) async fn postpone(
+    caller: Caller,
+    Body(call): Body<BulkPostponeIn>,
+) -> Result<Json<BulkOut>, Problem> {
+    let which = Which::of(call.prefix, call.everything)?;
+    let selection = which.select(&caller, Scope::Operate)?.postpone();
+    let selection = match (call.after, call.at, call.by) {
+        (Some(Span(delay)), None, None) => selection.after(delay),
+        (None, Some(Time(due)), None) => selection.at(due),
+        (None, None, Some(Span(delay))) => selection.by(delay),
+        _ => {
+            let detail = "until when: give one of `after`, `at` and `by`; `/v1/jobs/fire` makes \
+                          them due now";
+            return Err(Problem::invalid("after", detail));
+        }
+    };
+    carry_out!(caller, which, selection, call.dry_run)
+}
+
+/// Makes many pending jobs due at once.
+#[utoipa::path(post, path = "/v1/jobs/fire", operation_id = "fire_jobs", tag = "bulk", request_body = BulkIn,
+    responses((status = 200, body = BulkOut)))]
+pub(super) async fn fire(
+    caller: Caller,
+    Body(call): Body<BulkIn>,
+) -> Result<Json<BulkOut>, Problem> {
+    let which = Which::of(call.prefix, call.everything)?;
+    let selection = which.select(&caller, Scope::Operate)?;
+    carry_out!(caller, which, selection.fire_now(), call.dry_run)
+}
+
+impl BulkOut {
+    pub(super) fn new(report: BulkReport, dry_run: bool) -> Self {
+        BulkOut {
+            matched: report.matched,
+            done: report.done,
+            running: report.running,
+            skipped: report.skipped,
+            dry_run,
+            unseen: UnseenOut::all(&report.unseen),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! How far a call is to get before it is answered, and how far it got.
+
+use keyfall::{Durable, Reached};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// How far a cancel is to get before it is answered.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DurableIn {
+    /// How many replicas are to have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durable: Option<u32>,
+    /// Whether it is also to be on disk, on that of the primary and those of as many replicas.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[param(default = false)]
+    pub fsynced: bool,
+}
+
+/// How far a call got that was to be durable. What was not reached in time is no error: what was
+/// asked for is done.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+pub struct ReachedOut {
+    /// Whether all was reached that was asked for.
+    pub met: bool,
+    /// How many replicas have it, in memory at the least.
+    pub replicas: u32,
+    /// Whether it is on the disk of the primary, where the server tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_disk: Option<bool>,
+    /// On the disks of how many replicas it is, where the server tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas_on_disk: Option<u32>,
+}
+
+impl DurableIn {
+    pub fn is_any(self) -> bool {
+        self.durable.is_some() || self.fsynced
+    }
+
+    pub(super) fn asked(self) -> Option<Durable> {
+        if !self.is_any() {
+            return None;
+        }
+        let asked = Durable::replicas(self.durable.unwrap_or(0));
+        Some(match self.fsynced {
+            true => asked.fsynced(),
+            false => asked,
+        })
+    }
+}
+
+impl From<Reached> for ReachedOut {
+    fn from(reached: Reached) -> Self {
+        ReachedOut {
+            met: reached.is_met,
+            replicas: reached.replicas,
+            on_disk: reached.on_disk,
+            replicas_on_disk: reached.replicas_on_disk,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Answers that hand out jobs.
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use keyfall::target::Pulled;
+
+use super::connections::Sent;
+
+/// So much of an answer is written at once. Between two parts its jobs can go back.
+const PART: usize = 64 * 1024;
+
+/// An answer in JSON whose jobs are the consumer's once its last byte has gone; then each is
+/// accepted. If the connection breaks before, they go back; and if one of them goes back before, or
+/// the consumer may not have them any more, the answer has no end, so that nobody takes it for
+/// theirs.
+pub(crate) fn handed_over(
+    text: Vec<u8>,
+    pulled: Vec<Pulled>,
+    sent: Sent,
+    may: impl Fn() -> bool + Clone + Send + 'static,
+    accept: impl Fn(Pulled) + Clone + Send + 'static,
+) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    // So the connection has nothing to add, such as the mark of an end.
+    let length = HeaderValue::from(text.len());
+    let head = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_LENGTH, length),
+    ];
+    let whole = (Bytes::from(text), pulled);
+    let parts = stream::try_unfold(whole, move |(mut text, pulled)| {
+        let (sent, may, accept) = (sent.clone(), may.clone(), accept.clone());
+        async move {
+            if text.is_empty() {
+                return Ok(None);
+            }
+            if pulled.iter().any(Pulled::has_gone_back) {
+                let error = "the worker stopped before the jobs were handed out";
+                return Err(std::io::Error::other(error));
+            }
+            if !may() {
+                return Err(std::io::Error::other(
+                    "the token does not allow it any more",
+                ));
+            }
+            let part = text.split_to(text.len().min(PART));
+            if !text.is_empty() {
+                return Ok(Some((part, (text, pulled))));
+            }
+            // Asked for now, it is written next.
+            sent.then(move || pulled.into_iter().for_each(accept));
+            Ok(Some((part, (text, Vec::new()))))
+        }
+    });
+    (head, Body::from_stream(parts)).into_response()
+}

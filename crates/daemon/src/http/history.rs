@@ -1,0 +1,323 @@
+//! What became of a job, and how much of that is kept.
+
+use std::time::SystemTime;
+
+use axum::Json;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+use keyfall::{Happening, KeyDiffers, Kind, Story, Wait};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth::{Caller, Scope};
+use super::body::{Body, Key, Params};
+use super::bulk::Which;
+use super::problem::Problem;
+use super::wire::{Span, State, Time};
+
+/// In which zone sentences name times.
+#[derive(Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct StoryIn {
+    /// A zone of the IANA database, such as Europe/Berlin. Defaults to UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+}
+
+/// What happened to the jobs of one name, and what the job that is there waits for.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct StoryOut {
+    #[schema(example = "app1:trans:notice:42")]
+    pub key: String,
+    /// None if there is no such job, nor a dead letter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+    /// What happened, the oldest first.
+    pub happenings: Vec<HappeningOut>,
+    /// What it waits for: each of them alone would keep it from starting.
+    pub waits: Vec<WaitOut>,
+    /// How many entries the history of the kind keeps; 0 if it is off.
+    pub history_entries: u64,
+    /// How far back the history reaches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history_since: Option<Time>,
+    /// How the plain key of an adopted job that waits differs from it, in plain words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_differs: Option<String>,
+    /// What is not known, in plain words, if something may be missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<String>,
+}
+
+/// Something that was done to a job, or to a kind.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct HappeningOut {
+    #[schema(example = "app1:trans:notice")]
+    pub kind: String,
+    /// None where it was done to the kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// In one word, such as `scheduled`, `claimed` or `failed`.
+    pub what: String,
+    pub at: Time,
+    /// The process that did it, as `host:process`. Empty where only the record of the job tells
+    /// of it.
+    pub by: String,
+    /// When the job is due by that; of a claim, when it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Time>,
+    /// Of a claim: `event`, `pacer`, `reconciler` or `backlog`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Of a claim: how long after it was due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag: Option<Span>,
+    /// Of an attempt that failed: its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Of a run that ended: how long ago it was claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took: Option<Span>,
+    /// The number of the dead letter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub letter: Option<u64>,
+    /// How the attempt failed, or why the job was buried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The same in plain words.
+    pub text: String,
+}
+
+/// What a job waits for.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct WaitOut {
+    /// In one word: `due`, `paused`, `unrouted`, `saturated`, `claim`, `run`, `takeover` or
+    /// `requeue`.
+    #[serde(rename = "for")]
+    pub what: String,
+    /// Its due time, or until when a lease lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+    /// Since when the kind is paused, or when a lease lapsed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Who holds the lease, or held it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// The same in plain words.
+    pub text: String,
+}
+
+/// Which kinds, and how much of what happens is kept of them.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryIn {
+    /// What the kinds begin with. End it with a colon to mean one kind, module or app.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "app1:trans:notice:")]
+    pub prefix: Option<String>,
+    /// All of them, instead of a prefix.
+    #[serde(default)]
+    pub everything: bool,
+    /// How many entries each keeps, a million at the most. With 0 nothing is written any more,
+    /// and what was is deleted.
+    #[schema(maximum = 1_000_000)]
+    pub entries: u64,
+}
+
+/// How many entries the history of each kind keeps.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct HistoryOut {
+    pub kinds: Vec<KeptOut>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct KeptOut {
+    #[schema(example = "app1:trans:notice")]
+    pub kind: String,
+    pub entries: u64,
+}
+
+/// What happened to a job, and what it waits for.
+#[utoipa::path(get, path = "/v1/jobs/{key}/story", operation_id = "tell_story", tag = "jobs", params(StoryIn),
+    responses(
+        (status = 200, body = StoryOut),
+        (status = 404, description = "There is no such job, and the history knows of none", body = Problem)))]
+pub(super) async fn story(
+    caller: Caller,
+    Key(key): Key,
+    Params(StoryIn { zone }): Params<StoryIn>,
+) -> Result<Json<StoryOut>, Problem> {
+    let zone = match zone {
+        Some(name) => TimeZone::get(&name).map_err(|_| {
+            let rule = "no such zone is known: write one as Europe/Berlin or UTC";
+            Problem::invalid("zone", rule)
+        })?,
+        None => TimeZone::UTC,
+    };
+    let client = &caller.may_with(Scope::Read, &key)?.client;
+    let story = client.story(&key).await?;
+    let out = StoryOut::new(&story, &zone);
+    if story.job.is_none() && story.happenings.is_empty() {
+        let gap = out.gap.unwrap_or_default();
+        return Err(Problem::untold(&gap));
+    }
+    Ok(Json(out))
+}
+
+/// How much of what happens is kept of each kind. With a token, of those that it can see.
+#[utoipa::path(get, path = "/v1/history", operation_id = "list_histories", tag = "kinds", responses((status = 200, body = HistoryOut)))]
+pub(super) async fn list(caller: Caller) -> Result<Json<HistoryOut>, Problem> {
+    let client = &caller.sees_its_own()?.client;
+    let mut kinds = Vec::new();
+    for kind in client.kinds().await? {
+        if caller.can(Scope::Read, &format!("{kind}:")) {
+            let entries = client.history_kept(kind.as_str()).await?;
+            kinds.push(KeptOut::new(&kind, entries));
+        }
+    }
+    Ok(Json(HistoryOut { kinds }))
+}
+
+/// Says how much of what happens is kept of these kinds from now on.
+#[utoipa::path(post, path = "/v1/history", operation_id = "keep_history", tag = "kinds", request_body = HistoryIn,
+    responses((status = 200, body = HistoryOut)))]
+pub(super) async fn keep(
+    caller: Caller,
+    Body(call): Body<HistoryIn>,
+) -> Result<Json<HistoryOut>, Problem> {
+    let which = Which::of(call.prefix, call.everything)?;
+    let selection = which.select(&caller, Scope::Operate)?;
+    let keeping = selection.keep_history(call.entries);
+    let kept = caller.while_it_may(Scope::Operate, which.prefixes(), keeping);
+    let kinds = kept.await?.map_err(|error| match error.kind() {
+        keyfall::ErrorKind::InvalidSetting => Problem::from(error).field("entries"),
+        _ => Problem::of_prefix(error),
+    })?;
+    let kept = kinds.iter().map(|kind| KeptOut::new(kind, call.entries));
+    Ok(Json(HistoryOut {
+        kinds: kept.collect(),
+    }))
+}
+
+impl KeptOut {
+    fn new(kind: &Kind, entries: u64) -> Self {
+        KeptOut {
+            kind: kind.to_string(),
+            entries,
+        }
+    }
+}
+
+impl StoryOut {
+    pub fn new(story: &Story, zone: &TimeZone) -> Self {
+        let now = SystemTime::now();
+        let show = |time| moment(time, now, zone);
+        let waits = story.waits.iter();
+        let happenings = story.happenings.iter();
+        StoryOut {
+            key: story.key.to_string(),
+            state: story.job.as_ref().map(|job| job.state().into()),
+            happenings: happenings.map(|it| HappeningOut::new(it, zone)).collect(),
+            waits: waits.map(|wait| WaitOut::new(wait, show)).collect(),
+            history_entries: story.kept,
+            history_since: story.reaches.map(Time),
+            key_differs: story.key_differs.map(|how| key_differs(how, show)),
+            gap: story.gap(show),
+        }
+    }
+}
+
+fn key_differs(how: KeyDiffers, show: impl Fn(SystemTime) -> String) -> String {
+    let what = match how {
+        KeyDiffers::Missing => {
+            "its key is missing: nobody heard that it was deleted, evicted, or expired sooner"
+                .to_owned()
+        }
+        KeyDiffers::Lasting => "its key has no time to live".to_owned(),
+        KeyDiffers::OtherTime(at) => format!("its key expires {}", show(at)),
+        KeyDiffers::OtherValue => "its key holds another value".to_owned(),
+        _ => "its key differs".to_owned(),
+    };
+    format!("{what}; the job is as its key was last seen, or as it was changed by other means")
+}
+
+impl HappeningOut {
+    pub fn new(it: &Happening, zone: &TimeZone) -> Self {
+        HappeningOut {
+            kind: it.kind.to_string(),
+            key: it.key().map(|key| key.to_string()),
+            what: it.what.to_string(),
+            at: Time(it.at),
+            by: it.by.clone(),
+            due: it.due.map(Time),
+            source: it.source.map(|source| source.as_str().to_owned()),
+            lag: it.lag().map(Span),
+            attempt: it.attempt,
+            took: it.took.map(Span),
+            letter: it.letter,
+            note: it.note.clone(),
+            text: it.sentence(|time| moment(time, it.at, zone)),
+        }
+    }
+}
+
+impl WaitOut {
+    fn new(wait: &Wait, show: impl Fn(SystemTime) -> String) -> Self {
+        let (what, until, since, by) = match wait {
+            Wait::Due { at, .. } => ("due", Some(*at), None, None),
+            Wait::PutOff { .. } => ("put_off", None, None, None),
+            Wait::Paused { since, .. } => ("paused", None, Some(*since), None),
+            Wait::Unrouted => ("unrouted", None, None, None),
+            Wait::Saturated { .. } => ("saturated", None, None, None),
+            Wait::Claim => ("claim", None, None, None),
+            Wait::Run { by, until, .. } => ("run", *until, None, by.clone()),
+            Wait::Takeover { from, lapsed } => ("takeover", None, *lapsed, from.clone()),
+            Wait::Requeue { .. } => ("requeue", None, None, None),
+            _ => ("unknown", None, None, None),
+        };
+        WaitOut {
+            what: what.to_owned(),
+            until: until.map(Time),
+            since: since.map(Time),
+            by,
+            text: wait.sentence(show),
+        }
+    }
+}
+
+/// A time as people of a zone write it, without the day where that is the one of `beside`.
+pub(super) fn moment(time: SystemTime, beside: SystemTime, zone: &TimeZone) -> String {
+    // What lies beyond the years that a calendar has is shown as its last instant.
+    let zoned = |time| {
+        let time = Timestamp::try_from(time).unwrap_or(Timestamp::MAX);
+        Zoned::new(time, zone.clone()).datetime()
+    };
+    let (time, beside) = (zoned(time), zoned(beside));
+    if time.date() == beside.date() {
+        format!("{:.3}", time.time())
+    } else {
+        format!("{} {:.3}", time.date(), time.time())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_the_same_day_goes_without_it() {
+        let zone = TimeZone::get("Asia/Tokyo").unwrap();
+        let at = |text: &str| text.parse::<Timestamp>().unwrap().into();
+        let shown = |time, beside| moment(at(time), at(beside), &zone);
+        assert_eq!(
+            shown("2026-12-24T16:00:00.002Z", "2026-12-25T01:00:00Z"),
+            "01:00:00.002"
+        );
+        assert_eq!(
+            shown("2026-12-24T14:59:59Z", "2026-12-25T01:00:00Z"),
+            "2026-12-24 23:59:59.000"
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! Who runs what, and what nobody runs.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use keyfall::{ErrorKind, Instance, Unrouted};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Scope};
+use super::body::Body;
+use super::problem::Problem;
+use super::wire::{Time, UnseenOut};
+
+/// What the live instances have routes for, and what none has.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct RoutesOut {
+    /// In the order of their patterns.
+    pub routes: Vec<RouteOut>,
+    /// The kinds with jobs for which no live instance has a route. They stay pending.
+    pub unrouted: Vec<UnroutedOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// A route.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct RouteOut {
+    #[schema(example = "app1:trans:notice:*")]
+    pub pattern: String,
+    /// How many live instances have it.
+    pub instances: u64,
+    /// How many of them could run no further job just then.
+    pub saturated: u64,
+}
+
+/// Jobs that nobody runs.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct UnroutedOut {
+    #[schema(example = "app1:trans:notice")]
+    pub kind: String,
+    /// How many of them wait. Where some jobs of the kind have a route and others have none, only
+    /// those among the oldest 256 that are overdue.
+    pub jobs: u64,
+}
+
+/// The instances that live, in the order in which they started.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct InstancesOut {
+    pub instances: Vec<InstanceOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// A worker that lives, as it describes itself to the others.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct InstanceOut {
+    /// Its name, unique for ever.
+    pub id: String,
+    pub host: String,
+    pub pid: u32,
+    /// The version of Keyfall that it runs.
+    pub version: String,
+    /// By the clock of its host.
+    pub started: Time,
+    /// How long ago it last said that it lives.
+    pub seen_ms: u64,
+    /// The patterns of its routes.
+    pub routes: Vec<String>,
+    /// Those of its routes that could run no further job just then.
+    pub saturated: Vec<String>,
+    /// Whether it takes jobs that no instance has a route for.
+    pub has_fallback: bool,
+    /// Whether it hears events. One that does not finds its jobs by sweeping.
+    pub hears_events: bool,
+    /// Those of its routes that adopt plain keys.
+    #[serde(default)]
+    pub adopts: Vec<String>,
+    /// Those of them to which a missing key means that the job is cancelled.
+    #[serde(default)]
+    pub cancels_missing: Vec<String>,
+    /// Hosts of callbacks that it leaves alone because they are down; the first 32 of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open_breakers: Vec<String>,
+}
+
+/// A host of callbacks.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BreakerIn {
+    /// With its port, if that is not the one of the scheme.
+    #[schema(example = "hooks.example.org:8443")]
+    pub host: String,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct BreakerOut {
+    pub host: String,
+    /// How many live instances left it alone.
+    pub instances: u64,
+}
+
+/// The routes of all live instances, and the jobs that none of them is for.
+#[utoipa::path(get, path = "/v1/routes", operation_id = "list_routes", tag = "instances", responses((status = 200, body = RoutesOut)))]
+pub(super) async fn routes(caller: Caller) -> Result<Json<RoutesOut>, Problem> {
+    let client = &caller.may(Scope::Read, "")?.client;
+    let instances = client.instances().await?;
+    let unrouted = client.unrouted().await?;
+    let mut routes: BTreeMap<&str, RouteOut> = BTreeMap::new();
+    for instance in instances.iter() {
+        for pattern in &instance.routes {
+            let route = routes.entry(pattern).or_insert_with(|| RouteOut {
+                pattern: pattern.clone(),
+                instances: 0,
+                saturated: 0,
+            });
+            route.instances += 1;
+            route.saturated += u64::from(instance.saturated.contains(pattern));
+        }
+    }
+    Ok(Json(RoutesOut {
+        routes: routes.into_values().collect(),
+        unseen: UnseenOut::all(&unrouted.unseen),
+        unrouted: unrouted.into_iter().map(UnroutedOut::from).collect(),
+    }))
+}
+
+/// The instances that live.
+#[utoipa::path(get, path = "/v1/instances", operation_id = "list_instances", tag = "instances", responses((status = 200, body = InstancesOut)))]
+pub(super) async fn list(caller: Caller) -> Result<Json<InstancesOut>, Problem> {
+    let live = caller.may(Scope::Read, "")?.client.instances().await?;
+    let unseen = UnseenOut::all(&live.unseen);
+    let instances = live.into_iter().map(InstanceOut::from).collect();
+    Ok(Json(InstancesOut { instances, unseen }))
+}
+
+/// Has a host called again that is left alone because it is down.
+#[utoipa::path(post, path = "/v1/breakers/close", operation_id = "close_breaker", tag = "instances", request_body = BreakerIn,
+    responses((status = 200, body = BreakerOut)))]
+pub(super) async fn close_breaker(
+    caller: Caller,
+    Body(BreakerIn { host }): Body<BreakerIn>,
+) -> Result<Json<BreakerOut>, Problem> {
+    let client = &caller.may(Scope::Operate, "")?.client;
+    let closed = client.close_breaker(&host).await;
+    let instances = closed.map_err(|error| match error.kind() {
+        ErrorKind::InvalidSetting => Problem::invalid("host", error.to_string()),
+        _ => error.into(),
+    })?;
+    let instances = instances as u64;
+    Ok(Json(BreakerOut { host, instances }))
+}
+
+impl From<Unrouted> for UnroutedOut {
+    fn from(unrouted: Unrouted) -> Self {
+        UnroutedOut {
+            kind: unrouted.kind.to_string(),
+            jobs: unrouted.jobs,
+        }
+    }
+}
+
+impl From<Instance> for InstanceOut {
+    fn from(one: Instance) -> Self {
+        InstanceOut {
+            id: one.id,
+            host: one.host,
+            pid: one.pid,
+            version: one.version,
+            started: Time(one.started),
+            seen_ms: u64::try_from(one.seen.as_millis()).unwrap_or(u64::MAX),
+            routes: one.routes,
+            saturated: one.saturated,
+            has_fallback: one.has_fallback,
+            hears_events: one.hears_events,
+            adopts: one.adopts,
+            cancels_missing: one.cancels_missing,
+            open_breakers: one.open_breakers,
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! One job: schedule, look at, change, cancel.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use keyfall::{
+    Cancelled, Client, Error, ErrorKind, IfAbsent, IfPresent, JobKey, Placed, Rescheduled,
+    RetryPolicy, Scheduled, Updated,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+
+use super::Api;
+use super::auth::{Caller, Scope};
+use super::body::{Body, Key, Params};
+use super::durable::{DurableIn, ReachedOut};
+use super::problem::Problem;
+use super::wire::{HeaderMap, Job, Payloads, Span, Time, check_when, given, payload};
+
+/// What a job is scheduled with.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewJobIn {
+    /// Any JSON. It is kept as it was written.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub payload: Option<Box<RawValue>>,
+    /// Bytes that are no JSON, in Base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<String>,
+    /// Due so long after Redis receives the call. Due now, if neither this nor `at` is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Span>,
+    /// Due at this time, by Redis' clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+    /// Texts that travel with it.
+    #[serde(default)]
+    #[schema(inline)]
+    pub headers: HeaderMap,
+    /// Its own retry policy, such as `15s 3m 10m`, instead of that of its route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub retry: Option<RetryPolicy>,
+    /// Its own limit of attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub attempts: Option<u32>,
+    /// Its own timeout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
+    /// Only if there is no such job, or only if there is one.
+    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+    /// How many replicas are to have it before the call is answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durable: Option<u32>,
+    /// Whether it is also to be on disk, on that of the primary and those of as many replicas.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fsynced: bool,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Condition {
+    Absent,
+    Present,
+}
+
+/// Until when a job is postponed: one of the two.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PostponeIn {
+    /// Due so long after Redis receives the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Span>,
+    /// Due at this time, by Redis' clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+}
+
+/// Another payload.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PayloadIn {
+    /// Any JSON. It is kept as it was written.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    payload: Option<Box<RawValue>>,
+    /// Bytes that are no JSON, in Base64.
+    payload_base64: Option<String>,
+}
+
+/// How a job is shown.
+#[derive(Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ShowIn {
+    /// How its payload is shown. Defaults to `json`.
+    #[serde(default)]
+    #[param(inline)]
+    pub payloads: Payloads,
+}
+
+/// A job that was scheduled.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ScheduledOut {
+    pub key: String,
+    pub placed: PlacedOut,
+    pub due: Time,
+    /// `false` if it has to do without a trigger, and starts some 20 ms late: a foreign value holds
+    /// its name in Redis.
+    pub armed: bool,
+    /// How far it got, if it was to be durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reached: Option<ReachedOut>,
+}
+
+/// What became of the job that was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PlacedOut {
+    /// There was none.
+    Created,
+    /// One was pending, and this took its place.
+    Replaced,
+    /// One is running, and this follows it.
+    Succeeds,
+}
+
+/// A job that was changed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChangedOut {
+    pub key: String,
+    /// Whether it runs, and what will follow the run was changed.
+    pub successor: bool,
+    pub due: Time,
+}
+
+/// A job that was cancelled.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct CancelledOut {
+    pub key: String,
+    /// Whether it runs: then it is not retried, and its consumer is told to stop.
+    pub running: bool,
+    /// How far the cancel got, if it was to be durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reached: Option<ReachedOut>,
+}
+
+/// Creates a job, or replaces it.
+#[utoipa::path(put, path = "/v1/jobs/{key}", operation_id = "schedule_job", tag = "jobs", request_body = Option<NewJobIn>,
+    responses(
+        (status = 200, description = "It replaced the job that was pending, or follows the one that runs", body = ScheduledOut),
+        (status = 201, description = "It was created", body = ScheduledOut),
+        (status = 404, description = "There is no such job, and there was to be one", body = Problem),
+        (status = 409, description = "There is a job, and there was to be none", body = Problem)))]
+pub(super) async fn put(
+    caller: Caller,
+    Key(key): Key,
+    Body(job): Body<NewJobIn>,
+) -> Result<(StatusCode, Json<ScheduledOut>), Problem> {
+    let (status, out) = schedule_one(&caller, &key, job).await?;
+    Ok((status, Json(out)))
+}
+
+pub(super) async fn schedule_one(
+    caller: &Caller,
+    key: &JobKey,
+    job: NewJobIn,
+) -> Result<(StatusCode, ScheduledOut), Problem> {
+    let api = caller.may_with(Scope::Schedule, key)?;
+    let scheduled = schedule(api, &caller.scheduling(), key, job).await?;
+    let (status, placed) = match scheduled.placed {
+        Placed::Created => (StatusCode::CREATED, PlacedOut::Created),
+        Placed::Replaced => (StatusCode::OK, PlacedOut::Replaced),
+        _ => (StatusCode::OK, PlacedOut::Succeeds),
+    };
+    let out = ScheduledOut {
+        key: key.to_string(),
+        placed,
+        due: Time(scheduled.due),
+        armed: scheduled.armed,
+        reached: scheduled.reached.map(ReachedOut::from),
+    };
+    Ok((status, out))
+}
+
+async fn schedule(
+    api: &Api,
+    client: &Client,
+    key: &JobKey,
+    job: NewJobIn,
+) -> Result<Scheduled, Problem> {
+    check_when(job.after, job.at)?;
+    let (after, attempts) = (job.after, job.attempts);
+    let refused = |error: Error| match error.kind() {
+        ErrorKind::InvalidSetting if attempts == Some(0) => Problem::from(error).field("attempts"),
+        ErrorKind::InvalidSetting => Problem::from(error).field("timeout"),
+        _ => Problem::of_time(error, after),
+    };
+    let payload = payload(job.payload, job.payload_base64)?;
+    api.routes.check_payload(key, payload.len())?;
+    let mut call = client.schedule_bytes(key, payload);
+    if let Some(Span(delay)) = job.after {
+        call = call.after(delay);
+    }
+    if let Some(Time(due)) = job.at {
+        call = call.at(due);
+    }
+    for (name, value) in job.headers {
+        call = call.header(name, value);
+    }
+    if let Some(policy) = job.retry {
+        call = call.retry(policy);
+    }
+    if let Some(limit) = job.attempts {
+        call = call.attempts(limit);
+    }
+    if let Some(Span(limit)) = job.timeout {
+        call = call.timeout(limit);
+    }
+    let durable = DurableIn {
+        durable: job.durable,
+        fsynced: job.fsynced,
+    };
+    if let Some(durable) = durable.asked() {
+        call = call.durable(durable);
+    }
+    match job.condition {
+        None => call.await.map_err(refused),
+        Some(Condition::Absent) => match call.if_absent().await.map_err(refused)? {
+            IfAbsent::Scheduled(scheduled) => Ok(scheduled),
+            IfAbsent::Present(view) => {
+                let due = format!("it is due {}", Time(view.due()));
+                Err(Problem::job_present(key.as_str(), &due))
+            }
+        },
+        Some(Condition::Present) => match call.if_present().await.map_err(refused)? {
+            IfPresent::Scheduled(scheduled) => Ok(scheduled),
+            IfPresent::Absent => Err(Problem::job_absent(key.as_str())),
+        },
+    }
+}
+
+/// The job under this key, or its latest dead letter.
+#[utoipa::path(get, path = "/v1/jobs/{key}", operation_id = "get_job", tag = "jobs", params(ShowIn),
+    responses((status = 200, body = Job),
+        (status = 404, description = "There is no such job", body = Problem)))]
+pub(super) async fn show(
+    caller: Caller,
+    Key(key): Key,
+    Params(ShowIn { payloads }): Params<ShowIn>,
+) -> Result<Json<Job>, Problem> {
+    let client = &caller.may_with(Scope::Read, &key)?.client;
+    let view = client.get(&key).await?;
+    let view = view.ok_or_else(|| Problem::job_absent(key.as_str()))?;
+    Ok(Json(Job::of(&view, payloads)))
+}
+
+/// Takes a job back, or keeps one that runs from being retried.
+#[utoipa::path(delete, path = "/v1/jobs/{key}", operation_id = "cancel_job", tag = "jobs", params(DurableIn),
+    responses((status = 200, body = CancelledOut),
+        (status = 404, description = "There is no such job", body = Problem)))]
+pub(super) async fn cancel(
+    caller: Caller,
+    Key(key): Key,
+    Params(durable): Params<DurableIn>,
+) -> Result<Json<CancelledOut>, Problem> {
+    Ok(Json(cancel_one(&caller, &key, durable).await?))
+}
+
+pub(super) async fn cancel_one(
+    caller: &Caller,
+    key: &JobKey,
+    durable: DurableIn,
+) -> Result<CancelledOut, Problem> {
+    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    let call = client.cancel(key);
+    let (cancelled, reached) = match durable.asked() {
+        None => (call.await?, None),
+        Some(durable) => {
+            let (cancelled, reached) = call.durable(durable).await?;
+            (cancelled, Some(reached.into()))
+        }
+    };
+    let running = match cancelled {
+        Cancelled::Cancelled => false,
+        Cancelled::Running => true,
+        Cancelled::Absent => return Err(Problem::job_absent(key.as_str())),
+    };
+    Ok(CancelledOut {
+        key: key.to_string(),
+        running,
+        reached,
+    })
+}
+
+/// Gives a pending job another due time.
+#[utoipa::path(post, path = "/v1/jobs/{key}/postpone", operation_id = "postpone_job", tag = "jobs", request_body = PostponeIn,
+    responses((status = 200, body = ChangedOut),
+        (status = 404, description = "There is no such job", body = Problem),
+        (status = 409, description = "It runs, and nothing is scheduled to follow it", body = Problem)))]
+pub(super) async fn postpone(
+    caller: Caller,
+    Key(key): Key,
+    Body(when): Body<PostponeIn>,
+) -> Result<Json<ChangedOut>, Problem> {
+    Ok(Json(postpone_one(&caller, &key, when).await?))
+}
+
+pub(super) async fn postpone_one(
+    caller: &Caller,
+    key: &JobKey,
+    when: PostponeIn,
+) -> Result<ChangedOut, Problem> {
+    check_when(when.after, when.at)?;
+    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    let call = client.reschedule(key);
+    let answer = match (when.after, when.at) {
+        (Some(Span(delay)), _) => call.after(delay).await,
+        (_, Some(Time(due))) => call.at(due).await,
+        _ => {
+            return Err(Problem::invalid(
+                "after",
+                "until when is not said: give `after` or `at`; `/fire` makes it due now",
+            ));
+        }
+    };
+    moved(
+        key,
+        answer.map_err(|error| Problem::of_time(error, when.after))?,
+    )
+}
+
+/// Makes a pending job due at once.
+#[utoipa::path(post, path = "/v1/jobs/{key}/fire", operation_id = "fire_job", tag = "jobs",
+    responses((status = 200, body = ChangedOut),
+        (status = 404, description = "There is no such job", body = Problem),
+        (status = 409, description = "It runs, and nothing is scheduled to follow it", body = Problem)))]
+pub(super) async fn fire(caller: Caller, Key(key): Key) -> Result<Json<ChangedOut>, Problem> {
+    Ok(Json(fire_one(&caller, &key).await?))
+}
+
+pub(super) async fn fire_one(caller: &Caller, key: &JobKey) -> Result<ChangedOut, Problem> {
+    let client = &caller.may_with(Scope::Schedule, key)?.client;
+    moved(key, client.fire_now(key).await?)
+}
+
+fn moved(key: &JobKey, answer: Rescheduled) -> Result<ChangedOut, Problem> {
+    let (successor, due) = match answer {
+        Rescheduled::Moved(due) => (false, due),
+        Rescheduled::SuccessorMoved(due) => (true, due),
+        Rescheduled::Running => return Err(Problem::job_running(key.as_str())),
+        _ => return Err(Problem::job_absent(key.as_str())),
+    };
+    Ok(ChangedOut {
+        key: key.to_string(),
+        successor,
+        due: Time(due),
+    })
+}
+
+/// Gives a job another payload. One that runs keeps the old one for this run.
+#[utoipa::path(put, path = "/v1/jobs/{key}/payload", operation_id = "update_payload", tag = "jobs", request_body = PayloadIn,
+    responses((status = 200, body = ChangedOut),
+        (status = 202, description = "It is running, and carries the new payload if it runs again"),
+        (status = 404, description = "There is no such job", body = Problem)))]
+pub(super) async fn put_payload(
+    caller: Caller,
+    Key(key): Key,
+    Body(new): Body<PayloadIn>,
+) -> Result<Response, Problem> {
+    let (status, changed) = update_one(&caller, &key, new).await?;
+    Ok(match changed {
+        Some(out) => (status, Json(out)).into_response(),
+        None => status.into_response(),
+    })
+}
+
+pub(super) async fn update_one(
+    caller: &Caller,
+    key: &JobKey,
+    new: PayloadIn,
+) -> Result<(StatusCode, Option<ChangedOut>), Problem> {
+    let api = caller.may_with(Scope::Schedule, key)?;
+    if new.payload.is_none() && new.payload_base64.is_none() {
+        let detail = "there is no payload: give `payload`, be it `null`, or `payload_base64`";
+        return Err(Problem::invalid("payload", detail));
+    }
+    let new = payload(new.payload, new.payload_base64)?;
+    api.routes.check_payload(key, new.len())?;
+    let (successor, due) = match api.client.update_payload_bytes(key, new).await? {
+        Updated::Updated(due) => (false, due),
+        Updated::SuccessorUpdated(due) => (true, due),
+        Updated::Running => return Ok((StatusCode::ACCEPTED, None)),
+        _ => return Err(Problem::job_absent(key.as_str())),
+    };
+    let out = ChangedOut {
+        key: key.to_string(),
+        successor,
+        due: Time(due),
+    };
+    Ok((StatusCode::OK, Some(out)))
+}

@@ -1,0 +1,301 @@
+//! The kinds with their counts; pausing and resuming them.
+
+use axum::Json;
+use axum::extract::Path;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use keyfall::{Dropped, Kind, Kinds, Stats};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Scope};
+use super::body::Body;
+use super::bulk::{BulkIn, Which};
+use super::problem::Problem;
+use super::wire::{Time, UnseenOut};
+
+/// How many kinds are counted at the same time.
+const AT_ONCE: usize = 32;
+
+/// The kinds that were ever used, in order.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct KindsOut {
+    pub kinds: Vec<KindOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// How many jobs of a kind there are.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct CountsOut {
+    #[schema(example = "app1:trans:notice")]
+    pub kind: String,
+    /// Waiting to fall due, those that wait to be retried included.
+    pub pending: u64,
+    /// Those of the pending that are due.
+    pub overdue: u64,
+    /// Running, or claimed by somebody who has not been heard of since.
+    pub leased: u64,
+    /// Scheduled while the job of the same name was running.
+    pub successors: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Whether nothing of the kind starts.
+    pub paused: bool,
+}
+
+/// The counts of one kind, and what became of all jobs that it ever had.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct KindOut {
+    #[serde(flatten)]
+    pub counts: CountsOut,
+    pub counters: CountersOut,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// What was counted since the kind was first used.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct CountersOut {
+    /// Jobs that were scheduled: one for each call that created, replaced or followed a job.
+    pub accepted: u64,
+    /// Dead letters that were made pending again.
+    pub requeued: u64,
+    /// Jobs that ended well.
+    pub done: u64,
+    /// Jobs that somebody cancelled.
+    pub cancelled: u64,
+    /// Jobs that a newer schedule took the place of.
+    pub replaced: u64,
+    /// Jobs that ended as dead letters.
+    pub buried: u64,
+    /// Dead letters that were deleted.
+    pub deleted: u64,
+    /// Dead letters that fell to the limits of number and age.
+    pub trimmed: u64,
+    /// Attempts that failed and were followed by another.
+    pub failed: u64,
+    /// Runs that asked to be repeated without having failed.
+    pub again: u64,
+    /// Runs that asked to be put off, without the attempt being counted.
+    pub snoozed: u64,
+    /// Jobs that were given back before they ran.
+    pub returned: u64,
+    /// Leases that lapsed and were taken over.
+    pub lapsed: u64,
+}
+
+/// What is paused.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct PausedOut {
+    /// The prefixes that were paused: kinds that begin so are paused also if they are used for
+    /// the first time. The empty one stands for everything.
+    pub prefixes: Vec<SinceOut>,
+    /// The kinds that are paused now.
+    pub kinds: Vec<SinceOut>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// What is paused since when.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct SinceOut {
+    #[schema(example = "app1:trans:notice")]
+    pub name: String,
+    pub since: Time,
+}
+
+/// A kind that was removed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct DroppedOut {
+    #[schema(example = "app1:trans:notice")]
+    pub kind: String,
+}
+
+/// The kinds that a call was about.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct SwitchedOut {
+    pub kinds: Vec<String>,
+    pub dry_run: bool,
+}
+
+/// The kinds that were ever used, with their counts. With a token, those that it can see.
+#[utoipa::path(get, path = "/v1/kinds", operation_id = "list_kinds", tag = "kinds", responses((status = 200, body = KindsOut)))]
+pub(super) async fn list(caller: Caller) -> Result<Json<KindsOut>, Problem> {
+    let client = &caller.sees_its_own()?.client;
+    let Kinds {
+        mut kinds, unseen, ..
+    } = client.kinds().await?;
+    kinds.retain(|kind| can_see(&caller, kind));
+    let counted = stream::iter(kinds).map(async |kind| {
+        let stats = client.stats(kind.as_str()).await?;
+        Ok::<_, Problem>(KindOut::new(&kind, &stats))
+    });
+    let kinds: Vec<KindOut> = counted.buffered(AT_ONCE).try_collect().await?;
+    let mut unseen = UnseenOut::all(&unseen);
+    for one in &kinds {
+        UnseenOut::merge(&mut unseen, one.unseen.clone());
+    }
+    Ok(Json(KindsOut { kinds, unseen }))
+}
+
+/// One kind, with its counters.
+#[utoipa::path(get, path = "/v1/kinds/{kind}", operation_id = "get_kind", tag = "kinds",
+    params(("kind" = String, Path, example = "app1:trans:notice")),
+    responses((status = 200, body = KindOut),
+        (status = 404, description = "No job of this kind was ever scheduled", body = Problem)))]
+pub(super) async fn show(
+    caller: Caller,
+    Path(text): Path<String>,
+) -> Result<Json<KindOut>, Problem> {
+    let invalid = |error: keyfall::Error| Problem::from(error).field("kind");
+    let kind = Kind::parse(&text).map_err(invalid)?;
+    let client = &caller.may(Scope::Read, &format!("{kind}:"))?.client;
+    if !client.kinds().await?.contains(&kind) {
+        return Err(Problem::kind_absent(kind.as_str()));
+    }
+    let stats = client.stats(kind.as_str()).await?;
+    Ok(Json(KindOut::new(&kind, &stats)))
+}
+
+/// Removes a kind in which nothing is, with its counters and its history. Whoever schedules a job of it
+/// afterwards makes it anew.
+#[utoipa::path(delete, path = "/v1/kinds/{kind}", operation_id = "drop_kind", tag = "kinds",
+    params(("kind" = String, Path, example = "app1:trans:notice")),
+    responses((status = 200, body = DroppedOut),
+        (status = 404, description = "There is no such kind", body = Problem),
+        (status = 409, description = "Something is in it", body = Problem)))]
+pub(super) async fn drop_kind(
+    caller: Caller,
+    Path(text): Path<String>,
+) -> Result<Json<DroppedOut>, Problem> {
+    let invalid = |error: keyfall::Error| Problem::from(error).field("kind");
+    let kind = Kind::parse(&text).map_err(invalid)?;
+    let client = &caller.may(Scope::Operate, &format!("{kind}:"))?.client;
+    match client.drop_kind(kind.as_str()).await? {
+        Dropped::Dropped => Ok(Json(DroppedOut {
+            kind: kind.to_string(),
+        })),
+        Dropped::InUse(why) => Err(Problem::kind_in_use(kind.as_str(), &why)),
+        _ => Err(Problem::kind_absent(kind.as_str())),
+    }
+}
+
+/// What is paused, and since when. With a token, what it can see.
+#[utoipa::path(get, path = "/v1/paused", operation_id = "list_paused", tag = "kinds", responses((status = 200, body = PausedOut)))]
+pub(super) async fn paused(caller: Caller) -> Result<Json<PausedOut>, Problem> {
+    let mut paused = caller.sees_its_own()?.client.paused().await?;
+    for unseen in &mut paused.unseen {
+        unseen.shards.retain(|(kind, _)| can_see(&caller, kind));
+    }
+    let since = |name: &str, since| SinceOut {
+        name: name.to_owned(),
+        since: Time(since),
+    };
+    let rules = paused.rules.iter();
+    let kinds = paused.kinds.iter();
+    Ok(Json(PausedOut {
+        prefixes: rules
+            .filter(|(rule, _)| caller.can(Scope::Read, rule))
+            .map(|(rule, at)| since(rule, *at))
+            .collect(),
+        kinds: kinds
+            .filter(|(kind, _)| can_see(&caller, kind))
+            .map(|(kind, at)| since(kind.as_str(), *at))
+            .collect(),
+        unseen: UnseenOut::all(&paused.unseen),
+    }))
+}
+
+/// Lets no job of these kinds start until they are resumed. Runs in progress go on.
+#[utoipa::path(post, path = "/v1/pause", tag = "kinds", request_body = BulkIn,
+    responses((status = 200, body = SwitchedOut)))]
+pub(super) async fn pause(
+    caller: Caller,
+    Body(call): Body<BulkIn>,
+) -> Result<Json<SwitchedOut>, Problem> {
+    let which = Which::of(call.prefix, call.everything)?;
+    let pause = which.select(&caller, Scope::Operate)?.pause();
+    let pause = if call.dry_run { pause.dry_run() } else { pause };
+    let paused = caller.while_it_may(Scope::Operate, which.prefixes(), pause);
+    let kinds = paused.await?.map_err(Problem::of_prefix)?;
+    Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
+}
+
+/// Lets jobs of these kinds start again. What fell due meanwhile starts at once.
+#[utoipa::path(post, path = "/v1/resume", tag = "kinds", request_body = BulkIn,
+    responses((status = 200, body = SwitchedOut)))]
+pub(super) async fn resume(
+    caller: Caller,
+    Body(call): Body<BulkIn>,
+) -> Result<Json<SwitchedOut>, Problem> {
+    let which = Which::of(call.prefix, call.everything)?;
+    let resume = which.select(&caller, Scope::Operate)?.resume();
+    let resume = if call.dry_run {
+        resume.dry_run()
+    } else {
+        resume
+    };
+    let resumed = caller.while_it_may(Scope::Operate, which.prefixes(), resume);
+    let kinds = resumed.await?.map_err(Problem::of_prefix)?;
+    Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
+}
+
+fn can_see(caller: &Caller, kind: &Kind) -> bool {
+    caller.can(Scope::Read, &format!("{kind}:"))
+}
+
+impl KindOut {
+    fn new(kind: &Kind, stats: &Stats) -> Self {
+        KindOut {
+            counts: CountsOut::new(kind, stats),
+            counters: CountersOut::from(stats),
+            unseen: UnseenOut::all(&stats.unseen),
+        }
+    }
+}
+
+impl CountsOut {
+    fn new(kind: &Kind, stats: &Stats) -> Self {
+        CountsOut {
+            kind: kind.to_string(),
+            pending: stats.pending,
+            overdue: stats.overdue,
+            leased: stats.leased,
+            successors: stats.successors,
+            dead: stats.dead,
+            paused: stats.paused,
+        }
+    }
+}
+
+impl From<&Stats> for CountersOut {
+    fn from(stats: &Stats) -> Self {
+        CountersOut {
+            accepted: stats.accepted,
+            requeued: stats.requeued,
+            done: stats.done,
+            cancelled: stats.cancelled,
+            replaced: stats.replaced,
+            buried: stats.buried,
+            deleted: stats.deleted,
+            trimmed: stats.trimmed,
+            failed: stats.failed,
+            again: stats.again,
+            snoozed: stats.snoozed,
+            returned: stats.returned,
+            lapsed: stats.lapsed,
+        }
+    }
+}
+
+impl SwitchedOut {
+    fn new(kinds: &[Kind], dry_run: bool) -> Self {
+        SwitchedOut {
+            kinds: kinds.iter().map(Kind::to_string).collect(),
+            dry_run,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Many jobs, looked at page by page.
+
+use axum::Json;
+use keyfall::{Cursor, DamagedJob, JobState, Page};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth::{Caller, Scope};
+use super::body::Params;
+use super::problem::Problem;
+use super::wire::{Job, Payloads, State, UnseenOut};
+
+/// How many jobs a page has unless it is told otherwise, and at the most.
+const PAGE: usize = 100;
+const LARGEST_PAGE: usize = 1000;
+
+/// Which jobs.
+#[derive(Debug, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListIn {
+    /// What their keys begin with. All, if it is not given.
+    #[param(example = "app1:trans:notice:")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// What they wait for. `pending` covers those that wait to be retried, `retrying` lists these
+    /// alone. Defaults to `pending`.
+    #[serde(default)]
+    #[param(inline)]
+    pub state: State,
+    /// How many at the most. Defaults to 100. Beyond some 4 MiB of payloads a page has fewer.
+    #[param(minimum = 1, maximum = 1000)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// Where the page begins: `next` of the page before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// How their payloads are shown. Defaults to `json`.
+    #[serde(default)]
+    #[param(inline)]
+    pub payloads: Payloads,
+}
+
+/// A page of jobs.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct PageOut {
+    /// In order of due time, kind by kind; those that run by the end of their lease, dead letters
+    /// by the time of death.
+    pub jobs: Vec<Job>,
+    /// Those of the page that cannot be shown.
+    pub damaged: Vec<DamagedOut>,
+    /// Where the next page begins; missing on the last. A page can be short, and even empty, and
+    /// have a next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// What was not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// A job whose record or name is not what Keyfall wrote, or is of a newer version.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct DamagedOut {
+    /// Its kind and its id.
+    pub name: String,
+    /// What is wrong with it.
+    pub error: String,
+}
+
+/// The jobs in one state, page by page.
+#[utoipa::path(get, path = "/v1/jobs", operation_id = "list_jobs", tag = "jobs", params(ListIn),
+    responses((status = 200, body = PageOut)))]
+pub(super) async fn list(
+    caller: Caller,
+    Params(wanted): Params<ListIn>,
+) -> Result<Json<PageOut>, Problem> {
+    let prefix = wanted.prefix.as_deref().unwrap_or_default();
+    let client = &caller.may(Scope::Read, prefix)?.client;
+    let limit = wanted.limit.unwrap_or(PAGE);
+    if !(1..=LARGEST_PAGE).contains(&limit) {
+        let detail = format!("a page has from 1 to {LARGEST_PAGE} jobs, not {limit}");
+        return Err(Problem::invalid("limit", detail));
+    }
+    let selection = match prefix {
+        "" => client.everything(),
+        text => client.prefix(text),
+    };
+    let mut call = selection.list(JobState::from(wanted.state)).limit(limit);
+    // An empty one is what a script begins with.
+    if let Some(text) = wanted.cursor.filter(|text| !text.is_empty()) {
+        let cursor: Cursor = text
+            .parse()
+            .map_err(|error| Problem::from(error).field("cursor"))?;
+        call = call.after(cursor);
+    }
+    let page = call.await.map_err(|error| match error.kind() {
+        keyfall::ErrorKind::InvalidSetting => Problem::from(error).field("cursor"),
+        _ => Problem::of_prefix(error),
+    })?;
+    Ok(Json(PageOut::new(page, wanted.payloads)))
+}
+
+impl PageOut {
+    fn new(page: Page, payloads: Payloads) -> Self {
+        let damaged = |DamagedJob { name, error, .. }| DamagedOut {
+            name,
+            error: error.to_string(),
+        };
+        PageOut {
+            jobs: page.jobs.iter().map(|job| Job::of(job, payloads)).collect(),
+            damaged: page.damaged.into_iter().map(damaged).collect(),
+            next: page.next.map(|cursor| cursor.to_string()),
+            unseen: UnseenOut::all(&page.unseen),
+        }
+    }
+}

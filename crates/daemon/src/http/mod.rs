@@ -1,0 +1,257 @@
+//! The HTTP API: one file for each group of calls.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`server`] | listens, and stops gracefully |
+//! | [`connections`] | how many may be open, and how long they may keep us waiting |
+//! | [`files`] | that the system lets us have as many |
+//! | [`front`] | what every request passes: its id, who makes it, how often, the log |
+//! | [`auth`] | who may do what with which jobs; [`pages`] who may not without a token |
+//! | [`rate`] | how many requests a second |
+//! | [`jobs`] | schedule, look at, change and cancel one job |
+//! | [`list`], [`count`] | look at many |
+//! | [`bulk`] | change and cancel many, by what their keys begin with |
+//! | [`batch`] | many calls in one request; [`lines`] reads them as they come |
+//! | [`dead`] | dead letters |
+//! | [`restore`] | jobs and dead letters from a backup |
+//! | [`kinds`] | kinds, their counts, and pausing them |
+//! | [`history`] | what became of a job, and how much of that is kept |
+//! | [`audit`] | whether every job is accounted for |
+//! | [`instances`] | who runs what |
+//! | [`doctor`] | what can hurt |
+//! | [`routes`](self::routes) | what the routes say of a job |
+//! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] when they are gone |
+//! | [`metrics`] | what was counted, for Prometheus |
+//! | [`health`] | whether it lives, and whether it can serve |
+//! | [`openapi`] | the document that describes all of it |
+//! | [`wire`] | how jobs, times and payloads look in JSON |
+//! | [`body`] | reads what was sent, and says what is wrong with it |
+//! | [`problem`] | says what went wrong |
+//! | [`settings`] | what it is run with |
+
+mod audit;
+mod auth;
+mod batch;
+mod body;
+mod bulk;
+mod connections;
+mod count;
+mod dead;
+mod doctor;
+mod durable;
+mod files;
+mod front;
+mod handing_over;
+mod health;
+mod history;
+mod instances;
+mod jobs;
+mod kinds;
+mod lines;
+mod list;
+mod metrics;
+mod openapi;
+pub(super) mod pages;
+mod problem;
+mod pull;
+mod rate;
+mod restore;
+mod routes;
+mod server;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::extract::ConnectInfo;
+use axum::middleware::from_fn_with_state;
+use axum::{Extension, Router};
+use keyfall::target::Pull;
+use keyfall::{Client, Readiness};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes as calls;
+
+pub(crate) use auth::{Grant, Scope, Tokens};
+pub(super) use body::received;
+pub(super) use connections::Sent;
+pub(crate) use files::allow_connections;
+pub(super) use front::{Code, told};
+pub(super) use handing_over::handed_over;
+pub(crate) use metrics::Recorder;
+pub(super) use pull::LONGEST_WAIT;
+pub(crate) use routes::{RouteSet, RouteTerms, Routes};
+pub(super) use server::listen;
+pub(crate) use server::{bind, serve};
+pub(crate) use settings::Settings;
+
+use super::new_kinds::NewKinds;
+use problem::Problem;
+use rate::Rate;
+
+/// What is sent and answered, for programs that make these calls.
+pub mod shapes {
+    pub use super::audit::{AuditIn, AuditOut, AuditedOut, DamageOut};
+    pub use super::batch::BatchOut;
+    pub use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
+    pub use super::count::{CountIn, CountOut};
+    pub use super::dead::{DeletedOut, LetterIn, LettersOut, RequeueIn, RequeuedOut};
+    pub use super::doctor::{DoctorOut, FindingOut, SeverityOut};
+    pub use super::durable::{DurableIn, ReachedOut};
+    pub use super::history::{HappeningOut, HistoryIn, HistoryOut, StoryIn, StoryOut};
+    pub use super::instances::{
+        BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut, UnroutedOut,
+    };
+    pub use super::jobs::{
+        CancelledOut, ChangedOut, Condition, NewJobIn, PlacedOut, PostponeIn, ScheduledOut, ShowIn,
+    };
+    pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
+    pub use super::list::{ListIn, PageOut};
+    pub use super::problem::Problem;
+    pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
+    pub use super::wire::{Job, Payloads, Span, State, Time, UnseenOut};
+}
+
+/// What all calls share.
+pub(crate) struct Api {
+    client: Client,
+    /// Who pulls.
+    pull: Pull,
+    routes: Routes,
+    /// Of the worker that serves who pulls.
+    readiness: Readiness,
+    /// Raised when the daemon is to stop: then nobody is kept waiting.
+    stopping: CancellationToken,
+    settings: Settings,
+    /// Without them, whoever reaches the daemon may do everything.
+    tokens: Option<Box<dyn Tokens>>,
+    rate: Option<Rate>,
+    /// How many kinds may begin, if not any number.
+    new_kinds: Option<Arc<NewKinds>>,
+    /// What this process counts, if it does.
+    recorder: Option<Recorder>,
+    document: OnceLock<Value>,
+}
+
+type Shared = axum::extract::State<Arc<Api>>;
+
+impl Api {
+    /// What `pull` has is pulled, as `routes` say, until `stopping` is raised.
+    pub(crate) fn new(
+        client: Client,
+        pull: Pull,
+        routes: Routes,
+        readiness: Readiness,
+        stopping: CancellationToken,
+        settings: Settings,
+        tokens: Option<Box<dyn Tokens>>,
+    ) -> Self {
+        Api {
+            client,
+            pull,
+            routes,
+            readiness,
+            stopping,
+            rate: settings.requests_per_second.map(Rate::new),
+            settings,
+            tokens,
+            new_kinds: None,
+            recorder: None,
+            document: OnceLock::new(),
+        }
+    }
+
+    /// Lets so many kinds begin.
+    pub(crate) fn new_kinds(mut self, limit: Arc<NewKinds>) -> Self {
+        self.new_kinds = Some(limit);
+        self
+    }
+
+    /// Shows what this counts.
+    pub(crate) fn recorder(mut self, recorder: Recorder) -> Self {
+        self.recorder = Some(recorder);
+        self
+    }
+}
+
+/// The calls, for a program that has a client of its own and makes them in its own process:
+/// nobody is asked who he is, and nothing is limited.
+pub fn in_process(client: Client) -> Router {
+    let settings = Settings {
+        tls: None,
+        body_limit: usize::MAX / 2,
+        header_timeout: Duration::MAX,
+        body_timeout: Duration::from_secs(24 * 3600),
+        max_connections: usize::MAX,
+        requests_per_second: None,
+        access_log: false,
+        grace: Duration::ZERO,
+    };
+    let api = Api::new(
+        client,
+        Pull::new(),
+        Routes::new(RouteSet::without_limits()),
+        Readiness::default(),
+        CancellationToken::new(),
+        settings,
+        None,
+    );
+    router(Arc::new(api)).layer(Extension(ConnectInfo(NOWHERE)))
+}
+
+/// Where those are who came by no network.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// All routes, and the document that describes them.
+fn router(api: Arc<Api>) -> Router {
+    let (router, document) = OpenApiRouter::with_openapi(openapi::Document::openapi())
+        .routes(calls!(jobs::put, jobs::show, jobs::cancel))
+        .routes(calls!(jobs::postpone))
+        .routes(calls!(jobs::fire))
+        .routes(calls!(jobs::put_payload))
+        .routes(calls!(restore::restore))
+        .routes(calls!(list::list))
+        .routes(calls!(count::count))
+        .routes(calls!(bulk::cancel))
+        .routes(calls!(bulk::postpone))
+        .routes(calls!(bulk::fire))
+        .routes(calls!(batch::batch))
+        .routes(calls!(dead::show, dead::delete))
+        .routes(calls!(dead::requeue))
+        .routes(calls!(dead::requeue_many))
+        .routes(calls!(dead::delete_many))
+        .routes(calls!(kinds::list))
+        .routes(calls!(kinds::show, kinds::drop_kind))
+        .routes(calls!(kinds::paused))
+        .routes(calls!(kinds::pause))
+        .routes(calls!(kinds::resume))
+        .routes(calls!(history::story))
+        .routes(calls!(history::list, history::keep))
+        .routes(calls!(audit::audit))
+        .routes(calls!(instances::routes))
+        .routes(calls!(instances::list))
+        .routes(calls!(instances::close_breaker))
+        .routes(calls!(doctor::doctor))
+        .routes(calls!(pull::pull))
+        .routes(calls!(pull::finish))
+        .routes(calls!(pull::extend))
+        .routes(calls!(pull::fail))
+        .routes(calls!(metrics::show))
+        .routes(calls!(openapi::show))
+        .routes(calls!(health::livez))
+        .routes(calls!(health::readyz))
+        .with_state(api.clone())
+        .split_for_parts();
+    // Only this call knows it; a second router would say the same.
+    api.document.get_or_init(|| openapi::completed(&document));
+    router
+        .fallback(async || Problem::unknown_route())
+        .method_not_allowed_fallback(async || Problem::wrong_method())
+        .layer(from_fn_with_state(api, front::pass))
+}

@@ -1,0 +1,411 @@
+//! What went wrong, as `application/problem+json`, RFC 9457.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use keyfall::{Error, ErrorKind};
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use super::wire::Span;
+
+/// The body of every answer that is an error.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// The status of the answer.
+    #[serde(serialize_with = "as_number", deserialize_with = "from_number")]
+    #[schema(value_type = u16)]
+    status: StatusCode,
+    /// What it is, in a few words.
+    title: Cow<'static, str>,
+    /// What is wrong, with the rule and the remedy.
+    pub detail: String,
+    /// What it is, for programs. Stays the same for ever.
+    pub code: Cow<'static, str>,
+    /// What of the request is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Whether the same request can succeed later.
+    pub retryable: bool,
+    /// After how many seconds.
+    #[serde(skip)]
+    retry_after: Option<u64>,
+}
+
+fn as_number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u16(status.as_u16())
+}
+
+fn from_number<'de, D: Deserializer<'de>>(from: D) -> Result<StatusCode, D::Error> {
+    StatusCode::from_u16(u16::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
+impl Problem {
+    pub(super) fn new(
+        status: StatusCode,
+        code: &'static str,
+        title: &'static str,
+        detail: impl Into<String>,
+    ) -> Self {
+        Problem {
+            status,
+            title: title.into(),
+            detail: detail.into(),
+            code: code.into(),
+            field: None,
+            retryable: false,
+            retry_after: None,
+        }
+    }
+
+    /// Something in the request is not as it has to be.
+    pub(super) fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        let title = "The request is not valid";
+        Problem::new(StatusCode::BAD_REQUEST, "invalid_request", title, detail).field(field)
+    }
+
+    pub(super) fn job_absent(key: &str) -> Self {
+        let detail =
+            format!("there is no job {key}: it was never scheduled, has ended or was cancelled");
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "job_absent",
+            "There is no such job",
+            detail,
+        )
+    }
+
+    /// As [`job_absent`](Self::job_absent), where somebody asks what became of it.
+    pub(super) fn untold(why: &str) -> Self {
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "job_absent",
+            "There is no such job",
+            why,
+        )
+    }
+
+    pub(super) fn job_running(key: &str) -> Self {
+        let detail = format!("{key} is running, and nothing is scheduled to follow it");
+        Problem::new(
+            StatusCode::CONFLICT,
+            "job_running",
+            "The job is running",
+            detail,
+        )
+    }
+
+    pub(super) fn job_present(key: &str, consequence: &str) -> Self {
+        let detail = format!("there is a job {key}, pending or running: {consequence}");
+        let title = "The job is there";
+        Problem::new(StatusCode::CONFLICT, "job_present", title, detail)
+    }
+
+    pub(super) fn letter_absent(key: &str, letter: u64) -> Self {
+        let detail = format!(
+            "there is no dead letter {letter} of {key}: it was requeued or deleted, or fell to \
+             the limits; the list of its letters shows those that are there"
+        );
+        let title = "There is no such dead letter";
+        Problem::new(StatusCode::NOT_FOUND, "letter_absent", title, detail)
+    }
+
+    pub(super) fn kind_absent(kind: &str) -> Self {
+        let detail = format!("no job of the kind {kind} was ever scheduled");
+        let title = "There is no such kind";
+        Problem::new(StatusCode::NOT_FOUND, "kind_absent", title, detail)
+    }
+
+    pub(super) fn kind_in_use(kind: &str, why: &str) -> Self {
+        let detail = format!("{kind} is not dropped, since something is in it: {why}");
+        let title = "The kind is in use";
+        Problem::new(StatusCode::CONFLICT, "kind_in_use", title, detail)
+    }
+
+    pub(super) fn unauthorized(detail: &str) -> Self {
+        let title = "Who are you?";
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
+    }
+
+    pub(super) fn forbidden(detail: String) -> Self {
+        let title = "The token does not allow this";
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", title, detail)
+    }
+
+    /// The token does not allow any more what a request is at.
+    pub(super) fn broken_off(mut self) -> Self {
+        self.detail += "; the request was broken off, and what it had done by then stays";
+        self
+    }
+
+    /// A page in a browser asks a daemon that knows no tokens.
+    pub(super) fn web_page(why: &str) -> Self {
+        let detail = format!(
+            "{why}: a web page in a browser may have sent it, and this daemon knows no tokens; ask \
+             from a program, by localhost or an address, or give the daemon tokens"
+        );
+        let title = "Web pages may not ask without a token";
+        Problem::new(StatusCode::FORBIDDEN, "web_page", title, detail)
+    }
+
+    /// More requests than are allowed; how long to wait for the next.
+    pub(super) fn rate_limited(wait: Duration) -> Self {
+        let detail = "there were more requests and jobs than `http.requests_per_second` allows: \
+                      send them slower, or to `/v1/batch`, which takes them as fast as they may \
+                      come";
+        let title = "Too many requests";
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let mut problem = Problem::new(status, "rate_limited", title, detail);
+        problem.retry_later(wait.as_secs() + 1);
+        problem
+    }
+
+    /// A body, or a line of one, with more bytes than are taken.
+    pub(super) fn too_large(what: &str, limit: usize) -> Self {
+        let detail = format!(
+            "{what} has more than {limit} bytes: store the payload elsewhere and schedule a \
+             reference to it, or raise `http.body_limit`"
+        );
+        let title = "The body is too large";
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Problem::new(status, "payload_too_large", title, detail)
+    }
+
+    /// A payload with more bytes than the route of its job takes.
+    pub(super) fn payload_too_large(bytes: usize, rule: &str) -> Self {
+        let detail = format!(
+            "the payload has {bytes} bytes, {rule}: store it elsewhere and schedule a reference \
+             to it, or raise the `payload_limit` of the route"
+        );
+        let title = "The payload is too large";
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Problem::new(status, "payload_too_large", title, detail).field("payload")
+    }
+
+    /// A body that did not come in time.
+    pub(super) fn too_slow(patience: Duration) -> Self {
+        let detail = format!(
+            "nothing of the body came for a while, or it took more than {patience:?}, which is \
+             `http.body_timeout`"
+        );
+        let title = "The body did not come in time";
+        let status = StatusCode::REQUEST_TIMEOUT;
+        let mut problem = Problem::new(status, "body_timeout", title, detail);
+        problem.retryable = true;
+        problem
+    }
+
+    pub(super) fn stopping() -> Self {
+        let detail = "this daemon is about to stop; another one, or the next, can serve";
+        let title = "The daemon stops";
+        let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", title, detail);
+        problem.retry_later(1);
+        problem
+    }
+
+    pub(super) fn deaf() -> Self {
+        let detail = "the worker of this daemon does not hear what Redis announces, because it is \
+                      starting, or connects anew; another daemon can serve";
+        let title = "Redis is away";
+        let mut problem = Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            title,
+            detail,
+        );
+        problem.retry_later(1);
+        problem
+    }
+
+    /// Plain keys that routes adopt may be lost, and why.
+    pub(super) fn unannounced(why: String) -> Self {
+        let title = "Redis does not announce what is done to keys";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Problem::new(status, "unannounced", title, why)
+    }
+
+    /// The same where a setting accepts it.
+    pub(super) fn accepted(mut self) -> Response {
+        self.status = StatusCode::OK;
+        self.into_response()
+    }
+
+    pub(super) fn unknown_route() -> Self {
+        let detail = "no call has this path; `/v1/openapi.json` lists all of them";
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "unknown_route",
+            "There is no such call",
+            detail,
+        )
+    }
+
+    pub(super) fn wrong_method() -> Self {
+        let detail = "the path has no call of this method; the header `allow` lists those it has";
+        let title = "There is no such call";
+        Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "unknown_method",
+            title,
+            detail,
+        )
+    }
+
+    /// What of the request is wrong.
+    pub(super) fn field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// What a call on many jobs failed with: what is no key there is the prefix.
+    pub(super) fn of_prefix(error: Error) -> Self {
+        let is_prefix = error.kind() == ErrorKind::InvalidKey;
+        let problem = Problem::from(error);
+        if is_prefix {
+            problem.field("prefix")
+        } else {
+            problem
+        }
+    }
+
+    /// What a call with a due time failed with: the time is `after`, if that was given, or `at`.
+    pub(super) fn of_time(error: Error, after: Option<Span>) -> Self {
+        let is_time = error.kind() == ErrorKind::InvalidTime;
+        let problem = Problem::from(error);
+        match after {
+            Some(_) if is_time => problem.field("after"),
+            None if is_time => problem.field("at"),
+            _ => problem,
+        }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    fn retry_later(&mut self, seconds: u64) {
+        self.retryable = true;
+        self.retry_after = Some(seconds);
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        use StatusCode as S;
+        let (status, code, title, field) = match error.kind() {
+            ErrorKind::InvalidKey => (
+                S::BAD_REQUEST,
+                "invalid_key",
+                "The key is not valid",
+                Some("key"),
+            ),
+            ErrorKind::InvalidTime => (
+                S::BAD_REQUEST,
+                "invalid_time",
+                "The time is out of range",
+                None,
+            ),
+            ErrorKind::InvalidPolicy => (
+                S::BAD_REQUEST,
+                "invalid_policy",
+                "The retry policy is not valid",
+                Some("retry"),
+            ),
+            ErrorKind::InvalidPayload => (
+                S::BAD_REQUEST,
+                "invalid_payload",
+                "The payload is not valid",
+                Some("payload"),
+            ),
+            ErrorKind::InvalidHeaders => (
+                S::BAD_REQUEST,
+                "invalid_headers",
+                "The headers are not valid",
+                Some("headers"),
+            ),
+            ErrorKind::InvalidRoute | ErrorKind::InvalidSetting => (
+                S::BAD_REQUEST,
+                "invalid_request",
+                "The request is not valid",
+                None,
+            ),
+            ErrorKind::Unavailable => (
+                S::SERVICE_UNAVAILABLE,
+                "unavailable",
+                "Redis cannot be reached",
+                None,
+            ),
+            ErrorKind::OutcomeUnknown => (
+                S::SERVICE_UNAVAILABLE,
+                "outcome_unknown",
+                "Redis did not answer in time",
+                None,
+            ),
+            ErrorKind::TooManyKinds => (
+                S::TOO_MANY_REQUESTS,
+                "too_many_kinds",
+                "Too many new kinds",
+                Some("key"),
+            ),
+            ErrorKind::Full => (S::SERVICE_UNAVAILABLE, "redis_full", "Redis is full", None),
+            ErrorKind::ReadOnly => (
+                S::SERVICE_UNAVAILABLE,
+                "redis_read_only",
+                "Redis takes no writes",
+                None,
+            ),
+            ErrorKind::Denied => (
+                S::SERVICE_UNAVAILABLE,
+                "redis_denied",
+                "Redis refuses us",
+                None,
+            ),
+            ErrorKind::Incompatible => (
+                S::INTERNAL_SERVER_ERROR,
+                "incompatible",
+                "This Redis cannot carry Keyfall",
+                None,
+            ),
+            _ => (
+                S::INTERNAL_SERVER_ERROR,
+                "damaged",
+                "What is stored is damaged",
+                None,
+            ),
+        };
+        let mut problem = Problem::new(status, code, title, error.to_string());
+        problem.field = field.map(Into::into);
+        if error.kind() == ErrorKind::TooManyKinds {
+            problem.detail += ": is the key spelt as it is to be? `http.new_kinds` and \
+                               `http.new_kinds_per_token` say how many may begin in an hour";
+            problem.retry_later(60);
+            return problem;
+        }
+        // Where Redis refuses us, trying again at once is in vain, and later is not.
+        if error.is_retryable() || status == S::SERVICE_UNAVAILABLE {
+            problem.retry_later(1);
+        }
+        problem
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self).expect("texts and numbers are JSON");
+        let mut answer = (self.status, Body::from(body)).into_response();
+        let headers = answer.headers_mut();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        answer
+    }
+}

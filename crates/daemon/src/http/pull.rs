@@ -1,0 +1,366 @@
+//! Hands out jobs to whoever waits for them, and takes back their leases.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use axum::{Extension, Json};
+use futures_util::future::join_all;
+use keyfall::target::Pulled;
+use keyfall::{Client, Extended, Kind, Lease, Outcome, Settled};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Scope};
+use super::body::Body;
+use super::connections::Sent;
+use super::handing_over::handed_over;
+use super::problem::Problem;
+use super::routes::Routes;
+use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
+
+/// The longest that a pull holds its connection. Proxies between cut longer ones.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(180);
+
+/// How many jobs one pull hands out at the most, and how many leases one call names.
+const MOST: usize = 1000;
+
+/// What a consumer waits for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PullIn {
+    /// Jobs of these kinds.
+    #[serde(default)]
+    #[schema(example = json!(["app1:trans:notice"]))]
+    kinds: Vec<String>,
+    /// Jobs of the kinds that begin so. Without them, and without kinds, of any.
+    #[serde(default)]
+    #[schema(example = json!(["app1:"]))]
+    prefixes: Vec<String>,
+    /// How many jobs at the most, from 1 to 1000. 1, if it is not said.
+    #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 1000)]
+    max: usize,
+    /// How long to wait for the first one, 180 s at the most. 30 s, if it is not said.
+    #[serde(default = "half_a_minute")]
+    wait: Span,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn half_a_minute() -> Span {
+    Span(Duration::from_secs(30))
+}
+
+/// Jobs that are the consumer's now. None, if none fell due in time.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PulledOut {
+    jobs: Vec<PulledJobOut>,
+}
+
+/// A job that is the consumer's until its lease ends.
+#[derive(Debug, Serialize, ToSchema)]
+struct PulledJobOut {
+    #[schema(example = "app1:trans:notice:42")]
+    key: String,
+    /// What it is finished, extended and failed with.
+    lease: String,
+    /// For how long it runs.
+    lease_ms: u64,
+    #[serde(flatten)]
+    payload: PayloadOut,
+    #[schema(inline)]
+    headers: HeaderMap,
+    /// The number of this attempt, from 1.
+    attempt: u32,
+    /// How many it has.
+    max_attempts: u32,
+    /// The same for all attempts of this job, and for no other job: whoever remembers it does nothing
+    /// twice.
+    idempotency_key: String,
+    due: Time,
+    /// How long after that it was claimed.
+    lag_ms: u64,
+    first_scheduled_at: Time,
+    /// Only grows for a key: a store that remembers the largest can refuse a lower one.
+    fence: u64,
+}
+
+/// Leases, as they were handed out.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FinishIn {
+    #[schema(min_items = 1, max_items = 1000)]
+    leases: Vec<String>,
+}
+
+/// Leases, and how long they are to run from now.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExtendIn {
+    #[schema(min_items = 1, max_items = 1000)]
+    leases: Vec<String>,
+    /// From now, from 1 s to 1 day.
+    by: Span,
+}
+
+/// Leases of attempts that failed, and what is to become of their jobs: as their policy says,
+/// unless `after` or `bury` says otherwise.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FailIn {
+    #[schema(min_items = 1, max_items = 1000)]
+    leases: Vec<String>,
+    /// What went wrong. Kept as the last error.
+    error: String,
+    /// Try again after this time, if the policy allows another attempt.
+    after: Option<Span>,
+    /// Make it a dead letter at once.
+    #[serde(default)]
+    bury: bool,
+}
+
+/// What became of each lease, in their order.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LeasesOut {
+    results: Vec<LeaseOut>,
+}
+
+/// What became of a lease.
+#[derive(Debug, Serialize, ToSchema)]
+struct LeaseOut {
+    lease: String,
+    /// `done`, `pending` (it runs again), `replaced`, `cancelled`, `buried`, `extended`; `gone`
+    /// (it was settled before), `taken` (it lapsed, and somebody else has the job), or `failed`.
+    result: &'static str,
+    /// When it runs again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<Time>,
+    /// The number of the dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    letter: Option<u64>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<Problem>,
+}
+
+/// Waits for jobs to fall due, and hands them out.
+#[utoipa::path(post, path = "/v1/pull", tag = "consume", request_body = Option<PullIn>,
+    responses((status = 200, body = PulledOut)))]
+pub(super) async fn pull(
+    caller: Caller,
+    Extension(sent): Extension<Sent>,
+    Body(wanted): Body<PullIn>,
+) -> Result<Response, Problem> {
+    let PullIn {
+        kinds,
+        mut prefixes,
+        max,
+        wait: Span(wait),
+    } = wanted;
+    if !(1..=MOST).contains(&max) {
+        return Err(Problem::invalid(
+            "max",
+            format!("max is {max}, and must be from 1 to {MOST}"),
+        ));
+    }
+    if wait > LONGEST_WAIT {
+        let detail = format!("wait is {wait:?}, and at the most {LONGEST_WAIT:?}: pull again then");
+        return Err(Problem::invalid("wait", detail));
+    }
+    for kind in kinds {
+        let parsed = Kind::parse(&kind).map_err(|error| Problem::from(error).field("kinds"))?;
+        prefixes.push(format!("{parsed}:"));
+    }
+    let api = caller.may_with_each(Scope::Consume, &prefixes)?;
+    let max = match &api.rate {
+        Some(rate) => max.min(rate.at_once()),
+        None => max,
+    };
+    let waiting = api.pull.pull(&prefixes, max, wait);
+    let pulled = tokio::select! {
+        pulled = caller.while_it_may(Scope::Consume, &prefixes, waiting) => {
+            pulled?.map_err(|error| Problem::from(error).field("prefixes"))?
+        }
+        () = api.stopping.cancelled() => Vec::new(),
+    };
+    // The request counted as the first one, before anybody knew how many there would be.
+    if let Some(rate) = &api.rate {
+        rate.afterwards(caller.who(), pulled.len().saturating_sub(1));
+    }
+    // Those who may not have them any more drop them, and they go back.
+    caller.may_with_each(Scope::Consume, &prefixes)?;
+    let out = PulledOut {
+        jobs: pulled.iter().map(PulledJobOut::from).collect(),
+    };
+    let text = serde_json::to_vec(&out).expect("texts and numbers are JSON");
+    // One that goes back in this instant will be found gone by its consumer.
+    let accept = |one: Pulled| drop(one.accept());
+    let may = move || caller.may_with_each(Scope::Consume, &prefixes).is_ok();
+    Ok(handed_over(text, pulled, sent, may, accept))
+}
+
+impl From<&Pulled> for PulledJobOut {
+    fn from(pulled: &Pulled) -> Self {
+        let job = pulled.job();
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        PulledJobOut {
+            key: job.key().to_string(),
+            lease: pulled.lease().to_string(),
+            lease_ms: ms(pulled.lease_length()),
+            payload: PayloadOut::of(job.payload()),
+            headers: headers(job.headers()),
+            attempt: job.attempt(),
+            max_attempts: job.max_attempts(),
+            idempotency_key: job.idempotency_key(),
+            due: Time(job.due()),
+            lag_ms: ms(job.lag()),
+            first_scheduled_at: Time(job.first_scheduled_at()),
+            fence: job.fence(),
+        }
+    }
+}
+
+/// Ends leases: their jobs are done.
+#[utoipa::path(post, path = "/v1/leases/finish", operation_id = "finish_leases", tag = "consume", request_body = FinishIn,
+    responses((status = 200, body = LeasesOut)))]
+pub(super) async fn finish(
+    caller: Caller,
+    Body(FinishIn { leases }): Body<FinishIn>,
+) -> Result<Json<LeasesOut>, Problem> {
+    each(&caller, leases, |way, lease| {
+        settle(way, lease, Outcome::Done)
+    })
+    .await
+}
+
+/// Ends leases: their attempts failed.
+#[utoipa::path(post, path = "/v1/leases/fail", operation_id = "fail_leases", tag = "consume", request_body = FailIn,
+    responses((status = 200, body = LeasesOut)))]
+pub(super) async fn fail(
+    caller: Caller,
+    Body(failed): Body<FailIn>,
+) -> Result<Json<LeasesOut>, Problem> {
+    if failed.bury && failed.after.is_some() {
+        let detail = "a job is buried or tried again: leave out `after` or `bury`";
+        return Err(Problem::invalid("after", detail));
+    }
+    let (error, bury, after) = (failed.error, failed.bury, failed.after);
+    let outcome = || {
+        let error = error.as_str();
+        match (bury, after) {
+            (true, _) => Outcome::bury(error),
+            (_, Some(Span(after))) => Outcome::retry_after(after, error),
+            (_, None) => Outcome::retry(error),
+        }
+    };
+    each(&caller, failed.leases, |way, lease| {
+        settle(way, lease, outcome())
+    })
+    .await
+}
+
+/// Lets leases run longer. None gets shorter by it.
+#[utoipa::path(post, path = "/v1/leases/extend", operation_id = "extend_leases", tag = "consume", request_body = ExtendIn,
+    responses((status = 200, body = LeasesOut)))]
+pub(super) async fn extend(
+    caller: Caller,
+    Body(ExtendIn {
+        leases,
+        by: Span(length),
+    }): Body<ExtendIn>,
+) -> Result<Json<LeasesOut>, Problem> {
+    each(&caller, leases, |way, lease| extend_one(way, lease, length)).await
+}
+
+async fn extend_one(way: Way, lease: Lease, length: Duration) -> Result<Became, Problem> {
+    let extended = way.client.extend(&lease, length).await?;
+    Ok(match extended {
+        Extended::Extended => ("extended", None, None),
+        Extended::Cancelled => ("cancelled", None, None),
+        Extended::Taken => ("taken", None, None),
+        _ => ("gone", None, None),
+    })
+}
+
+type Became = (&'static str, Option<Time>, Option<u64>);
+
+/// The way to the job of a lease, and to what its route says and counts.
+struct Way {
+    client: Client,
+    routes: Routes,
+}
+
+async fn settle(way: Way, lease: Lease, outcome: Outcome) -> Result<Became, Problem> {
+    let policy = way.routes.retry(lease.key());
+    let call = way.client.settle(&lease, outcome).retry(policy);
+    let settled = match way.routes.durable(lease.key()) {
+        None => call.await?,
+        Some(replicas) => call.durable(replicas).await?.0,
+    };
+    Ok(match settled {
+        Settled::Done => ("done", None, None),
+        Settled::Pending(due) => ("pending", Some(Time(due)), None),
+        Settled::Replaced => ("replaced", None, None),
+        Settled::Cancelled => ("cancelled", None, None),
+        Settled::Buried(letter) => ("buried", None, Some(letter)),
+        Settled::Taken => ("taken", None, None),
+        _ => ("gone", None, None),
+    })
+}
+
+/// Does the same with each lease, at the same time.
+async fn each<F>(
+    caller: &Caller,
+    leases: Vec<String>,
+    call: impl Fn(Way, Lease) -> F,
+) -> Result<Json<LeasesOut>, Problem>
+where
+    F: Future<Output = Result<Became, Problem>>,
+{
+    if !(1..=MOST).contains(&leases.len()) {
+        let detail = format!("there are {} leases; give from 1 to {MOST}", leases.len());
+        return Err(Problem::invalid("leases", detail));
+    }
+    let calls = leases.into_iter().map(|lease| {
+        let called = held(caller, &lease).map(|(way, lease)| call(way, lease));
+        async move {
+            let became = match called {
+                Ok(called) => called.await,
+                Err(problem) => Err(problem),
+            };
+            LeaseOut::new(lease, became)
+        }
+    });
+    let results = join_all(calls).await;
+    Ok(Json(LeasesOut { results }))
+}
+
+fn held(caller: &Caller, lease: &str) -> Result<(Way, Lease), Problem> {
+    let lease: Lease = lease
+        .parse()
+        .map_err(|error| Problem::from(error).field("leases"))?;
+    let api = caller.may_with(Scope::Consume, lease.key())?;
+    let way = Way {
+        client: api.client.clone(),
+        routes: api.routes.clone(),
+    };
+    Ok((way, lease))
+}
+
+impl LeaseOut {
+    fn new(lease: String, became: Result<Became, Problem>) -> Self {
+        let (result, due, letter, problem) = match became {
+            Ok((result, due, letter)) => (result, due, letter, None),
+            Err(problem) => ("failed", None, None, Some(problem)),
+        };
+        LeaseOut {
+            lease,
+            result,
+            due,
+            letter,
+            problem,
+        }
+    }
+}

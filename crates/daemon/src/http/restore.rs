@@ -1,0 +1,177 @@
+//! Jobs and dead letters come back from a backup.
+
+use axum::Json;
+use keyfall::{ErrorKind, JobKey, KeptJob, Restored, RetryPolicy};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::auth::{Caller, Scope};
+use super::body::{Body, Key};
+use super::problem::Problem;
+use super::wire::{HeaderMap, Job, Span, State, Step, Time, given, payload};
+
+/// A job or a dead letter as it was, in the words in which `GET /v1/jobs/{key}` shows it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreIn {
+    /// `pending` and `retrying` are the same here. What ran is to be restored as `pending`.
+    state: State,
+    /// When it is due, be it long ago; of a dead letter, when it died.
+    due: Time,
+    /// How many attempts have ended.
+    #[serde(default)]
+    attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_scheduled_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    #[serde(default)]
+    steps: Vec<Step>,
+    #[serde(default)]
+    #[schema(inline)]
+    headers: HeaderMap,
+    /// Any JSON. It is kept as it was written.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<serde_json::Value>)]
+    payload: Option<Box<RawValue>>,
+    /// Bytes that are no JSON, in Base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    retry: Option<RetryPolicy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<Span>,
+    /// Takes the place of a job that is pending, instead of leaving that as it is.
+    #[serde(default)]
+    pub replace: bool,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct RestoredOut {
+    #[schema(example = "app1:trans:notice:42")]
+    key: String,
+    pub restored: RestoredAs,
+    /// The number of the dead letter, which is a new one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    letter: Option<u64>,
+}
+
+/// What was restored, or why nothing was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RestoredAs {
+    /// It is pending again.
+    Pending,
+    /// The same, in the place of one that was pending.
+    Replaced,
+    /// It is a dead letter again.
+    Dead,
+    /// Nothing: a job of this name is pending, or a letter of it died at that very time.
+    Present,
+    /// Nothing: a job of this name is running.
+    Running,
+}
+
+/// Brings a job or a dead letter back, with its attempts, its last error and its story. What is
+/// there already stays as it is.
+#[utoipa::path(post, path = "/v1/jobs/{key}/restore", operation_id = "restore_job", tag = "jobs", request_body = RestoreIn,
+    responses((status = 200, body = RestoredOut)))]
+pub(super) async fn restore(
+    caller: Caller,
+    Key(key): Key,
+    Body(kept): Body<RestoreIn>,
+) -> Result<Json<RestoredOut>, Problem> {
+    Ok(Json(restore_one(&caller, &key, kept).await?))
+}
+
+pub(super) async fn restore_one(
+    caller: &Caller,
+    key: &JobKey,
+    kept: RestoreIn,
+) -> Result<RestoredOut, Problem> {
+    caller.may_with(Scope::Operate, key)?;
+    let restored = caller.scheduling().restore(kept.into_job(key)?).await;
+    let restored = restored.map_err(|error| match error.kind() {
+        ErrorKind::InvalidTime => Problem::from(error).field("due"),
+        _ => Problem::from(error),
+    })?;
+    let (restored, letter) = match restored {
+        Restored::Pending(_) => (RestoredAs::Pending, None),
+        Restored::Replaced(_) => (RestoredAs::Replaced, None),
+        Restored::Dead(number) => (RestoredAs::Dead, Some(number)),
+        Restored::Running => (RestoredAs::Running, None),
+        _ => (RestoredAs::Present, None),
+    };
+    Ok(RestoredOut {
+        key: key.to_string(),
+        restored,
+        letter,
+    })
+}
+
+impl RestoreIn {
+    fn into_job(self, key: &JobKey) -> Result<KeptJob, Problem> {
+        let payload = payload(self.payload, self.payload_base64)?;
+        let mut job = match self.state {
+            State::Pending | State::Retrying => KeptJob::pending(key, self.due.0, payload),
+            State::Dead => KeptJob::dead(key, self.due.0, payload),
+            State::Running | State::Lapsed => {
+                let detail = "nothing is restored as running: write `pending`, if it is to run \
+                              again";
+                return Err(Problem::invalid("state", detail));
+            }
+        };
+        job = job.attempts(self.attempts);
+        if let Some(error) = self.last_error {
+            job = job.error(error);
+        }
+        if let Some(Time(accepted)) = self.first_scheduled_at {
+            job = job.first_scheduled_at(accepted);
+        }
+        for Step { what, at } in self.steps {
+            job = job.step(what, at.0);
+        }
+        for (name, value) in self.headers {
+            job = job.header(name, value);
+        }
+        if let Some(policy) = self.retry {
+            job = job.retry(policy);
+        }
+        if let Some(limit) = self.max_attempts {
+            job = job.max_attempts(limit);
+        }
+        if let Some(Span(limit)) = self.timeout {
+            job = job.timeout(limit);
+        }
+        Ok(if self.replace { job.replace() } else { job })
+    }
+}
+
+impl From<Job> for RestoreIn {
+    fn from(job: Job) -> Self {
+        RestoreIn {
+            state: job.state,
+            due: job.due,
+            attempts: job.attempts,
+            first_scheduled_at: job.first_scheduled_at,
+            last_error: job.last_error,
+            steps: job.steps,
+            headers: job.headers,
+            payload: job.payload,
+            payload_base64: job.payload_base64,
+            retry: job.retry,
+            max_attempts: job.max_attempts,
+            timeout: job.timeout,
+            replace: false,
+        }
+    }
+}

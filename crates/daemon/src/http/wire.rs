@@ -1,0 +1,456 @@
+//! How jobs, times and payloads look in JSON: in the API, on the command line, and in exports.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use jiff::fmt::friendly::{Spacing, SpanPrinter};
+use keyfall::{Headers, JobState, JobView, RetryPolicy, Unseen};
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+use crate::duration;
+
+/// A duration as people write it, such as `15m`, `2h 30m` or `PT15M`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[schema(value_type = String, example = "15m")]
+pub struct Span(pub Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(SpanVisitor)
+    }
+}
+
+struct SpanVisitor;
+
+impl Visitor<'_> for SpanVisitor {
+    type Value = Span;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration, such as \"15m\"")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+        let span = duration::parse(text);
+        span.map(Span).map_err(|wrong| {
+            let (rule, remedy) = wrong.told();
+            E::custom(format_args!("{text:?} {rule}; {remedy}"))
+        })
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Span, E> {
+        Err(E::custom(format_args!(
+            "{number} has no unit; write a text with one, such as \"{number}s\" for {number} seconds"
+        )))
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let brief = SpanPrinter::new().spacing(Spacing::None);
+        f.write_str(&brief.unsigned_duration_to_string(&self.0))
+    }
+}
+
+/// A point in time, RFC 3339, such as `2026-12-24T18:00:00Z`.
+#[derive(Debug, Clone, Copy, ToSchema)]
+#[schema(value_type = String, format = DateTime, example = "2026-12-24T18:00:00Z")]
+pub struct Time(pub SystemTime);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        let time: Timestamp = text.parse().map_err(|error| {
+            D::Error::custom(format_args!(
+                "{text:?} is no time: {error}; write it as RFC 3339 does, `2026-12-24T18:00:00Z`"
+            ))
+        })?;
+        Ok(Time(time.into()))
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What lies beyond the years that a calendar has is shown as its last instant.
+        let time = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
+        // By the microsecond at which it was scheduled a job is told from others of its name.
+        match time.subsec_microsecond() % 1000 {
+            0 => write!(f, "{time:.3}"),
+            _ => write!(f, "{time:.6}"),
+        }
+    }
+}
+
+/// A job is due after a while or at a time, not both.
+pub(super) fn check_when(after: Option<Span>, at: Option<Time>) -> Result<(), Problem> {
+    if after.is_some() && at.is_some() {
+        return Err(Problem::invalid(
+            "at",
+            "a job is due `after` a while or `at` a time: leave out one of them",
+        ));
+    }
+    Ok(())
+}
+
+/// JSON that is there, be it `null`.
+pub(super) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(from).map(Some)
+}
+
+/// How payloads are shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Payloads {
+    /// As JSON wherever they are JSON; white space around it is lost.
+    #[default]
+    Json,
+    /// To the byte: as JSON only where that, on one line, is what is stored.
+    Exact,
+}
+
+/// A payload: JSON as it was written, or else bytes in Base64.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PayloadOut {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    payload: Option<Box<RawValue>>,
+    /// Bytes that are no JSON, in Base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+}
+
+impl PayloadOut {
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let (payload, payload_base64) = Payloads::Json.show(bytes);
+        PayloadOut {
+            payload,
+            payload_base64,
+        }
+    }
+}
+
+/// The one or the other.
+pub(super) type Shown = (Option<Box<RawValue>>, Option<String>);
+
+impl Payloads {
+    /// As it goes into the two fields `payload` and `payload_base64`.
+    pub fn show(self, bytes: &[u8]) -> Shown {
+        let json: Option<Box<RawValue>> = serde_json::from_slice(bytes).ok();
+        let is_exact = |text: &str| text.as_bytes() == bytes && !text.contains('\n');
+        match json {
+            Some(json) if self == Payloads::Json || is_exact(json.get()) => (Some(json), None),
+            _ => (None, Some(BASE64_STANDARD.encode(bytes))),
+        }
+    }
+}
+
+/// A payload as it is to be stored. Nothing is `null`.
+pub(super) fn payload(
+    json: Option<Box<RawValue>>,
+    base64: Option<String>,
+) -> Result<Vec<u8>, Problem> {
+    match (json, base64) {
+        (Some(_), Some(_)) => Err(Problem::invalid(
+            "payload_base64",
+            "there are two payloads: leave out `payload` or `payload_base64`",
+        )),
+        (None, Some(text)) => BASE64_STANDARD.decode(&text).map_err(|error| {
+            Problem::invalid("payload_base64", format!("this is no Base64: {error}"))
+        }),
+        (json, None) => Ok(json.as_ref().map_or("null", |json| json.get()).into()),
+    }
+}
+
+pub(super) type HeaderMap = BTreeMap<String, String>;
+
+pub(super) fn headers(headers: &Headers) -> HeaderMap {
+    let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    headers.iter().map(own).collect()
+}
+
+/// A job as it was at one instant.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    #[schema(example = "app1:trans:notice:42")]
+    pub key: String,
+    pub state: State,
+    /// When it is due, or was when it was claimed; of a dead letter, when it died.
+    pub due: Time,
+    /// How many attempts were begun.
+    #[serde(default)]
+    pub attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_scheduled_at: Option<Time>,
+    /// How the last attempt failed, or why it was buried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// What happened to it, the last eight things at the most.
+    #[serde(default)]
+    pub steps: Vec<Step>,
+    #[serde(default)]
+    #[schema(inline)]
+    pub headers: HeaderMap,
+    /// Any JSON.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub payload: Option<Box<RawValue>>,
+    /// Any other bytes, in Base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<String>,
+    /// Its own retry policy, instead of that of its route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub retry: Option<RetryPolicy>,
+    /// Its own limit of attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Its own timeout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
+    /// The number of the dead letter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub letter: Option<u64>,
+    /// When what was scheduled while it runs is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor_due: Option<Time>,
+    /// What was scheduled while it runs. Lists do not show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(no_recursion)]
+    pub successor: Option<Box<Job>>,
+    /// Of an export only: what it was, where that was `running` or `lapsed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<State>,
+    /// Somebody cancelled it while it runs.
+    #[serde(default)]
+    pub cancelled: bool,
+    /// It was made of a plain key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
+}
+
+/// Something that happened to a job.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Step {
+    pub what: String,
+    pub at: Time,
+}
+
+impl Job {
+    /// One that has no story yet.
+    pub fn new(key: &str, due: Time, payload: &[u8]) -> Self {
+        let (payload, payload_base64) = Payloads::Exact.show(payload);
+        Job {
+            key: key.to_owned(),
+            state: State::Pending,
+            due,
+            attempts: 0,
+            first_scheduled_at: None,
+            last_error: None,
+            steps: Vec::new(),
+            headers: HeaderMap::new(),
+            payload,
+            payload_base64,
+            retry: None,
+            max_attempts: None,
+            timeout: None,
+            letter: None,
+            successor_due: None,
+            successor: None,
+            was: None,
+            cancelled: false,
+            adopted: false,
+        }
+    }
+
+    /// Its payload, byte for byte, if it was shown [exactly](Payloads::Exact).
+    pub fn bytes(&self) -> Result<Vec<u8>, Problem> {
+        payload(self.payload.clone(), self.payload_base64.clone())
+    }
+
+    pub fn of(view: &JobView, payloads: Payloads) -> Self {
+        let steps = view.steps().iter().map(|step| Step {
+            what: step.what.clone(),
+            at: Time(step.at),
+        });
+        let (payload, payload_base64) = payloads.show(view.payload());
+        Job {
+            key: view.key().to_string(),
+            state: view.state().into(),
+            due: Time(view.due()),
+            attempts: view.attempts(),
+            first_scheduled_at: Some(Time(view.first_scheduled_at())),
+            last_error: view.last_error().map(Into::into),
+            steps: steps.collect(),
+            headers: headers(view.headers()),
+            payload,
+            payload_base64,
+            retry: view.retry().cloned(),
+            max_attempts: view.max_attempts(),
+            timeout: view.timeout().map(Span),
+            letter: view.letter(),
+            successor_due: view.successor_due().map(Time),
+            successor: view
+                .successor()
+                .map(|next| Box::new(Job::of(&next, payloads))),
+            was: None,
+            cancelled: view.is_cancelled(),
+            adopted: view.is_adopted(),
+        }
+    }
+}
+
+/// What a job waits for, in a word.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Its due time; those that wait to be retried included
+    #[default]
+    Pending,
+    /// Its due time, for another attempt
+    Retrying,
+    /// A worker runs it
+    Running,
+    /// Its worker has not been heard of since its lease ended
+    Lapsed,
+    /// It is a dead letter
+    Dead,
+}
+
+impl State {
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Pending => "pending",
+            State::Retrying => "retrying",
+            State::Running => "running",
+            State::Lapsed => "lapsed",
+            State::Dead => "dead",
+        }
+    }
+}
+
+impl From<State> for JobState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Pending => JobState::Pending,
+            State::Retrying => JobState::Retrying,
+            State::Running => JobState::Running,
+            State::Lapsed => JobState::Lapsed,
+            State::Dead => JobState::Dead,
+        }
+    }
+}
+
+impl From<JobState> for State {
+    fn from(state: JobState) -> Self {
+        match state {
+            JobState::Pending => State::Pending,
+            JobState::Retrying => State::Retrying,
+            JobState::Running => State::Running,
+            JobState::Lapsed => State::Lapsed,
+            _ => State::Dead,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_come_back_to_the_byte_on_one_line() {
+        for (bytes, is_json) in [
+            (&b"{\"a\": 1.50, \"a\": 2}"[..], true),
+            (b"null", true),
+            (b"", false),
+            (b"{\"a\":\n1}", false),
+            (b" 1", false),
+            (b"\xff\0text", false),
+        ] {
+            let (json, base64) = Payloads::Exact.show(bytes);
+            assert_eq!(json.is_some(), is_json, "{bytes:?}");
+            let line = json.as_ref().map_or("", |json| json.get());
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(payload(json, base64).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn consumers_get_json_wherever_it_is_json() {
+        let (json, base64) = Payloads::Json.show(b" {\"a\":\n1}\n");
+        assert_eq!(json.unwrap().get(), "{\"a\":\n1}");
+        assert_eq!(base64, None);
+        assert_eq!(Payloads::Json.show(b"\xff").1.unwrap(), "/w==");
+    }
+
+    #[test]
+    fn durations_come_back_as_they_were() {
+        for text in ["90s500ms", "15m", "1h"] {
+            let span: Span = serde_json::from_str(&format!("\"{text}\"")).unwrap();
+            let written = serde_json::to_string(&span).unwrap();
+            let read: Span = serde_json::from_str(&written).unwrap();
+            assert_eq!(read.0, span.0, "{text} as {written}");
+        }
+    }
+}
+
+/// A server that was away, and what of it could not be seen.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UnseenOut {
+    /// Where it is.
+    pub server: String,
+    /// Why it was not seen.
+    pub error: String,
+    /// The shards that it has of the kinds that were asked for: `app1:trans:notice/0`.
+    pub shards: Vec<String>,
+}
+
+impl UnseenOut {
+    pub fn all(unseen: &[Unseen]) -> Vec<Self> {
+        let out = |one: &Unseen| UnseenOut {
+            server: one.server.clone(),
+            error: one.error.clone(),
+            shards: one
+                .shards
+                .iter()
+                .map(|(kind, shard)| format!("{kind}/{shard}"))
+                .collect(),
+        };
+        unseen.iter().map(out).collect()
+    }
+
+    /// Adds what others have not seen, server by server.
+    pub fn merge(all: &mut Vec<Self>, more: Vec<Self>) {
+        for one in more {
+            match all.iter_mut().find(|known| known.server == one.server) {
+                Some(known) => known.shards.extend(one.shards),
+                None => all.push(one),
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `keyfall serve`: the daemon.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`options`] | what the command is told, and the routes that come of it |
+//! | [`reload`] | reads that again on SIGHUP |
+
+mod options;
+mod reload;
+
+use anyhow::Context;
+use axum_server::tls_rustls::RustlsConfig;
+use keyfall::target::Pull;
+use keyfall::{Client, ErrorKind};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::alerts::Alerts;
+use crate::classic::Classic;
+use crate::config::{Config, Http};
+use crate::http::{Api, Recorder, Routes, Settings, allow_connections, bind, serve};
+use crate::new_kinds::NewKinds;
+use crate::tokens::Tokens;
+use options::ClassicRoute;
+use reload::Reload;
+
+pub use options::Options;
+
+fn settings(http: &Http, tls: Option<RustlsConfig>) -> Settings {
+    Settings {
+        tls,
+        body_limit: http.body_limit.0,
+        header_timeout: http.header_timeout,
+        body_timeout: http.body_timeout,
+        max_connections: http.max_connections,
+        requests_per_second: http.requests_per_second,
+        access_log: http.access_log,
+        grace: http.grace,
+    }
+}
+
+/// Says what to do where nobody answers, if nobody has said either where Redis is.
+async fn connect(config: &Config) -> anyhow::Result<Client> {
+    match config.client().connect().await {
+        Err(error) if !config.names_redis() && error.kind() == ErrorKind::Unavailable => Err(error)
+            .context(
+                "no Redis was named, and none answers at redis://127.0.0.1:6379: name one with \\
+                 `--redis-url`, KEYFALL_REDIS_URL or `redis.url`, or start one with `keyfall dev`",
+            ),
+        connected => Ok(connected?),
+    }
+}
+
+/// Says what it was told, and where.
+fn log_given(config: &Config) {
+    for (field, value, origin) in config.given() {
+        tracing::info!("{field} = {value} ({origin})");
+    }
+    for route in &config.routes {
+        tracing::info!("route {}", route.pattern);
+    }
+}
+
+/// Works and listens until the process is asked to stop by SIGINT or SIGTERM.
+///
+/// # Errors
+/// If it cannot start, or can no longer work.
+pub async fn run(options: Options, config: Config) -> anyhow::Result<()> {
+    // From the beginning, or one that comes early would end the process.
+    let hangups = signal(SignalKind::hangup())?;
+    log_given(&config);
+    let tls = config.tls().map(RustlsConfig::from_config);
+    let http = settings(&config.http, tls.clone());
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let tokens = match &config.tokens.file {
+        Some(path) => Some(Box::new(Tokens::open(path)?) as _),
+        None => None,
+    };
+    let recorder = Recorder::install()?;
+    let (pull, stopping) = (Pull::new(), CancellationToken::new());
+    let classic = config.classic();
+    // Before any job is claimed: another daemon may have the ports.
+    let listener = bind("http", config.http.listen)?;
+    let classic_listener = match &classic {
+        Some((listen, _)) => Some(bind("classic", *listen)?),
+        None => None,
+    };
+    let classic_route = classic.as_ref().map(|(_, terms)| ClassicRoute {
+        terms: terms.clone(),
+        pull: Pull::new(),
+    });
+    let set = options.routes(&config, &pull, classic_route.as_ref())?;
+    let servers = 1 + usize::from(classic.is_some());
+    allow_connections(http.max_connections.saturating_mul(servers));
+    let client = connect(&config).await?;
+    let worker = config.worker(client.clone(), set.router.clone());
+    let routes = Routes::new(set);
+    let worker = Alerts::new(client.clone(), routes.clone()).told_by(worker);
+    let readiness = worker.readiness();
+    let classic = classic.zip(classic_route.as_ref());
+    let new_kinds = NewKinds::an_hour(config.http.new_kinds, config.http.new_kinds_per_token);
+    let classic = classic.map(|((_, terms), route)| {
+        let settings = settings(&config.http, None);
+        let (client, pull) = (new_kinds.limit(&client, None), route.pull.clone());
+        Classic::new(client, pull, terms, settings, stopping.clone())
+    });
+    let reload = Reload {
+        options,
+        pull: pull.clone(),
+        classic: classic_route,
+        known: (config.routes, config.alerts),
+        routes,
+        rerouter: worker.rerouter(),
+        tls,
+    };
+    let api = Api::new(
+        client,
+        pull,
+        reload.routes.clone(),
+        readiness,
+        stopping.clone(),
+        http,
+        tokens,
+    )
+    .new_kinds(new_kinds)
+    .recorder(recorder.clone());
+    let serving = serve(api, listener, |address| {
+        println!("listening on {scheme}://{address}");
+    });
+    let working = async {
+        // It ends when the process is asked to stop; nothing is served any more then.
+        let ended = worker.run().await;
+        stopping.cancel();
+        ended.map_err(anyhow::Error::from)
+    };
+    let serving = async {
+        let ended = serving.await;
+        stopping.cancel();
+        ended
+    };
+    let serving_classic = async {
+        let Some((classic, listener)) = classic.zip(classic_listener) else {
+            return Ok(());
+        };
+        let ended = classic.serve(listener, |address| {
+            println!("classic interface on http://{address}");
+        });
+        let ended = ended.await;
+        stopping.cancel();
+        ended
+    };
+    // The worker first: it catches the signals that ask for a stop, which can come as soon as
+    // somebody was told where it listens.
+    let both = async { tokio::try_join!(biased; working, serving, serving_classic) };
+    tokio::select! {
+        biased;
+        ended = both => ended?,
+        () = reload.run(hangups) => unreachable!("it goes on as long as the process"),
+        () = recorder.keep_up() => unreachable!("and so does this"),
+    };
+    Ok(())
+}

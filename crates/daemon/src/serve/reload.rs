@@ -1,0 +1,62 @@
+//! SIGHUP: the daemon reads its configuration again, and takes routes and certificate from it.
+
+use axum_server::tls_rustls::RustlsConfig;
+use keyfall::Rerouter;
+use keyfall::target::Pull;
+use tokio::signal::unix::Signal;
+
+use super::options::{ClassicRoute, Options};
+use crate::config::{AlertsSection, RouteConfig};
+use crate::http::Routes;
+
+/// What is read again when the process is sent SIGHUP, and where it goes.
+pub(super) struct Reload {
+    pub(super) options: Options,
+    pub(super) pull: Pull,
+    pub(super) classic: Option<ClassicRoute>,
+    /// Those that count.
+    pub(super) known: (Vec<RouteConfig>, AlertsSection),
+    pub(super) routes: Routes,
+    pub(super) rerouter: Rerouter,
+    pub(super) tls: Option<RustlsConfig>,
+}
+
+impl Reload {
+    /// Reads the configuration whenever the process is sent SIGHUP, for ever.
+    pub(super) async fn run(mut self, mut hangups: Signal) {
+        loop {
+            hangups.recv().await;
+            if let Err(error) = self.once().await {
+                tracing::error!("the routes stay what they were: {error:#}");
+            }
+        }
+    }
+
+    /// Takes the certificate and the routes of the configuration, if nothing is wrong with any of
+    /// it.
+    async fn once(&mut self) -> anyhow::Result<()> {
+        let config = self.options.load()?;
+        let set = self
+            .options
+            .routes(&config, &self.pull, self.classic.as_ref())?;
+        if let (Some(serving), Some(read)) = (&self.tls, config.tls()) {
+            serving.reload_from_config(read);
+        }
+        if (&config.routes, &config.alerts) == (&self.known.0, &self.known.1) {
+            tracing::info!(
+                "the configuration was read again, and has the same routes; other settings are taken at a start only"
+            );
+        } else {
+            self.rerouter.replace(set.router.clone()).await?;
+            self.routes.replace(set);
+            tracing::info!(
+                "the routes are those of the configuration as it is now; other settings are taken at a start only"
+            );
+            for route in &config.routes {
+                tracing::info!("route {}", route.pattern);
+            }
+            self.known = (config.routes, config.alerts);
+        }
+        Ok(())
+    }
+}

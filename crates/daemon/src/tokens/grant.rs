@@ -1,0 +1,95 @@
+//! What a token allows.
+
+use jiff::Timestamp;
+use keyfall::JobKey;
+use serde::{Deserialize, Serialize};
+
+/// One sort of thing that a token may be good for.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// To look at jobs, dead letters, kinds and instances
+    Read,
+    /// To schedule, change and cancel jobs
+    Schedule,
+    /// To take jobs, and to end their leases
+    Consume,
+    /// To change many at once, requeue and delete dead letters, pause and resume
+    Operate,
+}
+
+impl Scope {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Schedule => "schedule",
+            Scope::Consume => "consume",
+            Scope::Operate => "operate",
+        }
+    }
+}
+
+/// What is kept of a token, and what it allows.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    pub id: String,
+    pub(super) sha256: [u8; 32],
+    pub scopes: Vec<Scope>,
+    /// The beginnings of the job keys that it is good for; an empty one begins all.
+    pub prefixes: Vec<String>,
+    /// Who has it, and what for.
+    pub note: String,
+    pub made: Timestamp,
+    pub expires: Option<Timestamp>,
+}
+
+impl Grant {
+    /// Whether it is good for this with a job key, or with all job keys that begin with a text:
+    /// all of them must be among those that it has. The jobs of a kind begin with the kind and a
+    /// colon.
+    pub fn allows(&self, scope: Scope, keys: &str) -> bool {
+        self.has(scope) && self.prefixes.iter().any(|it| keys.starts_with(it.as_str()))
+    }
+
+    /// Whether it is good for this with any job key at all.
+    pub fn has(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope)
+    }
+
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+/// # Errors
+/// What is wrong with a prefix, and the remedy. One that ends within app, module or biz would
+/// begin other names, too: `app1` begins `app10`.
+pub(super) fn check_prefix(prefix: &str) -> Result<(), String> {
+    if prefix.is_empty() {
+        return Ok(());
+    }
+    let colons = prefix.matches(':').count();
+    if colons < 3 && !prefix.ends_with(':') {
+        return Err(format!(
+            "the prefix {prefix:?} would begin other names, too: end it with a colon, {:?}",
+            format!("{prefix}:")
+        ));
+    }
+    // Any key that begins with it.
+    let mut key = prefix.to_owned();
+    key.push_str(match colons {
+        1 => "x:x:x",
+        2 => "x:x",
+        _ if prefix.ends_with(':') => "x",
+        _ => "",
+    });
+    match key.parse::<JobKey>() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(format!(
+            "no job key begins with {prefix:?}: write the beginning of one, such as \"app1:\", \
+             \"app1:trans:notice:\" or \"app1:trans:notice:2026-\""
+        )),
+    }
+}

@@ -1,0 +1,114 @@
+//! Who may do what: tokens, by which those who call the HTTP API are known.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`secret`] | the text of a token, and what is kept of it |
+//! | [`grant`] | what a token allows |
+//! | [`file`](self::file) | the file that keeps them |
+//!
+//! [`Tokens`] holds what the file says now.
+
+mod file;
+mod grant;
+mod secret;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use jiff::Timestamp;
+use subtle::ConstantTimeEq;
+
+pub use file::TokenFile;
+pub use grant::{Grant, Scope};
+
+use file::Stamp;
+
+/// How often the file is looked at, at the most: what changes in it holds within a second, also in
+/// requests that are open and ask now and then.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The tokens of a file, which is read again when it changes.
+#[derive(Debug)]
+pub struct Tokens {
+    path: PathBuf,
+    look: Duration,
+    known: Mutex<Known>,
+}
+
+type ById = HashMap<String, Arc<Grant>>;
+
+#[derive(Debug)]
+struct Known {
+    grants: Arc<ById>,
+    /// The file that they are from, or that was refused after it.
+    stamp: Option<Stamp>,
+    looked: Instant,
+}
+
+impl Tokens {
+    /// # Errors
+    /// If the file cannot be read, or is damaged.
+    pub fn open(path: &Path) -> Result<Self> {
+        let stamp = Stamp::of(path);
+        Ok(Tokens {
+            path: path.to_owned(),
+            look: LOOK,
+            known: Mutex::new(Known {
+                grants: Arc::new(read(path)?),
+                stamp,
+                looked: Instant::now(),
+            }),
+        })
+    }
+
+    /// What the token allows that was presented, if it is one that is known and has not
+    /// expired. It takes as long for any text of the same length.
+    ///
+    /// It looks at the file twice a second at the most. If that is damaged, or gone, the tokens
+    /// that were known stay, and an error is logged.
+    pub fn check(&self, bearer: &str) -> Option<Arc<Grant>> {
+        let presented = secret::hash(bearer);
+        let grants = self.current();
+        let grant = secret::id(bearer).and_then(|id| grants.get(id));
+        // One that is not known is compared, too.
+        let kept = grant.map_or([0; 32], |grant| grant.sha256);
+        let is_same = bool::from(kept.ct_eq(&presented));
+        let grant = grant.filter(|_| is_same)?;
+        (!grant.is_expired(Timestamp::now())).then(|| grant.clone())
+    }
+
+    fn current(&self) -> Arc<ById> {
+        let mut known = self.known.lock().expect("no panic while held");
+        if known.looked.elapsed() >= self.look {
+            known.looked = Instant::now();
+            // Before it is read: what is written meanwhile is another one the next time.
+            let stamp = Stamp::of(&self.path);
+            if stamp != known.stamp {
+                known.stamp = stamp;
+                match read(&self.path) {
+                    Ok(grants) => {
+                        tracing::info!(tokens = grants.len(), "the tokens were read again");
+                        known.grants = Arc::new(grants);
+                    }
+                    Err(error) => tracing::error!(
+                        "the tokens have changed and cannot be used, so those from before stay: \
+                         {error:#}"
+                    ),
+                }
+            }
+        }
+        known.grants.clone()
+    }
+}
+
+fn read(path: &Path) -> Result<ById> {
+    let file = TokenFile::read(path)?;
+    let by_id = |grant: Grant| (grant.id.clone(), Arc::new(grant));
+    Ok(file.grants.into_iter().map(by_id).collect())
+}
+
+#[cfg(test)]
+mod tests;
