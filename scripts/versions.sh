@@ -13,7 +13,7 @@ tests='store:: embedded::
     servers:: keyspace:: adopting:: doctor:: announced:: refused:: weather:: outages::
     firing:: workers:: pausing:: outcomes:: successors:: letters::
     scheduling:: bulk:: terms:: limits:: changing:: cancelling:: operating::
-    lists:: streams:: functions:: resharding:: topology::durable::'
+    lists:: streams:: forgotten:: functions:: resharding:: topology::durable:: topology::lagging::'
 
 # One suite over all topologies. Sentinels and clusters differ less than servers do: on the oldest
 # and on the newest that are common.
