@@ -1,7 +1,7 @@
 //! An attempt that has ended, and the settlement that its outcome asks for.
 
 use crate::ending::Ending;
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
 use crate::record::Header;
 use crate::retry::RetryPolicy;
 use crate::store::{Verb, When};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::handler::{Failure, Outcome};
+use crate::outcome::{Failure, Outcome};
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 

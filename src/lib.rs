@@ -100,6 +100,8 @@ mod line_limit;
 mod metrics;
 mod moment;
 mod names;
+#[cfg(feature = "worker")]
+mod outcome;
 mod prefix;
 mod record;
 mod retry;
@@ -148,9 +150,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use flaw::Flaw;
 #[cfg(feature = "worker")]
 pub use handler::{
-    CancelSignal, Endpoint, Failure, FromJob, FromRef, Handler, IntoOutcome, Job, JobService, Json,
-    MAX_FAILURE_BYTES, MissingKey, Outcome, Payload, Rejection, Route, SampleJob, Segments, Source,
-    State, debug_handler,
+    CancelSignal, Endpoint, FromJob, FromRef, Handler, Job, JobService, Json, MissingKey, Payload,
+    Rejection, Route, SampleJob, Segments, Source, State, debug_handler,
 };
 pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
 #[cfg(feature = "worker")]
@@ -158,6 +159,8 @@ pub use hooks::{DeadJob, IntoTold, LateJob};
 pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 #[cfg(feature = "worker")]
 pub use lease::Lease;
+#[cfg(feature = "worker")]
+pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
 pub use record::Step;
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]

@@ -11,8 +11,9 @@ use tower_layer::Layer;
 
 pub(crate) use self::routes::{RouteEntry, Routes};
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::{Endpoint, Handler, Job, JobService, Outcome, Route};
+use crate::handler::{Endpoint, Handler, Job, JobService, Route};
 use crate::key::JobKey;
+use crate::outcome::Outcome;
 use crate::routing::{self, Pattern, RouteTable};
 
 /// Which handler runs which job.

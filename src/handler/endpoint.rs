@@ -15,7 +15,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 use tower_service::Service;
 
-use super::{IntoOutcome, Job, Outcome};
+use super::Job;
+use crate::outcome::{IntoOutcome, Outcome};
 
 /// A handler that has its state, as a service: what a layer wraps. A job in, an outcome out,
 /// always ready, and without an error of its own: a handler that fails has an outcome, too.

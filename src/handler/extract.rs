@@ -7,8 +7,9 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::segments::Named;
-use super::{CancelSignal, Failure, IntoOutcome, Job, Outcome};
+use super::{CancelSignal, Job};
 use crate::headers::Headers;
+use crate::outcome::{Failure, IntoOutcome, Outcome};
 
 /// What can be an argument of a handler: it is made from the job and the router's state.
 ///

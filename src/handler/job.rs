@@ -143,7 +143,7 @@ impl Job {
 
     /// The right to run it, by which it is [settled](crate::Client::settle). Whoever is given it
     /// can go on with the job; the handler then ends with
-    /// [`Outcome::HandedOver`](super::Outcome::HandedOver).
+    /// [`Outcome::HandedOver`](crate::Outcome::HandedOver).
     pub fn lease(&self) -> &Lease {
         &self.0.lease
     }

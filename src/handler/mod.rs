@@ -7,10 +7,8 @@ mod cancel;
 mod debug;
 mod endpoint;
 mod extract;
-mod failure;
 mod job;
 mod news;
-mod outcome;
 mod pull;
 mod route;
 mod sample;
@@ -31,11 +29,9 @@ pub use cancel::CancelSignal;
 pub use debug::debug_handler;
 pub use endpoint::{Endpoint, JobService};
 pub use extract::{FromJob, FromRef, Json, Payload, Rejection, Segments, State};
-pub use failure::{Failure, MAX_FAILURE_BYTES};
 pub use job::Job;
 pub(crate) use job::{JobParts, Names, idempotency_key, names};
 pub(crate) use news::{Audience, News};
-pub use outcome::{IntoOutcome, Outcome};
 pub(crate) use pull::Place;
 pub use pull::{Pull, Pulled};
 pub(crate) use route::Rate;
@@ -43,6 +39,7 @@ pub use route::{MissingKey, Route};
 pub use sample::SampleJob;
 pub use source::Source;
 
+use crate::outcome::IntoOutcome;
 use crate::retry::RetryPolicy;
 
 /// An async function that runs a job: up to eight arguments that are [`FromJob`], made in

@@ -10,10 +10,11 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::news::{Audience, News, Wanted};
-use super::{Handler, Job, Outcome, Route};
+use super::{Handler, Job, Route};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::lease::Lease;
+use crate::outcome::Outcome;
 use crate::prefix::Prefix;
 use crate::settings::LEASES;
 

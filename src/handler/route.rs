@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tower_layer::Layer;
 
-use super::{Attendant, Breakers, Endpoint, Handler, Job, JobService, Outcome, Pull};
+use super::{Attendant, Breakers, Endpoint, Handler, Job, JobService, Pull};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
+use crate::outcome::Outcome;
 use crate::retry::RetryPolicy;
 use crate::settings::{LEASES, PAYLOAD_LIMITS};
 

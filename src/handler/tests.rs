@@ -5,6 +5,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use super::*;
+use crate::outcome::Outcome;
 use crate::{Headers, Router};
 
 /// What a handler makes of a job with key `shop:7:notice:42` on this route.

@@ -25,7 +25,7 @@ pub use late::LateJob;
 pub(crate) use late::Start;
 
 use crate::error::{Error, ErrorKind};
-use crate::handler::Failure;
+use crate::outcome::Failure;
 use crate::router::{RouteEntry, Routes};
 use crate::settings::LATE_HOOKS;
 

@@ -10,8 +10,9 @@ use super::document::Document;
 use super::outlet::{HANDED_OVER, Way};
 use super::receipts::Receipts;
 use crate::client::{Client, ClientBuilder};
-use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
+use crate::handler::{Attendance, Attendant, Handler, Job, Route};
 use crate::names::Names;
+use crate::outcome::Outcome;
 use crate::store::Writes;
 
 /// Appends jobs to a Redis list, each as one JSON document, for consumers that `BLPOP`.

@@ -10,8 +10,9 @@ use super::list::Shared;
 use super::outlet::{Way, is_hopeless};
 use super::pace::Pace;
 use crate::error::Result;
-use crate::handler::{Attendance, Outcome};
+use crate::handler::Attendance;
 use crate::lease::Lease;
+use crate::outcome::Outcome;
 
 /// How many receipts are looked at in one round.
 const MOST: usize = 1000;

@@ -10,10 +10,11 @@ use super::document::Document;
 use super::outlet::{HANDED_OVER, Way};
 use super::watch::Watch;
 use crate::client::{Client, ClientBuilder};
-use crate::handler::{Attendance, Attendant, Handler, Job, Outcome, Route};
+use crate::handler::{Attendance, Attendant, Handler, Job, Route};
 use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::names::Names;
+use crate::outcome::Outcome;
 use crate::store::EntryId;
 
 /// About how many entries a stream keeps, where nobody says.

@@ -13,9 +13,10 @@ use super::pace::Pace;
 use super::stream::Stream;
 use crate::client::Extended;
 use crate::error::{Error, Result};
-use crate::handler::{Attendance, Outcome};
+use crate::handler::Attendance;
 use crate::lease::Lease;
 use crate::moment::Moment;
+use crate::outcome::Outcome;
 use crate::store::{Asked, EntryId, Outlet, Standing};
 
 /// How many entries are looked at in one step of the server, which does nothing else meanwhile.

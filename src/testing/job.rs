@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::ending::Ending;
-use crate::handler::Failure;
 use crate::headers::Headers;
 use crate::key::JobKey;
+use crate::outcome::Failure;
 use crate::record::Terms;
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;

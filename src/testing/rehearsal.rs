@@ -11,9 +11,10 @@ use super::{JobView, ManualClock, Schedule};
 use crate::client::Cancelled;
 use crate::ending::Ending;
 use crate::handler::Source;
-use crate::handler::{CancelSignal, Job, JobParts, Outcome};
+use crate::handler::{CancelSignal, Job, JobParts};
 use crate::key::{IntoJobKey, JobKey};
 use crate::lease::Lease;
+use crate::outcome::Outcome;
 use crate::router::{RouteEntry, Router, Routes};
 use crate::settings::WorkerSettings;
 

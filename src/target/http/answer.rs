@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 
-use crate::handler::{Failure, Job, Outcome};
+use crate::handler::Job;
+use crate::outcome::{Failure, Outcome};
 
 /// How much of a body is kept with the job.
 const SHOWN: usize = 1024;

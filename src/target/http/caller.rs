@@ -17,7 +17,8 @@ use super::lookups::Unresolved;
 use super::request::{PRIVATE, Request};
 use super::resolver::{Guard, Refused};
 use super::signature::Secret;
-use crate::handler::{Failure, Job, Outcome};
+use crate::handler::Job;
+use crate::outcome::{Failure, Outcome};
 
 /// For how long a job is put off whose host could not be looked up because of others.
 const CROWDED: Duration = Duration::from_secs(1);

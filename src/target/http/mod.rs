@@ -31,7 +31,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::{Handler, Job, Outcome, Route};
+use crate::handler::{Handler, Job, Route};
+use crate::outcome::Outcome;
 use crate::settings::Pem;
 use caller::Caller;
 use lookups::Lookups;

@@ -1,9 +1,11 @@
 //! How a run ends.
 
+mod failure;
+
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use super::Failure;
+pub use failure::{Failure, MAX_FAILURE_BYTES};
 
 /// How one run of a job ends.
 ///
@@ -72,10 +74,10 @@ pub enum Outcome {
         /// Why; kept with the dead letter.
         reason: Failure,
     },
-    /// Somebody else goes on with it, who was given its [lease](super::Job::lease), and who
+    /// Somebody else goes on with it, who was given its [lease](crate::Job::lease), and who
     /// [settles](crate::Client::settle) it. Nobody renews the lease here any more: if it lapses,
     /// the job runs again, as another attempt. How long it is, the
-    /// [route](super::Handler::lease) says.
+    /// [route](crate::Handler::lease) says.
     HandedOver,
 }
 
