@@ -111,6 +111,8 @@ mod router;
 mod routing;
 mod settings;
 mod shards;
+#[cfg(feature = "worker")]
+mod source;
 mod store;
 mod time;
 mod traces;
@@ -151,7 +153,7 @@ pub use flaw::Flaw;
 #[cfg(feature = "worker")]
 pub use handler::{
     CancelSignal, Endpoint, FromJob, FromRef, Handler, Job, JobService, Json, MissingKey, Payload,
-    Rejection, Route, SampleJob, Segments, Source, State, debug_handler,
+    Rejection, Route, SampleJob, Segments, State, debug_handler,
 };
 pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
 #[cfg(feature = "worker")]
@@ -166,6 +168,8 @@ pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::{IntoRouter, Router};
 pub use shards::{MAX_SHARDS, server_of, shard_of};
+#[cfg(feature = "worker")]
+pub use source::Source;
 #[cfg(feature = "worker")]
 pub use worker::{Notice, Readiness, Rerouter, Worker};
 

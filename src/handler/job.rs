@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use super::{CancelSignal, SampleJob};
-use crate::handler::Source;
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::lease::Lease;
 use crate::retry::RetryPolicy;
 use crate::routing::Pattern;
+use crate::source::Source;
 
 /// The named segments of a route: name, and index into the key's segments.
 pub(crate) type Names = Arc<[(Box<str>, usize)]>;

@@ -13,7 +13,6 @@ mod pull;
 mod route;
 mod sample;
 mod segments;
-mod source;
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +36,6 @@ pub use pull::{Pull, Pulled};
 pub(crate) use route::Rate;
 pub use route::{MissingKey, Route};
 pub use sample::SampleJob;
-pub use source::Source;
 
 use crate::outcome::IntoOutcome;
 use crate::retry::RetryPolicy;

@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::CancelSignal;
 use super::job::{Job, JobParts, names};
-use crate::handler::Source;
 use crate::headers::Headers;
 use crate::key::IntoJobKey;
 use crate::lease::Lease;
 use crate::retry::RetryPolicy;
 use crate::routing::Pattern;
 use crate::settings::WorkerSettings;
+use crate::source::Source;
 
 /// A job for tests, made by [`Job::sample`]: attempt 1 of 10, due and scheduled now, with an empty
 /// payload and no headers, unless told otherwise.

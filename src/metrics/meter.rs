@@ -12,7 +12,7 @@ use ::metrics::{Histogram, gauge};
 use crate::key::Kind;
 use crate::store::{Answered, Word};
 #[cfg(feature = "worker")]
-use crate::{handler::Source, store::Verb};
+use crate::{source::Source, store::Verb};
 
 /// How long a counter that was not needed meanwhile is taken for the one that the recorder shows: it
 /// may forget what has stood still for an hour.

@@ -6,7 +6,7 @@ use crate::key::Kind;
 use crate::store::Answered;
 #[cfg(feature = "worker")]
 use crate::{
-    handler::Source,
+    source::Source,
     store::{Verb, Word},
 };
 

@@ -10,13 +10,13 @@ use tokio::time::timeout;
 use super::{JobView, ManualClock, Schedule};
 use crate::client::Cancelled;
 use crate::ending::Ending;
-use crate::handler::Source;
 use crate::handler::{CancelSignal, Job, JobParts};
 use crate::key::{IntoJobKey, JobKey};
 use crate::lease::Lease;
 use crate::outcome::Outcome;
 use crate::router::{RouteEntry, Router, Routes};
 use crate::settings::WorkerSettings;
+use crate::source::Source;
 
 /// So many runs at one instant can only be a job that asks for another run at once, for ever.
 const TOO_MANY: usize = 100_000;

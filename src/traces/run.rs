@@ -7,9 +7,10 @@ use tracing::{Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::reading;
-use crate::handler::{Job, Source};
+use crate::handler::Job;
 use crate::key::JobKey;
 use crate::record::Header;
+use crate::source::Source;
 use crate::store::Verb;
 
 /// The span of a run: in the trace of whoever scheduled the job, or in one of its own, and

@@ -18,12 +18,12 @@ use super::instances::Instances;
 use super::roster::{Recognised, Roster, Served};
 use super::running::leases::Leases;
 use crate::error::{Error, ErrorKind};
-use crate::handler::Source;
 use crate::key::Kind;
 use crate::metrics;
 use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::shards::Layout;
+use crate::source::Source;
 use crate::store::{Signal, Store, follow_events};
 use crate::time::UnixMs;
 

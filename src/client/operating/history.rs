@@ -11,8 +11,8 @@ pub use self::tail::{Tail, Tidings};
 pub(crate) use self::words::span;
 use crate::client::{Client, Pending, Selection};
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::Source;
 use crate::key::{IntoJobKey, JobKey, Kind};
+use crate::source::Source;
 use crate::store::{Lane, Ledger, Line};
 use crate::time::UnixMs;
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::Notify;
 
-use crate::handler::Source;
+use crate::source::Source;
 use crate::worker::roster::Served;
 
 /// How many names of one ledger are kept. More than a claim takes, so that it is full.

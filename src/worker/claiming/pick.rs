@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::desk::Paper;
-use crate::handler::Source;
 use crate::key::Kind;
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::{BATCH, LeaseLength};
+use crate::source::Source;
 use crate::worker::instances::Instances;
 use crate::worker::roster::Served;
 use crate::worker::running::slots::{Slot, Slots};

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use crate::error::Result;
-use crate::handler::Source;
 use crate::hooks::{Hooks, Letter};
 use crate::key::{JobKey, Kind};
 use crate::record::Record;
 use crate::settings::BATCH;
+use crate::source::Source;
 use crate::store::{Claimed, DeadLimits, Lane, Ledger, Settlement, Verb};
 use crate::worker::instances::Instances;
 use crate::worker::notice::Notices;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use super::{Happening, What};
-use crate::handler::Source;
+use crate::source::Source;
 
 /// What was done to a key, in the words of `lua/lib/history.lua` and in plain ones.
 const DONE_TO_KEYS: [(&str, &str); 6] = [
