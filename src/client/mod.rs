@@ -5,6 +5,8 @@ mod due;
 mod durably;
 #[cfg(feature = "worker")]
 mod leases;
+#[cfg(feature = "worker")]
+mod news;
 mod operating;
 mod outbox;
 mod producing;
@@ -28,6 +30,8 @@ pub use builder::ClientBuilder;
 pub(crate) use durably::Durably;
 #[cfg(feature = "worker")]
 pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
+#[cfg(feature = "worker")]
+pub(crate) use news::{Audience, News, Wanted};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
@@ -68,8 +72,6 @@ pub use view::{JobState, JobView};
 
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(feature = "worker")]
-use crate::handler::Audience;
 #[cfg(feature = "worker")]
 use crate::hooks::Listeners;
 use crate::key::{IntoJobKey, JobKey, Kind};

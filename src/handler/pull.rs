@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::news::{Audience, News, Wanted};
 use super::{Handler, Job, Route};
+use crate::client::{Audience, News, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::lease::Lease;

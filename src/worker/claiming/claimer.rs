@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::desk::Desk;
 use super::pick::{self, Errand, Means, Search, Wanted};
+use crate::client::{Audience, News};
 use crate::error::Result;
-use crate::handler::{Audience, News};
 use crate::key::JobKey;
 use crate::prefix::Prefix;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
