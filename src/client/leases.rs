@@ -5,11 +5,10 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Book, Client, Durably, News, Pending, Shelf, out_of_place};
+use super::{Book, Client, Durably, Letter, Listeners, News, Pending, Shelf, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::ended::Ended;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{Letter, Listeners};
 use crate::key::Kind;
 use crate::lease::Lease;
 use crate::outcome::Outcome;

@@ -6,6 +6,8 @@ mod durably;
 #[cfg(feature = "worker")]
 mod leases;
 #[cfg(feature = "worker")]
+mod listeners;
+#[cfg(feature = "worker")]
 mod news;
 mod operating;
 mod outbox;
@@ -30,6 +32,8 @@ pub use builder::ClientBuilder;
 pub(crate) use durably::Durably;
 #[cfg(feature = "worker")]
 pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
+#[cfg(feature = "worker")]
+pub(crate) use listeners::{Letter, Listeners, TellDead};
 #[cfg(feature = "worker")]
 pub(crate) use news::{Audience, News, Wanted};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
@@ -72,8 +76,6 @@ pub use view::{JobState, JobView};
 
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(feature = "worker")]
-use crate::hooks::Listeners;
 use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR, TOLD_AGAIN};
 use crate::shards::Layout;

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use crate::client::Letter;
 use crate::handler::idempotency_key;
 use crate::headers::Headers;
 use crate::key::JobKey;
@@ -25,19 +26,6 @@ struct Parts {
     first_scheduled: Option<SystemTime>,
     payload: Bytes,
     instance: Arc<str>,
-}
-
-/// What is known where a job is about to be buried.
-#[derive(Clone, Copy)]
-pub(crate) struct Letter<'a> {
-    pub(crate) key: &'a JobKey,
-    /// The header that the letter will have.
-    pub(crate) header: &'a str,
-    pub(crate) due: UnixMs,
-    /// How late the run started that ended so, if it started here.
-    pub(crate) lag: Option<Duration>,
-    /// Nothing if it cannot be read.
-    pub(crate) record: Option<&'a Record>,
 }
 
 impl DeadJob {

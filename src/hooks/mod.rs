@@ -7,11 +7,11 @@ mod dead;
 mod late;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -20,10 +20,10 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 pub use dead::DeadJob;
-pub(crate) use dead::Letter;
 pub use late::LateJob;
 pub(crate) use late::Start;
 
+use crate::client::{Letter, TellDead};
 use crate::error::{Error, ErrorKind};
 use crate::outcome::Failure;
 use crate::router::{RouteEntry, Routes};
@@ -75,10 +75,6 @@ pub(crate) struct Hooks {
     untold: AtomicU64,
     over: CancellationToken,
 }
-
-/// The hooks of the workers that share a client: who settles through it tells all of them.
-#[derive(Default)]
-pub(crate) struct Listeners(Mutex<Vec<Weak<Hooks>>>);
 
 impl Wanted {
     pub(crate) fn set_dead<F, Fut>(&mut self, hook: F)
@@ -225,24 +221,17 @@ impl Hooks {
     }
 }
 
-impl Listeners {
-    /// Until they are dropped.
-    pub(crate) fn join(&self, hooks: &Arc<Hooks>) {
-        let mut all = self.0.lock().expect("no panic while held");
-        all.retain(|hooks| hooks.strong_count() > 0);
-        all.push(Arc::downgrade(hooks));
+impl TellDead for Hooks {
+    fn wants_dead(&self) -> bool {
+        self.want_dead()
     }
 
-    /// Those who want to be told of dead letters.
-    pub(crate) fn of_dead(&self) -> Vec<Arc<Hooks>> {
-        let all = self.0.lock().expect("no panic while held");
-        let all = all.iter().filter_map(Weak::upgrade);
-        all.filter(|hooks| hooks.want_dead()).collect()
+    fn limit(&self) -> Duration {
+        self.limit
     }
 
-    /// Tells all of these.
-    pub(crate) async fn tell(hooks: &[Arc<Hooks>], letter: Letter<'_>) {
-        join_all(hooks.iter().map(|hooks| hooks.dead(letter))).await;
+    fn tell<'a>(&'a self, letter: Letter<'a>) -> BoxFuture<'a, ()> {
+        Box::pin(self.dead(letter))
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
+use crate::client::Letter;
 use crate::error::Result;
-use crate::hooks::{Hooks, Letter};
+use crate::hooks::Hooks;
 use crate::key::{JobKey, Kind};
 use crate::record::Record;
 use crate::settings::BATCH;

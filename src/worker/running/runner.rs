@@ -10,12 +10,12 @@ use tracing::{Instrument, Span};
 
 use super::leases::{Held, Leases, Stop};
 use super::slots::Slot;
-use crate::client::Durably;
+use crate::client::{Durably, Letter};
 use crate::durable::Reached;
 use crate::ended::Ended;
 use crate::error::Result;
 use crate::handler::{CancelSignal, Job, JobParts, Place};
-use crate::hooks::{Hooks, Letter, Start};
+use crate::hooks::{Hooks, Start};
 use crate::key::JobKey;
 use crate::lease::Lease;
 use crate::moment::Moment;
