@@ -159,23 +159,22 @@ impl ClientBuilder {
         store::check_url(&self.url, &self.settings.link)
     }
 
-    /// Looks at the server without connecting to it for good: also at one that
-    /// [`connect`](Self::connect) refuses. As [`Client::diagnose`].
-    #[cfg(feature = "worker")]
-    pub fn diagnose(self) -> crate::doctor::Diagnose {
-        let client = self.validate();
-        let client = client.and_then(|()| Client::unchecked(&self.url, self.settings));
-        crate::doctor::Diagnose::new(client)
-    }
-
     /// The library of Redis functions, without connecting: to print it, or to look at a server that
     /// [`connect`](Self::connect) refuses. As [`Client::functions`].
     ///
     /// # Errors
     /// If a setting or the URL is not valid.
     pub fn functions(self) -> Result<Functions> {
+        Ok(self.unchecked()?.functions())
+    }
+
+    /// A client of a server that nobody has looked at; it opens nothing yet.
+    ///
+    /// # Errors
+    /// If a setting or the URL is not valid.
+    pub(crate) fn unchecked(self) -> Result<Client> {
         self.validate()?;
-        Ok(Client::unchecked(&self.url, self.settings)?.functions())
+        Client::unchecked(&self.url, self.settings)
     }
 
     /// The way to the same server, for lists and streams that are not of Keyfall.

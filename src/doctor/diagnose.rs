@@ -19,7 +19,7 @@ use super::{
     adoption, crowd, disk, events, functions, instances, memory, mend, replication, rights, server,
     slots,
 };
-use crate::client::{Client, Instance};
+use crate::client::{Client, ClientBuilder, Instance};
 use crate::error::{Error, Result};
 use crate::key::Kind;
 use crate::store::{Glimpse, Store, Vitals, Wanted, is_of_absence};
@@ -31,7 +31,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the clock is asked: the quickest answer counts.
 const TICKS: usize = 5;
 
-/// A call to [`Client::diagnose`] or [`ClientBuilder::diagnose`](crate::ClientBuilder::diagnose);
+/// A call to [`Client::diagnose`] or [`ClientBuilder::diagnose`];
 /// looks when it is awaited.
 #[must_use = "nothing is looked at until it is awaited"]
 pub struct Diagnose {
@@ -63,8 +63,16 @@ impl Client {
     }
 }
 
+impl ClientBuilder {
+    /// Looks at the server without connecting to it for good: also at one that
+    /// [`connect`](Self::connect) refuses. As [`Client::diagnose`].
+    pub fn diagnose(self) -> Diagnose {
+        Diagnose::new(self.unchecked())
+    }
+}
+
 impl Diagnose {
-    pub(crate) fn new(client: Result<Client>) -> Self {
+    fn new(client: Result<Client>) -> Self {
         Diagnose {
             client,
             fix: false,
