@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::handler::MissingKey;
 use crate::key::JobKey;
-use crate::router::{RouteEntry, Routes};
 use crate::routing::{Coverage, Pattern, RouteTable};
 
-/// What a missing key means, of a route that cancels its job.
+/// The word for a missing key that makes its job run.
+pub(crate) const RUNS: &str = "run";
+
+/// The word for a missing key that cancels its job.
 pub(crate) const CANCELS: &str = "cancel";
 
 /// The description that an instance publishes: one line of JSON.
@@ -27,7 +28,7 @@ pub(crate) struct Description {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) fallback: bool,
     /// The patterns of those routes that adopt plain keys, each with what a missing key means:
-    /// `run` or `cancel`. Other words may come.
+    /// [`RUNS`] or [`CANCELS`]. Other words may come.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) adopts: Vec<(String, String)>,
     /// Hosts of callbacks that it leaves alone because they are down; some, if there are many. The
@@ -47,26 +48,6 @@ pub(crate) struct Takes {
 }
 
 impl Description {
-    pub(crate) fn of(routes: &Routes) -> Self {
-        let started = std::time::SystemTime::UNIX_EPOCH
-            .elapsed()
-            .unwrap_or_default();
-        Description {
-            host: gethostname::gethostname().to_string_lossy().into_owned(),
-            pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            started: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
-            routes: routes
-                .of_table()
-                .iter()
-                .map(|route| (route.pattern.as_str().to_owned(), route.priority))
-                .collect(),
-            fallback: routes.fallback.is_some(),
-            adopts: routes.of_table().iter().filter_map(adoption).collect(),
-            breakers: Vec::new(),
-        }
-    }
-
     /// The same of an instance that leaves these hosts alone.
     pub(crate) fn leaving_alone(&self, hosts: impl IntoIterator<Item = String>) -> Self {
         Description {
@@ -94,14 +75,6 @@ impl Description {
             table: RouteTable::new(routes)?,
         })
     }
-}
-
-fn adoption(route: &RouteEntry) -> Option<(String, String)> {
-    let word = match route.adopts? {
-        MissingKey::Run => "run",
-        MissingKey::Cancel => CANCELS,
-    };
-    Some((route.pattern.as_str().to_owned(), word.to_owned()))
 }
 
 impl Takes {

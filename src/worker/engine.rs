@@ -16,6 +16,7 @@ use super::adopting::servers::Adopters;
 use super::checkup::Checkup;
 use super::claiming::claimer::Claimer;
 use super::claiming::desk::Desk;
+use super::description::describe;
 use super::finding::alarm::Alarm;
 use super::finding::events::Events;
 use super::finding::lookout::Lookout;
@@ -34,7 +35,6 @@ use super::running::slots::Slots;
 use crate::client::{Audience, SettleTerms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
-use crate::instance::Description;
 use crate::retry::RetryPolicy;
 use crate::router::Routes;
 use crate::settings::{LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings};
@@ -126,7 +126,7 @@ async fn drive(plan: Plan) -> Result<()> {
         gather: (SETTLE_GATHER, SETTLE_ENOUGH),
         on_trimmed: Some(Arc::new(move |kind, letters| told.trimmed(kind, letters))),
     };
-    let description = Description::of(&routes);
+    let description = describe(&routes);
     let instances = Arc::new(Instances::new(&description, store.members().len())?);
     let roster = Arc::new(Roster::new(store.clone(), routes.clone(), terms));
     let desk = Arc::new(Desk::default());

@@ -11,12 +11,14 @@
 //! | [`claiming`] | claims what was found, as much as can be run |
 //! | [`running`] | calls the handlers, and keeps their leases |
 //! | [`roster`] | knows which kinds are served |
+//! | [`description`] | says who this instance is, and which routes it has |
 //! | [`instances`] | knows which instance is to take a job, or to pace a ledger |
 //! | [`notice`] | tells the owner of the worker; [`readiness`] can be asked |
 
 mod adopting;
 mod checkup;
 mod claiming;
+mod description;
 mod engine;
 mod finding;
 mod freshness;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::router::Router;
+use crate::worker::description::describe;
 
 const KIND: &str = "app1:trans:notice";
 
@@ -24,7 +25,7 @@ impl Fleet {
             .iter()
             .map(|pattern| {
                 let router: Router = Router::new().route(pattern, done);
-                let description = Description::of(&router.finish().unwrap());
+                let description = describe(&router.finish().unwrap());
                 (Instances::new(&description, 1).unwrap(), description)
             })
             .collect();

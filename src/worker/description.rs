@@ -1,0 +1,35 @@
+//! The description that a worker publishes of itself.
+
+use std::time::SystemTime;
+
+use crate::handler::MissingKey;
+use crate::instance::{CANCELS, Description, RUNS};
+use crate::router::{RouteEntry, Routes};
+
+/// The description of a worker in this process that starts now with these routes.
+pub(super) fn describe(routes: &Routes) -> Description {
+    let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Description {
+        host: gethostname::gethostname().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        started: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
+        routes: routes
+            .of_table()
+            .iter()
+            .map(|route| (route.pattern.as_str().to_owned(), route.priority))
+            .collect(),
+        fallback: routes.fallback.is_some(),
+        adopts: routes.of_table().iter().filter_map(adoption).collect(),
+        breakers: Vec::new(),
+    }
+}
+
+/// The pattern of a route that adopts plain keys, with what a missing key means.
+fn adoption(route: &RouteEntry) -> Option<(String, String)> {
+    let word = match route.adopts? {
+        MissingKey::Run => RUNS,
+        MissingKey::Cancel => CANCELS,
+    };
+    Some((route.pattern.as_str().to_owned(), word.to_owned()))
+}
