@@ -1,4 +1,4 @@
-//! What runs beside the handler of a route, where jobs end outside of it.
+//! A background task of a route, for jobs that are acknowledged outside of its handler.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use futures_util::future::BoxFuture;
 use crate::client::Client;
 use crate::key::JobKey;
 use crate::retry::RetryPolicy;
-use crate::router::Routes;
 
 /// A task that each worker with a route runs beside its handlers, for as long as it has the route.
 /// Several workers do so at the same time. It goes on until it is dropped.
@@ -25,23 +24,38 @@ pub(crate) struct Attendance {
     /// How long a lease is of which a route says nothing.
     pub(crate) usual_lease: Duration,
     /// All routes of the worker: the jobs of several can be in one place.
-    pub(crate) routes: Arc<Routes>,
+    pub(crate) routes: Arc<dyn FindTerms>,
+}
+
+/// The routes of a worker, as an attendant knows them.
+pub(crate) trait FindTerms: Send + Sync {
+    /// The terms of the route that takes this job, or else of the fallback. `None` if there is
+    /// neither.
+    fn terms(&self, key: &JobKey) -> Option<RouteTerms<'_>>;
+}
+
+/// The terms that a route sets for its jobs.
+pub(crate) struct RouteTerms<'a> {
+    /// How long a lease is.
+    pub(crate) lease: Option<Duration>,
+    /// When a job is tried again that has no policy of its own.
+    pub(crate) retry: Option<&'a RetryPolicy>,
 }
 
 impl Attendance {
     /// How long a lease of this job is.
     pub(crate) fn lease(&self, key: &JobKey) -> Duration {
-        match self.routes.find_or_fallback(key) {
-            Some(route) => route.lease.unwrap_or(self.usual_lease),
+        match self.routes.terms(key) {
+            Some(terms) => terms.lease.unwrap_or(self.usual_lease),
             None => self.lease,
         }
     }
 
     /// When this job is tried again that has no policy of its own.
     pub(crate) fn retry(&self, key: &JobKey) -> RetryPolicy {
-        let route = self.routes.find_or_fallback(key);
-        let policy = route.and_then(|route| route.retry.clone());
-        policy.unwrap_or_default()
+        let terms = self.routes.terms(key);
+        let policy = terms.and_then(|terms| terms.retry);
+        policy.cloned().unwrap_or_default()
     }
 }
 

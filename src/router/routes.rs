@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::Entry;
 use crate::durable::Durable;
 use crate::error::Result;
-use crate::handler::{Attendant, Breakers, Endpoint, MissingKey, Names, Pull, Rate, names};
+use crate::handler::{
+    Attendant, Breakers, Endpoint, FindTerms, MissingKey, Names, Pull, Rate, RouteTerms, names,
+};
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
@@ -121,6 +123,16 @@ impl Routes {
     pub(crate) fn find_or_fallback(&self, key: &JobKey) -> Option<&RouteEntry> {
         let index = self.table.find(key).or(self.fallback)?;
         Some(&self.routes[index])
+    }
+}
+
+impl FindTerms for Routes {
+    fn terms(&self, key: &JobKey) -> Option<RouteTerms<'_>> {
+        let route = self.find_or_fallback(key)?;
+        Some(RouteTerms {
+            lease: route.lease,
+            retry: route.retry.as_ref(),
+        })
     }
 }
 
