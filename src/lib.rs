@@ -75,6 +75,7 @@
 mod client;
 #[cfg(feature = "worker")]
 mod clock;
+mod counters;
 #[cfg(feature = "worker")]
 pub mod doctor;
 mod durable;
@@ -96,8 +97,6 @@ mod key;
 mod lease;
 #[cfg(feature = "worker")]
 mod line_limit;
-#[cfg(not(feature = "metrics"))]
-mod metrics;
 mod moment;
 mod names;
 #[cfg(feature = "worker")]

@@ -145,7 +145,7 @@ pub(super) fn show_those_of_the_process() {
 /// comes back with 1 does not look as if it had grown.
 #[cfg(feature = "worker")]
 pub(super) fn show_those_of_a_kind(kind: &crate::key::Kind) {
-    for outcome in super::meter::OUTCOMES {
+    for outcome in crate::counters::OUTCOMES {
         let name = "keyfall_settled_total";
         counter!(name, "kind" => kind.to_string(), "outcome" => outcome).increment(0);
     }
@@ -161,7 +161,11 @@ mod tests {
     #[test]
     fn the_page_lists_what_is_described_and_the_code_counts_it() {
         let page = include_str!("../../docs/metrics.md");
-        let code = [include_str!("meter.rs"), include_str!("gauges.rs")].concat();
+        let code = [
+            include_str!("../counters/meter.rs"),
+            include_str!("gauges.rs"),
+        ]
+        .concat();
         let all = COUNTERS.iter().chain(&GAUGES).chain(&HISTOGRAMS);
         for (name, _) in all.clone() {
             assert!(page.contains(&format!("`{name}`")), "{name} has no line");

@@ -7,29 +7,13 @@
 //!
 #![doc = include_str!("../../docs/metrics.md")]
 
-#[cfg(feature = "metrics")]
 mod described;
-#[cfg(feature = "metrics")]
 mod gauges;
-#[cfg(feature = "metrics")]
-mod meter;
-#[cfg(not(feature = "metrics"))]
-#[path = "none.rs"]
-mod meter;
 
-#[cfg(feature = "metrics")]
 pub use described::describe;
-#[cfg(feature = "metrics")]
 pub use gauges::sample;
-pub(crate) use meter::Meter;
-#[cfg(feature = "worker")]
-pub(crate) use meter::{
-    breakers_are_open, changes_are_announced, event_is_foreign, event_is_heard,
-};
-pub(crate) use meter::{reconnected, script_took};
 
 /// What `keyfall_lag_seconds` and `keyfall_handler_seconds` are best divided by: from 1 ms to 1 h.
-#[cfg(feature = "metrics")]
 pub const LAG_BUCKETS: [f64; 17] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0,
     1800.0, 3600.0,

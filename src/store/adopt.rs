@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::Ledger;
 use super::ledger::who;
 use super::reply::{Answer, Answered};
 use super::script::ADOPT;
+use super::{Ledger, counted};
 use crate::error::{ErrorKind, Result};
 use crate::key::JobKey;
 use crate::names::MARKER;
@@ -103,7 +103,7 @@ impl Ledger {
             cmd.arg(most(key)).arg(why.to_arg());
         }
         let answers = self.eval_storing(&ADOPT, &cmd, items.len(), until).await?;
-        self.meter().adopted(&answers);
+        self.meter().adopted(counted::adopted(&answers));
         Ok(answers)
     }
 }

@@ -14,10 +14,10 @@ use super::script::ADOPT;
 use super::script::Script;
 use super::strays::slot_of_ledger;
 use super::{RedisClock, Store};
+use crate::counters;
 #[cfg(feature = "worker")]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
-use crate::metrics;
 #[cfg(feature = "worker")]
 use crate::moment::Moment;
 
@@ -95,7 +95,7 @@ impl Store {
         if self.is_cluster() {
             self.torn.is_whole(subject);
         }
-        metrics::script_took(script.name, answer.received - sent);
+        counters::script_took(script.name, answer.received - sent);
         let reply = Reply::parse(answer.value)?;
         clock.observe(sent, answer.received, reply.now);
         Ok(Called {

@@ -12,9 +12,9 @@ use super::failures::Failures;
 use super::reply::{Answered, Reply, Unlisted};
 use super::script::Script;
 use super::{Lane, RedisClock, Store};
+use crate::counters::Meter;
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
-use crate::metrics::Meter;
 use crate::names::LedgerNames;
 use crate::shards::{Layout, Place};
 

@@ -29,8 +29,8 @@ use super::membership::Membership;
 use super::missed::Missed;
 use super::origin::Origin;
 use super::seat::{Connection, Seat};
+use crate::counters;
 use crate::error::Result;
-use crate::metrics;
 use crate::moment::Moment;
 use crate::settings::LinkSettings;
 use whither::Aim;
@@ -490,7 +490,7 @@ impl Link {
             };
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
             if !seat.is_new() {
-                metrics::reconnected("commands");
+                counters::reconnected("commands");
             }
             let connection = Connection::new(number, moves, inner);
             seat.hold(connection.clone());

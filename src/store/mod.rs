@@ -10,6 +10,7 @@
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
 //! | [`call`], [`lane`] | calls of scripts; numbered ones, which may be repeated |
 //! | [`ledger`] | one ledger: its keys, and how its scripts are called |
+//! | [`counted`] | as what the answers are counted, for the metrics |
 //! | [`layout`], [`moving`] | how many ledgers a kind has; moving jobs from one to another |
 //! | [`dropping`] | removing a kind in which nothing is |
 //! | [`founding`] | making a kind known, with as many ledgers as it starts with |
@@ -40,6 +41,7 @@ mod call;
 mod clock;
 mod cluster;
 mod common;
+mod counted;
 mod dropping;
 mod durable;
 #[cfg(feature = "worker")]

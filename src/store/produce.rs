@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::reply::Answered;
 use super::script::{CANCEL, RESCHEDULE, SCHEDULE, UPDATE};
-use super::{Lane, Ledger};
+use super::{Lane, Ledger, counted};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::names::MARKER;
@@ -134,7 +134,7 @@ impl Ledger {
             .await?;
         self.arm(items.iter().map(|item| &item.key), &mut answers)
             .await;
-        self.meter().scheduled(&answers);
+        self.meter().scheduled(counted::scheduled(&answers));
         Ok(answers)
     }
 
@@ -225,7 +225,7 @@ impl Ledger {
         }
         let mut answers = self.eval_items(&CANCEL, &cmd, items.len(), until).await?;
         self.arm(jobs(), &mut answers).await;
-        self.meter().cancelled(&answers);
+        self.meter().cancelled(counted::cancelled(&answers));
         Ok(answers)
     }
 }

@@ -14,8 +14,8 @@ use super::Store;
 use super::cluster::Node;
 use super::fault::Fault;
 use super::in_time::in_time;
+use crate::counters;
 use crate::error::Error;
-use crate::metrics;
 use crate::names::Names;
 use crate::settings::{LinkSettings, SUBSCRIPTION_SILENCE};
 
@@ -142,7 +142,7 @@ impl Subscription {
                 Ok((sink, stream)) => {
                     pause = FIRST_PAUSE;
                     if !std::mem::take(&mut is_first) {
-                        metrics::reconnected(self.name);
+                        counters::reconnected(self.name);
                     }
                     hear(Signal::Up).await;
                     tokio::select! {

@@ -7,7 +7,7 @@ use super::ledger::number;
 use super::produce::When;
 use super::reply::{Answer, Answered, Reply, unexpected};
 use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
-use super::{Lane, Ledger};
+use super::{Lane, Ledger, counted};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::moment::Moment;
@@ -240,7 +240,8 @@ impl Ledger {
         let mut reply = self.eval(&SETTLE, &cmd, until).await?.reply;
         let answers = reply.item_answers(items.len())?;
         for (item, answered) in items.iter().zip(&answers) {
-            self.meter().settled(&item.verb, answered.answer);
+            let outcome = counted::outcome(&item.verb, answered.answer);
+            self.meter().settled(outcome);
             self.failures().tell(self.kind(), item, answered.answer);
         }
         let trimmed = reply.number()?;

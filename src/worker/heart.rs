@@ -14,9 +14,9 @@ use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::instances::Instances;
 use super::running::slots::Slots;
+use crate::counters;
 use crate::error::Result;
 use crate::instance::{Description, Takes};
-use crate::metrics;
 use crate::router::Routes;
 use crate::settings::{BEAT, SILENCE};
 use crate::store::{Alive, Beat, Store};
@@ -78,7 +78,7 @@ impl Heart {
     async fn beat(&self) -> Result<Duration> {
         let until = Instant::now() + PATIENCE;
         let down = self.routes.open_breakers();
-        metrics::breakers_are_open(down.len());
+        counters::breakers_are_open(down.len());
         let beat = Beat {
             id: self.instances.id(),
             room: &self.room(),

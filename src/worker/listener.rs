@@ -17,9 +17,9 @@ use super::heart::Heart;
 use super::instances::Instances;
 use super::roster::{Recognised, Roster, Served};
 use super::running::leases::Leases;
+use crate::counters;
 use crate::error::{Error, ErrorKind};
 use crate::key::Kind;
-use crate::metrics;
 use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::shards::Layout;
@@ -157,9 +157,9 @@ impl Listener {
         }
         let Some(Recognised { ledgers, id }) = self.roster.recognise(name) else {
             self.roster.met(name);
-            return metrics::event_is_foreign();
+            return counters::event_is_foreign();
         };
-        metrics::event_is_heard();
+        counters::event_is_heard();
         self.events[place].hear();
         // What expires under the name of a job on another server than its own says nothing of the job.
         let is_here = |served: &&Arc<Served>| served.ledger.server() == place;

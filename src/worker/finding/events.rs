@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use crate::counters;
 use crate::error::{Error, ErrorKind};
-use crate::metrics;
 use crate::store::{Announced, Store, Wanted};
 use crate::worker::adopting::hearing::Hearing;
 use crate::worker::adopting::search::Search;
@@ -206,7 +206,7 @@ impl Events {
             };
             // Whether or not it can look: a recorder may forget a gauge that is not set again.
             if self.said_of_changes.load(Ordering::Relaxed) {
-                metrics::changes_are_announced(&self.store.address(), false);
+                counters::changes_are_announced(&self.store.address(), false);
             }
             // Whoever is deaf hears nothing whatever the setting is.
             if !self.are_unheard() {
@@ -354,7 +354,7 @@ impl Events {
     fn announces_changes(&self) -> bool {
         if self.wanted == Wanted::Changes {
             self.heard_at.set_unannounced(self.store.place(), None);
-            metrics::changes_are_announced(&self.store.address(), true);
+            counters::changes_are_announced(&self.store.address(), true);
         }
         let was_missed = self.said_of_changes.swap(false, Ordering::Relaxed);
         if was_missed {
@@ -382,7 +382,7 @@ impl Events {
             tracing::error!("{said}");
             self.heard_at
                 .set_unannounced(self.store.place(), Some(said));
-            metrics::changes_are_announced(&self.store.address(), false);
+            counters::changes_are_announced(&self.store.address(), false);
         }
     }
 }
@@ -391,7 +391,7 @@ impl Drop for Events {
     /// Nobody adopts keys here any more, so none are lost.
     fn drop(&mut self) {
         if self.said_of_changes.load(Ordering::Relaxed) {
-            metrics::changes_are_announced(&self.store.address(), true);
+            counters::changes_are_announced(&self.store.address(), true);
         }
     }
 }

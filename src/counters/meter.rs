@@ -1,4 +1,4 @@
-//! What one ledger, and the process, count.
+//! What is counted of one ledger, and of the process.
 
 use std::sync::Mutex;
 #[cfg(feature = "worker")]
@@ -10,9 +10,8 @@ use ::metrics::{Counter, counter, histogram};
 use ::metrics::{Histogram, gauge};
 
 use crate::key::Kind;
-use crate::store::{Answered, Word};
 #[cfg(feature = "worker")]
-use crate::{source::Source, store::Verb};
+use crate::source::Source;
 
 /// How long a counter that was not needed meanwhile is taken for the one that the recorder shows: it
 /// may forget what has stood still for an hour.
@@ -68,7 +67,7 @@ const SOURCES: [&str; 4] = ["event", "pacer", "reconciler", "backlog"];
 
 /// The values of the label `outcome`.
 #[cfg(feature = "worker")]
-pub(super) const OUTCOMES: [&str; 9] = [
+pub(crate) const OUTCOMES: [&str; 9] = [
     "done",
     "failed",
     "again",
@@ -99,23 +98,13 @@ impl Meter {
         }
     }
 
-    pub(crate) fn scheduled(&self, answers: &[Answered]) {
-        let accepted = answers.iter().filter(|answered| {
-            let answer = answered.answer;
-            matches!(
-                answer,
-                Word::Created(_) | Word::Replaced(_) | Word::Succeeds(_)
-            )
-        });
-        let number = accepted.count() as u64;
+    /// So many jobs were scheduled.
+    pub(crate) fn scheduled(&self, number: u64) {
         self.count(&self.scheduled, "keyfall_scheduled_total", number);
     }
 
-    pub(crate) fn cancelled(&self, answers: &[Answered]) {
-        let found = answers
-            .iter()
-            .filter(|answered| matches!(answered.answer, Word::Cancelled | Word::Running));
-        let number = found.count() as u64;
+    /// So many jobs were cancelled.
+    pub(crate) fn cancelled(&self, number: u64) {
         self.count(&self.cancelled, "keyfall_cancelled_total", number);
     }
 }
@@ -147,19 +136,13 @@ impl Meter {
         self.work.handler.get(histogram).record(time);
     }
 
-    /// Keys were looked at, and this came of it.
-    pub(crate) fn adopted(&self, answers: &[Answered]) {
+    /// Plain keys were looked at, and this became of them.
+    pub(crate) fn adopted(&self, outcomes: impl Iterator<Item = &'static str>) {
         let mut numbers = [0; ADOPTED.len()];
-        for answered in answers {
-            let place = match answered.answer {
-                Word::Created(_) => 0,
-                Word::Replaced(_) => 1,
-                Word::Succeeds(_) => 2,
-                Word::Moved(_) | Word::SuccessorMoved(_) => 3,
-                Word::Cancelled => 4,
-                _ => continue,
-            };
-            numbers[place] += 1;
+        for outcome in outcomes {
+            if let Some(place) = place_of(outcome, &ADOPTED) {
+                numbers[place] += 1;
+            }
         }
         for (place, number) in numbers.into_iter().enumerate().filter(|(_, it)| *it > 0) {
             let counter = || counter!("keyfall_adopted_total", "kind" => self.kind.clone(), "outcome" => ADOPTED[place]);
@@ -167,19 +150,9 @@ impl Meter {
         }
     }
 
-    /// A run was to end so, and this was answered.
-    pub(crate) fn settled(&self, verb: &Verb, answer: Word) {
-        let outcome = match (answer, verb) {
-            (Word::Gone | Word::Foreign, _) => "late",
-            (Word::Superseded, Verb::Later { step: "failed", .. }) => "failed",
-            (Word::Superseded, _) => "replaced",
-            (Word::Cancelled, _) => "cancelled",
-            (_, Verb::Done) => "done",
-            (_, Verb::Bury { .. }) => "buried",
-            (_, Verb::Later { step, .. }) => step,
-        };
-        let Some(place) = OUTCOMES.iter().position(|known| *known == outcome) else {
-            debug_assert!(false, "{outcome} is no outcome");
+    /// A run ended so.
+    pub(crate) fn settled(&self, outcome: &'static str) {
+        let Some(place) = place_of(outcome, &OUTCOMES) else {
             return;
         };
         let counter = || counter!("keyfall_settled_total", "kind" => self.kind.clone(), "outcome" => OUTCOMES[place]);
@@ -201,6 +174,14 @@ impl Meter {
     pub(crate) fn touched(&self, number: u64) {
         self.count(&self.work.touches, "keyfall_touches_total", number);
     }
+}
+
+/// The place of an outcome among those that its counter knows.
+#[cfg(feature = "worker")]
+fn place_of(outcome: &str, known: &[&str]) -> Option<usize> {
+    let place = known.iter().position(|known| *known == outcome);
+    debug_assert!(place.is_some(), "{outcome} is no outcome");
+    place
 }
 
 /// A key expired that is a job served here.

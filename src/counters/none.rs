@@ -3,12 +3,8 @@
 use std::time::Duration;
 
 use crate::key::Kind;
-use crate::store::Answered;
 #[cfg(feature = "worker")]
-use crate::{
-    source::Source,
-    store::{Verb, Word},
-};
+use crate::source::Source;
 
 pub(crate) struct Meter;
 
@@ -17,20 +13,20 @@ impl Meter {
         Meter
     }
 
-    pub(crate) fn scheduled(&self, _: &[Answered]) {}
+    pub(crate) fn scheduled(&self, _: u64) {}
 
-    pub(crate) fn cancelled(&self, _: &[Answered]) {}
+    pub(crate) fn cancelled(&self, _: u64) {}
 }
 
 #[cfg(feature = "worker")]
 impl Meter {
     pub(crate) fn begun(&self, _: Source, _: Duration, _: u32) {}
 
-    pub(crate) fn adopted(&self, _: &[Answered]) {}
+    pub(crate) fn adopted(&self, _: impl Iterator<Item = &'static str>) {}
 
     pub(crate) fn ran(&self, _: Duration) {}
 
-    pub(crate) fn settled(&self, _: &Verb, _: Word) {}
+    pub(crate) fn settled(&self, _: &'static str) {}
 
     pub(crate) fn lost(&self, _: u64) {}
 
