@@ -4,28 +4,25 @@
 //! |---|---|
 //! | [`parent`] | `traceparent` and `tracestate`, as the W3C wrote them down |
 //! | [`reading`] | reads them again |
-//! | [`run`] | the span of a run: its parent, its links, what it says of the job |
-//! | [`none`] | all of that without the feature `traces`: a span for the log |
+//! | [`none`] | all of that without the feature `traces`: nothing |
+//!
+//! The span of a run is the worker's: `worker/running/span.rs`.
 
 #[cfg(not(feature = "traces"))]
 mod none;
 #[cfg(feature = "traces")]
 mod parent;
 #[cfg(all(feature = "traces", any(feature = "worker", test)))]
-mod reading;
-#[cfg(all(feature = "traces", feature = "worker"))]
-mod run;
+pub(crate) mod reading;
 
 #[cfg(not(feature = "traces"))]
 pub(crate) use none::carry;
 #[cfg(all(not(feature = "traces"), feature = "worker"))]
-pub(crate) use none::{begun, current, ended, lost, run};
+pub(crate) use none::current;
 #[cfg(feature = "traces")]
 pub(crate) use parent::carry;
 #[cfg(all(feature = "traces", feature = "worker"))]
 pub(crate) use parent::current;
-#[cfg(all(feature = "traces", feature = "worker"))]
-pub(crate) use run::{begun, ended, lost, run};
 
 /// The header that says to which span of which trace a job belongs.
 #[cfg(any(feature = "traces", feature = "callbacks"))]

@@ -8,12 +8,12 @@ use super::{PARENT, STATE};
 use crate::headers::Headers;
 
 /// The span that a job comes from; none if nothing or nonsense is said of it.
-pub(super) fn of(headers: &Headers) -> Option<SpanContext> {
+pub(crate) fn of(headers: &Headers) -> Option<SpanContext> {
     read(headers.get(PARENT)?, headers.get(STATE).unwrap_or_default())
 }
 
 /// The span of these two headers. A state that is none is ignored, as the W3C wants it.
-pub(super) fn read(parent: &str, state: &str) -> Option<SpanContext> {
+pub(crate) fn read(parent: &str, state: &str) -> Option<SpanContext> {
     let mut parts = parent.split('-');
     let mut part = |length: usize| {
         let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -6,6 +6,7 @@
 //! | [`limits`] | how many jobs may run at the same time, over all |
 //! | [`gate`] | how many on each route; with [`rate`] and [`hands`], how many in a time, and how many in the hands of those who pull |
 //! | [`runner`] | calls the handler, and settles |
+//! | [`span`] | the span of a run, for the log and for traces |
 //! | [`leases`] | renews the leases of what runs |
 
 mod gate;
@@ -15,3 +16,8 @@ pub(super) mod limits;
 mod rate;
 pub(super) mod runner;
 pub(super) mod slots;
+#[cfg(not(feature = "traces"))]
+#[path = "plain_span.rs"]
+mod span;
+#[cfg(feature = "traces")]
+mod span;

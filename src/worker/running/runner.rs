@@ -10,6 +10,7 @@ use tracing::{Instrument, Span};
 
 use super::leases::{Held, Leases, Stop};
 use super::slots::Slot;
+use super::span;
 use crate::client::{Durably, Letter};
 use crate::durable::Reached;
 use crate::ended::Ended;
@@ -27,7 +28,6 @@ use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
 use crate::source::Source;
 use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
-use crate::traces;
 use crate::worker::adopting::confirm::{Leased, Round, Verdict};
 use crate::worker::adopting::servers::Adopters;
 use crate::worker::finding::reconciler::Reconciler;
@@ -210,7 +210,7 @@ fn run((run, record): (Run, Vec<u8>), at: ClaimedAt) -> impl Future<Output = ()>
     let before = record.as_ref().map_or(0, |record| record.header.attempts);
     let attempt = before.saturating_add(run.claims);
     let header = record.as_ref().ok().map(|record| &record.header);
-    let span = traces::run(&run.key, attempt, header);
+    let span = span::run(&run.key, attempt, header);
     // Large, and moved several times on its way into the runtime.
     Box::pin(run.run(record, attempt, at)).instrument(span)
 }
@@ -241,7 +241,7 @@ impl Run {
             }
         };
         if let Some(verb) = verb {
-            traces::ended(&verb);
+            span::ended(&verb);
             self.slot.handler_ended();
             if self.has_told(&verb, record.as_ref().ok()).await {
                 self.settle(verb).await;
@@ -325,7 +325,7 @@ impl Run {
         self.tell_late(route, &job);
         let meter = self.served.ledger.meter();
         meter.begun(self.source, job.lag(), attempt);
-        traces::begun(&job);
+        span::begun(&job);
         if let Some(place) = self.slot.take_place() {
             let is_theirs = self.hand_over(place, job, at.lease).await;
             return (!is_theirs).then(|| ended.give_back(self.due));
@@ -353,7 +353,7 @@ impl Run {
             }
             Err(Stop::Lost) => {
                 tracing::warn!("the lease was lost; the run was ended");
-                traces::lost();
+                span::lost();
                 None
             }
         }

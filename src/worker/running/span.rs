@@ -6,17 +6,17 @@ use opentelemetry::trace::{Status, TraceContextExt};
 use tracing::{Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use super::reading;
 use crate::handler::Job;
 use crate::key::JobKey;
 use crate::record::Header;
 use crate::source::Source;
 use crate::store::Verb;
+use crate::traces::reading;
 
 /// The span of a run: in the trace of whoever scheduled the job, or in one of its own, and
 /// linked to the span in which the attempt before it ended. Where nothing traces, it is for the
 /// log alone.
-pub(crate) fn run(key: &JobKey, attempt: u32, header: Option<&Header>) -> Span {
+pub(super) fn run(key: &JobKey, attempt: u32, header: Option<&Header>) -> Span {
     // At the highest level, so that even a lone error says which job it is about. The log does
     // not show fields that stay empty.
     let span = tracing::error_span!(
@@ -55,7 +55,7 @@ pub(crate) fn run(key: &JobKey, attempt: u32, header: Option<&Header>) -> Span {
 }
 
 /// The current span runs this job.
-pub(crate) fn begun(job: &Job) {
+pub(super) fn begun(job: &Job) {
     let span = Span::current();
     let bytes = i64::try_from(job.payload().len()).unwrap_or(i64::MAX);
     span.set_attribute("messaging.message.body.size", bytes);
@@ -70,7 +70,7 @@ pub(crate) fn begun(job: &Job) {
 }
 
 /// The run in the current span ended, and this becomes of the job.
-pub(crate) fn ended(verb: &Verb) {
+pub(super) fn ended(verb: &Verb) {
     let span = Span::current();
     let (outcome, failure) = match verb {
         Verb::Done => ("done", None),
@@ -88,7 +88,7 @@ pub(crate) fn ended(verb: &Verb) {
 }
 
 /// The run in the current span lost its lease: whatever it did does not count.
-pub(crate) fn lost() {
+pub(super) fn lost() {
     fail(&Span::current(), "lost", "the lease was lost".into());
 }
 

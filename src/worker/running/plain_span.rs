@@ -1,0 +1,19 @@
+//! The span of a run without the feature `traces`: for the log alone.
+
+use tracing::Span;
+
+use crate::handler::Job;
+use crate::key::JobKey;
+use crate::record::Header;
+use crate::store::Verb;
+
+/// The span of a run, for the log.
+pub(super) fn run(key: &JobKey, attempt: u32, _: Option<&Header>) -> Span {
+    tracing::error_span!(target: "keyfall::worker", "run", %key, attempt)
+}
+
+pub(super) fn begun(_: &Job) {}
+
+pub(super) fn ended(_: &Verb) {}
+
+pub(super) fn lost() {}
