@@ -64,12 +64,47 @@
 //!
 //! # Where things are
 //!
-//! Each module uses only those before it: `error`, `key`, `time`, `moment`, `durable`, `headers`, `retry`, `record`,
-//! `settings`, `prefix`, `flaw`, `shards` and `names` know nothing of Redis; `store` is the only one that
-//! speaks it, through the scripts in `lua/`; `client` is the producer's side; [`doctor`] looks for
-//! what can hurt; `routing`, `handler` and `router` find and call handlers, `ending` says what
-//! follows, and `hooks` tell of it; `worker` ties them
-//! together; `target` has handlers that hand jobs to others, and `testing` does without Redis.
+//! A module uses only modules of the levels before its own. A test, `levels`, reads this table and
+//! holds the code to it.
+//!
+//! | level | module | what it does |
+//! |---|---|---|
+//! | 0 | `clock` | tells handlers the time, which a test can move |
+//! | 0 | `error` | the one error of the crate, and its kinds |
+//! | 0 | `flaw` | names what can be wrong with a stored job |
+//! | 0 | `moment` | measures time by a clock that goes on while the machine sleeps |
+//! | 0 | `outcome` | says how a run ends, and why it failed |
+//! | 0 | `settings` | holds the settings of clients and workers, with their limits |
+//! | 0 | `source` | says how a job that is due was found |
+//! | 0 | `time` | converts the time stamps that Redis and the records use |
+//! | 1 | `durable` | says how far a write is to get: to replicas, to disks |
+//! | 1 | `embedded` | starts a private Redis for demos and tests |
+//! | 1 | `key` | parses the names of jobs and kinds |
+//! | 1 | `retry` | computes when a job that failed runs again |
+//! | 2 | `counters` | counts and measures for the metrics |
+//! | 2 | `ending` | decides what follows a run: done, later, or a dead letter |
+//! | 2 | `headers` | holds the headers of a job |
+//! | 2 | `lease` | proves the right to run a job |
+//! | 2 | `line_limit` | limits how many lines the log gets of one kind |
+//! | 2 | `prefix` | selects kinds by the first segments of their names |
+//! | 2 | `routing` | finds the route that a job key belongs to |
+//! | 2 | `shards` | computes the shard that has a job, and the server that has a shard |
+//! | 3 | `instance` | reads what a worker publishes of itself |
+//! | 3 | `names` | names all keys and channels in Redis |
+//! | 3 | `record` | reads and writes the stored record of a job |
+//! | 3 | `traces` | carries the trace of the caller in the headers of a job |
+//! | 4 | `store` | speaks to Redis, as no other module does, through the scripts in `lua/` |
+//! | 5 | `ended` | makes the settlement that the outcome of a run asks for |
+//! | 6 | `client` | schedules, changes, looks up and settles jobs |
+//! | 7 | `doctor` | looks for what can hurt, and mends some of it |
+//! | 7 | `handler` | makes the arguments of a handler from a job, and calls it |
+//! | 7 | `metrics` | describes the metrics, and sets gauges from what Redis holds |
+//! | 8 | `router` | collects routes and their handlers |
+//! | 8 | `target` | has handlers that hand jobs to others |
+//! | 9 | `hooks` | tells the owner of a worker of dead letters and late starts |
+//! | 9 | `testing` | runs the jobs of a router without Redis |
+//! | 10 | `worker` | finds due jobs, claims them, runs them and settles them |
+//! | 11 | `internals` | opens a few functions to the benchmarks and fuzz targets of the crate |
 #![deny(missing_docs)]
 
 mod client;
@@ -95,6 +130,8 @@ mod instance;
 mod key;
 #[cfg(feature = "worker")]
 mod lease;
+#[cfg(test)]
+mod levels;
 #[cfg(feature = "worker")]
 mod line_limit;
 mod moment;
