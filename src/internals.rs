@@ -12,23 +12,23 @@ use crate::record::Record;
 use crate::router::Routes;
 use crate::settings::LinkSettings;
 use crate::store::{DeadLimits, Store, read_any_reply};
-use crate::worker::Roster;
+use crate::worker::ServedLedgers;
 
 /// What a worker does with a name that it hears, on a Redis that is never asked.
-pub struct Ears {
+pub struct NameFilter {
     routes: Arc<Routes>,
-    roster: Roster,
+    roster: ServedLedgers,
 }
 
-impl Ears {
+impl NameFilter {
     /// The ears of a worker with these routes. To be called within a runtime.
     pub fn new(router: Router) -> Result<Self> {
         let routes = Arc::new(router.finish()?);
         let link = LinkSettings::default();
         let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link)?;
         let terms = SettleTerms::at_once(DeadLimits::default());
-        let roster = Roster::new(store, routes.clone(), terms);
-        Ok(Ears { routes, roster })
+        let roster = ServedLedgers::new(store, routes.clone(), terms);
+        Ok(NameFilter { routes, roster })
     }
 
     /// Whether the name of a key that expired may be that of a job with a route here.

@@ -179,9 +179,9 @@ impl ClientBuilder {
 
     /// The way to the same server, for lists and streams that are not of Keyfall.
     #[cfg(feature = "worker")]
-    pub(crate) fn outlet(&self) -> Result<store::Outlet> {
+    pub(crate) fn outlet(&self) -> Result<store::TargetRedis> {
         self.validate()?;
-        store::Outlet::new(&self.url, &self.settings)
+        store::TargetRedis::new(&self.url, &self.settings)
     }
 
     fn validate(&self) -> Result<()> {

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::outbox::Operation;
-use super::shelf::Says;
+use super::outbox::BatchOperation;
+use super::shelf::JobVerdict;
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Lane, Ledger, Word};
@@ -18,7 +18,7 @@ pub(crate) struct Durably<Op> {
     pub(crate) durable: Durable,
 }
 
-impl<Op: Operation<Answer: Says> + Clone> Operation for Durably<Op> {
+impl<Op: BatchOperation<Answer: JobVerdict> + Clone> BatchOperation for Durably<Op> {
     type Terms = Op::Terms;
     /// The item was answered, whatever can be said of how far it got.
     type Answer = (Op::Answer, Result<Reached>);
@@ -54,7 +54,7 @@ impl<Op: Operation<Answer: Says> + Clone> Operation for Durably<Op> {
 
 /// Sends one batch and waits until those of its items are durable that are to be. If a fail-over
 /// forgot the batch meanwhile, it is sent again.
-pub(super) async fn send_durably<Op: Operation<Answer: Says>>(
+pub(super) async fn send_durably<Op: BatchOperation<Answer: JobVerdict>>(
     ledger: &Ledger,
     lane: &mut Lane,
     terms: &Op::Terms,

@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Book, Client, Durably, Letter, Listeners, News, Pending, Shelf, out_of_place};
+use super::{ShardClient, Client, Durably, Letter, Listeners, LeaseEvent, Pending, KindShards, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::ended::Ended;
 use crate::error::{Error, ErrorKind, Result};
@@ -114,7 +114,7 @@ impl Client {
     /// A job that was handed over here is in nobody's hands any more, as far as is known: the room
     /// that its route has for it is free. Its lease stands until it lapses.
     pub(crate) fn let_go(&self, lease: &Lease) {
-        self.audience().tell(&News::Ended(lease.clone()));
+        self.audience().tell(&LeaseEvent::Ended(lease.clone()));
     }
 
     /// Extends many, each as [`extend`](Self::extend) does. The answers are in their order.
@@ -144,8 +144,8 @@ impl Client {
         let mut answers = vec![Word::Gone; leases.len()];
         loop {
             let shelf = self.shelf_to_look(kind.as_str())?;
-            for round in [Shelf::old_book, Shelf::new_book] {
-                let mut by_shard: BTreeMap<u16, (&Arc<Book>, Vec<usize>)> = BTreeMap::new();
+            for round in [KindShards::old_book, KindShards::new_book] {
+                let mut by_shard: BTreeMap<u16, (&Arc<ShardClient>, Vec<usize>)> = BTreeMap::new();
                 for (at, lease) in leases.iter().enumerate() {
                     if answers[at] == Word::Gone
                         && let Some(book) = round(&shelf, lease.key().id())
@@ -175,7 +175,7 @@ impl Client {
     }
 
     /// Whether a kind goes by another layout than this shelf, which is known then.
-    async fn is_outdated(&self, shelf: &Shelf, until: Instant) -> Result<bool> {
+    async fn is_outdated(&self, shelf: &KindShards, until: Instant) -> Result<bool> {
         Ok(self.store().look_up(&shelf.kind, until).await? != shelf.layout)
     }
 
@@ -195,7 +195,7 @@ impl Client {
                 Word::Foreign => return Ok(Extended::Taken),
                 other => return Err(out_of_place(other)),
             };
-            let news = News::Extended((*lease).clone(), length);
+            let news = LeaseEvent::Extended((*lease).clone(), length);
             self.audience().tell(&news);
             Ok(extended)
         });
@@ -257,7 +257,7 @@ impl<'a> SettleLease<'a> {
     /// If the job is to be a dead letter, whoever asked to be told is told by now.
     async fn verb(
         &self,
-        book: &Book,
+        book: &ShardClient,
         until: &mut Instant,
     ) -> Result<Result<(Verb, usize), Settled>> {
         if self.outcome == Outcome::Done {
@@ -332,7 +332,7 @@ impl SettleLease<'_> {
 
     async fn settle_in(
         &self,
-        book: &Book,
+        book: &ShardClient,
         durable: Option<Durable>,
         until: &mut Instant,
     ) -> Result<(Settled, Option<Reached>)> {
@@ -360,7 +360,7 @@ impl SettleLease<'_> {
                 (answered, Some(reached))
             }
         };
-        client.audience().tell(&News::Ended(lease.clone()));
+        client.audience().tell(&LeaseEvent::Ended(lease.clone()));
         let settled = match answered.answer {
             Word::Done => Settled::Done,
             Word::Later(due) => Settled::Pending(due.to_system()),

@@ -35,7 +35,7 @@ pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
 #[cfg(feature = "worker")]
 pub(crate) use listeners::{Letter, Listeners, TellDead};
 #[cfg(feature = "worker")]
-pub(crate) use news::{Audience, News, Wanted};
+pub(crate) use news::{LeaseSubscribers, LeaseEvent, WantedKinds};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
@@ -56,12 +56,12 @@ pub use operating::pausing::{Pause, Paused, Resume};
 pub use operating::resharding::{Reshard, Resharded, Resharding};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
-use operating::sight::Sight;
+use operating::sight::PartialView;
 pub use operating::sight::{Kinds, Unseen};
 pub use operating::stats::Stats;
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};
-pub(crate) use outbox::Outbox;
+pub(crate) use outbox::Batcher;
 pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Rescheduled, Updated};
 use producing::many::Lanes;
 pub use producing::new_job::NewJob;
@@ -71,7 +71,7 @@ pub use producing::schedule::{
 };
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;
-use shelf::{Moving, Of, Shelf, Shelves};
+use shelf::{MisplacedJob, CallTarget, KindShards, KindRegistry};
 pub use view::{JobState, JobView};
 
 use crate::durable::Durable;
@@ -117,57 +117,57 @@ type Admission = Arc<dyn Fn(&Kind) -> bool + Send + Sync>;
 struct Shared {
     settings: ClientSettings,
     store: Arc<Store>,
-    shelves: Shelves,
+    shelves: KindRegistry,
     /// The workers of this client, which count what they handed over.
     #[cfg(feature = "worker")]
-    audience: Arc<Audience>,
+    audience: Arc<LeaseSubscribers>,
     /// Their hooks.
     #[cfg(feature = "worker")]
     listeners: Listeners,
 }
 
 /// A ledger as a producer uses it: one outbox for each operation.
-struct Book {
+struct ShardClient {
     ledger: Arc<Ledger>,
     /// For the calls that bring batches of their own.
     lanes: Lanes,
-    schedules: Outbox<Placement>,
-    changes: Outbox<Change>,
-    updates: Outbox<Update>,
-    cancels: Outbox<JobKey>,
-    outdated: Outbox<Outdated>,
-    durable_schedules: Outbox<Durably<Placement>>,
-    durable_cancels: Outbox<Durably<JobKey>>,
-    requeues: Outbox<Revival>,
-    discards: Outbox<Discard>,
-    restores: Outbox<Kept>,
-    moves: Outbox<Moving>,
+    schedules: Batcher<Placement>,
+    changes: Batcher<Change>,
+    updates: Batcher<Update>,
+    cancels: Batcher<JobKey>,
+    outdated: Batcher<Outdated>,
+    durable_schedules: Batcher<Durably<Placement>>,
+    durable_cancels: Batcher<Durably<JobKey>>,
+    requeues: Batcher<Revival>,
+    discards: Batcher<Discard>,
+    restores: Batcher<Kept>,
+    moves: Batcher<MisplacedJob>,
     #[cfg(feature = "worker")]
-    settles: Outbox<Settlement>,
+    settles: Batcher<Settlement>,
     #[cfg(feature = "worker")]
-    durable_settles: Outbox<Durably<Settlement>>,
+    durable_settles: Batcher<Durably<Settlement>>,
 }
 
-impl Book {
+impl ShardClient {
     /// `layout` says where what is moved out of the ledger goes.
     fn new(ledger: Arc<Ledger>, layout: Layout) -> Arc<Self> {
-        Arc::new(Book {
+        Arc::new(ShardClient {
             lanes: Lanes::new(),
-            schedules: Outbox::new(ledger.clone(), ()),
-            changes: Outbox::new(ledger.clone(), ()),
-            updates: Outbox::new(ledger.clone(), ()),
-            cancels: Outbox::new(ledger.clone(), ()),
-            outdated: Outbox::new(ledger.clone(), ()),
-            durable_schedules: Outbox::new(ledger.clone(), ()),
-            durable_cancels: Outbox::new(ledger.clone(), ()),
-            requeues: Outbox::new(ledger.clone(), ()),
-            discards: Outbox::new(ledger.clone(), ()),
-            restores: Outbox::new(ledger.clone(), ()),
-            moves: Outbox::new(ledger.clone(), layout),
+            schedules: Batcher::new(ledger.clone(), ()),
+            changes: Batcher::new(ledger.clone(), ()),
+            updates: Batcher::new(ledger.clone(), ()),
+            cancels: Batcher::new(ledger.clone(), ()),
+            outdated: Batcher::new(ledger.clone(), ()),
+            durable_schedules: Batcher::new(ledger.clone(), ()),
+            durable_cancels: Batcher::new(ledger.clone(), ()),
+            requeues: Batcher::new(ledger.clone(), ()),
+            discards: Batcher::new(ledger.clone(), ()),
+            restores: Batcher::new(ledger.clone(), ()),
+            moves: Batcher::new(ledger.clone(), layout),
             #[cfg(feature = "worker")]
-            settles: Outbox::new(ledger.clone(), SettleTerms::at_once(DeadLimits::default())),
+            settles: Batcher::new(ledger.clone(), SettleTerms::at_once(DeadLimits::default())),
             #[cfg(feature = "worker")]
-            durable_settles: Outbox::new(
+            durable_settles: Batcher::new(
                 ledger.clone(),
                 SettleTerms::at_once(DeadLimits::default()),
             ),
@@ -227,7 +227,7 @@ impl Client {
             Arc::new(Shared {
                 settings,
                 store,
-                shelves: Shelves::default(),
+                shelves: KindRegistry::default(),
                 #[cfg(feature = "worker")]
                 audience: Arc::default(),
                 #[cfg(feature = "worker")]
@@ -299,7 +299,7 @@ impl Client {
 
     pub(crate) async fn stats_until(&self, kind: &Kind, until: Instant) -> Result<Stats> {
         let shelf = self.shelf_now(kind, until).await?;
-        let mut sight = Sight::now(self.store());
+        let mut sight = PartialView::now(self.store());
         let ledgers = shelf.all().map(|book| &book.ledger);
         let ledgers: Vec<_> = ledgers.filter(|ledger| !sight.misses(ledger)).collect();
         let answers = join_all(ledgers.iter().map(|ledger| ledger.tally(until))).await;
@@ -342,7 +342,7 @@ impl Client {
 
     /// Those who are told which leases were ended or extended through this client.
     #[cfg(feature = "worker")]
-    pub(crate) fn audience(&self) -> &Arc<Audience> {
+    pub(crate) fn audience(&self) -> &Arc<LeaseSubscribers> {
         &self.0.audience
     }
 
@@ -369,7 +369,7 @@ impl Client {
     }
 
     /// One call does it for all that are made meanwhile.
-    async fn register_in_turn(&self, shelf: &Shelf, until: Instant) -> Result<()> {
+    async fn register_in_turn(&self, shelf: &KindShards, until: Instant) -> Result<()> {
         let turn = timeout_at(until.into(), shelf.registering.lock()).await;
         // If that takes too long, this one says why.
         let _turn = turn.ok();
@@ -399,7 +399,7 @@ impl Client {
     }
 
     /// The same, without anybody waiting for it.
-    fn register_aside(&self, shelf: &Arc<Shelf>) {
+    fn register_aside(&self, shelf: &Arc<KindShards>) {
         let (client, shelf) = (self.clone(), shelf.clone());
         tokio::spawn(async move {
             let Ok(_turn) = shelf.registering.try_lock() else {
@@ -444,7 +444,7 @@ impl Client {
 
     /// Nobody has made the kind known since this ledger began, or the ledger was not told. One call does
     /// it for all that hear of it.
-    async fn list_again(&self, shelf: &Shelf, unlisted: Unlisted, until: Instant) -> Result<()> {
+    async fn list_again(&self, shelf: &KindShards, unlisted: Unlisted, until: Instant) -> Result<()> {
         let turn = timeout_at(until.into(), shelf.registering.lock()).await;
         let mut turn = turn.ok();
         let done = turn.as_ref().and_then(|done| done.get(&unlisted.shard));
@@ -471,12 +471,12 @@ impl Client {
     }
 
     /// Whether the kind was made known on the connection of now.
-    fn is_registered(&self, shelf: &Shelf) -> bool {
+    fn is_registered(&self, shelf: &KindShards) -> bool {
         shelf.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
     }
 
     /// Returns whether it is on the list now, which may be away.
-    async fn make_known(&self, shelf: &Shelf, until: Instant) -> Result<bool> {
+    async fn make_known(&self, shelf: &KindShards, until: Instant) -> Result<bool> {
         let connection = self.0.store.connections_opened();
         let shards = self.0.settings.default_shards;
         let is_listed = self.0.store.register(&shelf.kind, shards, until).await?;

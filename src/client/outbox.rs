@@ -19,7 +19,7 @@ use crate::store::{
 };
 
 /// Something that a lane can send to a ledger in batches.
-pub(crate) trait Operation: Sized + Send + Sync + 'static {
+pub(crate) trait BatchOperation: Sized + Send + Sync + 'static {
     /// What all calls of an outbox have in common.
     type Terms: Clone + Send + Sync + 'static;
 
@@ -53,25 +53,25 @@ pub(crate) trait Operation: Sized + Send + Sync + 'static {
 }
 
 /// What waits to be sent.
-pub(crate) struct Outbox<Op: Operation> {
+pub(crate) struct Batcher<Op: BatchOperation> {
     ledger: Arc<Ledger>,
     terms: Op::Terms,
-    entrance: Arc<Entrance<Op>>,
+    entrance: Arc<BatchQueue<Op>>,
     /// Where the lanes run, if not where the first call is made.
     runtime: Option<Handle>,
 }
 
 /// The way in, while lanes run.
-type Entrance<Op> = Mutex<Option<mpsc::Sender<Entry<Op>>>>;
+type BatchQueue<Op> = Mutex<Option<mpsc::Sender<QueuedItem<Op>>>>;
 
-struct Entry<Op: Operation> {
+struct QueuedItem<Op: BatchOperation> {
     item: Op,
     until: Instant,
-    reply: Reply<Op::Answer>,
+    reply: ReplySender<Op::Answer>,
 }
 
 /// Where an answer goes.
-enum Reply<A> {
+enum ReplySender<A> {
     /// To a caller who waits for it.
     Awaited(oneshot::Sender<Result<A>>),
     /// To what a caller left behind for it.
@@ -79,9 +79,9 @@ enum Reply<A> {
     Posted(Box<dyn FnOnce(Result<A>) + Send>),
 }
 
-impl<Op: Operation> Outbox<Op> {
+impl<Op: BatchOperation> Batcher<Op> {
     pub(crate) fn new(ledger: Arc<Ledger>, terms: Op::Terms) -> Self {
-        Outbox {
+        Batcher {
             ledger,
             terms,
             entrance: Arc::default(),
@@ -101,8 +101,8 @@ impl<Op: Operation> Outbox<Op> {
     pub(crate) async fn send(&self, item: Op, until: std::time::Instant) -> Result<Op::Answer> {
         let until = Instant::from(until);
         let (reply, answer) = oneshot::channel();
-        let reply = Reply::Awaited(reply);
-        let entry = Entry { item, until, reply };
+        let reply = ReplySender::Awaited(reply);
+        let entry = QueuedItem { item, until, reply };
         let queued = timeout_at(until, self.entrance().send(entry)).await;
         if !matches!(queued, Ok(Ok(()))) {
             return Err(not_sent());
@@ -130,8 +130,8 @@ impl<Op: Operation> Outbox<Op> {
         told: impl FnOnce(Result<Op::Answer>) + Send + 'static,
     ) {
         let until = Instant::from(until);
-        let reply = Reply::Posted(Box::new(told));
-        let entry = Entry { item, until, reply };
+        let reply = ReplySender::Posted(Box::new(told));
+        let entry = QueuedItem { item, until, reply };
         if let Err(unsent) = self.entrance().send(entry).await {
             unsent.0.reply.tell(Err(not_sent()));
         }
@@ -139,7 +139,7 @@ impl<Op: Operation> Outbox<Op> {
 
     /// The way in. The lanes are started with the first call, and anew if they have ended without one,
     /// or the runtime that they ran on is gone.
-    fn entrance(&self) -> mpsc::Sender<Entry<Op>> {
+    fn entrance(&self) -> mpsc::Sender<QueuedItem<Op>> {
         let mut entrance = self.entrance.lock().expect("no panic while held");
         if let Some(open) = entrance.as_ref().filter(|open| !open.is_closed()) {
             return open.clone();
@@ -166,32 +166,32 @@ fn not_sent() -> Error {
     )
 }
 
-impl<A> Reply<A> {
+impl<A> ReplySender<A> {
     /// Nobody waits any more.
     fn is_pointless(&self) -> bool {
         match self {
-            Reply::Awaited(caller) => caller.is_closed(),
+            ReplySender::Awaited(caller) => caller.is_closed(),
             #[cfg(feature = "worker")]
-            Reply::Posted(_) => false,
+            ReplySender::Posted(_) => false,
         }
     }
 
     fn tell(self, answer: Result<A>) {
         match self {
             // The caller may have stopped waiting.
-            Reply::Awaited(caller) => drop(caller.send(answer)),
+            ReplySender::Awaited(caller) => drop(caller.send(answer)),
             #[cfg(feature = "worker")]
-            Reply::Posted(told) => told(answer),
+            ReplySender::Posted(told) => told(answer),
         }
     }
 }
 
 /// One lane: one call at a time, until the outbox is dropped, or there was no call for a while.
-async fn run_lane<Op: Operation>(
+async fn run_lane<Op: BatchOperation>(
     ledger: Arc<Ledger>,
     terms: Op::Terms,
-    waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Entry<Op>>>>,
-    entrance: Weak<Entrance<Op>>,
+    waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<QueuedItem<Op>>>>,
+    entrance: Weak<BatchQueue<Op>>,
 ) {
     let mut lane = Lane::new();
     let mut batch = Vec::new();
@@ -240,7 +240,7 @@ async fn run_lane<Op: Operation>(
 }
 
 /// How many entries, at least one, fit into a call.
-fn fitting<Op: Operation>(batch: &[Entry<Op>]) -> usize {
+fn fitting<Op: BatchOperation>(batch: &[QueuedItem<Op>]) -> usize {
     let mut bytes = 0;
     let fits = batch.iter().take_while(|entry| {
         bytes += entry.item.bytes();
@@ -249,11 +249,11 @@ fn fitting<Op: Operation>(batch: &[Entry<Op>]) -> usize {
     fits.count().max(1)
 }
 
-async fn send_batch<Op: Operation>(
+async fn send_batch<Op: BatchOperation>(
     ledger: &Ledger,
     terms: &Op::Terms,
     lane: &mut Lane,
-    batch: Vec<Entry<Op>>,
+    batch: Vec<QueuedItem<Op>>,
 ) {
     let mut items = Vec::with_capacity(batch.len());
     let mut replies = Vec::with_capacity(batch.len());
@@ -288,7 +288,7 @@ async fn send_batch<Op: Operation>(
 /// a job, and by how many bytes an item adds.
 macro_rules! operations {
     ($($item:ident by $method:ident, $creates:expr, $bytes:expr;)*) => {$(
-        impl Operation for $item {
+        impl BatchOperation for $item {
             type Terms = ();
             type Answer = Answered;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::outbox::Operation;
+use super::outbox::BatchOperation;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb};
@@ -31,7 +31,7 @@ impl SettleTerms {
     }
 }
 
-impl Operation for Settlement {
+impl BatchOperation for Settlement {
     type Terms = SettleTerms;
     type Answer = Answered;
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
-use super::outbox::{Operation, Outbox};
-use super::{Book, Client, Shared};
+use super::outbox::{BatchOperation, Batcher};
+use super::{ShardClient, Client, Shared};
 use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
@@ -18,7 +18,7 @@ use crate::shards::{Layout, Place};
 use crate::store::{Answered, Found, Lane, Ledger, Letter, Unlisted, Word, is_of_absence};
 
 /// The ledgers of a kind by one layout. With another there is another shelf.
-pub(super) struct Shelf {
+pub(super) struct KindShards {
     pub(super) kind: Kind,
     pub(super) layout: Layout,
     /// The number of the connection on which the kind was last made known. A server that
@@ -30,36 +30,36 @@ pub(super) struct Shelf {
     pub(super) registering: tokio::sync::Mutex<HashMap<u16, (Unlisted, Instant)>>,
     /// When something of the kind was last seen.
     found: Mutex<Option<Instant>>,
-    books: Vec<Arc<Book>>,
+    books: Vec<Arc<ShardClient>>,
     /// By the layout before, while jobs are moved from there.
-    old: Vec<Arc<Book>>,
+    old: Vec<Arc<ShardClient>>,
     /// When it was last found out whether the layout is still this.
     agreed: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// The shelves of a client, by kind. One that nobody uses for a while is cleared away.
 #[derive(Default)]
-pub(super) struct Shelves(Mutex<InUse>);
+pub(super) struct KindRegistry(Mutex<RegistryState>);
 
 #[derive(Default)]
-struct InUse {
-    by_kind: HashMap<Kind, (Arc<Shelf>, Instant)>,
+struct RegistryState {
+    by_kind: HashMap<Kind, (Arc<KindShards>, Instant)>,
     /// Somebody sees to it that they are cleared away.
     is_tended: bool,
 }
 
 /// What of a job a call is about, which says where it is while its kind is being resharded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum CallTarget {
     /// What is pending or runs. A run stays where it is.
     Job,
     /// Its dead letters, which are moved at once.
     Letters,
 }
 
-impl Shelf {
-    pub(super) fn new(kind: Kind, layout: Layout, book: impl Fn(Place) -> Arc<Book>) -> Arc<Self> {
-        Arc::new(Shelf {
+impl KindShards {
+    pub(super) fn new(kind: Kind, layout: Layout, book: impl Fn(Place) -> Arc<ShardClient>) -> Arc<Self> {
+        Arc::new(KindShards {
             registered: AtomicU64::new(0),
             made_known: Mutex::new(Instant::now()),
             registering: tokio::sync::Mutex::default(),
@@ -88,18 +88,18 @@ impl Shelf {
     }
 
     /// Where the job with this id belongs.
-    pub(super) fn book(&self, id: &str) -> &Arc<Book> {
+    pub(super) fn book(&self, id: &str) -> &Arc<ShardClient> {
         &self.books[usize::from(self.layout.place_of(id).shard)]
     }
 
     /// The same, for those who look in several places.
     #[cfg(feature = "worker")]
-    pub(super) fn new_book(&self, id: &str) -> Option<&Arc<Book>> {
+    pub(super) fn new_book(&self, id: &str) -> Option<&Arc<ShardClient>> {
         Some(self.book(id))
     }
 
     /// Where it may be instead.
-    pub(super) fn old_book(&self, id: &str) -> Option<&Arc<Book>> {
+    pub(super) fn old_book(&self, id: &str) -> Option<&Arc<ShardClient>> {
         let old = self.layout.old_place_of(id)?;
         Some(&self.old[usize::from(old.shard)])
     }
@@ -110,25 +110,25 @@ impl Shelf {
     }
 
     /// The ledgers that jobs are moved out of, which may be those that they are moved to, too.
-    pub(super) fn before(&self) -> &[Arc<Book>] {
+    pub(super) fn before(&self) -> &[Arc<ShardClient>] {
         &self.old
     }
 
     /// The ledgers of this layout.
-    pub(super) fn books(&self) -> &[Arc<Book>] {
+    pub(super) fn books(&self) -> &[Arc<ShardClient>] {
         &self.books
     }
 
     /// Every ledger that may have jobs, once.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Book>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ShardClient>> {
         let emptied = self.old.iter().skip(self.books.len());
         self.books.iter().chain(emptied)
     }
 }
 
-impl InUse {
+impl RegistryState {
     /// The shelf of a kind, which is used now.
-    fn used(&mut self, kind: &str) -> Option<&Arc<Shelf>> {
+    fn used(&mut self, kind: &str) -> Option<&Arc<KindShards>> {
         // The lookup by text spares the allocation of a kind for every call.
         let (shelf, used) = self.by_kind.get_mut(kind)?;
         *used = Instant::now();
@@ -136,12 +136,12 @@ impl InUse {
     }
 }
 
-impl Shelves {
+impl KindRegistry {
     /// Clears away what nobody has used for so long. Returns how many are left; of none, nobody looks
     /// after them any more.
     fn clear_away(&self, idle: Duration) -> usize {
         let mut shelves = self.0.lock().expect("no panic while held");
-        let is_used = |shelf: &Arc<Shelf>, used: &Instant| {
+        let is_used = |shelf: &Arc<KindShards>, used: &Instant| {
             Arc::strong_count(shelf) > 1 || used.elapsed() < idle
         };
         shelves
@@ -174,7 +174,7 @@ async fn clear_away(shared: Weak<Shared>) {
 
 impl Client {
     /// The shelf of a kind by the layout that it has, as far as is known; kept for the next call.
-    pub(super) fn shelf(&self, kind: &str) -> Result<Arc<Shelf>> {
+    pub(super) fn shelf(&self, kind: &str) -> Result<Arc<KindShards>> {
         let layout = self.store().layout_of(kind);
         let mut shelves = self.0.shelves.0.lock().expect("no panic while held");
         let known = match shelves.used(kind) {
@@ -193,7 +193,7 @@ impl Client {
     }
 
     /// The same, for those who only look: names that nobody has used would fill the memory.
-    pub(super) fn shelf_to_look(&self, kind: &str) -> Result<Arc<Shelf>> {
+    pub(super) fn shelf_to_look(&self, kind: &str) -> Result<Arc<KindShards>> {
         let layout = self.store().layout_of(kind);
         match self.shelf_in_use(kind) {
             Some(shelf) if shelf.layout == layout => Ok(shelf),
@@ -201,25 +201,25 @@ impl Client {
         }
     }
 
-    fn shelf_in_use(&self, kind: &str) -> Option<Arc<Shelf>> {
+    fn shelf_in_use(&self, kind: &str) -> Option<Arc<KindShards>> {
         let mut shelves = self.0.shelves.0.lock().expect("no panic while held");
         shelves.used(kind).cloned()
     }
 
-    fn new_shelf(&self, kind: &str, layout: Layout) -> Result<Arc<Shelf>> {
+    fn new_shelf(&self, kind: &str, layout: Layout) -> Result<Arc<KindShards>> {
         let kind = Kind::parse(kind)?;
-        let book = |place| Book::new(self.store().ledger(&kind, place), layout);
-        Ok(Shelf::new(kind.clone(), layout, book))
+        let book = |place| ShardClient::new(self.store().ledger(&kind, place), layout);
+        Ok(KindShards::new(kind.clone(), layout, book))
     }
 
     /// The shelf of a kind by the layout that it has now, for those who only look.
-    pub(super) async fn shelf_now(&self, kind: &Kind, until: Instant) -> Result<Arc<Shelf>> {
+    pub(super) async fn shelf_now(&self, kind: &Kind, until: Instant) -> Result<Arc<KindShards>> {
         self.store().look_up(kind, until).await?;
         self.shelf_to_look(kind.as_str())
     }
 
     /// Has shelves cleared away that nobody uses, as long as there are some.
-    fn tend(&self, shelves: &mut InUse) {
+    fn tend(&self, shelves: &mut RegistryState) {
         if shelves.is_tended {
             return;
         }
@@ -258,13 +258,13 @@ impl Client {
     pub(super) async fn ask<Op>(
         &self,
         key: &JobKey,
-        of: Of,
+        of: CallTarget,
         item: Op,
         until: Instant,
-        outbox: impl Fn(&Book) -> &Outbox<Op>,
+        outbox: impl Fn(&ShardClient) -> &Batcher<Op>,
     ) -> Result<Op::Answer>
     where
-        Op: Operation<Answer: Says> + Clone,
+        Op: BatchOperation<Answer: JobVerdict> + Clone,
     {
         if !item.creates() && !self.may_find(key.kind(), until).await? {
             return Ok(Op::Answer::absent());
@@ -298,7 +298,7 @@ impl Client {
     pub(super) async fn find(&self, key: &JobKey, until: Instant) -> Result<Found> {
         loop {
             let shelf = self.shelf_to_look(key.kind())?;
-            if let Some(book) = self.place(&shelf, key, Of::Job, until).await? {
+            if let Some(book) = self.place(&shelf, key, CallTarget::Job, until).await? {
                 let found = book.ledger.get(key.id(), until).await;
                 match found.inspect_err(|error| self.suspect(&shelf, error))? {
                     Found::Elsewhere => self.catch_up(&shelf, until).await?,
@@ -319,7 +319,7 @@ impl Client {
     ) -> Result<Vec<Letter>> {
         loop {
             let shelf = self.shelf_to_look(key.kind())?;
-            if let Some(book) = self.place(&shelf, key, Of::Letters, until).await? {
+            if let Some(book) = self.place(&shelf, key, CallTarget::Letters, until).await? {
                 let letters = book.ledger.letters(key.id(), number, limit, until);
                 match letters.await? {
                     Some(letters) => return Ok(letters),
@@ -334,19 +334,19 @@ impl Client {
     /// it runs. Nothing if the kind goes by another layout, which is known then.
     pub(super) async fn place<'a>(
         &self,
-        shelf: &'a Shelf,
+        shelf: &'a KindShards,
         key: &JobKey,
-        of: Of,
+        of: CallTarget,
         until: Instant,
-    ) -> Result<Option<&'a Arc<Book>>> {
+    ) -> Result<Option<&'a Arc<ShardClient>>> {
         let book = shelf.book(key.id());
         let Some(old) = shelf.old_book(key.id()) else {
             return Ok(Some(book));
         };
-        let moving: BoxFuture<'_, _> = Box::pin(old.moves.send(Moving(key.id().to_owned()), until));
+        let moving: BoxFuture<'_, _> = Box::pin(old.moves.send(MisplacedJob(key.id().to_owned()), until));
         let moved = moving.await?;
         Ok(match moved.answer {
-            Word::Leased if of == Of::Job => Some(old),
+            Word::Leased if of == CallTarget::Job => Some(old),
             Word::Leased | Word::Taken | Word::Absent => Some(book),
             Word::NotYet => None,
             _ => {
@@ -358,7 +358,7 @@ impl Client {
 
     /// Looks whether the job is elsewhere, after one of several servers did not answer: no ledger there
     /// can say so. The call has failed by then; the next one knows.
-    fn suspect(&self, shelf: &Shelf, error: &Error) {
+    fn suspect(&self, shelf: &KindShards, error: &Error) {
         if !self.store().is_several() || !is_of_absence(error) {
             return;
         }
@@ -376,13 +376,13 @@ impl Client {
     /// Rare, and not a part of the type of every call.
     pub(super) fn catch_up<'a>(
         &'a self,
-        shelf: &'a Shelf,
+        shelf: &'a KindShards,
         until: Instant,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.look_again(shelf, until))
     }
 
-    async fn look_again(&self, shelf: &Shelf, until: Instant) -> Result<()> {
+    async fn look_again(&self, shelf: &KindShards, until: Instant) -> Result<()> {
         let store = self.store();
         if store.is_several() && store.layout_of(shelf.kind.as_str()) != shelf.layout {
             // The ledger has said by which it goes. One of the servers may be away, which is to hold up
@@ -410,21 +410,21 @@ impl Client {
 
     /// Whether somebody dropped the kind, or emptied the database. Whoever stores a job makes it known
     /// anew, and nobody else.
-    fn is_gone(&self, shelf: &Shelf) -> bool {
+    fn is_gone(&self, shelf: &KindShards) -> bool {
         shelf.layout != Layout::FIRST
             && self.store().layout_of(shelf.kind.as_str()) == Layout::FIRST
     }
 }
 
 /// What says what became of a job.
-pub(super) trait Says {
+pub(super) trait JobVerdict {
     fn says(&self) -> Word;
 
     /// There is no such job, since there is nothing of its kind.
     fn absent() -> Self;
 }
 
-impl Says for Answered {
+impl JobVerdict for Answered {
     fn says(&self) -> Word {
         self.answer
     }
@@ -435,7 +435,7 @@ impl Says for Answered {
 }
 
 /// With how far it got.
-impl Says for (Answered, Result<Reached>) {
+impl JobVerdict for (Answered, Result<Reached>) {
     fn says(&self) -> Word {
         self.0.answer
     }
@@ -448,9 +448,9 @@ impl Says for (Answered, Result<Reached>) {
 
 /// A job to move out of a ledger that it does not belong to any more.
 #[derive(Clone)]
-pub(super) struct Moving(pub(super) String);
+pub(super) struct MisplacedJob(pub(super) String);
 
-impl Operation for Moving {
+impl BatchOperation for MisplacedJob {
     type Terms = Layout;
     type Answer = Answered;
 

@@ -13,10 +13,10 @@ use crate::retry::RetryPolicy;
 /// A task that each worker with a route runs beside its handlers, for as long as it has the route.
 /// Several workers do so at the same time. It goes on until it is dropped.
 #[derive(Clone)]
-pub(crate) struct Attendant(Arc<dyn Fn(Attendance) -> BoxFuture<'static, ()> + Send + Sync>);
+pub(crate) struct RouteTask(Arc<dyn Fn(RouteTaskContext) -> BoxFuture<'static, ()> + Send + Sync>);
 
 /// What an attendant works with.
-pub(crate) struct Attendance {
+pub(crate) struct RouteTaskContext {
     /// Settles and extends leases.
     pub(crate) client: Client,
     /// How long a lease of its own route is.
@@ -42,7 +42,7 @@ pub(crate) struct RouteTerms<'a> {
     pub(crate) retry: Option<&'a RetryPolicy>,
 }
 
-impl Attendance {
+impl RouteTaskContext {
     /// How long a lease of this job is.
     pub(crate) fn lease(&self, key: &JobKey) -> Duration {
         match self.routes.terms(key) {
@@ -59,19 +59,19 @@ impl Attendance {
     }
 }
 
-impl Attendant {
+impl RouteTask {
     pub(crate) fn new(
-        attend: impl Fn(Attendance) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+        attend: impl Fn(RouteTaskContext) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Self {
-        Attendant(Arc::new(attend))
+        RouteTask(Arc::new(attend))
     }
 
-    pub(crate) fn attend(&self, attendance: Attendance) -> BoxFuture<'static, ()> {
+    pub(crate) fn attend(&self, attendance: RouteTaskContext) -> BoxFuture<'static, ()> {
         (self.0)(attendance)
     }
 }
 
-impl fmt::Debug for Attendant {
+impl fmt::Debug for RouteTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Attendant")
     }

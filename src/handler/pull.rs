@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Handler, Job, Route};
-use crate::client::{Audience, News, Wanted};
+use crate::client::{LeaseSubscribers, LeaseEvent, WantedKinds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::lease::Lease;
@@ -71,12 +71,12 @@ struct Waiting {
     demands: BTreeMap<u64, Demand>,
     number: u64,
     /// The workers that have a route here.
-    workers: Audience,
+    workers: LeaseSubscribers,
 }
 
 /// One who waits.
 struct Demand {
-    wanted: Wanted,
+    wanted: WantedKinds,
     /// How many jobs can be claimed for it yet.
     free: usize,
     /// How many are being claimed.
@@ -147,7 +147,7 @@ impl Pull {
             Arc::from([Prefix::everything()])
         } else {
             let parse = |text: &_| Prefix::parse(AsRef::as_ref(text))?.of_kinds("pulled");
-            prefixes.iter().map(parse).collect::<Result<Wanted>>()?
+            prefixes.iter().map(parse).collect::<Result<WantedKinds>>()?
         };
         let until = Instant::now() + wait;
         let ticket = self.0.enter(wanted, most);
@@ -173,11 +173,11 @@ impl Pull {
     }
 
     /// Tells this worker of whoever comes to wait.
-    pub(crate) fn tell(&self, worker: mpsc::UnboundedSender<News>) {
+    pub(crate) fn tell(&self, worker: mpsc::UnboundedSender<LeaseEvent>) {
         let waiting = self.0.lock();
         for demand in waiting.demands.values() {
             // A worker that has ended needs not know.
-            let _ = worker.send(News::Waits(demand.wanted.clone()));
+            let _ = worker.send(LeaseEvent::Waits(demand.wanted.clone()));
         }
         waiting.workers.join(worker);
     }
@@ -236,7 +236,7 @@ impl<S: Send + Sync + 'static> Handler<Pulls, S> for Pull {
 }
 
 impl Hub {
-    fn enter(self: &Arc<Self>, wanted: Wanted, most: usize) -> Ticket {
+    fn enter(self: &Arc<Self>, wanted: WantedKinds, most: usize) -> Ticket {
         let mut waiting = self.lock();
         waiting.number += 1;
         let (number, changed) = (waiting.number, Arc::<Notify>::default());
@@ -249,7 +249,7 @@ impl Hub {
             changed: changed.clone(),
         };
         waiting.demands.insert(number, demand);
-        waiting.workers.tell(&News::Waits(wanted));
+        waiting.workers.tell(&LeaseEvent::Waits(wanted));
         Ticket {
             hub: self.clone(),
             number,

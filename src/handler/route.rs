@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tower_layer::Layer;
 
-use super::{Attendant, Breakers, Endpoint, Handler, Job, JobService, Pull};
+use super::{RouteTask, Breakers, Endpoint, Handler, Job, JobService, Pull};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::outcome::Outcome;
@@ -44,7 +44,7 @@ pub(crate) struct RouteOptions {
     /// Why the handler cannot be used, with the remedy.
     pub(crate) fault: Option<String>,
     /// What has to run beside its handler.
-    pub(crate) attendant: Option<Attendant>,
+    pub(crate) attendant: Option<RouteTask>,
     /// Those of the target that its handler is.
     pub(crate) breakers: Option<Arc<dyn Breakers>>,
     /// Plain keys become jobs of it.

@@ -8,7 +8,7 @@ use super::Entry;
 use crate::durable::Durable;
 use crate::error::Result;
 use crate::handler::{
-    Attendant, Breakers, Endpoint, FindTerms, MissingKey, Names, Pull, Rate, RouteTerms, names,
+    RouteTask, Breakers, Endpoint, FindTerms, MissingKey, Names, Pull, Rate, RouteTerms, names,
 };
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
@@ -42,7 +42,7 @@ pub(crate) struct RouteEntry {
     pub(crate) pull: Option<Pull>,
     /// Its runs end with their jobs in other hands.
     pub(crate) hands_over: bool,
-    pub(crate) attendant: Option<Attendant>,
+    pub(crate) attendant: Option<RouteTask>,
     /// Those of the target that its handler is.
     pub(crate) breakers: Option<Arc<dyn Breakers>>,
     /// Plain keys become jobs of it.

@@ -28,12 +28,12 @@ use super::in_time::in_time;
 use super::membership::Membership;
 use super::missed::Missed;
 use super::origin::Origin;
-use super::seat::{Connection, Seat};
+use super::seat::{Connection, ConnectionSlot};
 use crate::counters;
 use crate::error::Result;
 use crate::moment::Moment;
 use crate::settings::LinkSettings;
-use whither::Aim;
+use whither::NodeChoice;
 
 /// The first pause between two tries; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -52,7 +52,7 @@ pub(crate) struct Link {
     /// The longest that a single try may take, from sending to the reply.
     response_timeout: Duration,
     /// By node; a single server has no name.
-    seats: Mutex<HashMap<Option<Node>, Arc<Seat>>>,
+    seats: Mutex<HashMap<Option<Node>, Arc<ConnectionSlot>>>,
     /// Held while the layout of a cluster is read.
     surveying: tokio::sync::Mutex<()>,
     opened: AtomicU64,
@@ -270,7 +270,7 @@ impl Link {
     async fn keep_sending(
         &self,
         request: Request<'_>,
-        aim: &Aim<'_>,
+        aim: &NodeChoice<'_>,
         until: Instant,
         repeats: Repeats,
     ) -> Result<Answer, Fault> {
@@ -405,7 +405,7 @@ impl Link {
     /// one that was closed meanwhile may have been carried out, as far as anybody can tell.
     async fn probe(
         &self,
-        seat: &Seat,
+        seat: &ConnectionSlot,
         connection: &Connection,
         node: Option<&Node>,
         until: Instant,
@@ -459,14 +459,14 @@ impl Link {
         Instant::now() >= until && until - sent < self.response_timeout / 2
     }
 
-    fn seat(&self, node: Option<&Node>) -> Arc<Seat> {
+    fn seat(&self, node: Option<&Node>) -> Arc<ConnectionSlot> {
         let mut seats = self.seats.lock().expect("no panic while held");
         seats.entry(node.cloned()).or_default().clone()
     }
 
     async fn connection(
         &self,
-        seat: &Seat,
+        seat: &ConnectionSlot,
         node: Option<&Node>,
         until: Instant,
     ) -> Result<Connection, Fault> {

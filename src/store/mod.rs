@@ -149,7 +149,7 @@ use missed::Missed;
 pub(crate) use moving::{COUNTERS, Part};
 use origin::Origin;
 #[cfg(feature = "worker")]
-pub(crate) use outlet::{Asked, EntryId, Outlet, Standing, Writes};
+pub(crate) use outlet::{Asked, EntryId, TargetRedis, Standing, WriteRetry};
 #[cfg(feature = "worker")]
 pub(crate) use pace::Round;
 pub(crate) use produce::{Change, Mode, Outdated, Placement, Update, When};

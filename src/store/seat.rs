@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 
 /// Where one connection at a time stands.
 #[derive(Default)]
-pub(super) struct Seat {
+pub(super) struct ConnectionSlot {
     current: Mutex<Option<Connection>>,
     /// Held while a connection is opened, so that one is opened and not a hundred.
     pub(super) opening: tokio::sync::Mutex<()>,
@@ -53,7 +53,7 @@ impl Connection {
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// The connection, if there is one; `moves` is how often the server has moved by now.
     pub(super) fn held(&self, moves: u64) -> Option<Connection> {
         let held = self.current.lock().expect("no panic while held").clone();

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::document::Document;
-use super::outlet::{HANDED_OVER, Way};
+use super::outlet::{HANDED_OVER, TargetKey};
 use super::receipts::Receipts;
 use crate::client::{Client, ClientBuilder};
-use crate::handler::{Attendance, Attendant, Handler, Job, Route};
+use crate::handler::{RouteTaskContext, RouteTask, Handler, Job, Route};
 use crate::names::Names;
 use crate::outcome::Outcome;
-use crate::store::Writes;
+use crate::store::WriteRetry;
 
 /// Appends jobs to a Redis list, each as one JSON document, for consumers that `BLPOP`.
 ///
@@ -38,7 +38,7 @@ use crate::store::Writes;
 /// ```
 #[derive(Clone)]
 pub struct List {
-    way: Way,
+    way: TargetKey,
     acknowledged: bool,
     shared: Arc<Shared>,
 }
@@ -63,7 +63,7 @@ impl List {
     /// [call timeout](ClientBuilder::call_timeout).
     pub fn on(server: &ClientBuilder, key: &str) -> Self {
         List {
-            way: Way::new(server, "list", key),
+            way: TargetKey::new(server, "list", key),
             acknowledged: false,
             shared: Arc::default(),
         }
@@ -90,8 +90,8 @@ impl List {
         // If what has a lease were there twice, two consumers would hold it at the same time, and
         // neither could tell; if it is not there, the lease lapses.
         let writes = match self.acknowledged {
-            true => Writes::Once,
-            false => Writes::Again,
+            true => WriteRetry::Once,
+            false => WriteRetry::Again,
         };
         let pushed = self.way.outlet().push(&self.way.key, &document, writes);
         match pushed.await {
@@ -109,9 +109,9 @@ impl List {
         self.way.fault("list", receipts.as_slice())
     }
 
-    fn attendant(&self) -> Attendant {
+    fn attendant(&self) -> RouteTask {
         let (way, shared) = (self.way.clone(), self.shared.clone());
-        Attendant::new(move |attendance: Attendance| {
+        RouteTask::new(move |attendance: RouteTaskContext| {
             Box::pin(Receipts::new(way.clone(), shared.clone(), attendance).run())
         })
     }

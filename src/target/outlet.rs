@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::client::ClientBuilder;
 use crate::error::{Error, ErrorKind};
-use crate::store::Outlet;
+use crate::store::TargetRedis;
 
 /// How many jobs of a route are handed over and not ended, where the route does not say. Each is
 /// an entry that is looked after.
@@ -12,13 +12,13 @@ pub(super) const HANDED_OVER: usize = 1000;
 
 /// A key in a Redis that others read.
 #[derive(Clone)]
-pub(super) struct Way {
+pub(super) struct TargetKey {
     /// Or what is wrong with it.
-    outlet: Result<Arc<Outlet>, Arc<str>>,
+    outlet: Result<Arc<TargetRedis>, Arc<str>>,
     pub(super) key: Arc<str>,
 }
 
-impl Way {
+impl TargetKey {
     /// Opens nothing yet. What is wrong is told by the router.
     pub(super) fn new(server: &ClientBuilder, what: &str, key: &str) -> Self {
         let outlet = if key.is_empty() {
@@ -27,7 +27,7 @@ impl Way {
             let opened = server.outlet().map(Arc::new);
             opened.map_err(|error| format!("its {what} `{key}` cannot be reached: {error}").into())
         };
-        Way {
+        TargetKey {
             outlet,
             key: key.into(),
         }
@@ -57,7 +57,7 @@ impl Way {
 
     /// # Panics
     /// If it has a fault: a router refuses a route that has one.
-    pub(super) fn outlet(&self) -> &Outlet {
+    pub(super) fn outlet(&self) -> &TargetRedis {
         self.outlet
             .as_ref()
             .expect("the router refuses what has a fault")
@@ -83,7 +83,7 @@ pub(super) fn is_hopeless(error: &Error) -> bool {
 }
 
 /// For messages: the key, and where it is.
-impl std::fmt::Display for Way {
+impl std::fmt::Display for TargetKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.outlet {
             Ok(outlet) => write!(f, "{} at {}", self.key, outlet.address()),

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::list::Shared;
-use super::outlet::{Way, is_hopeless};
+use super::outlet::{TargetKey, is_hopeless};
 use super::pace::Pace;
 use crate::error::Result;
-use crate::handler::Attendance;
+use crate::handler::RouteTaskContext;
 use crate::lease::Lease;
 use crate::outcome::Outcome;
 
@@ -24,15 +24,15 @@ const STRANGERS: Duration = Duration::from_secs(2);
 /// Settles what stands in `<list>:done`. A receipt is removed when it has been dealt with, so that
 /// none is lost with a worker.
 pub(super) struct Receipts {
-    way: Way,
+    way: TargetKey,
     shared: Arc<Shared>,
-    attendance: Attendance,
+    attendance: RouteTaskContext,
     /// Since when those of others have been seen.
     strangers: HashMap<Vec<u8>, Instant>,
 }
 
 impl Receipts {
-    pub(super) fn new(way: Way, shared: Arc<Shared>, attendance: Attendance) -> Self {
+    pub(super) fn new(way: TargetKey, shared: Arc<Shared>, attendance: RouteTaskContext) -> Self {
         Receipts {
             way,
             shared,

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::document::Document;
-use super::outlet::{HANDED_OVER, Way};
+use super::outlet::{HANDED_OVER, TargetKey};
 use super::watch::Watch;
 use crate::client::{Client, ClientBuilder};
-use crate::handler::{Attendance, Attendant, Handler, Job, Route};
+use crate::handler::{RouteTaskContext, RouteTask, Handler, Job, Route};
 use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::names::Names;
@@ -43,7 +43,7 @@ const KEEP: u64 = 100_000;
 /// ```
 #[derive(Clone)]
 pub struct Stream {
-    pub(super) way: Way,
+    pub(super) way: TargetKey,
     pub(super) keep: u64,
     group: Option<Arc<str>>,
     pub(super) shared: Arc<Shared>,
@@ -76,7 +76,7 @@ impl Stream {
     /// [call timeout](ClientBuilder::call_timeout).
     pub fn on(server: &ClientBuilder, key: &str) -> Self {
         Stream {
-            way: Way::new(server, "stream", key),
+            way: TargetKey::new(server, "stream", key),
             keep: KEEP,
             group: None,
             shared: Arc::default(),
@@ -176,7 +176,7 @@ impl<S: Send + Sync + 'static> Handler<Streams, S> for Stream {
             if let Some(group) = self.group.clone() {
                 options.hands_over = true;
                 options.concurrency = Some(HANDED_OVER);
-                options.attendant = Some(Attendant::new(move |attendance: Attendance| {
+                options.attendant = Some(RouteTask::new(move |attendance: RouteTaskContext| {
                     Box::pin(Watch::new(self.clone(), group.clone(), attendance).run())
                 }));
             }

@@ -13,11 +13,11 @@ use super::pace::Pace;
 use super::stream::Stream;
 use crate::client::Extended;
 use crate::error::{Error, Result};
-use crate::handler::Attendance;
+use crate::handler::RouteTaskContext;
 use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::outcome::Outcome;
-use crate::store::{Asked, EntryId, Outlet, Standing};
+use crate::store::{Asked, EntryId, TargetRedis, Standing};
 
 /// How many entries are looked at in one step of the server, which does nothing else meanwhile.
 const PAGE: usize = 64;
@@ -28,7 +28,7 @@ const PAGE: usize = 64;
 pub(super) struct Watch {
     stream: Stream,
     group: Arc<str>,
-    attendance: Attendance,
+    attendance: RouteTaskContext,
 }
 
 /// An entry whose job has not ended, as far as is known.
@@ -56,7 +56,7 @@ struct Waiting<'a> {
 }
 
 impl Watch {
-    pub(super) fn new(stream: Stream, group: Arc<str>, attendance: Attendance) -> Self {
+    pub(super) fn new(stream: Stream, group: Arc<str>, attendance: RouteTaskContext) -> Self {
         Watch {
             stream,
             group,
@@ -78,7 +78,7 @@ impl Watch {
         self.attendance.lease(lease.key())
     }
 
-    fn outlet(&self) -> &Outlet {
+    fn outlet(&self) -> &TargetRedis {
         self.stream.way.outlet()
     }
 

@@ -11,28 +11,28 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::adopting::ear::Ear;
+use super::adopting::ear::ChangeSubscriber;
 use super::adopting::servers::Adopters;
 use super::checkup::Checkup;
 use super::claiming::claimer::Claimer;
-use super::claiming::desk::Desk;
+use super::claiming::desk::ClaimInbox;
 use super::description::describe;
 use super::finding::alarm::Alarm;
 use super::finding::events::Events;
 use super::finding::lookout::Lookout;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
-use super::heart::Heart;
+use super::heart::Heartbeat;
 use super::instances::Instances;
 use super::listener::Listener;
 use super::notice::Notices;
 use super::readiness::{HeardAt, Readiness};
-use super::roster::Roster;
+use super::roster::ServedLedgers;
 use super::running::leases::Leases;
 use super::running::limits::Limits;
 use super::running::runner::Runner;
 use super::running::slots::Slots;
-use crate::client::{Audience, SettleTerms};
+use crate::client::{LeaseSubscribers, SettleTerms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
 use crate::retry::RetryPolicy;
@@ -63,7 +63,7 @@ pub(crate) struct Plan {
     pub(crate) hooks: Arc<Hooks>,
     pub(crate) readiness: Readiness,
     /// Where it learns what became of jobs that are in other hands.
-    pub(crate) audience: Arc<Audience>,
+    pub(crate) audience: Arc<LeaseSubscribers>,
     /// Where handlers run.
     pub(crate) handlers: Handle,
     /// Told by the engine when it hears what is due, or finds it all the same.
@@ -128,8 +128,8 @@ async fn drive(plan: Plan) -> Result<()> {
     };
     let description = describe(&routes);
     let instances = Arc::new(Instances::new(&description, store.members().len())?);
-    let roster = Arc::new(Roster::new(store.clone(), routes.clone(), terms));
-    let desk = Arc::new(Desk::default());
+    let roster = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
+    let desk = Arc::new(ClaimInbox::default());
     let alarm = Alarm::new().map_err(cannot_start)?;
     // From here on nothing fails, and the limits can be those of these routes.
     let slots = Slots::new(&limits, &routes);
@@ -200,7 +200,7 @@ async fn drive(plan: Plan) -> Result<()> {
         settings.bury_unrouted,
     );
     let hearts = store.members().into_iter().map(|server| {
-        Arc::new(Heart {
+        Arc::new(Heartbeat {
             events: events[server.place()].clone(),
             adopter: adopters.at(server.place()).clone(),
             store: server,
@@ -217,7 +217,7 @@ async fn drive(plan: Plan) -> Result<()> {
     let hearts: Vec<_> = hearts.collect();
     let checkups: Vec<_> = store.members().into_iter().map(Checkup::new).collect();
     let ears = adopters.all().zip(&*events).map(|(adopter, events)| {
-        Arc::new(Ear {
+        Arc::new(ChangeSubscriber {
             adopter: adopter.clone(),
             events: events.clone(),
             pacer: pacer.clone(),

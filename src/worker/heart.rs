@@ -28,7 +28,7 @@ const AT_LEAST: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Beats for one instance, on one server.
-pub(crate) struct Heart {
+pub(crate) struct Heartbeat {
     /// That server.
     pub(crate) store: Arc<Store>,
     pub(crate) instances: Arc<Instances>,
@@ -44,7 +44,7 @@ pub(crate) struct Heart {
     pub(crate) asked: Notify,
 }
 
-impl Heart {
+impl Heartbeat {
     /// Somebody came or went: look who lives.
     pub(crate) fn look(&self) {
         self.asked.notify_one();

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::roster::Served;
+use super::roster::ServedLedger;
 use crate::instance::{Description, Takes};
 use crate::key::JobKey;
 use crate::router::Routes;
@@ -133,7 +133,7 @@ impl Instances {
     }
 
     /// Whether no other instance is known that might take jobs of this ledger.
-    pub(crate) fn is_alone(&self, served: &Served) -> bool {
+    pub(crate) fn is_alone(&self, served: &ServedLedger) -> bool {
         self.view(served.ledger.server()).peers.len() == 1
     }
 
@@ -176,17 +176,17 @@ impl Instances {
     }
 
     /// Who is to claim the job of this kind with this id.
-    pub(crate) fn rank(&self, served: &Served, id: &str) -> Rank {
+    pub(crate) fn rank(&self, served: &ServedLedger, id: &str) -> Rank {
         self.rank_by(served, id, |contender| contender.ready)
     }
 
     /// Who is to look at the key of that job. It takes no room; and about what changes from beat to
     /// beat two may differ for a moment, and leave it to each other.
-    pub(crate) fn rank_to_look(&self, served: &Served, id: &str) -> Rank {
+    pub(crate) fn rank_to_look(&self, served: &ServedLedger, id: &str) -> Rank {
         self.rank_by(served, id, |_| true)
     }
 
-    fn rank_by(&self, served: &Served, id: &str, ready: impl Fn(&Contender) -> bool) -> Rank {
+    fn rank_by(&self, served: &ServedLedger, id: &str, ready: impl Fn(&Contender) -> bool) -> Rank {
         let view = self.view(served.ledger.server());
         if view.peers.len() == 1 {
             return Rank::Only;
@@ -202,14 +202,14 @@ impl Instances {
     }
 
     /// Whether this instance paces the ledger.
-    pub(crate) fn paces(&self, served: &Served) -> bool {
+    pub(crate) fn paces(&self, served: &ServedLedger) -> bool {
         let view = self.view(served.ledger.server());
         view.standing(served, &self.id).turn == 0
     }
 
     /// How many instances look before this one for what nobody announced. None does where each
     /// may take other jobs.
-    pub(crate) fn turn(&self, served: &Served) -> usize {
+    pub(crate) fn turn(&self, served: &ServedLedger) -> usize {
         let view = self.view(served.ledger.server());
         let standing = view.standing(served, &self.id);
         let is_by_kind = standing.contenders.is_some();
@@ -323,7 +323,7 @@ impl View {
         View::of(vec![me])
     }
 
-    fn standing(&self, served: &Served, me: &str) -> Arc<Standing> {
+    fn standing(&self, served: &ServedLedger, me: &str) -> Arc<Standing> {
         let mut standings = self.standings.lock().expect("no panic while held");
         let standing = standings
             .entry(served.index)

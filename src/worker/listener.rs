@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::adopting::ear::Ear;
+use super::adopting::ear::ChangeSubscriber;
 use super::checkup::Checkup;
-use super::claiming::desk::Desk;
+use super::claiming::desk::ClaimInbox;
 use super::finding::events::Events;
 use super::finding::lookout::Lookout;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
-use super::heart::Heart;
+use super::heart::Heartbeat;
 use super::instances::Instances;
-use super::roster::{Recognised, Roster, Served};
+use super::roster::{NameMatch, ServedLedgers, ServedLedger};
 use super::running::leases::Leases;
 use crate::counters;
 use crate::error::{Error, ErrorKind};
@@ -33,15 +33,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Hears events and wake-ups, and passes each on to whom it concerns.
 pub(crate) struct Listener {
     pub(crate) store: Arc<Store>,
-    pub(crate) roster: Arc<Roster>,
+    pub(crate) roster: Arc<ServedLedgers>,
     pub(crate) instances: Arc<Instances>,
     /// One for each server, as those of the events, the checkup and the ear.
-    pub(crate) hearts: Vec<Arc<Heart>>,
+    pub(crate) hearts: Vec<Arc<Heartbeat>>,
     pub(crate) lookout: Arc<Lookout>,
     pub(crate) events: Arc<[Arc<Events>]>,
     pub(crate) checkups: Vec<Arc<Checkup>>,
-    pub(crate) ears: Vec<Arc<Ear>>,
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) ears: Vec<Arc<ChangeSubscriber>>,
+    pub(crate) desk: Arc<ClaimInbox>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) leases: Arc<Leases>,
@@ -155,14 +155,14 @@ impl Listener {
         if Names::is_probe(name) {
             return;
         }
-        let Some(Recognised { ledgers, id }) = self.roster.recognise(name) else {
+        let Some(NameMatch { ledgers, id }) = self.roster.recognise(name) else {
             self.roster.met(name);
             return counters::event_is_foreign();
         };
         counters::event_is_heard();
         self.events[place].hear();
         // What expires under the name of a job on another server than its own says nothing of the job.
-        let is_here = |served: &&Arc<Served>| served.ledger.server() == place;
+        let is_here = |served: &&Arc<ServedLedger>| served.ledger.server() == place;
         for served in ledgers.iter().flatten().filter(is_here) {
             self.announced(served, id);
             self.reconciler.expect(served, None);
@@ -170,7 +170,7 @@ impl Listener {
     }
 
     /// A job is due. All instances hear it, and one claims.
-    fn announced(&self, served: &Served, id: &str) {
+    fn announced(&self, served: &ServedLedger, id: &str) {
         if self.instances.rank(served, id).claims() {
             self.desk.hear(served, id.to_owned(), Source::Event);
         }
@@ -273,7 +273,7 @@ impl Listener {
     }
 
     /// The ledger that a message begins with, if it is served here, and the rest of it.
-    fn served<'a>(&self, message: &'a str) -> Option<(Option<Arc<Served>>, &'a str)> {
+    fn served<'a>(&self, message: &'a str) -> Option<(Option<Arc<ServedLedger>>, &'a str)> {
         let (subject, rest) = message.split_once(' ').unwrap_or((message, ""));
         subject
             .contains('/')
@@ -281,7 +281,7 @@ impl Listener {
     }
 
     /// Ledgers are served from now on.
-    fn meet(&self, new: &[Arc<Served>]) {
+    fn meet(&self, new: &[Arc<ServedLedger>]) {
         for served in new {
             self.reconciler.expect(served, None);
         }

@@ -44,7 +44,7 @@ pub use readiness::Readiness;
 pub use rerouting::Rerouter;
 use rerouting::{Orders, Staff};
 #[cfg(feature = "internals")]
-pub(crate) use roster::Roster;
+pub(crate) use roster::ServedLedgers;
 use running::limits::Limits;
 
 use crate::client::Client;

@@ -17,7 +17,7 @@ use super::running::limits::Limits;
 use super::{Log, routes};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::Attendance;
+use crate::handler::RouteTaskContext;
 use crate::hooks::Hooks;
 use crate::router::{Router, Routes};
 use crate::settings::WorkerSettings;
@@ -188,7 +188,7 @@ impl Staff {
         let mut attendants = JoinSet::new();
         for route in &routes.routes {
             if let Some(attendant) = &route.attendant {
-                attendants.spawn(attendant.attend(Attendance {
+                attendants.spawn(attendant.attend(RouteTaskContext {
                     client: self.client.clone(),
                     lease: route.lease.unwrap_or(self.settings.lease.0),
                     usual_lease: self.settings.lease.0,

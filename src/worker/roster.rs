@@ -8,21 +8,21 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use crate::client::{Durably, Outbox, SettleTerms};
+use crate::client::{Durably, Batcher, SettleTerms};
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::shards::{self, Place};
 use crate::store::{Ledger, Settlement, Store};
-use crate::worker::claiming::desk::Paper;
+use crate::worker::claiming::desk::LedgerInbox;
 use crate::worker::freshness::Freshness;
 
 /// How many kinds are looked at together that may have been dropped.
 const AT_ONCE: usize = 64;
 
 /// A ledger whose kind some route of this worker matches.
-pub(crate) struct Served {
+pub(crate) struct ServedLedger {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) coverage: Coverage,
     /// Some of its jobs have a route here, the fallback aside.
@@ -36,10 +36,10 @@ pub(crate) struct Served {
     /// Its number among all that were ever served; those that come later have higher ones.
     pub(crate) index: usize,
     /// What waits to be claimed of it.
-    pub(crate) paper: Mutex<Paper>,
-    pub(crate) settles: Outbox<Settlement>,
+    pub(crate) paper: Mutex<LedgerInbox>,
+    pub(crate) settles: Batcher<Settlement>,
     /// For the routes that want it.
-    pub(crate) durable_settles: Outbox<Durably<Settlement>>,
+    pub(crate) durable_settles: Batcher<Durably<Settlement>>,
     /// Since this was set nothing was heard of its kind.
     is_in_doubt: AtomicBool,
     /// Its kind was dropped, and nobody looks into it any more.
@@ -48,38 +48,38 @@ pub(crate) struct Served {
 
 /// The kinds that this worker serves: those that its routes name, and of those that exist
 /// the ones that its wildcards match. The ledgers of each only grow, until the kind is dropped.
-pub(crate) struct Roster {
+pub(crate) struct ServedLedgers {
     store: Arc<Store>,
     routes: Arc<Routes>,
     /// The kinds that its routes name, which are served whether they exist or not.
     literal: BTreeSet<Kind>,
     terms: SettleTerms,
-    known: RwLock<Known>,
+    known: RwLock<ServedIndex>,
     freshness: Freshness,
     /// Routes may match kinds that nobody has used yet.
     awaits_kinds: bool,
 }
 
 #[derive(Default)]
-struct Known {
+struct ServedIndex {
     /// By their indices.
-    list: Arc<[Arc<Served>]>,
+    list: Arc<[Arc<ServedLedger>]>,
     /// How many there ever were.
     count: usize,
     /// The ledgers of each kind, by their numbers.
-    by_kind: HashMap<Kind, Arc<[Arc<Served>]>>,
+    by_kind: HashMap<Kind, Arc<[Arc<ServedLedger>]>>,
 }
 
 /// Whose job a name is.
-pub(crate) struct Recognised<'a> {
+pub(crate) struct NameMatch<'a> {
     /// The ledger that it belongs to; and the one that it may be in until it has been moved.
-    pub(crate) ledgers: [Option<Arc<Served>>; 2],
+    pub(crate) ledgers: [Option<Arc<ServedLedger>>; 2],
     pub(crate) id: &'a str,
 }
 
-impl Roster {
+impl ServedLedgers {
     pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, terms: SettleTerms) -> Self {
-        let roster = Roster {
+        let roster = ServedLedgers {
             store,
             literal: routes.literal_kinds(),
             terms,
@@ -101,7 +101,7 @@ impl Roster {
 
     /// Reads the list of kinds of a server anew and serves those that are routed. Returns what ledgers
     /// are new.
-    pub(crate) async fn refresh(&self, from: &Store, until: Instant) -> Result<Vec<Arc<Served>>> {
+    pub(crate) async fn refresh(&self, from: &Store, until: Instant) -> Result<Vec<Arc<ServedLedger>>> {
         let kinds = from.kinds(until).await?;
         let mut new = Vec::new();
         for kind in &kinds {
@@ -155,7 +155,7 @@ impl Roster {
         let known = &mut *known;
         let before = known.by_kind.len();
         for kind in kinds {
-            let is_unheard = |shards: &Arc<[Arc<Served>]>| shards.iter().all(|it| it.is_in_doubt());
+            let is_unheard = |shards: &Arc<[Arc<ServedLedger>]>| shards.iter().all(|it| it.is_in_doubt());
             if !known.by_kind.get(kind).is_some_and(is_unheard) {
                 continue;
             }
@@ -178,7 +178,7 @@ impl Roster {
     }
 
     /// Serves what became known of the kinds that are served. Returns what ledgers are new.
-    pub(crate) fn grow(&self) -> Vec<Arc<Served>> {
+    pub(crate) fn grow(&self) -> Vec<Arc<ServedLedger>> {
         let known = self.known.read().expect("no panic while held");
         let kinds: Vec<Kind> = known.by_kind.keys().cloned().collect();
         drop(known);
@@ -202,7 +202,7 @@ impl Roster {
     }
 
     /// Serves a kind if a route matches it. Returns what ledgers are new.
-    pub(crate) fn add(&self, kind: &Kind) -> Vec<Arc<Served>> {
+    pub(crate) fn add(&self, kind: &Kind) -> Vec<Arc<ServedLedger>> {
         let wanted = usize::from(self.store.layout_of(kind.as_str()).ledgers());
         if self.shards(kind.as_str()).len() >= wanted {
             return Vec::new();
@@ -237,9 +237,9 @@ impl Roster {
                 false => self.store.ledger(kind, place),
             };
             // The lanes run on the engine's thread and not on the handlers'.
-            let settles = Outbox::new(ledger.clone(), self.terms.clone()).here();
-            let durable_settles = Outbox::new(ledger.clone(), self.terms.clone()).here();
-            Arc::new(Served {
+            let settles = Batcher::new(ledger.clone(), self.terms.clone()).here();
+            let durable_settles = Batcher::new(ledger.clone(), self.terms.clone()).here();
+            Arc::new(ServedLedger {
                 ledger,
                 coverage,
                 is_routed,
@@ -254,7 +254,7 @@ impl Roster {
                 is_forgotten: AtomicBool::new(false),
             })
         };
-        let new: Vec<Arc<Served>> = (shards.len()..wanted).map(serve).collect();
+        let new: Vec<Arc<ServedLedger>> = (shards.len()..wanted).map(serve).collect();
         known.count += new.len();
         known.list = known.list.iter().chain(&new).cloned().collect();
         *shards = shards.iter().chain(&new).cloned().collect();
@@ -262,37 +262,37 @@ impl Roster {
     }
 
     /// All ledgers served, in the order in which they came.
-    pub(crate) fn all(&self) -> Arc<[Arc<Served>]> {
+    pub(crate) fn all(&self) -> Arc<[Arc<ServedLedger>]> {
         self.known.read().expect("no panic while held").list.clone()
     }
 
     /// Those that came behind so many.
-    pub(crate) fn all_behind(&self, count: usize) -> Vec<Arc<Served>> {
+    pub(crate) fn all_behind(&self, count: usize) -> Vec<Arc<ServedLedger>> {
         let all = self.all();
         all[all.partition_point(|served| served.index < count)..].to_vec()
     }
 
     /// The ledgers of a kind, by their numbers; none if it is not served.
-    pub(crate) fn shards(&self, kind: &str) -> Arc<[Arc<Served>]> {
+    pub(crate) fn shards(&self, kind: &str) -> Arc<[Arc<ServedLedger>]> {
         let known = self.known.read().expect("no panic while held");
         known.by_kind.get(kind).cloned().unwrap_or_default()
     }
 
     /// A ledger by what wake-ups call it.
-    pub(crate) fn by_subject(&self, subject: &str) -> Option<Arc<Served>> {
+    pub(crate) fn by_subject(&self, subject: &str) -> Option<Arc<ServedLedger>> {
         let (kind, shard) = shards::of_subject(subject)?;
         self.shards(kind).get(usize::from(shard)).cloned()
     }
 
     /// The ledger that a job belongs to, if its kind is served.
-    pub(crate) fn by_key(&self, kind: &str, id: &str) -> Option<Arc<Served>> {
+    pub(crate) fn by_key(&self, kind: &str, id: &str) -> Option<Arc<ServedLedger>> {
         let place = self.store.layout_of(kind).place_of(id);
         self.shards(kind).get(usize::from(place.shard)).cloned()
     }
 
     /// Recognises the name of a job that may be ours. Foreign names, which may come by the
     /// million, cost a scan for colons and one look-up, and no allocation.
-    pub(crate) fn recognise<'a>(&self, name: &'a [u8]) -> Option<Recognised<'a>> {
+    pub(crate) fn recognise<'a>(&self, name: &'a [u8]) -> Option<NameMatch<'a>> {
         let mut colons = name.iter().enumerate().filter(|(_, byte)| **byte == b':');
         let third = colons.nth(2)?.0;
         if colons.next().is_some() {
@@ -305,17 +305,17 @@ impl Roster {
         self.recognise_job(kind, std::str::from_utf8(id).ok()?)
     }
 
-    fn recognise_job<'a>(&self, kind: &str, id: &'a str) -> Option<Recognised<'a>> {
+    fn recognise_job<'a>(&self, kind: &str, id: &'a str) -> Option<NameMatch<'a>> {
         if id.is_empty() {
             return None;
         }
         let ledgers = self.places_of(kind, id)?;
-        Some(Recognised { ledgers, id })
+        Some(NameMatch { ledgers, id })
     }
 
     /// The ledger that a job belongs to, and the one that it may be in until it has been moved; if its
     /// kind is served.
-    pub(crate) fn places_of(&self, kind: &str, id: &str) -> Option<[Option<Arc<Served>>; 2]> {
+    pub(crate) fn places_of(&self, kind: &str, id: &str) -> Option<[Option<Arc<ServedLedger>>; 2]> {
         let shards = self.shards(kind);
         if shards.is_empty() {
             return None;
@@ -327,7 +327,7 @@ impl Roster {
     }
 }
 
-impl Served {
+impl ServedLedger {
     /// Something was heard of its kind.
     pub(crate) fn is_heard_of(&self) {
         self.is_in_doubt.store(false, Ordering::Relaxed);
@@ -348,22 +348,22 @@ impl Served {
     }
 }
 
-impl fmt::Debug for Served {
+impl fmt::Debug for ServedLedger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ledger.fmt(f)
     }
 }
 
 #[cfg(test)]
-impl Served {
+impl ServedLedger {
     /// A kind that is served, on a Redis that is never asked.
     pub(crate) fn sample(kind: &str) -> Arc<Self> {
-        Roster::sample(&[&format!("{kind}:*")]).shards(kind)[0].clone()
+        ServedLedgers::sample(&[&format!("{kind}:*")]).shards(kind)[0].clone()
     }
 }
 
 #[cfg(test)]
-impl Roster {
+impl ServedLedgers {
     /// With these routes, on a Redis that is never asked.
     pub(crate) fn sample(patterns: &[&str]) -> Self {
         let names = crate::names::Names::new("keyfall");
@@ -371,7 +371,7 @@ impl Roster {
         let route = |router: crate::Router, pattern: &&str| router.route(pattern, async || {});
         let router = patterns.iter().fold(crate::Router::new(), route);
         let terms = SettleTerms::at_once(Default::default());
-        Roster::new(store, Arc::new(router.finish().unwrap()), terms)
+        ServedLedgers::new(store, Arc::new(router.finish().unwrap()), terms)
     }
 }
 
@@ -386,7 +386,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_dropped_is_forgotten_and_comes_again_as_another_one() {
-        let roster = Roster::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
+        let roster = ServedLedgers::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
         let kinds = kinds(1000);
         let first: Vec<_> = kinds.iter().flat_map(|kind| roster.add(kind)).collect();
         assert_eq!(roster.all().len(), 1001);
@@ -408,7 +408,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_asked_for_is_not_forgotten() {
-        let roster = Roster::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
+        let roster = ServedLedgers::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
         roster.add(&kinds(1)[0]);
         roster.doubt_all();
         assert_eq!(roster.forget_dropped(Instant::now()).await, 0);

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 
 use super::listing::letter_name;
-use super::sight::Sight;
+use super::sight::PartialView;
 use super::walk::Walk;
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, Of, Pending, Selection, Shelf, Unseen, out_of_place};
+use crate::client::{Client, CallTarget, Pending, Selection, KindShards, Unseen, out_of_place};
 use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
 use crate::prefix::Prefix;
@@ -30,7 +30,7 @@ use crate::time::UnixMs;
 #[must_use = "nothing is done until it is awaited"]
 pub struct Bulk<'a> {
     selection: Selection<'a>,
-    deed: Result<Deed>,
+    deed: Result<BulkAction>,
     dry_run: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct BulkReport {
 }
 
 #[derive(Clone, Copy)]
-enum Deed {
+enum BulkAction {
     Cancel,
     FireNow,
     PostponeTo(When),
@@ -72,34 +72,34 @@ impl<'a> Selection<'a> {
     /// Cancels the jobs: those that are pending never start, those that run are told to stop
     /// and are not retried. Dead letters stay.
     pub fn cancel(self) -> Bulk<'a> {
-        Bulk::of(self, Ok(Deed::Cancel))
+        Bulk::of(self, Ok(BulkAction::Cancel))
     }
 
     /// Gives the pending jobs another due time.
     pub fn postpone(self) -> Postpone<'a> {
-        Postpone(Bulk::of(self, Ok(Deed::PostponeTo(NOW))))
+        Postpone(Bulk::of(self, Ok(BulkAction::PostponeTo(NOW))))
     }
 
     /// Makes the pending jobs due now, those that wait to be retried included. What is due by
     /// now is not among them.
     pub fn fire_now(self) -> Bulk<'a> {
-        Bulk::of(self, Ok(Deed::FireNow))
+        Bulk::of(self, Ok(BulkAction::FireNow))
     }
 
     /// Makes the dead letters pending again, due now and with their attempts counted anew; of
     /// several letters of one name, the latest. A letter stays where a job of its name is there.
     pub fn requeue(self) -> Bulk<'a> {
-        Bulk::of(self, Ok(Deed::Requeue))
+        Bulk::of(self, Ok(BulkAction::Requeue))
     }
 
     /// Deletes the dead letters for good.
     pub fn delete_dead_letters(self) -> Bulk<'a> {
-        Bulk::of(self, Ok(Deed::Discard))
+        Bulk::of(self, Ok(BulkAction::Discard))
     }
 }
 
 impl<'a> Bulk<'a> {
-    fn of(selection: Selection<'a>, deed: Result<Deed>) -> Self {
+    fn of(selection: Selection<'a>, deed: Result<BulkAction>) -> Self {
         Bulk {
             selection,
             deed,
@@ -117,7 +117,7 @@ impl<'a> Bulk<'a> {
     async fn run(self) -> Result<BulkReport> {
         let Selection { client, prefix } = self.selection;
         let (prefix, deed) = (prefix?, self.deed?);
-        let mut errand = Errand::new(client, deed, self.dry_run).await?;
+        let mut errand = BulkCall::new(client, deed, self.dry_run).await?;
         let result = errand.run(&prefix).await;
         let sight = result.map_err(|error| errand.report.in_the_middle(&error))?;
         errand.report.unseen = sight.unseen();
@@ -128,13 +128,13 @@ impl<'a> Bulk<'a> {
 impl Postpone<'_> {
     /// Due so long after Redis receives the call, all of them. 10 years is the limit.
     pub fn after(mut self, delay: Duration) -> Self {
-        self.0.deed = after(delay).map(Deed::PostponeTo);
+        self.0.deed = after(delay).map(BulkAction::PostponeTo);
         self
     }
 
     /// Due at this time by Redis' clock, all of them. The past means now.
     pub fn at(mut self, due: SystemTime) -> Self {
-        self.0.deed = at(due).map(Deed::PostponeTo);
+        self.0.deed = at(due).map(BulkAction::PostponeTo);
         self
     }
 
@@ -144,7 +144,7 @@ impl Postpone<'_> {
     /// were made again; [`after`](Self::after) and [`at`](Self::at) can be repeated.
     pub fn by(mut self, delay: Duration) -> Self {
         // The limit is that of a delay from now.
-        self.0.deed = after(delay).map(|_| Deed::PostponeBy(delay));
+        self.0.deed = after(delay).map(|_| BulkAction::PostponeBy(delay));
         self
     }
 
@@ -156,9 +156,9 @@ impl Postpone<'_> {
 }
 
 /// One call under way.
-struct Errand<'a> {
+struct BulkCall<'a> {
     client: &'a Client,
-    deed: Deed,
+    deed: BulkAction,
     dry_run: bool,
     /// When it began.
     began: UnixMs,
@@ -169,20 +169,20 @@ struct Errand<'a> {
     report: BulkReport,
 }
 
-impl<'a> Errand<'a> {
-    async fn new(client: &'a Client, deed: Deed, dry_run: bool) -> Result<Self> {
+impl<'a> BulkCall<'a> {
+    async fn new(client: &'a Client, deed: BulkAction, dry_run: bool) -> Result<Self> {
         let now = client.0.store.time(client.deadline()).await?;
         let began = now.floor_ms();
         // The same time for all of them, or the walk would meet again what it has moved.
         let deed = match deed {
-            Deed::PostponeTo(When::After(delay)) => {
+            BulkAction::PostponeTo(When::After(delay)) => {
                 let delay = u64::try_from(delay.as_nanos().div_ceil(1_000_000));
                 let ahead = delay.expect("no more than ten years");
-                Deed::PostponeTo(When::At(UnixMs(began.0 + ahead)))
+                BulkAction::PostponeTo(When::At(UnixMs(began.0 + ahead)))
             }
             other => other,
         };
-        Ok(Errand {
+        Ok(BulkCall {
             client,
             deed,
             dry_run,
@@ -193,12 +193,12 @@ impl<'a> Errand<'a> {
         })
     }
 
-    async fn run(&mut self, prefix: &Prefix) -> Result<Sight> {
+    async fn run(&mut self, prefix: &Prefix) -> Result<PartialView> {
         let states: &[&str] = match self.deed {
             // A run that is marked is not retried, so what runs at the beginning cannot slip
             // back behind the walk. What falls due meanwhile is met as running.
-            Deed::Cancel => &["leased", "pending", "leased"],
-            Deed::Requeue | Deed::Discard => &["dead"],
+            BulkAction::Cancel => &["leased", "pending", "leased"],
+            BulkAction::Requeue | BulkAction::Discard => &["dead"],
             _ => &["pending"],
         };
         let (kinds, mut sight) = self
@@ -221,10 +221,10 @@ impl<'a> Errand<'a> {
     /// first: what was under way by then has arrived before the others are walked through.
     async fn walk_through(
         &mut self,
-        shelf: &Shelf,
+        shelf: &KindShards,
         state: &'static str,
         of_id: &str,
-        sight: &mut Sight,
+        sight: &mut PartialView,
     ) -> Result<()> {
         for book in shelf.before() {
             // Where its jobs belong may be on any server, and each of them is needed.
@@ -255,14 +255,14 @@ impl<'a> Errand<'a> {
         let sought = Sought {
             // What moves later, and what dies meanwhile, is left behind; and of several letters
             // of one name the latest comes first.
-            down: matches!(self.deed, Deed::PostponeBy(_) | Deed::Requeue),
-            records: matches!(self.deed, Deed::Requeue) && !self.dry_run,
+            down: matches!(self.deed, BulkAction::PostponeBy(_) | BulkAction::Requeue),
+            records: matches!(self.deed, BulkAction::Requeue) && !self.dry_run,
             ..Sought::all_of(state, of_id)
         };
         let mut walk = Walk::through(self.client, ledger, sought).await?;
         while let Some(slice) = walk.next().await? {
             let mut matched = self.matching(slice);
-            if matches!(self.deed, Deed::Requeue) {
+            if matches!(self.deed, BulkAction::Requeue) {
                 // The latest letter of a name comes first; those before it stay.
                 matched.retain(|seen| self.told.insert(id_of(&seen.member).to_owned()));
             } else if is_moving {
@@ -286,10 +286,10 @@ impl<'a> Errand<'a> {
     fn matching(&self, slice: Slice) -> Vec<Seen> {
         let now = slice.now.floor_ms();
         let fits = |seen: &Seen| match self.deed {
-            Deed::FireNow => seen.score > self.began,
+            BulkAction::FireNow => seen.score > self.began,
             // What stands there already, or was moved to a time that is past by now.
-            Deed::PostponeTo(When::At(due)) => !(due..=due.max(now)).contains(&seen.score),
-            Deed::Cancel => !self.told.contains(&seen.member),
+            BulkAction::PostponeTo(When::At(due)) => !(due..=due.max(now)).contains(&seen.score),
+            BulkAction::Cancel => !self.told.contains(&seen.member),
             _ => true,
         };
         slice.items.into_iter().filter(fits).collect()
@@ -305,28 +305,28 @@ impl<'a> Errand<'a> {
                 when,
                 step,
             };
-            let asked = client.ask(&key, Of::Job, change, until, |book| &book.changes);
+            let asked = client.ask(&key, CallTarget::Job, change, until, |book| &book.changes);
             Some(asked.await)
         };
         let answers = seen.into_iter().map(async |seen| match deed {
-            Deed::Cancel => {
+            BulkAction::Cancel => {
                 let key = kind.key(&seen.member).ok()?;
-                let asked = client.ask(&key, Of::Job, key.clone(), until, |book| &book.cancels);
+                let asked = client.ask(&key, CallTarget::Job, key.clone(), until, |book| &book.cancels);
                 Some(asked.await)
             }
-            Deed::FireNow => change(&seen.member, NOW, "fired").await,
-            Deed::PostponeTo(when) => change(&seen.member, when, "postponed").await,
-            Deed::PostponeBy(delay) => change(&seen.member, When::By(delay), "postponed").await,
-            Deed::Requeue => {
+            BulkAction::FireNow => change(&seen.member, NOW, "fired").await,
+            BulkAction::PostponeTo(when) => change(&seen.member, when, "postponed").await,
+            BulkAction::PostponeBy(delay) => change(&seen.member, When::By(delay), "postponed").await,
+            BulkAction::Requeue => {
                 let revival = revival(kind, seen)?;
                 let key = revival.key.clone();
-                let asked = client.ask(&key, Of::Job, revival, until, |book| &book.requeues);
+                let asked = client.ask(&key, CallTarget::Job, revival, until, |book| &book.requeues);
                 Some(asked.await)
             }
-            Deed::Discard => {
+            BulkAction::Discard => {
                 let discard = discard(kind, &seen)?;
                 let key = discard.key.clone();
-                let asked = client.ask(&key, Of::Letters, discard, until, |book| &book.discards);
+                let asked = client.ask(&key, CallTarget::Letters, discard, until, |book| &book.discards);
                 Some(asked.await)
             }
         });
@@ -351,7 +351,7 @@ impl<'a> Errand<'a> {
                 .collect::<Vec<_>>()
         };
         let answers = match self.deed {
-            Deed::Cancel => {
+            BulkAction::Cancel => {
                 let keys = seen.iter().filter_map(|seen| kind.key(&seen.member).ok());
                 let keys: Vec<JobKey> = keys.collect();
                 let answers = send(&keys, async |keys| ledger.cancel(lane, keys, until).await);
@@ -363,28 +363,28 @@ impl<'a> Errand<'a> {
                 }
                 answers
             }
-            Deed::FireNow => {
+            BulkAction::FireNow => {
                 let items = change(NOW, "fired");
                 send(&items, async |items| {
                     ledger.reschedule(lane, items, until).await
                 })
                 .await?
             }
-            Deed::PostponeTo(when) => {
+            BulkAction::PostponeTo(when) => {
                 let items = change(when, "postponed");
                 send(&items, async |items| {
                     ledger.reschedule(lane, items, until).await
                 })
                 .await?
             }
-            Deed::PostponeBy(delay) => {
+            BulkAction::PostponeBy(delay) => {
                 let items = change(When::By(delay), "postponed");
                 send(&items, async |items| {
                     ledger.reschedule(lane, items, until).await
                 })
                 .await?
             }
-            Deed::Requeue => {
+            BulkAction::Requeue => {
                 let items: Vec<_> = seen
                     .into_iter()
                     .filter_map(|seen| revival(kind, seen))
@@ -394,7 +394,7 @@ impl<'a> Errand<'a> {
                 })
                 .await?
             }
-            Deed::Discard => {
+            BulkAction::Discard => {
                 let items: Vec<_> = seen.iter().filter_map(|seen| discard(kind, seen)).collect();
                 send(&items, async |items| {
                     ledger.discard(lane, items, until).await
@@ -443,14 +443,14 @@ fn discard(kind: &Kind, seen: &Seen) -> Option<Discard> {
 }
 
 impl BulkReport {
-    fn count(&mut self, deed: Deed, answer: Word) -> Result<()> {
+    fn count(&mut self, deed: BulkAction, answer: Word) -> Result<()> {
         match answer {
             Word::Cancelled
             | Word::Moved(_)
             | Word::SuccessorMoved(_)
             | Word::Requeued(_)
             | Word::Deleted => self.done += 1,
-            Word::Running if matches!(deed, Deed::Cancel) => self.running += 1,
+            Word::Running if matches!(deed, BulkAction::Cancel) => self.running += 1,
             Word::Running | Word::Absent | Word::Present => self.skipped += 1,
             other => return Err(out_of_place(other)),
         }

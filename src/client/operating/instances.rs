@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::sight::Sight;
+use super::sight::PartialView;
 use crate::client::{Client, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::instance::{CANCELS, Description, Takes};
@@ -100,7 +100,7 @@ impl Client {
         instances.sort_by_key(|one| (one.started, one.id.clone()));
         Ok(Instances {
             instances,
-            unseen: Sight::now(self.store()).unseen(),
+            unseen: PartialView::now(self.store()).unseen(),
         })
     }
 
@@ -154,7 +154,7 @@ impl Client {
         let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
         let mut unrouted = Vec::new();
-        let mut sight = Sight::now(self.store());
+        let mut sight = PartialView::now(self.store());
         for kind in kinds {
             let coverage = |one: &Takes| one.coverage(kind.as_str());
             let is_whole = |one: &Takes| matches!(coverage(one), Coverage::Whole(_));

@@ -5,7 +5,7 @@ use std::slice;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, JobView, Of, Pending, out_of_place};
+use crate::client::{Client, JobView, CallTarget, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Discard, Found, Letter, Revival, When, Word};
@@ -147,7 +147,7 @@ impl<'a> IntoFuture for Requeue<'a> {
                 .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
             let answered = self
                 .client
-                .ask(&key, Of::Job, revival, until, |book| &book.requeues)
+                .ask(&key, CallTarget::Job, revival, until, |book| &book.requeues)
                 .await?;
             if let Word::Requeued(_) = answered.answer {
                 let answered = slice::from_ref(&answered);
@@ -187,7 +187,7 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
             };
             let answered = self
                 .client
-                .ask(&key, Of::Letters, discard, until, |book| &book.discards)
+                .ask(&key, CallTarget::Letters, discard, until, |book| &book.discards)
                 .await?;
             match answered.answer {
                 Word::Deleted => Ok(true),

@@ -8,8 +8,8 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::sight::Sight;
-use crate::client::{Client, JobState, JobView, Pending, Selection, Shelf, Unseen};
+use super::sight::PartialView;
+use crate::client::{Client, JobState, JobView, Pending, Selection, KindShards, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -194,9 +194,9 @@ struct Merged {
 /// Reads the ledgers of a kind as if they were one. Positions are by score and name, so that one
 /// holds for each of them.
 async fn list_all(
-    shelf: &Shelf,
+    shelf: &KindShards,
     sought: Sought,
-    sight: &mut Sight,
+    sight: &mut PartialView,
     until: Instant,
 ) -> Result<Merged> {
     let limit = sought.limit;

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use futures_util::future::join_all;
 
-use super::sight::Sight;
+use super::sight::PartialView;
 use crate::client::{Client, Pending, Selection, Unseen};
 use crate::error::Result;
 use crate::key::Kind;
@@ -85,7 +85,7 @@ impl Client {
 
     /// Those of these kinds that are paused. Kinds of servers that are away are not among them.
     async fn paused_of(&self, kinds: &[Kind]) -> Result<Vec<Kind>> {
-        let mut sight = Sight::new(self.store(), Vec::new());
+        let mut sight = PartialView::new(self.store(), Vec::new());
         let paused = self.paused_among(kinds, &mut sight, self.deadline());
         Ok(paused.await?.into_iter().map(|(kind, _)| kind).collect())
     }
@@ -94,7 +94,7 @@ impl Client {
     async fn paused_among(
         &self,
         kinds: &[Kind],
-        sight: &mut Sight,
+        sight: &mut PartialView,
         until: Instant,
     ) -> Result<Vec<(Kind, SystemTime)>> {
         let mut asked = Vec::new();
@@ -161,7 +161,7 @@ impl<'a> IntoFuture for Pause<'a> {
             let away = store
                 .add_pause_rule(&prefix, turn, client.deadline())
                 .await?;
-            let mut sight = Sight::new(store, away);
+            let mut sight = PartialView::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
                 let shelf = client.shelf_to_look(kind.as_str())?;
@@ -194,7 +194,7 @@ impl<'a> IntoFuture for Resume<'a> {
             let away = store
                 .remove_pause_rules(&prefix, turn, client.deadline())
                 .await?;
-            let mut sight = Sight::new(store, away);
+            let mut sight = PartialView::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             let paused = client.paused_of(&kinds).await?;
             for kind in &kinds {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::client::due::at;
 use crate::client::producing::new_job::check_payload;
-use crate::client::{Client, JobState, JobView, Of, out_of_place};
+use crate::client::{Client, JobState, JobView, CallTarget, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
@@ -241,8 +241,8 @@ impl Client {
         let kept = job.into_kept(self.settings().payload_limit)?;
         let key = kept.key.clone();
         let of = match kept.what {
-            KeptAs::Pending { .. } => Of::Job,
-            KeptAs::Dead => Of::Letters,
+            KeptAs::Pending { .. } => CallTarget::Job,
+            KeptAs::Dead => CallTarget::Letters,
         };
         let until = self.deadline();
         self.register(key.kind(), until).await?;

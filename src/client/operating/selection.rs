@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 
-use super::sight::{Kinds, Sight};
+use super::sight::{Kinds, PartialView};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
@@ -72,7 +72,7 @@ impl Client {
         &self,
         prefix: &Prefix,
         until: Instant,
-    ) -> Result<(Vec<Kind>, Sight)> {
+    ) -> Result<(Vec<Kind>, PartialView)> {
         let (kinds, sight) = self.kinds_listed(prefix, until).await?;
         if !kinds.is_empty() {
             return Ok((kinds, sight));
@@ -114,10 +114,10 @@ impl Client {
         &self,
         prefix: &Prefix,
         until: Instant,
-    ) -> Result<(Vec<Kind>, Sight)> {
+    ) -> Result<(Vec<Kind>, PartialView)> {
         let (mut kinds, away) = self.0.store.kinds_seen(until).await?;
         kinds.retain(|kind| prefix.covers(kind));
         kinds.sort_unstable();
-        Ok((kinds, Sight::new(&self.0.store, away)))
+        Ok((kinds, PartialView::new(&self.0.store, away)))
     }
 }

@@ -33,7 +33,7 @@ pub struct Kinds {
 }
 
 /// What a call sees, and what it does not: by server.
-pub(crate) struct Sight(BTreeMap<usize, Missed>);
+pub(crate) struct PartialView(BTreeMap<usize, Missed>);
 
 struct Missed {
     server: String,
@@ -41,18 +41,18 @@ struct Missed {
     shards: BTreeSet<(Kind, u16)>,
 }
 
-impl Sight {
+impl PartialView {
     pub(crate) fn new(store: &Store, away: Vec<Away>) -> Self {
         let missed = away.into_iter().map(|Away { place, error }| {
             let server = store.address_of_member(place);
             (place, Missed::new(server, &error))
         });
-        Sight(missed.collect())
+        PartialView(missed.collect())
     }
 
     /// As it was found out when all servers were asked the last time, by the same call.
     pub(crate) fn now(store: &Store) -> Self {
-        Sight::new(store, store.away())
+        PartialView::new(store, store.away())
     }
 
     /// Whether the server of this ledger is known to be away; that it is not seen is noted then.

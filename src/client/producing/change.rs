@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::new_job::{check_payload, to_json};
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, Durably, Of, Pending, out_of_place};
+use crate::client::{Client, Durably, CallTarget, Pending, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::error::Result;
 use crate::key::{IntoJobKey, JobKey};
@@ -148,7 +148,7 @@ impl Client {
             step,
         };
         let answered = self
-            .ask(&key, Of::Job, change, until, |book| &book.changes)
+            .ask(&key, CallTarget::Job, change, until, |book| &book.changes)
             .await?;
         Ok(match answered.answer {
             Word::Moved(due) => Rescheduled::Moved(due.to_system()),
@@ -167,7 +167,7 @@ impl Client {
             payload,
         };
         let answered = self
-            .ask(&key, Of::Job, update, until, |book| &book.updates)
+            .ask(&key, CallTarget::Job, update, until, |book| &book.updates)
             .await?;
         Ok(match answered.answer {
             Word::Updated(due) => Updated::Updated(due.to_system()),
@@ -222,7 +222,7 @@ impl<'a> IntoFuture for Cancel<'a> {
             let (client, key) = (self.client, self.key?);
             let until = client.deadline();
             let answered = client
-                .ask(&key, Of::Job, key.clone(), until, |book| &book.cancels)
+                .ask(&key, CallTarget::Job, key.clone(), until, |book| &book.cancels)
                 .await?;
             Cancelled::from_answer(answered)
         })
@@ -242,7 +242,7 @@ impl<'a> IntoFuture for CancelDurably<'a> {
             let item = key.clone();
             let durably = Durably { item, durable };
             let (answered, reached) = client
-                .ask(&key, Of::Job, durably, until, |book| &book.durable_cancels)
+                .ask(&key, CallTarget::Job, durably, until, |book| &book.durable_cancels)
                 .await?;
             Ok((Cancelled::from_answer(answered)?, reached?))
         })

@@ -10,9 +10,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout_at;
 
 use crate::client::durably::send_durably;
-use crate::client::outbox::Operation;
-use crate::client::shelf::Says;
-use crate::client::{Book, Client, NewJob, Scheduled, Shelf};
+use crate::client::outbox::BatchOperation;
+use crate::client::shelf::JobVerdict;
+use crate::client::{ShardClient, Client, NewJob, Scheduled, KindShards};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
@@ -45,8 +45,8 @@ struct Batch {
 
 /// Batches of one ledger that are sent one after the other.
 struct Convoy {
-    shelf: Arc<Shelf>,
-    book: Arc<Book>,
+    shelf: Arc<KindShards>,
+    book: Arc<ShardClient>,
     batches: Vec<Batch>,
 }
 
@@ -271,8 +271,8 @@ impl Client {
 
     async fn send_batch<'a>(
         &self,
-        shelf: &Arc<Shelf>,
-        book: &'a Arc<Book>,
+        shelf: &Arc<KindShards>,
+        book: &'a Arc<ShardClient>,
         turn: &mut Option<Turn<'a>>,
         batch: &Batch,
     ) -> Result<Vec<Placed>> {

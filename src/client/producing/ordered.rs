@@ -2,7 +2,7 @@
 
 use super::change::Cancelled;
 use super::schedule::{Schedule, Scheduled};
-use crate::client::{Client, JobView, Of};
+use crate::client::{Client, JobView, CallTarget};
 use crate::error::Result;
 use crate::key::IntoJobKey;
 use crate::store::{Mode, Outdated, Word};
@@ -46,7 +46,7 @@ impl Client {
             key: key.clone(),
             below,
         };
-        let asked = self.ask(&key, Of::Job, item, until, |book| &book.outdated);
+        let asked = self.ask(&key, CallTarget::Job, item, until, |book| &book.outdated);
         let answered = asked.await?;
         match answered.answer {
             Word::Overtaken(number) => Ok(Ordered::Overtaken(number)),

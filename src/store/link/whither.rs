@@ -25,7 +25,7 @@ use crate::store::fault::Fault;
 const HEDGE: Duration = Duration::from_millis(100);
 
 /// Whom it is for.
-pub(super) enum Aim<'a> {
+pub(super) enum NodeChoice<'a> {
     /// There is one server.
     Server,
     /// The primary of this slot.
@@ -61,8 +61,8 @@ impl Link {
         let both = pipeline.cmd_iter().zip(slots);
         let answers = join_all(both.map(async |(cmd, slot)| {
             let aim = match (slot, node) {
-                (None, Some(node)) => Aim::Node(node),
-                _ => slot.or(first).map_or(Aim::Any, Aim::Slot),
+                (None, Some(node)) => NodeChoice::Node(node),
+                _ => slot.or(first).map_or(NodeChoice::Any, NodeChoice::Slot),
             };
             let request = Request::One(cmd);
             self.keep_sending(request, &aim, until, Repeats::Always)
@@ -84,40 +84,40 @@ impl Link {
         })
     }
 
-    pub(super) fn aim<'a>(&self, request: Request<'a>) -> Aim<'a> {
+    pub(super) fn aim<'a>(&self, request: Request<'a>) -> NodeChoice<'a> {
         match request {
-            Request::At(node, _) => Aim::Node(node),
-            _ if self.origin.cluster().is_none() => Aim::Server,
-            Request::One(cmd) => Cluster::slot_of(cmd).map_or(Aim::Any, Aim::Slot),
-            Request::Many(_) => Aim::Any,
+            Request::At(node, _) => NodeChoice::Node(node),
+            _ if self.origin.cluster().is_none() => NodeChoice::Server,
+            Request::One(cmd) => Cluster::slot_of(cmd).map_or(NodeChoice::Any, NodeChoice::Slot),
+            Request::Many(_) => NodeChoice::Any,
             #[cfg(feature = "worker")]
-            Request::Each(..) => Aim::Any,
+            Request::Each(..) => NodeChoice::Any,
             #[cfg(feature = "worker")]
             Request::Together(pipeline) => {
                 let first = pipeline.cmd_iter().next();
-                first.and_then(Cluster::slot_of).map_or(Aim::Any, Aim::Slot)
+                first.and_then(Cluster::slot_of).map_or(NodeChoice::Any, NodeChoice::Slot)
             }
         }
     }
 
     /// Whether another node serves the slot by now: what this one has done may be forgotten with it.
-    pub(super) fn is_replaced(&self, aim: &Aim<'_>, node: Option<&Node>) -> bool {
+    pub(super) fn is_replaced(&self, aim: &NodeChoice<'_>, node: Option<&Node>) -> bool {
         match (self.origin.cluster(), aim) {
-            (Some(cluster), Aim::Slot(slot)) => cluster.owner(*slot).as_ref() != node,
+            (Some(cluster), NodeChoice::Slot(slot)) => cluster.owner(*slot).as_ref() != node,
             _ => false,
         }
     }
 
     /// Which node it is for; nothing if there is one server.
-    pub(super) async fn node(&self, aim: &Aim<'_>, until: Instant) -> Result<Option<Node>, Fault> {
+    pub(super) async fn node(&self, aim: &NodeChoice<'_>, until: Instant) -> Result<Option<Node>, Fault> {
         let Some(cluster) = self.origin.cluster() else {
             return Ok(None);
         };
-        if let Aim::Node(node) = aim {
+        if let NodeChoice::Node(node) = aim {
             return Ok(Some((*node).clone()));
         }
         let known = || match aim {
-            Aim::Slot(slot) => cluster.owner(*slot),
+            NodeChoice::Slot(slot) => cluster.owner(*slot),
             _ => cluster.any(),
         };
         if cluster.is_stale() {

@@ -1,12 +1,12 @@
 //! Lists: documents that others take, and the leases that they put beside it when they are done.
 
-use super::{Outlet, Place, Writes};
+use super::{TargetRedis, Place, WriteRetry};
 use crate::error::Result;
 use crate::names::Names;
 
-impl Outlet {
+impl TargetRedis {
     /// Appends a document to a list.
-    pub(crate) async fn push(&self, list: &str, document: &[u8], writes: Writes) -> Result<()> {
+    pub(crate) async fn push(&self, list: &str, document: &[u8], writes: WriteRetry) -> Result<()> {
         let mut cmd = redis::cmd("RPUSH");
         cmd.arg(list).arg(document);
         self.write(&place(list), &cmd, writes).await

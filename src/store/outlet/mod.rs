@@ -24,14 +24,14 @@ pub(crate) use stream::{Asked, Standing};
 
 /// The way to a Redis that holds lists and streams. Calls that are made at the same time travel
 /// together.
-pub(crate) struct Outlet {
+pub(crate) struct TargetRedis {
     link: Link,
     patience: Duration,
     /// The groups of the stream, as far as is known: the next entry trims if there are no others.
     groups: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Outlet {
+impl TargetRedis {
     /// Opens nothing yet.
     pub(crate) fn new(url: &str, settings: &ClientSettings) -> Result<Self> {
         let [url] = url::all(url)?[..] else {
@@ -42,7 +42,7 @@ impl Outlet {
             ));
         };
         let origin = Origin::parse(url, &settings.link)?;
-        Ok(Outlet {
+        Ok(TargetRedis {
             link: Link::new(origin, &settings.link),
             patience: settings.call_timeout,
             groups: Mutex::default(),
@@ -87,17 +87,17 @@ impl Outlet {
         &self,
         place: &Place<'_>,
         cmd: &Cmd,
-        writes: Writes,
+        writes: WriteRetry,
     ) -> Result<T> {
         let answer = self.try_write(cmd, writes).await;
         self.answer(place, answer)
     }
 
-    async fn try_write(&self, cmd: &Cmd, writes: Writes) -> Result<Value, Fault> {
+    async fn try_write(&self, cmd: &Cmd, writes: WriteRetry) -> Result<Value, Fault> {
         let until = Instant::now() + self.patience;
         let answer = match writes {
-            Writes::Again => self.link.send(Request::One(cmd), until).await,
-            Writes::Once => self.link.send_once(Request::One(cmd), until).await,
+            WriteRetry::Again => self.link.send(Request::One(cmd), until).await,
+            WriteRetry::Once => self.link.send_once(Request::One(cmd), until).await,
         };
         Ok(answer?.value)
     }
@@ -129,7 +129,7 @@ impl Outlet {
 
 /// What becomes of a write whose answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Writes {
+pub(crate) enum WriteRetry {
     /// It is repeated, and may be there twice then.
     Again,
     /// It may be there, or not.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use redis::{FromRedisValue, ToRedisArgs};
 
-use super::{Outlet, Place, Writes};
+use super::{TargetRedis, Place, WriteRetry};
 use crate::error::Result;
 
 /// One script. The file in `lua/streams` begins with a header that says what it takes and answers.
@@ -30,7 +30,7 @@ scripts! {
     PAGE = "page";
 }
 
-impl Outlet {
+impl TargetRedis {
     /// Calls a script. A server that does not know it learns it by the call.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
@@ -38,7 +38,7 @@ impl Outlet {
         script: &Script,
         keys: &[&str],
         args: &impl ToRedisArgs,
-        writes: Writes,
+        writes: WriteRetry,
     ) -> Result<T> {
         let call = |how: &str, what: &str| {
             let mut cmd = redis::cmd(how);

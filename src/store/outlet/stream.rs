@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::script::{APPEND, JOIN, LOOK, PAGE};
-use super::{EntryId, Outlet, Place, Writes};
+use super::{EntryId, TargetRedis, Place, WriteRetry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
 use crate::store::from_value;
@@ -44,7 +44,7 @@ pub(crate) struct Asked {
 /// as far as the group knows.
 pub(crate) type Entry = (EntryId, Option<String>);
 
-impl Outlet {
+impl TargetRedis {
     /// Appends an entry to a stream, of which about so many are kept.
     pub(crate) async fn add(
         &self,
@@ -52,7 +52,7 @@ impl Outlet {
         keep: u64,
         fields: &[(&str, Vec<u8>)],
     ) -> Result<()> {
-        let added = self.append_entry(stream, None, keep, fields, Writes::Again);
+        let added = self.append_entry(stream, None, keep, fields, WriteRetry::Again);
         added.await.map(drop)
     }
 
@@ -67,7 +67,7 @@ impl Outlet {
     ) -> Result<EntryId> {
         let tied = Some((group, lease));
         loop {
-            let added = self.append_entry(stream, tied, keep, fields, Writes::Once);
+            let added = self.append_entry(stream, tied, keep, fields, WriteRetry::Once);
             if let Some(id) = added.await? {
                 return parse(&id);
             }
@@ -82,7 +82,7 @@ impl Outlet {
         tied: Option<(&str, &str)>,
         keep: u64,
         fields: &[(&str, Vec<u8>)],
-        writes: Writes,
+        writes: WriteRetry,
     ) -> Result<Option<String>> {
         let (group, lease) = tied.unzip();
         let mut groups: Vec<Vec<u8>> = group.into_iter().map(Vec::from).collect();
@@ -121,7 +121,7 @@ impl Outlet {
         let keys = [stream, &written, &settled];
         let consumer = format!("keyfall-{:016x}", rand::random::<u64>());
         let args = (group, consumer);
-        self.run(&place(stream), &JOIN, &keys, &args, Writes::Again)
+        self.run(&place(stream), &JOIN, &keys, &args, WriteRetry::Again)
             .await
     }
 
@@ -142,7 +142,7 @@ impl Outlet {
         let asked: Vec<String> = asked.iter().flat_map(each).collect();
         let args = (group, PENDING, asked);
         let rows: Option<Vec<Vec<Value>>> = self
-            .run(&place(stream), &LOOK, &keys, &args, Writes::Again)
+            .run(&place(stream), &LOOK, &keys, &args, WriteRetry::Again)
             .await?;
         rows.map(|rows| rows.into_iter().map(standing).collect())
             .transpose()
@@ -185,7 +185,7 @@ impl Outlet {
         let keys = [stream, &written];
         let args = (group, after.to_string(), most);
         let rows: Vec<(String, Vec<u8>)> = self
-            .run(&place(stream), &PAGE, &keys, &args, Writes::Again)
+            .run(&place(stream), &PAGE, &keys, &args, WriteRetry::Again)
             .await?;
         let entry = |(id, lease): (String, Vec<u8>)| {
             let lease = String::from_utf8(lease).ok();

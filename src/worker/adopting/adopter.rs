@@ -20,7 +20,7 @@ use crate::key::{JobKey, Kind};
 use crate::settings::LONGEST_SLEEP;
 use crate::store::{Answered, Store, Why, Word};
 use crate::worker::instances::Instances;
-use crate::worker::roster::{Roster, Served};
+use crate::worker::roster::{ServedLedgers, ServedLedger};
 
 /// How many keys one call looks at.
 pub(super) const AT_ONCE: usize = 64;
@@ -41,7 +41,7 @@ pub(crate) struct Adopter {
     pub(super) store: Arc<Store>,
     /// The one whose keys it looks at: all of them, if there is one.
     pub(super) server: Arc<Store>,
-    pub(super) roster: Arc<Roster>,
+    pub(super) roster: Arc<ServedLedgers>,
     pub(super) instances: Arc<Instances>,
     /// How many bytes a payload may have, unless its route says so.
     payload_limit: usize,
@@ -59,13 +59,13 @@ pub(crate) struct Adopter {
 
 /// What is to be looked at of one ledger.
 pub(super) struct Noted {
-    served: Arc<Served>,
+    served: Arc<ServedLedger>,
     pub(super) names: Names,
 }
 
 /// Keys of one ledger that are looked at in one call.
 pub(super) struct Batch {
-    pub(super) served: Arc<Served>,
+    pub(super) served: Arc<ServedLedger>,
     pub(super) items: Vec<(JobKey, Why)>,
 }
 
@@ -79,7 +79,7 @@ impl Adopter {
     pub(super) fn new(
         store: Arc<Store>,
         server: Arc<Store>,
-        roster: Arc<Roster>,
+        roster: Arc<ServedLedgers>,
         instances: Arc<Instances>,
         payload_limit: usize,
     ) -> Arc<Self> {
@@ -110,7 +110,7 @@ impl Adopter {
 
     /// Returns whether there is room for more names of this ledger, when there is, or after a
     /// while.
-    pub(super) async fn has_room(&self, served: &Served) -> bool {
+    pub(super) async fn has_room(&self, served: &ServedLedger) -> bool {
         let has_room = async {
             loop {
                 let landed = self.landed.notified();
@@ -129,7 +129,7 @@ impl Adopter {
     }
 
     /// Whether a missing key may mean that a job of this kind is cancelled.
-    pub(super) fn cancels_missing(&self, served: &Served) -> bool {
+    pub(super) fn cancels_missing(&self, served: &ServedLedger) -> bool {
         let routes = &self.roster.routes().routes;
         let cancels = |route: &usize| routes[*route].adopts == Some(MissingKey::Cancel);
         served.routes.iter().any(cancels)
@@ -150,7 +150,7 @@ impl Adopter {
     }
 
     /// Serves this kind, in all the shards that it has as far as is known. Returns what is new.
-    pub(super) fn meet(&self, kind: &str) -> Vec<Arc<Served>> {
+    pub(super) fn meet(&self, kind: &str) -> Vec<Arc<ServedLedger>> {
         let wanted = usize::from(self.store.layout_of(kind).ledgers());
         if self.roster.shards(kind).len() >= wanted {
             return Vec::new();
@@ -158,11 +158,11 @@ impl Adopter {
         Kind::parse(kind).map_or_else(|_| Vec::new(), |kind| self.roster.add(&kind))
     }
 
-    pub(super) fn look_at(&self, served: &Arc<Served>, id: &str, why: Why, at: Instant) {
+    pub(super) fn look_at(&self, served: &Arc<ServedLedger>, id: &str, why: Why, at: Instant) {
         self.note(served, |names| names.add(id, why, at));
     }
 
-    fn note(&self, served: &Arc<Served>, add: impl FnOnce(&mut Names) -> bool) {
+    fn note(&self, served: &Arc<ServedLedger>, add: impl FnOnce(&mut Names) -> bool) {
         let mut names = self.names.lock().expect("no panic while held");
         let noted = names.entry(served.index).or_insert_with(|| Noted {
             served: served.clone(),
@@ -186,7 +186,7 @@ impl Adopter {
         let mut flights = FuturesUnordered::new();
         // Those with a call under way, and those left alone.
         let mut busy: HashSet<usize> = HashSet::new();
-        let mut registered: HashMap<usize, Arc<Served>> = HashMap::new();
+        let mut registered: HashMap<usize, Arc<ServedLedger>> = HashMap::new();
         loop {
             self.hearing.look_for_demotion();
             self.look_for_layouts();
@@ -264,7 +264,7 @@ impl Adopter {
     }
 
     /// It starts with one ledger: so whoever sets a key of it knows which of several servers that is for.
-    async fn make_known(&self, served: &Served) -> Result<bool> {
+    async fn make_known(&self, served: &ServedLedger) -> Result<bool> {
         // All servers are told, and for one that is away the others wait.
         let until = Instant::now() + 2 * PATIENCE;
         self.store

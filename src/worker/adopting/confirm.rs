@@ -13,7 +13,7 @@ use crate::key::JobKey;
 use crate::settings::{BEAT, SILENCE};
 use crate::store::{Answered, Why, Word};
 use crate::time::UnixMs;
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 
 /// Within what time an instance that heard that a key expired has that noted: also if it first has
 /// to learn that the one that should have done so is gone.
@@ -64,7 +64,7 @@ impl Adopter {
     /// Whether these jobs are to run. Their keys may have been changed a moment ago, or unheard.
     pub(crate) async fn confirm(
         &self,
-        served: &Arc<Served>,
+        served: &Arc<ServedLedger>,
         jobs: &[Leased],
         round: Round,
     ) -> Vec<Verdict> {
@@ -105,7 +105,7 @@ impl Adopter {
     /// The jobs are in this ledger, whatever its kind goes by.
     async fn adopt_leased(
         &self,
-        served: &Served,
+        served: &ServedLedger,
         items: &[(JobKey, Why)],
         until: Instant,
     ) -> Result<Vec<Answered>> {
@@ -122,7 +122,7 @@ impl Adopter {
     /// What was heard is noted all the same: others may have to decide about these jobs.
     fn note_unanswered(
         &self,
-        served: &Arc<Served>,
+        served: &Arc<ServedLedger>,
         items: &[(JobKey, Why)],
         answers: &[Option<Word>],
     ) {
@@ -133,7 +133,7 @@ impl Adopter {
         }
     }
 
-    fn why(&self, served: &Served, job: &Leased, round: Round) -> Why {
+    fn why(&self, served: &ServedLedger, job: &Leased, round: Round) -> Why {
         if self.missing(&job.key) != Some(MissingKey::Cancel) {
             return Why::Begun;
         }
@@ -158,7 +158,7 @@ impl Adopter {
 
     /// For how long others may still be about to note what they heard and this one did not. Who they
     /// are is not asked: whoever is cut off for a moment does not show.
-    fn wait_for_others(&self, served: &Served, jobs: &[Leased]) -> Duration {
+    fn wait_for_others(&self, served: &ServedLedger, jobs: &[Leased]) -> Duration {
         let latest = jobs.iter().map(|job| ago(served, job.due)[0]).min();
         SURELY_WITHIN.saturating_sub(latest.unwrap_or(Duration::MAX))
     }
@@ -166,7 +166,7 @@ impl Adopter {
 
 /// How long ago it was due by Redis' clock, at the least and at the most: that is known as well as
 /// the answers were quick.
-fn ago(served: &Served, due: UnixMs) -> [Duration; 2] {
+fn ago(served: &ServedLedger, due: UnixMs) -> [Duration; 2] {
     let now = served.ledger.clock().bounds();
     now.map_or([Duration::ZERO, Duration::MAX], |now| {
         now.map(|now| now.since(due))

@@ -17,7 +17,7 @@ use crate::worker::finding::reconciler::Reconciler;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Hears what is done to keys of one server that are adopted, on a connection of its own.
-pub(crate) struct Ear {
+pub(crate) struct ChangeSubscriber {
     pub(crate) adopter: Arc<Adopter>,
     pub(crate) events: Arc<Events>,
     pub(crate) pacer: Arc<Pacer>,
@@ -25,7 +25,7 @@ pub(crate) struct Ear {
     pub(crate) is_up: watch::Sender<bool>,
 }
 
-impl Ear {
+impl ChangeSubscriber {
     /// Hears, for ever.
     pub(crate) async fn run(&self, settings: &LinkSettings) {
         if self.adopter.globs().next().is_none() {

@@ -8,7 +8,7 @@ use super::whereabouts::Home;
 use crate::handler::MissingKey;
 use crate::key::JobKey;
 use crate::store::Why;
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 
 /// After how long the second in rank looks, in case that the first is gone. What happened to a
 /// key meanwhile needs one look.
@@ -16,7 +16,7 @@ const STAND_IN: Duration = Duration::from_millis(50);
 
 impl Adopter {
     /// This happened to a key that matches one of the globs. Returns what ledgers are new here.
-    pub(crate) fn hear(&self, key: &str, event: &[u8]) -> Vec<Arc<Served>> {
+    pub(crate) fn hear(&self, key: &str, event: &[u8]) -> Vec<Arc<ServedLedger>> {
         // It takes its job along no more than an evicted trigger does.
         if event == b"evicted" {
             return Vec::new();
@@ -58,7 +58,7 @@ impl Adopter {
     }
 
     /// All hear of it, and two look.
-    fn look_in_turn(&self, served: &Arc<Served>, id: &str, why: Why) {
+    fn look_in_turn(&self, served: &Arc<ServedLedger>, id: &str, why: Why) {
         let rank = self.instances.rank_to_look(served, id);
         if rank.claims() {
             self.look_at(served, id, why, Instant::now());
@@ -80,7 +80,7 @@ impl Adopter {
     /// once, since the job may begin later, and where nobody heard it. Elsewhere it is looked at if
     /// its job is not claimed soon: if it was brought forward and expired before anybody looked,
     /// the job is not known to be due.
-    fn hear_expired(&self, served: &Arc<Served>, key: &JobKey, missing: MissingKey) {
+    fn hear_expired(&self, served: &Arc<ServedLedger>, key: &JobKey, missing: MissingKey) {
         if missing == MissingKey::Cancel {
             self.expired.hear(key);
             self.look_in_turn(served, key.id(), Why::Over);
@@ -93,7 +93,7 @@ impl Adopter {
     }
 
     /// These jobs were claimed.
-    pub(crate) fn claimed<'a>(&self, served: &Served, ids: impl Iterator<Item = &'a str>) {
+    pub(crate) fn claimed<'a>(&self, served: &ServedLedger, ids: impl Iterator<Item = &'a str>) {
         if !served.adopts {
             return;
         }
@@ -104,7 +104,7 @@ impl Adopter {
     }
 
     /// A job was not due although its key expired: that may have been brought forward.
-    pub(crate) fn expired(&self, served: &Arc<Served>, id: &str) {
+    pub(crate) fn expired(&self, served: &Arc<ServedLedger>, id: &str) {
         if served.adopts {
             self.look_at(served, id, Why::Over, Instant::now());
         }

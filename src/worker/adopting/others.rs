@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::settings::{BEAT, SILENCE};
 use crate::store::Why;
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 
 /// How many are kept. Of more, the latest are.
 const MOST: usize = 65_536;
@@ -20,14 +20,14 @@ pub(super) struct Others(Mutex<VecDeque<Heard>>);
 
 struct Heard {
     at: Instant,
-    served: Arc<Served>,
+    served: Arc<ServedLedger>,
     id: String,
     why: Why,
 }
 
 impl Others {
     /// Something happened to a key now.
-    pub(super) fn keep(&self, served: &Arc<Served>, id: &str, why: Why) {
+    pub(super) fn keep(&self, served: &Arc<ServedLedger>, id: &str, why: Why) {
         let at = Instant::now();
         let mut heard = self.0.lock().expect("no panic while held");
         let is_over = |one: &Heard| at.duration_since(one.at) > KEPT_FOR;
@@ -46,7 +46,7 @@ impl Others {
     }
 
     /// Takes all of them, in the order in which they happened.
-    pub(super) fn take(&self) -> impl Iterator<Item = (Arc<Served>, String, Why)> + use<> {
+    pub(super) fn take(&self) -> impl Iterator<Item = (Arc<ServedLedger>, String, Why)> + use<> {
         let heard = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
         let heard = heard.into_iter().filter(|one| one.at.elapsed() <= KEPT_FOR);
         heard.map(|one| (one.served, one.id, one.why))

@@ -6,7 +6,7 @@ use super::adopter::Adopter;
 use super::search::Search;
 use crate::store::Store;
 use crate::worker::instances::Instances;
-use crate::worker::roster::{Roster, Served};
+use crate::worker::roster::{ServedLedgers, ServedLedger};
 
 /// One for each server: a key is on that of its ledger, and what is done to the keys of one is heard,
 /// missed and searched for there, whatever becomes of the others.
@@ -15,7 +15,7 @@ pub(crate) struct Adopters(Vec<Arc<Adopter>>);
 impl Adopters {
     pub(crate) fn new(
         store: &Arc<Store>,
-        roster: &Arc<Roster>,
+        roster: &Arc<ServedLedgers>,
         instances: &Arc<Instances>,
         payload_limit: usize,
     ) -> Arc<Self> {
@@ -38,7 +38,7 @@ impl Adopters {
     }
 
     /// That of the server which has this ledger.
-    pub(crate) fn of(&self, served: &Served) -> &Arc<Adopter> {
+    pub(crate) fn of(&self, served: &ServedLedger) -> &Arc<Adopter> {
         self.at(served.ledger.server())
     }
 

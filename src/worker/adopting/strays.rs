@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::key::{JobKey, Kind};
 use crate::names::Names;
 use crate::shards::Layout;
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 
 /// Of how many kinds it is remembered that they have keys on the wrong server.
 const KINDS: usize = 256;
@@ -135,7 +135,7 @@ impl Adopter {
         }
     }
 
-    fn say_of_server(&self, key: &JobKey, home: &Served) {
+    fn say_of_server(&self, key: &JobKey, home: &ServedLedger) {
         if !self.strays.is_said.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 %key,

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 use crate::shards::Layout;
 use crate::store::{Answered, Why, Word};
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 
 /// The places of some items, by the shard where they are looked at.
 type ByShard = HashMap<u16, Vec<usize>>;
@@ -17,10 +17,10 @@ type ByShard = HashMap<u16, Vec<usize>>;
 /// Where the job of a key is that this server has.
 pub(super) enum Home {
     /// Here, or on its way from another ledger here.
-    Here(Arc<Served>),
+    Here(Arc<ServedLedger>),
     /// It may be here, in this ledger, until it has been moved to another server. Then it follows no
     /// key any more.
-    WasHere(Arc<Served>),
+    WasHere(Arc<ServedLedger>),
     /// On another server.
     Elsewhere,
 }
@@ -29,7 +29,7 @@ impl Adopter {
     /// Where the job of a key is, if its kind is served.
     pub(super) fn home_of(&self, key: &JobKey) -> Option<Home> {
         let [home, old] = self.roster.places_of(key.kind(), key.id())?;
-        let is_here = |it: &Served| it.ledger.server() == self.server.place();
+        let is_here = |it: &ServedLedger| it.ledger.server() == self.server.place();
         let home = home?;
         if is_here(&home) {
             return Some(Home::Here(home));
@@ -41,7 +41,7 @@ impl Adopter {
     /// Has keys looked at that were noted with this ledger, and may belong to another one by now.
     pub(super) async fn adopt(
         &self,
-        served: &Served,
+        served: &ServedLedger,
         items: &[(JobKey, Why)],
         until: Instant,
     ) -> Result<Vec<Answered>> {

@@ -10,9 +10,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::desk::Desk;
-use super::pick::{self, Errand, Means, Search, Wanted};
-use crate::client::{Audience, News};
+use super::desk::ClaimInbox;
+use super::pick::{self, ClaimCall, Means, Search, Wanted};
+use crate::client::{LeaseSubscribers, LeaseEvent};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::prefix::Prefix;
@@ -21,7 +21,7 @@ use crate::source::Source;
 use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
 use crate::worker::adopting::servers::Adopters;
 use crate::worker::instances::Instances;
-use crate::worker::roster::{Roster, Served};
+use crate::worker::roster::{ServedLedgers, ServedLedger};
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
 
@@ -35,15 +35,15 @@ const ELSEWHERE: Duration = Duration::from_secs(3);
 
 /// Takes up what lies on the desk.
 pub(crate) struct Claimer {
-    roster: Arc<Roster>,
+    roster: Arc<ServedLedgers>,
     instances: Arc<Instances>,
-    desk: Arc<Desk>,
+    desk: Arc<ClaimInbox>,
     adopters: Arc<Adopters>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
     lease: LeaseLength,
     /// Of jobs that are in other hands.
-    news: mpsc::UnboundedReceiver<News>,
+    news: mpsc::UnboundedReceiver<LeaseEvent>,
     /// By the indices of their ledgers.
     counters: HashMap<usize, Counter>,
     /// Which ledger is served first in the next round, so that none is always last.
@@ -73,17 +73,17 @@ enum Landing {
     },
 }
 
-type Flight = BoxFuture<'static, (Arc<Served>, Lane, Landing)>;
+type Flight = BoxFuture<'static, (Arc<ServedLedger>, Lane, Landing)>;
 
 impl Claimer {
     pub(crate) fn new(
-        roster: Arc<Roster>,
+        roster: Arc<ServedLedgers>,
         instances: Arc<Instances>,
-        desk: Arc<Desk>,
+        desk: Arc<ClaimInbox>,
         adopters: Arc<Adopters>,
         slots: Arc<Slots>,
         runner: Arc<Runner>,
-        audience: &Audience,
+        audience: &LeaseSubscribers,
     ) -> Self {
         let (told, news) = mpsc::unbounded_channel();
         audience.join(told.clone());
@@ -128,10 +128,10 @@ impl Claimer {
         }
     }
 
-    fn hear(&self, news: &News) {
+    fn hear(&self, news: &LeaseEvent) {
         match news {
             // What they want may be due, though nobody here had room for it so far.
-            News::Waits(wanted) => {
+            LeaseEvent::Waits(wanted) => {
                 for served in self.roster.all().iter() {
                     let covers = |prefix: &Prefix| prefix.covers(served.ledger.kind());
                     if served.is_pulled && wanted.iter().any(covers) {
@@ -139,8 +139,8 @@ impl Claimer {
                     }
                 }
             }
-            News::Extended(lease, length) => self.slots.extended(lease, *length),
-            News::Ended(lease) => self.slots.ended(lease),
+            LeaseEvent::Extended(lease, length) => self.slots.extended(lease, *length),
+            LeaseEvent::Ended(lease) => self.slots.ended(lease),
         }
     }
 
@@ -155,7 +155,7 @@ impl Claimer {
             lease: self.lease,
         };
         // Where slots are short, each ledger that waits for one gets its share.
-        let waits = |served: &&Arc<Served>| {
+        let waits = |served: &&Arc<ServedLedger>| {
             let has_room = served
                 .routes
                 .iter()
@@ -181,7 +181,7 @@ impl Claimer {
     }
 
     /// Forgets ledgers that are served no more, when the last call on them has landed.
-    fn forget_counters(&mut self, ledgers: &[Arc<Served>]) {
+    fn forget_counters(&mut self, ledgers: &[Arc<ServedLedger>]) {
         if self.counters.len() > ledgers.len() {
             let served: HashSet<usize> = ledgers.iter().map(|served| served.index).collect();
             self.counters
@@ -190,7 +190,7 @@ impl Claimer {
     }
 
     /// Takes in the answer to a call.
-    fn land(&mut self, served: &Arc<Served>, lane: Lane, landing: Landing) {
+    fn land(&mut self, served: &Arc<ServedLedger>, lane: Lane, landing: Landing) {
         let counter = self.counters.entry(served.index).or_default();
         counter.in_flight -= 1;
         counter.idle.push(lane);
@@ -233,13 +233,13 @@ impl Claimer {
     }
 
     /// After a fault nothing is tried at once: the reconciler brings it back.
-    fn give_up(&self, served: &Served) {
+    fn give_up(&self, served: &ServedLedger) {
         self.desk.with(served, |paper| paper.behind = false);
     }
 
     fn claimed(
         &self,
-        served: &Arc<Served>,
+        served: &Arc<ServedLedger>,
         named: Vec<Wanted>,
         mut fill: Vec<Slot>,
         said: u64,
@@ -298,7 +298,7 @@ impl Claimer {
 
     /// A claim that comes too early waits as long as it was told. Where that is long, the
     /// name was heard for another reason, and the pacer will come to it.
-    fn wait_for(&self, served: &Arc<Served>, wanted: &Wanted, ms: u64) {
+    fn wait_for(&self, served: &Arc<ServedLedger>, wanted: &Wanted, ms: u64) {
         let wait = Duration::from_millis(ms + 1);
         if wanted.source == Source::Event {
             self.adopters.of(served).expired(served, &wanted.id);
@@ -315,7 +315,7 @@ impl Claimer {
     }
 }
 
-fn send(served: Arc<Served>, mut lane: Lane, errand: Errand) -> Flight {
+fn send(served: Arc<ServedLedger>, mut lane: Lane, errand: ClaimCall) -> Flight {
     Box::pin(async move {
         let ledger = &served.ledger;
         // What waits holds slots that others might use.
@@ -325,7 +325,7 @@ fn send(served: Arc<Served>, mut lane: Lane, errand: Errand) -> Flight {
         };
         let until = Instant::now() + patience;
         let landing = match errand {
-            Errand::Due {
+            ClaimCall::Due {
                 named,
                 fill,
                 lease,
@@ -344,7 +344,7 @@ fn send(served: Arc<Served>, mut lane: Lane, errand: Errand) -> Flight {
                     reply,
                 }
             }
-            Errand::Lapsed { named, lease, said } => {
+            ClaimCall::Lapsed { named, lease, said } => {
                 let keys: Vec<JobKey> = named.iter().filter_map(|w| served.key(&w.id)).collect();
                 let reply = ledger.reclaim(&mut lane, &keys, lease.0, until).await;
                 Landing::Claim {
@@ -355,7 +355,7 @@ fn send(served: Arc<Served>, mut lane: Lane, errand: Errand) -> Flight {
                     reply,
                 }
             }
-            Errand::Look { skip } => {
+            ClaimCall::Look { skip } => {
                 let until = Instant::now() + LONGEST_SLEEP;
                 let found = ledger.sweep(Duration::ZERO, (skip, 0), BATCH, until).await;
                 Landing::Look { found }

@@ -8,20 +8,20 @@ use std::collections::VecDeque;
 use tokio::sync::Notify;
 
 use crate::source::Source;
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 
 /// How many names of one ledger are kept. More than a claim takes, so that it is full.
 const NAMES: usize = 1024;
 
 /// Says when something was put down.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct ClaimInbox {
     changed: Notify,
 }
 
 /// What is known of one ledger, and goes with it.
 #[derive(Default)]
-pub(crate) struct Paper {
+pub(crate) struct LedgerInbox {
     /// Jobs that are due, as far as is known.
     pub(crate) heard: VecDeque<(String, Source)>,
     /// Jobs whose lease has lapsed, as far as is known.
@@ -34,9 +34,9 @@ pub(crate) struct Paper {
     pub(crate) said: u64,
 }
 
-impl Desk {
+impl ClaimInbox {
     /// A job is due.
-    pub(crate) fn hear(&self, served: &Served, id: String, source: Source) {
+    pub(crate) fn hear(&self, served: &ServedLedger, id: String, source: Source) {
         self.change(served, |paper| {
             if paper.heard.len() < NAMES {
                 paper.heard.push_back((id, source));
@@ -48,17 +48,17 @@ impl Desk {
     }
 
     /// Jobs are due that nobody named.
-    pub(crate) fn fall_behind(&self, served: &Served) {
-        self.change(served, Paper::fall_behind);
+    pub(crate) fn fall_behind(&self, served: &ServedLedger) {
+        self.change(served, LedgerInbox::fall_behind);
     }
 
     /// Leases have lapsed.
-    pub(crate) fn lapse(&self, served: &Served, ids: Vec<String>) {
+    pub(crate) fn lapse(&self, served: &ServedLedger, ids: Vec<String>) {
         self.change(served, |paper| paper.lapsed = ids.into());
     }
 
     /// The kind is paused.
-    pub(crate) fn pause(&self, served: &Served) {
+    pub(crate) fn pause(&self, served: &ServedLedger) {
         let was = self.with(served, |paper| std::mem::replace(&mut paper.paused, true));
         if !was {
             tracing::info!(ledger = ?served, "the kind is paused");
@@ -66,7 +66,7 @@ impl Desk {
     }
 
     /// The kind is not paused. If it was, jobs may have fallen due unheard.
-    pub(crate) fn resume(&self, served: &Served) {
+    pub(crate) fn resume(&self, served: &ServedLedger) {
         if self.is_paused(served) {
             tracing::info!(ledger = ?served, "the kind is resumed");
             self.change(served, |paper| {
@@ -76,12 +76,12 @@ impl Desk {
         }
     }
 
-    pub(crate) fn is_paused(&self, served: &Served) -> bool {
+    pub(crate) fn is_paused(&self, served: &ServedLedger) -> bool {
         self.with(served, |paper| paper.paused)
     }
 
     /// Looks at what is known of a ledger, takes from it, or corrects it.
-    pub(crate) fn with<T>(&self, served: &Served, act: impl FnOnce(&mut Paper) -> T) -> T {
+    pub(crate) fn with<T>(&self, served: &ServedLedger, act: impl FnOnce(&mut LedgerInbox) -> T) -> T {
         act(&mut served.paper.lock().expect("no panic while held"))
     }
 
@@ -90,13 +90,13 @@ impl Desk {
         self.changed.notified().await;
     }
 
-    fn change(&self, served: &Served, change: impl FnOnce(&mut Paper)) {
+    fn change(&self, served: &ServedLedger, change: impl FnOnce(&mut LedgerInbox)) {
         self.with(served, change);
         self.changed.notify_one();
     }
 }
 
-impl Paper {
+impl LedgerInbox {
     /// Nothing waits to be claimed, or can be.
     pub(crate) fn is_blank(&self) -> bool {
         self.paused || self.heard.is_empty() && self.lapsed.is_empty() && !self.behind

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::desk::Paper;
+use super::desk::LedgerInbox;
 use crate::key::Kind;
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::{BATCH, LeaseLength};
 use crate::source::Source;
 use crate::worker::instances::Instances;
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 use crate::worker::running::slots::{Slot, Slots};
 
 /// What jobs are picked by.
@@ -25,7 +25,7 @@ pub(crate) struct Means<'a> {
 }
 
 /// A call to make.
-pub(crate) enum Errand {
+pub(crate) enum ClaimCall {
     /// Claim these, and as many of the oldest due beside as there are slots in `fill`.
     Due {
         named: Vec<Wanted>,
@@ -84,12 +84,12 @@ const WHOLE_SEARCH: Duration = Duration::from_secs(1);
 
 /// The next errand, if there is reason and room for one.
 pub(crate) fn next(
-    paper: &mut Paper,
+    paper: &mut LedgerInbox,
     search: &mut Search,
-    served: &Served,
+    served: &ServedLedger,
     means: Means<'_>,
     waiting: usize,
-) -> Option<Errand> {
+) -> Option<ClaimCall> {
     if paper.is_blank() {
         return None;
     }
@@ -101,7 +101,7 @@ pub(crate) fn next(
 }
 
 /// Lapsed jobs, as many as their routes have slots for. The rest waits for the next slot.
-fn lapsed(paper: &mut Paper, served: &Served, means: Means<'_>) -> Option<Errand> {
+fn lapsed(paper: &mut LedgerInbox, served: &ServedLedger, means: Means<'_>) -> Option<ClaimCall> {
     let mut claim = Claim::default();
     for id in std::mem::take(&mut paper.lapsed) {
         // Without a route here, it is left to a worker that has one.
@@ -116,7 +116,7 @@ fn lapsed(paper: &mut Paper, served: &Served, means: Means<'_>) -> Option<Errand
         }
     }
     let lease = claim.lease?;
-    Some(Errand::Lapsed {
+    Some(ClaimCall::Lapsed {
         named: claim.named,
         lease,
         said: paper.said,
@@ -125,12 +125,12 @@ fn lapsed(paper: &mut Paper, served: &Served, means: Means<'_>) -> Option<Errand
 
 /// Due jobs of a kind that belongs to one route: those heard of, or the oldest.
 fn whole(
-    paper: &mut Paper,
+    paper: &mut LedgerInbox,
     route: usize,
-    served: &Served,
+    served: &ServedLedger,
     means: Means<'_>,
     waiting: usize,
-) -> Option<Errand> {
+) -> Option<ClaimCall> {
     let (slots, kind) = (means.slots, served.ledger.kind());
     let wanted = if paper.behind {
         BATCH
@@ -152,7 +152,7 @@ fn whole(
     }
     let (said, lease) = (paper.said, means.lease_of(route));
     if paper.behind {
-        return Some(Errand::Due {
+        return Some(ClaimCall::Due {
             named: Vec::new(),
             fill: reserved,
             lease,
@@ -163,7 +163,7 @@ fn whole(
     let named = heard
         .zip(reserved)
         .map(|((id, source), slot)| Wanted { id, source, slot });
-    Some(Errand::Due {
+    Some(ClaimCall::Due {
         named: named.collect(),
         fill: Vec::new(),
         lease,
@@ -174,11 +174,11 @@ fn whole(
 /// Due jobs of a kind whose routes go by id: those heard of whose route has a slot, or a
 /// look at what is due.
 fn mixed(
-    paper: &mut Paper,
+    paper: &mut LedgerInbox,
     search: &mut Search,
-    served: &Served,
+    served: &ServedLedger,
     means: Means<'_>,
-) -> Option<Errand> {
+) -> Option<ClaimCall> {
     if !served.is_routed && means.instances.route_whole(served.ledger.kind().as_str()) {
         // Only the fallback is left here, and nothing for it.
         paper.forget();
@@ -206,7 +206,7 @@ fn mixed(
         paper.heard.push_front(heard);
     }
     if let Some(lease) = claim.lease {
-        return Some(Errand::Due {
+        return Some(ClaimCall::Due {
             named: claim.named,
             fill: Vec::new(),
             lease,
@@ -222,7 +222,7 @@ fn mixed(
         return None;
     }
     let skip = search.next_page(paper, means.slots, kind)?;
-    Some(Errand::Look { skip })
+    Some(ClaimCall::Look { skip })
 }
 
 /// Jobs that one call claims: as many as fit, all with a lease of one length.
@@ -246,7 +246,7 @@ impl Claim {
         id: String,
         source: Source,
         route: usize,
-        served: &Served,
+        served: &ServedLedger,
         means: Means<'_>,
     ) -> Result<(), (String, Left)> {
         let lease = means.lease_of(route);
@@ -274,7 +274,7 @@ impl Means<'_> {
         lease.map_or(self.lease, LeaseLength)
     }
 
-    fn route_of(self, id: &str, served: &Served) -> Option<usize> {
+    fn route_of(self, id: &str, served: &ServedLedger) -> Option<usize> {
         self.instances.route_of(&served.key(id)?, self.routes)
     }
 }
@@ -291,7 +291,7 @@ impl Search {
     }
 
     /// Where to read on, if that makes sense now.
-    fn next_page(&mut self, paper: &Paper, slots: &Slots, kind: &Kind) -> Option<usize> {
+    fn next_page(&mut self, paper: &LedgerInbox, slots: &Slots, kind: &Kind) -> Option<usize> {
         if !paper.behind {
             return None;
         }
@@ -321,9 +321,9 @@ impl Search {
     /// Takes in a page of due jobs.
     pub(crate) fn found(
         &mut self,
-        paper: &mut Paper,
+        paper: &mut LedgerInbox,
         due: Vec<String>,
-        served: &Served,
+        served: &ServedLedger,
         means: Means<'_>,
     ) {
         self.under_way = false;

@@ -17,7 +17,7 @@ use crate::shards::Layout;
 use crate::store::{DeadLimits, Ledger, Store, is_of_absence};
 use crate::worker::instances::Instances;
 use crate::worker::notice::{Notice, Notices};
-use crate::worker::roster::Roster;
+use crate::worker::roster::ServedLedgers;
 
 /// The shortest time between two looks, whoever asks for one: a worker that is replaced by
 /// another should not be missed in between.
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Looks at all kinds that exist.
 pub(crate) struct Lookout {
     store: Arc<Store>,
-    roster: Arc<Roster>,
+    roster: Arc<ServedLedgers>,
     instances: Arc<Instances>,
     notices: Notices,
     dead: DeadLimits,
@@ -60,7 +60,7 @@ impl Lookout {
     /// for ever.
     pub(crate) fn new(
         store: Arc<Store>,
-        roster: Arc<Roster>,
+        roster: Arc<ServedLedgers>,
         instances: Arc<Instances>,
         notices: Notices,
         hooks: Arc<Hooks>,

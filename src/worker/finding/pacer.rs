@@ -20,9 +20,9 @@ use crate::settings::LONGEST_SLEEP;
 use crate::source::Source;
 use crate::store::Round;
 use crate::time::{UnixMs, UnixUs};
-use crate::worker::claiming::desk::Desk;
+use crate::worker::claiming::desk::ClaimInbox;
 use crate::worker::instances::Instances;
-use crate::worker::roster::{Roster, Served};
+use crate::worker::roster::{ServedLedgers, ServedLedger};
 use track::Track;
 
 /// How long the pacer leaves a ledger alone after a fault.
@@ -37,11 +37,11 @@ const NAMES: usize = 4096;
 
 /// Paces the ledgers that fall to this instance.
 pub(crate) struct Pacer {
-    roster: Arc<Roster>,
+    roster: Arc<ServedLedgers>,
     instances: Arc<Instances>,
     /// Of each server.
     events: Arc<[Arc<Events>]>,
-    desk: Arc<Desk>,
+    desk: Arc<ClaimInbox>,
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
     alarm: Alarm,
@@ -57,17 +57,17 @@ struct Wake {
 }
 
 impl OfLedger for Track {
-    fn served(&self) -> &Served {
+    fn served(&self) -> &ServedLedger {
         &self.served
     }
 }
 
 impl Pacer {
     pub(crate) fn new(
-        roster: Arc<Roster>,
+        roster: Arc<ServedLedgers>,
         instances: Arc<Instances>,
         events: Arc<[Arc<Events>]>,
-        desk: Arc<Desk>,
+        desk: Arc<ClaimInbox>,
         alarm: Alarm,
     ) -> Arc<Self> {
         Arc::new(Pacer {
@@ -82,7 +82,7 @@ impl Pacer {
     }
 
     /// A job of this ledger is due then, maybe sooner than the pacer knows.
-    pub(crate) fn wake(&self, served: &Served, due: UnixMs) {
+    pub(crate) fn wake(&self, served: &ServedLedger, due: UnixMs) {
         self.tell(served, |wake| {
             wake.due = Some(wake.due.map_or(due, |known| known.min(due)));
         });
@@ -90,7 +90,7 @@ impl Pacer {
 
     /// These jobs were due when they were stored, and were announced to all: see that somebody
     /// takes them.
-    pub(crate) fn look_after<'a>(&self, served: &Served, ids: impl Iterator<Item = &'a str>) {
+    pub(crate) fn look_after<'a>(&self, served: &ServedLedger, ids: impl Iterator<Item = &'a str>) {
         if self.instances.paces(served) {
             self.tell(served, |wake| {
                 let room = NAMES.saturating_sub(wake.announced.len());
@@ -104,7 +104,7 @@ impl Pacer {
         self.woken.notify_one();
     }
 
-    fn tell(&self, served: &Served, tell: impl FnOnce(&mut Wake)) {
+    fn tell(&self, served: &ServedLedger, tell: impl FnOnce(&mut Wake)) {
         let mut wakes = self.wakes.lock().expect("no panic while held");
         tell(wakes.entry(served.index).or_default());
         self.woken.notify_one();
@@ -223,7 +223,7 @@ impl Pacer {
     }
 
     /// Everybody takes the oldest that are due, as many as they have room for.
-    async fn flood(&self, served: &Served) {
+    async fn flood(&self, served: &ServedLedger) {
         self.desk.fall_behind(served);
         if !self.instances.is_alone(served) {
             self.tell_all(served, &format!("flood {}", served.ledger.subject()))
@@ -231,7 +231,7 @@ impl Pacer {
         }
     }
 
-    async fn tell_all(&self, served: &Served, message: &str) {
+    async fn tell_all(&self, served: &ServedLedger, message: &str) {
         let until = Instant::now() + PATIENCE;
         if let Err(error) = served.ledger.tell(message, until).await {
             tracing::debug!(%error, "the other instances could not be told");
@@ -241,7 +241,7 @@ impl Pacer {
     /// Gives jobs that are still due some time after they were touched or announced each to the
     /// second in its rank: the first has had its time. Their trigger was not there, or has no
     /// TTL, or its event was lost; or whoever was to claim them is gone or has no room.
-    async fn hand_over(&self, served: &Served, ids: Vec<String>) {
+    async fn hand_over(&self, served: &ServedLedger, ids: Vec<String>) {
         let mut late = format!("late {}", served.ledger.subject());
         let told = late.len();
         for id in ids {

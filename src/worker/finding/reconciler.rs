@@ -17,9 +17,9 @@ use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
 use crate::source::Source;
 use crate::store::{Store, Sweep};
 use crate::time::UnixMs;
-use crate::worker::claiming::desk::Desk;
+use crate::worker::claiming::desk::ClaimInbox;
 use crate::worker::instances::Instances;
-use crate::worker::roster::{Roster, Served};
+use crate::worker::roster::{ServedLedgers, ServedLedger};
 
 /// How long after a job was due the first instance looks whether it was left behind: a little
 /// later than it has to, since one look finds what fell due shortly after, too.
@@ -47,9 +47,9 @@ pub(crate) struct Reconciler {
     /// The servers, and of each the connection that was last seen. Another one means that it was
     /// away.
     servers: Vec<(Arc<Store>, AtomicU64)>,
-    roster: Arc<Roster>,
+    roster: Arc<ServedLedgers>,
     instances: Arc<Instances>,
-    desk: Arc<Desk>,
+    desk: Arc<ClaimInbox>,
     pacer: Arc<Pacer>,
     /// Of each server.
     events: Arc<[Arc<Events>]>,
@@ -76,7 +76,7 @@ struct OfServer {
 
 /// Where the reconciler stands in one ledger.
 struct Track {
-    served: Arc<Served>,
+    served: Arc<ServedLedger>,
     sweep_at: Instant,
     /// How long after a sweep that found the same as the one before it.
     pause: Duration,
@@ -92,7 +92,7 @@ struct Track {
 }
 
 impl OfLedger for Track {
-    fn served(&self) -> &Served {
+    fn served(&self) -> &ServedLedger {
         &self.served
     }
 }
@@ -100,9 +100,9 @@ impl OfLedger for Track {
 impl Reconciler {
     pub(crate) fn new(
         store: Arc<Store>,
-        roster: Arc<Roster>,
+        roster: Arc<ServedLedgers>,
         instances: Arc<Instances>,
-        desk: Arc<Desk>,
+        desk: Arc<ClaimInbox>,
         pacer: Arc<Pacer>,
         events: Arc<[Arc<Events>]>,
         renewal: Duration,
@@ -135,7 +135,7 @@ impl Reconciler {
 
     /// Something happened in this ledger, or will at `due`: see afterwards whether anything
     /// was left behind.
-    pub(crate) fn expect(&self, served: &Served, due: Option<UnixMs>) {
+    pub(crate) fn expect(&self, served: &ServedLedger, due: Option<UnixMs>) {
         self.expect_in(
             served,
             due.map_or(Duration::ZERO, |due| served.ledger.clock().until(due)),
@@ -143,7 +143,7 @@ impl Reconciler {
     }
 
     /// The same, of what will happen so long from now.
-    pub(crate) fn expect_in(&self, served: &Served, ahead: Duration) {
+    pub(crate) fn expect_in(&self, served: &ServedLedger, ahead: Duration) {
         served.is_heard_of();
         let at = Instant::now() + ahead;
         let mut asked = self.lock();
@@ -336,12 +336,12 @@ impl Reconciler {
     }
 
     /// How long after something was to happen in a ledger it is looked whether it did.
-    fn patience(&self, served: &Served) -> Duration {
+    fn patience(&self, served: &ServedLedger) -> Duration {
         let turn = u32::try_from(self.instances.turn(served)).unwrap_or(u32::MAX);
         FIRST + TURN.saturating_mul(turn).min(SWEEP_IDLE)
     }
 
-    fn without_route(&self, served: &Served, ids: &[String]) -> usize {
+    fn without_route(&self, served: &ServedLedger, ids: &[String]) -> usize {
         let has_route = |id: &&String| {
             let key = served.key(id);
             key.is_some_and(|key| {

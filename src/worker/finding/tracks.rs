@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::worker::roster::{Roster, Served};
+use crate::worker::roster::{ServedLedgers, ServedLedger};
 
 /// What is known of one ledger.
 pub(super) trait OfLedger {
-    fn served(&self) -> &Served;
+    fn served(&self) -> &ServedLedger;
 }
 
 /// What is known of each, by its index. Those that are absent are being stepped.
@@ -28,7 +28,7 @@ impl<T> Default for Tracks<T> {
 
 impl<T: OfLedger> Tracks<T> {
     /// Takes in new ledgers, and forgets those that are served no more.
-    pub(super) fn meet(&mut self, roster: &Roster, new: impl Fn(Arc<Served>) -> T) {
+    pub(super) fn meet(&mut self, roster: &ServedLedgers, new: impl Fn(Arc<ServedLedger>) -> T) {
         let is_forgotten = |track: &T| track.served().is_forgotten();
         self.by_index
             .retain(|_, track| !track.as_ref().is_some_and(is_forgotten));

@@ -16,7 +16,7 @@ async fn done() {}
 struct Fleet {
     all: Vec<Instances>,
     takes: HashMap<String, Arc<Takes>>,
-    served: Arc<Served>,
+    served: Arc<ServedLedger>,
 }
 
 impl Fleet {
@@ -36,7 +36,7 @@ impl Fleet {
         let fleet = Fleet {
             all: all.into_iter().map(|(one, _)| one).collect(),
             takes,
-            served: Served::sample(KIND),
+            served: ServedLedger::sample(KIND),
         };
         fleet.see(|_| "1h".into());
         fleet

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::hands::Hands;
+use super::hands::ExternalLeases;
 use super::rate::Bucket;
 use crate::lease::Lease;
 use crate::router::RouteEntry;
@@ -18,7 +18,7 @@ pub(super) struct Count {
     /// How many may start in a time, if there is a limit.
     rate: Option<Bucket>,
     /// What is in the hands of others, if that is limited.
-    hands: Option<Hands>,
+    hands: Option<ExternalLeases>,
 }
 
 impl Gate {
@@ -28,7 +28,7 @@ impl Gate {
             limit: limit_of_runs(all, route),
             running: 0,
             rate: route.rate.map(|rate| Bucket::new(rate, Instant::now())),
-            hands: limit_of_hands(route).map(Hands::new),
+            hands: limit_of_hands(route).map(ExternalLeases::new),
         }))
     }
 

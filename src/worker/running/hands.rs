@@ -8,7 +8,7 @@ use crate::lease::Lease;
 
 /// Those of one route that has a limit.
 #[derive(Debug)]
-pub(super) struct Hands {
+pub(super) struct ExternalLeases {
     limit: usize,
     /// How many more were claimed, or are being claimed.
     reserved: usize,
@@ -16,9 +16,9 @@ pub(super) struct Hands {
     until: HashMap<Lease, Instant>,
 }
 
-impl Hands {
+impl ExternalLeases {
     pub(super) fn new(limit: usize) -> Self {
-        Hands {
+        ExternalLeases {
             limit,
             reserved: 0,
             until: HashMap::new(),
@@ -89,7 +89,7 @@ mod tests {
     fn a_lease_counts_until_it_is_released_or_lapses() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let lease = |id| format!("a:b:c:{id}@ab-1").parse::<Lease>().unwrap();
-        let mut hands = Hands::new(2);
+        let mut hands = ExternalLeases::new(2);
         hands.hold(lease(1), now + second);
         hands.hold(lease(2), now + 3 * second);
         assert_eq!((hands.room(now), hands.next()), (0, Some(now + second)));

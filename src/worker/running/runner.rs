@@ -32,7 +32,7 @@ use crate::worker::adopting::confirm::{Leased, Round, Verdict};
 use crate::worker::adopting::servers::Adopters;
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 
 /// For how long a record of a newer version is left to those who know it.
 const NOT_FOR_US: Duration = Duration::from_secs(30);
@@ -77,7 +77,7 @@ pub(crate) struct Begun {
 /// One job between its claim and its settlement.
 struct Run {
     runner: Arc<Runner>,
-    served: Arc<Served>,
+    served: Arc<ServedLedger>,
     key: JobKey,
     token: String,
     due: UnixMs,
@@ -106,7 +106,7 @@ impl Runner {
     }
 
     /// Starts jobs that one claim brought, each on the route of its slot.
-    pub(crate) fn start(self: &Arc<Self>, served: &Arc<Served>, begun: Vec<Begun>, at: ClaimedAt) {
+    pub(crate) fn start(self: &Arc<Self>, served: &Arc<ServedLedger>, begun: Vec<Begun>, at: ClaimedAt) {
         let runs = begun.into_iter();
         let runs: Vec<_> = runs
             .filter_map(|begun| self.hold(served, begun, at))
@@ -135,7 +135,7 @@ impl Runner {
     /// Keeps the lease of a job from now on. Nothing if it is none that could be run.
     fn hold(
         self: &Arc<Self>,
-        served: &Arc<Served>,
+        served: &Arc<ServedLedger>,
         begun: Begun,
         at: ClaimedAt,
     ) -> Option<(Run, Vec<u8>)> {

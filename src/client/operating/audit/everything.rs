@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::future::IntoFuture;
 
 use super::{AuditReport, Damage};
-use crate::client::operating::sight::Sight;
+use crate::client::operating::sight::PartialView;
 use crate::client::{Client, Pending, Selection, Unseen};
 use crate::error::{ErrorKind, Result};
 use crate::key::Kind;
@@ -100,7 +100,7 @@ impl Client {
         let (listed, sight) = match self.kinds_listed(prefix, self.deadline()).await {
             // That was said.
             Err(error) if is_about_all && error.kind() == ErrorKind::Damaged => {
-                (Vec::new(), Sight::now(self.store()))
+                (Vec::new(), PartialView::now(self.store()))
             }
             listed => listed?,
         };

@@ -9,7 +9,7 @@ use std::future::IntoFuture;
 pub use damage::Damage;
 
 use self::ledger::{Auditor, OfKind};
-use super::sight::Sight;
+use super::sight::PartialView;
 use crate::client::{Client, Pending, Stats, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::Flaw;
@@ -173,7 +173,7 @@ impl<'a> IntoFuture for Audit<'a> {
             };
             let layout = shelf.layout;
             let of_kind = OfKind { is_listed, layout };
-            let mut sight = Sight::now(store);
+            let mut sight = PartialView::now(store);
             let mut reports = Vec::new();
             for book in shelf.all() {
                 let auditor = Auditor::new(client, book.ledger.clone(), repair);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Happening, ms_of};
 use crate::client::Unseen;
-use crate::client::operating::sight::Sight;
+use crate::client::operating::sight::PartialView;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -211,7 +211,7 @@ impl Tail {
     /// The histories of all shards of the kinds that are followed. Tells who is away, once.
     async fn streams(&mut self) -> Result<Vec<Stream>> {
         let (mut kinds, away) = self.store.kinds_seen(self.deadline()).await?;
-        let unseen = Sight::new(&self.store, away).unseen();
+        let unseen = PartialView::new(&self.store, away).unseen();
         let before = std::mem::take(&mut self.away);
         self.away = unseen.iter().map(|one| one.server.clone()).collect();
         let new = unseen

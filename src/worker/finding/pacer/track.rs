@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::settings::UNANNOUNCED;
 use crate::time::{UnixMs, UnixUs};
-use crate::worker::roster::Served;
+use crate::worker::roster::ServedLedger;
 
 /// How many jobs are read ahead, and touched in one call, while there are few; it grows to
 /// [`MOST`] while the reads come back full.
@@ -35,7 +35,7 @@ const CHECK_GATHER: Duration = Duration::from_millis(8);
 
 /// Where the pacer stands in one ledger.
 pub(super) struct Track {
-    pub(super) served: Arc<Served>,
+    pub(super) served: Arc<ServedLedger>,
     /// The ledger falls to this instance.
     pub(super) mine: bool,
     /// By which view of the instances that was decided.
@@ -80,7 +80,7 @@ pub(super) struct Batch {
 }
 
 impl Track {
-    pub(super) fn new(served: Arc<Served>) -> Self {
+    pub(super) fn new(served: Arc<ServedLedger>) -> Self {
         Track {
             served,
             mine: false,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     fn reading(jobs: &[(&str, u64)]) -> Track {
-        let mut track = Track::new(Served::sample("a:b:c"));
+        let mut track = Track::new(ServedLedger::sample("a:b:c"));
         track.start_from(at(0));
         assert!(track.take_read(at(0), false).is_some());
         let job = |&(id, ms): &(&str, u64)| (id.to_owned(), UnixMs(1000 + ms));
@@ -321,7 +321,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_touched_at_about_the_same_time_is_looked_after_together() {
-        let mut track = Track::new(Served::sample("a:b:c"));
+        let mut track = Track::new(ServedLedger::sample("a:b:c"));
         for (ms, heard) in [(0, None), (2, Some(7)), (4, Some(9)), (30, Some(11))] {
             let at = UnixUs(1_000_000 + ms * 1000);
             track.look_after(at, vec![ms.to_string()], heard);
