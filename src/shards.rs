@@ -114,7 +114,7 @@ pub(crate) struct Layout {
 
 /// By which layout a call looks for a job in a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ShardRef {
     pub(crate) shard: u16,
     pub(crate) epoch: u64,
     /// The job is to be elsewhere by this layout, and here only as long as it runs.
@@ -160,13 +160,13 @@ impl Layout {
     }
 
     /// Where the job with this id belongs.
-    pub(crate) fn place_of(self, id: &str) -> Place {
+    pub(crate) fn place_of(self, id: &str) -> ShardRef {
         self.place(shard_of(id, self.shards))
     }
 
     /// The ledger that belongs to this layout.
-    pub(crate) fn place(self, shard: u16) -> Place {
-        Place {
+    pub(crate) fn place(self, shard: u16) -> ShardRef {
+        ShardRef {
             shard,
             epoch: self.epoch,
             is_old: false,
@@ -174,15 +174,15 @@ impl Layout {
     }
 
     /// The ledger that jobs leave by this layout.
-    pub(crate) fn old_place(self, shard: u16) -> Place {
-        Place {
+    pub(crate) fn old_place(self, shard: u16) -> ShardRef {
+        ShardRef {
             is_old: true,
             ..self.place(shard)
         }
     }
 
     /// Where the job with this id may still be, if that is elsewhere.
-    pub(crate) fn old_place_of(self, id: &str) -> Option<Place> {
+    pub(crate) fn old_place_of(self, id: &str) -> Option<ShardRef> {
         let old = shard_of(id, self.from?);
         (old != shard_of(id, self.shards)).then(|| self.old_place(old))
     }
@@ -223,7 +223,7 @@ impl fmt::Display for Layout {
 }
 
 /// As scripts read it: the epoch, with a `-` behind it for an old place.
-impl fmt::Display for Place {
+impl fmt::Display for ShardRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.epoch, if self.is_old { "-" } else { "" })
     }
@@ -332,7 +332,7 @@ mod tests {
         }
         assert_eq!(moving.place(3).to_string(), "1");
         assert_eq!(
-            Place {
+            ShardRef {
                 shard: 0,
                 epoch: 1,
                 is_old: true

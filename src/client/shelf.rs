@@ -14,7 +14,7 @@ use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 use crate::settings::{FOUND_FOR, IDLE, IDLE_LOOK};
-use crate::shards::{Layout, Place};
+use crate::shards::{Layout, ShardRef};
 use crate::store::{Answered, Found, Lane, Ledger, Letter, Unlisted, Word, is_of_absence};
 
 /// The ledgers of a kind by one layout. With another there is another shelf.
@@ -58,7 +58,7 @@ pub(super) enum CallTarget {
 }
 
 impl KindShards {
-    pub(super) fn new(kind: Kind, layout: Layout, book: impl Fn(Place) -> Arc<ShardClient>) -> Arc<Self> {
+    pub(super) fn new(kind: Kind, layout: Layout, book: impl Fn(ShardRef) -> Arc<ShardClient>) -> Arc<Self> {
         Arc::new(KindShards {
             registered: AtomicU64::new(0),
             made_known: Mutex::new(Instant::now()),

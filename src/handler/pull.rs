@@ -95,7 +95,7 @@ struct Ticket {
 }
 
 /// The right to hand one job to one who waits; given back when it is dropped.
-pub(crate) struct Place {
+pub(crate) struct PullPermit {
     hub: Arc<Hub>,
     number: u64,
     is_taken: bool,
@@ -196,7 +196,7 @@ impl Pull {
     }
 
     /// Takes up to `count` places for jobs of this kind.
-    pub(crate) fn reserve(&self, kind: &Kind, count: usize) -> Vec<Place> {
+    pub(crate) fn reserve(&self, kind: &Kind, count: usize) -> Vec<PullPermit> {
         let mut waiting = self.0.lock();
         let mut places = Vec::new();
         for (number, demand) in &mut waiting.demands {
@@ -206,7 +206,7 @@ impl Pull {
             let taken = demand.free.min(count - places.len());
             demand.free -= taken;
             demand.reserved += taken;
-            let place = || Place {
+            let place = || PullPermit {
                 hub: self.0.clone(),
                 number: *number,
                 is_taken: false,
@@ -304,7 +304,7 @@ impl Drop for Ticket {
     }
 }
 
-impl Place {
+impl PullPermit {
     /// Hands the job over. What is returned says whether it was accepted: an error, if it goes
     /// back. `None` if nobody waits any more. `is_ours` tells whether the lease certainly is.
     pub(crate) fn deliver(
@@ -330,7 +330,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PullPermit {
     fn drop(&mut self) {
         let mut waiting = self.hub.lock();
         if let Some(demand) = waiting.demands.get_mut(&self.number) {

@@ -16,7 +16,7 @@ use crate::counters::Meter;
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::names::LedgerNames;
-use crate::shards::{Layout, Place};
+use crate::shards::{Layout, ShardRef};
 
 /// The truth about one kind in one shard. What can be done to it stands in
 /// [`produce`](super::produce), [`work`](super::work) and [`inspect`](super::inspect).
@@ -28,7 +28,7 @@ pub(crate) struct Ledger {
     pub(super) names: LedgerNames,
     pub(super) wake: String,
     kind: Kind,
-    place: Place,
+    place: ShardRef,
     /// Triggers have names of ours, because the names of jobs belong to others.
     own_triggers: bool,
     meter: Meter,
@@ -41,7 +41,7 @@ impl Ledger {
     pub(super) fn new(
         whole: Arc<Store>,
         kind: Kind,
-        place: Place,
+        place: ShardRef,
         own_triggers: bool,
     ) -> Arc<Self> {
         let store = whole.home(&kind, place.shard);
@@ -69,7 +69,7 @@ impl Ledger {
     }
 
     /// Which of the ledgers of its kind it is, and by which layout.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> ShardRef {
         self.place
     }
 

@@ -179,7 +179,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::names::Names;
 use crate::settings::LinkSettings;
-use crate::shards::{Layout, Place};
+use crate::shards::{Layout, ShardRef};
 use crate::time::UnixUs;
 use strays::Primaries;
 use torn::Torn;
@@ -191,7 +191,7 @@ pub(crate) struct Store {
     /// Each of several servers, as a store of its own. None, if there is one.
     members: Vec<Arc<Store>>,
     /// Which of several servers it is.
-    place: several::Place,
+    place: several::MemberStatus,
     clock: Arc<RedisClock>,
     /// How many ledgers kinds have, as far as is known.
     layouts: Arc<Layouts>,
@@ -229,7 +229,7 @@ impl Store {
             let link = Link::new(origin, settings).of_member(membership);
             let mut member = Store::on(link, names.clone(), settings);
             let it = Arc::get_mut(&mut member).expect("nobody else has it yet");
-            it.place = several::Place::new(place);
+            it.place = several::MemberStatus::new(place);
             it.layouts = layouts.clone();
             members.push(member);
         }
@@ -243,7 +243,7 @@ impl Store {
             waits: Waits::new(link.origin().clone(), settings),
             link,
             members: Vec::new(),
-            place: several::Place::default(),
+            place: several::MemberStatus::default(),
             clock: Arc::default(),
             layouts: Arc::default(),
             torn: Arc::default(),
@@ -369,13 +369,13 @@ impl Store {
     }
 
     /// A ledger of a kind.
-    pub(crate) fn ledger(self: &Arc<Self>, kind: &Kind, place: Place) -> Arc<Ledger> {
+    pub(crate) fn ledger(self: &Arc<Self>, kind: &Kind, place: ShardRef) -> Arc<Ledger> {
         Ledger::new(self.clone(), kind.clone(), place, false)
     }
 
     /// A ledger of a kind whose keys are adopted: its triggers have names of ours.
     #[cfg(feature = "worker")]
-    pub(crate) fn adopting_ledger(self: &Arc<Self>, kind: &Kind, place: Place) -> Arc<Ledger> {
+    pub(crate) fn adopting_ledger(self: &Arc<Self>, kind: &Kind, place: ShardRef) -> Arc<Ledger> {
         Ledger::new(self.clone(), kind.clone(), place, true)
     }
 

@@ -56,14 +56,14 @@ pub(crate) struct Sentinels {
 }
 
 /// A host and a port.
-type Place = (String, u16);
+type HostPort = (String, u16);
 
 /// What a sentinel knows.
 #[derive(Clone)]
 struct Told {
     /// Grows with each fail-over.
     epoch: u64,
-    place: Place,
+    place: HostPort,
 }
 
 impl Sentinels {
@@ -177,7 +177,7 @@ impl Sentinels {
     }
 
     /// A sentinel says where the primary is. Returns where it is by the newest that was told.
-    fn learn(&self, told: Told) -> Place {
+    fn learn(&self, told: Told) -> HostPort {
         let mut known = self.known.lock().expect("no panic while held");
         match &*known {
             Some(known) if known.epoch > told.epoch => return known.place.clone(),
@@ -265,7 +265,7 @@ impl Sentinels {
         both.cmd("SENTINEL")
             .arg("GET-MASTER-ADDR-BY-NAME")
             .arg(&self.master);
-        let (told, place): (HashMap<String, String>, Place) =
+        let (told, place): (HashMap<String, String>, HostPort) =
             both.query_async(&mut connection).await?;
         let epoch = told.get("config-epoch").and_then(|text| text.parse().ok());
         Ok(Told {

@@ -42,15 +42,15 @@ pub(super) struct Answers<T>(Vec<Result<T>>);
 
 /// Which of several servers one is, if there are several.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct MemberStatus {
     number: Option<usize>,
     /// Since when, and why, it does not answer when it is asked beside the others.
     away: Mutex<Option<(Instant, Error)>>,
 }
 
-impl Place {
+impl MemberStatus {
     pub(super) fn new(number: usize) -> Self {
-        Place {
+        MemberStatus {
             number: Some(number),
             away: Mutex::default(),
         }
@@ -83,7 +83,7 @@ impl Place {
 
     /// The same, for another store on it.
     pub(super) fn again(&self) -> Self {
-        Place {
+        MemberStatus {
             number: self.number,
             away: Mutex::default(),
         }

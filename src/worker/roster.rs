@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
 use crate::routing::Coverage;
-use crate::shards::{self, Place};
+use crate::shards::{self, ShardRef};
 use crate::store::{Ledger, Settlement, Store};
 use crate::worker::claiming::desk::LedgerInbox;
 use crate::worker::freshness::Freshness;
@@ -322,7 +322,7 @@ impl ServedLedgers {
         }
         let layout = self.store.layout_of(kind);
         let places = [Some(layout.place_of(id)), layout.old_place_of(id)];
-        let served = |place: Option<Place>| shards.get(usize::from(place?.shard)).cloned();
+        let served = |place: Option<ShardRef>| shards.get(usize::from(place?.shard)).cloned();
         Some(places.map(served))
     }
 }

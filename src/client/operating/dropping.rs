@@ -12,7 +12,7 @@ use futures_util::stream;
 use crate::client::{Client, Stats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
-use crate::shards::{Layout, MAX_SHARDS, Place};
+use crate::shards::{Layout, MAX_SHARDS, ShardRef};
 use crate::store::{Away, Razed, unique_id};
 
 /// How many ledgers are removed at the same time.
@@ -126,7 +126,7 @@ impl Client {
         let store = self.store();
         let razed = (1..MAX_SHARDS).map(async |shard| {
             let place = |layout: Layout| layout.place(shard);
-            let raze = async |place: Place| store.ledger(kind, place).raze(until).await;
+            let raze = async |place: ShardRef| store.ledger(kind, place).raze(until).await;
             match raze(place(layout)).await? {
                 // It was given up before, and not told of any layout since.
                 Razed::Stale(older) if !older.follows(layout) => raze(place(older)).await,

@@ -1,6 +1,6 @@
 //! Lists: documents that others take, and the leases that they put beside it when they are done.
 
-use super::{TargetRedis, Place, WriteRetry};
+use super::{TargetRedis, KeyContext, WriteRetry};
 use crate::error::Result;
 use crate::names::Names;
 
@@ -39,6 +39,6 @@ impl TargetRedis {
     }
 }
 
-fn place(key: &str) -> Place<'_> {
-    Place { what: "list", key }
+fn place(key: &str) -> KeyContext<'_> {
+    KeyContext { what: "list", key }
 }

@@ -62,20 +62,20 @@ impl TargetRedis {
         self.link.address()
     }
 
-    async fn ask<T: FromRedisValue>(&self, place: &Place<'_>, cmd: &Cmd) -> Result<T> {
+    async fn ask<T: FromRedisValue>(&self, place: &KeyContext<'_>, cmd: &Cmd) -> Result<T> {
         self.send(place, Request::One(cmd)).await
     }
 
     /// They are on the key of this place.
     async fn ask_many<T: FromRedisValue>(
         &self,
-        place: &Place<'_>,
+        place: &KeyContext<'_>,
         pipeline: &Pipeline,
     ) -> Result<T> {
         self.send(place, Request::Together(pipeline)).await
     }
 
-    async fn send<T: FromRedisValue>(&self, place: &Place<'_>, request: Request<'_>) -> Result<T> {
+    async fn send<T: FromRedisValue>(&self, place: &KeyContext<'_>, request: Request<'_>) -> Result<T> {
         let until = Instant::now() + self.patience;
         let answer = self.link.send(request, until).await;
         self.answer(place, answer.map(|answer| answer.value))
@@ -85,7 +85,7 @@ impl TargetRedis {
     /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if it may be there already.
     async fn write<T: FromRedisValue>(
         &self,
-        place: &Place<'_>,
+        place: &KeyContext<'_>,
         cmd: &Cmd,
         writes: WriteRetry,
     ) -> Result<T> {
@@ -104,14 +104,14 @@ impl TargetRedis {
 
     fn answer<T: FromRedisValue>(
         &self,
-        place: &Place<'_>,
+        place: &KeyContext<'_>,
         answer: Result<Value, Fault>,
     ) -> Result<T> {
         from_value(answer.map_err(|fault| self.explained(place, fault))?)
     }
 
-    fn explained(&self, place: &Place<'_>, fault: Fault) -> Error {
-        let Place { what, key } = place;
+    fn explained(&self, place: &KeyContext<'_>, fault: Fault) -> Error {
+        let KeyContext { what, key } = place;
         if fault.is_wrong_type() {
             let address = self.address();
             return Error::new(
@@ -137,7 +137,7 @@ pub(crate) enum WriteRetry {
 }
 
 /// What a call is about, for whoever reads that it failed.
-struct Place<'a> {
+struct KeyContext<'a> {
     /// A list, or a stream.
     what: &'static str,
     key: &'a str,

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use redis::{FromRedisValue, ToRedisArgs};
 
-use super::{TargetRedis, Place, WriteRetry};
+use super::{TargetRedis, KeyContext, WriteRetry};
 use crate::error::Result;
 
 /// One script. The file in `lua/streams` begins with a header that says what it takes and answers.
@@ -34,7 +34,7 @@ impl TargetRedis {
     /// Calls a script. A server that does not know it learns it by the call.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
-        place: &Place<'_>,
+        place: &KeyContext<'_>,
         script: &Script,
         keys: &[&str],
         args: &impl ToRedisArgs,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::script::{APPEND, JOIN, LOOK, PAGE};
-use super::{EntryId, TargetRedis, Place, WriteRetry};
+use super::{EntryId, TargetRedis, KeyContext, WriteRetry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
 use crate::store::from_value;
@@ -300,20 +300,20 @@ fn texts(ids: &[EntryId]) -> Vec<String> {
     ids.iter().map(EntryId::to_string).collect()
 }
 
-fn place(key: &str) -> Place<'_> {
-    Place {
+fn place(key: &str) -> KeyContext<'_> {
+    KeyContext {
         what: "stream",
         key,
     }
 }
 
-fn of_string(key: &str) -> Place<'_> {
-    Place {
+fn of_string(key: &str) -> KeyContext<'_> {
+    KeyContext {
         what: "string",
         key,
     }
 }
 
-fn hash(key: &str) -> Place<'_> {
-    Place { what: "hash", key }
+fn hash(key: &str) -> KeyContext<'_> {
+    KeyContext { what: "hash", key }
 }

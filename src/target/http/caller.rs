@@ -47,7 +47,7 @@ pub(super) struct Caller {
 
 /// Where to call.
 #[derive(Debug, Clone)]
-struct Place {
+struct CallDestination {
     url: Url,
     /// A job named it, and not the route.
     by_job: bool,
@@ -148,7 +148,7 @@ impl Caller {
     ///
     /// # Errors
     /// Why it can go nowhere, however often it is tried.
-    fn place(&self, job: &Job) -> Result<Place, String> {
+    fn place(&self, job: &Job) -> Result<CallDestination, String> {
         let named = job.headers().iter();
         let mut named = named.filter(|(name, _)| name.eq_ignore_ascii_case(URL));
         let url = match (&self.allowed, named.next()) {
@@ -160,7 +160,7 @@ impl Caller {
                 self.guard
                     .check_host(&url)
                     .map_err(|refused| refused.to_string())?;
-                return Ok(Place {
+                return Ok(CallDestination {
                     url,
                     by_job: true,
                     is_meant: true,
@@ -169,14 +169,14 @@ impl Caller {
             _ => self.url.clone(),
         };
         let url = url.ok_or_else(|| format!("it has no header `{URL}`, and its route no URL"))?;
-        Ok(Place {
+        Ok(CallDestination {
             url,
             by_job: false,
             is_meant: true,
         })
     }
 
-    async fn post(&self, request: &Request, mut place: Place) -> Result<Answer, Silence> {
+    async fn post(&self, request: &Request, mut place: CallDestination) -> Result<Answer, Silence> {
         for hop in 0.. {
             let is_own = place.is_meant && !place.by_job;
             let client = if is_own {
@@ -201,7 +201,7 @@ impl Caller {
         unreachable!("a hop too many is an answer")
     }
 
-    fn headers_for(&self, request: &Request, place: &Place) -> HeaderMap {
+    fn headers_for(&self, request: &Request, place: &CallDestination) -> HeaderMap {
         let mut headers = request.headers.clone();
         if place.is_meant {
             headers.extend(self.headers.clone());
@@ -214,7 +214,7 @@ impl Caller {
     }
 
     /// The next hop, checked as the first one was.
-    fn follow(&self, from: Place, to: &str) -> Result<Place, Silence> {
+    fn follow(&self, from: CallDestination, to: &str) -> Result<CallDestination, Silence> {
         let shown: String = to.chars().take(SHOWN).collect();
         let astray = |fault: &str| {
             Silence::Astray(format!(
@@ -227,7 +227,7 @@ impl Caller {
             return Err(astray("it is without TLS"));
         }
         if url.origin() == from.url.origin() {
-            return Ok(Place { url, ..from });
+            return Ok(CallDestination { url, ..from });
         }
         if from.by_job
             && let Some(allowed) = &self.allowed
@@ -236,7 +236,7 @@ impl Caller {
             return Err(astray(fault));
         }
         self.guard.check_host(&url).map_err(Silence::Refused)?;
-        Ok(Place {
+        Ok(CallDestination {
             url,
             is_meant: false,
             ..from

@@ -33,10 +33,10 @@ const OF_ALL: usize = 128;
 
 /// Finds the addresses of a name, and keeps the place until it has ended.
 pub(super) type Lookup =
-    Arc<dyn Fn(String, Place) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
+    Arc<dyn Fn(String, LookupPermit) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
 
 /// The right to a lookup, as long as it is kept.
-pub(super) struct Place {
+pub(super) struct LookupPermit {
     _permits: Vec<OwnedSemaphorePermit>,
 }
 
@@ -122,12 +122,12 @@ impl Lookups {
         new
     }
 
-    async fn place(&self, name: &str, named: Named, within: Duration) -> Result<Place, Unresolved> {
+    async fn place(&self, name: &str, named: Named, within: Duration) -> Result<LookupPermit, Unresolved> {
         let own = self.semaphore(format!("{named:?} {name}"), OF_NAME);
         // An earlier lookup of the same name may still hang; whoever asks gives up in time.
         let mut permits = vec![acquired(own).await];
         if named == Named::ByRoute {
-            return Ok(Place { _permits: permits });
+            return Ok(LookupPermit { _permits: permits });
         }
         // The smallest zone first: who waits for a place there holds none of the larger ones.
         let zones = zones(name).map(|(zone, places)| self.semaphore(zone.to_owned(), places));
@@ -139,7 +139,7 @@ impl Lookups {
             }
         });
         match others.await {
-            Ok(()) => Ok(Place { _permits: permits }),
+            Ok(()) => Ok(LookupPermit { _permits: permits }),
             Err(_) => Err(Unresolved::Crowded(name.to_owned())),
         }
     }
@@ -171,7 +171,7 @@ async fn acquired(semaphore: Arc<Semaphore>) -> OwnedSemaphorePermit {
 }
 
 /// As the system finds them.
-fn by_the_system(name: String, place: Place) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+fn by_the_system(name: String, place: LookupPermit) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
     let look = move || {
         let found = (name.as_str(), 0).to_socket_addrs()?;
         Ok(found.map(|address| address.ip()).collect())
@@ -181,7 +181,7 @@ fn by_the_system(name: String, place: Place) -> BoxFuture<'static, io::Result<Ve
 
 /// The place is kept until the thread has ended, whoever still waits for it.
 async fn on_a_thread(
-    place: Place,
+    place: LookupPermit,
     find: impl FnOnce() -> io::Result<Vec<IpAddr>> + Send + 'static,
 ) -> io::Result<Vec<IpAddr>> {
     let (told, found) = oneshot::channel();
@@ -393,7 +393,7 @@ mod tests {
     async fn a_thread_that_hangs_keeps_its_place_though_nobody_waits_for_it() {
         let places = Arc::new(Semaphore::new(1));
         let permit = places.clone().try_acquire_owned().unwrap();
-        let place = Place {
+        let place = LookupPermit {
             _permits: vec![permit],
         };
         let (go_on, gone_on) = std::sync::mpsc::channel();

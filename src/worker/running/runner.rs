@@ -15,7 +15,7 @@ use crate::client::{Durably, Letter};
 use crate::durable::Reached;
 use crate::ended::Ended;
 use crate::error::Result;
-use crate::handler::{CancelSignal, Job, JobParts, Place};
+use crate::handler::{CancelSignal, Job, JobParts, PullPermit};
 use crate::hooks::{Hooks, Start};
 use crate::key::JobKey;
 use crate::lease::Lease;
@@ -400,7 +400,7 @@ impl Run {
 
     /// Hands the job to one who pulls, and keeps its lease until they accept. Whether it is
     /// theirs; or nobody's any more.
-    async fn hand_over(&mut self, place: Place, job: Job, length: LeaseLength) -> bool {
+    async fn hand_over(&mut self, place: PullPermit, job: Job, length: LeaseLength) -> bool {
         let lease = job.lease().clone();
         // Before they have it: they may be quick to settle it.
         self.slot.hand_out(lease.clone(), length.0);

@@ -10,7 +10,7 @@ use tokio::time::sleep_until;
 
 use super::gate::Gate;
 use super::limits::Limits;
-use crate::handler::{Place, Pull};
+use crate::handler::{PullPermit, Pull};
 use crate::key::Kind;
 use crate::lease::Lease;
 use crate::router::Routes;
@@ -48,7 +48,7 @@ enum Holds {
     /// Nothing any more: it was given back before its job was settled.
     Nothing,
     /// The hand of one who pulls, until it was filled.
-    Place(Option<Place>),
+    Place(Option<PullPermit>),
 }
 
 impl Slots {
@@ -197,7 +197,7 @@ impl Slot {
     }
 
     /// The hand that the job goes to, if it goes to one who pulls.
-    pub(crate) fn take_place(&mut self) -> Option<Place> {
+    pub(crate) fn take_place(&mut self) -> Option<PullPermit> {
         match &mut self.holds {
             Holds::Place(place) => place.take(),
             _ => None,

@@ -10,13 +10,13 @@ use crate::store::script::LIST;
 use crate::store::tests::support::{Bench, soon, suspect};
 
 /// A job in order: score and member.
-type Place = (u64, String);
+type ListPosition = (u64, String);
 
 impl Ledger {
     /// What a list goes through, in order.
-    fn order(&self, page: &Page) -> Vec<Place> {
+    fn order(&self, page: &Page) -> Vec<ListPosition> {
         let named = |(score, id): (u64, &str)| (score, id.to_owned());
-        let mut all: Vec<Place> = match page.state {
+        let mut all: Vec<ListPosition> = match page.state {
             "pending" => self.waiting().into_iter().map(named).collect(),
             "dead" => {
                 let letters = self.by_death().into_iter();
@@ -31,7 +31,7 @@ impl Ledger {
     }
 
     /// What a list is about.
-    fn lists(&self, (score, member): &Place, page: &Page) -> bool {
+    fn lists(&self, (score, member): &ListPosition, page: &Page) -> bool {
         let of_state = match page.state {
             "running" => *score > self.ms(),
             "lapsed" => *score <= self.ms(),
@@ -48,7 +48,7 @@ impl Ledger {
     }
 
     /// A job as a page shows it.
-    fn shown(&self, place: &Place, page: &Page) -> Vec<Vec<u8>> {
+    fn shown(&self, place: &ListPosition, page: &Page) -> Vec<Vec<u8>> {
         let (score, member) = place;
         let mut shown = vec![member.clone().into(), score.to_string().into_bytes()];
         if !page.records {
@@ -78,7 +78,7 @@ impl Ledger {
 /// Reads all pages of a list. Says what is not as it should be.
 pub(super) async fn list(bench: &Bench, model: &mut Ledger, page: &Page) -> Result<(), String> {
     let mut position = [Vec::new(), Vec::new()];
-    let mut last: Option<Place> = None;
+    let mut last: Option<ListPosition> = None;
     loop {
         let (now, reply) = call(bench, model, page, &position).send(bench).await?;
         model.now = now;
@@ -104,9 +104,9 @@ pub(super) async fn list(bench: &Bench, model: &mut Ledger, page: &Page) -> Resu
 fn next(
     model: &Ledger,
     page: &Page,
-    rest: &[Place],
+    rest: &[ListPosition],
     reply: &Reply,
-) -> Result<Option<Place>, &'static str> {
+) -> Result<Option<ListPosition>, &'static str> {
     let [looked, score, member, items @ ..] = &reply.rest[..] else {
         return Err("too little");
     };
