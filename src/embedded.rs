@@ -47,7 +47,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::time::sleep;
 
-use self::guard::Guard;
+use self::guard::ServerGuard;
 use crate::error::{Error, ErrorKind, Result};
 
 const CONFIG: &str = include_str!("../redis.conf");
@@ -87,7 +87,7 @@ pub struct Embedded {
     dir: PathBuf,
     /// Absent after [`kill_server`](Self::kill_server).
     server: Option<Child>,
-    guard: Guard,
+    guard: ServerGuard,
     /// Of a directory that is kept. Dropped last, when the server has ended.
     lock: Option<File>,
 }
@@ -145,7 +145,7 @@ impl Options {
             }
             None => (private_dir(&env::temp_dir()), None),
         };
-        let guard = Guard::of(self.keep.is_none().then_some(&dir))
+        let guard = ServerGuard::of(self.keep.is_none().then_some(&dir))
             .map_err(|e| unavailable("the guard of the embedded Redis cannot start").because(e))?;
         // From here on, dropping it cleans up.
         let mut embedded = Embedded {

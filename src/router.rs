@@ -62,14 +62,14 @@ use crate::routing::{self, Pattern, RouteTable};
 /// ```
 #[must_use]
 pub struct Router<S = ()> {
-    routes: Vec<Entry<S>>,
-    fallback: Option<Entry<S>>,
+    routes: Vec<PendingRoute<S>>,
+    fallback: Option<PendingRoute<S>>,
     /// Of these routes, made when it is first asked for.
     table: OnceLock<Arc<RouteTable>>,
 }
 
 /// A route and what it takes.
-struct Entry<S> {
+struct PendingRoute<S> {
     pattern: Pattern,
     route: Route<S>,
     /// Made once, so that all clones of a router count in the same layers.
@@ -107,7 +107,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         let pattern = Pattern::parse(pattern)?;
         let route = handler.into_route();
         route.options.check(format_args!("route `{pattern}`"))?;
-        self.with(Entry::new(pattern, route))
+        self.with(PendingRoute::new(pattern, route))
     }
 
     /// Adds a route that hands its jobs to a tower service. [`Route::from_service`] gives it
@@ -162,7 +162,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         let pattern = or_panic(Pattern::parse("*:*:*:*"));
         let route = handler.into_route();
         or_panic(route.options.check("the fallback"));
-        or_panic(self.with_fallback(Some(Entry::new(pattern, route))))
+        or_panic(self.with_fallback(Some(PendingRoute::new(pattern, route))))
     }
 
     /// Adds all routes of another router, each with its options and layers, and its fallback.
@@ -249,7 +249,7 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// ```
     pub fn route_of(&self, key: &JobKey) -> Option<&str> {
         let table = self.table.get_or_init(|| {
-            let ranked = self.routes.iter().map(Entry::ranked).collect();
+            let ranked = self.routes.iter().map(PendingRoute::ranked).collect();
             let table = RouteTable::new(ranked);
             Arc::new(table.expect("routes are checked against each other when they are added"))
         });
@@ -265,7 +265,7 @@ impl<S: Send + Sync + 'static> Router<S> {
 
     /// # Errors
     /// [`ErrorKind::InvalidRoute`] if a known route clashes with it.
-    fn with(mut self, entry: Entry<S>) -> Result<Self> {
+    fn with(mut self, entry: PendingRoute<S>) -> Result<Self> {
         if let Some(rival) = self.routes.iter().find(|known| known.clashes(&entry)) {
             return Err(routing::clash_error(&rival.pattern, &entry.pattern));
         }
@@ -276,7 +276,7 @@ impl<S: Send + Sync + 'static> Router<S> {
 
     /// # Errors
     /// [`ErrorKind::InvalidRoute`] if there are two.
-    fn with_fallback(mut self, fallback: Option<Entry<S>>) -> Result<Self> {
+    fn with_fallback(mut self, fallback: Option<PendingRoute<S>>) -> Result<Self> {
         if self.fallback.is_some() && fallback.is_some() {
             return Err(Error::new(
                 ErrorKind::InvalidRoute,
@@ -289,7 +289,7 @@ impl<S: Send + Sync + 'static> Router<S> {
     }
 
     fn map<T>(self, change: impl Fn(Route<S>) -> Route<T>) -> Router<T> {
-        let change = |entry: Entry<S>| Entry::new(entry.pattern, change(entry.route));
+        let change = |entry: PendingRoute<S>| PendingRoute::new(entry.pattern, change(entry.route));
         Router {
             routes: self.routes.into_iter().map(change).collect(),
             fallback: self.fallback.map(change),
@@ -319,9 +319,9 @@ impl Router {
     }
 }
 
-impl<S> Entry<S> {
+impl<S> PendingRoute<S> {
     fn new(pattern: Pattern, route: Route<S>) -> Self {
-        Entry {
+        PendingRoute {
             pattern,
             route,
             endpoint: Arc::default(),
@@ -340,7 +340,7 @@ impl<S> Entry<S> {
     }
 }
 
-impl Entry<()> {
+impl PendingRoute<()> {
     fn endpoint(&self) -> &Endpoint {
         self.endpoint.get_or_init(|| self.route.to_endpoint())
     }
@@ -389,9 +389,9 @@ impl IntoRouter for Router {
     }
 }
 
-impl<S> Clone for Entry<S> {
+impl<S> Clone for PendingRoute<S> {
     fn clone(&self) -> Self {
-        Entry {
+        PendingRoute {
             pattern: self.pattern.clone(),
             route: self.route.clone(),
             endpoint: self.endpoint.clone(),

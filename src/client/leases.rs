@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{ShardClient, Client, Durably, Letter, Listeners, LeaseEvent, Pending, KindShards, out_of_place};
+use super::{ShardClient, Client, Durably, DyingJob, Listeners, LeaseEvent, Pending, KindShards, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::ended::Ended;
 use crate::error::{Error, ErrorKind, Result};
@@ -209,7 +209,7 @@ impl Client {
     async fn tell_dead(
         &self,
         lease: &Lease,
-        letter: Letter<'_>,
+        letter: DyingJob<'_>,
         until: &mut Instant,
     ) -> Result<Result<(), Settled>> {
         let hooks = self.listeners().of_dead();
@@ -289,7 +289,7 @@ impl<'a> SettleLease<'a> {
                 Error::new(ErrorKind::InvalidSetting, format!("{key}: {rule}"))
             })?;
         if let Verb::Bury { header } = &verb {
-            let letter = Letter {
+            let letter = DyingJob {
                 key,
                 header,
                 due: claimed.due,

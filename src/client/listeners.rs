@@ -12,7 +12,7 @@ use crate::time::UnixMs;
 
 /// A job that is about to be buried, with all that is known of it there.
 #[derive(Clone, Copy)]
-pub(crate) struct Letter<'a> {
+pub(crate) struct DyingJob<'a> {
     pub(crate) key: &'a JobKey,
     /// The header that the dead letter will have.
     pub(crate) header: &'a str,
@@ -32,7 +32,7 @@ pub(crate) trait TellDead: Send + Sync {
     fn limit(&self) -> Duration;
 
     /// Calls the hook, and waits until it has returned, or cannot return any more.
-    fn tell<'a>(&'a self, letter: Letter<'a>) -> BoxFuture<'a, ()>;
+    fn tell<'a>(&'a self, letter: DyingJob<'a>) -> BoxFuture<'a, ()>;
 }
 
 /// The hooks of the workers that share a client. A call that settles a lease through the client
@@ -57,7 +57,7 @@ impl Listeners {
     }
 
     /// Tells all of these.
-    pub(crate) async fn tell(hooks: &[Arc<dyn TellDead>], letter: Letter<'_>) {
+    pub(crate) async fn tell(hooks: &[Arc<dyn TellDead>], letter: DyingJob<'_>) {
         join_all(hooks.iter().map(|hooks| hooks.tell(letter))).await;
     }
 }

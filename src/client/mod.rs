@@ -33,7 +33,7 @@ pub(crate) use durably::Durably;
 #[cfg(feature = "worker")]
 pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
 #[cfg(feature = "worker")]
-pub(crate) use listeners::{Letter, Listeners, TellDead};
+pub(crate) use listeners::{DyingJob, Listeners, TellDead};
 #[cfg(feature = "worker")]
 pub(crate) use news::{LeaseSubscribers, LeaseEvent, WantedKinds};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
@@ -48,7 +48,7 @@ pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};
 #[cfg(feature = "worker")]
 pub use operating::instances::{Instance, Instances, Unrouted, UnroutedKinds};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
-pub use operating::listing::{Cursor, DamagedJob, List, Page};
+pub use operating::listing::{Cursor, DamagedJob, ListJobs, Page};
 #[cfg(feature = "worker")]
 pub use operating::mending::{MendSlots, MendedSlots, StraySlot, StrayState, TornLedger};
 pub use operating::pausing::{Pause, Paused, Resume};
@@ -80,7 +80,7 @@ use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR, TOLD_AGAIN};
 use crate::shards::Layout;
 use crate::store::{
-    Answered, Change, Discard, Kept, Ledger, Outdated, Placement, Revival, Store, Unlisted, Update,
+    Answered, Change, Discard, BackupItem, Ledger, Outdated, Placement, Revival, Store, Unlisted, Update,
     Word,
 };
 #[cfg(feature = "worker")]
@@ -109,12 +109,12 @@ use crate::store::{DeadLimits, Health, Settlement};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Client(Arc<Shared>, Option<Admission>);
+pub struct Client(Arc<ClientInner>, Option<Admission>);
 
 /// Whether a kind may begin that nobody has used yet.
 type Admission = Arc<dyn Fn(&Kind) -> bool + Send + Sync>;
 
-struct Shared {
+struct ClientInner {
     settings: ClientSettings,
     store: Arc<Store>,
     shelves: KindRegistry,
@@ -140,7 +140,7 @@ struct ShardClient {
     durable_cancels: Batcher<Durably<JobKey>>,
     requeues: Batcher<Revival>,
     discards: Batcher<Discard>,
-    restores: Batcher<Kept>,
+    restores: Batcher<BackupItem>,
     moves: Batcher<MisplacedJob>,
     #[cfg(feature = "worker")]
     settles: Batcher<Settlement>,
@@ -224,7 +224,7 @@ impl Client {
         let names = crate::names::Names::new(&settings.namespace);
         let store = Store::new(url, names, &settings.link)?;
         Ok(Client(
-            Arc::new(Shared {
+            Arc::new(ClientInner {
                 settings,
                 store,
                 shelves: KindRegistry::default(),

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::settings::{BATCH, BATCH_BYTES, IDLE_LOOK, LANES, QUEUE};
 use crate::store::{
-    Answered, Change, Discard, Kept, Lane, Ledger, Outdated, Placement, Revival, Update,
+    Answered, Change, Discard, BackupItem, Lane, Ledger, Outdated, Placement, Revival, Update,
 };
 
 /// Something that a lane can send to a ledger in batches.
@@ -323,5 +323,5 @@ operations! {
     Outdated by cancel_outdated, |_| false, |_| 0;
     Revival by requeue, |_| false, |item| item.record_bytes + item.header.len();
     Discard by discard, |_| false, |_| 0;
-    Kept by restore, |_| true, |item| item.payload.len() + item.header.len() + item.story.len();
+    BackupItem by restore, |_| true, |item| item.payload.len() + item.header.len() + item.story.len();
 }

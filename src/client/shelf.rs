@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 
 use super::outbox::{BatchOperation, Batcher};
-use super::{ShardClient, Client, Shared};
+use super::{ShardClient, Client, ClientInner};
 use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
@@ -160,7 +160,7 @@ impl KindRegistry {
 }
 
 /// Clears shelves away that nobody uses, until there are none, or the client is gone.
-async fn clear_away(shared: Weak<Shared>) {
+async fn clear_away(shared: Weak<ClientInner>) {
     loop {
         tokio::time::sleep(IDLE_LOOK).await;
         let Some(shared) = shared.upgrade() else {

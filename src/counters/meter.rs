@@ -18,15 +18,15 @@ use crate::source::Source;
 const ASKED_FOR: Duration = Duration::from_secs(900);
 
 /// What is asked of the recorder when it is needed, and again if it was not needed for a while.
-struct Asked<T>(Mutex<Option<(T, Instant)>>);
+struct CachedHandle<T>(Mutex<Option<(T, Instant)>>);
 
-impl<T> Default for Asked<T> {
+impl<T> Default for CachedHandle<T> {
     fn default() -> Self {
-        Asked(Mutex::new(None))
+        CachedHandle(Mutex::new(None))
     }
 }
 
-impl<T: Clone> Asked<T> {
+impl<T: Clone> CachedHandle<T> {
     fn get(&self, ask: impl FnOnce() -> T) -> T {
         let (mut asked, now) = (self.0.lock().expect("no panic while held"), Instant::now());
         let known = asked.take().filter(|(_, used)| now - *used < ASKED_FOR);
@@ -39,8 +39,8 @@ impl<T: Clone> Asked<T> {
 #[derive(Default)]
 pub(crate) struct Meter {
     kind: String,
-    scheduled: Asked<Counter>,
-    cancelled: Asked<Counter>,
+    scheduled: CachedHandle<Counter>,
+    cancelled: CachedHandle<Counter>,
     #[cfg(feature = "worker")]
     work: Work,
 }
@@ -49,16 +49,16 @@ pub(crate) struct Meter {
 #[cfg(feature = "worker")]
 #[derive(Default)]
 struct Work {
-    claimed: [Asked<Counter>; SOURCES.len()],
-    settled: [Asked<Counter>; OUTCOMES.len()],
-    retries: Asked<Counter>,
-    dead: Asked<Counter>,
-    lost: Asked<Counter>,
-    dropped: Asked<Counter>,
-    touches: Asked<Counter>,
-    adopted: [Asked<Counter>; ADOPTED.len()],
-    lag: Asked<Histogram>,
-    handler: Asked<Histogram>,
+    claimed: [CachedHandle<Counter>; SOURCES.len()],
+    settled: [CachedHandle<Counter>; OUTCOMES.len()],
+    retries: CachedHandle<Counter>,
+    dead: CachedHandle<Counter>,
+    lost: CachedHandle<Counter>,
+    dropped: CachedHandle<Counter>,
+    touches: CachedHandle<Counter>,
+    adopted: [CachedHandle<Counter>; ADOPTED.len()],
+    lag: CachedHandle<Histogram>,
+    handler: CachedHandle<Histogram>,
 }
 
 /// The values of the label `source`.
@@ -91,7 +91,7 @@ impl Meter {
         }
     }
 
-    fn count(&self, counter: &Asked<Counter>, name: &'static str, number: u64) {
+    fn count(&self, counter: &CachedHandle<Counter>, name: &'static str, number: u64) {
         if number > 0 {
             let counter = counter.get(|| counter!(name, "kind" => self.kind.clone()));
             counter.increment(number);

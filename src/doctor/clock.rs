@@ -17,13 +17,13 @@ const SLOW: Duration = Duration::from_millis(20);
 const TOO_SLOW: Duration = Duration::from_millis(200);
 
 /// What one server told of its clock.
-pub(super) struct Clock {
+pub(super) struct ServerClock {
     pub(super) address: String,
     pub(super) ticks: Vec<Tick>,
 }
 
 /// Of each check the worst is told.
-pub(super) fn look(clocks: &Glimpse<Vec<Clock>>, found: &mut Vec<Finding>) {
+pub(super) fn look(clocks: &Glimpse<Vec<ServerClock>>, found: &mut Vec<Finding>) {
     let clocks = match clocks {
         Ok(clocks) => clocks,
         Err(why) => {
@@ -33,7 +33,7 @@ pub(super) fn look(clocks: &Glimpse<Vec<Clock>>, found: &mut Vec<Finding>) {
         }
     };
     for judge in [offset, round_trip] {
-        let of_clock = |clock: &Clock| {
+        let of_clock = |clock: &ServerClock| {
             let quickest = clock.ticks.iter().min_by_key(|tick| tick.took)?;
             let mut finding = judge(quickest);
             if clocks.len() > 1 {
@@ -91,7 +91,7 @@ mod tests {
     use crate::time::UnixUs;
 
     /// A server whose clock is ahead by so much.
-    fn clock(address: &str, ahead: Duration, took: Duration) -> Clock {
+    fn clock(address: &str, ahead: Duration, took: Duration) -> ServerClock {
         let asked = SystemTime::now();
         let server = asked + ahead + took / 2;
         let since = server.duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -100,7 +100,7 @@ mod tests {
             asked,
             took,
         };
-        Clock {
+        ServerClock {
             address: address.to_owned(),
             ticks: vec![tick],
         }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn of_several_clocks_the_worst_is_told_and_whose_it_is() {
         let (none, quick) = (Duration::ZERO, Duration::from_millis(1));
-        let judge = |clocks: Vec<Clock>| {
+        let judge = |clocks: Vec<ServerClock>| {
             let mut found = Vec::new();
             look(&Ok(clocks), &mut found);
             found.into_iter().map(|it| (it.severity, it.found))

@@ -12,7 +12,7 @@ use super::checks::{
     DEAD_LETTERS_NEW, EXPIRY_CROWD, FOREIGN_VALUES, KIND_SHARDS, NOTIFY_FLAGS, OVERDUE_JOBS,
     SERVERS_THERE, SETTINGS, SHARD_SIZE, UNROUTED_JOBS, WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR,
 };
-use super::clock::{self, Clock};
+use super::clock::{self, ServerClock};
 use super::finding::{Finding, Severity};
 use super::ledgers::{self, unseen};
 use super::{
@@ -22,7 +22,7 @@ use super::{
 use crate::client::{Client, ClientBuilder, Instance};
 use crate::error::{Error, Result};
 use crate::key::Kind;
-use crate::store::{Glimpse, Store, Vitals, Wanted, is_of_absence};
+use crate::store::{Glimpse, Store, Vitals, WantedEvents, is_of_absence};
 use crate::time::UnixUs;
 
 /// How long the server is given to answer one question.
@@ -103,14 +103,14 @@ impl Diagnose {
             only.is_none() || ids.any(|id| id == finding.check.id)
         };
         let store = client.store();
-        let mut seen = Server::look(store).await?;
+        let mut seen = ServerFacts::look(store).await?;
         seen.meet(&client).await?;
         let mut findings = seen.judge();
         if fix {
             let broken = findings.iter().filter(|it| is_wanted(it));
             let done = mend::mend(store, &seen.vitals, seen.wanted(), broken).await;
             if !done.is_empty() {
-                seen = Server::look(store).await?;
+                seen = ServerFacts::look(store).await?;
                 seen.meet(&client).await?;
                 findings = seen.judge();
             }
@@ -153,7 +153,7 @@ impl Diagnosis {
 /// round trips. How far away it is, a worker that is just starting cannot tell, and jobs and rights
 /// it watches as it goes.
 pub(crate) async fn of_server(store: &Arc<Store>) -> Result<Vec<Finding>> {
-    let mut seen = Server::look(store).await?;
+    let mut seen = ServerFacts::look(store).await?;
     seen.clocks = clocks(store, 1).await?;
     let is_round_trip = |finding: &Finding| finding.check.id == super::checks::ROUND_TRIP.id;
     let mut findings = seen.judge();
@@ -165,17 +165,17 @@ pub(crate) async fn of_server(store: &Arc<Store>) -> Result<Vec<Finding>> {
 type Absent = (String, Error);
 
 /// What the server tells of itself.
-struct Server {
+struct ServerFacts {
     vitals: Vitals,
     /// What the other primaries of a cluster tell, or the other servers, by their addresses.
     others: Vec<(String, Vitals)>,
     /// Those of several servers that are away, and nodes that a cluster takes for primaries; and why.
     away: Vec<Absent>,
-    clocks: Glimpse<Vec<Clock>>,
+    clocks: Glimpse<Vec<ServerClock>>,
     live: Glimpse<Vec<Instance>>,
 }
 
-impl Server {
+impl ServerFacts {
     async fn look(store: &Arc<Store>) -> Result<Self> {
         let (mut all, mut away) = (Vec::new(), Vec::new());
         for member in store.members() {
@@ -194,7 +194,7 @@ impl Server {
             return Err(away.swap_remove(0).1);
         }
         let (_, vitals) = all.remove(0);
-        Ok(Server {
+        Ok(ServerFacts {
             vitals,
             others: all,
             away,
@@ -215,11 +215,11 @@ impl Server {
     }
 
     /// What Redis has to announce to those who live.
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> WantedEvents {
         let live = self.live.as_ref().map_or(&[][..], Vec::as_slice);
         match live.iter().any(|one| !one.adopts.is_empty()) {
-            true => Wanted::Changes,
-            false => Wanted::Expiry,
+            true => WantedEvents::Changes,
+            false => WantedEvents::Expiry,
         }
     }
 
@@ -325,7 +325,7 @@ async fn vitals_of(store: &Store) -> Result<(Vec<(String, Vitals)>, Vec<Absent>)
     }
 }
 
-fn judge(vitals: &Vitals, wanted: Wanted) -> Vec<Finding> {
+fn judge(vitals: &Vitals, wanted: WantedEvents) -> Vec<Finding> {
     let mut found = Vec::new();
     events::look(vitals, wanted, &mut found);
     match &vitals.info {
@@ -351,7 +351,7 @@ fn judge(vitals: &Vitals, wanted: Wanted) -> Vec<Finding> {
 }
 
 /// What is stored, who runs it, and who may.
-async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Result<()> {
+async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) -> Result<()> {
     let store = client.store();
     let clocks = clocks(store, TICKS).await?;
     clock::look(&clocks, found);
@@ -427,7 +427,7 @@ async fn of_jobs(client: &Client, seen: &Server, found: &mut Vec<Finding>) -> Re
 }
 
 /// The clock of each primary that is there, asked so often.
-async fn clocks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<Clock>>> {
+async fn clocks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<ServerClock>>> {
     let mut clocks = Vec::new();
     for member in store.members() {
         match clocks_of(&member, times).await {
@@ -440,7 +440,7 @@ async fn clocks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<Clock>>>
     Ok(Ok(clocks))
 }
 
-async fn clocks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<Clock>>> {
+async fn clocks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<ServerClock>>> {
     let (mut clocks, mut away) = (Vec::new(), None);
     for server in store.servers(Instant::now() + PATIENCE).await? {
         let mut ticks = Vec::new();
@@ -456,7 +456,7 @@ async fn clocks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<Clock>>> {
         }
         if !ticks.is_empty() {
             let address = store.address_of(&server);
-            clocks.push(Clock { address, ticks });
+            clocks.push(ServerClock { address, ticks });
         }
     }
     match away.filter(|_| clocks.is_empty()) {

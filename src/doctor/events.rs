@@ -2,25 +2,25 @@
 
 use super::checks::{NOTIFY_FLAGS, PUBSUB_BUFFER};
 use super::finding::Finding;
-use crate::store::{LOST, Vitals, Wanted};
+use crate::store::{LOST, Vitals, WantedEvents};
 
 /// The limits at which a subscriber is cut off: bytes at once; bytes for as long as that many
 /// seconds. The second is none where it is zero, and so is the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limits {
+struct OutputLimits {
     hard: u64,
     soft: u64,
     seconds: u64,
 }
 
 /// What redis.conf asks for.
-const ENOUGH: Limits = Limits {
+const ENOUGH: OutputLimits = OutputLimits {
     hard: 256 << 20,
     soft: 128 << 20,
     seconds: 60,
 };
 
-pub(super) fn look(vitals: &Vitals, wanted: Wanted, found: &mut Vec<Finding>) {
+pub(super) fn look(vitals: &Vitals, wanted: WantedEvents, found: &mut Vec<Finding>) {
     let flags = vitals.setting("notify-keyspace-events");
     found.push(Finding::of(&NOTIFY_FLAGS, flags, |check, flags| {
         let shown = format!("notify-keyspace-events \"{flags}\"");
@@ -30,13 +30,13 @@ pub(super) fn look(vitals: &Vitals, wanted: Wanted, found: &mut Vec<Finding>) {
         let merged = wanted.merged_into(flags);
         let remedy = format!("CONFIG SET notify-keyspace-events {merged}");
         match wanted {
-            Wanted::Expiry => Finding::warning(check, shown, remedy),
-            Wanted::Changes => Finding::error(check, format!("{shown}: {LOST}"), remedy),
+            WantedEvents::Expiry => Finding::warning(check, shown, remedy),
+            WantedEvents::Changes => Finding::error(check, format!("{shown}: {LOST}"), remedy),
         }
     }));
     let limits = vitals.setting("client-output-buffer-limit");
     found.push(Finding::of(&PUBSUB_BUFFER, limits, |check, text| {
-        let Some(limits) = Limits::parse(text) else {
+        let Some(limits) = OutputLimits::parse(text) else {
             return Finding::unseen(check, format!("of {text:?} nothing is about pubsub"));
         };
         let shown = format!("client-output-buffer-limit {limits}");
@@ -53,7 +53,7 @@ pub(super) fn look(vitals: &Vitals, wanted: Wanted, found: &mut Vec<Finding>) {
 /// Live workers adopt keys, and for this reason it is known that it is not announced what is done to
 /// them.
 pub(super) fn unannounced(why: String) -> Finding {
-    let flags = Wanted::Changes.flags();
+    let flags = WantedEvents::Changes.flags();
     Finding::error(
         &NOTIFY_FLAGS,
         format!("{why}: {LOST}"),
@@ -64,16 +64,16 @@ pub(super) fn unannounced(why: String) -> Finding {
 /// The limits of subscribers, raised to what is enough, if these settings are less: the value of
 /// `client-output-buffer-limit`, which leaves those of others alone.
 pub(super) fn raised(text: &str) -> Option<String> {
-    Limits::parse(text).map(|limits| limits.raised().to_string())
+    OutputLimits::parse(text).map(|limits| limits.raised().to_string())
 }
 
-impl Limits {
+impl OutputLimits {
     /// From `normal 0 0 0 slave … pubsub 33554432 8388608 60`.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         words.find(|word| *word == "pubsub")?;
         let mut next = || words.next()?.parse().ok();
-        Some(Limits {
+        Some(OutputLimits {
             hard: next()?,
             soft: next()?,
             seconds: next()?,
@@ -82,7 +82,7 @@ impl Limits {
 
     fn raised(self) -> Self {
         let more = |limit, enough: u64| if limit == 0 { 0 } else { enough.max(limit) };
-        Limits {
+        OutputLimits {
             hard: more(self.hard, ENOUGH.hard),
             soft: more(self.soft, ENOUGH.soft),
             seconds: if self.soft == 0 {
@@ -94,7 +94,7 @@ impl Limits {
     }
 }
 
-impl std::fmt::Display for Limits {
+impl std::fmt::Display for OutputLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "pubsub {} {} {}", self.hard, self.soft, self.seconds)
     }
@@ -114,6 +114,6 @@ mod tests {
             raised("pubsub 999999999 1 90 normal 0 0 0"),
             "pubsub 999999999 134217728 90"
         );
-        assert_eq!(Limits::parse("normal 0 0 0"), None);
+        assert_eq!(OutputLimits::parse("normal 0 0 0"), None);
     }
 }

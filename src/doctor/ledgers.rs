@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::settings::WorkerSettings;
 use crate::shards::{Layout, MAX_SHARDS};
-use crate::store::{Glimpse, Sample, is_of_absence};
+use crate::store::{Glimpse, LedgerSample, is_of_absence};
 use crate::time::{UnixMs, UnixUs};
 
 /// How many kinds are looked at.
@@ -45,7 +45,7 @@ pub(super) struct Looked {
     /// What `keyfall:kinds` says of it.
     shards: String,
     pub(super) stats: Glimpse<Stats>,
-    sample: Glimpse<Sample>,
+    sample: Glimpse<LedgerSample>,
     /// When it was last used, if nothing is in it and that is known.
     used: Option<UnixMs>,
 }
@@ -83,7 +83,7 @@ pub(super) async fn ledgers(
             Err(error) => unseen(error)?,
         };
         let layout = client.store().layout_of(kind.as_str());
-        let mut sample: Glimpse<Sample> = Ok(Sample::default());
+        let mut sample: Glimpse<LedgerSample> = Ok(LedgerSample::default());
         for shard in 0..layout.ledgers() {
             let ledger = client.store().ledger(&kind, layout.place(shard));
             let more = match ledger.sample(since, NAMES, client.deadline()).await {
@@ -305,7 +305,7 @@ impl Judge<'_> {
     fn by_sample(
         &self,
         check: &'static Check,
-        judge: impl Fn(&Looked, &Sample) -> Option<Finding>,
+        judge: impl Fn(&Looked, &LedgerSample) -> Option<Finding>,
     ) -> Finding {
         let judged = self.0.looked.iter().filter_map(|one| match &one.sample {
             Ok(sample) => judge(one, sample),
@@ -353,9 +353,9 @@ mod tests {
 
     /// One kind, whose largest shard has so many jobs.
     fn with(shards: &str, jobs: u64) -> Ledgers {
-        let sample = Sample {
+        let sample = LedgerSample {
             jobs,
-            ..Sample::default()
+            ..LedgerSample::default()
         };
         let looked = Looked {
             kind: Kind::parse("app1:trans:notice").unwrap(),

@@ -5,14 +5,14 @@ use super::diagnose::PATIENCE;
 use super::events;
 use super::finding::{Finding, Severity};
 use crate::error::Error;
-use crate::store::{Announced, Store, Vitals, Wanted};
+use crate::store::{Announced, Store, Vitals, WantedEvents};
 use std::time::Instant;
 
 /// Mends what can be, and returns of each check what came of it.
 pub(super) async fn mend<'a>(
     store: &Store,
     vitals: &Vitals,
-    wanted: Wanted,
+    wanted: WantedEvents,
     found: impl Iterator<Item = &'a Finding>,
 ) -> Vec<(&'static str, String)> {
     let mut done = Vec::new();
@@ -31,7 +31,7 @@ pub(super) async fn mend<'a>(
 }
 
 /// As every worker does when it starts.
-async fn flags(store: &Store, wanted: Wanted) -> Result<String, Error> {
+async fn flags(store: &Store, wanted: WantedEvents) -> Result<String, Error> {
     match store.announce(wanted, Instant::now() + PATIENCE).await {
         Announced::Already => Ok("somebody else has just set them".to_owned()),
         Announced::FromNow { was, set } => Ok(format!(

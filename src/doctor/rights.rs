@@ -22,16 +22,16 @@ const NAMED: usize = 8;
 
 /// What a user may not do, on any of the servers.
 #[derive(Default)]
-struct All {
+struct MissingRights {
     producers: Vec<Refused>,
     workers: Vec<Refused>,
     operators: Vec<Refused>,
     adopters: Vec<Refused>,
 }
 
-impl All {
+impl MissingRights {
     /// What is refused by another server, too, is told once.
-    fn add(&mut self, more: All) {
+    fn add(&mut self, more: MissingRights) {
         for (all, more) in [
             (&mut self.producers, more.producers),
             (&mut self.workers, more.workers),
@@ -45,7 +45,7 @@ impl All {
     }
 }
 
-async fn tried(store: &Store, kinds: &[Kind], adopted: &[String], until: Instant) -> Result<All> {
+async fn tried(store: &Store, kinds: &[Kind], adopted: &[String], until: Instant) -> Result<MissingRights> {
     let known = kinds.first();
     let mut producers = store.refused_to(Whom::Producers, known, until).await?;
     let mut workers = store.refused_to(Whom::Workers, known, until).await?;
@@ -58,7 +58,7 @@ async fn tried(store: &Store, kinds: &[Kind], adopted: &[String], until: Instant
         workers.extend(theirs);
         producers.extend(all);
     }
-    Ok(All {
+    Ok(MissingRights {
         producers,
         workers,
         operators,
@@ -73,7 +73,7 @@ pub(super) async fn look(
     client: &Client,
     found: &mut Vec<Finding>,
 ) -> Result<()> {
-    let mut all = All::default();
+    let mut all = MissingRights::default();
     for member in store.members() {
         match tried(&member, kinds, adopted, client.deadline()).await {
             Ok(more) => all.add(more),
@@ -82,7 +82,7 @@ pub(super) async fn look(
             Err(error) => return Err(error),
         }
     }
-    let All {
+    let MissingRights {
         producers,
         workers,
         operators,

@@ -14,13 +14,13 @@ const SCRIPT: &str = include_str!("guard.sh");
 /// The kernel closes the pipe whenever this process ends, even by `SIGKILL`, where no
 /// code of ours can run.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct ServerGuard {
     shell: Child,
     /// What is removed; `None` if all is to stay.
     dir: Option<PathBuf>,
 }
 
-impl Guard {
+impl ServerGuard {
     /// Starts a guard that removes `dir` in the end, if it is given one. The directory need not
     /// exist yet, and had better not: made afterwards, it is guarded from its first instant.
     pub(super) fn of(dir: Option<&Path>) -> io::Result<Self> {
@@ -36,7 +36,7 @@ impl Guard {
             .stderr(Stdio::null())
             .spawn()?;
         let dir = dir.map(Path::to_owned);
-        Ok(Guard { shell, dir })
+        Ok(ServerGuard { shell, dir })
     }
 
     /// From now on the guard would kill the group of `server`.
@@ -62,7 +62,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for ServerGuard {
     /// Returns when the directory is gone.
     fn drop(&mut self) {
         // Waiting closes the pipe first.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::segments::Named;
+use super::segments::NamedSegments;
 use super::{CancelSignal, Job};
 use crate::headers::Headers;
 use crate::outcome::{Failure, IntoOutcome, Outcome};
@@ -150,7 +150,7 @@ pub struct Segments<T>(pub T);
 
 impl<T: DeserializeOwned, S: Sync> FromJob<S> for Segments<T> {
     async fn from_job(job: &Job, _: &S) -> Result<Self, Rejection> {
-        T::deserialize(Named::of(job))
+        T::deserialize(NamedSegments::of(job))
             .map(Segments)
             .map_err(Rejection::bury)
     }

@@ -15,10 +15,10 @@ use crate::routing::Pattern;
 use crate::source::Source;
 
 /// The named segments of a route: name, and index into the key's segments.
-pub(crate) type Names = Arc<[(Box<str>, usize)]>;
+pub(crate) type SegmentNames = Arc<[(Box<str>, usize)]>;
 
 /// What a route names.
-pub(crate) fn names(pattern: &Pattern) -> Names {
+pub(crate) fn names(pattern: &Pattern) -> SegmentNames {
     pattern
         .names()
         .map(|(name, at)| (name.into(), at))
@@ -57,7 +57,7 @@ pub(crate) struct JobParts {
     pub(crate) fence: u64,
     pub(crate) source: Source,
     pub(crate) headers: Headers,
-    pub(crate) names: Names,
+    pub(crate) names: SegmentNames,
     pub(crate) cancellation: CancelSignal,
     pub(crate) lease: Lease,
 }
@@ -186,7 +186,7 @@ impl Job {
     }
 
     /// The same job, on a route with these names.
-    pub(crate) fn on_route(self, names: Names) -> Self {
+    pub(crate) fn on_route(self, names: SegmentNames) -> Self {
         self.changed(|job| job.names = names)
     }
 }

@@ -28,7 +28,7 @@ pub use debug::debug_handler;
 pub use endpoint::{Endpoint, JobService};
 pub use extract::{FromJob, FromRef, Json, Payload, Rejection, Segments, State};
 pub use job::Job;
-pub(crate) use job::{JobParts, Names, idempotency_key, names};
+pub(crate) use job::{JobParts, SegmentNames, idempotency_key, names};
 pub(crate) use pull::PullPermit;
 pub use pull::{Pull, Pulled};
 pub(crate) use route::Rate;

@@ -62,11 +62,11 @@ pub struct Pull(Arc<Hub>);
 
 #[derive(Default)]
 struct Hub {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PullRequests>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PullRequests {
     /// In the order in which they came.
     demands: BTreeMap<u64, Demand>,
     number: u64,
@@ -257,7 +257,7 @@ impl Hub {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PullRequests> {
         self.waiting.lock().expect("no panic while held")
     }
 }

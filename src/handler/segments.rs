@@ -6,24 +6,24 @@ use serde::de::value::BorrowedStrDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-use self::one::{Segment, SegmentError};
+use self::one::{SegmentValue, SegmentError};
 use super::Job;
 
 /// All named segments of a job, in the order of the route.
-pub(super) struct Named<'a>(Vec<Segment<'a>>);
+pub(super) struct NamedSegments<'a>(Vec<SegmentValue<'a>>);
 
-impl<'a> Named<'a> {
+impl<'a> NamedSegments<'a> {
     pub(super) fn of(job: &'a Job) -> Self {
         let segments = job.named_segments();
-        Named(
+        NamedSegments(
             segments
-                .map(|(name, text)| Segment { name, text })
+                .map(|(name, text)| SegmentValue { name, text })
                 .collect(),
         )
     }
 
     /// For a type that is one value: there must be one segment.
-    fn only(&self) -> Result<Segment<'a>, SegmentError> {
+    fn only(&self) -> Result<SegmentValue<'a>, SegmentError> {
         match *self.0 {
             [segment] => Ok(segment),
             _ => Err(SegmentError::custom(format_args!(
@@ -53,7 +53,7 @@ macro_rules! one_value {
     )*};
 }
 
-impl<'de> Deserializer<'de> for Named<'de> {
+impl<'de> Deserializer<'de> for NamedSegments<'de> {
     type Error = SegmentError;
 
     one_value! {
@@ -65,7 +65,7 @@ impl<'de> Deserializer<'de> for Named<'de> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
-        visitor.visit_map(Entries(self.0.into_iter(), None))
+        visitor.visit_map(SegmentMap(self.0.into_iter(), None))
     }
 
     forward_to_deserialize_any! { map }
@@ -152,7 +152,7 @@ impl<'de> Deserializer<'de> for Named<'de> {
 }
 
 /// The segments in order.
-struct Items<'a>(std::vec::IntoIter<Segment<'a>>);
+struct Items<'a>(std::vec::IntoIter<SegmentValue<'a>>);
 
 impl<'de> SeqAccess<'de> for Items<'de> {
     type Error = SegmentError;
@@ -161,15 +161,15 @@ impl<'de> SeqAccess<'de> for Items<'de> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, SegmentError> {
-        let read = |one: Segment<'de>| seed.deserialize(one).map_err(|error| error.of(one));
+        let read = |one: SegmentValue<'de>| seed.deserialize(one).map_err(|error| error.of(one));
         self.0.next().map(read).transpose()
     }
 }
 
 /// The segments by name, and the one whose name has just been read.
-struct Entries<'a>(std::vec::IntoIter<Segment<'a>>, Option<Segment<'a>>);
+struct SegmentMap<'a>(std::vec::IntoIter<SegmentValue<'a>>, Option<SegmentValue<'a>>);
 
-impl<'de> MapAccess<'de> for Entries<'de> {
+impl<'de> MapAccess<'de> for SegmentMap<'de> {
     type Error = SegmentError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
@@ -177,7 +177,7 @@ impl<'de> MapAccess<'de> for Entries<'de> {
         seed: K,
     ) -> Result<Option<K::Value>, SegmentError> {
         self.1 = self.0.next();
-        let read = |one: Segment<'de>| seed.deserialize(BorrowedStrDeserializer::new(one.name));
+        let read = |one: SegmentValue<'de>| seed.deserialize(BorrowedStrDeserializer::new(one.name));
         self.1.map(read).transpose()
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use crate::client::Letter;
+use crate::client::DyingJob;
 use crate::handler::idempotency_key;
 use crate::headers::Headers;
 use crate::key::JobKey;
@@ -29,7 +29,7 @@ struct Parts {
 }
 
 impl DeadJob {
-    pub(super) fn new(letter: Letter<'_>, instance: Arc<str>) -> Self {
+    pub(super) fn new(letter: DyingJob<'_>, instance: Arc<str>) -> Self {
         DeadJob(Arc::new(Parts {
             key: letter.key.clone(),
             header: Header::parse(letter.header.as_bytes()).unwrap_or_default(),

@@ -23,7 +23,7 @@ pub use dead::DeadJob;
 pub use late::LateJob;
 pub(crate) use late::Start;
 
-use crate::client::{Letter, TellDead};
+use crate::client::{DyingJob, TellDead};
 use crate::error::{Error, ErrorKind};
 use crate::outcome::Failure;
 use crate::router::{RouteEntry, Routes};
@@ -57,14 +57,14 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> IntoTold for Result<(), 
 
 /// The hooks that the owner of a worker has set.
 #[derive(Clone, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct HookFunctions {
     dead: Option<Call<DeadJob>>,
     late: Option<Call<LateJob>>,
 }
 
 /// The hooks of a worker that runs.
 pub(crate) struct Hooks {
-    wanted: Wanted,
+    wanted: HookFunctions,
     /// How long one call may take.
     limit: Duration,
     /// Where they run.
@@ -76,7 +76,7 @@ pub(crate) struct Hooks {
     over: CancellationToken,
 }
 
-impl Wanted {
+impl HookFunctions {
     pub(crate) fn set_dead<F, Fut>(&mut self, hook: F)
     where
         F: Fn(DeadJob) -> Fut + Send + Sync + 'static,
@@ -108,7 +108,7 @@ where
 
 impl Hooks {
     /// They run on the runtime that this is called on.
-    pub(crate) fn new(wanted: Wanted, limit: Duration) -> Arc<Self> {
+    pub(crate) fn new(wanted: HookFunctions, limit: Duration) -> Arc<Self> {
         let host = gethostname::gethostname();
         let instance = format!("{}:{}", host.to_string_lossy(), std::process::id());
         Arc::new(Hooks {
@@ -152,7 +152,7 @@ impl Hooks {
 
     /// Tells that a job is about to become a dead letter, and waits until that is told, or
     /// cannot be. Dropped, it tells no further.
-    pub(crate) async fn dead(&self, letter: Letter<'_>) {
+    pub(crate) async fn dead(&self, letter: DyingJob<'_>) {
         if let Some(call) = &self.wanted.dead {
             let job = DeadJob::new(letter, self.instance.clone());
             let key = job.key().clone();
@@ -230,12 +230,12 @@ impl TellDead for Hooks {
         self.limit
     }
 
-    fn tell<'a>(&'a self, letter: Letter<'a>) -> BoxFuture<'a, ()> {
+    fn tell<'a>(&'a self, letter: DyingJob<'a>) -> BoxFuture<'a, ()> {
         Box::pin(self.dead(letter))
     }
 }
 
-impl fmt::Debug for Wanted {
+impl fmt::Debug for HookFunctions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wanted")
             .field("dead", &self.dead.is_some())

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Entry;
+use super::PendingRoute;
 use crate::durable::Durable;
 use crate::error::Result;
 use crate::handler::{
-    RouteTask, Breakers, Endpoint, FindTerms, MissingKey, Names, Pull, Rate, RouteTerms, names,
+    RouteTask, Breakers, Endpoint, FindTerms, MissingKey, SegmentNames, Pull, Rate, RouteTerms, names,
 };
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
@@ -31,7 +31,7 @@ pub(crate) struct RouteEntry {
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) concurrency: Option<usize>,
-    pub(crate) names: Names,
+    pub(crate) names: SegmentNames,
     pub(crate) priority: i32,
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
@@ -55,9 +55,9 @@ impl Routes {
     /// # Errors
     /// [`ErrorKind::InvalidRoute`](crate::ErrorKind::InvalidRoute) if the routes do not make a
     /// table.
-    pub(super) fn new(routes: Vec<Entry<()>>, fallback: Option<Entry<()>>) -> Result<Self> {
+    pub(super) fn new(routes: Vec<PendingRoute<()>>, fallback: Option<PendingRoute<()>>) -> Result<Self> {
         Ok(Routes {
-            table: RouteTable::new(routes.iter().map(Entry::ranked).collect())?,
+            table: RouteTable::new(routes.iter().map(PendingRoute::ranked).collect())?,
             fallback: fallback.is_some().then_some(routes.len()),
             routes: routes
                 .into_iter()
@@ -137,7 +137,7 @@ impl FindTerms for Routes {
 }
 
 impl RouteEntry {
-    fn new(entry: Entry<()>) -> Self {
+    fn new(entry: PendingRoute<()>) -> Self {
         RouteEntry {
             names: names(&entry.pattern),
             handler: entry.endpoint().clone(),

@@ -13,12 +13,12 @@ use crate::key::JobKey;
 /// Finds the route that owns a key. It never changes.
 pub(crate) struct RouteTable {
     /// In order of precedence.
-    routes: Vec<Route>,
+    routes: Vec<RouteSlot>,
     /// The routes' regexes over whole keys, in the same order.
     set: RegexSet,
 }
 
-struct Route {
+struct RouteSlot {
     pattern: Pattern,
     priority: i32,
     /// Its place in the list that the table was made from.
@@ -43,16 +43,16 @@ impl RouteTable {
     /// # Errors
     /// [`ErrorKind::InvalidRoute`] if two of them clash.
     pub(crate) fn new(routes: Vec<(Pattern, i32)>) -> Result<Self> {
-        let mut routes: Vec<Route> = routes
+        let mut routes: Vec<RouteSlot> = routes
             .into_iter()
             .enumerate()
-            .map(|(index, (pattern, priority))| Route {
+            .map(|(index, (pattern, priority))| RouteSlot {
                 pattern,
                 priority,
                 index,
             })
             .collect();
-        routes.sort_by_key(Route::precedence);
+        routes.sort_by_key(RouteSlot::precedence);
         for tied in routes.chunk_by(|a, b| a.precedence() == b.precedence()) {
             for (at, later) in tied.iter().enumerate() {
                 if let Some(earlier) = tied[..at]
@@ -107,7 +107,7 @@ impl RouteTable {
     }
 }
 
-impl Route {
+impl RouteSlot {
     /// The lesser wins.
     fn precedence(&self) -> (Reverse<i32>, [Rank; 4]) {
         (Reverse(self.priority), self.pattern.ranks())

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::ledger::who;
-use super::reply::{Answer, Answered};
+use super::reply::{ReplyWord, Answered};
 use super::script::ADOPT;
 use super::{Ledger, counted};
 use crate::error::{ErrorKind, Result};
@@ -65,12 +65,12 @@ impl Ledger {
         for item in items.chunks(1) {
             match self.adopt_all(item, &most, until).await {
                 Err(error) if error.kind() == ErrorKind::Full => {
-                    answers.push(Answered::of(Answer::Unread))
+                    answers.push(Answered::of(ReplyWord::Unread))
                 }
                 alone => answers.extend(alone?),
             }
         }
-        let is_unread = |it: &Answered| it.answer == Answer::Unread;
+        let is_unread = |it: &Answered| it.answer == ReplyWord::Unread;
         match answers.iter().all(is_unread) {
             true => Err(refused),
             false => Ok(answers),

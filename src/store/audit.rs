@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::ledger::who;
-use super::reply::{Answer, unexpected};
+use super::reply::{ReplyWord, unexpected};
 use super::script::{AUDIT, SCAN};
 use super::{Ledger, from_value};
 use crate::error::Result;
@@ -173,8 +173,8 @@ impl Ledger {
         answers
             .into_iter()
             .map(|answered| match answered.answer {
-                Answer::Sound => Ok(None),
-                Answer::Flawed(flaw) => Ok(Some(FoundFlaw {
+                ReplyWord::Sound => Ok(None),
+                ReplyWord::Flawed(flaw) => Ok(Some(FoundFlaw {
                     flaw,
                     is_left: answered.unarmed,
                 })),

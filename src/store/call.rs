@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use super::cluster::Node;
 use super::fault::Fault;
-use super::link::{Answer, Request};
+use super::link::{ServerReply, Request};
 use super::reply::Reply;
 #[cfg(feature = "worker")]
 use super::script::ADOPT;
@@ -111,7 +111,7 @@ impl Store {
         script: &'static Script,
         cmd: &Cmd,
         until: Instant,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServerReply, Fault> {
         // Where it was loaded; a single server has no name.
         let mut loaded: Option<Option<Node>> = None;
         loop {

@@ -12,11 +12,11 @@ const DRIFT: f64 = 0.001;
 /// sleeps: what is due is decided by the scripts.
 #[derive(Debug, Default)]
 pub(crate) struct RedisClock {
-    best: Mutex<Option<Sample>>,
+    best: Mutex<Option<ClockSample>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Sample {
+struct ClockSample {
     /// The middle between sending a call and receiving its reply.
     at: Instant,
     server: UnixUs,
@@ -29,7 +29,7 @@ impl RedisClock {
     /// contradicts it: then the server's clock has jumped.
     pub(crate) fn observe(&self, sent: Instant, received: Instant, server: UnixUs) {
         let error = received.duration_since(sent) / 2;
-        let new = Sample {
+        let new = ClockSample {
             at: sent + error,
             server,
             error,
@@ -68,7 +68,7 @@ impl RedisClock {
     }
 }
 
-impl Sample {
+impl ClockSample {
     fn server_at(&self, at: Instant) -> UnixUs {
         self.server.plus(at.saturating_duration_since(self.at))
     }
@@ -77,11 +77,11 @@ impl Sample {
         self.error + at.saturating_duration_since(self.at).mul_f64(DRIFT)
     }
 
-    fn is_better_than(&self, old: &Sample) -> bool {
+    fn is_better_than(&self, old: &ClockSample) -> bool {
         self.error <= old.error_at(self.at)
     }
 
-    fn contradicts(&self, old: &Sample) -> bool {
+    fn contradicts(&self, old: &ClockSample) -> bool {
         let apart = self.server.0.abs_diff(old.server_at(self.at).0);
         Duration::from_micros(apart) > self.error + old.error_at(self.at)
     }

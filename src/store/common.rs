@@ -23,7 +23,7 @@ type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// What one server keeps for all kinds.
 #[derive(Default)]
-struct Kept {
+struct CommonKeys {
     place: usize,
     address: String,
     /// Which of several servers it has to be.
@@ -78,7 +78,7 @@ impl Store {
     }
 
     /// Counters of order numbers, of the sets of jobs that there are kinds of, that count no more.
-    async fn wrong_orders(&self, kept: &[Kept], until: Instant) -> Result<Vec<Wrong>> {
+    async fn wrong_orders(&self, kept: &[CommonKeys], until: Instant) -> Result<Vec<Wrong>> {
         let kinds = kept.iter().flat_map(|one| one.kinds.keys());
         let sets = kinds.filter_map(|kind| {
             let kind = kind_in(kind)?;
@@ -131,9 +131,9 @@ impl Store {
         }))
     }
 
-    async fn kept_in_common(&self, until: Instant) -> Result<Kept> {
+    async fn kept_in_common(&self, until: Instant) -> Result<CommonKeys> {
         let n = &self.names;
-        Ok(Kept {
+        Ok(CommonKeys {
             place: self.place(),
             address: self.address(),
             wanted: self.link.membership().map(|it| it.wanted().to_owned()),
@@ -204,7 +204,7 @@ impl Store {
     }
 
     /// What stands in the list of kinds and is none; and what only others list.
-    fn wrong_kinds(&self, one: &Kept, all: &[Kept]) -> Vec<Wrong> {
+    fn wrong_kinds(&self, one: &CommonKeys, all: &[CommonKeys]) -> Vec<Wrong> {
         let (place, key) = (one.place, self.names.kinds());
         let mut wrong = Vec::new();
         for (name, layout) in &one.kinds {
@@ -244,7 +244,7 @@ impl Store {
     }
 
     /// What stands among the pauses and is none.
-    fn wrong_rules(&self, one: &Kept) -> Vec<Wrong> {
+    fn wrong_rules(&self, one: &CommonKeys) -> Vec<Wrong> {
         let at = (one.place, &*self.names.paused());
         let mut wrong = Vec::new();
         for (field, since) in &one.paused {
@@ -268,7 +268,7 @@ impl Store {
     }
 
     /// What a server does not know of itself.
-    fn wrong_meta(&self, one: &Kept, all: &[Kept]) -> Vec<Wrong> {
+    fn wrong_meta(&self, one: &CommonKeys, all: &[CommonKeys]) -> Vec<Wrong> {
         let (place, key) = (one.place, self.names.meta());
         let mut wrong = Vec::new();
         let schema = one.meta.get(&b"schema"[..]);
@@ -290,7 +290,7 @@ impl Store {
         let Some(wanted) = &one.wanted else {
             return wrong;
         };
-        let is_known = |kept: &Kept| kept.meta.contains_key(FIELD.as_bytes());
+        let is_known = |kept: &CommonKeys| kept.meta.contains_key(FIELD.as_bytes());
         if !is_known(one) && all.iter().any(is_known) {
             let what = format!(
                 "{} does not know which of the servers it is, and others do: it was emptied, and \
@@ -328,7 +328,7 @@ impl Store {
     }
 
     #[cfg(feature = "worker")]
-    fn wrong_instances(&self, one: &Kept) -> Vec<Wrong> {
+    fn wrong_instances(&self, one: &CommonKeys) -> Vec<Wrong> {
         let at = (one.place, &*self.names.instances());
         let rows = one.instances.iter();
         let wrong = rows.filter(|(_, row)| !super::instances::is_beat(&text(row)));

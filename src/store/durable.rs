@@ -22,7 +22,7 @@ use super::cluster::Node;
 use super::fault::Fault;
 use super::link::{Link, Request};
 use super::origin::Origin;
-use super::reply::{Answer, Reply, unexpected};
+use super::reply::{ReplyWord, Reply, unexpected};
 use super::script::TOUCH;
 use super::{Lane, Ledger, from_value};
 use crate::durable::{Durable, LONGEST, Reached};
@@ -41,7 +41,7 @@ pub(super) struct Waits {
     origin: Origin,
     settings: LinkSettings,
     /// By node; a single server has no name.
-    entrances: Mutex<HashMap<Option<Node>, mpsc::Sender<Wait>>>,
+    entrances: Mutex<HashMap<Option<Node>, mpsc::Sender<DurableWait>>>,
 }
 
 /// What is to be durable: the last call of a lane.
@@ -51,7 +51,7 @@ struct Touch {
 }
 
 /// A call that is to be durable.
-struct Wait {
+struct DurableWait {
     touch: Arc<Touch>,
     /// The slot is only on its way to this node.
     is_asked: bool,
@@ -74,7 +74,7 @@ enum Disks {
 }
 
 /// Whether the data set holds a call.
-enum Held {
+enum Persistence {
     Yes,
     No,
     /// Its ledger is not here, or not any more.
@@ -82,7 +82,7 @@ enum Held {
 }
 
 /// How far a server and its replicas are.
-struct State {
+struct ReplicationState {
     replicas: u32,
     disks: Disks,
     own: u32,
@@ -135,7 +135,7 @@ impl Waits {
             };
             let told = async {
                 let (told, answer) = oneshot::channel();
-                let wait = Wait {
+                let wait = DurableWait {
                     touch: touch.clone(),
                     is_asked,
                     durable,
@@ -176,7 +176,7 @@ impl Waits {
 
     /// The way in. The waiters are started with the first call, and anew if the runtime that they
     /// ran on is gone.
-    fn entrance(&self, node: &Option<Node>) -> mpsc::Sender<Wait> {
+    fn entrance(&self, node: &Option<Node>) -> mpsc::Sender<DurableWait> {
         let mut entrances = self.entrances.lock().expect("no panic while held");
         if let Some(open) = entrances.get(node).filter(|open| !open.is_closed()) {
             return open.clone();
@@ -223,7 +223,7 @@ impl Waiter {
         }
     }
 
-    async fn run(mut self, waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Wait>>>) {
+    async fn run(mut self, waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<DurableWait>>>) {
         let mut waits = Vec::new();
         loop {
             if waiting.lock().await.recv_many(&mut waits, BATCH).await == 0 {
@@ -237,7 +237,7 @@ impl Waiter {
 
     /// Waits for all of them together, until the first of them has to be answered. Returns those
     /// that go on.
-    async fn round(&mut self, waits: Vec<Wait>) -> Vec<Wait> {
+    async fn round(&mut self, waits: Vec<DurableWait>) -> Vec<DurableWait> {
         match self.look(&waits).await {
             Ok((held, state)) => {
                 let told = waits.into_iter().zip(held);
@@ -256,7 +256,7 @@ impl Waiter {
 
     /// Whether each of the calls is held, and how far the server was then; as soon as all is
     /// reached that any of them wants, or when the time of one is over.
-    async fn look(&mut self, waits: &[Wait]) -> Result<(Vec<Held>, State), Fault> {
+    async fn look(&mut self, waits: &[DurableWait]) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
         let now = Instant::now();
         let ends = waits.iter().map(|wait| wait.ends).min().unwrap_or(now);
         // No time at all would mean for ever.
@@ -278,19 +278,19 @@ impl Waiter {
 
     async fn ask(
         &mut self,
-        waits: &[Wait],
+        waits: &[DurableWait],
         left: Duration,
         until: Instant,
-    ) -> Result<(Vec<Held>, State), Fault> {
+    ) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
         let disks = self.disks(until).await?;
-        let most = |of: fn(&Wait) -> u32| waits.iter().map(of).max().unwrap_or(0);
+        let most = |of: fn(&DurableWait) -> u32| waits.iter().map(of).max().unwrap_or(0);
         let replicas = most(|wait| wait.durable.replicas);
         let ms = left.as_millis() as u64;
         let mut pipeline = redis::pipe();
         for wait in waits {
             wait.add(&mut pipeline, wait.touch.cmd.clone());
         }
-        let is_fsynced = |wait: &Wait| wait.durable.fsynced;
+        let is_fsynced = |wait: &DurableWait| wait.durable.fsynced;
         if disks != Disks::Untold && waits.iter().any(is_fsynced) {
             let logs = most(|wait| match wait.durable.fsynced {
                 true => wait.durable.replicas,
@@ -340,7 +340,7 @@ impl Waiter {
     }
 
     /// Whether each of so many calls is held, and how far the server is.
-    fn read(&self, value: Value, calls: usize, disks: Disks) -> Result<(Vec<Held>, State), Fault> {
+    fn read(&self, value: Value, calls: usize, disks: Disks) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
         let Value::Array(mut values) = value else {
             return Err(Fault::refused(unexpected("no array".into())));
         };
@@ -363,7 +363,7 @@ impl Waiter {
                 from_value(both).map_err(Fault::refused)?
             }
         };
-        let state = State {
+        let state = ReplicationState {
             replicas,
             disks,
             own,
@@ -373,16 +373,16 @@ impl Waiter {
         for touched in values {
             held.push(match self.sound(touched) {
                 Err(fault) if fault.is_no_script() => return Err(fault),
-                Err(fault) => Held::Unknown(fault),
+                Err(fault) => Persistence::Unknown(fault),
                 Ok(touched) => match is_present(touched).map_err(Fault::refused)? {
-                    true => Held::Yes,
-                    false => Held::No,
+                    true => Persistence::Yes,
+                    false => Persistence::No,
                 },
             });
         }
         for (held, left) in held.iter_mut().zip(left) {
             if let Err(fault) = self.sound(left) {
-                *held = Held::Unknown(fault);
+                *held = Persistence::Unknown(fault);
             }
         }
         Ok((held, state))
@@ -424,10 +424,10 @@ impl Waiter {
 fn is_present(touched: Value) -> Result<bool> {
     let answers = Reply::parse(touched)?.answers()?;
     let first = answers.first();
-    Ok(first.is_some_and(|it| it.answer == Answer::Present))
+    Ok(first.is_some_and(|it| it.answer == ReplyWord::Present))
 }
 
-impl Wait {
+impl DurableWait {
     /// Adds a command on its ledger.
     fn add(&self, pipeline: &mut Pipeline, cmd: Cmd) {
         if self.is_asked {
@@ -437,11 +437,11 @@ impl Wait {
     }
 
     /// Answers if it is over. Returns itself if it goes on.
-    fn told_of(self, held: Held, state: &State) -> Option<Self> {
+    fn told_of(self, held: Persistence, state: &ReplicationState) -> Option<Self> {
         let answer = match held {
-            Held::Unknown(fault) => Err(fault),
-            Held::No => Ok(None),
-            Held::Yes => {
+            Persistence::Unknown(fault) => Err(fault),
+            Persistence::No => Ok(None),
+            Persistence::Yes => {
                 let (reached, is_all) = state.reached(&self.durable);
                 if !is_all && Instant::now() < self.ends {
                     return Some(self);
@@ -455,7 +455,7 @@ impl Wait {
     }
 }
 
-impl State {
+impl ReplicationState {
     /// How far it got, and whether there is nothing more to wait for.
     fn reached(&self, durable: &Durable) -> (Reached, bool) {
         let is_told = self.disks != Disks::Untold;

@@ -1,6 +1,6 @@
 //! Attempts that failed, as the log tells of them: each in a line, and of many some.
 
-use super::reply::Answer;
+use super::reply::ReplyWord;
 use super::work::{Settlement, Verb};
 use crate::key::Kind;
 use crate::line_limit::LineLimit;
@@ -9,11 +9,11 @@ use crate::time::Utc;
 
 /// When the next attempt is due, or why there is none; nothing if the answer says that the attempt
 /// did not count.
-fn next(answer: Answer) -> Option<String> {
+fn next(answer: ReplyWord) -> Option<String> {
     match answer {
-        Answer::Later(due) => Some(Utc(due).to_string()),
-        Answer::Superseded => Some("none: it was scheduled anew meanwhile".to_owned()),
-        Answer::Cancelled => Some("none: it was cancelled meanwhile".to_owned()),
+        ReplyWord::Later(due) => Some(Utc(due).to_string()),
+        ReplyWord::Superseded => Some("none: it was scheduled anew meanwhile".to_owned()),
+        ReplyWord::Cancelled => Some("none: it was cancelled meanwhile".to_owned()),
         _ => None,
     }
 }
@@ -29,7 +29,7 @@ impl Failures {
 
     /// Tells of an attempt whose settlement was answered so, if it has failed and was not the last:
     /// whoever buries a job tells of that.
-    pub(super) fn tell(&self, kind: &Kind, settlement: &Settlement, answer: Answer) {
+    pub(super) fn tell(&self, kind: &Kind, settlement: &Settlement, answer: ReplyWord) {
         let Verb::Later { header, step, .. } = &settlement.verb else {
             return;
         };
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn an_attempt_that_failed_is_told_of_if_its_job_was_cancelled_meanwhile() {
-        let told = next(Answer::Cancelled).expect("it is told");
+        let told = next(ReplyWord::Cancelled).expect("it is told");
         assert!(told.contains("cancelled"), "{told}");
-        assert_eq!(next(Answer::Foreign), None);
+        assert_eq!(next(ReplyWord::Foreign), None);
     }
 }

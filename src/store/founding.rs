@@ -15,7 +15,7 @@ use tokio::time::timeout_at;
 use super::dropping::dropping;
 use super::layout::Expected;
 use super::moving::Part;
-use super::reply::Answer;
+use super::reply::ReplyWord;
 use super::several::is_of_absence;
 use super::{Ledger, Store, from_value};
 use crate::error::Result;
@@ -239,7 +239,7 @@ impl Ledger {
             moved += names.len();
             for names in names.chunks(NAMES) {
                 let answers = self.move_out(names, layout, until).await?;
-                let is_free = |it: &super::Answered| it.answer != Answer::Leased;
+                let is_free = |it: &super::Answered| it.answer != ReplyWord::Leased;
                 if !answers.is_some_and(|answers| answers.iter().all(is_free)) {
                     return Ok(None);
                 }

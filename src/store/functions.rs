@@ -103,7 +103,7 @@ fn told(code: &str) -> Option<(&str, &str)> {
 }
 
 /// One library, as `FUNCTION LIST` tells of it.
-type Entry = HashMap<String, Value>;
+type LoadedLibrary = HashMap<String, Value>;
 
 impl Store {
     /// Refuses a server that has no functions, or is a cluster: a function finds the keys of a
@@ -146,7 +146,7 @@ impl Store {
             .arg("LIBRARYNAME")
             .arg(name)
             .arg("WITHCODE");
-        let entries: Vec<Entry> = from_value(self.command(&list, until).await?)?;
+        let entries: Vec<LoadedLibrary> = from_value(self.command(&list, until).await?)?;
         let Some(mut entry) = entries.into_iter().next() else {
             return Ok(None);
         };

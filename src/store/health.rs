@@ -36,22 +36,22 @@ pub(crate) enum Ailment {
 
 /// What there is to tell about a server.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum HealthReport {
     /// It does not serve, for this reason. Each sort of reason is told once until it is back.
     Away { error: String },
     /// It serves again.
     Back { after: Duration },
 }
 
-type Tell = dyn Fn(Report) + Send + Sync;
+type Tell = dyn Fn(HealthReport) + Send + Sync;
 
 /// The health of one server, as one worker sees it.
 pub(crate) struct Health {
-    state: Mutex<State>,
+    state: Mutex<HealthState>,
     tell: Box<Tell>,
 }
 
-struct State {
+struct HealthState {
     ill: Option<Illness>,
     /// When it last served. What was sent before and failed later says nothing new.
     served: Instant,
@@ -83,9 +83,9 @@ struct Broken {
 }
 
 impl Health {
-    pub(crate) fn new(tell: impl Fn(Report) + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(tell: impl Fn(HealthReport) + Send + Sync + 'static) -> Self {
         Health {
-            state: Mutex::new(State {
+            state: Mutex::new(HealthState {
                 ill: None,
                 served: Instant::now(),
                 failed: Instant::now(),
@@ -120,7 +120,7 @@ impl Health {
         ill.told.push(ailment);
         drop(state);
         let error = error.to_string();
-        (self.tell)(Report::Away { error });
+        (self.tell)(HealthReport::Away { error });
     }
 
     /// A request that writes, sent at `sent`, was answered: the server serves, unless a later
@@ -137,7 +137,7 @@ impl Health {
         drop(state);
         if let Some(ill) = ended.filter(|ill| !ill.told.is_empty()) {
             let after = now - ill.since;
-            (self.tell)(Report::Back { after });
+            (self.tell)(HealthReport::Back { after });
         }
     }
 
@@ -202,12 +202,12 @@ impl Health {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HealthState> {
         self.state.lock().expect("no panic while held")
     }
 }
 
-impl State {
+impl HealthState {
     fn works(&mut self, subject: &str, call: &'static str) {
         let Some(broken) = self.broken.get_mut(subject) else {
             return;
@@ -240,8 +240,8 @@ mod tests {
             let told = told.clone();
             move |report| {
                 let text = match report {
-                    Report::Away { error } => error,
-                    Report::Back { .. } => "back".into(),
+                    HealthReport::Away { error } => error,
+                    HealthReport::Back { .. } => "back".into(),
                 };
                 told.lock().unwrap().push(text);
             }

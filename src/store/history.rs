@@ -43,7 +43,7 @@ pub(crate) struct StoryPage {
 
 /// The history of one shard of a kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Stream {
+pub(crate) struct HistoryStream {
     pub(crate) kind: Kind,
     pub(crate) shard: u16,
 }
@@ -63,8 +63,8 @@ pub(crate) struct Added {
 
 impl Ledger {
     /// Its history.
-    pub(crate) fn stream(&self) -> Stream {
-        Stream {
+    pub(crate) fn stream(&self) -> HistoryStream {
+        HistoryStream {
             kind: self.kind().clone(),
             shard: self.place().shard,
         }
@@ -120,7 +120,7 @@ impl Ledger {
 
 impl Added {
     /// What entries tell, if there are some.
-    fn new(place: usize, entries: Entries) -> Option<Self> {
+    fn new(place: usize, entries: RawEntries) -> Option<Self> {
         Some(Added {
             place,
             last: entries.last()?.0.clone(),
@@ -130,10 +130,10 @@ impl Added {
 }
 
 /// Entries as Redis answers them: id, and fields with their values in turn.
-type Entries = Vec<(String, Vec<Vec<u8>>)>;
+type RawEntries = Vec<(String, Vec<Vec<u8>>)>;
 
 impl Store {
-    fn history_of(&self, Stream { kind, shard }: &Stream) -> String {
+    fn history_of(&self, HistoryStream { kind, shard }: &HistoryStream) -> String {
         self.names.ledger(kind, *shard).history
     }
 
@@ -141,7 +141,7 @@ impl Store {
     /// most. Up to `limit` entries of each.
     pub(crate) async fn read_histories(
         &self,
-        behind: &[(&Stream, &str)],
+        behind: &[(&HistoryStream, &str)],
         limit: usize,
         wait_ms: u64,
         until: Instant,
@@ -159,7 +159,7 @@ impl Store {
         for (_, entry) in behind {
             read.arg(entry);
         }
-        let answer: Option<Vec<(String, Entries)>> = from_value(self.command(&read, until).await?)?;
+        let answer: Option<Vec<(String, RawEntries)>> = from_value(self.command(&read, until).await?)?;
         let mut added = Vec::new();
         for (name, entries) in answer.unwrap_or_default() {
             let place = names.iter().position(|own| *own == name);
@@ -171,7 +171,7 @@ impl Store {
     /// The same of histories in several slots, which no command waits for.
     async fn poll_histories(
         &self,
-        behind: &[(&Stream, &str)],
+        behind: &[(&HistoryStream, &str)],
         limit: usize,
         wait_ms: u64,
         until: Instant,
@@ -179,7 +179,7 @@ impl Store {
         let wait = (Instant::now() + Duration::from_millis(wait_ms)).min(until);
         loop {
             let added = self.on_each(until, |it, until| {
-                let is_here = |stream: &Stream| {
+                let is_here = |stream: &HistoryStream| {
                     !self.is_several() || self.place_of(&stream.kind, stream.shard) == it.place()
                 };
                 let all = behind.iter().enumerate();
@@ -200,7 +200,7 @@ impl Store {
     /// What was added to histories of one server, or one cluster, by their places.
     async fn read_here(
         &self,
-        behind: Vec<(usize, &Stream, &str)>,
+        behind: Vec<(usize, &HistoryStream, &str)>,
         limit: usize,
         until: Instant,
     ) -> Result<Vec<Added>> {
@@ -212,7 +212,7 @@ impl Store {
             let read = reads.cmd("XREAD").arg("COUNT").arg(limit);
             read.arg("STREAMS").arg(self.history_of(stream)).arg(*entry);
         }
-        type Found = Option<Vec<(String, Entries)>>;
+        type Found = Option<Vec<(String, RawEntries)>>;
         let answers: Vec<Found> = from_value(self.pipeline(&reads, until).await?)?;
         let found = behind.into_iter().zip(answers);
         let added = found.filter_map(|((place, ..), found)| Added::new(place, found?.pop()?.1));
@@ -223,7 +223,7 @@ impl Store {
     /// `0-0` if it is empty.
     pub(crate) async fn last_of_history(
         &self,
-        stream: &Stream,
+        stream: &HistoryStream,
         entries: usize,
         until: Instant,
     ) -> Result<(String, Vec<Line>)> {
@@ -231,7 +231,7 @@ impl Store {
         read.arg(self.history_of(stream));
         read.arg("+").arg("-").arg("COUNT").arg(entries.max(1));
         let home = self.home_of(&stream.kind, stream.shard);
-        let found: Entries = from_value(home.command(&read, until).await?)?;
+        let found: RawEntries = from_value(home.command(&read, until).await?)?;
         let last = found.first().map_or("0-0".to_owned(), |it| it.0.clone());
         let wanted = found.iter().take(entries).rev();
         Ok((last, wanted.flat_map(lines_of).collect()))
@@ -240,14 +240,14 @@ impl Store {
     /// The oldest entry of a history, if it has one.
     pub(crate) async fn first_of_history(
         &self,
-        stream: &Stream,
+        stream: &HistoryStream,
         until: Instant,
     ) -> Result<Option<String>> {
         let mut read = redis::cmd("XRANGE");
         read.arg(self.history_of(stream));
         read.arg("-").arg("+").arg("COUNT").arg(1);
         let home = self.home_of(&stream.kind, stream.shard);
-        let found: Entries = from_value(home.command(&read, until).await?)?;
+        let found: RawEntries = from_value(home.command(&read, until).await?)?;
         Ok(found.into_iter().next().map(|it| it.0))
     }
 }

@@ -38,14 +38,14 @@ pub(crate) enum Spares {
 }
 
 /// What became of the keys of a slot.
-pub(crate) enum Ending {
+pub(crate) enum SlotOutcome {
     Together,
     /// Some are where they were, or aside, for these reasons.
     Left(Vec<String>),
 }
 
 /// A ledger of which a part is missing where it is served.
-pub(crate) struct Gap {
+pub(crate) struct MissingPart {
     pub(crate) ledger: String,
     pub(crate) slot: u16,
     pub(crate) missing: String,
@@ -71,10 +71,10 @@ struct Mending<'a> {
 
 impl Store {
     /// Brings the keys of a slot to where it is served.
-    pub(crate) async fn bring_back(&self, stray: &Stray, spares: Spares) -> Result<Ending> {
+    pub(crate) async fn bring_back(&self, stray: &Stray, spares: Spares) -> Result<SlotOutcome> {
         let Some(owner) = &stray.owner else {
             let why = format!("no node serves the slot {}: see `CLUSTER INFO`", stray.slot);
-            return Ok(Ending::Left(vec![why]));
+            return Ok(SlotOutcome::Left(vec![why]));
         };
         let mending = Mending {
             store: self,
@@ -116,9 +116,9 @@ impl Store {
         }
         if left.is_empty() {
             mending.at(mending.holder, "STABLE", None).await?;
-            return Ok(Ending::Together);
+            return Ok(SlotOutcome::Together);
         }
-        Ok(Ending::Left(left))
+        Ok(SlotOutcome::Left(left))
     }
 
     /// Joins what an earlier call has left aside, or looks for it. Returns what is left.
@@ -153,7 +153,7 @@ impl Store {
     }
 
     /// The ledgers of known kinds of which a part is missing.
-    pub(crate) async fn torn_ledgers(&self, until: Instant) -> Result<Vec<Gap>> {
+    pub(crate) async fn torn_ledgers(&self, until: Instant) -> Result<Vec<MissingPart>> {
         let mut torn = Vec::new();
         for names in self.all_ledgers(until).await? {
             // Whose call it is says the empty name of no lane, and so nothing is written.
@@ -162,13 +162,13 @@ impl Store {
             match self.evaluate(&TOUCH, &touch, soon()).await {
                 Err(fault) if fault.is_torn() => {
                     let missing = fault.missing().unwrap_or_default().to_owned();
-                    torn.push(Gap::of(names, missing));
+                    torn.push(MissingPart::of(names, missing));
                 }
                 // None of it is there: it is new, or aside as a whole.
                 Err(fault) if fault.is_unfounded() => {
                     let start = self.names.start_of_ledger(&names.subject);
                     if self.count_aside(&start, soon()).await? > 0 {
-                        torn.push(Gap::of(names, LEDGER_PARTS.join(" ")));
+                        torn.push(MissingPart::of(names, LEDGER_PARTS.join(" ")));
                     }
                 }
                 Err(fault) => return Err(fault.into()),
@@ -179,7 +179,7 @@ impl Store {
     }
 
     /// Goes on without what is missing of a ledger, unless some node has it, aside or not.
-    pub(crate) async fn give_up(&self, gap: &Gap, until: Instant) -> Result<bool> {
+    pub(crate) async fn give_up(&self, gap: &MissingPart, until: Instant) -> Result<bool> {
         let start = self.names.start_of_ledger(&gap.ledger);
         let is_elsewhere = !self.holders(gap.slot, &start, until).await?.is_empty();
         if is_elsewhere || self.count_aside(&start, until).await? > 0 {
@@ -233,9 +233,9 @@ fn soon() -> Instant {
     Instant::now() + PATIENCE
 }
 
-impl Gap {
+impl MissingPart {
     fn of(names: LedgerNames, missing: String) -> Self {
-        Gap {
+        MissingPart {
             ledger: names.subject.clone(),
             slot: slot_of_ledger(&names.subject),
             missing,

@@ -188,7 +188,7 @@ impl Store {
         if layout == Layout::FIRST {
             return Ok(());
         }
-        let news = &News::new(kind, layout, ledgers);
+        let news = &LayoutNotice::new(kind, layout, ledgers);
         // The list first: whoever stops here is known to have begun.
         let listed = self.on_all(until, |it, until| Box::pin(it.list(news, until)));
         listed.await?;
@@ -204,7 +204,7 @@ impl Store {
         if layout == Layout::FIRST {
             return Ok(());
         }
-        let news = &News::new(kind, layout, layout.ledgers());
+        let news = &LayoutNotice::new(kind, layout, layout.ledgers());
         let listed = self.on_each(until, |it, until| Box::pin(it.list(news, until)));
         listed.await.of_those_there()?;
         let kept = &self.kept_of_kind(news, until).await?;
@@ -214,8 +214,8 @@ impl Store {
         told.await.of_those_there().map(drop)
     }
 
-    pub(super) async fn list(&self, news: &News<'_>, until: Instant) -> Result<()> {
-        let (kinds, kind, nothing) = (self.names.kinds(), news.kind.as_str(), Kept::default());
+    pub(super) async fn list(&self, news: &LayoutNotice<'_>, until: Instant) -> Result<()> {
+        let (kinds, kind, nothing) = (self.names.kinds(), news.kind.as_str(), LayoutFields::default());
         let any = Expected::Anything;
         let listed = self.set_layout(&kinds, kind, news.layout, any, &nothing, until);
         listed.await.map(drop)
@@ -225,9 +225,9 @@ impl Store {
     /// If none of them does, the rules of pauses hold, as for a kind that is new.
     pub(super) fn kept_of_kind<'a>(
         &'a self,
-        news: &'a News<'_>,
+        news: &'a LayoutNotice<'_>,
         until: Instant,
-    ) -> BoxFuture<'a, Result<Kept>> {
+    ) -> BoxFuture<'a, Result<LayoutFields>> {
         Box::pin(async move {
             let asked = (0..news.ledgers).map(|shard| {
                 let home = self.home_of(news.kind, shard);
@@ -243,7 +243,7 @@ impl Store {
             }
             let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
             let known = Switches::together(known.await.of_those_there()?);
-            let mut kept = Kept::default();
+            let mut kept = LayoutFields::default();
             if let Some(since) = known.rule_of(news.kind) {
                 let turn = self.is_several().then(|| known.newest().0.to_string());
                 kept = [
@@ -261,7 +261,7 @@ impl Store {
         kind: &Kind,
         shard: u16,
         until: Instant,
-    ) -> Result<Option<Kept>> {
+    ) -> Result<Option<LayoutFields>> {
         let mut get = redis::cmd("HMGET");
         get.arg(self.names.ledger(kind, shard).calls);
         get.arg("layout").arg("paused").arg("turn").arg("history");
@@ -280,9 +280,9 @@ impl Store {
     /// Tells those of the ledgers that this server has.
     pub(super) async fn tell_ledgers(
         &self,
-        news: &News<'_>,
+        news: &LayoutNotice<'_>,
         whole: &Store,
-        kept: &Kept,
+        kept: &LayoutFields,
         until: Instant,
     ) -> Result<()> {
         let told = join_all(self.telling(news, whole, kept, until)).await;
@@ -293,9 +293,9 @@ impl Store {
     /// The same of those that are on nodes of a cluster that are there.
     async fn tell_those_there(
         &self,
-        news: &News<'_>,
+        news: &LayoutNotice<'_>,
         whole: &Store,
-        kept: &Kept,
+        kept: &LayoutFields,
         until: Instant,
     ) -> Result<()> {
         if !self.is_cluster() {
@@ -322,9 +322,9 @@ impl Store {
 
     fn telling<'a>(
         &'a self,
-        news: &'a News<'_>,
+        news: &'a LayoutNotice<'_>,
         whole: &Store,
-        kept: &'a Kept,
+        kept: &'a LayoutFields,
         until: Instant,
     ) -> impl Iterator<Item = impl Future<Output = Result<()>>> {
         let is_here = |shard: &u16| whole.place_of(news.kind, *shard) == self.place();
@@ -402,7 +402,7 @@ impl Store {
             kind.as_str(),
             layout,
             expected,
-            &Kept::default(),
+            &LayoutFields::default(),
             until,
         )
         .await
@@ -415,7 +415,7 @@ impl Store {
         field: &str,
         layout: Layout,
         expected: Expected,
-        kept: &Kept,
+        kept: &LayoutFields,
         until: Instant,
     ) -> Result<Layout> {
         let mut cmd = LAYOUT.call(1);
@@ -452,7 +452,7 @@ impl Store {
 }
 
 /// The arguments of `lua/layout.lua`.
-fn add_layout(cmd: &mut Cmd, field: &str, layout: Layout, expected: Expected, kept: &Kept) {
+fn add_layout(cmd: &mut Cmd, field: &str, layout: Layout, expected: Expected, kept: &LayoutFields) {
     cmd.arg(field).arg(layout.to_string());
     match expected {
         Expected::Anything => cmd.arg(""),
@@ -468,16 +468,16 @@ fn add_layout(cmd: &mut Cmd, field: &str, layout: Layout, expected: Expected, ke
 }
 
 /// What the ledgers of a kind are told.
-pub(super) struct News<'a> {
+pub(super) struct LayoutNotice<'a> {
     kind: &'a Kind,
     layout: Layout,
     /// How many of them.
     ledgers: u16,
 }
 
-impl<'a> News<'a> {
+impl<'a> LayoutNotice<'a> {
     pub(super) fn new(kind: &'a Kind, layout: Layout, ledgers: u16) -> Self {
-        News {
+        LayoutNotice {
             kind,
             layout,
             ledgers,
@@ -486,7 +486,7 @@ impl<'a> News<'a> {
 }
 
 /// What a ledger keeps in mind of its kind, by field.
-pub(super) type Kept = [(&'static str, Option<String>); 3];
+pub(super) type LayoutFields = [(&'static str, Option<String>); 3];
 
 /// Whether all were seen that may know of a layout.
 type IsAll = bool;

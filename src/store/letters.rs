@@ -44,7 +44,7 @@ pub(crate) struct Discard {
 
 /// A job or a dead letter as a backup has it.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct BackupItem {
     pub(crate) key: JobKey,
     pub(crate) what: KeptAs,
     /// When it is due, or died.
@@ -115,7 +115,7 @@ impl Ledger {
     pub(crate) async fn restore(
         &self,
         lane: &mut Lane,
-        items: &[Kept],
+        items: &[BackupItem],
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let n = &self.names;

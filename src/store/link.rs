@@ -26,7 +26,7 @@ use super::fault::Fault;
 use super::health::Health;
 use super::in_time::in_time;
 use super::membership::Membership;
-use super::missed::Missed;
+use super::missed::CatchUp;
 use super::origin::Origin;
 use super::seat::{Connection, ConnectionSlot};
 use crate::counters;
@@ -59,14 +59,14 @@ pub(crate) struct Link {
     /// Which of several servers it has to be.
     membership: Option<Arc<Membership>>,
     /// Tells that one what it has missed.
-    missed: Option<Missed>,
+    missed: Option<CatchUp>,
     /// Told of what the server ails from.
     #[cfg(feature = "worker")]
     health: Option<Arc<Health>>,
 }
 
 /// What a server answered, and when.
-pub(crate) struct Answer {
+pub(crate) struct ServerReply {
     pub(crate) value: Value,
     pub(crate) sent: Moment,
     pub(crate) received: Instant,
@@ -150,7 +150,7 @@ impl Link {
     }
 
     /// From now on it is told what it has missed when a connection is new, before that is used.
-    pub(super) fn begin_to_tell(&mut self, missed: Missed) {
+    pub(super) fn begin_to_tell(&mut self, missed: CatchUp) {
         self.missed = Some(missed);
     }
 
@@ -214,7 +214,7 @@ impl Link {
     /// Sends a request until it is answered or `until` has passed. Repeats it after faults of
     /// the connection and while the server is loading or busy; an answer that repeating does
     /// not change comes back at once, as an error.
-    pub(crate) async fn send(&self, request: Request<'_>, until: Instant) -> Result<Answer, Fault> {
+    pub(crate) async fn send(&self, request: Request<'_>, until: Instant) -> Result<ServerReply, Fault> {
         #[cfg(feature = "worker")]
         if self.origin.cluster().is_some() {
             match request {
@@ -238,7 +238,7 @@ impl Link {
         &self,
         request: Request<'_>,
         until: Instant,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServerReply, Fault> {
         let aim = self.aim(request);
         self.keep_sending(request, &aim, until, Repeats::Unsent)
             .await
@@ -249,7 +249,7 @@ impl Link {
         &self,
         request: Request<'_>,
         until: Instant,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServerReply, Fault> {
         let aim = self.aim(request);
         self.keep_sending(request, &aim, until, Repeats::Never)
             .await
@@ -261,7 +261,7 @@ impl Link {
         node: &Node,
         request: Request<'_>,
         until: Instant,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServerReply, Fault> {
         let once = Repeats::Never;
         self.try_at(Some(node), request, false, once, until, &mut false)
             .await
@@ -273,7 +273,7 @@ impl Link {
         aim: &NodeChoice<'_>,
         until: Instant,
         repeats: Repeats,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServerReply, Fault> {
         let mut pause = FIRST_PAUSE;
         let mut maybe_done = false;
         let mut redirections = 0;
@@ -348,7 +348,7 @@ impl Link {
         repeats: Repeats,
         until: Instant,
         maybe_done: &mut bool,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServerReply, Fault> {
         let seat = self.seat(node);
         let connected = self.connection(&seat, node, until).await;
         let connection = connected.map_err(|fault| fault.at_node(node))?;
@@ -384,7 +384,7 @@ impl Link {
             replied = in_time(limit, reply) => match replied {
                 Some(Ok(value)) => {
                     connection.has_answered();
-                    return Ok(Answer {
+                    return Ok(ServerReply {
                         value,
                         sent,
                         received: Instant::now(),

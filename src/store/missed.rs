@@ -13,11 +13,11 @@ use futures_util::future::{BoxFuture, join_all};
 use redis::Value;
 
 use super::fault::Fault;
-use super::layout::News;
+use super::layout::LayoutNotice;
 use super::link::Request;
 use super::membership::EMPTIED;
 use super::several::is_of_absence;
-use super::switches::{Switch, Switches};
+use super::switches::{PauseSwitch, Switches};
 use super::{Lane, Ledger, Store, from_value, texts};
 use crate::error::{Error, Result};
 use crate::key::Kind;
@@ -34,7 +34,7 @@ const TELLING: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 256;
 
 /// Tells one of several servers what it has missed.
-pub(super) struct Missed {
+pub(super) struct CatchUp {
     /// All of them, by connections on which nobody is told anything.
     whole: Arc<Store>,
     /// Which one it is.
@@ -43,16 +43,16 @@ pub(super) struct Missed {
 
 /// What a server knows of kinds as wholes.
 #[derive(Default)]
-struct Known {
+struct KindRecords {
     kinds: HashMap<Kind, Layout>,
     switches: Switches,
     /// It came without any data, which nobody has taken note of.
     was_emptied: bool,
 }
 
-impl Missed {
+impl CatchUp {
     pub(super) fn new(whole: Arc<Store>, place: usize) -> Self {
-        Missed { whole, place }
+        CatchUp { whole, place }
     }
 
     /// Fails if the server is away again. What it refuses keeps it from nothing else.
@@ -83,7 +83,7 @@ impl Missed {
                 Err(error) => tracing::debug!(%error, "what a server knows is not known"),
             }
         }
-        let all = Arc::new(Known::together(known.iter().map(|(_, one)| one)));
+        let all = Arc::new(KindRecords::together(known.iter().map(|(_, one)| one)));
         for (kind, layout) in &all.kinds {
             self.whole.layouts.learn(kind, *layout);
         }
@@ -111,7 +111,7 @@ impl Missed {
 
 impl Store {
     /// What this server knows, if it says so at once.
-    async fn known(&self, until: Instant) -> Result<Known> {
+    async fn known(&self, until: Instant) -> Result<KindRecords> {
         let mut both = redis::pipe();
         both.cmd("HGETALL").arg(self.names.kinds());
         both.cmd("HGETALL").arg(self.names.paused());
@@ -123,7 +123,7 @@ impl Store {
         let kind = |(name, layout): (String, String)| {
             Some((Kind::parse(&name).ok()?, Layout::parse(&layout)?))
         };
-        Ok(Known {
+        Ok(KindRecords {
             kinds: kinds.into_iter().filter_map(kind).collect(),
             switches: Switches::read(switches),
             was_emptied: emptied != Value::Nil,
@@ -146,8 +146,8 @@ impl Store {
     }
 }
 
-impl Known {
-    fn together<'a>(all: impl Iterator<Item = &'a Known> + Clone) -> Self {
+impl KindRecords {
+    fn together<'a>(all: impl Iterator<Item = &'a KindRecords> + Clone) -> Self {
         let mut kinds: HashMap<Kind, Layout> = HashMap::new();
         for (kind, layout) in all.clone().flat_map(|one| &one.kinds) {
             let known = kinds.entry(kind.clone()).or_insert(*layout);
@@ -155,7 +155,7 @@ impl Known {
                 *known = *layout;
             }
         }
-        Known {
+        KindRecords {
             kinds,
             switches: Switches::together(all.map(|one| one.switches.clone())),
             was_emptied: false,
@@ -163,7 +163,7 @@ impl Known {
     }
 
     /// What is new of a kind to a server that knows `one`.
-    fn news<'a>(&'a self, one: &'a Known) -> impl Iterator<Item = (&'a Kind, Layout)> {
+    fn news<'a>(&'a self, one: &'a KindRecords) -> impl Iterator<Item = (&'a Kind, Layout)> {
         let is_new = |(kind, layout): &(&Kind, &Layout)| {
             let known = one.kinds.get(*kind);
             known.is_none_or(|known| layout.follows(*known))
@@ -172,12 +172,12 @@ impl Known {
         news.map(|(kind, layout)| (kind, *layout))
     }
 
-    fn is_news_to(&self, one: &Known) -> bool {
+    fn is_news_to(&self, one: &KindRecords) -> bool {
         self.news(one).next().is_some() || self.switches.change(&one.switches) != Default::default()
     }
 
     /// Tells the server at this place, which knows `one`.
-    async fn tell(&self, whole: &Arc<Store>, place: usize, one: &Known) -> Result<()> {
+    async fn tell(&self, whole: &Arc<Store>, place: usize, one: &KindRecords) -> Result<()> {
         let (it, until) = (whole.parts()[place], Instant::now() + TELLING);
         let kinds: Vec<&Kind> = one.kinds.keys().collect();
         for kinds in kinds.chunks(AT_ONCE) {
@@ -221,8 +221,8 @@ impl Known {
             }
             let mut lane = Lane::new();
             match switch {
-                Switch::Paused => ledger.pause(&mut lane, Some(turn), until).await?,
-                Switch::Resumed => ledger.resume(&mut lane, Some(turn), until).await?,
+                PauseSwitch::Paused => ledger.pause(&mut lane, Some(turn), until).await?,
+                PauseSwitch::Resumed => ledger.resume(&mut lane, Some(turn), until).await?,
             }
             tracing::debug!(?ledger, ?switch, "told what it has missed");
         }
@@ -246,7 +246,7 @@ impl Known {
         if layout == Layout::FIRST {
             return it.enlist_here(kind, layout, until).await;
         }
-        let news = News::new(kind, layout, layout.ledgers());
+        let news = LayoutNotice::new(kind, layout, layout.ledgers());
         let kept = whole.kept_of_kind(&news, until).await?;
         it.tell_ledgers(&news, whole, &kept, until).await?;
         it.list(&news, until).await

@@ -125,43 +125,43 @@ pub(crate) use dropping::Razed;
 use durable::Waits;
 pub(crate) use functions::{Loaded, VERSION, library};
 #[cfg(feature = "worker")]
-pub(crate) use health::{Health, Report};
+pub(crate) use health::{Health, HealthReport};
 #[cfg(feature = "worker")]
-pub(crate) use history::{Added, Line, Stream};
+pub(crate) use history::{Added, Line, HistoryStream};
 pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use instances::{Alive, Beat};
 #[cfg(feature = "worker")]
-pub(crate) use joining::{Ending, Gap, Spares};
+pub(crate) use joining::{SlotOutcome, MissingPart, Spares};
 #[cfg(feature = "worker")]
 pub(crate) use keyspace::{PlainKey, Progress};
 pub(crate) use lane::Lane;
 pub(crate) use lane::unique_id;
 use layout::Layouts;
 pub(crate) use ledger::Ledger;
-pub(crate) use letters::{Discard, Kept, KeptAs, Letter, Revival};
-use link::{Answer, Link, Request};
+pub(crate) use letters::{Discard, BackupItem, KeptAs, Letter, Revival};
+use link::{ServerReply, Link, Request};
 pub(crate) use list::{Position, Seen, Slice, Sought};
 use membership::Membership;
 pub(crate) use mending::Wrong;
-use missed::Missed;
+use missed::CatchUp;
 #[cfg(feature = "worker")]
 pub(crate) use moving::{COUNTERS, Part};
 use origin::Origin;
 #[cfg(feature = "worker")]
-pub(crate) use outlet::{Asked, EntryId, TargetRedis, Standing, WriteRetry};
+pub(crate) use outlet::{EntryQuery, EntryId, TargetRedis, EntryStatus, WriteRetry};
 #[cfg(feature = "worker")]
-pub(crate) use pace::Round;
+pub(crate) use pace::PaceRequest;
 pub(crate) use produce::{Change, Mode, Outdated, Placement, Update, When};
 #[cfg(feature = "worker")]
 pub(crate) use proof::LOST;
 #[cfg(feature = "internals")]
 pub(crate) use reply::read_any_reply;
-pub(crate) use reply::{Answer as Word, Answered, Unlisted};
+pub(crate) use reply::{ReplyWord as Word, Answered, Unlisted};
 #[cfg(feature = "worker")]
 pub(crate) use rights::{Refused, Whom};
 #[cfg(feature = "worker")]
-pub(crate) use server::{Announced, Evicted, Info, SCHEMA, Wanted};
+pub(crate) use server::{Announced, Evicted, Info, SCHEMA, WantedEvents};
 pub(crate) use several::{Away, is_of_absence};
 #[cfg(feature = "worker")]
 pub(crate) use strays::Stray;
@@ -171,7 +171,7 @@ pub(crate) use subscription::{Signal, Subscription};
 pub(crate) use subscriptions::follow_events;
 pub(crate) use url::check_url;
 #[cfg(feature = "worker")]
-pub(crate) use vitals::{Glimpse, Sample, Tick, Vitals};
+pub(crate) use vitals::{Glimpse, LedgerSample, Tick, Vitals};
 #[cfg(feature = "worker")]
 pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
 
@@ -268,7 +268,7 @@ impl Store {
         let untold = Store::together(untold.collect(), layouts.clone(), names.clone(), settings);
         for (place, member) in members.iter_mut().enumerate() {
             let it = Arc::get_mut(member).expect("nobody else has it yet");
-            it.link.begin_to_tell(Missed::new(untold.clone(), place));
+            it.link.begin_to_tell(CatchUp::new(untold.clone(), place));
         }
         Store::together(members, layouts, names, settings)
     }
@@ -501,7 +501,7 @@ impl Store {
         Ok(self.link.send(Request::Many(pipeline), until).await?.value)
     }
 
-    async fn answer(&self, cmd: &Cmd, until: Instant) -> Result<Answer, fault::Fault> {
+    async fn answer(&self, cmd: &Cmd, until: Instant) -> Result<ServerReply, fault::Fault> {
         self.link.send(Request::One(cmd), until).await
     }
 }

@@ -21,7 +21,7 @@ use crate::shards::Layout;
 pub(crate) const COUNTERS: &str = "*";
 
 /// What was taken out of a ledger.
-pub(super) struct Batch {
+pub(super) struct MoveBatch {
     pub(super) number: u64,
     /// No fencing value that the ledger gave out is larger.
     pub(super) fence: u64,
@@ -113,8 +113,8 @@ impl Ledger {
         Ok(Some((reply, is_busy)))
     }
 
-    fn read_batch(&self, reply: &mut Reply) -> Result<Batch> {
-        let mut batch = Batch {
+    fn read_batch(&self, reply: &mut Reply) -> Result<MoveBatch> {
+        let mut batch = MoveBatch {
             number: reply.number()?,
             fence: reply.number()?,
             items: Vec::new(),
@@ -132,7 +132,7 @@ impl Ledger {
     }
 
     /// Puts a batch where it belongs, and drops it here.
-    async fn deliver(&self, batch: Batch, layout: Layout, until: Instant) -> Result<Arrival> {
+    async fn deliver(&self, batch: MoveBatch, layout: Layout, until: Instant) -> Result<Arrival> {
         let mut by_shard: HashMap<u16, Vec<&Item>> = HashMap::new();
         for item in &batch.items {
             let shard = match item.id.as_str() {
@@ -169,7 +169,7 @@ impl Ledger {
 
     /// Takes away the triggers of jobs that are on another server now, where they have others. Nobody
     /// waits for that: one that stays announces a job that is not here.
-    fn leave_no_triggers(&self, batch: &Batch, layout: Layout) {
+    fn leave_no_triggers(&self, batch: &MoveBatch, layout: Layout) {
         let is_elsewhere = |item: &&Item| {
             item.what == "job" && self.is_apart_from(layout.place_of(&item.id).shard)
         };
@@ -192,7 +192,7 @@ impl Ledger {
     pub(super) async fn put(
         &self,
         from: &str,
-        batch: &Batch,
+        batch: &MoveBatch,
         items: &[&Item],
         until: Instant,
     ) -> Result<Arrival> {

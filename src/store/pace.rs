@@ -11,7 +11,7 @@ use crate::time::UnixMs;
 
 /// What the pacer asks. Whatever is empty is not sent.
 #[derive(Debug, Default)]
-pub(crate) struct Round<'a> {
+pub(crate) struct PaceRequest<'a> {
     /// The jobs whose triggers are to be touched, so that Redis expires those that are due.
     pub(crate) touch: Vec<JobKey>,
     /// Read what falls due from then on, the soonest first, so many.
@@ -33,7 +33,7 @@ pub(crate) struct Paced {
 
 impl Ledger {
     /// Carries out a round.
-    pub(crate) async fn pace(&self, round: &Round<'_>, until: Instant) -> Result<Paced> {
+    pub(crate) async fn pace(&self, round: &PaceRequest<'_>, until: Instant) -> Result<Paced> {
         let mut pipeline = redis::pipe();
         let elsewhere = self.has_triggers_elsewhere();
         let touches = !round.touch.is_empty() && !elsewhere;

@@ -20,11 +20,11 @@ use crate::time::UnixMs;
 
 /// The number of a pause or a resume among all, where several servers keep them; see
 /// [`switches`](super::switches).
-pub(crate) type Turn = Option<UnixMs>;
+pub(crate) type SwitchNumber = Option<UnixMs>;
 
 impl Store {
     /// The number of the pause or resume that comes next.
-    pub(crate) async fn next_turn(&self, until: Instant) -> Result<Turn> {
+    pub(crate) async fn next_turn(&self, until: Instant) -> Result<SwitchNumber> {
         if !self.is_several() {
             return Ok(None);
         }
@@ -39,7 +39,7 @@ impl Store {
     pub(crate) async fn add_pause_rule(
         &self,
         prefix: &Prefix,
-        turn: Turn,
+        turn: SwitchNumber,
         until: Instant,
     ) -> Result<Vec<Away>> {
         let added = self.on_each(until, |it, until| {
@@ -48,7 +48,7 @@ impl Store {
         Ok(added.await.there()?.1)
     }
 
-    async fn add_pause_rule_here(&self, prefix: &Prefix, turn: Turn, until: Instant) -> Result<()> {
+    async fn add_pause_rule_here(&self, prefix: &Prefix, turn: SwitchNumber, until: Instant) -> Result<()> {
         let (add, at) = match turn {
             Some(turn) => ("HSET", turn),
             None => ("HSETNX", self.time(until).await?.floor_ms()),
@@ -63,7 +63,7 @@ impl Store {
     pub(crate) async fn remove_pause_rules(
         &self,
         prefix: &Prefix,
-        turn: Turn,
+        turn: SwitchNumber,
         until: Instant,
     ) -> Result<Vec<Away>> {
         let removed = self.on_each(until, |it, until| {
@@ -75,7 +75,7 @@ impl Store {
     async fn remove_pause_rules_here(
         &self,
         prefix: &Prefix,
-        turn: Turn,
+        turn: SwitchNumber,
         until: Instant,
     ) -> Result<()> {
         let ended = self.switches(until).await?.ended_by(prefix.as_str());
@@ -207,12 +207,12 @@ impl Store {
 impl Ledger {
     /// Nothing of this kind is claimed from now on, unless it was resumed at a later turn;
     /// `lua/pause.lua`.
-    pub(crate) async fn pause(&self, lane: &mut Lane, turn: Turn, until: Instant) -> Result<()> {
+    pub(crate) async fn pause(&self, lane: &mut Lane, turn: SwitchNumber, until: Instant) -> Result<()> {
         self.switch(&PAUSE, Word::Paused, lane, turn, until).await
     }
 
     /// Ends a pause, unless it was paused at a later turn; `lua/resume.lua`.
-    pub(crate) async fn resume(&self, lane: &mut Lane, turn: Turn, until: Instant) -> Result<()> {
+    pub(crate) async fn resume(&self, lane: &mut Lane, turn: SwitchNumber, until: Instant) -> Result<()> {
         self.switch(&RESUME, Word::Resumed, lane, turn, until).await
     }
 
@@ -229,7 +229,7 @@ impl Ledger {
         script: &'static Script,
         expected: Word,
         lane: &mut Lane,
-        turn: Turn,
+        turn: SwitchNumber,
         until: Instant,
     ) -> Result<()> {
         let keys: [&str; 3] = [&self.names.calls, &self.names.lanes, &self.names.history];

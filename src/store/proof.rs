@@ -8,7 +8,7 @@ use redis::aio::PubSubStream;
 use tokio::time::{sleep, timeout_at};
 
 use super::fault::Fault;
-use super::{Announced, Store, Wanted, from_value, unique_id};
+use super::{Announced, Store, WantedEvents, from_value, unique_id};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::{MARKER, Names};
 
@@ -83,10 +83,10 @@ impl Store {
     /// Refuses a server that does not announce what is done to keys like these, or of which that can
     /// be neither read nor proved.
     pub(crate) async fn check_announced(&self, globs: &[String], until: Instant) -> Result<()> {
-        let why = match self.announce(Wanted::Changes, until).await {
+        let why = match self.announce(WantedEvents::Changes, until).await {
             Announced::Already => return Ok(()),
             Announced::FromNow { was, set } => {
-                Wanted::Changes.say_set(&was, &set);
+                WantedEvents::Changes.say_set(&was, &set);
                 // Others look now and then, and would find nothing missing any more.
                 if let Err(error) = self.tell("unheard -", until).await {
                     tracing::debug!(%error, "the instances could not be told of a gap");
@@ -119,7 +119,7 @@ impl Store {
              ({why}); set `notify-keyspace-events {}` in its configuration, docs/managed-redis.md \
              says where",
             self.address(),
-            Wanted::Changes.flags(),
+            WantedEvents::Changes.flags(),
         )
     }
 

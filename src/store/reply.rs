@@ -11,7 +11,7 @@ use crate::time::{UnixMs, UnixUs};
 
 /// What a script says of one item. The words are those of the headers in `lua/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ReplyWord {
     /// Pending from now on.
     Created(UnixMs),
     /// Pending in the place of an earlier schedule.
@@ -90,11 +90,11 @@ pub(crate) enum Answer {
     Flawed(Flaw),
 }
 
-/// An [`Answer`], and whether the job has to do without a trigger because its name holds a
+/// An [`ReplyWord`], and whether the job has to do without a trigger because its name holds a
 /// foreign value; of an audit, whether what was to be mended is left as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answered {
-    pub(crate) answer: Answer,
+    pub(crate) answer: ReplyWord,
     pub(crate) unarmed: bool,
     /// Its kind is to be made known, if it was stored.
     pub(crate) unlisted: Option<Unlisted>,
@@ -109,10 +109,10 @@ pub(crate) struct Unlisted {
 
 impl Answered {
     /// Of a ledger that goes by another layout.
-    pub(crate) const STALE: Self = Answered::of(Answer::Stale);
+    pub(crate) const STALE: Self = Answered::of(ReplyWord::Stale);
 
     /// That, and nothing more.
-    pub(crate) const fn of(answer: Answer) -> Self {
+    pub(crate) const fn of(answer: ReplyWord) -> Self {
         Answered {
             answer,
             unarmed: false,
@@ -131,59 +131,59 @@ impl Answered {
             None => (text, None),
         };
         let answer = match (word, number) {
-            ("created", Some(n)) => Answer::Created(UnixMs(n)),
-            ("replaced", Some(n)) => Answer::Replaced(UnixMs(n)),
-            ("replaced", None) => Answer::Superseded,
-            ("succeeds", Some(n)) => Answer::Succeeds(UnixMs(n)),
-            ("exists", None) => Answer::Exists,
-            ("overtaken", Some(n)) => Answer::Overtaken(n),
-            ("absent", None) => Answer::Absent,
-            ("moved", Some(n)) => Answer::Moved(UnixMs(n)),
-            ("updated", Some(n)) => Answer::Updated(UnixMs(n)),
-            ("successor", Some(n)) => Answer::SuccessorMoved(UnixMs(n)),
-            ("running", None) => Answer::Running,
-            ("cancelled", None) => Answer::Cancelled,
-            ("done", None) => Answer::Done,
-            ("later", Some(n)) => Answer::Later(UnixMs(n)),
-            ("buried", Some(n)) => Answer::Buried(n),
-            ("requeued", Some(n)) => Answer::Requeued(UnixMs(n)),
-            ("present", None) => Answer::Present,
-            ("deleted", None) => Answer::Deleted,
-            ("gone", None) => Answer::Gone,
-            ("foreign", None) => Answer::Foreign,
-            ("renewed", None) => Answer::Renewed,
-            ("claimed", None) => Answer::Claimed,
-            ("early", Some(n)) => Answer::Early(n),
-            ("leased", None) => Answer::Leased,
-            ("paused", None) => Answer::Paused,
-            ("resumed", None) => Answer::Resumed,
-            ("kept", None) => Answer::Kept,
-            ("same", None) => Answer::Same,
-            ("unread", None) => Answer::Unread,
-            ("elsewhere", None) => Answer::Elsewhere,
-            ("taken", None) => Answer::Taken,
-            ("waits", None) => Answer::NotYet,
-            ("missing", None) => Answer::Missing,
-            ("armed", None) => Answer::Armed,
-            ("disarmed", None) => Answer::Disarmed,
-            ("sound", None) => Answer::Sound,
-            ("bare", None) => Answer::Flawed(Flaw::DueWithoutRecord),
-            ("stray", None) => Answer::Flawed(Flaw::RecordAlone),
-            ("twice", None) => Answer::Flawed(Flaw::DueAndLeased),
-            ("tokenless", None) => Answer::Flawed(Flaw::LeaseWithoutHolder),
-            ("timeless", None) => Answer::Flawed(Flaw::LeaseWithoutDeadline),
-            ("blank", None) => Answer::Flawed(Flaw::LapsedWithoutRecord),
-            ("blind", None) => Answer::Flawed(Flaw::RunningWithoutRecord),
-            ("headless", None) => Answer::Flawed(Flaw::SuccessorAlone),
-            ("wordless", None) => Answer::Flawed(Flaw::LetterWithoutRecord),
-            ("undead", None) => Answer::Flawed(Flaw::LetterRecordAlone),
-            ("misfiled", None) => Answer::Flawed(Flaw::LetterMisfiled),
-            ("untimely", None) => Answer::Flawed(Flaw::DueAtNoTime),
-            ("garbled", None) => Answer::Flawed(Flaw::RecordUnreadable),
-            ("illegible", None) => Answer::Flawed(Flaw::LetterUnreadable),
-            ("unfiled", None) => Answer::Flawed(Flaw::LetterUnfiled),
-            ("alien", None) => Answer::Flawed(Flaw::NameOfNoJob),
-            ("void", None) => Answer::Flawed(Flaw::NameAlone),
+            ("created", Some(n)) => ReplyWord::Created(UnixMs(n)),
+            ("replaced", Some(n)) => ReplyWord::Replaced(UnixMs(n)),
+            ("replaced", None) => ReplyWord::Superseded,
+            ("succeeds", Some(n)) => ReplyWord::Succeeds(UnixMs(n)),
+            ("exists", None) => ReplyWord::Exists,
+            ("overtaken", Some(n)) => ReplyWord::Overtaken(n),
+            ("absent", None) => ReplyWord::Absent,
+            ("moved", Some(n)) => ReplyWord::Moved(UnixMs(n)),
+            ("updated", Some(n)) => ReplyWord::Updated(UnixMs(n)),
+            ("successor", Some(n)) => ReplyWord::SuccessorMoved(UnixMs(n)),
+            ("running", None) => ReplyWord::Running,
+            ("cancelled", None) => ReplyWord::Cancelled,
+            ("done", None) => ReplyWord::Done,
+            ("later", Some(n)) => ReplyWord::Later(UnixMs(n)),
+            ("buried", Some(n)) => ReplyWord::Buried(n),
+            ("requeued", Some(n)) => ReplyWord::Requeued(UnixMs(n)),
+            ("present", None) => ReplyWord::Present,
+            ("deleted", None) => ReplyWord::Deleted,
+            ("gone", None) => ReplyWord::Gone,
+            ("foreign", None) => ReplyWord::Foreign,
+            ("renewed", None) => ReplyWord::Renewed,
+            ("claimed", None) => ReplyWord::Claimed,
+            ("early", Some(n)) => ReplyWord::Early(n),
+            ("leased", None) => ReplyWord::Leased,
+            ("paused", None) => ReplyWord::Paused,
+            ("resumed", None) => ReplyWord::Resumed,
+            ("kept", None) => ReplyWord::Kept,
+            ("same", None) => ReplyWord::Same,
+            ("unread", None) => ReplyWord::Unread,
+            ("elsewhere", None) => ReplyWord::Elsewhere,
+            ("taken", None) => ReplyWord::Taken,
+            ("waits", None) => ReplyWord::NotYet,
+            ("missing", None) => ReplyWord::Missing,
+            ("armed", None) => ReplyWord::Armed,
+            ("disarmed", None) => ReplyWord::Disarmed,
+            ("sound", None) => ReplyWord::Sound,
+            ("bare", None) => ReplyWord::Flawed(Flaw::DueWithoutRecord),
+            ("stray", None) => ReplyWord::Flawed(Flaw::RecordAlone),
+            ("twice", None) => ReplyWord::Flawed(Flaw::DueAndLeased),
+            ("tokenless", None) => ReplyWord::Flawed(Flaw::LeaseWithoutHolder),
+            ("timeless", None) => ReplyWord::Flawed(Flaw::LeaseWithoutDeadline),
+            ("blank", None) => ReplyWord::Flawed(Flaw::LapsedWithoutRecord),
+            ("blind", None) => ReplyWord::Flawed(Flaw::RunningWithoutRecord),
+            ("headless", None) => ReplyWord::Flawed(Flaw::SuccessorAlone),
+            ("wordless", None) => ReplyWord::Flawed(Flaw::LetterWithoutRecord),
+            ("undead", None) => ReplyWord::Flawed(Flaw::LetterRecordAlone),
+            ("misfiled", None) => ReplyWord::Flawed(Flaw::LetterMisfiled),
+            ("untimely", None) => ReplyWord::Flawed(Flaw::DueAtNoTime),
+            ("garbled", None) => ReplyWord::Flawed(Flaw::RecordUnreadable),
+            ("illegible", None) => ReplyWord::Flawed(Flaw::LetterUnreadable),
+            ("unfiled", None) => ReplyWord::Flawed(Flaw::LetterUnfiled),
+            ("alien", None) => ReplyWord::Flawed(Flaw::NameOfNoJob),
+            ("void", None) => ReplyWord::Flawed(Flaw::NameAlone),
             _ => return Err(unexpected(format!("the word {text:?}"))),
         };
         Ok(Answered {

@@ -33,7 +33,7 @@ pub(crate) struct Searched {
 }
 
 /// One server, gone through from the beginning.
-struct Search<'a> {
+struct LedgerSearch<'a> {
     store: &'a Store,
     server: Server,
     glob: Option<String>,
@@ -41,7 +41,7 @@ struct Search<'a> {
     left: u64,
 }
 
-impl Search<'_> {
+impl LedgerSearch<'_> {
     /// The keys of the next page; nothing at the end, or if all that may be looked at was.
     async fn next(&mut self, until: Instant) -> Result<Option<Vec<String>>> {
         if self.cursor.is_empty() || self.left == 0 {
@@ -106,8 +106,8 @@ impl Store {
         Ok(is_complete)
     }
 
-    fn looking(&self, server: Server, glob: Option<String>, left: u64) -> Search<'_> {
-        Search {
+    fn looking(&self, server: Server, glob: Option<String>, left: u64) -> LedgerSearch<'_> {
+        LedgerSearch {
             store: self,
             server,
             glob,

@@ -50,7 +50,7 @@ pub(crate) struct Sentinels {
     database: i64,
     settings: LinkSettings,
     /// The newest that was told of where the primary is.
-    known: Mutex<Option<Told>>,
+    known: Mutex<Option<PrimaryReport>>,
     moves: watch::Sender<u64>,
     watchers: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -60,7 +60,7 @@ type HostPort = (String, u16);
 
 /// What a sentinel knows.
 #[derive(Clone)]
-struct Told {
+struct PrimaryReport {
     /// Grows with each fail-over.
     epoch: u64,
     place: HostPort,
@@ -88,7 +88,7 @@ impl Sentinels {
                 "the name of the primary is missing, behind the hosts",
             ));
         }
-        let options = Options::parse(query)?;
+        let options = SentinelOptions::parse(query)?;
         let before = format!("{scheme}://{user}");
         let behind = format!("/{database}");
         let (of_primary, of_seats) = apart(settings, scheme, options.tls);
@@ -177,7 +177,7 @@ impl Sentinels {
     }
 
     /// A sentinel says where the primary is. Returns where it is by the newest that was told.
-    fn learn(&self, told: Told) -> HostPort {
+    fn learn(&self, told: PrimaryReport) -> HostPort {
         let mut known = self.known.lock().expect("no panic while held");
         match &*known {
             Some(known) if known.epoch > told.epoch => return known.place.clone(),
@@ -231,13 +231,13 @@ impl Sentinels {
     }
 
     /// Where the primary is, by the newest configuration that one of them knows.
-    async fn ask(&self) -> Result<Told, Fault> {
+    async fn ask(&self) -> Result<PrimaryReport, Fault> {
         let mut asked: FuturesUnordered<_> = self
             .seats
             .iter()
             .map(|seat| async move { (seat, self.ask_one(seat).await) })
             .collect();
-        let mut newest: Option<Told> = None;
+        let mut newest: Option<PrimaryReport> = None;
         let mut fault = None;
         let mut until = Instant::now() + self.settings.connect_timeout;
         while let Ok(Some((seat, told))) = timeout_at(until.into(), asked.next()).await {
@@ -257,7 +257,7 @@ impl Sentinels {
         }
     }
 
-    async fn ask_one(&self, seat: &redis::Client) -> Result<Told, RedisError> {
+    async fn ask_one(&self, seat: &redis::Client) -> Result<PrimaryReport, RedisError> {
         let mut connection = self.connect(seat).await?;
         // In the middle of a fail-over only the second knows the place that is to be.
         let mut both = redis::pipe();
@@ -268,7 +268,7 @@ impl Sentinels {
         let (told, place): (HashMap<String, String>, HostPort) =
             both.query_async(&mut connection).await?;
         let epoch = told.get("config-epoch").and_then(|text| text.parse().ok());
-        Ok(Told {
+        Ok(PrimaryReport {
             epoch: epoch.unwrap_or(0),
             place,
         })
@@ -407,15 +407,15 @@ fn place_of(seat: &redis::Client) -> String {
 
 /// What stands behind the `?`.
 #[derive(Default)]
-struct Options<'a> {
+struct SentinelOptions<'a> {
     user: Option<&'a str>,
     password: Option<&'a str>,
     tls: bool,
 }
 
-impl<'a> Options<'a> {
+impl<'a> SentinelOptions<'a> {
     fn parse(query: &'a str) -> Result<Self> {
-        let mut options = Options::default();
+        let mut options = SentinelOptions::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("sentinel_user", user)) => options.user = Some(user),
@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn the_newest_that_was_told_counts_and_whoever_is_elsewhere_is_to_move() {
         let sentinels = parse("redis+sentinel://a/main").unwrap().unwrap();
-        let told = |epoch, host: &str| Told {
+        let told = |epoch, host: &str| PrimaryReport {
             epoch,
             place: (host.to_owned(), 1),
         };

@@ -29,7 +29,7 @@ const REPLICAS: Duration = Duration::from_millis(200);
 /// What Redis is to announce.
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum WantedEvents {
     /// The keys that it expires.
     Expiry,
     /// Those, and what else happens to single keys, of whatever type (`g`), and to strings (`$`).
@@ -37,12 +37,12 @@ pub(crate) enum Wanted {
 }
 
 #[cfg(feature = "worker")]
-impl Wanted {
+impl WantedEvents {
     /// The notification flags that it takes.
     pub(crate) fn flags(self) -> &'static str {
         match self {
-            Wanted::Expiry => "Ex",
-            Wanted::Changes => "ExKg$",
+            WantedEvents::Expiry => "Ex",
+            WantedEvents::Changes => "ExKg$",
         }
     }
 
@@ -55,10 +55,10 @@ impl Wanted {
 
     /// What is not announced of it, by the flags that are set.
     pub(crate) fn missing(self, flags: &str) -> &'static str {
-        match (Wanted::Expiry.is_announced_by(flags), self) {
+        match (WantedEvents::Expiry.is_announced_by(flags), self) {
             (true, _) => "changes of keys",
-            (false, Wanted::Changes) => "expired keys and changes of keys",
-            (false, Wanted::Expiry) => "expired keys",
+            (false, WantedEvents::Changes) => "expired keys and changes of keys",
+            (false, WantedEvents::Expiry) => "expired keys",
         }
     }
 
@@ -398,7 +398,7 @@ impl Store {
     /// each node of a cluster. Somebody else who has read them before and sets them after it undoes
     /// that, so it is to be looked at again a little later.
     #[cfg(feature = "worker")]
-    pub(crate) async fn announce(&self, wanted: Wanted, until: Instant) -> Announced {
+    pub(crate) async fn announce(&self, wanted: WantedEvents, until: Instant) -> Announced {
         let asked = self
             .parts()
             .into_iter()
@@ -411,7 +411,7 @@ impl Store {
     }
 
     #[cfg(feature = "worker")]
-    async fn announce_here(&self, wanted: Wanted, until: Instant) -> Announced {
+    async fn announce_here(&self, wanted: WantedEvents, until: Instant) -> Announced {
         let (primaries, replicas) = match self.nodes(until).await {
             Ok(nodes) => nodes,
             Err(error) => return Announced::Unanswered(error),
@@ -429,7 +429,7 @@ impl Store {
     }
 
     #[cfg(feature = "worker")]
-    async fn announce_at(&self, server: &Server, wanted: Wanted, until: Instant) -> Announced {
+    async fn announce_at(&self, server: &Server, wanted: WantedEvents, until: Instant) -> Announced {
         let was = match self.flags(server, until).await {
             Ok(flags) => flags,
             Err(error) if is_passing(&error) => return Announced::Unanswered(error),
@@ -478,13 +478,13 @@ mod tests {
     #[test]
     fn what_is_missing_is_merged_and_nothing_is_taken_away() {
         for (was, wanted, merged) in [
-            ("", Wanted::Expiry, "Ex"),
-            ("", Wanted::Changes, "ExKg$"),
-            ("xE", Wanted::Changes, "xEKg$"),
-            ("AK", Wanted::Expiry, "AKE"),
-            ("AK", Wanted::Changes, "AKE"),
-            ("g$K", Wanted::Expiry, "g$KEx"),
-            ("lKE", Wanted::Changes, "lKExg$"),
+            ("", WantedEvents::Expiry, "Ex"),
+            ("", WantedEvents::Changes, "ExKg$"),
+            ("xE", WantedEvents::Changes, "xEKg$"),
+            ("AK", WantedEvents::Expiry, "AKE"),
+            ("AK", WantedEvents::Changes, "AKE"),
+            ("g$K", WantedEvents::Expiry, "g$KEx"),
+            ("lKE", WantedEvents::Changes, "lKExg$"),
         ] {
             assert!(!wanted.is_announced_by(was), "{was}");
             assert_eq!(wanted.merged_into(was), merged);

@@ -38,7 +38,7 @@ pub(crate) struct Away {
 }
 
 /// What each of the servers has answered, by their places.
-pub(super) struct Answers<T>(Vec<Result<T>>);
+pub(super) struct MemberReplies<T>(Vec<Result<T>>);
 
 /// Which of several servers one is, if there are several.
 #[derive(Default)]
@@ -161,7 +161,7 @@ impl Store {
         &'a self,
         until: Instant,
         ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
-    ) -> Answers<T> {
+    ) -> MemberReplies<T> {
         self.ask(|it| {
             let asking = ask(it, it.patience(until));
             Box::pin(async move {
@@ -178,14 +178,14 @@ impl Store {
         &'a self,
         until: Instant,
         ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
-    ) -> Answers<T> {
+    ) -> MemberReplies<T> {
         let mut rest = self.parts();
         let is_there = |it: &&Store| it.place.lock().is_none();
         if rest.iter().any(is_there) {
             rest.retain(is_there);
         }
         let asked = rest.into_iter().map(|it| ask(it, it.patience(until)));
-        Answers(join_all(asked).await)
+        MemberReplies(join_all(asked).await)
     }
 
     /// Asks each of the servers at the same time, and waits for all of them. The error is the first
@@ -211,8 +211,8 @@ impl Store {
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a Store) -> BoxFuture<'a, Result<T>>,
-    ) -> Answers<T> {
-        Answers(join_all(self.parts().into_iter().map(ask)).await)
+    ) -> MemberReplies<T> {
+        MemberReplies(join_all(self.parts().into_iter().map(ask)).await)
     }
 
     /// Which of the servers were away when all were asked the last time.
@@ -292,7 +292,7 @@ impl Store {
     }
 }
 
-impl<T> Answers<T> {
+impl<T> MemberReplies<T> {
     /// What those answered that are there, and who is away. One that refuses keeps nobody from the
     /// others: it counts as away.
     ///

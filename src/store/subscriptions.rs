@@ -35,9 +35,9 @@ const ABSENCES: u32 = 30;
 const QUEUE: usize = 1024;
 
 /// What one of the subscriptions reports, or the look at the nodes.
-enum Report {
-    Up(Source),
-    Gap(Source, Error),
+enum SubscriptionReport {
+    Up(EventSource),
+    Gap(EventSource, Error),
     Expired(Vec<u8>),
     Wake(Vec<u8>),
     /// The layout was read.
@@ -46,7 +46,7 @@ enum Report {
 
 /// What is listened to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Source {
+enum EventSource {
     Wakes,
     Expiry(Node),
 }
@@ -58,11 +58,11 @@ type Task = LocalBoxFuture<'static, ()>;
 struct Nodes {
     store: Arc<Store>,
     settings: LinkSettings,
-    tell: mpsc::Sender<Report>,
+    tell: mpsc::Sender<SubscriptionReport>,
     /// One for each node, and how often it was absent in a row.
     followed: HashMap<Node, (AbortHandle, u32)>,
     /// Those that are up.
-    up: HashSet<Source>,
+    up: HashSet<EventSource>,
     primaries: HashSet<Node>,
     is_complete: bool,
 }
@@ -90,7 +90,7 @@ pub(crate) async fn follow_events(
     };
     let wakes = Subscription::to_wakes(store.clone(), instance, settings);
     let mut tasks = FuturesUnordered::<Task>::new();
-    tasks.push(nodes.follow(wakes, Source::Wakes).0);
+    tasks.push(nodes.follow(wakes, EventSource::Wakes).0);
     tasks.push(Box::pin(look(store, nodes.tell.clone())));
     loop {
         let report = tokio::select! {
@@ -99,16 +99,16 @@ pub(crate) async fn follow_events(
             Some(()) = tasks.next() => continue,
         };
         match report {
-            Report::Expired(key) => hear(Signal::Expired(&key)).await,
-            Report::Wake(message) => hear(Signal::Wake(&message)).await,
-            Report::Up(source) => {
+            SubscriptionReport::Expired(key) => hear(Signal::Expired(&key)).await,
+            SubscriptionReport::Wake(message) => hear(Signal::Wake(&message)).await,
+            SubscriptionReport::Up(source) => {
                 nodes.up.insert(source);
                 // Whatever happened there before went unheard.
                 if nodes.complete() {
                     hear(Signal::Up).await;
                 }
             }
-            Report::Gap(source, error) => {
+            SubscriptionReport::Gap(source, error) => {
                 nodes.up.remove(&source);
                 // Nobody else announces what expires there; but nothing does on a replica, nor on
                 // one that was replaced.
@@ -116,7 +116,7 @@ pub(crate) async fn follow_events(
                     hear(Signal::Gap(error)).await;
                 }
             }
-            Report::Looked => {
+            SubscriptionReport::Looked => {
                 let was_complete = nodes.is_complete;
                 let is_another = nodes.meet(&tasks);
                 let is_complete = nodes.complete();
@@ -146,7 +146,7 @@ impl Nodes {
             }
             let (store, settings) = (self.store.clone(), &self.settings);
             let one = Subscription::to_expiry(store, node.clone(), settings);
-            let (task, handle) = self.follow(one, Source::Expiry(node.clone()));
+            let (task, handle) = self.follow(one, EventSource::Expiry(node.clone()));
             tasks.push(task);
             self.followed.insert(node.clone(), (handle, 0));
         }
@@ -156,7 +156,7 @@ impl Nodes {
             let stays = *absences <= ABSENCES;
             if !stays {
                 task.abort();
-                up.remove(&Source::Expiry(node.clone()));
+                up.remove(&EventSource::Expiry(node.clone()));
             }
             stays
         });
@@ -168,22 +168,22 @@ impl Nodes {
 
     /// Whether all is heard that there is to hear, from now on.
     fn complete(&mut self) -> bool {
-        let is_heard = |node: &Node| self.up.contains(&Source::Expiry(node.clone()));
-        self.is_complete = self.up.contains(&Source::Wakes)
+        let is_heard = |node: &Node| self.up.contains(&EventSource::Expiry(node.clone()));
+        self.is_complete = self.up.contains(&EventSource::Wakes)
             && !self.primaries.is_empty()
             && self.primaries.iter().all(is_heard);
         self.is_complete
     }
 
-    fn follow(&self, subscription: Subscription, source: Source) -> (Task, AbortHandle) {
+    fn follow(&self, subscription: Subscription, source: EventSource) -> (Task, AbortHandle) {
         let tell = self.tell.clone();
         let (task, handle) = abortable(async move {
             let report = async |signal: Signal<'_>| {
                 let report = match signal {
-                    Signal::Up => Report::Up(source.clone()),
-                    Signal::Gap(error) => Report::Gap(source.clone(), error),
-                    Signal::Expired(key) => Report::Expired(key.to_vec()),
-                    Signal::Wake(message) => Report::Wake(message.to_vec()),
+                    Signal::Up => SubscriptionReport::Up(source.clone()),
+                    Signal::Gap(error) => SubscriptionReport::Gap(source.clone(), error),
+                    Signal::Expired(key) => SubscriptionReport::Expired(key.to_vec()),
+                    Signal::Wake(message) => SubscriptionReport::Wake(message.to_vec()),
                     Signal::Changed { .. } | Signal::HeardUntil(_) => return,
                 };
                 // Whoever hears it is gone only with this task.
@@ -196,12 +196,12 @@ impl Nodes {
 }
 
 /// Looks which nodes there are, for ever.
-async fn look(store: Arc<Store>, tell: mpsc::Sender<Report>) {
+async fn look(store: Arc<Store>, tell: mpsc::Sender<SubscriptionReport>) {
     loop {
         let until = Instant::now() + PATIENCE;
         match store.all_servers(until).await {
             Ok(_) => {
-                let _ = tell.send(Report::Looked).await;
+                let _ = tell.send(SubscriptionReport::Looked).await;
             }
             Err(error) => tracing::debug!(%error, "the nodes of the cluster are not known"),
         }

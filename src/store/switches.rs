@@ -26,7 +26,7 @@ pub(super) struct Switches {
 
 /// What was last done to a kind by its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Switch {
+pub(super) enum PauseSwitch {
     Resumed,
     Paused,
 }
@@ -93,12 +93,12 @@ impl Switches {
     }
 
     /// What was last done to this kind, and its number.
-    pub(super) fn last_of(&self, kind: &Kind) -> Option<(UnixMs, Switch)> {
+    pub(super) fn last_of(&self, kind: &Kind) -> Option<(UnixMs, PauseSwitch)> {
         let of = |switches: &BTreeMap<String, UnixMs>, what| {
             let about = switches.iter().filter(|(prefix, _)| covers(prefix, kind));
             about.map(|(_, at)| (*at, what)).max()
         };
-        of(&self.paused, Switch::Paused).max(of(&self.resumed, Switch::Resumed))
+        of(&self.paused, PauseSwitch::Paused).max(of(&self.resumed, PauseSwitch::Resumed))
     }
 
     /// The fields that a server has to write that keeps `old`, and those that it has to delete.
@@ -165,9 +165,9 @@ mod tests {
         let all = switches(&[("a:", 10), ("a:b:", 30), ("=a:b:c:", 20), ("=", 5)]);
         assert_eq!(all.newest(), UnixMs(30));
         let last = |name| all.last_of(&kind(name));
-        assert_eq!(last("a:b:c"), Some((UnixMs(30), Switch::Paused)));
-        assert_eq!(last("a:x:c"), Some((UnixMs(10), Switch::Paused)));
-        assert_eq!(last("z:b:c"), Some((UnixMs(5), Switch::Resumed)));
+        assert_eq!(last("a:b:c"), Some((UnixMs(30), PauseSwitch::Paused)));
+        assert_eq!(last("a:x:c"), Some((UnixMs(10), PauseSwitch::Paused)));
+        assert_eq!(last("z:b:c"), Some((UnixMs(5), PauseSwitch::Resumed)));
         assert_eq!(Switches::default().last_of(&kind("a:b:c")), None);
         // By its name as well, with or without the colon behind it.
         for prefix in ["a:b:c", "a:b:c:"] {
@@ -179,7 +179,7 @@ mod tests {
         let both = switches(&[("a:", 10), ("=a:", 10)]);
         assert_eq!(
             both.last_of(&kind("a:b:c")),
-            Some((UnixMs(10), Switch::Paused))
+            Some((UnixMs(10), PauseSwitch::Paused))
         );
         assert_eq!(both.rule_of(&kind("a:b:c")), Some(UnixMs(10)));
     }

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::link;
-use super::reply::{Answer, Answered, Reply};
+use super::reply::{ReplyWord, Answered, Reply};
 use super::script::ARM;
 use super::{Ledger, Store};
 use crate::error::{Error, ErrorKind, Result};
@@ -105,14 +105,14 @@ impl Store {
 }
 
 /// What an answer means for the trigger of the job, if anything.
-fn move_of(answer: Answer) -> Option<Option<UnixMs>> {
+fn move_of(answer: ReplyWord) -> Option<Option<UnixMs>> {
     match answer {
-        Answer::Created(due)
-        | Answer::Replaced(due)
-        | Answer::Moved(due)
-        | Answer::Later(due)
-        | Answer::Requeued(due) => Some(Some(due)),
-        Answer::Cancelled => Some(None),
+        ReplyWord::Created(due)
+        | ReplyWord::Replaced(due)
+        | ReplyWord::Moved(due)
+        | ReplyWord::Later(due)
+        | ReplyWord::Requeued(due) => Some(Some(due)),
+        ReplyWord::Cancelled => Some(None),
         _ => None,
     }
 }
@@ -125,7 +125,7 @@ fn arming(trigger: &str, due: Option<UnixMs>) -> Cmd {
     cmd
 }
 
-fn is_foreign(answer: link::Answer) -> Result<bool> {
+fn is_foreign(answer: link::ServerReply) -> Result<bool> {
     let answers = Reply::parse(answer.value)?.item_answers(1)?;
     Ok(answers[0].unarmed)
 }

@@ -29,7 +29,7 @@ pub(crate) struct Vitals {
 
 /// What was seen of one ledger, or several, beside its counts.
 #[derive(Default)]
-pub(crate) struct Sample {
+pub(crate) struct LedgerSample {
     /// How many jobs have a record; of several ledgers the most.
     pub(crate) jobs: u64,
     /// Dead letters since the time that was asked for.
@@ -40,7 +40,7 @@ pub(crate) struct Sample {
     pub(crate) foreign: Vec<String>,
 }
 
-impl Sample {
+impl LedgerSample {
     /// Of two ledgers.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.jobs = self.jobs.max(other.jobs);
@@ -218,7 +218,7 @@ impl Ledger {
         since: UnixMs,
         most: usize,
         until: Instant,
-    ) -> Result<Glimpse<Sample>> {
+    ) -> Result<Glimpse<LedgerSample>> {
         let mut asked = redis::pipe();
         asked
             .cmd("ZCOUNT")
@@ -258,7 +258,7 @@ impl Ledger {
                 }
             }
         }
-        Ok(Ok(Sample {
+        Ok(Ok(LedgerSample {
             jobs,
             died,
             oldest: oldest.first().map(|(_, score)| UnixMs(*score as u64)),

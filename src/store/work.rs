@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::call::Called;
 use super::ledger::number;
 use super::produce::When;
-use super::reply::{Answer, Answered, Reply, unexpected};
+use super::reply::{ReplyWord, Answered, Reply, unexpected};
 use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
 use super::{Lane, Ledger, counted};
 use crate::error::Result;
@@ -249,13 +249,13 @@ impl Ledger {
         // goes back or another one follows.
         let mut pending = answers.clone();
         for answered in &mut pending {
-            if answered.answer == Answer::Cancelled {
-                answered.answer = Answer::Done;
+            if answered.answer == ReplyWord::Cancelled {
+                answered.answer = ReplyWord::Done;
             }
         }
         for (place, due) in followers(&mut reply)? {
             if let Some(answered) = pending.get_mut(place) {
-                answered.answer = Answer::Later(due);
+                answered.answer = ReplyWord::Later(due);
             }
         }
         self.begin_arming(items.iter().map(|item| &item.key), &pending);

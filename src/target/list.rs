@@ -40,12 +40,12 @@ use crate::store::WriteRetry;
 pub struct List {
     way: TargetKey,
     acknowledged: bool,
-    shared: Arc<Shared>,
+    shared: Arc<ListShared>,
 }
 
 /// What those who write share with those who hear of acknowledgements.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct ListShared {
     pub(super) written: Notify,
     /// By whom the jobs were claimed that were written here.
     claimers: Mutex<HashSet<Box<str>>>,
@@ -117,7 +117,7 @@ impl List {
     }
 }
 
-impl Shared {
+impl ListShared {
     fn claims(&self, claimer: &str) {
         let mut claimers = self.claimers.lock().expect("no panic while held");
         if !claimers.contains(claimer) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use super::list::Shared;
+use super::list::ListShared;
 use super::outlet::{TargetKey, is_hopeless};
 use super::pace::Pace;
 use crate::error::Result;
@@ -25,14 +25,14 @@ const STRANGERS: Duration = Duration::from_secs(2);
 /// none is lost with a worker.
 pub(super) struct Receipts {
     way: TargetKey,
-    shared: Arc<Shared>,
+    shared: Arc<ListShared>,
     attendance: RouteTaskContext,
     /// Since when those of others have been seen.
     strangers: HashMap<Vec<u8>, Instant>,
 }
 
 impl Receipts {
-    pub(super) fn new(way: TargetKey, shared: Arc<Shared>, attendance: RouteTaskContext) -> Self {
+    pub(super) fn new(way: TargetKey, shared: Arc<ListShared>, attendance: RouteTaskContext) -> Self {
         Receipts {
             way,
             shared,

@@ -46,12 +46,12 @@ pub struct Stream {
     pub(super) way: TargetKey,
     pub(super) keep: u64,
     group: Option<Arc<str>>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<StreamShared>,
 }
 
 /// What those who write share with those who look after what was written.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct StreamShared {
     pub(super) written: Notify,
     open: Mutex<BTreeMap<EntryId, Open>>,
 }
@@ -146,7 +146,7 @@ impl Stream {
     }
 }
 
-impl Shared {
+impl StreamShared {
     pub(super) fn open(&self) -> MutexGuard<'_, BTreeMap<EntryId, Open>> {
         self.open.lock().expect("no panic while held")
     }

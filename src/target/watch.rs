@@ -17,7 +17,7 @@ use crate::handler::RouteTaskContext;
 use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::outcome::Outcome;
-use crate::store::{Asked, EntryId, TargetRedis, Standing};
+use crate::store::{EntryQuery, EntryId, TargetRedis, EntryStatus};
 
 /// How many entries are looked at in one step of the server, which does nothing else meanwhile.
 const PAGE: usize = 64;
@@ -40,8 +40,8 @@ struct Ward {
 }
 
 impl Ward {
-    fn asked(&self) -> Asked {
-        Asked {
+    fn asked(&self) -> EntryQuery {
+        EntryQuery {
             id: self.id,
             lease: self.lease.to_string(),
             is_sought: self.is_stale,
@@ -50,7 +50,7 @@ impl Ward {
 }
 
 /// Whoever reads an entry has the job; whoever does not, has not.
-struct Waiting<'a> {
+struct UnreadEntry<'a> {
     ward: &'a Ward,
     is_unread: bool,
 }
@@ -198,12 +198,12 @@ impl Watch {
         let mut rest = wards;
         while !rest.is_empty() {
             let (key, group) = (&self.stream.way.key, &self.group);
-            let asked: Vec<Asked> = rest.iter().map(Ward::asked).collect();
+            let asked: Vec<EntryQuery> = rest.iter().map(Ward::asked).collect();
             let Some(standing) = self.outlet().look(key, group, &asked).await? else {
                 self.outlet().make_group(key, group).await?;
                 break;
             };
-            let standing: Vec<(&Ward, Standing)> = rest.iter().zip(standing).collect();
+            let standing: Vec<(&Ward, EntryStatus)> = rest.iter().zip(standing).collect();
             rest = &rest[standing.len()..];
             let (done, fault) = self.act(standing).await;
             self.stream.shared.end(&done);
@@ -214,29 +214,29 @@ impl Watch {
     }
 
     /// What has ended, and why something has not that could have.
-    async fn act(&self, standing: Vec<(&Ward, Standing)>) -> (Vec<EntryId>, Option<Error>) {
+    async fn act(&self, standing: Vec<(&Ward, EntryStatus)>) -> (Vec<EntryId>, Option<Error>) {
         let (mut ended, mut ends, mut late, mut waiting) = (vec![], vec![], vec![], vec![]);
         for (ward, standing) in standing {
             let lease = self.length(&ward.lease);
             match standing {
-                Standing::Acknowledged => ends.push((ward, Outcome::Done)),
+                EntryStatus::Acknowledged => ends.push((ward, Outcome::Done)),
                 // Its lease lapses, since somebody may have read it before it was forgotten; then
                 // its job is delivered again. What comes after it need not wait for that.
-                Standing::Unproven => {
+                EntryStatus::Unproven => {
                     let (id, lease) = (ward.id, &ward.lease);
                     tracing::debug!(%lease, %id, "nothing shows that anybody read its entry");
                     self.attendance.client.let_go(lease);
                     ended.push(ward.id);
                 }
-                Standing::Read { consumer, idle } if idle > lease => {
+                EntryStatus::Read { consumer, idle } if idle > lease => {
                     let text = format!("{consumer} has not acknowledged it within {lease:?}");
                     ends.push((ward, Outcome::retry(text)));
                     late.push(ward.id);
                 }
                 _ if !ward.is_stale => {}
-                standing => waiting.push(Waiting {
+                standing => waiting.push(UnreadEntry {
                     ward,
-                    is_unread: standing == Standing::Unread,
+                    is_unread: standing == EntryStatus::Unread,
                 }),
             }
         }
@@ -281,7 +281,7 @@ impl Watch {
     }
 
     /// Extends leases. Returns the entries that nobody has to look after any more.
-    async fn extend(&self, waiting: Vec<Waiting<'_>>) -> Result<Vec<EntryId>> {
+    async fn extend(&self, waiting: Vec<UnreadEntry<'_>>) -> Result<Vec<EntryId>> {
         if waiting.is_empty() {
             return Ok(Vec::new());
         }
@@ -292,7 +292,7 @@ impl Watch {
         let sent = Moment::now();
         let extended = self.attendance.client.extend_all(&leases).await?;
         let (mut unwanted, mut withdrawn, mut cancelled) = (vec![], vec![], vec![]);
-        for (Waiting { ward, is_unread }, extended) in waiting.into_iter().zip(extended) {
+        for (UnreadEntry { ward, is_unread }, extended) in waiting.into_iter().zip(extended) {
             match extended {
                 Extended::Cancelled if is_unread => {
                     withdrawn.push(ward.id);

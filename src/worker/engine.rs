@@ -23,10 +23,10 @@ use super::finding::lookout::Lookout;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::heart::Heartbeat;
-use super::instances::Instances;
+use super::instances::PeerTable;
 use super::listener::Listener;
 use super::notice::Notices;
-use super::readiness::{HeardAt, Readiness};
+use super::readiness::{ReadinessByServer, Readiness};
 use super::roster::ServedLedgers;
 use super::running::leases::Leases;
 use super::running::limits::Limits;
@@ -38,7 +38,7 @@ use crate::hooks::Hooks;
 use crate::retry::RetryPolicy;
 use crate::router::Routes;
 use crate::settings::{LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings};
-use crate::store::{DeadLimits, Store, Wanted};
+use crate::store::{DeadLimits, Store, WantedEvents};
 
 /// How long the server is given at the start before it is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -127,7 +127,7 @@ async fn drive(plan: Plan) -> Result<()> {
         on_trimmed: Some(Arc::new(move |kind, letters| told.trimmed(kind, letters))),
     };
     let description = describe(&routes);
-    let instances = Arc::new(Instances::new(&description, store.members().len())?);
+    let instances = Arc::new(PeerTable::new(&description, store.members().len())?);
     let roster = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
     let desk = Arc::new(ClaimInbox::default());
     let alarm = Alarm::new().map_err(cannot_start)?;
@@ -141,10 +141,10 @@ async fn drive(plan: Plan) -> Result<()> {
     let adopters = Adopters::new(&store, &roster, &instances, payload_limit);
     let searches = adopters.searches();
     let wanted = match adopters.have_work() {
-        true => Wanted::Changes,
-        false => Wanted::Expiry,
+        true => WantedEvents::Changes,
+        false => WantedEvents::Expiry,
     };
-    let heard_at = Arc::new(HeardAt::new(
+    let heard_at = Arc::new(ReadinessByServer::new(
         readiness,
         store.members().len(),
         settings.allow_unannounced,

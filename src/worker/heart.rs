@@ -12,7 +12,7 @@ use super::finding::events::Events;
 use super::finding::lookout::Lookout;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
-use super::instances::Instances;
+use super::instances::PeerTable;
 use super::running::slots::Slots;
 use crate::counters;
 use crate::error::Result;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Heartbeat {
     /// That server.
     pub(crate) store: Arc<Store>,
-    pub(crate) instances: Arc<Instances>,
+    pub(crate) instances: Arc<PeerTable>,
     pub(crate) description: Description,
     pub(crate) slots: Arc<Slots>,
     pub(crate) routes: Arc<Routes>,

@@ -22,7 +22,7 @@ use crate::settings::LATELY;
 use crate::store::{Alive, Ledger, unique_id};
 
 /// This instance and its peers.
-pub(crate) struct Instances {
+pub(crate) struct PeerTable {
     id: String,
     /// This instance, for as long as it knows of no other.
     me: Arc<Peer>,
@@ -38,7 +38,7 @@ pub(crate) struct Instances {
 
 /// Who is to claim a job that was heard of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rank {
+pub(crate) enum ClaimRank {
     /// This instance, at once, and nobody else.
     Only,
     /// This one, at once.
@@ -64,11 +64,11 @@ struct View {
     at: Instant,
     peers: Vec<Arc<Peer>>,
     /// By the place of the kind in the roster. Filled as they are asked for.
-    standings: Mutex<HashMap<usize, Arc<Standing>>>,
+    standings: Mutex<HashMap<usize, Arc<KindRanking>>>,
 }
 
 /// How the instances stand to one kind.
-struct Standing {
+struct KindRanking {
     /// How many come before this instance to see to its ledger. The first one paces it.
     turn: usize,
     /// Those that take its jobs, unless the id decides.
@@ -84,32 +84,32 @@ struct Contender {
     seed: u64,
 }
 
-impl Rank {
+impl ClaimRank {
     /// Whether this instance claims a job as soon as it hears of it.
     pub(crate) fn claims(self) -> bool {
-        matches!(self, Rank::Only | Rank::First)
+        matches!(self, ClaimRank::Only | ClaimRank::First)
     }
 
     /// Whether this instance claims a job that the first in rank should have claimed by now.
     pub(crate) fn stands_in(self) -> bool {
-        matches!(self, Rank::Only | Rank::Second)
+        matches!(self, ClaimRank::Only | ClaimRank::Second)
     }
 }
 
 /// What changed between two views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct PeerChange {
     pub(crate) came: bool,
     pub(crate) went: bool,
 }
 
-impl Instances {
+impl PeerTable {
     /// `servers` is how many there are.
     pub(crate) fn new(description: &Description, servers: usize) -> crate::error::Result<Self> {
         let id = unique_id();
         let takes = Arc::new(description.takes()?);
         let me = Arc::new(Peer::new(id.clone(), takes, ""));
-        Ok(Instances {
+        Ok(PeerTable {
             id,
             views: RwLock::new(
                 (0..servers)
@@ -150,7 +150,7 @@ impl Instances {
         server: usize,
         seen: &[Alive],
         takes: &HashMap<String, Arc<Takes>>,
-    ) -> Change {
+    ) -> PeerChange {
         let peers: Vec<Arc<Peer>> = seen
             .iter()
             .filter_map(|one| {
@@ -165,7 +165,7 @@ impl Instances {
         self.riddles[server].store(peers.len() < seen.len(), Ordering::Relaxed);
         let old = self.view(server);
         let lacks = |peers: &[Arc<Peer>], id: &str| peers.iter().all(|peer| peer.id != id);
-        let change = Change {
+        let change = PeerChange {
             came: peers.iter().any(|peer| lacks(&old.peers, &peer.id)),
             went: old.peers.iter().any(|peer| lacks(&peers, &peer.id)),
         };
@@ -176,27 +176,27 @@ impl Instances {
     }
 
     /// Who is to claim the job of this kind with this id.
-    pub(crate) fn rank(&self, served: &ServedLedger, id: &str) -> Rank {
+    pub(crate) fn rank(&self, served: &ServedLedger, id: &str) -> ClaimRank {
         self.rank_by(served, id, |contender| contender.ready)
     }
 
     /// Who is to look at the key of that job. It takes no room; and about what changes from beat to
     /// beat two may differ for a moment, and leave it to each other.
-    pub(crate) fn rank_to_look(&self, served: &ServedLedger, id: &str) -> Rank {
+    pub(crate) fn rank_to_look(&self, served: &ServedLedger, id: &str) -> ClaimRank {
         self.rank_by(served, id, |_| true)
     }
 
-    fn rank_by(&self, served: &ServedLedger, id: &str, ready: impl Fn(&Contender) -> bool) -> Rank {
+    fn rank_by(&self, served: &ServedLedger, id: &str, ready: impl Fn(&Contender) -> bool) -> ClaimRank {
         let view = self.view(served.ledger.server());
         if view.peers.len() == 1 {
-            return Rank::Only;
+            return ClaimRank::Only;
         }
         let standing = view.standing(served, &self.id);
         match &standing.contenders {
             Some(contenders) => rank(contenders.iter(), id, ready),
             None => match served.key(id) {
                 Some(key) => rank(view.contenders_for(&key, &self.id).iter(), id, ready),
-                None => Rank::Other,
+                None => ClaimRank::Other,
             },
         }
     }
@@ -323,7 +323,7 @@ impl View {
         View::of(vec![me])
     }
 
-    fn standing(&self, served: &ServedLedger, me: &str) -> Arc<Standing> {
+    fn standing(&self, served: &ServedLedger, me: &str) -> Arc<KindRanking> {
         let mut standings = self.standings.lock().expect("no panic while held");
         let standing = standings
             .entry(served.index)
@@ -331,7 +331,7 @@ impl View {
         standing.clone()
     }
 
-    fn stand(&self, ledger: &Ledger, me: &str) -> Standing {
+    fn stand(&self, ledger: &Ledger, me: &str) -> KindRanking {
         let kind = ledger.kind().as_str();
         let coverages: Vec<(&Peer, Coverage)> = self
             .peers
@@ -361,7 +361,7 @@ impl View {
         let by_id = coverages
             .iter()
             .any(|(_, coverage)| *coverage == Coverage::Mixed);
-        Standing {
+        KindRanking {
             turn: turn.unwrap_or(usize::MAX),
             contenders: (!by_id).then_some(contenders),
         }
@@ -390,7 +390,7 @@ fn rank<'a>(
     contenders: impl Iterator<Item = &'a Contender>,
     id: &str,
     ready: impl Fn(&Contender) -> bool,
-) -> Rank {
+) -> ClaimRank {
     let mut best: [Option<((bool, u64), bool)>; 2] = [None, None];
     for contender in contenders {
         let hash = xxh3_64_with_seed(id.as_bytes(), contender.seed);
@@ -402,10 +402,10 @@ fn rank<'a>(
         }
     }
     match best {
-        [Some((_, true)), None] => Rank::Only,
-        [Some((_, true)), _] => Rank::First,
-        [_, Some((_, true))] => Rank::Second,
-        _ => Rank::Other,
+        [Some((_, true)), None] => ClaimRank::Only,
+        [Some((_, true)), _] => ClaimRank::First,
+        [_, Some((_, true))] => ClaimRank::Second,
+        _ => ClaimRank::Other,
     }
 }
 

@@ -14,7 +14,7 @@ use super::finding::lookout::Lookout;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::heart::Heartbeat;
-use super::instances::Instances;
+use super::instances::PeerTable;
 use super::roster::{NameMatch, ServedLedgers, ServedLedger};
 use super::running::leases::Leases;
 use crate::counters;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Listener {
     pub(crate) store: Arc<Store>,
     pub(crate) roster: Arc<ServedLedgers>,
-    pub(crate) instances: Arc<Instances>,
+    pub(crate) instances: Arc<PeerTable>,
     /// One for each server, as those of the events, the checkup and the ear.
     pub(crate) hearts: Vec<Arc<Heartbeat>>,
     pub(crate) lookout: Arc<Lookout>,

@@ -49,7 +49,7 @@ use running::limits::Limits;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{DeadJob, Hooks, IntoTold, LateJob, Wanted};
+use crate::hooks::{DeadJob, Hooks, IntoTold, LateJob, HookFunctions};
 use crate::router::{IntoRouter, Router, Routes};
 use crate::settings::{LEASES, LeaseLength, WorkerSettings};
 
@@ -79,7 +79,7 @@ pub struct Worker {
     router: Router,
     settings: WorkerSettings,
     notices: Notices,
-    hooks: Wanted,
+    hooks: HookFunctions,
     readiness: Readiness,
     rerouter: Rerouter,
     orders: Orders,
@@ -107,7 +107,7 @@ impl Worker {
             router: router.into_router(),
             settings: WorkerSettings::default(),
             notices: Notices::default(),
-            hooks: Wanted::default(),
+            hooks: HookFunctions::default(),
             readiness: Readiness::default(),
             rerouter,
             orders,

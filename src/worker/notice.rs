@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::{JobKey, Kind};
-use crate::store::{Health, Report};
+use crate::store::{Health, HealthReport};
 
 /// Something that the owner of a worker should know; see
 /// [`Worker::on_notice`](crate::Worker::on_notice).
@@ -102,8 +102,8 @@ impl Notices {
         Health::new(move |report| {
             let server = server.clone();
             self.tell(&match report {
-                Report::Away { error } => Notice::Away { error, server },
-                Report::Back { after } => Notice::Back { after, server },
+                HealthReport::Away { error } => Notice::Away { error, server },
+                HealthReport::Back { after } => Notice::Back { after, server },
             });
         })
     }

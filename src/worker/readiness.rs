@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 ///
 /// While it is not ready, a worker that can reach Redis still finds what is due, later.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<Mutex<State>>);
+pub struct Readiness(Arc<Mutex<ReadinessState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ReadinessState {
     is_ready: bool,
     unannounced: Option<String>,
 }
@@ -33,37 +33,37 @@ impl Readiness {
     }
 
     pub(super) fn end(&self) {
-        self.set(State::default());
+        self.set(ReadinessState::default());
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: ReadinessState) {
         *self.0.lock().expect("no panic while held") = state;
     }
 }
 
 /// The same, made of what is known of each server.
-pub(crate) struct HeardAt {
+pub(crate) struct ReadinessByServer {
     readiness: Readiness,
     /// Whether keys may be adopted that are not announced.
     allow_unannounced: bool,
-    servers: Mutex<Vec<Heard>>,
+    servers: Mutex<Vec<ServerReadiness>>,
 }
 
 /// What is heard of one server.
 #[derive(Clone, Default)]
-struct Heard {
+struct ServerReadiness {
     /// Whether events are; nothing until it was tried.
     events: Option<bool>,
     /// Why it is not heard what is done to keys that are adopted.
     unannounced: Option<String>,
 }
 
-impl HeardAt {
+impl ReadinessByServer {
     pub(crate) fn new(readiness: Readiness, servers: usize, allow_unannounced: bool) -> Self {
-        HeardAt {
+        ReadinessByServer {
             readiness,
             allow_unannounced,
-            servers: Mutex::new(vec![Heard::default(); servers]),
+            servers: Mutex::new(vec![ServerReadiness::default(); servers]),
         }
     }
 
@@ -78,14 +78,14 @@ impl HeardAt {
         self.change(server, |it| it.unannounced = why);
     }
 
-    fn change(&self, server: usize, change: impl FnOnce(&mut Heard)) {
+    fn change(&self, server: usize, change: impl FnOnce(&mut ServerReadiness)) {
         let mut all = self.servers.lock().expect("no panic while held");
         change(&mut all[server]);
         let unannounced = all.iter().find_map(|it| it.unannounced.clone());
         let is_tried = all.iter().all(|it| it.events.is_some());
         let is_heard = all.iter().any(|it| it.events == Some(true));
         let is_accepted = unannounced.is_none() || self.allow_unannounced;
-        self.readiness.set(State {
+        self.readiness.set(ReadinessState {
             is_ready: is_tried && is_heard && is_accepted,
             unannounced,
         });

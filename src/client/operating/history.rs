@@ -23,7 +23,7 @@ const MOST: u64 = 1_000_000;
 const PAGES: usize = 400;
 
 /// What the history tells of a job.
-pub(super) struct Told {
+pub(super) struct HistoryEntry {
     /// How many entries the kind keeps.
     pub(super) kept: u64,
     /// When the oldest thing happened that was looked at.
@@ -320,7 +320,7 @@ impl Client {
     }
 
     /// Pages through the history, the newest first, for a job.
-    pub(super) async fn told_of(&self, key: &JobKey, until: Instant) -> Result<Told> {
+    pub(super) async fn told_of(&self, key: &JobKey, until: Instant) -> Result<HistoryEntry> {
         let kind = Kind::parse(key.kind())?;
         let shelf = self.shelf_now(&kind, until).await?;
         let mut told = self
@@ -336,8 +336,8 @@ impl Client {
     }
 
     /// Pages through the history of one ledger.
-    async fn told_by(&self, ledger: &Ledger, key: &JobKey, until: Instant) -> Result<Told> {
-        let mut told = Told {
+    async fn told_by(&self, ledger: &Ledger, key: &JobKey, until: Instant) -> Result<HistoryEntry> {
+        let mut told = HistoryEntry {
             kept: 0,
             reaches: None,
             happenings: Vec::new(),

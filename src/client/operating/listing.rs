@@ -30,7 +30,7 @@ const CALLS: usize = 16;
 
 /// A call to [`Selection::list`]; sent when it is awaited.
 #[must_use = "nothing is listed until it is awaited"]
-pub struct List<'a> {
+pub struct ListJobs<'a> {
     selection: Selection<'a>,
     state: JobState,
     limit: usize,
@@ -76,7 +76,7 @@ pub struct Cursor {
 impl Client {
     /// The jobs in this state whose keys begin so: short for
     /// [`prefix(text)`](Client::prefix)`.`[`list(state)`](Selection::list).
-    pub fn list(&self, prefix: &str, state: JobState) -> List<'_> {
+    pub fn list(&self, prefix: &str, state: JobState) -> ListJobs<'_> {
         self.prefix(prefix).list(state)
     }
 }
@@ -100,8 +100,8 @@ impl<'a> Selection<'a> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn list(self, state: JobState) -> List<'a> {
-        List {
+    pub fn list(self, state: JobState) -> ListJobs<'a> {
+        ListJobs {
             selection: self,
             state,
             limit: PAGE,
@@ -110,7 +110,7 @@ impl<'a> Selection<'a> {
     }
 }
 
-impl List<'_> {
+impl ListJobs<'_> {
     /// How many jobs a page has at the most, from 1 to 1000. Defaults to 100. Beyond some 4 MiB
     /// of payloads a page has fewer.
     pub fn limit(mut self, jobs: usize) -> Self {
@@ -356,7 +356,7 @@ pub(crate) fn letter_name(member: &str) -> Result<(&str, u64)> {
         })
 }
 
-impl<'a> IntoFuture for List<'a> {
+impl<'a> IntoFuture for ListJobs<'a> {
     type Output = Result<Page>;
     type IntoFuture = Pending<'a, Page>;
 

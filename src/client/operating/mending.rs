@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::store::{Ending, Spares};
+use crate::store::{SlotOutcome, Spares};
 
 /// A call to [`Client::mend_slots`]; carried out when it is awaited.
 #[must_use = "nothing is looked at until it is awaited"]
@@ -149,8 +149,8 @@ impl MendSlots {
                 _ if stray.is_under_way() => StrayState::UnderWay,
                 false => StrayState::Found,
                 true => match store.bring_back(&stray, spares).await? {
-                    Ending::Together => StrayState::Together,
-                    Ending::Left(why) => {
+                    SlotOutcome::Together => StrayState::Together,
+                    SlotOutcome::Left(why) => {
                         mended.left.extend(why);
                         StrayState::Left
                     }

@@ -15,13 +15,13 @@ use crate::time::UnixMs;
 
 /// A call to [`Selection::pause`]; sent when it is awaited.
 #[must_use = "nothing is paused until it is awaited"]
-pub struct Pause<'a>(Switch<'a>);
+pub struct Pause<'a>(PauseCall<'a>);
 
 /// A call to [`Selection::resume`]; sent when it is awaited.
 #[must_use = "nothing is resumed until it is awaited"]
-pub struct Resume<'a>(Switch<'a>);
+pub struct Resume<'a>(PauseCall<'a>);
 
-struct Switch<'a> {
+struct PauseCall<'a> {
     selection: Selection<'a>,
     dry_run: bool,
 }
@@ -50,7 +50,7 @@ impl<'a> Selection<'a> {
     /// Refused while Redis is full. Where one of several servers is away, the jobs of the others are
     /// paused, and the call fails: make it again when that one is there.
     pub fn pause(self) -> Pause<'a> {
-        Pause(Switch::of(self))
+        Pause(PauseCall::of(self))
     }
 
     /// Resumes the kinds that begin so, and ends the pauses of prefixes that begin so; what
@@ -59,7 +59,7 @@ impl<'a> Selection<'a> {
     /// A pause of a shorter prefix stays in force for kinds that are used for the first time
     /// later; see [`Client::paused`].
     pub fn resume(self) -> Resume<'a> {
-        Resume(Switch::of(self))
+        Resume(PauseCall::of(self))
     }
 }
 
@@ -131,9 +131,9 @@ impl Resume<'_> {
     }
 }
 
-impl<'a> Switch<'a> {
+impl<'a> PauseCall<'a> {
     fn of(selection: Selection<'a>) -> Self {
-        Switch {
+        PauseCall {
             selection,
             dry_run: false,
         }

@@ -15,7 +15,7 @@ use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::record::{Header, Step, Terms};
 use crate::retry::RetryPolicy;
-use crate::store::{Kept, KeptAs, When, Word};
+use crate::store::{BackupItem, KeptAs, When, Word};
 
 /// How many steps a record keeps; `lua/lib/record.lua` has the same number.
 const STEPS: usize = 8;
@@ -149,7 +149,7 @@ impl KeptJob {
         self
     }
 
-    fn into_kept(self, payload_limit: usize) -> Result<Kept> {
+    fn into_kept(self, payload_limit: usize) -> Result<BackupItem> {
         let key = self.key?;
         check_payload(&key, &self.payload, payload_limit)?;
         self.headers.check(&key)?;
@@ -166,7 +166,7 @@ impl KeptJob {
             header.us = since.subsec_micros() % 1000;
         }
         let header = header.to_line();
-        Ok(Kept {
+        Ok(BackupItem {
             what: self.what,
             at,
             header: Cow::Owned(header.into_owned()),

@@ -33,9 +33,9 @@ pub struct Kinds {
 }
 
 /// What a call sees, and what it does not: by server.
-pub(crate) struct PartialView(BTreeMap<usize, Missed>);
+pub(crate) struct PartialView(BTreeMap<usize, UnseenServer>);
 
-struct Missed {
+struct UnseenServer {
     server: String,
     error: String,
     shards: BTreeSet<(Kind, u16)>,
@@ -45,7 +45,7 @@ impl PartialView {
     pub(crate) fn new(store: &Store, away: Vec<Away>) -> Self {
         let missed = away.into_iter().map(|Away { place, error }| {
             let server = store.address_of_member(place);
-            (place, Missed::new(server, &error))
+            (place, UnseenServer::new(server, &error))
         });
         PartialView(missed.collect())
     }
@@ -78,7 +78,7 @@ impl PartialView {
         match answer {
             Err(error) if ledger.is_one_of_many() && is_of_absence(&error) => {
                 let missed = self.0.entry(ledger.server());
-                let server = || Missed::new(ledger.address_of_server(), &error);
+                let server = || UnseenServer::new(ledger.address_of_server(), &error);
                 missed.or_insert_with(server).note(ledger);
                 Ok(None)
             }
@@ -112,9 +112,9 @@ impl PartialView {
     }
 }
 
-impl Missed {
+impl UnseenServer {
     fn new(server: String, error: &Error) -> Self {
-        Missed {
+        UnseenServer {
             server,
             error: error.to_string(),
             shards: BTreeSet::new(),

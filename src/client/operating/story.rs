@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::history::{Happening, Told, What, span};
+use super::history::{Happening, HistoryEntry, What, span};
 use crate::client::{Client, JobState, JobView};
 use crate::error::Result;
 use crate::instance::Description;
@@ -131,7 +131,7 @@ impl Client {
         let key = key.into_job_key()?;
         let until = self.deadline();
         let (job, told) = self.at_one_time(&key, until).await?;
-        let Told {
+        let HistoryEntry {
             kept,
             reaches,
             mut happenings,
@@ -162,7 +162,7 @@ impl Client {
 
     /// The job and what is told of it, read again if the job has changed in between; of one that
     /// changes all the time, what is told goes further.
-    async fn at_one_time(&self, key: &JobKey, until: Instant) -> Result<(Option<JobView>, Told)> {
+    async fn at_one_time(&self, key: &JobKey, until: Instant) -> Result<(Option<JobView>, HistoryEntry)> {
         let look = |job: &Option<JobView>| job.as_ref().map(|job| (job.state(), job.due()));
         let mut job = self.view(key.clone(), until).await?;
         for _ in 1..READS {

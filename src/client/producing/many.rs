@@ -26,7 +26,7 @@ pub(crate) struct Lanes {
 
 /// A lane that one caller has for itself. One that stops waiting leaves it as it is: what was
 /// sent is overtaken by the next call.
-struct Turn<'a> {
+struct LaneGuard<'a> {
     lane: Option<Lane>,
     lanes: &'a Lanes,
     _permit: SemaphorePermit<'a>,
@@ -34,7 +34,7 @@ struct Turn<'a> {
 
 /// Jobs of one ledger that travel in one call.
 #[derive(Default)]
-struct Batch {
+struct ScheduleBatch {
     items: Vec<Placement>,
     /// Where in the caller's list each of them stands.
     places: Vec<usize>,
@@ -47,14 +47,14 @@ struct Batch {
 struct Convoy {
     shelf: Arc<KindShards>,
     book: Arc<ShardClient>,
-    batches: Vec<Batch>,
+    batches: Vec<ScheduleBatch>,
 }
 
-type Answers = Vec<Result<Option<Scheduled>>>;
+type ScheduleReplies = Vec<Result<Option<Scheduled>>>;
 
 /// The jobs of one call, by how they travel.
 struct Sorted {
-    answers: Answers,
+    answers: ScheduleReplies,
     convoys: Vec<Convoy>,
     singles: Vec<Single>,
 }
@@ -67,7 +67,7 @@ struct Single {
 }
 
 /// What became of one of them, and how far it got.
-type Placed = (Answered, Option<Result<Reached>>);
+type PlacedItem = (Answered, Option<Result<Reached>>);
 
 impl Client {
     /// Schedules many jobs, of whatever kinds, and answers one by one, in their order: where
@@ -115,7 +115,7 @@ impl Client {
     fn sort(&self, jobs: impl IntoIterator<Item = NewJob>) -> Sorted {
         let limit = self.settings().payload_limit;
         let jobs = jobs.into_iter();
-        let mut answers: Answers = Vec::with_capacity(jobs.size_hint().0);
+        let mut answers: ScheduleReplies = Vec::with_capacity(jobs.size_hint().0);
         let mut ledgers: Vec<Convoy> = Vec::new();
         let mut by_ledger: HashMap<(String, u16), usize> = HashMap::new();
         let mut singles = Vec::new();
@@ -169,10 +169,10 @@ impl Client {
 
     async fn send_all(
         &self,
-        mut answers: Answers,
+        mut answers: ScheduleReplies,
         convoys: Vec<Convoy>,
         mut singles: Vec<Single>,
-    ) -> Answers {
+    ) -> ScheduleReplies {
         let gave_up = &OnceLock::new();
         let mut sent = stream::iter(convoys)
             .map(|convoy| self.send_convoy(convoy, gave_up))
@@ -239,7 +239,7 @@ impl Client {
         &self,
         convoy: Convoy,
         gave_up: &OnceLock<Error>,
-    ) -> Vec<(Batch, Result<Vec<Placed>>)> {
+    ) -> Vec<(ScheduleBatch, Result<Vec<PlacedItem>>)> {
         let Convoy {
             shelf,
             book,
@@ -273,12 +273,12 @@ impl Client {
         &self,
         shelf: &Arc<KindShards>,
         book: &'a Arc<ShardClient>,
-        turn: &mut Option<Turn<'a>>,
-        batch: &Batch,
-    ) -> Result<Vec<Placed>> {
+        turn: &mut Option<LaneGuard<'a>>,
+        batch: &ScheduleBatch,
+    ) -> Result<Vec<PlacedItem>> {
         let within = batch.durable.iter().flatten().map(|it| it.within).max();
         let until = self.deadline() + within.unwrap_or_default();
-        let Batch { items, durable, .. } = batch;
+        let ScheduleBatch { items, durable, .. } = batch;
         let kind = shelf.kind.as_str();
         if items.iter().any(Placement::creates) {
             self.register(kind, until).await?;
@@ -319,7 +319,7 @@ impl Lanes {
         }
     }
 
-    async fn take(&self, until: Instant) -> Result<Turn<'_>> {
+    async fn take(&self, until: Instant) -> Result<LaneGuard<'_>> {
         let Ok(Ok(permit)) = timeout_at(until.into(), self.turns.acquire()).await else {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -327,7 +327,7 @@ impl Lanes {
             ));
         };
         let lane = self.free.lock().expect("no panic while held").pop();
-        Ok(Turn {
+        Ok(LaneGuard {
             lane: Some(lane.unwrap_or_else(Lane::new)),
             lanes: self,
             _permit: permit,
@@ -335,7 +335,7 @@ impl Lanes {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for LaneGuard<'_> {
     fn drop(&mut self) {
         let mut free = self.lanes.free.lock().expect("no panic while held");
         free.extend(self.lane.take());
@@ -357,11 +357,11 @@ impl Convoy {
     }
 }
 
-fn add(batches: &mut Vec<Batch>, item: Placement, durable: Option<Durable>, place: usize) {
+fn add(batches: &mut Vec<ScheduleBatch>, item: Placement, durable: Option<Durable>, place: usize) {
     let bytes = item.bytes();
-    let full = |batch: &Batch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
+    let full = |batch: &ScheduleBatch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
     if batches.last().is_none_or(full) {
-        batches.push(Batch::default());
+        batches.push(ScheduleBatch::default());
     }
     let batch = batches.last_mut().expect("just made");
     batch.bytes += bytes;
@@ -370,7 +370,7 @@ fn add(batches: &mut Vec<Batch>, item: Placement, durable: Option<Durable>, plac
     batch.durable.push(durable);
 }
 
-fn has_a_key_twice(batches: &[Batch]) -> bool {
+fn has_a_key_twice(batches: &[ScheduleBatch]) -> bool {
     let mut ids = HashSet::new();
     let mut items = batches.iter().flat_map(|batch| &batch.items);
     items.any(|item| !ids.insert(item.key.id()))
@@ -387,7 +387,7 @@ fn read(answered: Answered, reached: Option<Result<Reached>>) -> Result<Option<S
 mod tests {
     use super::*;
 
-    fn batches(jobs: impl Iterator<Item = (usize, usize)>) -> Vec<Batch> {
+    fn batches(jobs: impl Iterator<Item = (usize, usize)>) -> Vec<ScheduleBatch> {
         let mut batches = Vec::new();
         for (place, (id, bytes)) in jobs.enumerate() {
             let job = NewJob::from_bytes(format!("a:b:c:{id}"), vec![0; bytes]);
@@ -397,7 +397,7 @@ mod tests {
         batches
     }
 
-    fn sizes(batches: &[Batch]) -> Vec<usize> {
+    fn sizes(batches: &[ScheduleBatch]) -> Vec<usize> {
         batches.iter().map(|batch| batch.items.len()).collect()
     }
 

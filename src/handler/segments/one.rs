@@ -8,7 +8,7 @@ use serde::forward_to_deserialize_any;
 
 /// One segment, with its name in the route.
 #[derive(Clone, Copy)]
-pub(super) struct Segment<'a> {
+pub(super) struct SegmentValue<'a> {
     pub(super) name: &'a str,
     pub(super) text: &'a str,
 }
@@ -22,7 +22,7 @@ pub(in crate::handler) struct SegmentError {
 
 impl SegmentError {
     /// The same error, of the segment with this name.
-    pub(super) fn of(mut self, segment: Segment<'_>) -> Self {
+    pub(super) fn of(mut self, segment: SegmentValue<'_>) -> Self {
         self.name.get_or_insert_with(|| segment.name.into());
         self
     }
@@ -67,7 +67,7 @@ macro_rules! parsed {
     )*};
 }
 
-impl<'de> Deserializer<'de> for Segment<'de> {
+impl<'de> Deserializer<'de> for SegmentValue<'de> {
     type Error = SegmentError;
 
     parsed! {

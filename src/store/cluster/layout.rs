@@ -53,7 +53,7 @@ impl fmt::Display for Node {
 
 /// What is known of a cluster.
 #[derive(Default)]
-pub(super) struct Layout {
+pub(super) struct SlotMap {
     /// For each slot the place of its primary in `primaries`.
     owners: Vec<u16>,
     pub(super) primaries: Vec<Node>,
@@ -65,12 +65,12 @@ pub(super) struct Layout {
 /// Of a slot that nobody serves.
 const NOBODY: u16 = u16::MAX;
 
-impl Layout {
+impl SlotMap {
     /// What a node answers to `CLUSTER SLOTS`. Nothing, if that cannot be read.
     /// See <https://redis.io/docs/latest/commands/cluster-slots/>.
     pub(super) fn parse(answer: Value, told_by: &Node) -> Option<Self> {
         let ranges: Vec<Vec<Value>> = redis::from_redis_value(answer).ok()?;
-        let mut layout = Layout::default();
+        let mut layout = SlotMap::default();
         for range in ranges {
             let mut range = range.into_iter();
             let first: u16 = redis::from_redis_value(range.next()?).ok()?;
@@ -151,7 +151,7 @@ mod tests {
             ),
             range(100, 16_383, vec![node(Value::Nil, 4), node(text("::1"), 5)]),
         ]);
-        let mut layout = Layout::parse(answer, &Node::new("seed:9")).unwrap();
+        let mut layout = SlotMap::parse(answer, &Node::new("seed:9")).unwrap();
         assert_eq!(layout.owner(99), Some(&Node::new("a:1")));
         assert_eq!(layout.owner(100), Some(&Node::new("seed:4")));
         let replicas: Vec<&str> = layout.replicas.iter().map(Node::as_str).collect();
@@ -161,8 +161,8 @@ mod tests {
         layout.give(99, &Node::new("c:6"));
         assert_eq!(layout.owner(99), Some(&Node::new("c:6")));
         assert_eq!(layout.owner(98), Some(&Node::new("a:1")));
-        assert_eq!(Layout::default().owner(0), None);
-        assert!(Layout::default().has_gaps());
+        assert_eq!(SlotMap::default().owner(0), None);
+        assert!(SlotMap::default().has_gaps());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::fault::Fault;
 use super::url;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::LinkSettings;
-use layout::Layout;
+use layout::SlotMap;
 pub(crate) use layout::Node;
 #[cfg(feature = "worker")]
 pub(super) use route::SLOTS;
@@ -39,7 +39,7 @@ pub(crate) struct Cluster {
     /// A URL of a node, but for its host and port.
     before: String,
     settings: LinkSettings,
-    layout: Mutex<Layout>,
+    layout: Mutex<SlotMap>,
     /// Something happened that another layout would explain.
     doubted: AtomicBool,
     /// Whose turn it is of those that can answer what any of them can.
@@ -161,7 +161,7 @@ impl Cluster {
 
     /// What a node answered to [`question`](Self::question).
     pub(super) fn learn(&self, answer: Value, told_by: &Node) -> Result<(), Fault> {
-        let Some(mut layout) = Layout::parse(answer, told_by) else {
+        let Some(mut layout) = SlotMap::parse(answer, told_by) else {
             return Err(Fault::refused(Error::new(
                 ErrorKind::Incompatible,
                 format!("what {told_by} says of its cluster cannot be read"),
@@ -199,7 +199,7 @@ impl Cluster {
         route::slot_of_command(cmd)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Layout> {
+    fn lock(&self) -> MutexGuard<'_, SlotMap> {
         self.layout.lock().expect("no panic while held")
     }
 }

@@ -13,7 +13,7 @@ use redis::{Pipeline, Value};
 use tokio::time::{timeout, timeout_at};
 
 #[cfg(feature = "worker")]
-use super::{Answer, Repeats};
+use super::{ServerReply, Repeats};
 use super::{Link, Request};
 #[cfg(feature = "worker")]
 use crate::moment::Moment;
@@ -55,7 +55,7 @@ impl Link {
         node: Option<&Node>,
         is_each: bool,
         until: Instant,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ServerReply, Fault> {
         let slots: Vec<_> = pipeline.cmd_iter().map(Cluster::slot_of).collect();
         let first = slots.iter().flatten().next().copied();
         let both = pipeline.cmd_iter().zip(slots);
@@ -77,7 +77,7 @@ impl Link {
                 Err(fault) => return Err(fault),
             });
         }
-        Ok(Answer {
+        Ok(ServerReply {
             value: Value::Array(values),
             sent,
             received: Instant::now(),

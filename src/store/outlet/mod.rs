@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::settings::ClientSettings;
 
 pub(crate) use entry_id::EntryId;
-pub(crate) use stream::{Asked, Standing};
+pub(crate) use stream::{EntryQuery, EntryStatus};
 
 /// The way to a Redis that holds lists and streams. Calls that are made at the same time travel
 /// together.

@@ -9,14 +9,14 @@ use super::{TargetRedis, KeyContext, WriteRetry};
 use crate::error::Result;
 
 /// One script. The file in `lua/streams` begins with a header that says what it takes and answers.
-pub(super) struct Script {
+pub(super) struct StreamScript {
     source: &'static str,
     hash: LazyLock<String>,
 }
 
 macro_rules! scripts {
     ($($name:ident = $file:literal;)*) => {$(
-        pub(super) static $name: Script = Script {
+        pub(super) static $name: StreamScript = StreamScript {
             source: include_str!(concat!("../../../lua/streams/", $file, ".lua")),
             hash: LazyLock::new(|| redis::Script::new($name.source).get_hash().to_owned()),
         };
@@ -35,7 +35,7 @@ impl TargetRedis {
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         place: &KeyContext<'_>,
-        script: &Script,
+        script: &StreamScript,
         keys: &[&str],
         args: &impl ToRedisArgs,
         writes: WriteRetry,

@@ -18,7 +18,7 @@ const NOTES: usize = 100;
 
 /// How an entry stands with its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum EntryStatus {
     Unread,
     /// By whom, and for how long.
     Read {
@@ -33,7 +33,7 @@ pub(crate) enum Standing {
 }
 
 /// What a look is to say of an entry.
-pub(crate) struct Asked {
+pub(crate) struct EntryQuery {
     pub(crate) id: EntryId,
     pub(crate) lease: String,
     /// Whether it is looked for even if an older one is there that nobody has read either.
@@ -42,7 +42,7 @@ pub(crate) struct Asked {
 
 /// An entry of a stream: its id, and the lease that it holds, if it does and its job has not ended
 /// as far as the group knows.
-pub(crate) type Entry = (EntryId, Option<String>);
+pub(crate) type StreamEntry = (EntryId, Option<String>);
 
 impl TargetRedis {
     /// Appends an entry to a stream, of which about so many are kept.
@@ -131,11 +131,11 @@ impl TargetRedis {
         &self,
         stream: &str,
         group: &str,
-        asked: &[Asked],
-    ) -> Result<Option<Vec<Standing>>> {
+        asked: &[EntryQuery],
+    ) -> Result<Option<Vec<EntryStatus>>> {
         let written = Names::written(stream, group);
         let keys = [stream, &written];
-        let each = |one: &Asked| {
+        let each = |one: &EntryQuery| {
             let sought = u8::from(one.is_sought).to_string();
             [one.id.to_string(), one.lease.clone(), sought]
         };
@@ -180,7 +180,7 @@ impl TargetRedis {
         group: &str,
         after: EntryId,
         most: usize,
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Vec<StreamEntry>> {
         let written = Names::written(stream, group);
         let keys = [stream, &written];
         let args = (group, after.to_string(), most);
@@ -271,17 +271,17 @@ impl TargetRedis {
     }
 }
 
-fn standing(row: Vec<Value>) -> Result<Standing> {
+fn standing(row: Vec<Value>) -> Result<EntryStatus> {
     let mut row = row.into_iter();
     let word: String = from_value(row.next().unwrap_or(Value::Nil))?;
     match (&*word, row.next(), row.next()) {
-        ("unread", ..) => Ok(Standing::Unread),
-        ("read", Some(consumer), Some(idle)) => Ok(Standing::Read {
+        ("unread", ..) => Ok(EntryStatus::Unread),
+        ("read", Some(consumer), Some(idle)) => Ok(EntryStatus::Read {
             consumer: from_value(consumer)?,
             idle: Duration::from_millis(from_value(idle)?),
         }),
-        ("acknowledged", ..) => Ok(Standing::Acknowledged),
-        ("unproven", ..) => Ok(Standing::Unproven),
+        ("acknowledged", ..) => Ok(EntryStatus::Acknowledged),
+        ("unproven", ..) => Ok(EntryStatus::Unproven),
         _ => {
             let text = format!("the stream answered {word:?}, which is no state of an entry");
             Err(Error::new(ErrorKind::Damaged, text))

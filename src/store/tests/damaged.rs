@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::shards::Layout;
 use crate::store::layout::Expected;
 use crate::store::mending::{Mend, Wrong};
-use crate::store::moving::{Batch, Item, Late};
+use crate::store::moving::{MoveBatch, Item, Late};
 use crate::store::script::{self, Script};
 use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, Sought, Verb, Why};
 
@@ -220,7 +220,7 @@ impl Scene {
                     item("letter", "moved", "7"),
                     item("mark", "moved", ""),
                 ];
-                let batch = Batch {
+                let batch = MoveBatch {
                     number: 1,
                     fence: 1,
                     items,

@@ -4,7 +4,7 @@ use super::support::{
     Bench, Ears, HOUR, PENDING, State, bury, same_when_repeated, soon, word, words,
 };
 use crate::names::MARKER;
-use crate::store::{Kept, KeptAs, Lane, Word};
+use crate::store::{BackupItem, KeptAs, Lane, Word};
 
 use State::*;
 
@@ -15,7 +15,7 @@ const PAST: u64 = 1_000_000_000_000;
 const REPLACING: KeptAs = KeptAs::Pending { replace: true };
 
 async fn everywhere(bench: &Bench, what: KeptAs) -> Vec<crate::store::Answered> {
-    let items: Vec<Kept> = State::ALL
+    let items: Vec<BackupItem> = State::ALL
         .iter()
         .map(|state| bench.kept(&state.id(), what, AHEAD))
         .collect();
@@ -124,7 +124,7 @@ async fn all_that_a_record_holds_comes_back() {
 #[tokio::test]
 async fn what_has_no_story_is_accepted_now() {
     let bench = Bench::new().await;
-    let item = Kept {
+    let item = BackupItem {
         story: String::new(),
         ..bench.kept("job", PENDING, AHEAD)
     };
@@ -162,7 +162,7 @@ async fn letters_of_one_name_stand_by_when_they_died() {
     assert_eq!(found[0].0, latest);
     assert_eq!(found[1..], [(number(0), PAST + 2), (number(1), PAST)]);
     // Beyond those that are found by their name, they are there all the same.
-    let many: Vec<Kept> = (0..40).map(|at| dead(PAST + 100 + at)).collect();
+    let many: Vec<BackupItem> = (0..40).map(|at| dead(PAST + 100 + at)).collect();
     bench.restore(&many).await;
     let found = bench
         .ledger

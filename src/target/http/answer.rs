@@ -13,14 +13,14 @@ const SHOWN: usize = 1024;
 
 /// An answer that is complete, as far as it was asked for.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     headers: HeaderMap,
     /// The first bytes of the body.
     beginning: Vec<u8>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// Reads on, as far as the limit: a connection of which all was read can be used again.
     pub(super) async fn read(mut response: Response, limit: usize) -> reqwest::Result<Self> {
         let (mut beginning, mut length) = (Vec::new(), 0);
@@ -31,7 +31,7 @@ impl Answer {
             beginning.extend_from_slice(&part[..part.len().min(room)]);
             length += part.len();
         }
-        Ok(Answer {
+        Ok(HttpAnswer {
             status: response.status(),
             headers: response.headers().clone(),
             beginning,
@@ -109,11 +109,11 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn answer(status: u16, headers: &[(&'static str, &str)], body: &str) -> Answer {
+    fn answer(status: u16, headers: &[(&'static str, &str)], body: &str) -> HttpAnswer {
         let header = |(name, value): &(&'static str, &str)| {
             ((*name).parse().unwrap(), value.parse().unwrap())
         };
-        Answer {
+        HttpAnswer {
             status: status.try_into().unwrap(),
             headers: headers.iter().map(header).collect(),
             beginning: body.into(),
@@ -146,10 +146,10 @@ mod tests {
     async fn of_a_long_body_the_beginning_is_kept() {
         let body = [vec![b'a'; SHOWN], vec![b'b'; 100]].concat();
         let response = http_response(body.clone());
-        let whole = Answer::read(response, body.len()).await.unwrap();
+        let whole = HttpAnswer::read(response, body.len()).await.unwrap();
         assert_eq!(whole.beginning, body[..SHOWN]);
         assert!(whole.told().ends_with("aaa"), "{}", whole.told());
-        let short = Answer::read(http_response(b"ab".to_vec()), 1)
+        let short = HttpAnswer::read(http_response(b"ab".to_vec()), 1)
             .await
             .unwrap();
         assert_eq!(short.beginning, b"ab");

@@ -10,12 +10,12 @@ use tokio::time::timeout;
 
 use super::URL;
 use super::allowed::AllowedHost;
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use super::clients::connecting_within;
-use super::hosts::{Hosts, PutOff, Verdict};
+use super::hosts::{Hosts, PutOff, CallResult};
 use super::lookups::Unresolved;
-use super::request::{PRIVATE, Request};
-use super::resolver::{Guard, Refused};
+use super::request::{PRIVATE, HttpRequest};
+use super::resolver::{AddressFilter, RefusedAddress};
 use super::signature::Secret;
 use crate::handler::Job;
 use crate::outcome::{Failure, Outcome};
@@ -36,7 +36,7 @@ pub(super) struct Caller {
     pub(super) own: Client,
     /// For all others, if there can be any.
     pub(super) guarded: Option<Client>,
-    pub(super) guard: Guard,
+    pub(super) guard: AddressFilter,
     pub(super) secrets: Vec<Secret>,
     /// What the route adds, for the host that it means.
     pub(super) headers: HeaderMap,
@@ -57,7 +57,7 @@ struct CallDestination {
 
 /// Why there is no answer.
 enum Silence {
-    Refused(Refused),
+    Refused(RefusedAddress),
     /// Its name was not looked up, because others hold up those who look.
     Crowded(Unresolved),
     Broken {
@@ -89,7 +89,7 @@ impl Caller {
                 return Outcome::snooze_because(after, format!("{name} {why}"));
             }
         };
-        let request = Request::of(&job, &self.secrets);
+        let request = HttpRequest::of(&job, &self.secrets);
         let left = job.timeout().saturating_sub(begun.elapsed());
         // Who tries a host has to know whether it could be connected before its time is over: only
         // what was sent is an attempt.
@@ -99,22 +99,22 @@ impl Caller {
         };
         let call = connecting_within(to_connect, self.post(&request, place));
         let Ok(answered) = timeout(left, call).await else {
-            pass.ends(Verdict::Down);
+            pass.ends(CallResult::Down);
             let limit = job.timeout();
             return Outcome::retry(format!("{name} did not answer within {limit:?}"));
         };
         match answered {
             Ok(answer) => {
                 pass.ends(if answer.host_is_down() {
-                    Verdict::Down
+                    CallResult::Down
                 } else {
-                    Verdict::Up
+                    CallResult::Up
                 });
                 answer.outcome(&name, &job)
             }
             Err(Silence::Broken { error, was_sent }) => {
                 let is_trial = pass.is_trial();
-                pass.ends(Verdict::Down);
+                pass.ends(CallResult::Down);
                 let told = told(&name, error);
                 match self.hosts.pause_of(&name) {
                     // Nothing was sent, and it was known to be down: this was no attempt of the job.
@@ -129,16 +129,16 @@ impl Caller {
                 }
             }
             Err(Silence::Refused(refused)) => {
-                pass.ends(Verdict::Unknown);
+                pass.ends(CallResult::Unknown);
                 Outcome::retry(refused)
             }
             Err(Silence::Crowded(why)) => {
-                pass.ends(Verdict::Unknown);
+                pass.ends(CallResult::Unknown);
                 tracing::debug!(%why, key = %job.key(), "a callback is put off");
                 Outcome::snooze_because(CROWDED, why)
             }
             Err(Silence::Astray(fault)) => {
-                pass.ends(Verdict::Up);
+                pass.ends(CallResult::Up);
                 Outcome::retry(format!("{name} {fault}"))
             }
         }
@@ -176,7 +176,7 @@ impl Caller {
         })
     }
 
-    async fn post(&self, request: &Request, mut place: CallDestination) -> Result<Answer, Silence> {
+    async fn post(&self, request: &HttpRequest, mut place: CallDestination) -> Result<HttpAnswer, Silence> {
         for hop in 0.. {
             let is_own = place.is_meant && !place.by_job;
             let client = if is_own {
@@ -191,7 +191,7 @@ impl Caller {
                 .body(request.body.clone())
                 .send();
             let response = sent.await.map_err(|error| Silence::of(error, hop))?;
-            let answer = Answer::read(response, self.response_limit).await;
+            let answer = HttpAnswer::read(response, self.response_limit).await;
             let answer = answer.map_err(|error| Silence::of(error, hop))?;
             match answer.elsewhere() {
                 Some(to) if hop < self.redirects => place = self.follow(place, to)?,
@@ -201,7 +201,7 @@ impl Caller {
         unreachable!("a hop too many is an answer")
     }
 
-    fn headers_for(&self, request: &Request, place: &CallDestination) -> HeaderMap {
+    fn headers_for(&self, request: &HttpRequest, place: &CallDestination) -> HeaderMap {
         let mut headers = request.headers.clone();
         if place.is_meant {
             headers.extend(self.headers.clone());
@@ -250,7 +250,7 @@ impl Silence {
         // The resolver's word, if that is what it is.
         let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
         while let Some(error) = cause {
-            if let Some(refused) = error.downcast_ref::<Refused>() {
+            if let Some(refused) = error.downcast_ref::<RefusedAddress>() {
                 return Silence::Refused(refused.clone());
             }
             if let Some(why @ Unresolved::Crowded(_)) = error.downcast_ref() {

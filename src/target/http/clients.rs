@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_secs(4);
 
 /// The certificates of connections that use TLS.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Certificates {
+pub(super) struct HttpCertificates {
     /// Of whom the server's certificate must be; instead of those whom the system trusts.
     pub(super) ca: Option<Pem>,
     /// What a server is shown that asks who we are: a certificate, and its key.
@@ -30,7 +30,7 @@ pub(super) struct Certificates {
 
 /// What makes a client.
 pub(super) struct Connecting<'a> {
-    pub(super) certificates: &'a Certificates,
+    pub(super) certificates: &'a HttpCertificates,
     pub(super) timeout: Duration,
     pub(super) resolver: Resolver,
     /// Whether any URL can ask for TLS.

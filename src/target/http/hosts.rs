@@ -38,11 +38,11 @@ pub(super) struct HostLimits {
 #[derive(Debug)]
 pub(super) struct Hosts {
     limits: HostLimits,
-    known: Mutex<Known>,
+    known: Mutex<HostTable>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct HostTable {
     hosts: HashMap<String, Host>,
     /// With so many it is time to forget some.
     forget_at: usize,
@@ -51,7 +51,7 @@ struct Known {
 #[derive(Debug)]
 struct Host {
     turns: Option<Turns>,
-    state: State,
+    state: HostState,
 }
 
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ struct Turns {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum HostState {
     /// It is called; the last calls failed, the last one then.
     Up {
         failures: u32,
@@ -74,9 +74,9 @@ enum State {
     Tried { pause: Duration },
 }
 
-impl State {
+impl HostState {
     /// Nothing is known of it.
-    const NEW: State = State::Up {
+    const NEW: HostState = HostState::Up {
         failures: 0,
         last: None,
     };
@@ -88,7 +88,7 @@ impl State {
 pub(super) struct Pass {
     hosts: Arc<Hosts>,
     name: String,
-    verdict: Verdict,
+    verdict: CallResult,
     /// The call only finds out whether a host that was down is up again.
     is_trial: bool,
     _turn: Option<OwnedSemaphorePermit>,
@@ -104,7 +104,7 @@ pub(super) struct PutOff {
 
 /// What a call has shown of its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CallResult {
     Up,
     Down,
     /// Nothing: it was not reached, and that was not its fault.
@@ -115,7 +115,7 @@ impl Hosts {
     pub(super) fn new(limits: HostLimits) -> Arc<Self> {
         Arc::new(Hosts {
             limits,
-            known: Mutex::new(Known {
+            known: Mutex::new(HostTable {
                 hosts: HashMap::new(),
                 forget_at: REMEMBERED,
             }),
@@ -155,7 +155,7 @@ impl Hosts {
         Ok(Pass {
             hosts: self.clone(),
             name: name.to_owned(),
-            verdict: Verdict::Unknown,
+            verdict: CallResult::Unknown,
             is_trial,
             _turn: turn,
         })
@@ -168,7 +168,7 @@ impl Hosts {
 
     fn with<T>(&self, name: &str, look: impl FnOnce(&mut Host) -> T) -> T {
         let mut known = self.lock();
-        let Known { hosts, forget_at } = &mut *known;
+        let HostTable { hosts, forget_at } = &mut *known;
         if !hosts.contains_key(name) {
             if hosts.len() >= *forget_at {
                 hosts.retain(|_, host| !host.is_as_new(&self.limits));
@@ -179,12 +179,12 @@ impl Hosts {
         }
         let host = hosts.get_mut(name).expect("it was put there");
         if host.is_given_up(&self.limits) {
-            host.state = State::NEW;
+            host.state = HostState::NEW;
         }
         look(host)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, HostTable> {
         self.known.lock().expect("no panic while held")
     }
 }
@@ -203,7 +203,7 @@ impl Breakers for Hosts {
         let Some(down) = found.filter(|host| host.is_down(&self.limits)) else {
             return false;
         };
-        down.state = State::NEW;
+        down.state = HostState::NEW;
         tracing::info!(host, "is called again, as somebody asked for");
         true
     }
@@ -217,16 +217,16 @@ impl Host {
         };
         Host {
             turns: limits.concurrency.map(turns),
-            state: State::NEW,
+            state: HostState::NEW,
         }
     }
 
     /// Whether it may be called now, or when to ask again.
     fn look(&self) -> Result<(), Duration> {
         match self.state {
-            State::Up { .. } => Ok(()),
-            State::Tried { pause } => Err(scattered(pause)),
-            State::Paused { until, pause } => {
+            HostState::Up { .. } => Ok(()),
+            HostState::Tried { pause } => Err(scattered(pause)),
+            HostState::Paused { until, pause } => {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Ok(());
@@ -240,39 +240,39 @@ impl Host {
     /// As `look`; the first after a pause tries it. Returns whether this is the one.
     fn admit(&mut self) -> Result<bool, Duration> {
         self.look()?;
-        let State::Paused { pause, .. } = self.state else {
+        let HostState::Paused { pause, .. } = self.state else {
             return Ok(false);
         };
-        self.state = State::Tried { pause };
+        self.state = HostState::Tried { pause };
         Ok(true)
     }
 
     fn is_down(&self, limits: &HostLimits) -> bool {
-        !matches!(self.state, State::Up { .. }) && !self.is_given_up(limits)
+        !matches!(self.state, HostState::Up { .. }) && !self.is_given_up(limits)
     }
 
     /// Nobody has tried it for so long that it has no jobs any more: those that were put off would
     /// have come back.
     fn is_given_up(&self, limits: &HostLimits) -> bool {
         match self.state {
-            State::Paused { until, .. } => until.elapsed() >= limits.longest_pause,
+            HostState::Paused { until, .. } => until.elapsed() >= limits.longest_pause,
             _ => false,
         }
     }
 
-    fn judge(&mut self, name: &str, verdict: Verdict, limits: &HostLimits) {
+    fn judge(&mut self, name: &str, verdict: CallResult, limits: &HostLimits) {
         let pause_of = |pause: Duration| {
             let pause = pause.min(limits.longest_pause);
             let until = Instant::now() + pause;
-            State::Paused { until, pause }
+            HostState::Paused { until, pause }
         };
         self.state = match (self.state, verdict) {
-            (State::Up { .. }, Verdict::Up) => State::NEW,
-            (_, Verdict::Up) => {
+            (HostState::Up { .. }, CallResult::Up) => HostState::NEW,
+            (_, CallResult::Up) => {
                 tracing::info!(host = name, "answers again");
-                State::NEW
+                HostState::NEW
             }
-            (State::Up { failures, .. }, Verdict::Down) if failures + 1 >= limits.failures => {
+            (HostState::Up { failures, .. }, CallResult::Down) if failures + 1 >= limits.failures => {
                 tracing::warn!(
                     host = name,
                     failures = limits.failures,
@@ -280,13 +280,13 @@ impl Host {
                 );
                 pause_of(FIRST_PAUSE)
             }
-            (State::Up { failures, .. }, Verdict::Down) => State::Up {
+            (HostState::Up { failures, .. }, CallResult::Down) => HostState::Up {
                 failures: failures + 1,
                 last: Some(Instant::now()),
             },
-            (State::Tried { pause }, Verdict::Down) => pause_of(pause * 2),
+            (HostState::Tried { pause }, CallResult::Down) => pause_of(pause * 2),
             // The next one tries it.
-            (State::Tried { pause }, Verdict::Unknown) => State::Paused {
+            (HostState::Tried { pause }, CallResult::Unknown) => HostState::Paused {
                 until: Instant::now(),
                 pause,
             },
@@ -297,7 +297,7 @@ impl Host {
     fn is_as_new(&self, limits: &HostLimits) -> bool {
         let idle = |turns: &Turns| Arc::strong_count(&turns.calls) == 1;
         let says_nothing = match self.state {
-            State::Up { last, .. } => last.is_none_or(|at| at.elapsed() >= limits.longest_pause),
+            HostState::Up { last, .. } => last.is_none_or(|at| at.elapsed() >= limits.longest_pause),
             _ => self.is_given_up(limits),
         };
         says_nothing && self.turns.as_ref().is_none_or(idle)
@@ -322,7 +322,7 @@ impl Pass {
         self.is_trial
     }
 
-    pub(super) fn ends(mut self, verdict: Verdict) {
+    pub(super) fn ends(mut self, verdict: CallResult) {
         self.verdict = verdict;
     }
 }
@@ -354,7 +354,7 @@ mod tests {
         })
     }
 
-    async fn call(hosts: &Arc<Hosts>, name: &str, verdict: Verdict) {
+    async fn call(hosts: &Arc<Hosts>, name: &str, verdict: CallResult) {
         hosts
             .enter(name, TURN)
             .await
@@ -365,30 +365,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_host_that_is_down_is_left_alone_and_tried_by_one() {
         let hosts = hosts(None);
-        for verdict in [Verdict::Down, Verdict::Down, Verdict::Up, Verdict::Down] {
+        for verdict in [CallResult::Down, CallResult::Down, CallResult::Up, CallResult::Down] {
             call(&hosts, "a", verdict).await;
         }
-        call(&hosts, "a", Verdict::Unknown).await;
-        call(&hosts, "a", Verdict::Down).await;
+        call(&hosts, "a", CallResult::Unknown).await;
+        call(&hosts, "a", CallResult::Down).await;
         // Two in a row are not three; what was under way is not waited for.
         let late = hosts.enter("a", TURN).await.unwrap();
         // Nobody said how it ended, so it says nothing of the host.
         drop(hosts.enter("a", TURN).await.unwrap());
         assert!(hosts.enter("a", TURN).await.is_ok());
-        call(&hosts, "a", Verdict::Down).await;
+        call(&hosts, "a", CallResult::Down).await;
         for (pause, verdict) in [
-            (SECOND, Verdict::Down),
-            (2 * SECOND, Verdict::Down),
-            (3 * SECOND, Verdict::Unknown),
-            (Duration::ZERO, Verdict::Down),
-            (3 * SECOND, Verdict::Down),
+            (SECOND, CallResult::Down),
+            (2 * SECOND, CallResult::Down),
+            (3 * SECOND, CallResult::Unknown),
+            (Duration::ZERO, CallResult::Down),
+            (3 * SECOND, CallResult::Down),
         ] {
             if !pause.is_zero() {
                 let wait = hosts.enter("a", TURN).await.unwrap_err().after;
                 assert!(wait >= pause && wait <= 2 * pause, "{pause:?}: {wait:?}");
             }
-            call(&hosts, "b", Verdict::Down).await;
-            call(&hosts, "b", Verdict::Up).await;
+            call(&hosts, "b", CallResult::Down).await;
+            call(&hosts, "b", CallResult::Up).await;
             tokio::time::advance(pause).await;
             let trying = hosts.enter("a", TURN).await.unwrap();
             assert!(trying.is_trial());
@@ -397,7 +397,7 @@ mod tests {
             trying.ends(verdict);
         }
         // Whoever hears from it, however late.
-        late.ends(Verdict::Up);
+        late.ends(CallResult::Up);
         let both = (hosts.enter("a", TURN).await, hosts.enter("a", TURN).await);
         assert!(both.0.is_ok() && both.1.is_ok());
     }
@@ -406,7 +406,7 @@ mod tests {
     async fn one_that_somebody_closes_is_called_at_once() {
         let hosts = hosts(None);
         for _ in 0..3 {
-            call(&hosts, "a", Verdict::Down).await;
+            call(&hosts, "a", CallResult::Down).await;
         }
         assert!(hosts.enter("a", TURN).await.unwrap_err().is_down);
         assert!(hosts.pause_of("a").is_some() && hosts.pause_of("b").is_none());
@@ -416,16 +416,16 @@ mod tests {
         assert!(!hosts.enter("a", TURN).await.unwrap().is_trial());
         // It has to fail as often as before.
         for _ in 0..2 {
-            call(&hosts, "a", Verdict::Down).await;
+            call(&hosts, "a", CallResult::Down).await;
             assert!(hosts.open().is_empty());
         }
-        call(&hosts, "a", Verdict::Down).await;
+        call(&hosts, "a", CallResult::Down).await;
         // While it is tried it is open, too.
         tokio::time::advance(2 * SECOND).await;
         let trying = hosts.enter("a", TURN).await.unwrap();
         assert_eq!(hosts.open(), ["a"]);
         assert!(hosts.close("a") && hosts.open().is_empty());
-        trying.ends(Verdict::Down);
+        trying.ends(CallResult::Down);
         assert!(hosts.open().is_empty());
     }
 
@@ -439,15 +439,15 @@ mod tests {
                 hosts
                     .enter("a", TURN)
                     .await
-                    .map(|pass| pass.ends(Verdict::Up))
+                    .map(|pass| pass.ends(CallResult::Up))
             }
         });
         tokio::task::yield_now().await;
         let third = hosts.enter("a", TURN).await;
         let third = third.unwrap_err();
         assert!(third.after <= 2 * CROWDED && !third.is_down);
-        call(&hosts, "b", Verdict::Up).await;
-        first.ends(Verdict::Up);
+        call(&hosts, "b", CallResult::Up).await;
+        first.ends(CallResult::Up);
         next.await.unwrap().unwrap();
         // Whose turn does not come is put off, too.
         let _first = hosts.enter("a", TURN).await.unwrap();
@@ -462,7 +462,7 @@ mod tests {
     async fn one_whose_jobs_are_gone_is_as_new() {
         let hosts = hosts(None);
         for _ in 0..3 {
-            call(&hosts, "a", Verdict::Down).await;
+            call(&hosts, "a", CallResult::Down).await;
         }
         tokio::time::advance(SECOND + 2 * SECOND).await;
         assert_eq!(hosts.open(), ["a"]);
@@ -476,13 +476,13 @@ mod tests {
         let hosts = hosts(None);
         let known = || hosts.lock().hosts.len();
         for number in 0..2 * REMEMBERED {
-            call(&hosts, &number.to_string(), Verdict::Down).await;
+            call(&hosts, &number.to_string(), CallResult::Down).await;
         }
         // They still count, and are looked through only now and then.
         assert_eq!(known(), 2 * REMEMBERED);
         assert_eq!(hosts.lock().forget_at, 2 * REMEMBERED);
         tokio::time::advance(3 * SECOND).await;
-        call(&hosts, "another", Verdict::Down).await;
+        call(&hosts, "another", CallResult::Down).await;
         assert_eq!(known(), 1);
         assert_eq!(hosts.lock().forget_at, REMEMBERED);
     }
@@ -490,10 +490,10 @@ mod tests {
     #[tokio::test]
     async fn hosts_without_news_are_forgotten() {
         let hosts = hosts(Some(1));
-        call(&hosts, "down", Verdict::Down).await;
+        call(&hosts, "down", CallResult::Down).await;
         let _busy = hosts.enter("busy", TURN).await.unwrap();
         for number in 0..3 * REMEMBERED {
-            call(&hosts, &number.to_string(), Verdict::Up).await;
+            call(&hosts, &number.to_string(), CallResult::Up).await;
         }
         let known = &hosts.lock().hosts;
         assert!(known.len() <= REMEMBERED, "{}", known.len());

@@ -42,7 +42,7 @@ pub(super) struct LookupPermit {
 
 /// Who says which names are looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Named {
+pub(super) enum NameSource {
     ByRoute,
     /// Or by a receiver, to which a job was sent.
     ByJob,
@@ -52,12 +52,12 @@ pub(super) enum Named {
 pub(super) struct Lookups {
     lookup: Lookup,
     /// Those of routes apart: none of them waits for a place that it needs not have.
-    under_way: Mutex<HashMap<(Named, String), WeakShared<Answer>>>,
+    under_way: Mutex<HashMap<(NameSource, String), WeakShared<LookupAnswer>>>,
     places: Mutex<HashMap<String, Arc<Semaphore>>>,
     all: Arc<Semaphore>,
 }
 
-type Answer = BoxFuture<'static, Result<Arc<[IpAddr]>, Unresolved>>;
+type LookupAnswer = BoxFuture<'static, Result<Arc<[IpAddr]>, Unresolved>>;
 
 /// Why a name has no address.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl Lookups {
     pub(super) async fn find(
         self: &Arc<Self>,
         name: &str,
-        named: Named,
+        named: NameSource,
         within: Duration,
     ) -> Result<Arc<[IpAddr]>, Unresolved> {
         match timeout(within, self.shared(name, named, within)).await {
@@ -100,7 +100,7 @@ impl Lookups {
     }
 
     /// The lookup of this name that is under way, or a new one.
-    fn shared(self: &Arc<Self>, name: &str, named: Named, within: Duration) -> Shared<Answer> {
+    fn shared(self: &Arc<Self>, name: &str, named: NameSource, within: Duration) -> Shared<LookupAnswer> {
         let mut under_way = self.under_way.lock().expect("no panic while held");
         let key = (named, name.to_owned());
         let found = under_way.get(&key).and_then(WeakShared::upgrade);
@@ -122,11 +122,11 @@ impl Lookups {
         new
     }
 
-    async fn place(&self, name: &str, named: Named, within: Duration) -> Result<LookupPermit, Unresolved> {
+    async fn place(&self, name: &str, named: NameSource, within: Duration) -> Result<LookupPermit, Unresolved> {
         let own = self.semaphore(format!("{named:?} {name}"), OF_NAME);
         // An earlier lookup of the same name may still hang; whoever asks gives up in time.
         let mut permits = vec![acquired(own).await];
-        if named == Named::ByRoute {
+        if named == NameSource::ByRoute {
             return Ok(LookupPermit { _permits: permits });
         }
         // The smallest zone first: who waits for a place there holds none of the larger ones.
@@ -247,7 +247,7 @@ mod tests {
         let (lookups, count) = lookups();
         let began = Instant::now();
         for _ in 0..3 {
-            let asked = (0..100).map(|_| lookups.find("slow.a.org", Named::ByJob, WITHIN));
+            let asked = (0..100).map(|_| lookups.find("slow.a.org", NameSource::ByJob, WITHIN));
             for found in futures_util::future::join_all(asked).await {
                 assert!(matches!(found, Err(Unresolved::Slow(..))), "{found:?}");
             }
@@ -257,15 +257,15 @@ mod tests {
         let began = Instant::now();
         assert!(
             lookups
-                .find("fast.a.org", Named::ByJob, WITHIN)
+                .find("fast.a.org", NameSource::ByJob, WITHIN)
                 .await
                 .is_ok()
         );
-        assert!(lookups.find("b.org", Named::ByJob, WITHIN).await.is_ok());
+        assert!(lookups.find("b.org", NameSource::ByJob, WITHIN).await.is_ok());
         assert!(began.elapsed() < WITHIN / 10);
         // When its thread is back, it is looked up again.
         tokio::time::advance(Duration::from_secs(61)).await;
-        let found = lookups.find("slow.a.org", Named::ByJob, WITHIN).await;
+        let found = lookups.find("slow.a.org", NameSource::ByJob, WITHIN).await;
         let found = found.unwrap_err().to_string();
         assert!(
             found.contains("slow.a.org was not found within 4s"),
@@ -282,11 +282,11 @@ mod tests {
             .collect();
         let asked = names
             .iter()
-            .map(|name| lookups.find(name, Named::ByJob, WITHIN));
+            .map(|name| lookups.find(name, NameSource::ByJob, WITHIN));
         // Those that wait for a place hold none of another zone.
         let meanwhile = async {
             tokio::time::sleep(WITHIN / 4).await;
-            let found = lookups.find("first.shared.org", Named::ByJob, WITHIN / 10);
+            let found = lookups.find("first.shared.org", NameSource::ByJob, WITHIN / 10);
             found.await
         };
         let (found, first) = tokio::join!(futures_util::future::join_all(asked), meanwhile);
@@ -297,21 +297,21 @@ mod tests {
         let began = Instant::now();
         assert!(
             lookups
-                .find("good.shared.org", Named::ByJob, WITHIN)
+                .find("good.shared.org", NameSource::ByJob, WITHIN)
                 .await
                 .is_ok()
         );
         assert!(
             lookups
-                .find("hooks.good.shared.org", Named::ByJob, WITHIN)
+                .find("hooks.good.shared.org", NameSource::ByJob, WITHIN)
                 .await
                 .is_ok()
         );
         assert!(began.elapsed() < WITHIN / 10);
         // Nor are names and zones kept that nobody asks for.
         tokio::time::advance(Duration::from_secs(61)).await;
-        lookups.find("b.org", Named::ByJob, WITHIN).await.unwrap();
-        lookups.find("c.org", Named::ByJob, WITHIN).await.unwrap();
+        lookups.find("b.org", NameSource::ByJob, WITHIN).await.unwrap();
+        lookups.find("c.org", NameSource::ByJob, WITHIN).await.unwrap();
         assert!(lookups.places.lock().unwrap().len() <= 6);
         assert!(lookups.under_way.lock().unwrap().len() <= 1);
     }
@@ -324,13 +324,13 @@ mod tests {
             let names: Vec<String> = names.collect();
             let asked = names
                 .iter()
-                .map(|name| lookups.find(name, Named::ByJob, WITHIN));
+                .map(|name| lookups.find(name, NameSource::ByJob, WITHIN));
             for found in futures_util::future::join_all(asked).await {
                 assert!(matches!(found, Err(Unresolved::Slow(..))), "{found:?}");
             }
         }
         for name in ["good.com", "hooks.good.com", "local", "good.net."] {
-            let found = lookups.find(name, Named::ByJob, WITHIN / 10).await;
+            let found = lookups.find(name, NameSource::ByJob, WITHIN / 10).await;
             assert!(found.is_ok(), "{name}: {found:?}");
         }
     }
@@ -353,12 +353,12 @@ mod tests {
             }
             let asked = names
                 .iter()
-                .map(|name| lookups.find(name, Named::ByJob, WITHIN));
+                .map(|name| lookups.find(name, NameSource::ByJob, WITHIN));
             futures_util::future::join_all(asked).await;
             let good = format!("good.{all}");
             let deeper = format!("hooks.good.{all}");
             for name in [&good, &deeper] {
-                let found = lookups.find(name, Named::ByJob, WITHIN / 10).await;
+                let found = lookups.find(name, NameSource::ByJob, WITHIN / 10).await;
                 assert!(found.is_ok(), "{name}: {found:?}");
             }
         }
@@ -370,15 +370,15 @@ mod tests {
         let names: Vec<String> = (0..200).map(|n| format!("slow.{n}.com")).collect();
         let asked = names
             .iter()
-            .map(|name| lookups.find(name, Named::ByJob, WITHIN));
+            .map(|name| lookups.find(name, NameSource::ByJob, WITHIN));
         let asked = futures_util::future::join_all(asked);
         let route = async {
             tokio::time::sleep(WITHIN / 4).await;
             // A job waits for this one, and will be told that there are too many.
-            let job = lookups.find("own.org", Named::ByJob, WITHIN);
+            let job = lookups.find("own.org", NameSource::ByJob, WITHIN);
             let route = async {
                 tokio::task::yield_now().await;
-                lookups.find("own.org", Named::ByRoute, WITHIN / 10).await
+                lookups.find("own.org", NameSource::ByRoute, WITHIN / 10).await
             };
             tokio::join!(job, route)
         };
@@ -412,7 +412,7 @@ mod tests {
         let (one, other) = (Lookups::of_the_system(), Lookups::of_the_system());
         assert!(Arc::ptr_eq(&one, &other), "all targets share its threads");
         let found = Lookups::of_the_system()
-            .find("localhost", Named::ByJob, WITHIN)
+            .find("localhost", NameSource::ByJob, WITHIN)
             .await;
         assert!(found.unwrap().iter().all(IpAddr::is_loopback));
     }

@@ -32,12 +32,12 @@ const OF_CONNECTIONS: [&str; 12] = [
 pub(super) const PRIVATE: [&str; 2] = ["authorization", "cookie"];
 
 /// What one attempt sends, wherever it is sent.
-pub(super) struct Request {
+pub(super) struct HttpRequest {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Request {
+impl HttpRequest {
     pub(super) fn of(job: &Job, secrets: &[Secret]) -> Self {
         let body = job.payload().clone();
         let mut headers = passed_on(job);
@@ -83,7 +83,7 @@ impl Request {
             set("webhook-timestamp", now.to_string());
             set("webhook-id", id);
         }
-        Request { headers, body }
+        HttpRequest { headers, body }
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
             .header("Webhook-Id", "x")
             .header("no name", "x")
             .header("split", "a\r\nb: c");
-        let Request { headers, body } = Request::of(&job.build(), &[]);
+        let HttpRequest { headers, body } = HttpRequest::of(&job.build(), &[]);
         assert_eq!(body, "[1]");
         let mut told: Vec<String> = headers
             .iter()
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn the_kind_of_the_payload_is_told() {
         let kind = |job: crate::SampleJob| {
-            let headers = Request::of(&job.build(), &[]).headers;
+            let headers = HttpRequest::of(&job.build(), &[]).headers;
             headers[CONTENT_TYPE].to_str().unwrap().to_owned()
         };
         let job = || Job::sample("app1:trans:notice:1");

@@ -11,26 +11,26 @@ use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address::{Network, is_public};
-use super::lookups::{Lookups, Named};
+use super::lookups::{Lookups, NameSource};
 
 /// Which addresses may be called.
 #[derive(Debug, Clone)]
-pub(super) struct Guard {
+pub(super) struct AddressFilter {
     /// Beside those of the open internet.
     pub(super) networks: Arc<[Network]>,
 }
 
 /// An address that may not be called.
 #[derive(Debug, Clone)]
-pub(super) struct Refused {
+pub(super) struct RefusedAddress {
     host: String,
     address: IpAddr,
 }
 
-impl Guard {
+impl AddressFilter {
     /// # Errors
     /// If the host is an address that may not be called. Of a name nothing is known yet.
-    pub(super) fn check_host(&self, url: &Url) -> Result<(), Refused> {
+    pub(super) fn check_host(&self, url: &Url) -> Result<(), RefusedAddress> {
         let host = url.host_str().unwrap_or_default();
         let literal = host.trim_start_matches('[').trim_end_matches(']');
         match literal.parse() {
@@ -39,12 +39,12 @@ impl Guard {
         }
     }
 
-    fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
+    fn check(&self, host: &str, address: IpAddr) -> Result<(), RefusedAddress> {
         let mut allowed = self.networks.iter();
         if is_public(address) || allowed.any(|network| network.contains(address)) {
             return Ok(());
         }
-        Err(Refused {
+        Err(RefusedAddress {
             host: host.to_owned(),
             address,
         })
@@ -57,8 +57,8 @@ pub(super) struct Resolver {
     /// How long a lookup may take.
     pub(super) within: Duration,
     /// Whose the names are. Without a guard any address will do.
-    pub(super) named: Named,
-    pub(super) guard: Option<Guard>,
+    pub(super) named: NameSource,
+    pub(super) guard: Option<AddressFilter>,
 }
 
 impl Resolve for Resolver {
@@ -80,9 +80,9 @@ impl Resolve for Resolver {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Refused { host, address } = self;
+        let RefusedAddress { host, address } = self;
         if host.contains(&address.to_string()) {
             write!(f, "{host} is no address of the open internet")?;
         } else {
@@ -95,4 +95,4 @@ impl fmt::Display for Refused {
     }
 }
 
-impl StdError for Refused {}
+impl StdError for RefusedAddress {}

@@ -10,11 +10,11 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use super::address::Network;
 use super::allowed::AllowedHost;
 use super::caller::{Caller, parse};
-use super::clients::{Certificates, Connecting, client as client_of};
+use super::clients::{HttpCertificates, Connecting, client as client_of};
 use super::hosts::{HostLimits, Hosts};
-use super::lookups::{Lookups, Named};
+use super::lookups::{Lookups, NameSource};
 use super::request::is_reserved;
-use super::resolver::{Guard, Resolver};
+use super::resolver::{AddressFilter, Resolver};
 use super::signature::Secret;
 
 /// How many calls each host has at a time, where jobs name it.
@@ -27,7 +27,7 @@ pub(super) struct Settings {
     pub(super) networks: Vec<String>,
     pub(super) secrets: Vec<String>,
     pub(super) headers: Vec<(String, String)>,
-    pub(super) certificates: Certificates,
+    pub(super) certificates: HttpCertificates,
     pub(super) connect_timeout: Duration,
     pub(super) response_limit: usize,
     pub(super) redirects: usize,
@@ -46,7 +46,7 @@ impl Settings {
             networks: Vec::new(),
             secrets: Vec::new(),
             headers: Vec::new(),
-            certificates: Certificates::default(),
+            certificates: HttpCertificates::default(),
             connect_timeout: Duration::from_secs(5),
             response_limit: 64 * 1024,
             redirects: 0,
@@ -86,10 +86,10 @@ impl Settings {
         if self.longest_pause.is_zero() {
             return Err("`breaker_pause` is zero: make it longer".into());
         }
-        let guard = Guard {
+        let guard = AddressFilter {
             networks: networks.into(),
         };
-        let client = |named, guard: Option<Guard>, with_tls| {
+        let client = |named, guard: Option<AddressFilter>, with_tls| {
             client_of(Connecting {
                 certificates: &self.certificates,
                 timeout: self.connect_timeout,
@@ -104,12 +104,12 @@ impl Settings {
             })
         };
         let own = client(
-            Named::ByRoute,
+            NameSource::ByRoute,
             None,
             url.as_ref().is_some_and(|url| url.scheme() == "https"),
         )?;
         let is_guarded = allowed.is_some() || self.redirects > 0;
-        let guarded = is_guarded.then(|| client(Named::ByJob, Some(guard.clone()), true));
+        let guarded = is_guarded.then(|| client(NameSource::ByJob, Some(guard.clone()), true));
         let guarded = guarded.transpose()?;
         let of_jobs = allowed.as_ref().map(|_| CALLS_OF_JOBS);
         Ok(Caller {

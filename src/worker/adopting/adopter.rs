@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::expired::Expired;
 use super::hearing::Hearing;
-use super::names::Names;
+use super::names::PendingIds;
 use super::others::Others;
 use super::strays::Strays;
 use crate::error::Result;
@@ -19,7 +19,7 @@ use crate::handler::MissingKey;
 use crate::key::{JobKey, Kind};
 use crate::settings::LONGEST_SLEEP;
 use crate::store::{Answered, Store, Why, Word};
-use crate::worker::instances::Instances;
+use crate::worker::instances::PeerTable;
 use crate::worker::roster::{ServedLedgers, ServedLedger};
 
 /// How many keys one call looks at.
@@ -42,7 +42,7 @@ pub(crate) struct Adopter {
     /// The one whose keys it looks at: all of them, if there is one.
     pub(super) server: Arc<Store>,
     pub(super) roster: Arc<ServedLedgers>,
-    pub(super) instances: Arc<Instances>,
+    pub(super) instances: Arc<PeerTable>,
     /// How many bytes a payload may have, unless its route says so.
     payload_limit: usize,
     /// By the index of the ledger in the roster.
@@ -60,18 +60,18 @@ pub(crate) struct Adopter {
 /// What is to be looked at of one ledger.
 pub(super) struct Noted {
     served: Arc<ServedLedger>,
-    pub(super) names: Names,
+    pub(super) names: PendingIds,
 }
 
 /// Keys of one ledger that are looked at in one call.
-pub(super) struct Batch {
+pub(super) struct KeyBatch {
     pub(super) served: Arc<ServedLedger>,
     pub(super) items: Vec<(JobKey, Why)>,
 }
 
 /// What became of one call.
-pub(super) struct Landing {
-    pub(super) batch: Batch,
+pub(super) struct AdoptReply {
+    pub(super) batch: KeyBatch,
     pub(super) answers: Result<Vec<Answered>>,
 }
 
@@ -80,7 +80,7 @@ impl Adopter {
         store: Arc<Store>,
         server: Arc<Store>,
         roster: Arc<ServedLedgers>,
-        instances: Arc<Instances>,
+        instances: Arc<PeerTable>,
         payload_limit: usize,
     ) -> Arc<Self> {
         Arc::new(Adopter {
@@ -162,11 +162,11 @@ impl Adopter {
         self.note(served, |names| names.add(id, why, at));
     }
 
-    fn note(&self, served: &Arc<ServedLedger>, add: impl FnOnce(&mut Names) -> bool) {
+    fn note(&self, served: &Arc<ServedLedger>, add: impl FnOnce(&mut PendingIds) -> bool) {
         let mut names = self.names.lock().expect("no panic while held");
         let noted = names.entry(served.index).or_insert_with(|| Noted {
             served: served.clone(),
-            names: Names::default(),
+            names: PendingIds::default(),
         });
         let fits = add(&mut noted.names);
         drop(names);
@@ -217,7 +217,7 @@ impl Adopter {
     }
 
     /// What to look at now, of each ledger without a call.
-    fn next(&self, now: Instant, busy: &HashSet<usize>) -> Vec<Batch> {
+    fn next(&self, now: Instant, busy: &HashSet<usize>) -> Vec<KeyBatch> {
         let mut names = self.names.lock().expect("no panic while held");
         // What was heard of before a kind was dropped makes it known again.
         names.retain(|_, noted| !noted.served.is_forgotten() || noted.names.next().is_some());
@@ -228,7 +228,7 @@ impl Adopter {
                 .filter_map(|(id, why)| Some((served.key(&id)?, why)))
                 .collect();
             let served = served.clone();
-            (!items.is_empty()).then_some(Batch { served, items })
+            (!items.is_empty()).then_some(KeyBatch { served, items })
         });
         batches.collect()
     }
@@ -240,8 +240,8 @@ impl Adopter {
     }
 
     /// One call. A kind is made known before its first job is stored.
-    pub(super) async fn call(&self, batch: Batch, is_new: bool) -> Landing {
-        let Batch { served, items } = &batch;
+    pub(super) async fn call(&self, batch: KeyBatch, is_new: bool) -> AdoptReply {
+        let KeyBatch { served, items } = &batch;
         let look = async {
             if is_new {
                 self.make_known(served).await?;
@@ -260,7 +260,7 @@ impl Adopter {
                 served.ledger.note("register", &told);
             }
         }
-        Landing { batch, answers }
+        AdoptReply { batch, answers }
     }
 
     /// It starts with one ledger: so whoever sets a key of it knows which of several servers that is for.
@@ -272,7 +272,7 @@ impl Adopter {
             .await
     }
 
-    async fn look(&self, batch: Batch, is_new: bool) -> Landing {
+    async fn look(&self, batch: KeyBatch, is_new: bool) -> AdoptReply {
         let began = Instant::now();
         let landing = self.call(batch, is_new).await;
         if landing.answers.is_err() {
@@ -284,9 +284,9 @@ impl Adopter {
     }
 
     /// What was not looked at is looked at again.
-    pub(super) fn land(&self, landing: Landing) {
-        let Landing { batch, answers } = landing;
-        let Batch { served, items } = &batch;
+    pub(super) fn land(&self, landing: AdoptReply) {
+        let AdoptReply { batch, answers } = landing;
+        let KeyBatch { served, items } = &batch;
         let is_replica = self.hearing.demotions().is_none();
         let answers = answers.unwrap_or_default();
         for (place, (key, why)) in items.iter().enumerate() {

@@ -32,7 +32,7 @@ pub(crate) struct Leased {
 
 /// What is to become of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum KeyVerdict {
     Run,
     /// It goes back: its key says so, or could not be looked at.
     Back,
@@ -42,7 +42,7 @@ pub(crate) enum Verdict {
 
 /// By what jobs are judged. With the last one, none stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Round {
+pub(crate) enum ConfirmRound {
     /// What was heard so far.
     AtOnce,
     /// All that was announced so far.
@@ -51,11 +51,11 @@ pub(crate) enum Round {
     Last,
 }
 
-impl Round {
+impl ConfirmRound {
     pub(crate) fn next(self) -> Self {
         match self {
-            Round::AtOnce => Round::CaughtUp,
-            Round::CaughtUp | Round::Last => Round::Last,
+            ConfirmRound::AtOnce => ConfirmRound::CaughtUp,
+            ConfirmRound::CaughtUp | ConfirmRound::Last => ConfirmRound::Last,
         }
     }
 }
@@ -66,13 +66,13 @@ impl Adopter {
         &self,
         served: &Arc<ServedLedger>,
         jobs: &[Leased],
-        round: Round,
-    ) -> Vec<Verdict> {
+        round: ConfirmRound,
+    ) -> Vec<KeyVerdict> {
         match round {
-            Round::AtOnce => {}
-            Round::CaughtUp if self.hearing.catch_up().await => {}
-            Round::CaughtUp => return vec![Verdict::Back; jobs.len()],
-            Round::Last => sleep(self.wait_for_others(served, jobs)).await,
+            ConfirmRound::AtOnce => {}
+            ConfirmRound::CaughtUp if self.hearing.catch_up().await => {}
+            ConfirmRound::CaughtUp => return vec![KeyVerdict::Back; jobs.len()],
+            ConfirmRound::Last => sleep(self.wait_for_others(served, jobs)).await,
         }
         let why = |job: &Leased| (job.key.clone(), self.why(served, job, round));
         let items: Vec<_> = jobs.iter().map(why).collect();
@@ -94,9 +94,9 @@ impl Adopter {
                 sleep(AFTER_FAULT).await;
             }
             verdicts.extend(answers.into_iter().map(|answer| match answer {
-                Some(Word::Same | Word::Absent) => Verdict::Run,
-                Some(Word::Missing) => Verdict::Open,
-                _ => Verdict::Back,
+                Some(Word::Same | Word::Absent) => KeyVerdict::Run,
+                Some(Word::Missing) => KeyVerdict::Open,
+                _ => KeyVerdict::Back,
             }));
         }
         verdicts
@@ -133,7 +133,7 @@ impl Adopter {
         }
     }
 
-    fn why(&self, served: &ServedLedger, job: &Leased, round: Round) -> Why {
+    fn why(&self, served: &ServedLedger, job: &Leased, round: ConfirmRound) -> Why {
         if self.missing(&job.key) != Some(MissingKey::Cancel) {
             return Why::Begun;
         }
@@ -146,13 +146,13 @@ impl Adopter {
         let has_listened = since.is_some_and(|since| ago < since.elapsed());
         match round {
             // It is not known whether it was heard: of two faults, this one loses no job.
-            Round::CaughtUp | Round::Last if has_listened && self.expired.may_have_known(ago) => {
+            ConfirmRound::CaughtUp | ConfirmRound::Last if has_listened && self.expired.may_have_known(ago) => {
                 Why::Heard
             }
             // What this one did not hear was announced to nobody.
-            Round::CaughtUp if has_listened => Why::Lost,
-            Round::AtOnce | Round::CaughtUp => Why::Asked,
-            Round::Last => Why::Lost,
+            ConfirmRound::CaughtUp if has_listened => Why::Lost,
+            ConfirmRound::AtOnce | ConfirmRound::CaughtUp => Why::Asked,
+            ConfirmRound::Last => Why::Lost,
         }
     }
 

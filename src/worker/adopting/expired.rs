@@ -22,10 +22,10 @@ const VAGUE: Duration = Duration::from_millis(100);
 
 /// What was heard, by a hash of the key.
 #[derive(Default)]
-pub(super) struct Expired(Mutex<Heard>);
+pub(super) struct Expired(Mutex<RecentExpiries>);
 
 #[derive(Default)]
-struct Heard {
+struct RecentExpiries {
     latest: HashMap<u64, Instant>,
     /// In the order in which they came; some of them have come again since.
     order: VecDeque<(u64, Instant)>,
@@ -117,7 +117,7 @@ mod tests {
         assert!(expired.may_have_known(AGO));
         assert_eq!(expired.0.lock().unwrap().latest.len(), MOST);
 
-        let mut old = Heard::default();
+        let mut old = RecentExpiries::default();
         for number in 0..MOST {
             old.order.push_back((number as u64, Instant::now() - AGO));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::adopter::{AT_ONCE, Adopter, Batch, Landing};
+use super::adopter::{AT_ONCE, Adopter, KeyBatch, AdoptReply};
 use super::whereabouts::Home;
 use crate::error::{ErrorKind, Result};
 use crate::key::JobKey;
@@ -16,7 +16,7 @@ impl Adopter {
     /// # Errors
     /// If they are to be found again.
     pub(super) async fn find(&self, keys: &[String]) -> Result<bool> {
-        let mut found: HashMap<usize, Batch> = HashMap::new();
+        let mut found: HashMap<usize, KeyBatch> = HashMap::new();
         let keys = keys.iter().map(|key| JobKey::parse(key.as_str()));
         for key in keys.filter_map(std::result::Result::ok) {
             if self.missing(&key).is_none() {
@@ -31,22 +31,22 @@ impl Adopter {
                 }
                 Some(Home::WasHere(_)) | None => continue,
             };
-            let batch = found.entry(served.index).or_insert_with(|| Batch {
+            let batch = found.entry(served.index).or_insert_with(|| KeyBatch {
                 served,
                 items: Vec::new(),
             });
             batch.items.push((key, Why::Seen));
         }
         let mut fit = true;
-        for Batch { served, mut items } in found.into_values() {
+        for KeyBatch { served, mut items } in found.into_values() {
             let mut is_new = true;
             while !items.is_empty() {
                 let rest = items.split_off(items.len().min(AT_ONCE));
-                let batch = Batch {
+                let batch = KeyBatch {
                     served: served.clone(),
                     items,
                 };
-                let Landing { batch, answers } = self.call(batch, is_new).await;
+                let AdoptReply { batch, answers } = self.call(batch, is_new).await;
                 is_new = false;
                 items = rest;
                 match answers {
@@ -59,7 +59,7 @@ impl Adopter {
                     }
                     Err(error) if error.kind() == ErrorKind::Full => fit = false,
                     Err(error) if error.is_retryable() => return Err(error),
-                    answers => self.land(Landing { batch, answers }),
+                    answers => self.land(AdoptReply { batch, answers }),
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::store::Store;
 /// What is heard of changes on one server.
 pub(crate) struct Hearing {
     server: Arc<Store>,
-    gap: Mutex<Gap>,
+    gap: Mutex<EventGap>,
     /// All that was announced until then has been heard; nothing while there is no connection.
     heard: watch::Sender<Option<Instant>>,
     /// Asks how far.
@@ -23,7 +23,7 @@ pub(crate) struct Hearing {
 
 /// The end of the last time that changes went unheard.
 #[derive(Default)]
-struct Gap {
+struct EventGap {
     /// Nothing while they do.
     end: Option<Instant>,
     /// How often the server had been found to be a replica then.
@@ -43,7 +43,7 @@ impl Hearing {
 
     /// Whether changes are heard from now on.
     pub(crate) fn begin(&self, hears: bool) {
-        *self.gap.lock().expect("no panic while held") = Gap {
+        *self.gap.lock().expect("no panic while held") = EventGap {
             end: hears.then(Instant::now),
             demotions: self.demotions().unwrap_or_default(),
         };
@@ -72,7 +72,7 @@ impl Hearing {
         };
         let mut gap = self.gap.lock().expect("no panic while held");
         if gap.end.is_some() && gap.demotions != demotions {
-            *gap = Gap {
+            *gap = EventGap {
                 end: Some(Instant::now()),
                 demotions,
             };

@@ -12,7 +12,7 @@ const NAMES: usize = 65_536;
 
 /// Names of ids, and when they are to be looked at.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct PendingIds {
     /// Why, and when.
     whys: HashMap<String, (Why, Instant)>,
     /// The soonest first; at the same time, in the order in which they came. What is not in
@@ -21,7 +21,7 @@ pub(super) struct Names {
     came: u64,
 }
 
-impl Names {
+impl PendingIds {
     /// A key is to be looked at, no sooner than then; or sooner, if that was said before. Whether
     /// there was room for it.
     pub(super) fn add(&mut self, id: &str, why: Why, at: Instant) -> bool {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn each_is_looked_at_once_for_the_strongest_reason_when_its_time_has_come() {
-        let mut names = Names::default();
+        let mut names = PendingIds::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(1);
         for (id, why) in [("a", Why::Seen), ("b", Why::Gone), ("a", Why::Gone)] {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn who_waits_holds_up_nobody_and_may_be_wanted_sooner() {
-        let mut names = Names::default();
+        let mut names = PendingIds::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(1);
         names.add("waits", Why::Over, soon);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_is_heard_of_a_key_is_more_than_that_it_was_found_missing() {
-        let mut names = Names::default();
+        let mut names = PendingIds::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(1);
         let own = |id: &str, why| (id.to_owned(), why);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn one_that_expired_is_forgotten_when_its_job_is_claimed() {
-        let mut names = Names::default();
+        let mut names = PendingIds::default();
         let now = Instant::now();
         names.add("a", Why::Over, now);
         names.add("b", Why::Gone, now);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn so_many_are_kept() {
-        let mut names = Names::default();
+        let mut names = PendingIds::default();
         for id in 0..NAMES {
             assert!(names.add(&id.to_string(), Why::Seen, Instant::now()));
         }

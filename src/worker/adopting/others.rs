@@ -16,9 +16,9 @@ const KEPT_FOR: Duration = SILENCE.saturating_add(BEAT).saturating_mul(2);
 
 /// What others are to look at.
 #[derive(Default)]
-pub(super) struct Others(Mutex<VecDeque<Heard>>);
+pub(super) struct Others(Mutex<VecDeque<PeerEvent>>);
 
-struct Heard {
+struct PeerEvent {
     at: Instant,
     served: Arc<ServedLedger>,
     id: String,
@@ -30,14 +30,14 @@ impl Others {
     pub(super) fn keep(&self, served: &Arc<ServedLedger>, id: &str, why: Why) {
         let at = Instant::now();
         let mut heard = self.0.lock().expect("no panic while held");
-        let is_over = |one: &Heard| at.duration_since(one.at) > KEPT_FOR;
+        let is_over = |one: &PeerEvent| at.duration_since(one.at) > KEPT_FOR;
         // Two for one: it becomes no longer than it has to be.
         for _ in 0..2 {
             if heard.len() >= MOST || heard.front().is_some_and(is_over) {
                 heard.pop_front();
             }
         }
-        heard.push_back(Heard {
+        heard.push_back(PeerEvent {
             at,
             served: served.clone(),
             id: id.to_owned(),

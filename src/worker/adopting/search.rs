@@ -39,16 +39,16 @@ fn unless_full<T>(answer: Result<T>, otherwise: T) -> Result<T> {
 }
 
 /// Searches one server after each gap.
-pub(crate) struct Search {
+pub(crate) struct KeySearch {
     server: Arc<Store>,
     adopter: Arc<Adopter>,
     instance: String,
     asked: Notify,
 }
 
-impl Search {
+impl KeySearch {
     pub(super) fn new(adopter: Arc<Adopter>) -> Arc<Self> {
-        Arc::new(Search {
+        Arc::new(KeySearch {
             server: adopter.server.clone(),
             instance: adopter.instances.id().to_owned(),
             adopter,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::adopter::Adopter;
-use super::search::Search;
+use super::search::KeySearch;
 use crate::store::Store;
-use crate::worker::instances::Instances;
+use crate::worker::instances::PeerTable;
 use crate::worker::roster::{ServedLedgers, ServedLedger};
 
 /// One for each server: a key is on that of its ledger, and what is done to the keys of one is heard,
@@ -16,7 +16,7 @@ impl Adopters {
     pub(crate) fn new(
         store: &Arc<Store>,
         roster: &Arc<ServedLedgers>,
-        instances: &Arc<Instances>,
+        instances: &Arc<PeerTable>,
         payload_limit: usize,
     ) -> Arc<Self> {
         let servers = store.members().into_iter();
@@ -47,8 +47,8 @@ impl Adopters {
     }
 
     /// Whoever searches each of them.
-    pub(crate) fn searches(&self) -> Vec<Arc<Search>> {
-        self.all().cloned().map(Search::new).collect()
+    pub(crate) fn searches(&self) -> Vec<Arc<KeySearch>> {
+        self.all().cloned().map(KeySearch::new).collect()
     }
 
     /// Whether keys are adopted at all.

@@ -26,13 +26,13 @@ pub(super) struct Strays {
     is_named: AtomicBool,
     /// That there are some on the wrong server was said.
     is_said: AtomicBool,
-    by_kind: Mutex<HashMap<String, Stray>>,
+    by_kind: Mutex<HashMap<String, MisplacedKeys>>,
     /// Told of each new one.
     told: Notify,
 }
 
 /// What is known of a kind that has keys here and jobs elsewhere.
-struct Stray {
+struct MisplacedKeys {
     /// The first one.
     key: JobKey,
     /// By which its job is elsewhere.
@@ -55,7 +55,7 @@ impl Strays {
         if by_kind.contains_key(key.kind()) || by_kind.len() >= KINDS {
             return;
         }
-        let stray = Stray {
+        let stray = MisplacedKeys {
             key: key.clone(),
             layout,
             is_asked: false,

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::ClaimInbox;
-use super::pick::{self, ClaimCall, Means, Search, Wanted};
+use super::pick::{self, ClaimCall, Means, RouteSearch, ClaimItem};
 use crate::client::{LeaseSubscribers, LeaseEvent};
 use crate::error::Result;
 use crate::key::JobKey;
@@ -20,7 +20,7 @@ use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::source::Source;
 use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
 use crate::worker::adopting::servers::Adopters;
-use crate::worker::instances::Instances;
+use crate::worker::instances::PeerTable;
 use crate::worker::roster::{ServedLedgers, ServedLedger};
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
@@ -36,7 +36,7 @@ const ELSEWHERE: Duration = Duration::from_secs(3);
 /// Takes up what lies on the desk.
 pub(crate) struct Claimer {
     roster: Arc<ServedLedgers>,
-    instances: Arc<Instances>,
+    instances: Arc<PeerTable>,
     desk: Arc<ClaimInbox>,
     adopters: Arc<Adopters>,
     slots: Arc<Slots>,
@@ -56,13 +56,13 @@ struct Counter {
     /// Lanes without a call.
     idle: Vec<Lane>,
     in_flight: usize,
-    search: Search,
+    search: RouteSearch,
 }
 
 /// The answer to an errand, with what was reserved for it.
-enum Landing {
+enum ClaimResult {
     Claim {
-        named: Vec<Wanted>,
+        named: Vec<ClaimItem>,
         fill: Vec<Slot>,
         lease: LeaseLength,
         said: u64,
@@ -73,12 +73,12 @@ enum Landing {
     },
 }
 
-type Flight = BoxFuture<'static, (Arc<ServedLedger>, Lane, Landing)>;
+type Flight = BoxFuture<'static, (Arc<ServedLedger>, Lane, ClaimResult)>;
 
 impl Claimer {
     pub(crate) fn new(
         roster: Arc<ServedLedgers>,
-        instances: Arc<Instances>,
+        instances: Arc<PeerTable>,
         desk: Arc<ClaimInbox>,
         adopters: Arc<Adopters>,
         slots: Arc<Slots>,
@@ -190,12 +190,12 @@ impl Claimer {
     }
 
     /// Takes in the answer to a call.
-    fn land(&mut self, served: &Arc<ServedLedger>, lane: Lane, landing: Landing) {
+    fn land(&mut self, served: &Arc<ServedLedger>, lane: Lane, landing: ClaimResult) {
         let counter = self.counters.entry(served.index).or_default();
         counter.in_flight -= 1;
         counter.idle.push(lane);
         match landing {
-            Landing::Claim {
+            ClaimResult::Claim {
                 named,
                 fill,
                 lease,
@@ -212,7 +212,7 @@ impl Claimer {
                     heard.for_each(|wanted| adopter.expired(served, &wanted.id));
                 }
             },
-            Landing::Look { found } => match found {
+            ClaimResult::Look { found } => match found {
                 Ok(found) => self.desk.with(served, |paper| {
                     let search = &mut counter.search;
                     let means = Means {
@@ -225,7 +225,7 @@ impl Claimer {
                 }),
                 Err(error) => {
                     served.ledger.note::<()>("sweep", &Err(error));
-                    counter.search = Search::default();
+                    counter.search = RouteSearch::default();
                     self.give_up(served);
                 }
             },
@@ -240,7 +240,7 @@ impl Claimer {
     fn claimed(
         &self,
         served: &Arc<ServedLedger>,
-        named: Vec<Wanted>,
+        named: Vec<ClaimItem>,
         mut fill: Vec<Slot>,
         said: u64,
         lease: LeaseLength,
@@ -260,7 +260,7 @@ impl Claimer {
         served.ledger.meter().lost(lost as u64);
         let mut answers = reply.answers.iter();
         // A job may have been named twice, by two who had found it. It needs one slot.
-        let mut open: HashMap<String, Wanted> = HashMap::with_capacity(named.len());
+        let mut open: HashMap<String, ClaimItem> = HashMap::with_capacity(named.len());
         for wanted in named {
             match answers.next().map(|answered| answered.answer) {
                 Some(Word::Early(ms)) => self.wait_for(served, &wanted, ms),
@@ -298,7 +298,7 @@ impl Claimer {
 
     /// A claim that comes too early waits as long as it was told. Where that is long, the
     /// name was heard for another reason, and the pacer will come to it.
-    fn wait_for(&self, served: &Arc<ServedLedger>, wanted: &Wanted, ms: u64) {
+    fn wait_for(&self, served: &Arc<ServedLedger>, wanted: &ClaimItem, ms: u64) {
         let wait = Duration::from_millis(ms + 1);
         if wanted.source == Source::Event {
             self.adopters.of(served).expired(served, &wanted.id);
@@ -336,7 +336,7 @@ fn send(served: Arc<ServedLedger>, mut lane: Lane, errand: ClaimCall) -> Flight 
                 let reply = ledger
                     .claim(&mut lane, &ids, &found, fill.len(), lease.0, until)
                     .await;
-                Landing::Claim {
+                ClaimResult::Claim {
                     named,
                     fill,
                     lease,
@@ -347,7 +347,7 @@ fn send(served: Arc<ServedLedger>, mut lane: Lane, errand: ClaimCall) -> Flight 
             ClaimCall::Lapsed { named, lease, said } => {
                 let keys: Vec<JobKey> = named.iter().filter_map(|w| served.key(&w.id)).collect();
                 let reply = ledger.reclaim(&mut lane, &keys, lease.0, until).await;
-                Landing::Claim {
+                ClaimResult::Claim {
                     named,
                     fill: Vec::new(),
                     lease,
@@ -358,7 +358,7 @@ fn send(served: Arc<ServedLedger>, mut lane: Lane, errand: ClaimCall) -> Flight 
             ClaimCall::Look { skip } => {
                 let until = Instant::now() + LONGEST_SLEEP;
                 let found = ledger.sweep(Duration::ZERO, (skip, 0), BATCH, until).await;
-                Landing::Look { found }
+                ClaimResult::Look { found }
             }
         };
         (served, lane, landing)

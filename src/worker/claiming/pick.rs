@@ -10,7 +10,7 @@ use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::{BATCH, LeaseLength};
 use crate::source::Source;
-use crate::worker::instances::Instances;
+use crate::worker::instances::PeerTable;
 use crate::worker::roster::ServedLedger;
 use crate::worker::running::slots::{Slot, Slots};
 
@@ -19,7 +19,7 @@ use crate::worker::running::slots::{Slot, Slots};
 pub(crate) struct Means<'a> {
     pub(crate) slots: &'a Arc<Slots>,
     pub(crate) routes: &'a Routes,
-    pub(crate) instances: &'a Instances,
+    pub(crate) instances: &'a PeerTable,
     /// The lease of a job whose route has none of its own.
     pub(crate) lease: LeaseLength,
 }
@@ -28,14 +28,14 @@ pub(crate) struct Means<'a> {
 pub(crate) enum ClaimCall {
     /// Claim these, and as many of the oldest due beside as there are slots in `fill`.
     Due {
-        named: Vec<Wanted>,
+        named: Vec<ClaimItem>,
         fill: Vec<Slot>,
         lease: LeaseLength,
         said: u64,
     },
     /// Take these over.
     Lapsed {
-        named: Vec<Wanted>,
+        named: Vec<ClaimItem>,
         lease: LeaseLength,
         said: u64,
     },
@@ -44,7 +44,7 @@ pub(crate) enum ClaimCall {
 }
 
 /// A job to claim, and its slot.
-pub(crate) struct Wanted {
+pub(crate) struct ClaimItem {
     pub(crate) id: String,
     pub(crate) source: Source,
     pub(crate) slot: Slot,
@@ -53,7 +53,7 @@ pub(crate) struct Wanted {
 /// Looking through the due jobs of a kind whose routes go by id, page by page, for those
 /// whose route has a free slot.
 #[derive(Default)]
-pub(crate) struct Search {
+pub(crate) struct RouteSearch {
     /// A page is being read.
     under_way: bool,
     /// How far it goes; none between two searches.
@@ -85,7 +85,7 @@ const WHOLE_SEARCH: Duration = Duration::from_secs(1);
 /// The next errand, if there is reason and room for one.
 pub(crate) fn next(
     paper: &mut LedgerInbox,
-    search: &mut Search,
+    search: &mut RouteSearch,
     served: &ServedLedger,
     means: Means<'_>,
     waiting: usize,
@@ -162,7 +162,7 @@ fn whole(
     let heard = paper.heard.drain(..reserved.len());
     let named = heard
         .zip(reserved)
-        .map(|((id, source), slot)| Wanted { id, source, slot });
+        .map(|((id, source), slot)| ClaimItem { id, source, slot });
     Some(ClaimCall::Due {
         named: named.collect(),
         fill: Vec::new(),
@@ -175,7 +175,7 @@ fn whole(
 /// look at what is due.
 fn mixed(
     paper: &mut LedgerInbox,
-    search: &mut Search,
+    search: &mut RouteSearch,
     served: &ServedLedger,
     means: Means<'_>,
 ) -> Option<ClaimCall> {
@@ -228,7 +228,7 @@ fn mixed(
 /// Jobs that one call claims: as many as fit, all with a lease of one length.
 #[derive(Default)]
 struct Claim {
-    named: Vec<Wanted>,
+    named: Vec<ClaimItem>,
     /// Of the first one.
     lease: Option<LeaseLength>,
 }
@@ -256,7 +256,7 @@ impl Claim {
         let Some(slot) = means.slots.reserve(route, served.ledger.kind(), 1).pop() else {
             return Err((id, Left::NoSlot));
         };
-        self.named.push(Wanted { id, source, slot });
+        self.named.push(ClaimItem { id, source, slot });
         self.lease = Some(lease);
         Ok(())
     }
@@ -279,7 +279,7 @@ impl Means<'_> {
     }
 }
 
-impl Search {
+impl RouteSearch {
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way
     }
@@ -301,10 +301,10 @@ impl Search {
             .is_none_or(|(at, said)| said != paper.said && now.duration_since(at) >= WHOLE_SEARCH);
         if is_news {
             // Somebody has found more than is known here: search anew, to the end.
-            *self = Search {
+            *self = RouteSearch {
                 reach: Some(Reach::Whole),
                 began: Some((now, paper.said)),
-                ..Search::default()
+                ..RouteSearch::default()
             };
         } else if self.reach.is_none() {
             if !self.has_room(slots, kind) {

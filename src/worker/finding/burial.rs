@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use crate::client::Letter;
+use crate::client::DyingJob;
 use crate::error::Result;
 use crate::hooks::Hooks;
 use crate::key::{JobKey, Kind};
@@ -13,7 +13,7 @@ use crate::record::Record;
 use crate::settings::BATCH;
 use crate::source::Source;
 use crate::store::{Claimed, DeadLimits, Lane, Ledger, Settlement, Verb};
-use crate::worker::instances::Instances;
+use crate::worker::instances::PeerTable;
 use crate::worker::notice::Notices;
 
 /// How long one call may take.
@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(10);
 
 /// Makes dead letters of jobs without a route.
 pub(crate) struct Burial {
-    pub(crate) instances: Arc<Instances>,
+    pub(crate) instances: Arc<PeerTable>,
     pub(crate) notices: Notices,
     pub(crate) hooks: Arc<Hooks>,
     pub(crate) dead: DeadLimits,
@@ -102,7 +102,7 @@ impl Burial {
             self.age
         ));
         let header = header.to_line().into_owned();
-        let letter = Letter {
+        let letter = DyingJob {
             key: &key,
             header: &header,
             due: job.due,

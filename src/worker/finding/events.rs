@@ -12,10 +12,10 @@ use tokio::time::sleep;
 
 use crate::counters;
 use crate::error::{Error, ErrorKind};
-use crate::store::{Announced, Store, Wanted};
+use crate::store::{Announced, Store, WantedEvents};
 use crate::worker::adopting::hearing::Hearing;
-use crate::worker::adopting::search::Search;
-use crate::worker::readiness::HeardAt;
+use crate::worker::adopting::search::KeySearch;
+use crate::worker::readiness::ReadinessByServer;
 
 /// How often the setting is looked up at the most, whoever doubts it.
 const AT_LEAST: Duration = Duration::from_secs(3);
@@ -64,12 +64,12 @@ pub(crate) struct Events {
     instance: String,
     /// Is told when changes of keys are heard.
     hearing: Arc<Hearing>,
-    search: Arc<Search>,
-    wanted: Wanted,
+    search: Arc<KeySearch>,
+    wanted: WantedEvents,
     /// What the keys look like that are adopted.
     globs: Vec<String>,
     /// Whether events and wake-ups are heard.
-    heard_at: Arc<HeardAt>,
+    heard_at: Arc<ReadinessByServer>,
     /// Since there is no connection on which changes of keys are heard.
     deaf: Mutex<Option<Deaf>>,
     /// How many were heard that concern this worker.
@@ -91,11 +91,11 @@ impl Events {
     pub(crate) fn new(
         store: Arc<Store>,
         instance: &str,
-        wanted: Wanted,
+        wanted: WantedEvents,
         globs: Vec<String>,
         hearing: Arc<Hearing>,
-        search: Arc<Search>,
-        heard_at: Arc<HeardAt>,
+        search: Arc<KeySearch>,
+        heard_at: Arc<ReadinessByServer>,
     ) -> Self {
         Events {
             store,
@@ -193,7 +193,7 @@ impl Events {
 
     /// Looks the setting up whenever somebody doubts it, for ever.
     pub(crate) async fn run(&self) {
-        let adopts = self.wanted == Wanted::Changes;
+        let adopts = self.wanted == WantedEvents::Changes;
         let mut searched = Instant::now();
         loop {
             let in_doubt = tokio::select! {
@@ -226,14 +226,14 @@ impl Events {
 
     /// Another instance found that changes of keys were not announced, and set the flags.
     pub(crate) fn were_unheard(&self) {
-        if self.wanted == Wanted::Changes {
+        if self.wanted == WantedEvents::Changes {
             self.hear_changes();
         }
     }
 
     /// Tells the others, who find nothing missing any more.
     async fn tell_of_gap(&self, until: Instant) {
-        if self.wanted == Wanted::Changes {
+        if self.wanted == WantedEvents::Changes {
             let word = format!("unheard {}", self.instance);
             if let Err(error) = self.store.tell(&word, until).await {
                 tracing::debug!(%error, "the other instances could not be told of a gap");
@@ -265,18 +265,18 @@ impl Events {
                 self.wanted.say_set(&was, &set);
                 self.announces_changes();
                 self.tell_of_gap(until).await;
-                self.wanted == Wanted::Changes
+                self.wanted == WantedEvents::Changes
             }
             Announced::Never { was, error } => {
-                if !Wanted::Expiry.is_announced_by(&was) {
+                if !WantedEvents::Expiry.is_announced_by(&was) {
                     self.say(&error);
                 }
-                if self.wanted == Wanted::Changes {
+                if self.wanted == WantedEvents::Changes {
                     self.say_of_changes(&error.to_string());
                 }
                 false
             }
-            Announced::Unknown(error) if self.wanted == Wanted::Changes => {
+            Announced::Unknown(error) if self.wanted == WantedEvents::Changes => {
                 if in_doubt {
                     self.doubt_proof();
                 }
@@ -352,7 +352,7 @@ impl Events {
 
     /// Changes of keys are announced. Returns whether it was said that they are not.
     fn announces_changes(&self) -> bool {
-        if self.wanted == Wanted::Changes {
+        if self.wanted == WantedEvents::Changes {
             self.heard_at.set_unannounced(self.store.place(), None);
             counters::changes_are_announced(&self.store.address(), true);
         }

@@ -15,7 +15,7 @@ use crate::key::Kind;
 use crate::settings::{BATCH, LOOKOUT, TRIM};
 use crate::shards::Layout;
 use crate::store::{DeadLimits, Ledger, Store, is_of_absence};
-use crate::worker::instances::Instances;
+use crate::worker::instances::PeerTable;
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::roster::ServedLedgers;
 
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Lookout {
     store: Arc<Store>,
     roster: Arc<ServedLedgers>,
-    instances: Arc<Instances>,
+    instances: Arc<PeerTable>,
     notices: Notices,
     dead: DeadLimits,
     burial: Option<Burial>,
@@ -61,7 +61,7 @@ impl Lookout {
     pub(crate) fn new(
         store: Arc<Store>,
         roster: Arc<ServedLedgers>,
-        instances: Arc<Instances>,
+        instances: Arc<PeerTable>,
         notices: Notices,
         hooks: Arc<Hooks>,
         dead: DeadLimits,

@@ -18,12 +18,12 @@ use super::events::Events;
 use super::tracks::{OfLedger, Tracks};
 use crate::settings::LONGEST_SLEEP;
 use crate::source::Source;
-use crate::store::Round;
+use crate::store::PaceRequest;
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::claiming::desk::ClaimInbox;
-use crate::worker::instances::Instances;
+use crate::worker::instances::PeerTable;
 use crate::worker::roster::{ServedLedgers, ServedLedger};
-use track::Track;
+use track::PaceTrack;
 
 /// How long the pacer leaves a ledger alone after a fault.
 const AFTER_FAULT: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ const NAMES: usize = 4096;
 /// Paces the ledgers that fall to this instance.
 pub(crate) struct Pacer {
     roster: Arc<ServedLedgers>,
-    instances: Arc<Instances>,
+    instances: Arc<PeerTable>,
     /// Of each server.
     events: Arc<[Arc<Events>]>,
     desk: Arc<ClaimInbox>,
@@ -56,7 +56,7 @@ struct Wake {
     announced: Vec<String>,
 }
 
-impl OfLedger for Track {
+impl OfLedger for PaceTrack {
     fn served(&self) -> &ServedLedger {
         &self.served
     }
@@ -65,7 +65,7 @@ impl OfLedger for Track {
 impl Pacer {
     pub(crate) fn new(
         roster: Arc<ServedLedgers>,
-        instances: Arc<Instances>,
+        instances: Arc<PeerTable>,
         events: Arc<[Arc<Events>]>,
         desk: Arc<ClaimInbox>,
         alarm: Alarm,
@@ -140,8 +140,8 @@ impl Pacer {
     }
 
     /// Takes in new ledgers, those that fall to this instance or no longer do, and wake-ups.
-    fn meet(&self, tracks: &mut Tracks<Track>) {
-        tracks.meet(&self.roster, Track::new);
+    fn meet(&self, tracks: &mut Tracks<PaceTrack>) {
+        tracks.meet(&self.roster, PaceTrack::new);
         let view = Some(self.instances.number());
         let mut wakes = self.wakes.lock().expect("no panic while held");
         wakes.retain(|index, _| tracks.have(*index));
@@ -174,12 +174,12 @@ impl Pacer {
 
     /// Touches what is due in one ledger, reads what comes next, and hands over what no
     /// event announced: whatever of it there is to do now, in one round trip.
-    async fn step(&self, mut track: Track, now: UnixUs) -> Track {
+    async fn step(&self, mut track: PaceTrack, now: UnixUs) -> PaceTrack {
         let check = track.take_checks(now);
         let batch = track.take_due(now);
         let read = track.take_read(now, !batch.jobs.is_empty());
         let key = |(id, _): &(String, UnixMs)| track.served.key(id);
-        let round = Round {
+        let round = PaceRequest {
             touch: batch.jobs.iter().filter_map(key).collect(),
             read,
             check: check.as_ref().map_or(&[], |check| &check.ids),

@@ -18,7 +18,7 @@ use crate::source::Source;
 use crate::store::{Store, Sweep};
 use crate::time::UnixMs;
 use crate::worker::claiming::desk::ClaimInbox;
-use crate::worker::instances::Instances;
+use crate::worker::instances::PeerTable;
 use crate::worker::roster::{ServedLedgers, ServedLedger};
 
 /// How long after a job was due the first instance looks whether it was left behind: a little
@@ -48,7 +48,7 @@ pub(crate) struct Reconciler {
     /// away.
     servers: Vec<(Arc<Store>, AtomicU64)>,
     roster: Arc<ServedLedgers>,
-    instances: Arc<Instances>,
+    instances: Arc<PeerTable>,
     desk: Arc<ClaimInbox>,
     pacer: Arc<Pacer>,
     /// Of each server.
@@ -56,11 +56,11 @@ pub(crate) struct Reconciler {
     /// How long lapsed leases are left alone after Redis was away, so that their owners can
     /// revive them.
     renewal: Duration,
-    asked: Mutex<Asked>,
+    asked: Mutex<SweepRequests>,
     told: Notify,
 }
 
-struct Asked {
+struct SweepRequests {
     /// Ledgers in which something is due then.
     by_index: HashMap<usize, Instant>,
     of_servers: Vec<OfServer>,
@@ -75,7 +75,7 @@ struct OfServer {
 }
 
 /// Where the reconciler stands in one ledger.
-struct Track {
+struct SweepTrack {
     served: Arc<ServedLedger>,
     sweep_at: Instant,
     /// How long after a sweep that found the same as the one before it.
@@ -91,7 +91,7 @@ struct Track {
     all: u64,
 }
 
-impl OfLedger for Track {
+impl OfLedger for SweepTrack {
     fn served(&self) -> &ServedLedger {
         &self.served
     }
@@ -101,7 +101,7 @@ impl Reconciler {
     pub(crate) fn new(
         store: Arc<Store>,
         roster: Arc<ServedLedgers>,
-        instances: Arc<Instances>,
+        instances: Arc<PeerTable>,
         desk: Arc<ClaimInbox>,
         pacer: Arc<Pacer>,
         events: Arc<[Arc<Events>]>,
@@ -124,7 +124,7 @@ impl Reconciler {
             pacer,
             events,
             renewal,
-            asked: Mutex::new(Asked {
+            asked: Mutex::new(SweepRequests {
                 by_index: HashMap::new(),
                 of_servers: servers.iter().map(of_server).collect(),
             }),
@@ -204,10 +204,10 @@ impl Reconciler {
     }
 
     /// Takes in new ledgers and what was asked for.
-    fn meet(&self, tracks: &mut Tracks<Track>) {
+    fn meet(&self, tracks: &mut Tracks<SweepTrack>) {
         let now = Instant::now();
         let mut asked = self.lock();
-        tracks.meet(&self.roster, |served| Track {
+        tracks.meet(&self.roster, |served| SweepTrack {
             all: asked.of_servers[served.ledger.server()].all,
             served,
             sweep_at: now,
@@ -234,7 +234,7 @@ impl Reconciler {
     }
 
     /// Sweeps one ledger, puts what it finds on the desk, and sets the time of the next.
-    async fn step(&self, mut track: Track) -> Track {
+    async fn step(&self, mut track: SweepTrack) -> SweepTrack {
         let overdue = if track.at_once {
             Duration::ZERO
         } else {
@@ -258,7 +258,7 @@ impl Reconciler {
         track
     }
 
-    fn found(&self, track: &mut Track, found: Sweep) {
+    fn found(&self, track: &mut SweepTrack, found: Sweep) {
         if found.paused {
             self.desk.pause(&track.served);
         } else {
@@ -353,7 +353,7 @@ impl Reconciler {
         ids.len() - ids.iter().filter(has_route).count()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Asked> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, SweepRequests> {
         self.asked.lock().expect("no panic while held")
     }
 }

@@ -14,19 +14,19 @@ async fn done() {}
 
 /// Instances that all know of each other.
 struct Fleet {
-    all: Vec<Instances>,
+    all: Vec<PeerTable>,
     takes: HashMap<String, Arc<Takes>>,
     served: Arc<ServedLedger>,
 }
 
 impl Fleet {
     fn new(patterns: &[&str]) -> Self {
-        let all: Vec<(Instances, Description)> = patterns
+        let all: Vec<(PeerTable, Description)> = patterns
             .iter()
             .map(|pattern| {
                 let router: Router = Router::new().route(pattern, done);
                 let description = describe(&router.finish().unwrap());
-                (Instances::new(&description, 1).unwrap(), description)
+                (PeerTable::new(&description, 1).unwrap(), description)
             })
             .collect();
         let takes = all
@@ -61,7 +61,7 @@ impl Fleet {
     }
 
     /// How each ranks itself for a job.
-    fn ranks(&self, id: &str) -> Vec<Rank> {
+    fn ranks(&self, id: &str) -> Vec<ClaimRank> {
         self.all
             .iter()
             .map(|one| one.rank(&self.served, id))
@@ -74,9 +74,9 @@ impl Fleet {
         for job in 0..1000 {
             for (number, rank) in self.ranks(&format!("{job:06}")).into_iter().enumerate() {
                 match rank {
-                    Rank::Only | Rank::First => shares.0[number] += 1,
-                    Rank::Second => shares.1[number] += 1,
-                    Rank::Other => {}
+                    ClaimRank::Only | ClaimRank::First => shares.0[number] += 1,
+                    ClaimRank::Second => shares.1[number] += 1,
+                    ClaimRank::Other => {}
                 }
             }
         }
@@ -105,7 +105,7 @@ async fn one_comes_first_one_second_and_all_get_their_share() {
 async fn who_goes_leaves_its_jobs_to_others_who_keep_theirs() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
     let jobs: Vec<String> = (0..300).map(|job| job.to_string()).collect();
-    let before: Vec<Vec<Rank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
+    let before: Vec<Vec<ClaimRank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
     fleet.see(|number| {
         if number == 0 {
             String::new()
@@ -120,7 +120,7 @@ async fn who_goes_leaves_its_jobs_to_others_who_keep_theirs() {
                 assert!(after[number].claims(), "{id}");
             }
             // The second takes the place of the first.
-            if before[0].claims() && before[number] == Rank::Second {
+            if before[0].claims() && before[number] == ClaimRank::Second {
                 assert!(after[number].claims(), "{id}");
             }
         }
@@ -156,22 +156,22 @@ async fn only_those_that_have_a_route_are_ranked() {
         r"app1:trans:notice:{id:\d+}",
         "app1:trans:notice:{id:[a-z]+}",
     ]);
-    assert_eq!(fleet.ranks("42"), [Rank::Only, Rank::Other]);
-    assert_eq!(fleet.ranks("forty"), [Rank::Other, Rank::Only]);
-    assert_eq!(fleet.ranks("4ty"), [Rank::Other, Rank::Other]);
+    assert_eq!(fleet.ranks("42"), [ClaimRank::Only, ClaimRank::Other]);
+    assert_eq!(fleet.ranks("forty"), [ClaimRank::Other, ClaimRank::Only]);
+    assert_eq!(fleet.ranks("4ty"), [ClaimRank::Other, ClaimRank::Other]);
     assert_eq!(fleet.pacers().len(), 1);
 }
 
 #[tokio::test]
 async fn who_looks_at_a_key_does_not_depend_on_room() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
-    let looks = |fleet: &Fleet, id: &str| -> Vec<Rank> {
+    let looks = |fleet: &Fleet, id: &str| -> Vec<ClaimRank> {
         let all = fleet.all.iter();
         all.map(|one| one.rank_to_look(&fleet.served, id)).collect()
     };
     let jobs: Vec<String> = (0..300).map(|job| job.to_string()).collect();
-    let before: Vec<Vec<Rank>> = jobs.iter().map(|id| looks(&fleet, id)).collect();
-    let first: Vec<Vec<Rank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
+    let before: Vec<Vec<ClaimRank>> = jobs.iter().map(|id| looks(&fleet, id)).collect();
+    let first: Vec<Vec<ClaimRank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
     assert_eq!(before, first);
     fleet.see(|number| {
         if number == 0 {
@@ -180,9 +180,9 @@ async fn who_looks_at_a_key_does_not_depend_on_room() {
             "1h".into()
         }
     });
-    let after: Vec<Vec<Rank>> = jobs.iter().map(|id| looks(&fleet, id)).collect();
+    let after: Vec<Vec<ClaimRank>> = jobs.iter().map(|id| looks(&fleet, id)).collect();
     assert_eq!(before, after);
-    let claims: Vec<Vec<Rank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
+    let claims: Vec<Vec<ClaimRank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
     assert_ne!(claims, after);
 }
 

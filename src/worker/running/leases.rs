@@ -35,7 +35,7 @@ pub(crate) enum Stop {
 
 /// Whose a lease is, as far as is known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum LeaseStatus {
     Ours,
     /// It was not renewed for so long that somebody else may have the job.
     Doubtful,
@@ -44,7 +44,7 @@ enum Standing {
 
 /// All leases held.
 pub(crate) struct Leases {
-    held: Mutex<HashMap<u64, Lease>>,
+    held: Mutex<HashMap<u64, HeldLease>>,
     numbers: AtomicU64,
     /// Told of the first one, and of one that is to run out.
     changed: Notify,
@@ -55,7 +55,7 @@ pub(crate) struct Leases {
 }
 
 /// One lease, by the job and the token that Redis knows it by.
-struct Lease {
+struct HeldLease {
     ledger: Arc<Ledger>,
     id: String,
     token: String,
@@ -78,7 +78,7 @@ struct Last {
 }
 
 /// A lease is kept for as long as this is.
-pub(crate) struct Held {
+pub(crate) struct LeaseGuard {
     leases: Arc<Leases>,
     number: u64,
     /// Says when the run has to end early.
@@ -118,9 +118,9 @@ impl Leases {
         since: Moment,
         length: LeaseLength,
         signal: CancelSignal,
-    ) -> Held {
+    ) -> LeaseGuard {
         let (stop, stopped) = oneshot::channel();
-        let lease = Lease {
+        let lease = HeldLease {
             ledger,
             id,
             token,
@@ -138,7 +138,7 @@ impl Leases {
         if held.len() == 1 {
             self.changed.notify_one();
         }
-        Held {
+        LeaseGuard {
             leases: self.clone(),
             number,
             stop: stopped,
@@ -274,22 +274,22 @@ impl Leases {
         }
     }
 
-    fn standing(&self, number: u64) -> Standing {
+    fn standing(&self, number: u64) -> LeaseStatus {
         let now = Moment::now();
         match self.lock().get(&number) {
-            Some(lease) if lease.is_over(&now) => Standing::Lost,
-            Some(lease) if lease.is_doubtful(&now) => Standing::Doubtful,
-            Some(_) => Standing::Ours,
-            None => Standing::Lost,
+            Some(lease) if lease.is_over(&now) => LeaseStatus::Lost,
+            Some(lease) if lease.is_doubtful(&now) => LeaseStatus::Doubtful,
+            Some(_) => LeaseStatus::Ours,
+            None => LeaseStatus::Lost,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Lease>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, HeldLease>> {
         self.held.lock().expect("no panic while held")
     }
 }
 
-impl Lease {
+impl HeldLease {
     /// Whether it is over, by the clock of this process.
     fn is_over(&self, now: &Moment) -> bool {
         self.is_lost || now.since(&self.since) >= self.length.safe()
@@ -313,7 +313,7 @@ impl Lease {
     }
 }
 
-impl Held {
+impl LeaseGuard {
     /// Lets the lease run for so long from now, and renews it no more. Returns when Redis has been
     /// told, or cannot be any more.
     pub(crate) async fn run_out(&self, length: LeaseLength) {
@@ -342,10 +342,10 @@ impl Held {
         loop {
             let answered = self.leases.answered.notified();
             match self.leases.standing(self.number) {
-                Standing::Ours => return Ok(()),
-                Standing::Lost => return Err(Stop::Lost),
-                Standing::Doubtful if is_asked => {}
-                Standing::Doubtful => self.leases.changed.notify_one(),
+                LeaseStatus::Ours => return Ok(()),
+                LeaseStatus::Lost => return Err(Stop::Lost),
+                LeaseStatus::Doubtful if is_asked => {}
+                LeaseStatus::Doubtful => self.leases.changed.notify_one(),
             }
             is_asked = true;
             tokio::select! {
@@ -358,11 +358,11 @@ impl Held {
     /// Tells whether the lease is certainly ours, as long as it is kept here.
     pub(crate) fn proof(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let (leases, number) = (self.leases.clone(), self.number);
-        move || leases.standing(number) == Standing::Ours
+        move || leases.standing(number) == LeaseStatus::Ours
     }
 }
 
-impl Drop for Held {
+impl Drop for LeaseGuard {
     fn drop(&mut self) {
         self.leases.lock().remove(&self.number);
     }
@@ -376,7 +376,7 @@ mod tests {
     use crate::settings::LinkSettings;
     use crate::store::Store;
 
-    fn hold(leases: &Arc<Leases>, since: Moment) -> Held {
+    fn hold(leases: &Arc<Leases>, since: Moment) -> LeaseGuard {
         // Nothing is asked of it.
         let link = LinkSettings::default();
         let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link).unwrap();
@@ -394,13 +394,13 @@ mod tests {
         let leases = Leases::new(length);
         let now = Moment::now();
         let mut held = hold(&leases, now);
-        assert_eq!(leases.standing(held.number), Standing::Ours);
+        assert_eq!(leases.standing(held.number), LeaseStatus::Ours);
         // Its run may not have begun yet, and has to give it back nevertheless.
         leases.hand_back_all();
-        assert_eq!(leases.standing(held.number), Standing::Ours);
+        assert_eq!(leases.standing(held.number), LeaseStatus::Ours);
         assert_eq!(held.stop.try_recv(), Ok(Stop::HandBack));
         leases.end_overdue(&now.plus(length.safe()));
-        assert_eq!(leases.standing(held.number), Standing::Lost);
+        assert_eq!(leases.standing(held.number), LeaseStatus::Lost);
     }
 
     #[tokio::test]
@@ -421,10 +421,10 @@ mod tests {
         let earlier = Moment::now();
         let mut held = hold(&leases, earlier);
         let number = held.number;
-        let (ours, lost) = (Standing::Ours, Standing::Lost);
+        let (ours, lost) = (LeaseStatus::Ours, LeaseStatus::Lost);
         // As if it had been asked for then.
         leases.lock().get_mut(&number).unwrap().since = earlier.minus(length.renewal());
-        assert_eq!(leases.standing(number), Standing::Doubtful);
+        assert_eq!(leases.standing(number), LeaseStatus::Doubtful);
         assert!(!held.proof()());
         let asked = tokio::spawn(async move {
             let certain = held.ascertain().await;

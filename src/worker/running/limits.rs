@@ -16,7 +16,7 @@ pub(super) const UNSETTLED: usize = 1024;
 /// The limits of a worker, whatever its routes are.
 pub(crate) struct Limits {
     total: usize,
-    all: Mutex<All>,
+    all: Mutex<LimitCounts>,
     gates: Mutex<HashMap<Name, Weak<Gate>>>,
     /// Told whenever a slot became free, or a job was settled.
     freed: Notify,
@@ -26,7 +26,7 @@ pub(crate) struct Limits {
 type Name = (String, i32, bool);
 
 /// The jobs of all routes that hold a slot, or a place among those that are to be settled.
-pub(super) struct All {
+pub(super) struct LimitCounts {
     total: usize,
     pub(super) running: usize,
     /// Jobs whose handler has ended and whose settlement has not, and that hold no slot.
@@ -38,7 +38,7 @@ impl Limits {
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Arc::new(Limits {
             total,
-            all: Mutex::new(All {
+            all: Mutex::new(LimitCounts {
                 total,
                 running: 0,
                 unsettled: 0,
@@ -71,7 +71,7 @@ impl Limits {
         self.total
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, All> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LimitCounts> {
         self.all.lock().expect("no panic while held")
     }
 
@@ -84,7 +84,7 @@ impl Limits {
     }
 }
 
-impl All {
+impl LimitCounts {
     /// How many more may run.
     pub(super) fn free(&self) -> usize {
         self.total - self.running

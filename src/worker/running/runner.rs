@@ -8,10 +8,10 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::{Instrument, Span};
 
-use super::leases::{Held, Leases, Stop};
+use super::leases::{LeaseGuard, Leases, Stop};
 use super::slots::Slot;
 use super::span;
-use crate::client::{Durably, Letter};
+use crate::client::{Durably, DyingJob};
 use crate::durable::Reached;
 use crate::ended::Ended;
 use crate::error::Result;
@@ -28,7 +28,7 @@ use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
 use crate::source::Source;
 use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
-use crate::worker::adopting::confirm::{Leased, Round, Verdict};
+use crate::worker::adopting::confirm::{Leased, ConfirmRound, KeyVerdict};
 use crate::worker::adopting::servers::Adopters;
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
@@ -75,7 +75,7 @@ pub(crate) struct Begun {
 }
 
 /// One job between its claim and its settlement.
-struct Run {
+struct JobRun {
     runner: Arc<Runner>,
     served: Arc<ServedLedger>,
     key: JobKey,
@@ -87,7 +87,7 @@ struct Run {
     fence: u64,
     source: Source,
     signal: CancelSignal,
-    held: Held,
+    held: LeaseGuard,
     slot: Slot,
     payload_bytes: usize,
     /// It is not to run: somebody changed its key.
@@ -119,7 +119,7 @@ impl Runner {
         }
     }
 
-    fn run_all(&self, mut runs: Vec<(Run, Vec<u8>)>, at: ClaimedAt) {
+    fn run_all(&self, mut runs: Vec<(JobRun, Vec<u8>)>, at: ClaimedAt) {
         match runs.len() {
             0 => {}
             1 => drop(self.handle.spawn(run(runs.remove(0), at))),
@@ -138,7 +138,7 @@ impl Runner {
         served: &Arc<ServedLedger>,
         begun: Begun,
         at: ClaimedAt,
-    ) -> Option<(Run, Vec<u8>)> {
+    ) -> Option<(JobRun, Vec<u8>)> {
         let Begun { job, slot, source } = begun;
         let Some(key) = served.key(&job.id) else {
             // Only a hand could have put it there. It stays leased, out of the way.
@@ -157,7 +157,7 @@ impl Runner {
             at.lease,
             signal.clone(),
         );
-        let run = Run {
+        let run = JobRun {
             runner: self.clone(),
             served: served.clone(),
             key,
@@ -178,8 +178,8 @@ impl Runner {
 }
 
 /// Runs those of these jobs whose keys say so, and gives the others back.
-async fn confirm(runner: Arc<Runner>, mut runs: Vec<(Run, Vec<u8>)>, at: ClaimedAt) {
-    let mut round = Round::AtOnce;
+async fn confirm(runner: Arc<Runner>, mut runs: Vec<(JobRun, Vec<u8>)>, at: ClaimedAt) {
+    let mut round = ConfirmRound::AtOnce;
     while let Some((first, _)) = runs.first() {
         let served = first.served.clone();
         let jobs: Vec<_> = runs
@@ -193,10 +193,10 @@ async fn confirm(runner: Arc<Runner>, mut runs: Vec<(Run, Vec<u8>)>, at: Claimed
         let verdicts = adopter.confirm(&served, &jobs, round).await;
         let (mut judged, mut open) = (Vec::with_capacity(runs.len()), Vec::new());
         for ((mut run, record), verdict) in runs.into_iter().zip(verdicts) {
-            run.is_stale = verdict == Verdict::Back;
+            run.is_stale = verdict == KeyVerdict::Back;
             match verdict {
-                Verdict::Open => open.push((run, record)),
-                Verdict::Run | Verdict::Back => judged.push((run, record)),
+                KeyVerdict::Open => open.push((run, record)),
+                KeyVerdict::Run | KeyVerdict::Back => judged.push((run, record)),
             }
         }
         runner.run_all(judged, at);
@@ -205,7 +205,7 @@ async fn confirm(runner: Arc<Runner>, mut runs: Vec<(Run, Vec<u8>)>, at: Claimed
 }
 
 /// Runs a job, given with its record, in a span of its own.
-fn run((run, record): (Run, Vec<u8>), at: ClaimedAt) -> impl Future<Output = ()> + Send {
+fn run((run, record): (JobRun, Vec<u8>), at: ClaimedAt) -> impl Future<Output = ()> + Send {
     let record = Record::parse(record);
     let before = record.as_ref().map_or(0, |record| record.header.attempts);
     let attempt = before.saturating_add(run.claims);
@@ -215,7 +215,7 @@ fn run((run, record): (Run, Vec<u8>), at: ClaimedAt) -> impl Future<Output = ()>
     Box::pin(run.run(record, attempt, at)).instrument(span)
 }
 
-impl Run {
+impl JobRun {
     async fn run(mut self, record: Result<Record, RecordFault>, attempt: u32, at: ClaimedAt) {
         let verb = match &record {
             Ok(record) => self.attempt(record, attempt, at).await,
@@ -259,7 +259,7 @@ impl Run {
         if !hooks.want_dead() {
             return true;
         }
-        let letter = Letter {
+        let letter = DyingJob {
             key: &self.key,
             header,
             due: self.due,

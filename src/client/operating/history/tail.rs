@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::settings::ClientSettings;
-use crate::store::{Added, Store, Stream, is_of_absence};
+use crate::store::{Added, Store, HistoryStream, is_of_absence};
 
 /// How long one read waits for news, and how old the list of kinds may be.
 const WAIT: Duration = Duration::from_millis(1000);
@@ -34,7 +34,7 @@ pub struct Tail {
     wanted: Vec<Prefix>,
     last: usize,
     /// The last entry of each history that was read; none before the first read.
-    behind: Option<BTreeMap<Stream, String>>,
+    behind: Option<BTreeMap<HistoryStream, String>>,
     /// When the kinds were last looked up.
     looked: Instant,
     /// Which of the reads that share the kinds comes next.
@@ -123,7 +123,7 @@ impl Tail {
             self.looked = Instant::now();
             return Ok(());
         }
-        let all: Vec<(&Stream, &str)> = behind
+        let all: Vec<(&HistoryStream, &str)> = behind
             .iter()
             .map(|(stream, entry)| (stream, entry.as_str()))
             .collect();
@@ -146,7 +146,7 @@ impl Tail {
                 missed.push(Tidings::Missed(stream.kind.clone()));
             }
         }
-        let streams: Vec<Stream> = part.iter().map(|(stream, _)| (*stream).clone()).collect();
+        let streams: Vec<HistoryStream> = part.iter().map(|(stream, _)| (*stream).clone()).collect();
         self.turn = self.turn.wrapping_add(1);
         self.news.extend(missed);
         self.take(&streams, added);
@@ -191,7 +191,7 @@ impl Tail {
         Ok(())
     }
 
-    fn take(&mut self, streams: &[Stream], added: Vec<Added>) {
+    fn take(&mut self, streams: &[HistoryStream], added: Vec<Added>) {
         let mut told = Vec::new();
         for Added {
             place, last, lines, ..
@@ -209,7 +209,7 @@ impl Tail {
     }
 
     /// The histories of all shards of the kinds that are followed. Tells who is away, once.
-    async fn streams(&mut self) -> Result<Vec<Stream>> {
+    async fn streams(&mut self) -> Result<Vec<HistoryStream>> {
         let (mut kinds, away) = self.store.kinds_seen(self.deadline()).await?;
         let unseen = PartialView::new(&self.store, away).unseen();
         let before = std::mem::take(&mut self.away);
@@ -223,7 +223,7 @@ impl Tail {
         });
         let shards = |kind: Kind| {
             let ledgers = self.store.layout_of(kind.as_str()).ledgers();
-            (0..ledgers).map(move |shard| Stream {
+            (0..ledgers).map(move |shard| HistoryStream {
                 kind: kind.clone(),
                 shard,
             })

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::store::work::DeadLimits;
 use crate::store::{
-    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Extent, Judged, Kept, KeptAs,
+    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Extent, Judged, BackupItem, KeptAs,
     Lane, Mode, Placement, Revival, Settlement, Suspect, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
@@ -225,8 +225,8 @@ impl Bench {
     }
 
     /// A job as a backup has it, accepted and failed in 1970.
-    pub(in crate::store::tests) fn kept(&self, id: &str, what: KeptAs, at: u64) -> Kept {
-        Kept {
+    pub(in crate::store::tests) fn kept(&self, id: &str, what: KeptAs, at: u64) -> BackupItem {
+        BackupItem {
             key: self.key(id),
             what,
             at: UnixMs(at),
@@ -236,7 +236,7 @@ impl Bench {
         }
     }
 
-    pub(in crate::store::tests) async fn restore(&self, items: &[Kept]) -> Vec<Answered> {
+    pub(in crate::store::tests) async fn restore(&self, items: &[BackupItem]) -> Vec<Answered> {
         self.ledger
             .restore(&mut Lane::new(), items, soon())
             .await

@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_millis(1);
 const CHECK_GATHER: Duration = Duration::from_millis(8);
 
 /// Where the pacer stands in one ledger.
-pub(super) struct Track {
+pub(super) struct PaceTrack {
     pub(super) served: Arc<ServedLedger>,
     /// The ledger falls to this instance.
     pub(super) mine: bool,
@@ -50,7 +50,7 @@ pub(super) struct Track {
     pub(super) alive: Vec<(String, UnixMs)>,
     pub(super) touch_again: Option<UnixUs>,
     /// Touched or announced a while ago: which of them are still due?
-    pub(super) checks: VecDeque<Check>,
+    pub(super) checks: VecDeque<TouchCheck>,
     /// When to read what comes next, even if nothing is due.
     pub(super) read_at: Option<UnixUs>,
     /// When that was last read.
@@ -63,7 +63,7 @@ pub(super) struct Track {
 }
 
 /// Jobs to be looked after.
-pub(super) struct Check {
+pub(super) struct TouchCheck {
     pub(super) at: UnixUs,
     pub(super) ids: Vec<String>,
     /// How many events had been heard before their triggers were touched; `None` for those
@@ -73,15 +73,15 @@ pub(super) struct Check {
 
 /// What is touched in one go.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct TouchBatch {
     pub(super) jobs: Vec<(String, UnixMs)>,
     /// How many of them, in front, were touched before.
     pub(super) first: usize,
 }
 
-impl Track {
+impl PaceTrack {
     pub(super) fn new(served: Arc<ServedLedger>) -> Self {
-        Track {
+        PaceTrack {
             served,
             mine: false,
             view: None,
@@ -116,10 +116,10 @@ impl Track {
 
     /// What to touch now: what was still alive after its last touch, and what is due for the
     /// first time, behind it.
-    pub(super) fn take_due(&mut self, now: UnixUs) -> Batch {
+    pub(super) fn take_due(&mut self, now: UnixUs) -> TouchBatch {
         let is_time = |at: Option<UnixUs>| at.is_some_and(|at| at <= now);
         if !is_time(self.next_touch()) && !is_time(self.touch_again) {
-            return Batch::default();
+            return TouchBatch::default();
         }
         // Not by how late this one comes, or the strides would grow.
         self.touched_at = self.next_touch().map_or(now, |planned| planned.min(now));
@@ -132,7 +132,7 @@ impl Track {
             jobs.extend(self.coming.pop_front());
         }
         self.note_touched(&jobs[first..]);
-        Batch { jobs, first }
+        TouchBatch { jobs, first }
     }
 
     /// From which due time on to read what comes next, and how much of it, if it is time to.
@@ -152,7 +152,7 @@ impl Track {
 
     /// The jobs that it is time to look after, once some have gathered; and how many events had
     /// been heard before the first of them was touched.
-    pub(super) fn take_checks(&mut self, now: UnixUs) -> Option<Check> {
+    pub(super) fn take_checks(&mut self, now: UnixUs) -> Option<TouchCheck> {
         if self.checks.front()?.at.plus(CHECK_GATHER) > now {
             return None;
         }
@@ -171,7 +171,7 @@ impl Track {
     pub(super) fn look_after(&mut self, now: UnixUs, ids: Vec<String>, heard: Option<u64>) {
         if !ids.is_empty() {
             let at = now.plus(UNANNOUNCED);
-            self.checks.push_back(Check { at, ids, heard });
+            self.checks.push_back(TouchCheck { at, ids, heard });
         }
     }
 
@@ -225,8 +225,8 @@ impl Track {
     }
 
     /// Takes in how many triggers of the batch are still there.
-    pub(super) fn see_touched(&mut self, batch: Batch, alive: u64, heard: u64, now: UnixUs) {
-        let Batch { mut jobs, first } = batch;
+    pub(super) fn see_touched(&mut self, batch: TouchBatch, alive: u64, heard: u64, now: UnixUs) {
+        let TouchBatch { mut jobs, first } = batch;
         let touched = jobs[first..].iter().map(|(id, _)| id.clone()).collect();
         self.look_after(now, touched, Some(heard));
         // Nobody says which of them are alive, so all are touched again, for as long as an
@@ -274,8 +274,8 @@ mod tests {
         UnixUs(1_000_000 + us)
     }
 
-    fn reading(jobs: &[(&str, u64)]) -> Track {
-        let mut track = Track::new(ServedLedger::sample("a:b:c"));
+    fn reading(jobs: &[(&str, u64)]) -> PaceTrack {
+        let mut track = PaceTrack::new(ServedLedger::sample("a:b:c"));
         track.start_from(at(0));
         assert!(track.take_read(at(0), false).is_some());
         let job = |&(id, ms): &(&str, u64)| (id.to_owned(), UnixMs(1000 + ms));
@@ -321,7 +321,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_touched_at_about_the_same_time_is_looked_after_together() {
-        let mut track = Track::new(ServedLedger::sample("a:b:c"));
+        let mut track = PaceTrack::new(ServedLedger::sample("a:b:c"));
         for (ms, heard) in [(0, None), (2, Some(7)), (4, Some(9)), (30, Some(11))] {
             let at = UnixUs(1_000_000 + ms * 1000);
             track.look_after(at, vec![ms.to_string()], heard);
