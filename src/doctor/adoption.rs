@@ -7,7 +7,7 @@ use super::finding::Finding;
 use crate::client::Instance;
 use crate::key::Kind;
 use crate::routing::Pattern;
-use crate::store::{Evicted, Glimpse, Info};
+use crate::store::{Evicted, Observed, Info};
 
 /// How many routes a finding names.
 const NAMED: usize = 5;
@@ -15,11 +15,11 @@ const NAMED: usize = 5;
 /// By what the server says of itself, and others, by their addresses.
 pub(super) fn look<'a>(
     live: &[Instance],
-    server: &Glimpse<Info>,
-    others: impl Iterator<Item = (&'a String, &'a Glimpse<Info>)>,
+    server: &Observed<Info>,
+    others: impl Iterator<Item = (&'a String, &'a Observed<Info>)>,
     found: &mut Vec<Finding>,
 ) {
-    let judge = |info: &Glimpse<Info>| match info {
+    let judge = |info: &Observed<Info>| match info {
         Ok(info) => evicted(live, info),
         Err(why) => Finding::unseen(&ADOPTED_KEYS, why),
     };

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::checks::{CLOCK_OFFSET, ROUND_TRIP};
 use super::finding::Finding;
-use crate::store::{Glimpse, Tick};
+use crate::store::{Observed, ClockReading};
 use crate::time::UnixMs;
 
 /// How far apart two clocks may be.
@@ -19,11 +19,11 @@ const TOO_SLOW: Duration = Duration::from_millis(200);
 /// What one server told of its clock.
 pub(super) struct ServerClock {
     pub(super) address: String,
-    pub(super) ticks: Vec<Tick>,
+    pub(super) ticks: Vec<ClockReading>,
 }
 
 /// Of each check the worst is told.
-pub(super) fn look(clocks: &Glimpse<Vec<ServerClock>>, found: &mut Vec<Finding>) {
+pub(super) fn look(clocks: &Observed<Vec<ServerClock>>, found: &mut Vec<Finding>) {
     let clocks = match clocks {
         Ok(clocks) => clocks,
         Err(why) => {
@@ -52,7 +52,7 @@ pub(super) fn look(clocks: &Glimpse<Vec<ServerClock>>, found: &mut Vec<Finding>)
     }
 }
 
-fn round_trip(tick: &Tick) -> Finding {
+fn round_trip(tick: &ClockReading) -> Finding {
     let shown = format!("{:.1} ms", tick.took.as_secs_f64() * 1000.0);
     let remedy = "run the workers nearer to Redis, or look what holds it up with SLOWLOG GET";
     match tick.took {
@@ -63,7 +63,7 @@ fn round_trip(tick: &Tick) -> Finding {
 }
 
 /// How far the clocks are apart at the least: the answer was on its way for some of the time.
-fn offset(tick: &Tick) -> Finding {
+fn offset(tick: &ClockReading) -> Finding {
     let server: SystemTime = UnixMs(tick.server.0 / 1000).to_system();
     let half = tick.took / 2;
     let (apart, way) = match server.duration_since(tick.asked + half) {
@@ -95,7 +95,7 @@ mod tests {
         let asked = SystemTime::now();
         let server = asked + ahead + took / 2;
         let since = server.duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let tick = Tick {
+        let tick = ClockReading {
             server: UnixUs(since.as_micros() as u64),
             asked,
             took,

@@ -22,7 +22,7 @@ use super::{
 use crate::client::{Client, ClientBuilder, Instance};
 use crate::error::{Error, Result};
 use crate::key::Kind;
-use crate::store::{Glimpse, Store, Vitals, WantedEvents, is_of_absence};
+use crate::store::{Observed, Store, ServerReport, WantedEvents, is_of_absence};
 use crate::time::UnixUs;
 
 /// How long the server is given to answer one question.
@@ -166,13 +166,13 @@ type Absent = (String, Error);
 
 /// What the server tells of itself.
 struct ServerFacts {
-    vitals: Vitals,
+    vitals: ServerReport,
     /// What the other primaries of a cluster tell, or the other servers, by their addresses.
-    others: Vec<(String, Vitals)>,
+    others: Vec<(String, ServerReport)>,
     /// Those of several servers that are away, and nodes that a cluster takes for primaries; and why.
     away: Vec<Absent>,
-    clocks: Glimpse<Vec<ServerClock>>,
-    live: Glimpse<Vec<Instance>>,
+    clocks: Observed<Vec<ServerClock>>,
+    live: Observed<Vec<Instance>>,
 }
 
 impl ServerFacts {
@@ -304,7 +304,7 @@ impl ServerFacts {
 /// What one server tells of itself, or each primary of a cluster, and which of these are away. One of
 /// them at least answers: a node that is dead may still be taken for a primary by one that has not
 /// heard who took over, as of a slot that was on its way.
-async fn vitals_of(store: &Store) -> Result<(Vec<(String, Vitals)>, Vec<Absent>)> {
+async fn vitals_of(store: &Store) -> Result<(Vec<(String, ServerReport)>, Vec<Absent>)> {
     let until = Instant::now() + PATIENCE;
     let servers = store.servers(until).await?;
     let asked = servers
@@ -325,7 +325,7 @@ async fn vitals_of(store: &Store) -> Result<(Vec<(String, Vitals)>, Vec<Absent>)
     }
 }
 
-fn judge(vitals: &Vitals, wanted: WantedEvents) -> Vec<Finding> {
+fn judge(vitals: &ServerReport, wanted: WantedEvents) -> Vec<Finding> {
     let mut found = Vec::new();
     events::look(vitals, wanted, &mut found);
     match &vitals.info {
@@ -427,7 +427,7 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
 }
 
 /// The clock of each primary that is there, asked so often.
-async fn clocks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<ServerClock>>> {
+async fn clocks(store: &Arc<Store>, times: usize) -> Result<Observed<Vec<ServerClock>>> {
     let mut clocks = Vec::new();
     for member in store.members() {
         match clocks_of(&member, times).await {
@@ -440,7 +440,7 @@ async fn clocks(store: &Arc<Store>, times: usize) -> Result<Glimpse<Vec<ServerCl
     Ok(Ok(clocks))
 }
 
-async fn clocks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<ServerClock>>> {
+async fn clocks_of(store: &Store, times: usize) -> Result<Observed<Vec<ServerClock>>> {
     let (mut clocks, mut away) = (Vec::new(), None);
     for server in store.servers(Instant::now() + PATIENCE).await? {
         let mut ticks = Vec::new();
@@ -466,7 +466,7 @@ async fn clocks_of(store: &Store, times: usize) -> Result<Glimpse<Vec<ServerCloc
 }
 
 /// How many triggers there should be: one for each job that is not due yet.
-fn triggers(ledgers: &Glimpse<ledgers::Ledgers>) -> u64 {
+fn triggers(ledgers: &Observed<ledgers::Ledgers>) -> u64 {
     let looked = ledgers.as_ref().map_or(&[][..], |all| &all.looked);
     let stats = looked.iter().filter_map(|one| one.stats.as_ref().ok());
     stats.map(|one| one.pending - one.overdue).sum()

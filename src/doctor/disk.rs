@@ -2,9 +2,9 @@
 
 use super::checks::{AOF_FSYNC, AOF_TRUNCATED, DISK_WRITES, PERSISTENCE, SNAPSHOTS};
 use super::finding::Finding;
-use crate::store::{Info, Vitals};
+use crate::store::{Info, ServerReport};
 
-pub(super) fn look(info: &Info, vitals: &Vitals, found: &mut Vec<Finding>) {
+pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     let log = info.text("aof_enabled") == "1";
     let save = vitals.setting("save");
     found.push(match &save {

@@ -2,7 +2,7 @@
 
 use super::checks::{NOTIFY_FLAGS, PUBSUB_BUFFER};
 use super::finding::Finding;
-use crate::store::{LOST, Vitals, WantedEvents};
+use crate::store::{LOST, ServerReport, WantedEvents};
 
 /// The limits at which a subscriber is cut off: bytes at once; bytes for as long as that many
 /// seconds. The second is none where it is zero, and so is the first.
@@ -20,7 +20,7 @@ const ENOUGH: OutputLimits = OutputLimits {
     seconds: 60,
 };
 
-pub(super) fn look(vitals: &Vitals, wanted: WantedEvents, found: &mut Vec<Finding>) {
+pub(super) fn look(vitals: &ServerReport, wanted: WantedEvents, found: &mut Vec<Finding>) {
     let flags = vitals.setting("notify-keyspace-events");
     found.push(Finding::of(&NOTIFY_FLAGS, flags, |check, flags| {
         let shown = format!("notify-keyspace-events \"{flags}\"");

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::checks::Check;
-use crate::store::Glimpse;
+use crate::store::Observed;
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,7 +148,7 @@ impl Finding {
     /// What `judge` makes of what was looked for, if it could be seen.
     pub(super) fn of<T>(
         check: &'static Check,
-        seen: Glimpse<T>,
+        seen: Observed<T>,
         judge: impl FnOnce(&'static Check, T) -> Finding,
     ) -> Self {
         match seen {

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::settings::WorkerSettings;
 use crate::shards::{Layout, MAX_SHARDS};
-use crate::store::{Glimpse, LedgerSample, is_of_absence};
+use crate::store::{Observed, LedgerSample, is_of_absence};
 use crate::time::{UnixMs, UnixUs};
 
 /// How many kinds are looked at.
@@ -44,8 +44,8 @@ pub(super) struct Looked {
     pub(super) kind: Kind,
     /// What `keyfall:kinds` says of it.
     shards: String,
-    pub(super) stats: Glimpse<Stats>,
-    sample: Glimpse<LedgerSample>,
+    pub(super) stats: Observed<Stats>,
+    sample: Observed<LedgerSample>,
     /// When it was last used, if nothing is in it and that is known.
     used: Option<UnixMs>,
 }
@@ -63,7 +63,7 @@ pub(super) async fn ledgers(
     client: &Client,
     now: UnixUs,
     torn: &HashSet<String>,
-) -> Result<Glimpse<Ledgers>> {
+) -> Result<Observed<Ledgers>> {
     let kinds = match client.store().shards(client.deadline()).await {
         Ok(kinds) => kinds,
         Err(error) => return unseen(error),
@@ -83,7 +83,7 @@ pub(super) async fn ledgers(
             Err(error) => unseen(error)?,
         };
         let layout = client.store().layout_of(kind.as_str());
-        let mut sample: Glimpse<LedgerSample> = Ok(LedgerSample::default());
+        let mut sample: Observed<LedgerSample> = Ok(LedgerSample::default());
         for shard in 0..layout.ledgers() {
             let ledger = client.store().ledger(&kind, layout.place(shard));
             let more = match ledger.sample(since, NAMES, client.deadline()).await {
@@ -120,7 +120,7 @@ async fn last_used(client: &Client, kind: &Kind, layout: Layout) -> Option<UnixM
 }
 
 /// Who does not answer is not looked at any further; what is refused or damaged is told.
-pub(super) fn unseen<T>(error: Error) -> Result<Glimpse<T>> {
+pub(super) fn unseen<T>(error: Error) -> Result<Observed<T>> {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => Err(error),
         _ => Ok(Err(error.to_string())),
@@ -130,7 +130,7 @@ pub(super) fn unseen<T>(error: Error) -> Result<Glimpse<T>> {
 /// By the workers that live; where none does, that is all there is to say of jobs that wait.
 pub(super) fn look(
     ledgers: &Ledgers,
-    unrouted: &Glimpse<Vec<Unrouted>>,
+    unrouted: &Observed<Vec<Unrouted>>,
     live: &[Instance],
     now: UnixUs,
     found: &mut Vec<Finding>,

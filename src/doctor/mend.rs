@@ -5,13 +5,13 @@ use super::diagnose::PATIENCE;
 use super::events;
 use super::finding::{Finding, Severity};
 use crate::error::Error;
-use crate::store::{Announced, Store, Vitals, WantedEvents};
+use crate::store::{Announced, Store, ServerReport, WantedEvents};
 use std::time::Instant;
 
 /// Mends what can be, and returns of each check what came of it.
 pub(super) async fn mend<'a>(
     store: &Store,
-    vitals: &Vitals,
+    vitals: &ServerReport,
     wanted: WantedEvents,
     found: impl Iterator<Item = &'a Finding>,
 ) -> Vec<(&'static str, String)> {
@@ -45,7 +45,7 @@ async fn flags(store: &Store, wanted: WantedEvents) -> Result<String, Error> {
     }
 }
 
-async fn buffer(store: &Store, vitals: &Vitals) -> Result<String, Error> {
+async fn buffer(store: &Store, vitals: &ServerReport) -> Result<String, Error> {
     let name = "client-output-buffer-limit";
     let was = vitals.setting(name).unwrap_or_default();
     let value = events::raised(was).unwrap_or_default();

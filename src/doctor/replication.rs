@@ -2,12 +2,12 @@
 
 use super::checks::{MIN_REPLICAS, REPLICA_LAG};
 use super::finding::{Finding, things};
-use crate::store::{Info, Vitals};
+use crate::store::{Info, ServerReport};
 
 /// For how many seconds a primary that is cut off may go on.
 const LAG: u64 = 10;
 
-pub(super) fn look(info: &Info, vitals: &Vitals, found: &mut Vec<Finding>) {
+pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     let attached = info.text("connected_slaves").parse().unwrap_or(0_u64);
     let number = |name| {
         let text = vitals.setting(name)?;

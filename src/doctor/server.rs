@@ -5,12 +5,12 @@ use super::checks::{
     TCP_KEEPALIVE,
 };
 use super::finding::Finding;
-use crate::store::{Info, SCHEMA, Vitals};
+use crate::store::{Info, SCHEMA, ServerReport};
 
 /// The longest time between two probes that will do, in seconds: the default of Redis.
 const KEEPALIVE: u64 = 300;
 
-pub(super) fn look(info: &Info, vitals: &Vitals, found: &mut Vec<Finding>) {
+pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     found.push(version(info));
     found.push(if info.text("loading") == "1" {
         let rest = info.text("loading_eta_seconds");
@@ -72,7 +72,7 @@ fn version(info: &Info) -> Finding {
     Finding::fine(&SERVER_VERSION, found)
 }
 
-fn schema(vitals: &Vitals) -> Finding {
+fn schema(vitals: &ServerReport) -> Finding {
     Finding::of(
         &SCHEMA_KNOWN,
         vitals.schema.clone(),

@@ -8,7 +8,7 @@ use super::diagnose::PATIENCE;
 use super::finding::{Finding, things};
 use super::ledgers::unseen;
 use crate::error::Result;
-use crate::store::{MissingPart, Glimpse, Spares, Store, Stray};
+use crate::store::{MissingPart, Observed, Spares, Store, Stray};
 
 /// Of how many slots and ledgers it is said.
 const NAMED: usize = 3;
@@ -21,7 +21,7 @@ pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<Hash
     }
     let until = Instant::now() + PATIENCE;
     let gaps = store.torn_ledgers(until).await?;
-    let strays: Glimpse<Vec<Stray>> = match store.strays(until).await {
+    let strays: Observed<Vec<Stray>> = match store.strays(until).await {
         Ok(strays) => Ok(strays),
         Err(error) => unseen(error)?,
     };
@@ -31,7 +31,7 @@ pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<Hash
     Ok(kinds.map(|(kind, _)| kind.to_owned()).collect())
 }
 
-fn judge(store: &Store, gaps: &[MissingPart], strays: Glimpse<Vec<Stray>>, aside: Vec<String>) -> Finding {
+fn judge(store: &Store, gaps: &[MissingPart], strays: Observed<Vec<Stray>>, aside: Vec<String>) -> Finding {
     let strays = match strays {
         Err(why) if gaps.is_empty() && aside.is_empty() => {
             return Finding::unseen(&SLOTS_WHOLE, why);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::finding::{Finding, Severity};
 use super::{CHECKS, crowd, disk, memory, replication, server};
-use crate::store::{Info, Vitals};
+use crate::store::{Info, ServerReport};
 
 const CONF: &str = include_str!("../../redis.conf");
 
@@ -55,7 +55,7 @@ fn each_check_has_a_name_of_its_own() {
 /// is, and in which words.
 fn found(info: &str) -> Vec<(&'static str, Severity, String)> {
     let info = Info::parse(info);
-    let vitals = Vitals::unseen();
+    let vitals = ServerReport::unseen();
     let mut found: Vec<Finding> = Vec::new();
     server::look(&info, &vitals, &mut found);
     memory::look(&info, &mut found);
@@ -70,7 +70,7 @@ fn found(info: &str) -> Vec<(&'static str, Severity, String)> {
 #[test]
 fn a_primary_that_sentinels_watch_needs_replicas_for_its_writes() {
     let info = Info::parse("connected_slaves:0");
-    let mut vitals = Vitals::unseen();
+    let mut vitals = ServerReport::unseen();
     vitals.is_watched = true;
     let mut found = Vec::new();
     replication::look(&info, &vitals, &mut found);

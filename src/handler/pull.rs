@@ -58,24 +58,24 @@ const LAST_CLAIMS: Duration = Duration::from_secs(1);
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct Pull(Arc<Hub>);
+pub struct Pull(Arc<PullQueue>);
 
 #[derive(Default)]
-struct Hub {
+struct PullQueue {
     waiting: Mutex<PullRequests>,
 }
 
 #[derive(Default)]
 struct PullRequests {
     /// In the order in which they came.
-    demands: BTreeMap<u64, Demand>,
+    demands: BTreeMap<u64, PullRequest>,
     number: u64,
     /// The workers that have a route here.
     workers: LeaseSubscribers,
 }
 
 /// One who waits.
-struct Demand {
+struct PullRequest {
     wanted: WantedKinds,
     /// How many jobs can be claimed for it yet.
     free: usize,
@@ -88,15 +88,15 @@ struct Demand {
 }
 
 /// Takes back a demand when its consumer has what it wants, or goes away.
-struct Ticket {
-    hub: Arc<Hub>,
+struct RequestGuard {
+    hub: Arc<PullQueue>,
     number: u64,
     changed: Arc<Notify>,
 }
 
 /// The right to hand one job to one who waits; given back when it is dropped.
 pub(crate) struct PullPermit {
-    hub: Arc<Hub>,
+    hub: Arc<PullQueue>,
     number: u64,
     is_taken: bool,
 }
@@ -235,12 +235,12 @@ impl<S: Send + Sync + 'static> Handler<Pulls, S> for Pull {
     }
 }
 
-impl Hub {
-    fn enter(self: &Arc<Self>, wanted: WantedKinds, most: usize) -> Ticket {
+impl PullQueue {
+    fn enter(self: &Arc<Self>, wanted: WantedKinds, most: usize) -> RequestGuard {
         let mut waiting = self.lock();
         waiting.number += 1;
         let (number, changed) = (waiting.number, Arc::<Notify>::default());
-        let demand = Demand {
+        let demand = PullRequest {
             wanted: wanted.clone(),
             free: most,
             reserved: 0,
@@ -250,7 +250,7 @@ impl Hub {
         };
         waiting.demands.insert(number, demand);
         waiting.workers.tell(&LeaseEvent::Waits(wanted));
-        Ticket {
+        RequestGuard {
             hub: self.clone(),
             number,
             changed,
@@ -262,14 +262,14 @@ impl Hub {
     }
 }
 
-impl Demand {
+impl PullRequest {
     fn wants(&self, kind: &Kind) -> bool {
         self.free > 0 && self.wanted.iter().any(|prefix| prefix.covers(kind))
     }
 }
 
-impl Ticket {
-    fn with<T>(&self, look: impl FnOnce(&mut Demand) -> T) -> T {
+impl RequestGuard {
+    fn with<T>(&self, look: impl FnOnce(&mut PullRequest) -> T) -> T {
         let mut waiting = self.hub.lock();
         let demand = waiting.demands.get_mut(&self.number);
         look(demand.expect("it stays as long as its ticket"))
@@ -296,7 +296,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let gone = self.hub.lock().demands.remove(&self.number);
         // What it got is dropped without the lock being held.

@@ -53,7 +53,7 @@ pub(crate) struct MissingPart {
 }
 
 /// Joining the parts of one ledger.
-struct Joining<'a> {
+struct LedgerJoin<'a> {
     store: &'a Store,
     /// What its keys begin with.
     start: &'a str,
@@ -92,7 +92,7 @@ impl Store {
         parts.sort_unstable();
         let mut left = Vec::new();
         for parts in parts.chunk_by(|one, other| one.0 == other.0) {
-            let joining = Joining::new(self, parts[0].0);
+            let joining = LedgerJoin::new(self, parts[0].0);
             let is_spare = joining.is_whole().await?;
             match (is_spare, spares) {
                 (true, Spares::Leave) => {
@@ -135,7 +135,7 @@ impl Store {
             if found == 0 {
                 continue;
             }
-            let joining = Joining::new(self, &start);
+            let joining = LedgerJoin::new(self, &start);
             let is_spare = joining.is_whole().await?;
             if joins && (!is_spare || spares == Spares::Join) {
                 left.extend(joining.join(!is_spare).await?);
@@ -244,9 +244,9 @@ impl MissingPart {
     }
 }
 
-impl<'a> Joining<'a> {
+impl<'a> LedgerJoin<'a> {
     fn new(store: &'a Store, start: &'a str) -> Self {
-        Joining {
+        LedgerJoin {
             store,
             start,
             lock: format!("{start}mending"),
@@ -360,7 +360,7 @@ impl Mending<'_> {
     }
 
     /// Moves a part of a ledger, and keeps it aside.
-    async fn move_part(&self, joining: &Joining<'_>, part: &str) -> Result<()> {
+    async fn move_part(&self, joining: &LedgerJoin<'_>, part: &str) -> Result<()> {
         let [copying, copied, moved] =
             ["copying", "copied", "moved"].map(|state| aside(joining.start, state, part));
         let key = format!("{}{part}", joining.start);
@@ -384,7 +384,7 @@ impl Mending<'_> {
         self.held::<u64>(unlink).await.map(drop)
     }
 
-    async fn copy(&self, key: &str, joining: &Joining<'_>, aside: &str) -> Result<()> {
+    async fn copy(&self, key: &str, joining: &LedgerJoin<'_>, aside: &str) -> Result<()> {
         let mut kind = redis::cmd("TYPE");
         kind.arg(key);
         let kind: String = self.held(kind).await?;

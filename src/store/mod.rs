@@ -171,7 +171,7 @@ pub(crate) use subscription::{Signal, Subscription};
 pub(crate) use subscriptions::follow_events;
 pub(crate) use url::check_url;
 #[cfg(feature = "worker")]
-pub(crate) use vitals::{Glimpse, LedgerSample, Tick, Vitals};
+pub(crate) use vitals::{Observed, LedgerSample, ClockReading, ServerReport};
 #[cfg(feature = "worker")]
 pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
 
@@ -182,7 +182,7 @@ use crate::settings::LinkSettings;
 use crate::shards::{Layout, ShardRef};
 use crate::time::UnixUs;
 use strays::Primaries;
-use torn::Torn;
+use torn::SplitLedgers;
 
 /// One Redis, or several, seen as a set of ledgers.
 pub(crate) struct Store {
@@ -198,7 +198,7 @@ pub(crate) struct Store {
     names: Names,
     database: i64,
     /// The ledgers of which a part is missing.
-    torn: Arc<Torn>,
+    torn: Arc<SplitLedgers>,
     primaries: Arc<Primaries>,
     /// Those who wait until their writes are durable.
     waits: Waits,

@@ -14,9 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Those that are known, by what wake-ups call them.
 #[derive(Default)]
-pub(super) struct Torn(Mutex<HashSet<String>>);
+pub(super) struct SplitLedgers(Mutex<HashSet<String>>);
 
-impl Torn {
+impl SplitLedgers {
     /// Returns whether that is news.
     fn is_news(&self, subject: &str) -> bool {
         let mut known = self.0.lock().expect("no panic while held");

@@ -15,16 +15,16 @@ use crate::shards::Layout;
 use crate::time::{UnixMs, UnixUs};
 
 /// Something that was looked for, or why it could not be seen.
-pub(crate) type Glimpse<T> = std::result::Result<T, String>;
+pub(crate) type Observed<T> = std::result::Result<T, String>;
 
 /// What one round trip tells of a server.
-pub(crate) struct Vitals {
-    pub(crate) info: Glimpse<Info>,
+pub(crate) struct ServerReport {
+    pub(crate) info: Observed<Info>,
     /// The schema of what is stored; `None` if nothing is.
-    pub(crate) schema: Glimpse<Option<String>>,
+    pub(crate) schema: Observed<Option<String>>,
     /// Whether sentinels watch it, for all that is known here.
     pub(crate) is_watched: bool,
-    config: HashMap<&'static str, Glimpse<String>>,
+    config: HashMap<&'static str, Observed<String>>,
 }
 
 /// What was seen of one ledger, or several, beside its counts.
@@ -52,18 +52,18 @@ impl LedgerSample {
 }
 
 /// The server's clock, asked once.
-pub(crate) struct Tick {
+pub(crate) struct ClockReading {
     pub(crate) server: UnixUs,
     /// When it was asked, by the clock of this process, and how long that took.
     pub(crate) asked: SystemTime,
     pub(crate) took: Duration,
 }
 
-impl Vitals {
+impl ServerReport {
     /// Of which nothing could be seen.
     #[cfg(test)]
     pub(crate) fn unseen() -> Self {
-        Vitals {
+        ServerReport {
             info: Err("nobody looked".to_owned()),
             schema: Err("nobody looked".to_owned()),
             is_watched: false,
@@ -72,7 +72,7 @@ impl Vitals {
     }
 
     /// A setting, one of those that were asked for.
-    pub(crate) fn setting(&self, name: &str) -> Glimpse<&str> {
+    pub(crate) fn setting(&self, name: &str) -> Observed<&str> {
         match self.config.get(name) {
             Some(Ok(value)) => Ok(value),
             Some(Err(why)) => Err(why.clone()),
@@ -94,7 +94,7 @@ impl Store {
         server: &Server,
         settings: &[&'static str],
         until: Instant,
-    ) -> Result<Vitals> {
+    ) -> Result<ServerReport> {
         let mut asked = redis::pipe();
         asked.cmd("INFO");
         asked.cmd("HGET").arg(self.names.meta()).arg("schema");
@@ -112,7 +112,7 @@ impl Store {
             known.ok_or_else(|| format!("this server has no setting {name}"))
         };
         let config = settings.iter().map(|name| (*name, of(name, next())));
-        Ok(Vitals {
+        Ok(ServerReport {
             info,
             schema,
             is_watched: self.link.origin().can_move(),
@@ -141,7 +141,7 @@ impl Store {
     }
 
     /// The clock of a server, and how far away it is.
-    pub(crate) async fn tick(&self, server: &Server, until: Instant) -> Result<Tick> {
+    pub(crate) async fn tick(&self, server: &Server, until: Instant) -> Result<ClockReading> {
         let time = redis::cmd("TIME");
         let request = match server {
             Some(node) => Request::At(node, &time),
@@ -152,7 +152,7 @@ impl Store {
         let back = answer.received.elapsed();
         let took = answer.received - answer.sent.instant;
         let (seconds, micros): (u64, u64) = from_value(answer.value)?;
-        Ok(Tick {
+        Ok(ClockReading {
             server: UnixUs(seconds * 1_000_000 + micros),
             asked: SystemTime::now() - back - took,
             took,
@@ -218,7 +218,7 @@ impl Ledger {
         since: UnixMs,
         most: usize,
         until: Instant,
-    ) -> Result<Glimpse<LedgerSample>> {
+    ) -> Result<Observed<LedgerSample>> {
         let mut asked = redis::pipe();
         asked
             .cmd("ZCOUNT")
@@ -267,7 +267,7 @@ impl Ledger {
     }
 }
 
-fn seen<T: redis::FromRedisValue>(value: Value) -> Glimpse<T> {
+fn seen<T: redis::FromRedisValue>(value: Value) -> Observed<T> {
     if let Value::ServerError(error) = &value {
         let details = error.details().unwrap_or_default();
         // The arguments of a command that is not known are those that we have sent.

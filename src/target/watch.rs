@@ -32,14 +32,14 @@ pub(super) struct Watch {
 }
 
 /// An entry whose job has not ended, as far as is known.
-struct Ward {
+struct TrackedEntry {
     id: EntryId,
     lease: Lease,
     /// Whether its lease has to be extended now.
     is_stale: bool,
 }
 
-impl Ward {
+impl TrackedEntry {
     fn asked(&self) -> EntryQuery {
         EntryQuery {
             id: self.id,
@@ -51,7 +51,7 @@ impl Ward {
 
 /// Whoever reads an entry has the job; whoever does not, has not.
 struct UnreadEntry<'a> {
-    ward: &'a Ward,
+    ward: &'a TrackedEntry,
     is_unread: bool,
 }
 
@@ -97,8 +97,8 @@ impl Watch {
     /// Whether something ended.
     async fn follow_once(&self) -> Result<bool> {
         let now = Moment::now();
-        let wards: Vec<Ward> = (self.stream.shared.open().iter())
-            .map(|(id, open)| Ward {
+        let wards: Vec<TrackedEntry> = (self.stream.shared.open().iter())
+            .map(|(id, open)| TrackedEntry {
                 id: *id,
                 lease: open.lease.clone(),
                 is_stale: now.longest_since(&open.fresh) >= renewal(self.length(&open.lease)),
@@ -137,7 +137,7 @@ impl Watch {
         let met = self.sweep_entries().await?;
         // What was acknowledged and deleted is in no stream any more.
         let notes = self.outlet().written(key, group).await?.into_iter();
-        let orphans: Vec<Ward> = self.orphans(
+        let orphans: Vec<TrackedEntry> = self.orphans(
             notes
                 .filter(|(id, _)| !met.contains(id))
                 .map(|(id, lease)| (id, lease.parse().ok())),
@@ -178,11 +178,11 @@ impl Watch {
     }
 
     /// Those of these entries that have a lease and are not followed here.
-    fn orphans(&self, entries: impl Iterator<Item = (EntryId, Option<Lease>)>) -> Vec<Ward> {
+    fn orphans(&self, entries: impl Iterator<Item = (EntryId, Option<Lease>)>) -> Vec<TrackedEntry> {
         let ours: HashSet<EntryId> = self.stream.shared.open().keys().copied().collect();
         let others = entries.filter(|(id, _)| !ours.contains(id));
         let ward = |(id, lease): (EntryId, Option<Lease>)| {
-            Some(Ward {
+            Some(TrackedEntry {
                 id,
                 lease: lease?,
                 is_stale: true,
@@ -193,17 +193,17 @@ impl Watch {
 
     /// Does what there is to do about entries, given in their order. Returns those that need not be
     /// looked after any more.
-    async fn tend(&self, wards: &[Ward]) -> Result<HashSet<EntryId>> {
+    async fn tend(&self, wards: &[TrackedEntry]) -> Result<HashSet<EntryId>> {
         let mut ended = HashSet::new();
         let mut rest = wards;
         while !rest.is_empty() {
             let (key, group) = (&self.stream.way.key, &self.group);
-            let asked: Vec<EntryQuery> = rest.iter().map(Ward::asked).collect();
+            let asked: Vec<EntryQuery> = rest.iter().map(TrackedEntry::asked).collect();
             let Some(standing) = self.outlet().look(key, group, &asked).await? else {
                 self.outlet().make_group(key, group).await?;
                 break;
             };
-            let standing: Vec<(&Ward, EntryStatus)> = rest.iter().zip(standing).collect();
+            let standing: Vec<(&TrackedEntry, EntryStatus)> = rest.iter().zip(standing).collect();
             rest = &rest[standing.len()..];
             let (done, fault) = self.act(standing).await;
             self.stream.shared.end(&done);
@@ -214,7 +214,7 @@ impl Watch {
     }
 
     /// What has ended, and why something has not that could have.
-    async fn act(&self, standing: Vec<(&Ward, EntryStatus)>) -> (Vec<EntryId>, Option<Error>) {
+    async fn act(&self, standing: Vec<(&TrackedEntry, EntryStatus)>) -> (Vec<EntryId>, Option<Error>) {
         let (mut ended, mut ends, mut late, mut waiting) = (vec![], vec![], vec![], vec![]);
         for (ward, standing) in standing {
             let lease = self.length(&ward.lease);
@@ -256,7 +256,7 @@ impl Watch {
     }
 
     /// The entries whose jobs have ended, and why others have not.
-    async fn settle(&self, ends: Vec<(&Ward, Outcome)>) -> (Vec<EntryId>, Option<Error>) {
+    async fn settle(&self, ends: Vec<(&TrackedEntry, Outcome)>) -> (Vec<EntryId>, Option<Error>) {
         let settles = ends.into_iter().map(|(ward, outcome)| async move {
             let settled = self.attendance.client.settle(&ward.lease, outcome);
             let policy = self.attendance.retry(ward.lease.key());

@@ -17,9 +17,9 @@ use super::checkup::Checkup;
 use super::claiming::claimer::Claimer;
 use super::claiming::desk::ClaimInbox;
 use super::description::describe;
-use super::finding::alarm::Alarm;
+use super::finding::alarm::PreciseTimer;
 use super::finding::events::Events;
-use super::finding::lookout::Lookout;
+use super::finding::lookout::KindMonitor;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::heart::Heartbeat;
@@ -130,7 +130,7 @@ async fn drive(plan: Plan) -> Result<()> {
     let instances = Arc::new(PeerTable::new(&description, store.members().len())?);
     let roster = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
     let desk = Arc::new(ClaimInbox::default());
-    let alarm = Alarm::new().map_err(cannot_start)?;
+    let alarm = PreciseTimer::new().map_err(cannot_start)?;
     // From here on nothing fails, and the limits can be those of these routes.
     let slots = Slots::new(&limits, &routes);
     let lengths = routes.routes.iter().map(|route| route.lease);
@@ -190,7 +190,7 @@ async fn drive(plan: Plan) -> Result<()> {
         hooks: hooks.clone(),
         stopping: AtomicBool::new(false),
     });
-    let lookout = Lookout::new(
+    let lookout = KindMonitor::new(
         store.clone(),
         roster.clone(),
         instances.clone(),

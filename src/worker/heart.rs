@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::adopting::adopter::Adopter;
 use super::finding::events::Events;
-use super::finding::lookout::Lookout;
+use super::finding::lookout::KindMonitor;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::instances::PeerTable;
@@ -38,7 +38,7 @@ pub(crate) struct Heartbeat {
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) events: Arc<Events>,
-    pub(crate) lookout: Arc<Lookout>,
+    pub(crate) lookout: Arc<KindMonitor>,
     pub(crate) adopter: Arc<Adopter>,
     /// Asks for a beat before its time.
     pub(crate) asked: Notify,

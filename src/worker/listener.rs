@@ -10,7 +10,7 @@ use super::adopting::ear::ChangeSubscriber;
 use super::checkup::Checkup;
 use super::claiming::desk::ClaimInbox;
 use super::finding::events::Events;
-use super::finding::lookout::Lookout;
+use super::finding::lookout::KindMonitor;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::heart::Heartbeat;
@@ -37,7 +37,7 @@ pub(crate) struct Listener {
     pub(crate) instances: Arc<PeerTable>,
     /// One for each server, as those of the events, the checkup and the ear.
     pub(crate) hearts: Vec<Arc<Heartbeat>>,
-    pub(crate) lookout: Arc<Lookout>,
+    pub(crate) lookout: Arc<KindMonitor>,
     pub(crate) events: Arc<[Arc<Events>]>,
     pub(crate) checkups: Vec<Arc<Checkup>>,
     pub(crate) ears: Vec<Arc<ChangeSubscriber>>,

@@ -42,7 +42,7 @@ pub use notice::Notice;
 use notice::Notices;
 pub use readiness::Readiness;
 pub use rerouting::Rerouter;
-use rerouting::{Orders, Staff};
+use rerouting::{RerouteQueue, EngineParts};
 #[cfg(feature = "internals")]
 pub(crate) use roster::ServedLedgers;
 use running::limits::Limits;
@@ -82,7 +82,7 @@ pub struct Worker {
     hooks: HookFunctions,
     readiness: Readiness,
     rerouter: Rerouter,
-    orders: Orders,
+    orders: RerouteQueue,
 }
 
 /// While workers are replaced by others, nobody may have a route for a moment.
@@ -317,7 +317,7 @@ impl Worker {
         self.validate()?;
         let hooks = Hooks::new(self.hooks, self.settings.hook_timeout);
         self.client.listeners().join(&hooks);
-        let staff = Staff {
+        let staff = EngineParts {
             client: self.client,
             limits: Limits::new(self.settings.concurrency),
             settings: self.settings,

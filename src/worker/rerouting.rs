@@ -44,20 +44,20 @@ use crate::settings::WorkerSettings;
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Rerouter(mpsc::UnboundedSender<Order>);
+pub struct Rerouter(mpsc::UnboundedSender<RerouteRequest>);
 
 /// What a worker is asked for by its [`Rerouter`]s.
-pub(super) type Orders = mpsc::UnboundedReceiver<Order>;
+pub(super) type RerouteQueue = mpsc::UnboundedReceiver<RerouteRequest>;
 
 /// Other routes, and who waits for them.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct RerouteRequest {
     pub(super) router: Router,
     pub(super) replaced: oneshot::Sender<Result<()>>,
 }
 
 /// What all engines of a worker are made of, whatever their routes are.
-pub(super) struct Staff {
+pub(super) struct EngineParts {
     pub(super) client: Client,
     pub(super) settings: WorkerSettings,
     pub(super) limits: Arc<Limits>,
@@ -80,7 +80,7 @@ struct Running {
 }
 
 impl Rerouter {
-    pub(super) fn new() -> (Self, Orders) {
+    pub(super) fn new() -> (Self, RerouteQueue) {
         let (sender, orders) = mpsc::unbounded_channel();
         (Rerouter(sender), orders)
     }
@@ -103,14 +103,14 @@ impl Rerouter {
     pub async fn replace(&self, router: Router) -> Result<()> {
         let (replaced, answer) = oneshot::channel();
         // If nobody takes it, nobody answers.
-        let _ = self.0.send(Order { router, replaced });
+        let _ = self.0.send(RerouteRequest { router, replaced });
         answer.await.unwrap_or_else(|_| Err(has_ended()))
     }
 }
 
-impl Staff {
+impl EngineParts {
     /// Runs jobs on the routes of this router, and on others when it is ordered to.
-    pub(super) async fn run(self, router: Router, mut orders: Orders) -> Result<()> {
+    pub(super) async fn run(self, router: Router, mut orders: RerouteQueue) -> Result<()> {
         let mut current = self.start(router)?;
         let mut retired = FuturesUnordered::new();
         loop {

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::listing::letter_name;
 use super::sight::PartialView;
-use super::walk::Walk;
+use super::walk::JobScan;
 use crate::client::due::{NOW, after, at};
 use crate::client::{Client, CallTarget, Pending, Selection, KindShards, Unseen, out_of_place};
 use crate::error::{Error, Result};
@@ -259,7 +259,7 @@ impl<'a> BulkCall<'a> {
             records: matches!(self.deed, BulkAction::Requeue) && !self.dry_run,
             ..Sought::all_of(state, of_id)
         };
-        let mut walk = Walk::through(self.client, ledger, sought).await?;
+        let mut walk = JobScan::through(self.client, ledger, sought).await?;
         while let Some(slice) = walk.next().await? {
             let mut matched = self.matching(slice);
             if matches!(self.deed, BulkAction::Requeue) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::walk::Walk;
+use super::walk::JobScan;
 use crate::client::{Client, Selection, Unseen};
 use crate::error::Result;
 use crate::store::{Ledger, Sought};
@@ -100,7 +100,7 @@ async fn count(
     state: &'static str,
     of_id: &str,
 ) -> Result<(u64, u64)> {
-    let mut walk = Walk::through(client, ledger, Sought::all_of(state, of_id)).await?;
+    let mut walk = JobScan::through(client, ledger, Sought::all_of(state, of_id)).await?;
     let (mut all, mut past) = (0, 0);
     while let Some(slice) = walk.next().await? {
         let now = slice.now.floor_ms();

@@ -11,7 +11,7 @@ use crate::store::{Ledger, Slice, Sought};
 const PATIENCE: u64 = 2;
 
 /// A walk through the jobs of a ledger that are in one state.
-pub(crate) struct Walk<'a> {
+pub(crate) struct JobScan<'a> {
     client: &'a Client,
     pub(crate) ledger: Arc<Ledger>,
     sought: Sought,
@@ -19,7 +19,7 @@ pub(crate) struct Walk<'a> {
     left: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> JobScan<'a> {
     /// Through what `sought` says, from its beginning.
     pub(crate) async fn through(
         client: &'a Client,
@@ -31,7 +31,7 @@ impl<'a> Walk<'a> {
         if !sought.down && sought.state != "leased" {
             sought.until = last;
         }
-        Ok(Walk {
+        Ok(JobScan {
             client,
             ledger: ledger.clone(),
             sought,

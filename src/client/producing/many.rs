@@ -44,7 +44,7 @@ struct ScheduleBatch {
 }
 
 /// Batches of one ledger that are sent one after the other.
-struct Convoy {
+struct BatchSequence {
     shelf: Arc<KindShards>,
     book: Arc<ShardClient>,
     batches: Vec<ScheduleBatch>,
@@ -55,7 +55,7 @@ type ScheduleReplies = Vec<Result<Option<Scheduled>>>;
 /// The jobs of one call, by how they travel.
 struct Sorted {
     answers: ScheduleReplies,
-    convoys: Vec<Convoy>,
+    convoys: Vec<BatchSequence>,
     singles: Vec<Single>,
 }
 
@@ -116,7 +116,7 @@ impl Client {
         let limit = self.settings().payload_limit;
         let jobs = jobs.into_iter();
         let mut answers: ScheduleReplies = Vec::with_capacity(jobs.size_hint().0);
-        let mut ledgers: Vec<Convoy> = Vec::new();
+        let mut ledgers: Vec<BatchSequence> = Vec::new();
         let mut by_ledger: HashMap<(String, u16), usize> = HashMap::new();
         let mut singles = Vec::new();
         for job in jobs {
@@ -149,7 +149,7 @@ impl Client {
             let book = shelf.book(item.key.id());
             let ledger = (item.key.kind().to_owned(), book.ledger.place().shard);
             let at = *by_ledger.entry(ledger).or_insert_with(|| {
-                ledgers.push(Convoy {
+                ledgers.push(BatchSequence {
                     book: book.clone(),
                     shelf: shelf.clone(),
                     batches: Vec::new(),
@@ -161,7 +161,7 @@ impl Client {
             answers.push(Ok(None));
         }
         Sorted {
-            convoys: ledgers.into_iter().flat_map(Convoy::split).collect(),
+            convoys: ledgers.into_iter().flat_map(BatchSequence::split).collect(),
             answers,
             singles,
         }
@@ -170,7 +170,7 @@ impl Client {
     async fn send_all(
         &self,
         mut answers: ScheduleReplies,
-        convoys: Vec<Convoy>,
+        convoys: Vec<BatchSequence>,
         mut singles: Vec<Single>,
     ) -> ScheduleReplies {
         let gave_up = &OnceLock::new();
@@ -237,10 +237,10 @@ impl Client {
 
     async fn send_convoy(
         &self,
-        convoy: Convoy,
+        convoy: BatchSequence,
         gave_up: &OnceLock<Error>,
     ) -> Vec<(ScheduleBatch, Result<Vec<PlacedItem>>)> {
-        let Convoy {
+        let BatchSequence {
             shelf,
             book,
             batches,
@@ -342,13 +342,13 @@ impl Drop for LaneGuard<'_> {
     }
 }
 
-impl Convoy {
+impl BatchSequence {
     /// Batches that have no key in common may overtake each other; the others stay in line.
-    fn split(self) -> Vec<Convoy> {
+    fn split(self) -> Vec<BatchSequence> {
         if has_a_key_twice(&self.batches) {
             return vec![self];
         }
-        let alone = |batch| Convoy {
+        let alone = |batch| BatchSequence {
             shelf: self.shelf.clone(),
             book: self.book.clone(),
             batches: vec![batch],

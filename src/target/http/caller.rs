@@ -56,7 +56,7 @@ struct CallDestination {
 }
 
 /// Why there is no answer.
-enum Silence {
+enum CallFailure {
     Refused(RefusedAddress),
     /// Its name was not looked up, because others hold up those who look.
     Crowded(Unresolved),
@@ -112,7 +112,7 @@ impl Caller {
                 });
                 answer.outcome(&name, &job)
             }
-            Err(Silence::Broken { error, was_sent }) => {
+            Err(CallFailure::Broken { error, was_sent }) => {
                 let is_trial = pass.is_trial();
                 pass.ends(CallResult::Down);
                 let told = told(&name, error);
@@ -128,16 +128,16 @@ impl Caller {
                     },
                 }
             }
-            Err(Silence::Refused(refused)) => {
+            Err(CallFailure::Refused(refused)) => {
                 pass.ends(CallResult::Unknown);
                 Outcome::retry(refused)
             }
-            Err(Silence::Crowded(why)) => {
+            Err(CallFailure::Crowded(why)) => {
                 pass.ends(CallResult::Unknown);
                 tracing::debug!(%why, key = %job.key(), "a callback is put off");
                 Outcome::snooze_because(CROWDED, why)
             }
-            Err(Silence::Astray(fault)) => {
+            Err(CallFailure::Astray(fault)) => {
                 pass.ends(CallResult::Up);
                 Outcome::retry(format!("{name} {fault}"))
             }
@@ -176,7 +176,7 @@ impl Caller {
         })
     }
 
-    async fn post(&self, request: &HttpRequest, mut place: CallDestination) -> Result<HttpAnswer, Silence> {
+    async fn post(&self, request: &HttpRequest, mut place: CallDestination) -> Result<HttpAnswer, CallFailure> {
         for hop in 0.. {
             let is_own = place.is_meant && !place.by_job;
             let client = if is_own {
@@ -190,9 +190,9 @@ impl Caller {
                 .headers(self.headers_for(request, &place))
                 .body(request.body.clone())
                 .send();
-            let response = sent.await.map_err(|error| Silence::of(error, hop))?;
+            let response = sent.await.map_err(|error| CallFailure::of(error, hop))?;
             let answer = HttpAnswer::read(response, self.response_limit).await;
-            let answer = answer.map_err(|error| Silence::of(error, hop))?;
+            let answer = answer.map_err(|error| CallFailure::of(error, hop))?;
             match answer.elsewhere() {
                 Some(to) if hop < self.redirects => place = self.follow(place, to)?,
                 _ => return Ok(answer),
@@ -214,10 +214,10 @@ impl Caller {
     }
 
     /// The next hop, checked as the first one was.
-    fn follow(&self, from: CallDestination, to: &str) -> Result<CallDestination, Silence> {
+    fn follow(&self, from: CallDestination, to: &str) -> Result<CallDestination, CallFailure> {
         let shown: String = to.chars().take(SHOWN).collect();
         let astray = |fault: &str| {
-            Silence::Astray(format!(
+            CallFailure::Astray(format!(
                 "redirects to {shown:?}, and that is not followed: {fault}"
             ))
         };
@@ -235,7 +235,7 @@ impl Caller {
         {
             return Err(astray(fault));
         }
-        self.guard.check_host(&url).map_err(Silence::Refused)?;
+        self.guard.check_host(&url).map_err(CallFailure::Refused)?;
         Ok(CallDestination {
             url,
             is_meant: false,
@@ -244,22 +244,22 @@ impl Caller {
     }
 }
 
-impl Silence {
+impl CallFailure {
     /// Behind so many redirects.
     fn of(error: reqwest::Error, hops: usize) -> Self {
         // The resolver's word, if that is what it is.
         let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
         while let Some(error) = cause {
             if let Some(refused) = error.downcast_ref::<RefusedAddress>() {
-                return Silence::Refused(refused.clone());
+                return CallFailure::Refused(refused.clone());
             }
             if let Some(why @ Unresolved::Crowded(_)) = error.downcast_ref() {
-                return Silence::Crowded(why.clone());
+                return CallFailure::Crowded(why.clone());
             }
             cause = error.source();
         }
         let was_sent = hops > 0 || !error.is_connect();
-        Silence::Broken { error, was_sent }
+        CallFailure::Broken { error, was_sent }
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::expired::Expired;
-use super::hearing::Hearing;
+use super::hearing::ChangeCoverage;
 use super::names::PendingIds;
 use super::others::Others;
 use super::strays::Strays;
@@ -52,7 +52,7 @@ pub(crate) struct Adopter {
     /// Told after each call.
     landed: Notify,
     pub(super) strays: Strays,
-    pub(super) hearing: Arc<Hearing>,
+    pub(super) hearing: Arc<ChangeCoverage>,
     /// Of those whose jobs are cancelled if they are missing and did not expire.
     pub(super) expired: Expired,
 }
@@ -93,13 +93,13 @@ impl Adopter {
             told: Notify::new(),
             landed: Notify::new(),
             strays: Strays::default(),
-            hearing: Arc::new(Hearing::new(server.clone())),
+            hearing: Arc::new(ChangeCoverage::new(server.clone())),
             server,
             expired: Expired::default(),
         })
     }
 
-    pub(crate) fn hearing(&self) -> &Arc<Hearing> {
+    pub(crate) fn hearing(&self) -> &Arc<ChangeCoverage> {
         &self.hearing
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::adopter::{AT_ONCE, Adopter, KeyBatch, AdoptReply};
-use super::whereabouts::Home;
+use super::whereabouts::JobLocation;
 use crate::error::{ErrorKind, Result};
 use crate::key::JobKey;
 use crate::store::{Why, Word};
@@ -24,12 +24,12 @@ impl Adopter {
             }
             self.meet(key.kind());
             let served = match self.home_of(&key) {
-                Some(Home::Here(served)) => served,
-                Some(Home::Elsewhere) => {
+                Some(JobLocation::Here(served)) => served,
+                Some(JobLocation::Elsewhere) => {
                     self.leave(&key);
                     continue;
                 }
-                Some(Home::WasHere(_)) | None => continue,
+                Some(JobLocation::WasHere(_)) | None => continue,
             };
             let batch = found.entry(served.index).or_insert_with(|| KeyBatch {
                 served,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::adopter::Adopter;
-use super::whereabouts::Home;
+use super::whereabouts::JobLocation;
 use crate::handler::MissingKey;
 use crate::key::JobKey;
 use crate::store::Why;
@@ -33,15 +33,15 @@ impl Adopter {
         };
         let new = self.meet(key.kind());
         let served = match self.home_of(&key) {
-            Some(Home::Here(served)) => served,
+            Some(JobLocation::Here(served)) => served,
             // Whoever runs it until it has been moved has to know that.
-            Some(Home::WasHere(old)) => {
+            Some(JobLocation::WasHere(old)) => {
                 if event == b"expired" && missing == MissingKey::Cancel {
                     self.hear_expired(&old, &key, missing);
                 }
                 return new;
             }
-            Some(Home::Elsewhere) => {
+            Some(JobLocation::Elsewhere) => {
                 self.leave(&key);
                 return new;
             }

@@ -10,7 +10,7 @@ use super::adopter::PATIENCE;
 use crate::store::Store;
 
 /// What is heard of changes on one server.
-pub(crate) struct Hearing {
+pub(crate) struct ChangeCoverage {
     server: Arc<Store>,
     gap: Mutex<EventGap>,
     /// All that was announced until then has been heard; nothing while there is no connection.
@@ -30,9 +30,9 @@ struct EventGap {
     demotions: u64,
 }
 
-impl Hearing {
+impl ChangeCoverage {
     pub(crate) fn new(server: Arc<Store>) -> Self {
-        Hearing {
+        ChangeCoverage {
             server,
             gap: Mutex::default(),
             heard: watch::Sender::new(None),

@@ -15,7 +15,7 @@ use crate::worker::roster::ServedLedger;
 type ByShard = HashMap<u16, Vec<usize>>;
 
 /// Where the job of a key is that this server has.
-pub(super) enum Home {
+pub(super) enum JobLocation {
     /// Here, or on its way from another ledger here.
     Here(Arc<ServedLedger>),
     /// It may be here, in this ledger, until it has been moved to another server. Then it follows no
@@ -27,15 +27,15 @@ pub(super) enum Home {
 
 impl Adopter {
     /// Where the job of a key is, if its kind is served.
-    pub(super) fn home_of(&self, key: &JobKey) -> Option<Home> {
+    pub(super) fn home_of(&self, key: &JobKey) -> Option<JobLocation> {
         let [home, old] = self.roster.places_of(key.kind(), key.id())?;
         let is_here = |it: &ServedLedger| it.ledger.server() == self.server.place();
         let home = home?;
         if is_here(&home) {
-            return Some(Home::Here(home));
+            return Some(JobLocation::Here(home));
         }
         let was_here = old.filter(|old| is_here(old));
-        Some(was_here.map_or(Home::Elsewhere, Home::WasHere))
+        Some(was_here.map_or(JobLocation::Elsewhere, JobLocation::WasHere))
     }
 
     /// Has keys looked at that were noted with this ledger, and may belong to another one by now.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::ClaimInbox;
-use super::pick::{self, ClaimCall, Means, RouteSearch, ClaimItem};
+use super::pick::{self, ClaimCall, ClaimContext, RouteSearch, ClaimItem};
 use crate::client::{LeaseSubscribers, LeaseEvent};
 use crate::error::Result;
 use crate::key::JobKey;
@@ -148,7 +148,7 @@ impl Claimer {
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.roster.all();
         self.forget_counters(&ledgers);
-        let means = Means {
+        let means = ClaimContext {
             slots: &self.slots,
             routes: self.roster.routes(),
             instances: &self.instances,
@@ -215,7 +215,7 @@ impl Claimer {
             ClaimResult::Look { found } => match found {
                 Ok(found) => self.desk.with(served, |paper| {
                     let search = &mut counter.search;
-                    let means = Means {
+                    let means = ClaimContext {
                         slots: &self.slots,
                         routes: self.roster.routes(),
                         instances: &self.instances,

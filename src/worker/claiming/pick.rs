@@ -16,7 +16,7 @@ use crate::worker::running::slots::{Slot, Slots};
 
 /// What jobs are picked by.
 #[derive(Clone, Copy)]
-pub(crate) struct Means<'a> {
+pub(crate) struct ClaimContext<'a> {
     pub(crate) slots: &'a Arc<Slots>,
     pub(crate) routes: &'a Routes,
     pub(crate) instances: &'a PeerTable,
@@ -57,7 +57,7 @@ pub(crate) struct RouteSearch {
     /// A page is being read.
     under_way: bool,
     /// How far it goes; none between two searches.
-    reach: Option<Reach>,
+    reach: Option<SearchRange>,
     /// How many due jobs were passed over: their route has no slot, or they have no route.
     passed: usize,
     /// The routes of those that had no slot. When one of them has, it is worth searching
@@ -71,7 +71,7 @@ pub(crate) struct RouteSearch {
 
 /// How far a search goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum SearchRange {
     /// To the end.
     Whole,
     /// As far as a starved route has slots.
@@ -87,7 +87,7 @@ pub(crate) fn next(
     paper: &mut LedgerInbox,
     search: &mut RouteSearch,
     served: &ServedLedger,
-    means: Means<'_>,
+    means: ClaimContext<'_>,
     waiting: usize,
 ) -> Option<ClaimCall> {
     if paper.is_blank() {
@@ -101,7 +101,7 @@ pub(crate) fn next(
 }
 
 /// Lapsed jobs, as many as their routes have slots for. The rest waits for the next slot.
-fn lapsed(paper: &mut LedgerInbox, served: &ServedLedger, means: Means<'_>) -> Option<ClaimCall> {
+fn lapsed(paper: &mut LedgerInbox, served: &ServedLedger, means: ClaimContext<'_>) -> Option<ClaimCall> {
     let mut claim = Claim::default();
     for id in std::mem::take(&mut paper.lapsed) {
         // Without a route here, it is left to a worker that has one.
@@ -128,7 +128,7 @@ fn whole(
     paper: &mut LedgerInbox,
     route: usize,
     served: &ServedLedger,
-    means: Means<'_>,
+    means: ClaimContext<'_>,
     waiting: usize,
 ) -> Option<ClaimCall> {
     let (slots, kind) = (means.slots, served.ledger.kind());
@@ -177,7 +177,7 @@ fn mixed(
     paper: &mut LedgerInbox,
     search: &mut RouteSearch,
     served: &ServedLedger,
-    means: Means<'_>,
+    means: ClaimContext<'_>,
 ) -> Option<ClaimCall> {
     if !served.is_routed && means.instances.route_whole(served.ledger.kind().as_str()) {
         // Only the fallback is left here, and nothing for it.
@@ -247,7 +247,7 @@ impl Claim {
         source: Source,
         route: usize,
         served: &ServedLedger,
-        means: Means<'_>,
+        means: ClaimContext<'_>,
     ) -> Result<(), (String, Left)> {
         let lease = means.lease_of(route);
         if self.named.len() == BATCH || self.lease.is_some_and(|other| other != lease) {
@@ -268,7 +268,7 @@ fn note(routes: &mut Vec<usize>, route: usize) {
     }
 }
 
-impl Means<'_> {
+impl ClaimContext<'_> {
     fn lease_of(self, route: usize) -> LeaseLength {
         let lease = self.routes.routes[route].lease;
         lease.map_or(self.lease, LeaseLength)
@@ -302,7 +302,7 @@ impl RouteSearch {
         if is_news {
             // Somebody has found more than is known here: search anew, to the end.
             *self = RouteSearch {
-                reach: Some(Reach::Whole),
+                reach: Some(SearchRange::Whole),
                 began: Some((now, paper.said)),
                 ..RouteSearch::default()
             };
@@ -310,7 +310,7 @@ impl RouteSearch {
             if !self.has_room(slots, kind) {
                 return None;
             }
-            self.reach = Some(Reach::Slots);
+            self.reach = Some(SearchRange::Slots);
             self.passed = 0;
             self.met.clear();
         }
@@ -324,7 +324,7 @@ impl RouteSearch {
         paper: &mut LedgerInbox,
         due: Vec<String>,
         served: &ServedLedger,
-        means: Means<'_>,
+        means: ClaimContext<'_>,
     ) {
         self.under_way = false;
         let is_last = due.len() < BATCH;
@@ -351,7 +351,7 @@ impl RouteSearch {
             {
                 paper.caught_up(said);
             }
-        } else if self.reach == Some(Reach::Slots)
+        } else if self.reach == Some(SearchRange::Slots)
             && !self.has_room(means.slots, served.ledger.kind())
         {
             self.reach = None;

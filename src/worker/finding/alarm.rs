@@ -10,11 +10,11 @@ use std::time::Instant;
 use tokio::sync::Notify;
 
 /// A thread that sleeps for one actor.
-pub(crate) struct Alarm {
-    clockwork: Arc<Clockwork>,
+pub(crate) struct PreciseTimer {
+    clockwork: Arc<TimerThread>,
 }
 
-struct Clockwork {
+struct TimerThread {
     setting: Mutex<Setting>,
     changed: Condvar,
     rung: Notify,
@@ -26,9 +26,9 @@ struct Setting {
     is_over: bool,
 }
 
-impl Alarm {
+impl PreciseTimer {
     pub(crate) fn new() -> io::Result<Self> {
-        let clockwork = Arc::new(Clockwork {
+        let clockwork = Arc::new(TimerThread {
             setting: Mutex::default(),
             changed: Condvar::new(),
             rung: Notify::new(),
@@ -37,7 +37,7 @@ impl Alarm {
         std::thread::Builder::new()
             .name("keyfall-alarm".into())
             .spawn(move || sleeper.run())?;
-        Ok(Alarm { clockwork })
+        Ok(PreciseTimer { clockwork })
     }
 
     /// Returns at this instant. Only one can be waited for at a time.
@@ -50,14 +50,14 @@ impl Alarm {
     }
 }
 
-impl Drop for Alarm {
+impl Drop for PreciseTimer {
     fn drop(&mut self) {
         self.clockwork.lock().is_over = true;
         self.clockwork.changed.notify_one();
     }
 }
 
-impl Clockwork {
+impl TimerThread {
     fn set(&self, at: Instant) {
         let before = self.lock().at.replace(at);
         // The thread that wakes too early sees for itself that it can sleep on.
@@ -97,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_rings_no_sooner_and_as_often_as_it_is_set() {
-        let alarm = Alarm::new().unwrap();
+        let alarm = PreciseTimer::new().unwrap();
         for ms in [3, 1, 0, 2] {
             let at = Instant::now() + Duration::from_millis(ms);
             alarm.at(at).await;
@@ -107,7 +107,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_can_be_set_sooner_and_later() {
-        let alarm = Alarm::new().unwrap();
+        let alarm = PreciseTimer::new().unwrap();
         let far = Instant::now() + Duration::from_secs(3600);
         let near = Instant::now() + Duration::from_millis(5);
         tokio::select! {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn its_thread_ends_with_it() {
-        let alarm = Alarm::new().unwrap();
+        let alarm = PreciseTimer::new().unwrap();
         let clockwork = Arc::downgrade(&alarm.clockwork);
         drop(alarm);
         while clockwork.strong_count() > 0 {

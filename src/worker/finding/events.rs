@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::counters;
 use crate::error::{Error, ErrorKind};
 use crate::store::{Announced, Store, WantedEvents};
-use crate::worker::adopting::hearing::Hearing;
+use crate::worker::adopting::hearing::ChangeCoverage;
 use crate::worker::adopting::search::KeySearch;
 use crate::worker::readiness::ReadinessByServer;
 
@@ -43,14 +43,14 @@ const DEAF: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// That there is no connection on which changes of keys are heard.
-struct Deaf {
+struct NotSubscribed {
     since: Instant,
     is_told: bool,
 }
 
-impl Default for Deaf {
+impl Default for NotSubscribed {
     fn default() -> Self {
-        Deaf {
+        NotSubscribed {
             since: Instant::now(),
             is_told: false,
         }
@@ -63,7 +63,7 @@ pub(crate) struct Events {
     /// The id of this one.
     instance: String,
     /// Is told when changes of keys are heard.
-    hearing: Arc<Hearing>,
+    hearing: Arc<ChangeCoverage>,
     search: Arc<KeySearch>,
     wanted: WantedEvents,
     /// What the keys look like that are adopted.
@@ -71,7 +71,7 @@ pub(crate) struct Events {
     /// Whether events and wake-ups are heard.
     heard_at: Arc<ReadinessByServer>,
     /// Since there is no connection on which changes of keys are heard.
-    deaf: Mutex<Option<Deaf>>,
+    deaf: Mutex<Option<NotSubscribed>>,
     /// How many were heard that concern this worker.
     heard: AtomicU64,
     doubted: Notify,
@@ -93,7 +93,7 @@ impl Events {
         instance: &str,
         wanted: WantedEvents,
         globs: Vec<String>,
-        hearing: Arc<Hearing>,
+        hearing: Arc<ChangeCoverage>,
         search: Arc<KeySearch>,
         heard_at: Arc<ReadinessByServer>,
     ) -> Self {
@@ -105,7 +105,7 @@ impl Events {
             wanted,
             globs,
             heard_at,
-            deaf: Mutex::new(Some(Deaf::default())),
+            deaf: Mutex::new(Some(NotSubscribed::default())),
             heard: AtomicU64::new(0),
             doubted: Notify::new(),
             unsettled: Notify::new(),
@@ -176,7 +176,7 @@ impl Events {
         tracing::debug!(%error, "changes of keys are not heard");
         self.hearing.begin(false);
         let mut deaf = self.deaf.lock().expect("no panic while held");
-        let deaf = deaf.get_or_insert_with(Deaf::default);
+        let deaf = deaf.get_or_insert_with(NotSubscribed::default);
         if !deaf.is_told && deaf.since.elapsed() >= DEAF && !self.are_unheard() {
             deaf.is_told = true;
             tracing::warn!(

@@ -27,7 +27,7 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Looks at all kinds that exist.
-pub(crate) struct Lookout {
+pub(crate) struct KindMonitor {
     store: Arc<Store>,
     roster: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
@@ -55,7 +55,7 @@ fn note_absence<T>(ledger: &Ledger, found: &Result<T>, away: &mut HashSet<usize>
     }
 }
 
-impl Lookout {
+impl KindMonitor {
     /// `bury_after` is how long jobs without a route are overdue before they are buried; `None`
     /// for ever.
     pub(crate) fn new(
@@ -74,7 +74,7 @@ impl Lookout {
             dead,
             age,
         });
-        Arc::new(Lookout {
+        Arc::new(KindMonitor {
             store,
             roster,
             instances,

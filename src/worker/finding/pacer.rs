@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
-use super::alarm::Alarm;
+use super::alarm::PreciseTimer;
 use super::events::Events;
 use super::tracks::{OfLedger, Tracks};
 use crate::settings::LONGEST_SLEEP;
@@ -44,7 +44,7 @@ pub(crate) struct Pacer {
     desk: Arc<ClaimInbox>,
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
-    alarm: Alarm,
+    alarm: PreciseTimer,
 }
 
 /// What the pacer was told of one ledger.
@@ -68,7 +68,7 @@ impl Pacer {
         instances: Arc<PeerTable>,
         events: Arc<[Arc<Events>]>,
         desk: Arc<ClaimInbox>,
-        alarm: Alarm,
+        alarm: PreciseTimer,
     ) -> Arc<Self> {
         Arc::new(Pacer {
             roster,

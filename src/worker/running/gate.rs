@@ -9,7 +9,7 @@ use crate::lease::Lease;
 use crate::router::RouteEntry;
 
 /// What every job of a route passes.
-pub(super) struct Gate(Mutex<Count>);
+pub(super) struct RouteLimiter(Mutex<Count>);
 
 /// How many have passed, and how many may.
 pub(super) struct Count {
@@ -21,10 +21,10 @@ pub(super) struct Count {
     hands: Option<ExternalLeases>,
 }
 
-impl Gate {
+impl RouteLimiter {
     /// A route without a limit has that of the worker, which is `all`.
     pub(super) fn new(all: usize, route: &RouteEntry) -> Self {
-        Gate(Mutex::new(Count {
+        RouteLimiter(Mutex::new(Count {
             limit: limit_of_runs(all, route),
             running: 0,
             rate: route.rate.map(|rate| Bucket::new(rate, Instant::now())),

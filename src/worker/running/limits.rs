@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::Notify;
 
-use super::gate::Gate;
+use super::gate::RouteLimiter;
 use crate::router::{RouteEntry, Routes};
 
 /// How many jobs may wait to be settled without a slot, or as many as there are slots. Enough for
@@ -17,7 +17,7 @@ pub(super) const UNSETTLED: usize = 1024;
 pub(crate) struct Limits {
     total: usize,
     all: Mutex<LimitCounts>,
-    gates: Mutex<HashMap<Name, Weak<Gate>>>,
+    gates: Mutex<HashMap<Name, Weak<RouteLimiter>>>,
     /// Told whenever a slot became free, or a job was settled.
     freed: Notify,
 }
@@ -50,7 +50,7 @@ impl Limits {
 
     /// The gate of each route: that of the route before it, if it was the same, with the limits
     /// of this one.
-    pub(super) fn gates(&self, routes: &Routes) -> Vec<Arc<Gate>> {
+    pub(super) fn gates(&self, routes: &Routes) -> Vec<Arc<RouteLimiter>> {
         let mut known = self.gates.lock().expect("no panic while held");
         known.retain(|_, gate| gate.strong_count() > 0);
         let mut gate = |(place, route): (usize, &RouteEntry)| {
@@ -59,7 +59,7 @@ impl Limits {
             let before = known.get(&name).and_then(Weak::upgrade);
             let gate = match before.filter(|before| before.suit(self.total, route)) {
                 Some(before) => before,
-                None => Arc::new(Gate::new(self.total, route)),
+                None => Arc::new(RouteLimiter::new(self.total, route)),
             };
             known.insert(name, Arc::downgrade(&gate));
             gate

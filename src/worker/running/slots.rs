@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
-use super::gate::Gate;
+use super::gate::RouteLimiter;
 use super::limits::Limits;
 use crate::handler::{PullPermit, Pull};
 use crate::key::Kind;
@@ -24,7 +24,7 @@ pub(crate) struct Slots {
     /// Shared with the routes before these and after them.
     limits: Arc<Limits>,
     /// By route.
-    gates: Vec<Arc<Gate>>,
+    gates: Vec<Arc<RouteLimiter>>,
     /// By route: who hands out its places, if it has any.
     pulls: Vec<Option<Pull>>,
     /// How many slots are taken, or hold what is to be settled.
@@ -222,7 +222,7 @@ impl Slot {
         }
     }
 
-    fn gate(&self) -> &Gate {
+    fn gate(&self) -> &RouteLimiter {
         &self.slots.gates[self.route]
     }
 }
