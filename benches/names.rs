@@ -8,7 +8,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use keyfall::internals::Ears;
+use keyfall::internals::NameFilter;
 use keyfall::{JobKey, Router};
 
 /// How many names one round handles.
@@ -31,10 +31,10 @@ fn router() -> Router {
         .route("app1:trans:split:{id:small-.*}", async || {})
 }
 
-fn ears() -> Ears {
+fn ears() -> NameFilter {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let _inside = runtime.enter();
-    Ears::new(router()).expect("routes that do not clash")
+    NameFilter::new(router()).expect("routes that do not clash")
 }
 
 fn parsing(criterion: &mut Criterion) {

@@ -170,10 +170,10 @@ pub mod testing;
 pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
     Cancelled, Client, ClientBuilder, Counts, Cursor, Damage, DamagedJob, DeleteDeadLetter, Flawed,
-    Functions, IfAbsent, IfPresent, JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs, NewJob,
-    Ordered, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled,
-    Restored, Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats,
-    Unseen, Updated,
+    Functions, IfAbsent, IfPresent, JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs,
+    NewJob, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule,
+    Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
+    Selection, Stats, Unseen, Updated,
 };
 #[cfg(feature = "worker")]
 pub use client::{

@@ -5,7 +5,10 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{ShardClient, Client, Durably, DyingJob, Listeners, LeaseEvent, Pending, KindShards, out_of_place};
+use super::{
+    Client, Durably, DyingJob, KindShards, LeaseEvent, Listeners, Pending, ShardClient,
+    out_of_place,
+};
 use crate::durable::{Durable, Reached};
 use crate::ended::Ended;
 use crate::error::{Error, ErrorKind, Result};

@@ -35,7 +35,7 @@ pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
 #[cfg(feature = "worker")]
 pub(crate) use listeners::{DyingJob, Listeners, TellDead};
 #[cfg(feature = "worker")]
-pub(crate) use news::{LeaseSubscribers, LeaseEvent, WantedKinds};
+pub(crate) use news::{LeaseEvent, LeaseSubscribers, WantedKinds};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
@@ -71,7 +71,7 @@ pub use producing::schedule::{
 };
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;
-use shelf::{MisplacedJob, CallTarget, KindShards, KindRegistry};
+use shelf::{CallTarget, KindRegistry, KindShards, MisplacedJob};
 pub use view::{JobState, JobView};
 
 use crate::durable::Durable;
@@ -80,8 +80,8 @@ use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, KNOWN_FOR, TOLD_AGAIN};
 use crate::shards::Layout;
 use crate::store::{
-    Answered, Change, Discard, BackupItem, Ledger, Outdated, Placement, Revival, Store, Unlisted, Update,
-    Word,
+    Answered, BackupItem, Change, Discard, Ledger, Outdated, Placement, Revival, Store, Unlisted,
+    Update, Word,
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Settlement};
@@ -444,7 +444,12 @@ impl Client {
 
     /// Nobody has made the kind known since this ledger began, or the ledger was not told. One call does
     /// it for all that hear of it.
-    async fn list_again(&self, shelf: &KindShards, unlisted: Unlisted, until: Instant) -> Result<()> {
+    async fn list_again(
+        &self,
+        shelf: &KindShards,
+        unlisted: Unlisted,
+        until: Instant,
+    ) -> Result<()> {
         let turn = timeout_at(until.into(), shelf.registering.lock()).await;
         let mut turn = turn.ok();
         let done = turn.as_ref().and_then(|done| done.get(&unlisted.shard));

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::settings::{BATCH, BATCH_BYTES, IDLE_LOOK, LANES, QUEUE};
 use crate::store::{
-    Answered, Change, Discard, BackupItem, Lane, Ledger, Outdated, Placement, Revival, Update,
+    Answered, BackupItem, Change, Discard, Lane, Ledger, Outdated, Placement, Revival, Update,
 };
 
 /// Something that a lane can send to a ledger in batches.

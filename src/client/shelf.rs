@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 
 use super::outbox::{BatchOperation, Batcher};
-use super::{ShardClient, Client, ClientInner};
+use super::{Client, ClientInner, ShardClient};
 use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
@@ -58,7 +58,11 @@ pub(super) enum CallTarget {
 }
 
 impl KindShards {
-    pub(super) fn new(kind: Kind, layout: Layout, book: impl Fn(ShardRef) -> Arc<ShardClient>) -> Arc<Self> {
+    pub(super) fn new(
+        kind: Kind,
+        layout: Layout,
+        book: impl Fn(ShardRef) -> Arc<ShardClient>,
+    ) -> Arc<Self> {
         Arc::new(KindShards {
             registered: AtomicU64::new(0),
             made_known: Mutex::new(Instant::now()),
@@ -343,7 +347,8 @@ impl Client {
         let Some(old) = shelf.old_book(key.id()) else {
             return Ok(Some(book));
         };
-        let moving: BoxFuture<'_, _> = Box::pin(old.moves.send(MisplacedJob(key.id().to_owned()), until));
+        let moving: BoxFuture<'_, _> =
+            Box::pin(old.moves.send(MisplacedJob(key.id().to_owned()), until));
         let moved = moving.await?;
         Ok(match moved.answer {
             Word::Leased if of == CallTarget::Job => Some(old),

@@ -7,7 +7,7 @@ use super::finding::Finding;
 use crate::client::Instance;
 use crate::key::Kind;
 use crate::routing::Pattern;
-use crate::store::{Evicted, Observed, Info};
+use crate::store::{Evicted, Info, Observed};
 
 /// How many routes a finding names.
 const NAMED: usize = 5;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::checks::{CLOCK_OFFSET, ROUND_TRIP};
 use super::finding::Finding;
-use crate::store::{Observed, ClockReading};
+use crate::store::{ClockReading, Observed};
 use crate::time::UnixMs;
 
 /// How far apart two clocks may be.

@@ -22,7 +22,7 @@ use super::{
 use crate::client::{Client, ClientBuilder, Instance};
 use crate::error::{Error, Result};
 use crate::key::Kind;
-use crate::store::{Observed, Store, ServerReport, WantedEvents, is_of_absence};
+use crate::store::{Observed, ServerReport, Store, WantedEvents, is_of_absence};
 use crate::time::UnixUs;
 
 /// How long the server is given to answer one question.

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::settings::WorkerSettings;
 use crate::shards::{Layout, MAX_SHARDS};
-use crate::store::{Observed, LedgerSample, is_of_absence};
+use crate::store::{LedgerSample, Observed, is_of_absence};
 use crate::time::{UnixMs, UnixUs};
 
 /// How many kinds are looked at.

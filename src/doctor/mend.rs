@@ -5,7 +5,7 @@ use super::diagnose::PATIENCE;
 use super::events;
 use super::finding::{Finding, Severity};
 use crate::error::Error;
-use crate::store::{Announced, Store, ServerReport, WantedEvents};
+use crate::store::{Announced, ServerReport, Store, WantedEvents};
 use std::time::Instant;
 
 /// Mends what can be, and returns of each check what came of it.

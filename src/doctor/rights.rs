@@ -45,7 +45,12 @@ impl MissingRights {
     }
 }
 
-async fn tried(store: &Store, kinds: &[Kind], adopted: &[String], until: Instant) -> Result<MissingRights> {
+async fn tried(
+    store: &Store,
+    kinds: &[Kind],
+    adopted: &[String],
+    until: Instant,
+) -> Result<MissingRights> {
     let known = kinds.first();
     let mut producers = store.refused_to(Whom::Producers, known, until).await?;
     let mut workers = store.refused_to(Whom::Workers, known, until).await?;

@@ -31,7 +31,12 @@ pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<Hash
     Ok(kinds.map(|(kind, _)| kind.to_owned()).collect())
 }
 
-fn judge(store: &Store, gaps: &[MissingPart], strays: Observed<Vec<Stray>>, aside: Vec<String>) -> Finding {
+fn judge(
+    store: &Store,
+    gaps: &[MissingPart],
+    strays: Observed<Vec<Stray>>,
+    aside: Vec<String>,
+) -> Finding {
     let strays = match strays {
         Err(why) if gaps.is_empty() && aside.is_empty() => {
             return Finding::unseen(&SLOTS_WHOLE, why);

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-pub(crate) use attendant::{RouteTaskContext, RouteTask, FindTerms, RouteTerms};
+pub(crate) use attendant::{FindTerms, RouteTask, RouteTaskContext, RouteTerms};
 pub(crate) use breakers::Breakers;
 pub use cancel::CancelSignal;
 pub use debug::debug_handler;

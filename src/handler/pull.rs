@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Handler, Job, Route};
-use crate::client::{LeaseSubscribers, LeaseEvent, WantedKinds};
+use crate::client::{LeaseEvent, LeaseSubscribers, WantedKinds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::lease::Lease;
@@ -147,7 +147,10 @@ impl Pull {
             Arc::from([Prefix::everything()])
         } else {
             let parse = |text: &_| Prefix::parse(AsRef::as_ref(text))?.of_kinds("pulled");
-            prefixes.iter().map(parse).collect::<Result<WantedKinds>>()?
+            prefixes
+                .iter()
+                .map(parse)
+                .collect::<Result<WantedKinds>>()?
         };
         let until = Instant::now() + wait;
         let ticket = self.0.enter(wanted, most);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tower_layer::Layer;
 
-use super::{RouteTask, Breakers, Endpoint, Handler, Job, JobService, Pull};
+use super::{Breakers, Endpoint, Handler, Job, JobService, Pull, RouteTask};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::outcome::Outcome;

@@ -6,7 +6,7 @@ use serde::de::value::BorrowedStrDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-use self::one::{SegmentValue, SegmentError};
+use self::one::{SegmentError, SegmentValue};
 use super::Job;
 
 /// All named segments of a job, in the order of the route.
@@ -167,7 +167,10 @@ impl<'de> SeqAccess<'de> for Items<'de> {
 }
 
 /// The segments by name, and the one whose name has just been read.
-struct SegmentMap<'a>(std::vec::IntoIter<SegmentValue<'a>>, Option<SegmentValue<'a>>);
+struct SegmentMap<'a>(
+    std::vec::IntoIter<SegmentValue<'a>>,
+    Option<SegmentValue<'a>>,
+);
 
 impl<'de> MapAccess<'de> for SegmentMap<'de> {
     type Error = SegmentError;
@@ -177,7 +180,8 @@ impl<'de> MapAccess<'de> for SegmentMap<'de> {
         seed: K,
     ) -> Result<Option<K::Value>, SegmentError> {
         self.1 = self.0.next();
-        let read = |one: SegmentValue<'de>| seed.deserialize(BorrowedStrDeserializer::new(one.name));
+        let read =
+            |one: SegmentValue<'de>| seed.deserialize(BorrowedStrDeserializer::new(one.name));
         self.1.map(read).transpose()
     }
 

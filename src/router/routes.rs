@@ -8,7 +8,8 @@ use super::PendingRoute;
 use crate::durable::Durable;
 use crate::error::Result;
 use crate::handler::{
-    RouteTask, Breakers, Endpoint, FindTerms, MissingKey, SegmentNames, Pull, Rate, RouteTerms, names,
+    Breakers, Endpoint, FindTerms, MissingKey, Pull, Rate, RouteTask, RouteTerms, SegmentNames,
+    names,
 };
 use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
@@ -55,7 +56,10 @@ impl Routes {
     /// # Errors
     /// [`ErrorKind::InvalidRoute`](crate::ErrorKind::InvalidRoute) if the routes do not make a
     /// table.
-    pub(super) fn new(routes: Vec<PendingRoute<()>>, fallback: Option<PendingRoute<()>>) -> Result<Self> {
+    pub(super) fn new(
+        routes: Vec<PendingRoute<()>>,
+        fallback: Option<PendingRoute<()>>,
+    ) -> Result<Self> {
         Ok(Routes {
             table: RouteTable::new(routes.iter().map(PendingRoute::ranked).collect())?,
             fallback: fallback.is_some().then_some(routes.len()),

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::ledger::who;
-use super::reply::{ReplyWord, Answered};
+use super::reply::{Answered, ReplyWord};
 use super::script::ADOPT;
 use super::{Ledger, counted};
 use crate::error::{ErrorKind, Result};

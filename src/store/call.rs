@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use super::cluster::Node;
 use super::fault::Fault;
-use super::link::{ServerReply, Request};
+use super::link::{Request, ServerReply};
 use super::reply::Reply;
 #[cfg(feature = "worker")]
 use super::script::ADOPT;

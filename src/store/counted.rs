@@ -1,6 +1,6 @@
 //! As what the answers of a ledger are counted.
 
-use super::reply::{ReplyWord, Answered};
+use super::reply::{Answered, ReplyWord};
 #[cfg(feature = "worker")]
 use super::work::Verb;
 

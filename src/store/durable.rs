@@ -22,7 +22,7 @@ use super::cluster::Node;
 use super::fault::Fault;
 use super::link::{Link, Request};
 use super::origin::Origin;
-use super::reply::{ReplyWord, Reply, unexpected};
+use super::reply::{Reply, ReplyWord, unexpected};
 use super::script::TOUCH;
 use super::{Lane, Ledger, from_value};
 use crate::durable::{Durable, LONGEST, Reached};
@@ -256,7 +256,10 @@ impl Waiter {
 
     /// Whether each of the calls is held, and how far the server was then; as soon as all is
     /// reached that any of them wants, or when the time of one is over.
-    async fn look(&mut self, waits: &[DurableWait]) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
+    async fn look(
+        &mut self,
+        waits: &[DurableWait],
+    ) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
         let now = Instant::now();
         let ends = waits.iter().map(|wait| wait.ends).min().unwrap_or(now);
         // No time at all would mean for ever.
@@ -340,7 +343,12 @@ impl Waiter {
     }
 
     /// Whether each of so many calls is held, and how far the server is.
-    fn read(&self, value: Value, calls: usize, disks: Disks) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
+    fn read(
+        &self,
+        value: Value,
+        calls: usize,
+        disks: Disks,
+    ) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
         let Value::Array(mut values) = value else {
             return Err(Fault::refused(unexpected("no array".into())));
         };

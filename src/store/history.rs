@@ -159,7 +159,8 @@ impl Store {
         for (_, entry) in behind {
             read.arg(entry);
         }
-        let answer: Option<Vec<(String, RawEntries)>> = from_value(self.command(&read, until).await?)?;
+        let answer: Option<Vec<(String, RawEntries)>> =
+            from_value(self.command(&read, until).await?)?;
         let mut added = Vec::new();
         for (name, entries) in answer.unwrap_or_default() {
             let place = names.iter().position(|own| *own == name);

@@ -215,7 +215,11 @@ impl Store {
     }
 
     pub(super) async fn list(&self, news: &LayoutNotice<'_>, until: Instant) -> Result<()> {
-        let (kinds, kind, nothing) = (self.names.kinds(), news.kind.as_str(), LayoutFields::default());
+        let (kinds, kind, nothing) = (
+            self.names.kinds(),
+            news.kind.as_str(),
+            LayoutFields::default(),
+        );
         let any = Expected::Anything;
         let listed = self.set_layout(&kinds, kind, news.layout, any, &nothing, until);
         listed.await.map(drop)

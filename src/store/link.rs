@@ -214,7 +214,11 @@ impl Link {
     /// Sends a request until it is answered or `until` has passed. Repeats it after faults of
     /// the connection and while the server is loading or busy; an answer that repeating does
     /// not change comes back at once, as an error.
-    pub(crate) async fn send(&self, request: Request<'_>, until: Instant) -> Result<ServerReply, Fault> {
+    pub(crate) async fn send(
+        &self,
+        request: Request<'_>,
+        until: Instant,
+    ) -> Result<ServerReply, Fault> {
         #[cfg(feature = "worker")]
         if self.origin.cluster().is_some() {
             match request {

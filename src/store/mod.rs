@@ -127,20 +127,20 @@ pub(crate) use functions::{Loaded, VERSION, library};
 #[cfg(feature = "worker")]
 pub(crate) use health::{Health, HealthReport};
 #[cfg(feature = "worker")]
-pub(crate) use history::{Added, Line, HistoryStream};
+pub(crate) use history::{Added, HistoryStream, Line};
 pub(crate) use inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use instances::{Alive, Beat};
 #[cfg(feature = "worker")]
-pub(crate) use joining::{SlotOutcome, MissingPart, Spares};
+pub(crate) use joining::{MissingPart, SlotOutcome, Spares};
 #[cfg(feature = "worker")]
 pub(crate) use keyspace::{PlainKey, Progress};
 pub(crate) use lane::Lane;
 pub(crate) use lane::unique_id;
 use layout::Layouts;
 pub(crate) use ledger::Ledger;
-pub(crate) use letters::{Discard, BackupItem, KeptAs, Letter, Revival};
-use link::{ServerReply, Link, Request};
+pub(crate) use letters::{BackupItem, Discard, KeptAs, Letter, Revival};
+use link::{Link, Request, ServerReply};
 pub(crate) use list::{Position, Seen, Slice, Sought};
 use membership::Membership;
 pub(crate) use mending::Wrong;
@@ -149,7 +149,7 @@ use missed::CatchUp;
 pub(crate) use moving::{COUNTERS, Part};
 use origin::Origin;
 #[cfg(feature = "worker")]
-pub(crate) use outlet::{EntryQuery, EntryId, TargetRedis, EntryStatus, WriteRetry};
+pub(crate) use outlet::{EntryId, EntryQuery, EntryStatus, TargetRedis, WriteRetry};
 #[cfg(feature = "worker")]
 pub(crate) use pace::PaceRequest;
 pub(crate) use produce::{Change, Mode, Outdated, Placement, Update, When};
@@ -157,7 +157,7 @@ pub(crate) use produce::{Change, Mode, Outdated, Placement, Update, When};
 pub(crate) use proof::LOST;
 #[cfg(feature = "internals")]
 pub(crate) use reply::read_any_reply;
-pub(crate) use reply::{ReplyWord as Word, Answered, Unlisted};
+pub(crate) use reply::{Answered, ReplyWord as Word, Unlisted};
 #[cfg(feature = "worker")]
 pub(crate) use rights::{Refused, Whom};
 #[cfg(feature = "worker")]
@@ -171,7 +171,7 @@ pub(crate) use subscription::{Signal, Subscription};
 pub(crate) use subscriptions::follow_events;
 pub(crate) use url::check_url;
 #[cfg(feature = "worker")]
-pub(crate) use vitals::{Observed, LedgerSample, ClockReading, ServerReport};
+pub(crate) use vitals::{ClockReading, LedgerSample, Observed, ServerReport};
 #[cfg(feature = "worker")]
 pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
 

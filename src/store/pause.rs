@@ -48,7 +48,12 @@ impl Store {
         Ok(added.await.there()?.1)
     }
 
-    async fn add_pause_rule_here(&self, prefix: &Prefix, turn: SwitchNumber, until: Instant) -> Result<()> {
+    async fn add_pause_rule_here(
+        &self,
+        prefix: &Prefix,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<()> {
         let (add, at) = match turn {
             Some(turn) => ("HSET", turn),
             None => ("HSETNX", self.time(until).await?.floor_ms()),
@@ -207,12 +212,22 @@ impl Store {
 impl Ledger {
     /// Nothing of this kind is claimed from now on, unless it was resumed at a later turn;
     /// `lua/pause.lua`.
-    pub(crate) async fn pause(&self, lane: &mut Lane, turn: SwitchNumber, until: Instant) -> Result<()> {
+    pub(crate) async fn pause(
+        &self,
+        lane: &mut Lane,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<()> {
         self.switch(&PAUSE, Word::Paused, lane, turn, until).await
     }
 
     /// Ends a pause, unless it was paused at a later turn; `lua/resume.lua`.
-    pub(crate) async fn resume(&self, lane: &mut Lane, turn: SwitchNumber, until: Instant) -> Result<()> {
+    pub(crate) async fn resume(
+        &self,
+        lane: &mut Lane,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<()> {
         self.switch(&RESUME, Word::Resumed, lane, turn, until).await
     }
 

@@ -429,7 +429,12 @@ impl Store {
     }
 
     #[cfg(feature = "worker")]
-    async fn announce_at(&self, server: &Server, wanted: WantedEvents, until: Instant) -> Announced {
+    async fn announce_at(
+        &self,
+        server: &Server,
+        wanted: WantedEvents,
+        until: Instant,
+    ) -> Announced {
         let was = match self.flags(server, until).await {
             Ok(flags) => flags,
             Err(error) if is_passing(&error) => return Announced::Unanswered(error),

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::link;
-use super::reply::{ReplyWord, Answered, Reply};
+use super::reply::{Answered, Reply, ReplyWord};
 use super::script::ARM;
 use super::{Ledger, Store};
 use crate::error::{Error, ErrorKind, Result};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::call::Called;
 use super::ledger::number;
 use super::produce::When;
-use super::reply::{ReplyWord, Answered, Reply, unexpected};
+use super::reply::{Answered, Reply, ReplyWord, unexpected};
 use super::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
 use super::{Lane, Ledger, counted};
 use crate::error::Result;

@@ -10,7 +10,7 @@ use super::document::Document;
 use super::outlet::{HANDED_OVER, TargetKey};
 use super::receipts::Receipts;
 use crate::client::{Client, ClientBuilder};
-use crate::handler::{RouteTaskContext, RouteTask, Handler, Job, Route};
+use crate::handler::{Handler, Job, Route, RouteTask, RouteTaskContext};
 use crate::names::Names;
 use crate::outcome::Outcome;
 use crate::store::WriteRetry;

@@ -32,7 +32,11 @@ pub(super) struct Receipts {
 }
 
 impl Receipts {
-    pub(super) fn new(way: TargetKey, shared: Arc<ListShared>, attendance: RouteTaskContext) -> Self {
+    pub(super) fn new(
+        way: TargetKey,
+        shared: Arc<ListShared>,
+        attendance: RouteTaskContext,
+    ) -> Self {
         Receipts {
             way,
             shared,

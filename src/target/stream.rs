@@ -10,7 +10,7 @@ use super::document::Document;
 use super::outlet::{HANDED_OVER, TargetKey};
 use super::watch::Watch;
 use crate::client::{Client, ClientBuilder};
-use crate::handler::{RouteTaskContext, RouteTask, Handler, Job, Route};
+use crate::handler::{Handler, Job, Route, RouteTask, RouteTaskContext};
 use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::names::Names;

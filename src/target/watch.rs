@@ -17,7 +17,7 @@ use crate::handler::RouteTaskContext;
 use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::outcome::Outcome;
-use crate::store::{EntryQuery, EntryId, TargetRedis, EntryStatus};
+use crate::store::{EntryId, EntryQuery, EntryStatus, TargetRedis};
 
 /// How many entries are looked at in one step of the server, which does nothing else meanwhile.
 const PAGE: usize = 64;
@@ -178,7 +178,10 @@ impl Watch {
     }
 
     /// Those of these entries that have a lease and are not followed here.
-    fn orphans(&self, entries: impl Iterator<Item = (EntryId, Option<Lease>)>) -> Vec<TrackedEntry> {
+    fn orphans(
+        &self,
+        entries: impl Iterator<Item = (EntryId, Option<Lease>)>,
+    ) -> Vec<TrackedEntry> {
         let ours: HashSet<EntryId> = self.stream.shared.open().keys().copied().collect();
         let others = entries.filter(|(id, _)| !ours.contains(id));
         let ward = |(id, lease): (EntryId, Option<Lease>)| {
@@ -214,7 +217,10 @@ impl Watch {
     }
 
     /// What has ended, and why something has not that could have.
-    async fn act(&self, standing: Vec<(&TrackedEntry, EntryStatus)>) -> (Vec<EntryId>, Option<Error>) {
+    async fn act(
+        &self,
+        standing: Vec<(&TrackedEntry, EntryStatus)>,
+    ) -> (Vec<EntryId>, Option<Error>) {
         let (mut ended, mut ends, mut late, mut waiting) = (vec![], vec![], vec![], vec![]);
         for (ward, standing) in standing {
             let lease = self.length(&ward.lease);

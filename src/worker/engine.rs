@@ -26,7 +26,7 @@ use super::heart::Heartbeat;
 use super::instances::PeerTable;
 use super::listener::Listener;
 use super::notice::Notices;
-use super::readiness::{ReadinessByServer, Readiness};
+use super::readiness::{Readiness, ReadinessByServer};
 use super::roster::ServedLedgers;
 use super::running::leases::Leases;
 use super::running::limits::Limits;

@@ -186,7 +186,12 @@ impl PeerTable {
         self.rank_by(served, id, |_| true)
     }
 
-    fn rank_by(&self, served: &ServedLedger, id: &str, ready: impl Fn(&Contender) -> bool) -> ClaimRank {
+    fn rank_by(
+        &self,
+        served: &ServedLedger,
+        id: &str,
+        ready: impl Fn(&Contender) -> bool,
+    ) -> ClaimRank {
         let view = self.view(served.ledger.server());
         if view.peers.len() == 1 {
             return ClaimRank::Only;

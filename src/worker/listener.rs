@@ -15,7 +15,7 @@ use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::heart::Heartbeat;
 use super::instances::PeerTable;
-use super::roster::{NameMatch, ServedLedgers, ServedLedger};
+use super::roster::{NameMatch, ServedLedger, ServedLedgers};
 use super::running::leases::Leases;
 use crate::counters;
 use crate::error::{Error, ErrorKind};

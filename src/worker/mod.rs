@@ -42,14 +42,14 @@ pub use notice::Notice;
 use notice::Notices;
 pub use readiness::Readiness;
 pub use rerouting::Rerouter;
-use rerouting::{RerouteQueue, EngineParts};
+use rerouting::{EngineParts, RerouteQueue};
 #[cfg(feature = "internals")]
 pub(crate) use roster::ServedLedgers;
 use running::limits::Limits;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{DeadJob, Hooks, IntoTold, LateJob, HookFunctions};
+use crate::hooks::{DeadJob, HookFunctions, Hooks, IntoTold, LateJob};
 use crate::router::{IntoRouter, Router, Routes};
 use crate::settings::{LEASES, LeaseLength, WorkerSettings};
 

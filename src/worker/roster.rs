@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use crate::client::{Durably, Batcher, SettleTerms};
+use crate::client::{Batcher, Durably, SettleTerms};
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::router::Routes;
@@ -101,7 +101,11 @@ impl ServedLedgers {
 
     /// Reads the list of kinds of a server anew and serves those that are routed. Returns what ledgers
     /// are new.
-    pub(crate) async fn refresh(&self, from: &Store, until: Instant) -> Result<Vec<Arc<ServedLedger>>> {
+    pub(crate) async fn refresh(
+        &self,
+        from: &Store,
+        until: Instant,
+    ) -> Result<Vec<Arc<ServedLedger>>> {
         let kinds = from.kinds(until).await?;
         let mut new = Vec::new();
         for kind in &kinds {
@@ -155,7 +159,8 @@ impl ServedLedgers {
         let known = &mut *known;
         let before = known.by_kind.len();
         for kind in kinds {
-            let is_unheard = |shards: &Arc<[Arc<ServedLedger>]>| shards.iter().all(|it| it.is_in_doubt());
+            let is_unheard =
+                |shards: &Arc<[Arc<ServedLedger>]>| shards.iter().all(|it| it.is_in_doubt());
             if !known.by_kind.get(kind).is_some_and(is_unheard) {
                 continue;
             }

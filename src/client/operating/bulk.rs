@@ -11,7 +11,7 @@ use super::listing::letter_name;
 use super::sight::PartialView;
 use super::walk::JobScan;
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, CallTarget, Pending, Selection, KindShards, Unseen, out_of_place};
+use crate::client::{CallTarget, Client, KindShards, Pending, Selection, Unseen, out_of_place};
 use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
 use crate::prefix::Prefix;
@@ -311,22 +311,29 @@ impl<'a> BulkCall<'a> {
         let answers = seen.into_iter().map(async |seen| match deed {
             BulkAction::Cancel => {
                 let key = kind.key(&seen.member).ok()?;
-                let asked = client.ask(&key, CallTarget::Job, key.clone(), until, |book| &book.cancels);
+                let asked = client.ask(&key, CallTarget::Job, key.clone(), until, |book| {
+                    &book.cancels
+                });
                 Some(asked.await)
             }
             BulkAction::FireNow => change(&seen.member, NOW, "fired").await,
             BulkAction::PostponeTo(when) => change(&seen.member, when, "postponed").await,
-            BulkAction::PostponeBy(delay) => change(&seen.member, When::By(delay), "postponed").await,
+            BulkAction::PostponeBy(delay) => {
+                change(&seen.member, When::By(delay), "postponed").await
+            }
             BulkAction::Requeue => {
                 let revival = revival(kind, seen)?;
                 let key = revival.key.clone();
-                let asked = client.ask(&key, CallTarget::Job, revival, until, |book| &book.requeues);
+                let asked =
+                    client.ask(&key, CallTarget::Job, revival, until, |book| &book.requeues);
                 Some(asked.await)
             }
             BulkAction::Discard => {
                 let discard = discard(kind, &seen)?;
                 let key = discard.key.clone();
-                let asked = client.ask(&key, CallTarget::Letters, discard, until, |book| &book.discards);
+                let asked = client.ask(&key, CallTarget::Letters, discard, until, |book| {
+                    &book.discards
+                });
                 Some(asked.await)
             }
         });

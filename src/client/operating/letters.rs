@@ -5,7 +5,7 @@ use std::slice;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, JobView, CallTarget, Pending, out_of_place};
+use crate::client::{CallTarget, Client, JobView, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Discard, Found, Letter, Revival, When, Word};
@@ -187,7 +187,9 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
             };
             let answered = self
                 .client
-                .ask(&key, CallTarget::Letters, discard, until, |book| &book.discards)
+                .ask(&key, CallTarget::Letters, discard, until, |book| {
+                    &book.discards
+                })
                 .await?;
             match answered.answer {
                 Word::Deleted => Ok(true),

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use super::sight::PartialView;
-use crate::client::{Client, JobState, JobView, Pending, Selection, KindShards, Unseen};
+use crate::client::{Client, JobState, JobView, KindShards, Pending, Selection, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::client::due::at;
 use crate::client::producing::new_job::check_payload;
-use crate::client::{Client, JobState, JobView, CallTarget, out_of_place};
+use crate::client::{CallTarget, Client, JobState, JobView, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};

@@ -162,7 +162,11 @@ impl Client {
 
     /// The job and what is told of it, read again if the job has changed in between; of one that
     /// changes all the time, what is told goes further.
-    async fn at_one_time(&self, key: &JobKey, until: Instant) -> Result<(Option<JobView>, HistoryEntry)> {
+    async fn at_one_time(
+        &self,
+        key: &JobKey,
+        until: Instant,
+    ) -> Result<(Option<JobView>, HistoryEntry)> {
         let look = |job: &Option<JobView>| job.as_ref().map(|job| (job.state(), job.due()));
         let mut job = self.view(key.clone(), until).await?;
         for _ in 1..READS {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::new_job::{check_payload, to_json};
 use crate::client::due::{NOW, after, at};
-use crate::client::{Client, Durably, CallTarget, Pending, out_of_place};
+use crate::client::{CallTarget, Client, Durably, Pending, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::error::Result;
 use crate::key::{IntoJobKey, JobKey};
@@ -222,7 +222,9 @@ impl<'a> IntoFuture for Cancel<'a> {
             let (client, key) = (self.client, self.key?);
             let until = client.deadline();
             let answered = client
-                .ask(&key, CallTarget::Job, key.clone(), until, |book| &book.cancels)
+                .ask(&key, CallTarget::Job, key.clone(), until, |book| {
+                    &book.cancels
+                })
                 .await?;
             Cancelled::from_answer(answered)
         })
@@ -242,7 +244,9 @@ impl<'a> IntoFuture for CancelDurably<'a> {
             let item = key.clone();
             let durably = Durably { item, durable };
             let (answered, reached) = client
-                .ask(&key, CallTarget::Job, durably, until, |book| &book.durable_cancels)
+                .ask(&key, CallTarget::Job, durably, until, |book| {
+                    &book.durable_cancels
+                })
                 .await?;
             Ok((Cancelled::from_answer(answered)?, reached?))
         })

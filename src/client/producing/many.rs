@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use crate::client::durably::send_durably;
 use crate::client::outbox::BatchOperation;
 use crate::client::shelf::JobVerdict;
-use crate::client::{ShardClient, Client, NewJob, Scheduled, KindShards};
+use crate::client::{Client, KindShards, NewJob, Scheduled, ShardClient};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
@@ -359,7 +359,8 @@ impl BatchSequence {
 
 fn add(batches: &mut Vec<ScheduleBatch>, item: Placement, durable: Option<Durable>, place: usize) {
     let bytes = item.bytes();
-    let full = |batch: &ScheduleBatch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
+    let full =
+        |batch: &ScheduleBatch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
     if batches.last().is_none_or(full) {
         batches.push(ScheduleBatch::default());
     }

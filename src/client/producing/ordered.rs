@@ -2,7 +2,7 @@
 
 use super::change::Cancelled;
 use super::schedule::{Schedule, Scheduled};
-use crate::client::{Client, JobView, CallTarget};
+use crate::client::{CallTarget, Client, JobView};
 use crate::error::Result;
 use crate::key::IntoJobKey;
 use crate::store::{Mode, Outdated, Word};

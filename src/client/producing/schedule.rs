@@ -5,7 +5,9 @@ use std::slice;
 use std::time::{Instant, SystemTime};
 
 use super::new_job::job_options;
-use crate::client::{Client, Durably, JobState, JobView, NewJob, CallTarget, Pending, out_of_place};
+use crate::client::{
+    CallTarget, Client, Durably, JobState, JobView, NewJob, Pending, out_of_place,
+};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Answered, Mode, Placement, Word};
@@ -117,7 +119,9 @@ impl Client {
         }
         let (answered, reached) = match durable {
             None => {
-                let asked = self.ask(&key, CallTarget::Job, placement, until, |book| &book.schedules);
+                let asked = self.ask(&key, CallTarget::Job, placement, until, |book| {
+                    &book.schedules
+                });
                 (asked.await?, None)
             }
             Some(durable) => {

@@ -21,8 +21,8 @@ use super::fault::Fault;
 use super::url;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::LinkSettings;
-use layout::SlotMap;
 pub(crate) use layout::Node;
+use layout::SlotMap;
 #[cfg(feature = "worker")]
 pub(super) use route::SLOTS;
 pub(super) use route::slot_of;

@@ -12,9 +12,9 @@ use redis::Cmd;
 use redis::{Pipeline, Value};
 use tokio::time::{timeout, timeout_at};
 
-#[cfg(feature = "worker")]
-use super::{ServerReply, Repeats};
 use super::{Link, Request};
+#[cfg(feature = "worker")]
+use super::{Repeats, ServerReply};
 #[cfg(feature = "worker")]
 use crate::moment::Moment;
 use crate::store::cluster::{Cluster, Node};
@@ -95,7 +95,9 @@ impl Link {
             #[cfg(feature = "worker")]
             Request::Together(pipeline) => {
                 let first = pipeline.cmd_iter().next();
-                first.and_then(Cluster::slot_of).map_or(NodeChoice::Any, NodeChoice::Slot)
+                first
+                    .and_then(Cluster::slot_of)
+                    .map_or(NodeChoice::Any, NodeChoice::Slot)
             }
         }
     }
@@ -109,7 +111,11 @@ impl Link {
     }
 
     /// Which node it is for; nothing if there is one server.
-    pub(super) async fn node(&self, aim: &NodeChoice<'_>, until: Instant) -> Result<Option<Node>, Fault> {
+    pub(super) async fn node(
+        &self,
+        aim: &NodeChoice<'_>,
+        until: Instant,
+    ) -> Result<Option<Node>, Fault> {
         let Some(cluster) = self.origin.cluster() else {
             return Ok(None);
         };

@@ -1,6 +1,6 @@
 //! Lists: documents that others take, and the leases that they put beside it when they are done.
 
-use super::{TargetRedis, KeyContext, WriteRetry};
+use super::{KeyContext, TargetRedis, WriteRetry};
 use crate::error::Result;
 use crate::names::Names;
 

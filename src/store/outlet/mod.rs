@@ -75,7 +75,11 @@ impl TargetRedis {
         self.send(place, Request::Together(pipeline)).await
     }
 
-    async fn send<T: FromRedisValue>(&self, place: &KeyContext<'_>, request: Request<'_>) -> Result<T> {
+    async fn send<T: FromRedisValue>(
+        &self,
+        place: &KeyContext<'_>,
+        request: Request<'_>,
+    ) -> Result<T> {
         let until = Instant::now() + self.patience;
         let answer = self.link.send(request, until).await;
         self.answer(place, answer.map(|answer| answer.value))

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use redis::{FromRedisValue, ToRedisArgs};
 
-use super::{TargetRedis, KeyContext, WriteRetry};
+use super::{KeyContext, TargetRedis, WriteRetry};
 use crate::error::Result;
 
 /// One script. The file in `lua/streams` begins with a header that says what it takes and answers.

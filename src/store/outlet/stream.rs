@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::script::{APPEND, JOIN, LOOK, PAGE};
-use super::{EntryId, TargetRedis, KeyContext, WriteRetry};
+use super::{EntryId, KeyContext, TargetRedis, WriteRetry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
 use crate::store::from_value;

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::shards::Layout;
 use crate::store::layout::Expected;
 use crate::store::mending::{Mend, Wrong};
-use crate::store::moving::{MoveBatch, Item, Late};
+use crate::store::moving::{Item, Late, MoveBatch};
 use crate::store::script::{self, Script};
 use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, Sought, Verb, Why};
 

@@ -12,9 +12,9 @@ use super::URL;
 use super::allowed::AllowedHost;
 use super::answer::HttpAnswer;
 use super::clients::connecting_within;
-use super::hosts::{Hosts, PutOff, CallResult};
+use super::hosts::{CallResult, Hosts, PutOff};
 use super::lookups::Unresolved;
-use super::request::{PRIVATE, HttpRequest};
+use super::request::{HttpRequest, PRIVATE};
 use super::resolver::{AddressFilter, RefusedAddress};
 use super::signature::Secret;
 use crate::handler::Job;
@@ -176,7 +176,11 @@ impl Caller {
         })
     }
 
-    async fn post(&self, request: &HttpRequest, mut place: CallDestination) -> Result<HttpAnswer, CallFailure> {
+    async fn post(
+        &self,
+        request: &HttpRequest,
+        mut place: CallDestination,
+    ) -> Result<HttpAnswer, CallFailure> {
         for hop in 0.. {
             let is_own = place.is_meant && !place.by_job;
             let client = if is_own {

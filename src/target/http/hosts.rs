@@ -272,7 +272,9 @@ impl Host {
                 tracing::info!(host = name, "answers again");
                 HostState::NEW
             }
-            (HostState::Up { failures, .. }, CallResult::Down) if failures + 1 >= limits.failures => {
+            (HostState::Up { failures, .. }, CallResult::Down)
+                if failures + 1 >= limits.failures =>
+            {
                 tracing::warn!(
                     host = name,
                     failures = limits.failures,
@@ -297,7 +299,9 @@ impl Host {
     fn is_as_new(&self, limits: &HostLimits) -> bool {
         let idle = |turns: &Turns| Arc::strong_count(&turns.calls) == 1;
         let says_nothing = match self.state {
-            HostState::Up { last, .. } => last.is_none_or(|at| at.elapsed() >= limits.longest_pause),
+            HostState::Up { last, .. } => {
+                last.is_none_or(|at| at.elapsed() >= limits.longest_pause)
+            }
             _ => self.is_given_up(limits),
         };
         says_nothing && self.turns.as_ref().is_none_or(idle)
@@ -365,7 +369,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_host_that_is_down_is_left_alone_and_tried_by_one() {
         let hosts = hosts(None);
-        for verdict in [CallResult::Down, CallResult::Down, CallResult::Up, CallResult::Down] {
+        for verdict in [
+            CallResult::Down,
+            CallResult::Down,
+            CallResult::Up,
+            CallResult::Down,
+        ] {
             call(&hosts, "a", verdict).await;
         }
         call(&hosts, "a", CallResult::Unknown).await;

@@ -100,7 +100,12 @@ impl Lookups {
     }
 
     /// The lookup of this name that is under way, or a new one.
-    fn shared(self: &Arc<Self>, name: &str, named: NameSource, within: Duration) -> Shared<LookupAnswer> {
+    fn shared(
+        self: &Arc<Self>,
+        name: &str,
+        named: NameSource,
+        within: Duration,
+    ) -> Shared<LookupAnswer> {
         let mut under_way = self.under_way.lock().expect("no panic while held");
         let key = (named, name.to_owned());
         let found = under_way.get(&key).and_then(WeakShared::upgrade);
@@ -122,7 +127,12 @@ impl Lookups {
         new
     }
 
-    async fn place(&self, name: &str, named: NameSource, within: Duration) -> Result<LookupPermit, Unresolved> {
+    async fn place(
+        &self,
+        name: &str,
+        named: NameSource,
+        within: Duration,
+    ) -> Result<LookupPermit, Unresolved> {
         let own = self.semaphore(format!("{named:?} {name}"), OF_NAME);
         // An earlier lookup of the same name may still hang; whoever asks gives up in time.
         let mut permits = vec![acquired(own).await];
@@ -261,7 +271,12 @@ mod tests {
                 .await
                 .is_ok()
         );
-        assert!(lookups.find("b.org", NameSource::ByJob, WITHIN).await.is_ok());
+        assert!(
+            lookups
+                .find("b.org", NameSource::ByJob, WITHIN)
+                .await
+                .is_ok()
+        );
         assert!(began.elapsed() < WITHIN / 10);
         // When its thread is back, it is looked up again.
         tokio::time::advance(Duration::from_secs(61)).await;
@@ -310,8 +325,14 @@ mod tests {
         assert!(began.elapsed() < WITHIN / 10);
         // Nor are names and zones kept that nobody asks for.
         tokio::time::advance(Duration::from_secs(61)).await;
-        lookups.find("b.org", NameSource::ByJob, WITHIN).await.unwrap();
-        lookups.find("c.org", NameSource::ByJob, WITHIN).await.unwrap();
+        lookups
+            .find("b.org", NameSource::ByJob, WITHIN)
+            .await
+            .unwrap();
+        lookups
+            .find("c.org", NameSource::ByJob, WITHIN)
+            .await
+            .unwrap();
         assert!(lookups.places.lock().unwrap().len() <= 6);
         assert!(lookups.under_way.lock().unwrap().len() <= 1);
     }
@@ -378,7 +399,9 @@ mod tests {
             let job = lookups.find("own.org", NameSource::ByJob, WITHIN);
             let route = async {
                 tokio::task::yield_now().await;
-                lookups.find("own.org", NameSource::ByRoute, WITHIN / 10).await
+                lookups
+                    .find("own.org", NameSource::ByRoute, WITHIN / 10)
+                    .await
             };
             tokio::join!(job, route)
         };

@@ -10,7 +10,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use super::address::Network;
 use super::allowed::AllowedHost;
 use super::caller::{Caller, parse};
-use super::clients::{HttpCertificates, Connecting, client as client_of};
+use super::clients::{Connecting, HttpCertificates, client as client_of};
 use super::hosts::{HostLimits, Hosts};
 use super::lookups::{Lookups, NameSource};
 use super::request::is_reserved;

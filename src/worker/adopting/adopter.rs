@@ -20,7 +20,7 @@ use crate::key::{JobKey, Kind};
 use crate::settings::LONGEST_SLEEP;
 use crate::store::{Answered, Store, Why, Word};
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedgers, ServedLedger};
+use crate::worker::roster::{ServedLedger, ServedLedgers};
 
 /// How many keys one call looks at.
 pub(super) const AT_ONCE: usize = 64;

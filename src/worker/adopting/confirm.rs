@@ -146,7 +146,9 @@ impl Adopter {
         let has_listened = since.is_some_and(|since| ago < since.elapsed());
         match round {
             // It is not known whether it was heard: of two faults, this one loses no job.
-            ConfirmRound::CaughtUp | ConfirmRound::Last if has_listened && self.expired.may_have_known(ago) => {
+            ConfirmRound::CaughtUp | ConfirmRound::Last
+                if has_listened && self.expired.may_have_known(ago) =>
+            {
                 Why::Heard
             }
             // What this one did not hear was announced to nobody.

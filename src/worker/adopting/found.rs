@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::adopter::{AT_ONCE, Adopter, KeyBatch, AdoptReply};
+use super::adopter::{AT_ONCE, AdoptReply, Adopter, KeyBatch};
 use super::whereabouts::JobLocation;
 use crate::error::{ErrorKind, Result};
 use crate::key::JobKey;

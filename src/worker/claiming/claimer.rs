@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::ClaimInbox;
-use super::pick::{self, ClaimCall, ClaimContext, RouteSearch, ClaimItem};
-use crate::client::{LeaseSubscribers, LeaseEvent};
+use super::pick::{self, ClaimCall, ClaimContext, ClaimItem, RouteSearch};
+use crate::client::{LeaseEvent, LeaseSubscribers};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::prefix::Prefix;
@@ -21,7 +21,7 @@ use crate::source::Source;
 use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
 use crate::worker::adopting::servers::Adopters;
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedgers, ServedLedger};
+use crate::worker::roster::{ServedLedger, ServedLedgers};
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
 

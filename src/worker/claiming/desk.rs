@@ -81,7 +81,11 @@ impl ClaimInbox {
     }
 
     /// Looks at what is known of a ledger, takes from it, or corrects it.
-    pub(crate) fn with<T>(&self, served: &ServedLedger, act: impl FnOnce(&mut LedgerInbox) -> T) -> T {
+    pub(crate) fn with<T>(
+        &self,
+        served: &ServedLedger,
+        act: impl FnOnce(&mut LedgerInbox) -> T,
+    ) -> T {
         act(&mut served.paper.lock().expect("no panic while held"))
     }
 

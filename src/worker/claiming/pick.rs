@@ -101,7 +101,11 @@ pub(crate) fn next(
 }
 
 /// Lapsed jobs, as many as their routes have slots for. The rest waits for the next slot.
-fn lapsed(paper: &mut LedgerInbox, served: &ServedLedger, means: ClaimContext<'_>) -> Option<ClaimCall> {
+fn lapsed(
+    paper: &mut LedgerInbox,
+    served: &ServedLedger,
+    means: ClaimContext<'_>,
+) -> Option<ClaimCall> {
     let mut claim = Claim::default();
     for id in std::mem::take(&mut paper.lapsed) {
         // Without a route here, it is left to a worker that has one.

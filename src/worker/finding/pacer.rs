@@ -22,7 +22,7 @@ use crate::store::PaceRequest;
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::claiming::desk::ClaimInbox;
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedgers, ServedLedger};
+use crate::worker::roster::{ServedLedger, ServedLedgers};
 use track::PaceTrack;
 
 /// How long the pacer leaves a ledger alone after a fault.

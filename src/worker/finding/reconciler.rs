@@ -19,7 +19,7 @@ use crate::store::{Store, Sweep};
 use crate::time::UnixMs;
 use crate::worker::claiming::desk::ClaimInbox;
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedgers, ServedLedger};
+use crate::worker::roster::{ServedLedger, ServedLedgers};
 
 /// How long after a job was due the first instance looks whether it was left behind: a little
 /// later than it has to, since one look finds what fell due shortly after, too.

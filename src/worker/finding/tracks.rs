@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::worker::roster::{ServedLedgers, ServedLedger};
+use crate::worker::roster::{ServedLedger, ServedLedgers};
 
 /// What is known of one ledger.
 pub(super) trait OfLedger {

@@ -28,7 +28,7 @@ use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
 use crate::source::Source;
 use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
-use crate::worker::adopting::confirm::{Leased, ConfirmRound, KeyVerdict};
+use crate::worker::adopting::confirm::{ConfirmRound, KeyVerdict, Leased};
 use crate::worker::adopting::servers::Adopters;
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
@@ -106,7 +106,12 @@ impl Runner {
     }
 
     /// Starts jobs that one claim brought, each on the route of its slot.
-    pub(crate) fn start(self: &Arc<Self>, served: &Arc<ServedLedger>, begun: Vec<Begun>, at: ClaimedAt) {
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        served: &Arc<ServedLedger>,
+        begun: Vec<Begun>,
+        at: ClaimedAt,
+    ) {
         let runs = begun.into_iter();
         let runs: Vec<_> = runs
             .filter_map(|begun| self.hold(served, begun, at))

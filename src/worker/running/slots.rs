@@ -10,7 +10,7 @@ use tokio::time::sleep_until;
 
 use super::gate::RouteLimiter;
 use super::limits::Limits;
-use crate::handler::{PullPermit, Pull};
+use crate::handler::{Pull, PullPermit};
 use crate::key::Kind;
 use crate::lease::Lease;
 use crate::router::Routes;

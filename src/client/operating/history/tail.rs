@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::settings::ClientSettings;
-use crate::store::{Added, Store, HistoryStream, is_of_absence};
+use crate::store::{Added, HistoryStream, Store, is_of_absence};
 
 /// How long one read waits for news, and how old the list of kinds may be.
 const WAIT: Duration = Duration::from_millis(1000);
@@ -146,7 +146,8 @@ impl Tail {
                 missed.push(Tidings::Missed(stream.kind.clone()));
             }
         }
-        let streams: Vec<HistoryStream> = part.iter().map(|(stream, _)| (*stream).clone()).collect();
+        let streams: Vec<HistoryStream> =
+            part.iter().map(|(stream, _)| (*stream).clone()).collect();
         self.turn = self.turn.wrapping_add(1);
         self.news.extend(missed);
         self.take(&streams, added);

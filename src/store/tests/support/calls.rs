@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::store::work::DeadLimits;
 use crate::store::{
-    Alive, Answered, Beat, Change, ClaimReply, Claimed, Discard, Extent, Judged, BackupItem, KeptAs,
-    Lane, Mode, Placement, Revival, Settlement, Suspect, Update, Verb, When, Word,
+    Alive, Answered, BackupItem, Beat, Change, ClaimReply, Claimed, Discard, Extent, Judged,
+    KeptAs, Lane, Mode, Placement, Revival, Settlement, Suspect, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
