@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::outbox::BatchOperation;
-use super::shelf::JobVerdict;
+use super::batcher::BatchOperation;
+use super::registry::JobVerdict;
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Lane, Ledger, Word};

@@ -1,20 +1,20 @@
 //! The producer's side: schedule, change, cancel, look up.
 
+mod batcher;
 mod builder;
 mod due;
 mod durably;
 #[cfg(feature = "worker")]
+mod lease_events;
+#[cfg(feature = "worker")]
 mod leases;
 #[cfg(feature = "worker")]
 mod listeners;
-#[cfg(feature = "worker")]
-mod news;
 mod operating;
-mod outbox;
 mod producing;
+mod registry;
 #[cfg(feature = "worker")]
 mod settling;
-mod shelf;
 mod view;
 
 use std::fmt;
@@ -28,14 +28,15 @@ use futures_util::future::{BoxFuture, join_all};
 use serde::Serialize;
 use tokio::time::timeout_at;
 
+pub(crate) use batcher::Batcher;
 pub use builder::ClientBuilder;
 pub(crate) use durably::Durably;
+#[cfg(feature = "worker")]
+pub(crate) use lease_events::{LeaseEvent, LeaseSubscribers, WantedKinds};
 #[cfg(feature = "worker")]
 pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
 #[cfg(feature = "worker")]
 pub(crate) use listeners::{DyingJob, Listeners, TellDead};
-#[cfg(feature = "worker")]
-pub(crate) use news::{LeaseEvent, LeaseSubscribers, WantedKinds};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
@@ -51,17 +52,16 @@ pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
 pub use operating::listing::{Cursor, DamagedJob, ListJobs, Page};
 #[cfg(feature = "worker")]
 pub use operating::mending::{MendSlots, MendedSlots, StraySlot, StrayState, TornLedger};
+use operating::partial::PartialView;
+pub use operating::partial::{Kinds, Unseen};
 pub use operating::pausing::{Pause, Paused, Resume};
 #[cfg(feature = "worker")]
 pub use operating::resharding::{Reshard, Resharded, Resharding};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
-use operating::sight::PartialView;
-pub use operating::sight::{Kinds, Unseen};
 pub use operating::stats::Stats;
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};
-pub(crate) use outbox::Batcher;
 pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Rescheduled, Updated};
 use producing::many::Lanes;
 pub use producing::new_job::NewJob;
@@ -69,9 +69,9 @@ pub use producing::ordered::Ordered;
 pub use producing::schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
+use registry::{CallTarget, KindRegistry, KindShards, MisplacedJob};
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;
-use shelf::{CallTarget, KindRegistry, KindShards, MisplacedJob};
 pub use view::{JobState, JobView};
 
 use crate::durable::Durable;

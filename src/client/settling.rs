@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::outbox::BatchOperation;
+use super::batcher::BatchOperation;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb};

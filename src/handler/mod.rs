@@ -1,7 +1,6 @@
 //! Handlers: async functions whose arguments are made from the job, and whose return value
 //! says how it ends.
 
-mod attendant;
 mod breakers;
 mod cancel;
 mod debug;
@@ -12,6 +11,7 @@ mod pull;
 mod route;
 mod sample;
 mod segments;
+mod task;
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-pub(crate) use attendant::{FindTerms, RouteTask, RouteTaskContext, RouteTerms};
 pub(crate) use breakers::Breakers;
 pub use cancel::CancelSignal;
 pub use debug::debug_handler;
@@ -34,6 +33,7 @@ pub use pull::{Pull, Pulled};
 pub(crate) use route::Rate;
 pub use route::{MissingKey, Route};
 pub use sample::SampleJob;
+pub(crate) use task::{FindTerms, RouteTask, RouteTaskContext, RouteTerms};
 
 use crate::outcome::IntoOutcome;
 use crate::retry::RetryPolicy;

@@ -6,7 +6,7 @@
 //! next call opens another. Whether a call that got no answer was carried out is unknown,
 //! which is why every call of this crate may be repeated.
 
-mod whither;
+mod node;
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -21,6 +21,7 @@ use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
 use tokio::time::sleep;
 
 use super::cluster::Node;
+use super::connection::{Connection, ConnectionSlot};
 use super::fault::Fault;
 #[cfg(feature = "worker")]
 use super::health::Health;
@@ -28,12 +29,11 @@ use super::in_time::in_time;
 use super::membership::Membership;
 use super::missed::CatchUp;
 use super::origin::Origin;
-use super::seat::{Connection, ConnectionSlot};
 use crate::counters;
 use crate::error::Result;
 use crate::moment::Moment;
 use crate::settings::LinkSettings;
-use whither::NodeChoice;
+use node::NodeChoice;
 
 /// The first pause between two tries; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

@@ -2,7 +2,7 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`link`], [`seat`] | connections for commands, rebuilt when they break or hang |
+//! | [`link`], [`connection`] | connections for commands, rebuilt when they break or hang |
 //! | [`in_time`] | waiting for an answer, fairly to those who gave it in time |
 //! | [`cluster`] | the nodes of a cluster, and which of them serves a key |
 //! | [`health`] | what is wrong with a worker's server, said once |
@@ -28,7 +28,7 @@
 //! | [`mending`], [`common`] | the same of keys as wholes: of a ledger, and of those common to all |
 //! | [`searching`] | which kinds have jobs, whatever the list of kinds says |
 //! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
-//! | [`outlet`] | the Redis of a target: a list or a stream of somebody else |
+//! | [`target_redis`] | the Redis of a target: a list or a stream of somebody else |
 //! | [`several`], [`membership`], [`missed`] | several independent servers, which of them one is, and what it has missed while it was away |
 //! | [`servers`] | that server, or the nodes of a cluster, for what each of them is asked |
 //! | [`server`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
@@ -41,6 +41,7 @@ mod call;
 mod clock;
 mod cluster;
 mod common;
+mod connection;
 mod counted;
 mod dropping;
 mod durable;
@@ -74,8 +75,6 @@ mod moving;
 mod order;
 mod origin;
 #[cfg(feature = "worker")]
-mod outlet;
-#[cfg(feature = "worker")]
 mod pace;
 mod pause;
 mod produce;
@@ -85,7 +84,6 @@ mod reply;
 mod rights;
 mod script;
 mod searching;
-mod seat;
 mod sentinel;
 mod server;
 mod servers;
@@ -96,6 +94,8 @@ mod subscription;
 #[cfg(feature = "worker")]
 mod subscriptions;
 mod switches;
+#[cfg(feature = "worker")]
+mod target_redis;
 #[cfg(feature = "tls")]
 mod tls;
 mod torn;
@@ -149,8 +149,6 @@ use missed::CatchUp;
 pub(crate) use moving::{COUNTERS, Part};
 use origin::Origin;
 #[cfg(feature = "worker")]
-pub(crate) use outlet::{EntryId, EntryQuery, EntryStatus, TargetRedis, WriteRetry};
-#[cfg(feature = "worker")]
 pub(crate) use pace::PaceRequest;
 pub(crate) use produce::{Change, Mode, Outdated, Placement, Update, When};
 #[cfg(feature = "worker")]
@@ -169,6 +167,8 @@ pub(crate) use strays::Stray;
 pub(crate) use subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
 pub(crate) use subscriptions::follow_events;
+#[cfg(feature = "worker")]
+pub(crate) use target_redis::{EntryId, EntryQuery, EntryStatus, TargetRedis, WriteRetry};
 pub(crate) use url::check_url;
 #[cfg(feature = "worker")]
 pub(crate) use vitals::{ClockReading, LedgerSample, Observed, ServerReport};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::document::Document;
-use super::outlet::{HANDED_OVER, TargetKey};
 use super::receipts::Receipts;
+use super::target_key::{HANDED_OVER, TargetKey};
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Handler, Job, Route, RouteTask, RouteTaskContext};
 use crate::names::Names;

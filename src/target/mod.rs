@@ -14,10 +14,10 @@ mod document;
 #[cfg(feature = "callbacks")]
 mod http;
 mod list;
-mod outlet;
 mod pace;
 mod receipts;
 mod stream;
+mod target_key;
 mod watch;
 
 pub use crate::handler::{Pull, Pulled};

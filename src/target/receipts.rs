@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::list::ListShared;
-use super::outlet::{TargetKey, is_hopeless};
 use super::pace::Pace;
+use super::target_key::{TargetKey, is_hopeless};
 use crate::error::Result;
 use crate::handler::RouteTaskContext;
 use crate::lease::Lease;

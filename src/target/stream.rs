@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::document::Document;
-use super::outlet::{HANDED_OVER, TargetKey};
+use super::target_key::{HANDED_OVER, TargetKey};
 use super::watch::Watch;
 use crate::client::{Client, ClientBuilder};
 use crate::handler::{Handler, Job, Route, RouteTask, RouteTaskContext};

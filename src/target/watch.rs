@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::outlet::is_hopeless;
 use super::pace::Pace;
 use super::stream::Stream;
+use super::target_key::is_hopeless;
 use crate::client::Extended;
 use crate::error::{Error, Result};
 use crate::handler::RouteTaskContext;

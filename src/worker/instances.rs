@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::roster::ServedLedger;
+use super::served::ServedLedger;
 use crate::instance::{Description, Takes};
 use crate::key::JobKey;
 use crate::router::Routes;

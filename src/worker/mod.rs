@@ -5,12 +5,12 @@
 //! | [`rerouting`] | replaces its routes while it runs, each set of them with an engine of its own |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 //! | [`listener`] | hears `expired` events and wake-ups, and passes them on |
-//! | [`heart`] | says that this instance lives, and asks who else does |
+//! | [`heartbeat`] | says that this instance lives, and asks who else does |
 //! | [`finding`] | finds what is due: [`pacer`](finding::pacer) and [`reconciler`](finding::reconciler), [`events`](finding::events) that are to be heard, jobs that nobody takes |
 //! | [`adopting`] | makes jobs of plain keys |
 //! | [`claiming`] | claims what was found, as much as can be run |
 //! | [`running`] | calls the handlers, and keeps their leases |
-//! | [`roster`] | knows which kinds are served |
+//! | [`served`] | knows which kinds are served |
 //! | [`description`] | says who this instance is, and which routes it has |
 //! | [`instances`] | knows which instance is to take a job, or to pace a ledger |
 //! | [`notice`] | tells the owner of the worker; [`readiness`] can be asked |
@@ -22,14 +22,14 @@ mod description;
 mod engine;
 mod finding;
 mod freshness;
-mod heart;
+mod heartbeat;
 mod instances;
 mod listener;
 mod notice;
 mod readiness;
 mod rerouting;
-mod roster;
 mod running;
+mod served;
 
 use std::future::Future;
 use std::time::Duration;
@@ -43,9 +43,9 @@ use notice::Notices;
 pub use readiness::Readiness;
 pub use rerouting::Rerouter;
 use rerouting::{EngineParts, RerouteQueue};
-#[cfg(feature = "internals")]
-pub(crate) use roster::ServedLedgers;
 use running::limits::Limits;
+#[cfg(feature = "internals")]
+pub(crate) use served::ServedLedgers;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};

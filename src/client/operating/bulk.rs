@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 
 use super::listing::letter_name;
-use super::sight::PartialView;
-use super::walk::JobScan;
+use super::partial::PartialView;
+use super::scan::JobScan;
 use crate::client::due::{NOW, after, at};
 use crate::client::{CallTarget, Client, KindShards, Pending, Selection, Unseen, out_of_place};
 use crate::error::{Error, Result};

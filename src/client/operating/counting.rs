@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::walk::JobScan;
+use super::scan::JobScan;
 use crate::client::{Client, Selection, Unseen};
 use crate::error::Result;
 use crate::store::{Ledger, Sought};

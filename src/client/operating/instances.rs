@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::sight::PartialView;
+use super::partial::PartialView;
 use crate::client::{Client, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::instance::{CANCELS, Description, Takes};

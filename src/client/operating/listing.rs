@@ -8,7 +8,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::sight::PartialView;
+use super::partial::PartialView;
 use crate::client::{Client, JobState, JobView, KindShards, Pending, Selection, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;

@@ -14,13 +14,13 @@ pub(super) mod letters;
 pub(super) mod listing;
 #[cfg(feature = "worker")]
 pub(super) mod mending;
+pub(super) mod partial;
 pub(super) mod pausing;
 #[cfg(feature = "worker")]
 pub(super) mod resharding;
 pub(super) mod restoring;
+pub(super) mod scan;
 pub(super) mod selection;
-pub(super) mod sight;
 pub(super) mod stats;
 #[cfg(feature = "worker")]
 pub(super) mod story;
-pub(super) mod walk;

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use futures_util::future::join_all;
 
-use super::sight::PartialView;
+use super::partial::PartialView;
 use crate::client::{Client, Pending, Selection, Unseen};
 use crate::error::Result;
 use crate::key::Kind;

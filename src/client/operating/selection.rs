@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 
-use super::sight::{Kinds, PartialView};
+use super::partial::{Kinds, PartialView};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;

@@ -9,9 +9,9 @@ use futures_util::stream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout_at;
 
+use crate::client::batcher::BatchOperation;
 use crate::client::durably::send_durably;
-use crate::client::outbox::BatchOperation;
-use crate::client::shelf::JobVerdict;
+use crate::client::registry::JobVerdict;
 use crate::client::{Client, KindShards, NewJob, Scheduled, ShardClient};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};

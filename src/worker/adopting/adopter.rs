@@ -9,8 +9,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
+use super::coverage::ChangeCoverage;
 use super::expired::Expired;
-use super::hearing::ChangeCoverage;
 use super::names::PendingIds;
 use super::others::Others;
 use super::strays::Strays;
@@ -20,7 +20,7 @@ use crate::key::{JobKey, Kind};
 use crate::settings::LONGEST_SLEEP;
 use crate::store::{Answered, Store, Why, Word};
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedger, ServedLedgers};
+use crate::worker::served::{ServedLedger, ServedLedgers};
 
 /// How many keys one call looks at.
 pub(super) const AT_ONCE: usize = 64;

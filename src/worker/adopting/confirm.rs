@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::adopter::{AFTER_FAULT, AT_ONCE, Adopter, PATIENCE};
-use super::whereabouts::is_refused;
+use super::location::is_refused;
 use crate::error::Result;
 use crate::handler::MissingKey;
 use crate::key::JobKey;
 use crate::settings::{BEAT, SILENCE};
 use crate::store::{Answered, Why, Word};
 use crate::time::UnixMs;
-use crate::worker::roster::ServedLedger;
+use crate::worker::served::ServedLedger;
 
 /// Within what time an instance that heard that a key expired has that noted: also if it first has
 /// to learn that the one that should have done so is gone.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::adopter::{AT_ONCE, AdoptReply, Adopter, KeyBatch};
-use super::whereabouts::JobLocation;
+use super::location::JobLocation;
 use crate::error::{ErrorKind, Result};
 use crate::key::JobKey;
 use crate::store::{Why, Word};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::adopter::Adopter;
-use super::whereabouts::JobLocation;
+use super::location::JobLocation;
 use crate::handler::MissingKey;
 use crate::key::JobKey;
 use crate::store::Why;
-use crate::worker::roster::ServedLedger;
+use crate::worker::served::ServedLedger;
 
 /// After how long the second in rank looks, in case that the first is gone. What happened to a
 /// key meanwhile needs one look.

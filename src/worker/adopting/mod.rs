@@ -4,14 +4,14 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`servers`] | has one of the following for each server |
-//! | [`ear`] | hears of them |
+//! | [`subscriber`] | hears of them |
 //! | [`heard`] | decides who looks at them |
 //! | [`names`] | keeps which keys are to be looked at, and why |
 //! | [`adopter`] | looks at them |
-//! | [`whereabouts`] | has them looked at in the ledgers that have their jobs |
+//! | [`location`] | has them looked at in the ledgers that have their jobs |
 //! | [`found`] | looks at those that were found |
 //! | [`confirm`] | has those of jobs that are about to run looked at once more |
-//! | [`hearing`] | knows whether they are heard of, and how far |
+//! | [`coverage`] | knows whether they are heard of, and how far |
 //! | [`expired`] | remembers which of them expired |
 //! | [`others`] | keeps what others are to look at, should they be gone |
 //! | [`search`] | finds what was done to keys while nobody listened |
@@ -19,14 +19,14 @@
 
 pub(crate) mod adopter;
 pub(crate) mod confirm;
-pub(crate) mod ear;
+pub(crate) mod coverage;
 mod expired;
 mod found;
 mod heard;
-pub(crate) mod hearing;
+mod location;
 mod names;
 mod others;
 pub(crate) mod search;
 pub(crate) mod servers;
 mod strays;
-mod whereabouts;
+pub(crate) mod subscriber;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::settings::{BEAT, SILENCE};
 use crate::store::Why;
-use crate::worker::roster::ServedLedger;
+use crate::worker::served::ServedLedger;
 
 /// How many are kept. Of more, the latest are.
 const MOST: usize = 65_536;

@@ -6,7 +6,7 @@ use super::adopter::Adopter;
 use super::search::KeySearch;
 use crate::store::Store;
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedger, ServedLedgers};
+use crate::worker::served::{ServedLedger, ServedLedgers};
 
 /// One for each server: a key is on that of its ledger, and what is done to the keys of one is heard,
 /// missed and searched for there, whatever becomes of the others.

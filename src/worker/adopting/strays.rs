@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::key::{JobKey, Kind};
 use crate::names::Names;
 use crate::shards::Layout;
-use crate::worker::roster::ServedLedger;
+use crate::worker::served::ServedLedger;
 
 /// Of how many kinds it is remembered that they have keys on the wrong server.
 const KINDS: usize = 256;

@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::desk::ClaimInbox;
+use super::inbox::ClaimInbox;
 use super::pick::{self, ClaimCall, ClaimContext, ClaimItem, RouteSearch};
 use crate::client::{LeaseEvent, LeaseSubscribers};
 use crate::error::Result;
@@ -21,9 +21,9 @@ use crate::source::Source;
 use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
 use crate::worker::adopting::servers::Adopters;
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedger, ServedLedgers};
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
+use crate::worker::served::{ServedLedger, ServedLedgers};
 
 /// How many claims on one ledger are in flight at the same time: one that is carried out
 /// while another travels.

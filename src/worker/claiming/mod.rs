@@ -2,10 +2,10 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`desk`] | holds what was found, for the claimer |
+//! | [`inbox`] | holds what was found, for the claimer |
 //! | [`pick`] | says what is claimed next |
 //! | [`claimer`] | claims it |
 
 pub(super) mod claimer;
-pub(super) mod desk;
+pub(super) mod inbox;
 mod pick;

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::desk::LedgerInbox;
+use super::inbox::LedgerInbox;
 use crate::key::Kind;
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::{BATCH, LeaseLength};
 use crate::source::Source;
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::ServedLedger;
 use crate::worker::running::slots::{Slot, Slots};
+use crate::worker::served::ServedLedger;
 
 /// What jobs are picked by.
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::counters;
 use crate::error::{Error, ErrorKind};
 use crate::store::{Announced, Store, WantedEvents};
-use crate::worker::adopting::hearing::ChangeCoverage;
+use crate::worker::adopting::coverage::ChangeCoverage;
 use crate::worker::adopting::search::KeySearch;
 use crate::worker::readiness::ReadinessByServer;
 

@@ -2,17 +2,17 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`pacer`] | touches triggers at their due instant, when the [`alarm`] goes off |
+//! | [`pacer`] | touches triggers at their due instant, when the [`timer`] goes off |
 //! | [`reconciler`] | finds what no event announced, and has the log told of [lapsed leases](lapses) |
 //! | [`tracks`] | where these two stand in each ledger |
 //! | [`events`] | sees to it that Redis announces what expires |
-//! | [`lookout`] | looks for jobs that nobody has a route for, and has them [buried](burial) |
+//! | [`kinds`] | looks for jobs that nobody has a route for, and has them [buried](burial) |
 
-pub(super) mod alarm;
 mod burial;
 pub(super) mod events;
+pub(super) mod kinds;
 mod lapses;
-pub(super) mod lookout;
 pub(super) mod pacer;
 pub(super) mod reconciler;
+pub(super) mod timer;
 mod tracks;

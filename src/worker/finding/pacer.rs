@@ -13,16 +13,16 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
-use super::alarm::PreciseTimer;
 use super::events::Events;
+use super::timer::PreciseTimer;
 use super::tracks::{OfLedger, Tracks};
 use crate::settings::LONGEST_SLEEP;
 use crate::source::Source;
 use crate::store::PaceRequest;
 use crate::time::{UnixMs, UnixUs};
-use crate::worker::claiming::desk::ClaimInbox;
+use crate::worker::claiming::inbox::ClaimInbox;
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedger, ServedLedgers};
+use crate::worker::served::{ServedLedger, ServedLedgers};
 use track::PaceTrack;
 
 /// How long the pacer leaves a ledger alone after a fault.

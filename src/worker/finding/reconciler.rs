@@ -17,9 +17,9 @@ use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
 use crate::source::Source;
 use crate::store::{Store, Sweep};
 use crate::time::UnixMs;
-use crate::worker::claiming::desk::ClaimInbox;
+use crate::worker::claiming::inbox::ClaimInbox;
 use crate::worker::instances::PeerTable;
-use crate::worker::roster::{ServedLedger, ServedLedgers};
+use crate::worker::served::{ServedLedger, ServedLedgers};
 
 /// How long after a job was due the first instance looks whether it was left behind: a little
 /// later than it has to, since one look finds what fell due shortly after, too.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::worker::roster::{ServedLedger, ServedLedgers};
+use crate::worker::served::{ServedLedger, ServedLedgers};
 
 /// What is known of one ledger.
 pub(super) trait OfLedger {

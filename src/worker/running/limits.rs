@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::Notify;
 
-use super::gate::RouteLimiter;
+use super::limiter::RouteLimiter;
 use crate::router::{RouteEntry, Routes};
 
 /// How many jobs may wait to be settled without a slot, or as many as there are slots. Enough for

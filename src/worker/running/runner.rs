@@ -32,7 +32,7 @@ use crate::worker::adopting::confirm::{ConfirmRound, KeyVerdict, Leased};
 use crate::worker::adopting::servers::Adopters;
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
-use crate::worker::roster::ServedLedger;
+use crate::worker::served::ServedLedger;
 
 /// For how long a record of a newer version is left to those who know it.
 const NOT_FOR_US: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
-use super::gate::RouteLimiter;
+use super::limiter::RouteLimiter;
 use super::limits::Limits;
 use crate::handler::{Pull, PullPermit};
 use crate::key::Kind;

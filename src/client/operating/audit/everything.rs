@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::future::IntoFuture;
 
 use super::{AuditReport, Damage};
-use crate::client::operating::sight::PartialView;
+use crate::client::operating::partial::PartialView;
 use crate::client::{Client, Pending, Selection, Unseen};
 use crate::error::{ErrorKind, Result};
 use crate::key::Kind;

@@ -9,7 +9,7 @@ use std::future::IntoFuture;
 pub use damage::Damage;
 
 use self::ledger::{Auditor, OfKind};
-use super::sight::PartialView;
+use super::partial::PartialView;
 use crate::client::{Client, Pending, Stats, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::Flaw;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Happening, ms_of};
 use crate::client::Unseen;
-use crate::client::operating::sight::PartialView;
+use crate::client::operating::partial::PartialView;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::settings::UNANNOUNCED;
 use crate::time::{UnixMs, UnixUs};
-use crate::worker::roster::ServedLedger;
+use crate::worker::served::ServedLedger;
 
 /// How many jobs are read ahead, and touched in one call, while there are few; it grows to
 /// [`MOST`] while the reads come back full.

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::hands::ExternalLeases;
+use super::external::ExternalLeases;
 use super::rate::Bucket;
 use crate::lease::Lease;
 use crate::router::RouteEntry;

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 use crate::shards::Layout;
 use crate::store::{Answered, Why, Word};
-use crate::worker::roster::ServedLedger;
+use crate::worker::served::ServedLedger;
 
 /// The places of some items, by the shard where they are looked at.
 type ByShard = HashMap<u16, Vec<usize>>;

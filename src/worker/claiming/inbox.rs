@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use tokio::sync::Notify;
 
 use crate::source::Source;
-use crate::worker::roster::ServedLedger;
+use crate::worker::served::ServedLedger;
 
 /// How many names of one ledger are kept. More than a claim takes, so that it is full.
 const NAMES: usize = 1024;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
-use super::outbox::{BatchOperation, Batcher};
+use super::batcher::{BatchOperation, Batcher};
 use super::{Client, ClientInner, ShardClient};
 use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::adopting::adopter::Adopter;
 use super::finding::events::Events;
-use super::finding::lookout::KindMonitor;
+use super::finding::kinds::KindMonitor;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::instances::PeerTable;

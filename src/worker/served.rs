@@ -15,7 +15,7 @@ use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::shards::{self, ShardRef};
 use crate::store::{Ledger, Settlement, Store};
-use crate::worker::claiming::desk::LedgerInbox;
+use crate::worker::claiming::inbox::LedgerInbox;
 use crate::worker::freshness::Freshness;
 
 /// How many kinds are looked at together that may have been dropped.

@@ -17,7 +17,7 @@ use crate::shards::Layout;
 use crate::store::{DeadLimits, Ledger, Store, is_of_absence};
 use crate::worker::instances::PeerTable;
 use crate::worker::notice::{Notice, Notices};
-use crate::worker::roster::ServedLedgers;
+use crate::worker::served::ServedLedgers;
 
 /// The shortest time between two looks, whoever asks for one: a worker that is replaced by
 /// another should not be missed in between.
