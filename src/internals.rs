@@ -17,7 +17,7 @@ use crate::worker::ServedLedgers;
 /// What a worker does with a name that it hears, on a Redis that is never asked.
 pub struct NameFilter {
     routes: Arc<Routes>,
-    roster: ServedLedgers,
+    served_ledgers: ServedLedgers,
 }
 
 impl NameFilter {
@@ -27,13 +27,16 @@ impl NameFilter {
         let link = LinkSettings::default();
         let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link)?;
         let terms = SettleTerms::at_once(DeadLimits::default());
-        let roster = ServedLedgers::new(store, routes.clone(), terms);
-        Ok(NameFilter { routes, roster })
+        let served_ledgers = ServedLedgers::new(store, routes.clone(), terms);
+        Ok(NameFilter {
+            routes,
+            served_ledgers,
+        })
     }
 
     /// Whether the name of a key that expired may be that of a job with a route here.
     pub fn recognise(&self, name: &[u8]) -> bool {
-        self.roster.recognise(name).is_some()
+        self.served_ledgers.recognise(name).is_some()
     }
 
     /// Which route takes a job.

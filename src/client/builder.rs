@@ -179,7 +179,7 @@ impl ClientBuilder {
 
     /// The way to the same server, for lists and streams that are not of Keyfall.
     #[cfg(feature = "worker")]
-    pub(crate) fn outlet(&self) -> Result<store::TargetRedis> {
+    pub(crate) fn target_redis(&self) -> Result<store::TargetRedis> {
         self.validate()?;
         store::TargetRedis::new(&self.url, &self.settings)
     }

@@ -117,7 +117,8 @@ impl Client {
     /// A job that was handed over here is in nobody's hands any more, as far as is known: the room
     /// that its route has for it is free. Its lease stands until it lapses.
     pub(crate) fn let_go(&self, lease: &Lease) {
-        self.audience().tell(&LeaseEvent::Ended(lease.clone()));
+        self.lease_subscribers()
+            .tell(&LeaseEvent::Ended(lease.clone()));
     }
 
     /// Extends many, each as [`extend`](Self::extend) does. The answers are in their order.
@@ -146,40 +147,40 @@ impl Client {
         let kind = Kind::parse(leases[0].key().kind())?;
         let mut answers = vec![Word::Gone; leases.len()];
         loop {
-            let shelf = self.shelf_to_look(kind.as_str())?;
-            for round in [KindShards::old_book, KindShards::new_book] {
+            let kind_shards = self.kind_shards_to_look(kind.as_str())?;
+            for round in [KindShards::old_shard_client, KindShards::new_shard_client] {
                 let mut by_shard: BTreeMap<u16, (&Arc<ShardClient>, Vec<usize>)> = BTreeMap::new();
                 for (at, lease) in leases.iter().enumerate() {
                     if answers[at] == Word::Gone
-                        && let Some(book) = round(&shelf, lease.key().id())
+                        && let Some(shard_client) = round(&kind_shards, lease.key().id())
                     {
-                        let shard = book.ledger.place().shard;
-                        let (_, held) = by_shard.entry(shard).or_insert((book, Vec::new()));
+                        let shard = shard_client.ledger.place().shard;
+                        let (_, held) = by_shard.entry(shard).or_insert((shard_client, Vec::new()));
                         held.push(at);
                     }
                 }
-                for (book, held) in by_shard.into_values() {
+                for (shard_client, held) in by_shard.into_values() {
                     let pair = |at: &usize| {
                         let lease = leases[*at];
                         (lease.key().id().to_owned(), lease.token().to_owned())
                     };
                     let pairs: Vec<_> = held.iter().map(pair).collect();
                     let extent = Extent::AtLeast(length);
-                    let (renewed, _) = book.ledger.renew(&pairs, extent, until).await?;
+                    let (renewed, _) = shard_client.ledger.renew(&pairs, extent, until).await?;
                     for (at, answered) in held.into_iter().zip(renewed) {
                         answers[at] = answered.answer;
                     }
                 }
             }
-            if !answers.contains(&Word::Gone) || !self.is_outdated(&shelf, until).await? {
+            if !answers.contains(&Word::Gone) || !self.is_outdated(&kind_shards, until).await? {
                 return Ok(answers);
             }
         }
     }
 
-    /// Whether a kind goes by another layout than this shelf, which is known then.
-    async fn is_outdated(&self, shelf: &KindShards, until: Instant) -> Result<bool> {
-        Ok(self.store().look_up(&shelf.kind, until).await? != shelf.layout)
+    /// Whether a kind goes by another layout than this registry entry, which is known then.
+    async fn is_outdated(&self, kind_shards: &KindShards, until: Instant) -> Result<bool> {
+        Ok(self.store().look_up(&kind_shards.kind, until).await? != kind_shards.layout)
     }
 
     /// Extends leases of the same kind, of which there is one at least.
@@ -199,7 +200,7 @@ impl Client {
                 other => return Err(out_of_place(other)),
             };
             let news = LeaseEvent::Extended((*lease).clone(), length);
-            self.audience().tell(&news);
+            self.lease_subscribers().tell(&news);
             Ok(extended)
         });
         extended.collect()
@@ -260,14 +261,14 @@ impl<'a> SettleLease<'a> {
     /// If the job is to be a dead letter, whoever asked to be told is told by now.
     async fn verb(
         &self,
-        book: &ShardClient,
+        shard_client: &ShardClient,
         until: &mut Instant,
     ) -> Result<Result<(Verb, usize), Settled>> {
         if self.outcome == Outcome::Done {
             return Ok(Ok((Verb::Done, 0)));
         }
         let key = self.lease.key();
-        let found = book.ledger.get(key.id(), *until).await?;
+        let found = shard_client.ledger.get(key.id(), *until).await?;
         let Found::Leased { lease, record, .. } = found else {
             return Ok(Err(Settled::Gone));
         };
@@ -317,17 +318,20 @@ impl SettleLease<'_> {
             return Ok((Settled::Gone, None));
         }
         loop {
-            let shelf = client.shelf(kind)?;
-            for book in [shelf.old_book(id), shelf.new_book(id)]
-                .into_iter()
-                .flatten()
+            let kind_shards = client.kind_shards(kind)?;
+            for shard_client in [
+                kind_shards.old_shard_client(id),
+                kind_shards.new_shard_client(id),
+            ]
+            .into_iter()
+            .flatten()
             {
-                match self.settle_in(book, durable, &mut until).await? {
+                match self.settle_in(shard_client, durable, &mut until).await? {
                     (Settled::Gone, _) => {}
                     settled => return Ok(settled),
                 }
             }
-            if !client.is_outdated(&shelf, until).await? {
+            if !client.is_outdated(&kind_shards, until).await? {
                 return Ok((Settled::Gone, None));
             }
         }
@@ -335,12 +339,12 @@ impl SettleLease<'_> {
 
     async fn settle_in(
         &self,
-        book: &ShardClient,
+        shard_client: &ShardClient,
         durable: Option<Durable>,
         until: &mut Instant,
     ) -> Result<(Settled, Option<Reached>)> {
         let (client, lease) = (self.client, self.lease);
-        let (verb, payload_bytes) = match self.verb(book, until).await? {
+        let (verb, payload_bytes) = match self.verb(shard_client, until).await? {
             Ok(verb) => verb,
             Err(nothing_to_do) => return Ok((nothing_to_do, None)),
         };
@@ -355,15 +359,17 @@ impl SettleLease<'_> {
             payload_bytes,
         };
         let (answered, reached) = match durable {
-            None => (book.settles.send(item, *until).await?, None),
+            None => (shard_client.settles.send(item, *until).await?, None),
             Some(durable) => {
                 let durably = Durably { item, durable };
-                let sent = book.durable_settles.send(durably, *until);
+                let sent = shard_client.durable_settles.send(durably, *until);
                 let (answered, reached) = sent.await?;
                 (answered, Some(reached))
             }
         };
-        client.audience().tell(&LeaseEvent::Ended(lease.clone()));
+        client
+            .lease_subscribers()
+            .tell(&LeaseEvent::Ended(lease.clone()));
         let settled = match answered.answer {
             Word::Done => Settled::Done,
             Word::Later(due) => Settled::Pending(due.to_system()),

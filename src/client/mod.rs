@@ -117,10 +117,10 @@ type Admission = Arc<dyn Fn(&Kind) -> bool + Send + Sync>;
 struct ClientInner {
     settings: ClientSettings,
     store: Arc<Store>,
-    shelves: KindRegistry,
+    registry: KindRegistry,
     /// The workers of this client, which count what they handed over.
     #[cfg(feature = "worker")]
-    audience: Arc<LeaseSubscribers>,
+    lease_subscribers: Arc<LeaseSubscribers>,
     /// Their hooks.
     #[cfg(feature = "worker")]
     listeners: Listeners,
@@ -227,9 +227,9 @@ impl Client {
             Arc::new(ClientInner {
                 settings,
                 store,
-                shelves: KindRegistry::default(),
+                registry: KindRegistry::default(),
                 #[cfg(feature = "worker")]
-                audience: Arc::default(),
+                lease_subscribers: Arc::default(),
                 #[cfg(feature = "worker")]
                 listeners: Listeners::default(),
             }),
@@ -298,17 +298,17 @@ impl Client {
     }
 
     pub(crate) async fn stats_until(&self, kind: &Kind, until: Instant) -> Result<Stats> {
-        let shelf = self.shelf_now(kind, until).await?;
-        let mut sight = PartialView::now(self.store());
-        let ledgers = shelf.all().map(|book| &book.ledger);
-        let ledgers: Vec<_> = ledgers.filter(|ledger| !sight.misses(ledger)).collect();
+        let kind_shards = self.kind_shards_now(kind, until).await?;
+        let mut view = PartialView::now(self.store());
+        let ledgers = kind_shards.all().map(|shard_client| &shard_client.ledger);
+        let ledgers: Vec<_> = ledgers.filter(|ledger| !view.misses(ledger)).collect();
         let answers = join_all(ledgers.iter().map(|ledger| ledger.tally(until))).await;
         let mut tallies = Vec::new();
         for (ledger, answer) in ledgers.into_iter().zip(answers) {
-            tallies.extend(sight.take(ledger, answer)?);
+            tallies.extend(view.take(ledger, answer)?);
         }
         let mut stats = Stats::sum(tallies);
-        stats.unseen = sight.unseen();
+        stats.unseen = view.unseen();
         Ok(stats)
     }
 
@@ -342,8 +342,8 @@ impl Client {
 
     /// Those who are told which leases were ended or extended through this client.
     #[cfg(feature = "worker")]
-    pub(crate) fn audience(&self) -> &Arc<LeaseSubscribers> {
-        &self.0.audience
+    pub(crate) fn lease_subscribers(&self) -> &Arc<LeaseSubscribers> {
+        &self.0.lease_subscribers
     }
 
     /// The hooks of those who run jobs with this client.
@@ -355,29 +355,29 @@ impl Client {
     /// Makes the kind known, once for each connection. Where one of several servers is there again,
     /// nobody waits for that: the others know the kind.
     async fn register(&self, kind: &str, until: Instant) -> Result<()> {
-        let shelf = &self.shelf(kind)?;
-        if self.is_registered(shelf) {
+        let kind_shards = &self.kind_shards(kind)?;
+        if self.is_registered(kind_shards) {
             return Ok(());
         }
-        if self.store().is_several() && shelf.registered.load(Ordering::Acquire) != 0 {
-            self.register_aside(shelf);
+        if self.store().is_several() && kind_shards.registered.load(Ordering::Acquire) != 0 {
+            self.register_aside(kind_shards);
             return Ok(());
         }
         // Rare, and not a part of the type of every call.
-        let registering: BoxFuture<'_, _> = Box::pin(self.register_in_turn(shelf, until));
+        let registering: BoxFuture<'_, _> = Box::pin(self.register_in_turn(kind_shards, until));
         registering.await
     }
 
     /// One call does it for all that are made meanwhile.
-    async fn register_in_turn(&self, shelf: &KindShards, until: Instant) -> Result<()> {
-        let turn = timeout_at(until.into(), shelf.registering.lock()).await;
+    async fn register_in_turn(&self, kind_shards: &KindShards, until: Instant) -> Result<()> {
+        let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
         // If that takes too long, this one says why.
         let _turn = turn.ok();
-        if self.is_registered(shelf) {
+        if self.is_registered(kind_shards) {
             return Ok(());
         }
-        self.admit(&shelf.kind, until).await?;
-        self.make_known(shelf, until).await.map(drop)
+        self.admit(&kind_shards.kind, until).await?;
+        self.make_known(kind_shards, until).await.map(drop)
     }
 
     /// Refuses a kind that nobody has used yet, if somebody was told to.
@@ -388,7 +388,7 @@ impl Client {
         if self.store().knows(kind, until).await? || may_begin(kind) {
             return Ok(());
         }
-        self.0.shelves.remove(kind.as_str());
+        self.0.registry.remove(kind.as_str());
         Err(Error::new(
             ErrorKind::TooManyKinds,
             format!(
@@ -399,14 +399,14 @@ impl Client {
     }
 
     /// The same, without anybody waiting for it.
-    fn register_aside(&self, shelf: &Arc<KindShards>) {
-        let (client, shelf) = (self.clone(), shelf.clone());
+    fn register_aside(&self, kind_shards: &Arc<KindShards>) {
+        let (client, kind_shards) = (self.clone(), kind_shards.clone());
         tokio::spawn(async move {
-            let Ok(_turn) = shelf.registering.try_lock() else {
+            let Ok(_turn) = kind_shards.registering.try_lock() else {
                 return;
             };
-            if let Err(error) = client.make_known(&shelf, client.deadline()).await {
-                tracing::warn!(kind = %shelf.kind, %error, "a kind could not be made known");
+            if let Err(error) = client.make_known(&kind_shards, client.deadline()).await {
+                tracing::warn!(kind = %kind_shards.kind, %error, "a kind could not be made known");
             }
         });
     }
@@ -420,9 +420,9 @@ impl Client {
         answered: &[Answered],
         until: Instant,
     ) -> Result<()> {
-        let shelf = &self.shelf(kind)?;
+        let kind_shards = &self.kind_shards(kind)?;
         if let Some(unlisted) = answered.iter().find_map(|it| it.unlisted) {
-            let again: BoxFuture<'_, _> = Box::pin(self.list_again(shelf, unlisted, until));
+            let again: BoxFuture<'_, _> = Box::pin(self.list_again(kind_shards, unlisted, until));
             again.await.map_err(|error| {
                 let why = format!(
                     "it is stored, but its kind could not be made known, and workers with \
@@ -431,14 +431,14 @@ impl Client {
                 Error::new(ErrorKind::OutcomeUnknown, why)
             })?;
         }
-        if self.is_registered(shelf) {
-            let mut made_known = shelf.made_known.lock().expect("no panic while held");
+        if self.is_registered(kind_shards) {
+            let mut made_known = kind_shards.made_known.lock().expect("no panic while held");
             if made_known.elapsed() < KNOWN_FOR {
                 return Ok(());
             }
             *made_known = Instant::now();
         }
-        self.register_aside(shelf);
+        self.register_aside(kind_shards);
         Ok(())
     }
 
@@ -446,19 +446,19 @@ impl Client {
     /// it for all that hear of it.
     async fn list_again(
         &self,
-        shelf: &KindShards,
+        kind_shards: &KindShards,
         unlisted: Unlisted,
         until: Instant,
     ) -> Result<()> {
-        let turn = timeout_at(until.into(), shelf.registering.lock()).await;
+        let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
         let mut turn = turn.ok();
         let done = turn.as_ref().and_then(|done| done.get(&unlisted.shard));
         if done.is_some_and(|(ledger, at)| *ledger == unlisted && at.elapsed() < TOLD_AGAIN) {
             return Ok(());
         }
         // Until it is done, so that a repeat of this call does it.
-        shelf.registered.store(0, Ordering::Release);
-        let is_listed = self.make_known(shelf, until).await?;
+        kind_shards.registered.store(0, Ordering::Release);
+        let is_listed = self.make_known(kind_shards, until).await?;
         if let Some(done) = turn.as_mut() {
             done.insert(unlisted.shard, (unlisted, Instant::now()));
         }
@@ -466,9 +466,12 @@ impl Client {
         // If that fails, or the list was away, whoever hears of it later makes it known once more.
         if is_listed {
             let until = until.min(Instant::now() + TOLD_AGAIN);
-            let told = self.store().is_listed(&shelf.kind, unlisted, until).await;
+            let told = self
+                .store()
+                .is_listed(&kind_shards.kind, unlisted, until)
+                .await;
             if let Err(error) = told {
-                let kind = &shelf.kind;
+                let kind = &kind_shards.kind;
                 tracing::debug!(%kind, %error, "a ledger could not be told that its kind is known");
             }
         }
@@ -476,18 +479,22 @@ impl Client {
     }
 
     /// Whether the kind was made known on the connection of now.
-    fn is_registered(&self, shelf: &KindShards) -> bool {
-        shelf.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
+    fn is_registered(&self, kind_shards: &KindShards) -> bool {
+        kind_shards.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
     }
 
     /// Returns whether it is on the list now, which may be away.
-    async fn make_known(&self, shelf: &KindShards, until: Instant) -> Result<bool> {
+    async fn make_known(&self, kind_shards: &KindShards, until: Instant) -> Result<bool> {
         let connection = self.0.store.connections_opened();
         let shards = self.0.settings.default_shards;
-        let is_listed = self.0.store.register(&shelf.kind, shards, until).await?;
-        let before = shelf.registered.swap(connection, Ordering::AcqRel);
+        let is_listed = self
+            .0
+            .store
+            .register(&kind_shards.kind, shards, until)
+            .await?;
+        let before = kind_shards.registered.swap(connection, Ordering::AcqRel);
         if before != connection {
-            self.0.store.warn_of_rights(&shelf.kind, until).await;
+            self.0.store.warn_of_rights(&kind_shards.kind, until).await;
         }
         Ok(is_listed)
     }

@@ -17,7 +17,7 @@ use crate::settings::{FOUND_FOR, IDLE, IDLE_LOOK};
 use crate::shards::{Layout, ShardRef};
 use crate::store::{Answered, Found, Lane, Ledger, Letter, Unlisted, Word, is_of_absence};
 
-/// The ledgers of a kind by one layout. With another there is another shelf.
+/// The ledgers of a kind by one layout. With another there is another registry entry.
 pub(super) struct KindShards {
     pub(super) kind: Kind,
     pub(super) layout: Layout,
@@ -30,14 +30,14 @@ pub(super) struct KindShards {
     pub(super) registering: tokio::sync::Mutex<HashMap<u16, (Unlisted, Instant)>>,
     /// When something of the kind was last seen.
     found: Mutex<Option<Instant>>,
-    books: Vec<Arc<ShardClient>>,
+    shard_clients: Vec<Arc<ShardClient>>,
     /// By the layout before, while jobs are moved from there.
     old: Vec<Arc<ShardClient>>,
     /// When it was last found out whether the layout is still this.
     agreed: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// The shelves of a client, by kind. One that nobody uses for a while is cleared away.
+/// The registry of a client, by kind. One that nobody uses for a while is cleared away.
 #[derive(Default)]
 pub(super) struct KindRegistry(Mutex<RegistryState>);
 
@@ -61,18 +61,18 @@ impl KindShards {
     pub(super) fn new(
         kind: Kind,
         layout: Layout,
-        book: impl Fn(ShardRef) -> Arc<ShardClient>,
+        shard_client: impl Fn(ShardRef) -> Arc<ShardClient>,
     ) -> Arc<Self> {
         Arc::new(KindShards {
             registered: AtomicU64::new(0),
             made_known: Mutex::new(Instant::now()),
             registering: tokio::sync::Mutex::default(),
             found: Mutex::default(),
-            books: (0..layout.shards)
-                .map(|it| book(layout.place(it)))
+            shard_clients: (0..layout.shards)
+                .map(|it| shard_client(layout.place(it)))
                 .collect(),
             old: (0..layout.from.unwrap_or(0))
-                .map(|it| book(layout.old_place(it)))
+                .map(|it| shard_client(layout.old_place(it)))
                 .collect(),
             agreed: tokio::sync::Mutex::default(),
             kind,
@@ -92,18 +92,18 @@ impl KindShards {
     }
 
     /// Where the job with this id belongs.
-    pub(super) fn book(&self, id: &str) -> &Arc<ShardClient> {
-        &self.books[usize::from(self.layout.place_of(id).shard)]
+    pub(super) fn shard_client(&self, id: &str) -> &Arc<ShardClient> {
+        &self.shard_clients[usize::from(self.layout.place_of(id).shard)]
     }
 
     /// The same, for those who look in several places.
     #[cfg(feature = "worker")]
-    pub(super) fn new_book(&self, id: &str) -> Option<&Arc<ShardClient>> {
-        Some(self.book(id))
+    pub(super) fn new_shard_client(&self, id: &str) -> Option<&Arc<ShardClient>> {
+        Some(self.shard_client(id))
     }
 
     /// Where it may be instead.
-    pub(super) fn old_book(&self, id: &str) -> Option<&Arc<ShardClient>> {
+    pub(super) fn old_shard_client(&self, id: &str) -> Option<&Arc<ShardClient>> {
         let old = self.layout.old_place_of(id)?;
         Some(&self.old[usize::from(old.shard)])
     }
@@ -119,24 +119,24 @@ impl KindShards {
     }
 
     /// The ledgers of this layout.
-    pub(super) fn books(&self) -> &[Arc<ShardClient>] {
-        &self.books
+    pub(super) fn shard_clients(&self) -> &[Arc<ShardClient>] {
+        &self.shard_clients
     }
 
     /// Every ledger that may have jobs, once.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ShardClient>> {
-        let emptied = self.old.iter().skip(self.books.len());
-        self.books.iter().chain(emptied)
+        let emptied = self.old.iter().skip(self.shard_clients.len());
+        self.shard_clients.iter().chain(emptied)
     }
 }
 
 impl RegistryState {
-    /// The shelf of a kind, which is used now.
+    /// The registry entry of a kind, which is used now.
     fn used(&mut self, kind: &str) -> Option<&Arc<KindShards>> {
         // The lookup by text spares the allocation of a kind for every call.
-        let (shelf, used) = self.by_kind.get_mut(kind)?;
+        let (kind_shards, used) = self.by_kind.get_mut(kind)?;
         *used = Instant::now();
-        Some(shelf)
+        Some(kind_shards)
     }
 }
 
@@ -144,91 +144,95 @@ impl KindRegistry {
     /// Clears away what nobody has used for so long. Returns how many are left; of none, nobody looks
     /// after them any more.
     fn clear_away(&self, idle: Duration) -> usize {
-        let mut shelves = self.0.lock().expect("no panic while held");
-        let is_used = |shelf: &Arc<KindShards>, used: &Instant| {
-            Arc::strong_count(shelf) > 1 || used.elapsed() < idle
+        let mut registry = self.0.lock().expect("no panic while held");
+        let is_used = |kind_shards: &Arc<KindShards>, used: &Instant| {
+            Arc::strong_count(kind_shards) > 1 || used.elapsed() < idle
         };
-        shelves
+        registry
             .by_kind
-            .retain(|_, (shelf, used)| is_used(shelf, used));
-        shelves.by_kind.shrink_to_fit();
-        shelves.is_tended = !shelves.by_kind.is_empty();
-        shelves.by_kind.len()
+            .retain(|_, (kind_shards, used)| is_used(kind_shards, used));
+        registry.by_kind.shrink_to_fit();
+        registry.is_tended = !registry.by_kind.is_empty();
+        registry.by_kind.len()
     }
 
     /// Forgets what is known of a kind that is gone, or never was.
     pub(super) fn remove(&self, kind: &str) {
-        let mut shelves = self.0.lock().expect("no panic while held");
-        shelves.by_kind.remove(kind);
+        let mut registry = self.0.lock().expect("no panic while held");
+        registry.by_kind.remove(kind);
     }
 }
 
-/// Clears shelves away that nobody uses, until there are none, or the client is gone.
+/// Clears registry away that nobody uses, until there are none, or the client is gone.
 async fn clear_away(shared: Weak<ClientInner>) {
     loop {
         tokio::time::sleep(IDLE_LOOK).await;
         let Some(shared) = shared.upgrade() else {
             return;
         };
-        if shared.shelves.clear_away(IDLE) == 0 {
+        if shared.registry.clear_away(IDLE) == 0 {
             return;
         }
     }
 }
 
 impl Client {
-    /// The shelf of a kind by the layout that it has, as far as is known; kept for the next call.
-    pub(super) fn shelf(&self, kind: &str) -> Result<Arc<KindShards>> {
+    /// The registry entry of a kind by the layout that it has, as far as is known; kept for the next call.
+    pub(super) fn kind_shards(&self, kind: &str) -> Result<Arc<KindShards>> {
         let layout = self.store().layout_of(kind);
-        let mut shelves = self.0.shelves.0.lock().expect("no panic while held");
-        let known = match shelves.used(kind) {
-            Some(shelf) if shelf.layout == layout => return Ok(shelf.clone()),
+        let mut registry = self.0.registry.0.lock().expect("no panic while held");
+        let known = match registry.used(kind) {
+            Some(kind_shards) if kind_shards.layout == layout => return Ok(kind_shards.clone()),
             known => known.map(|before| before.registered.load(Ordering::Acquire)),
         };
-        let shelf = self.new_shelf(kind, layout)?;
+        let kind_shards = self.new_kind_shards(kind, layout)?;
         // With another layout it is known all the same.
-        shelf
+        kind_shards
             .registered
             .store(known.unwrap_or(0), Ordering::Release);
-        let kept = (shelf.clone(), Instant::now());
-        shelves.by_kind.insert(shelf.kind.clone(), kept);
-        self.tend(&mut shelves);
-        Ok(shelf)
+        let kept = (kind_shards.clone(), Instant::now());
+        registry.by_kind.insert(kind_shards.kind.clone(), kept);
+        self.tend(&mut registry);
+        Ok(kind_shards)
     }
 
     /// The same, for those who only look: names that nobody has used would fill the memory.
-    pub(super) fn shelf_to_look(&self, kind: &str) -> Result<Arc<KindShards>> {
+    pub(super) fn kind_shards_to_look(&self, kind: &str) -> Result<Arc<KindShards>> {
         let layout = self.store().layout_of(kind);
-        match self.shelf_in_use(kind) {
-            Some(shelf) if shelf.layout == layout => Ok(shelf),
-            _ => self.new_shelf(kind, layout),
+        match self.kind_shards_in_use(kind) {
+            Some(kind_shards) if kind_shards.layout == layout => Ok(kind_shards),
+            _ => self.new_kind_shards(kind, layout),
         }
     }
 
-    fn shelf_in_use(&self, kind: &str) -> Option<Arc<KindShards>> {
-        let mut shelves = self.0.shelves.0.lock().expect("no panic while held");
-        shelves.used(kind).cloned()
+    fn kind_shards_in_use(&self, kind: &str) -> Option<Arc<KindShards>> {
+        let mut registry = self.0.registry.0.lock().expect("no panic while held");
+        registry.used(kind).cloned()
     }
 
-    fn new_shelf(&self, kind: &str, layout: Layout) -> Result<Arc<KindShards>> {
+    fn new_kind_shards(&self, kind: &str, layout: Layout) -> Result<Arc<KindShards>> {
         let kind = Kind::parse(kind)?;
-        let book = |place| ShardClient::new(self.store().ledger(&kind, place), layout);
-        Ok(KindShards::new(kind.clone(), layout, book))
+        let shard_client = |place| ShardClient::new(self.store().ledger(&kind, place), layout);
+        Ok(KindShards::new(kind.clone(), layout, shard_client))
     }
 
-    /// The shelf of a kind by the layout that it has now, for those who only look.
-    pub(super) async fn shelf_now(&self, kind: &Kind, until: Instant) -> Result<Arc<KindShards>> {
+    /// The registry entry of a kind by the layout that it has now, for those who only look.
+    pub(super) async fn kind_shards_now(
+        &self,
+        kind: &Kind,
+        until: Instant,
+    ) -> Result<Arc<KindShards>> {
         self.store().look_up(kind, until).await?;
-        self.shelf_to_look(kind.as_str())
+        self.kind_shards_to_look(kind.as_str())
     }
 
-    /// Has shelves cleared away that nobody uses, as long as there are some.
-    fn tend(&self, shelves: &mut RegistryState) {
-        if shelves.is_tended {
+    /// Has registry cleared away that nobody uses, as long as there are some.
+    fn tend(&self, registry: &mut RegistryState) {
+        if registry.is_tended {
             return;
         }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            shelves.is_tended = true;
+            registry.is_tended = true;
             runtime.spawn(clear_away(Arc::downgrade(&self.0)));
         }
     }
@@ -241,8 +245,11 @@ impl Client {
         if self.store().layout_of(kind) != Layout::FIRST {
             return Ok(true);
         }
-        let shelf = self.shelf_in_use(kind);
-        if shelf.as_ref().is_some_and(|shelf| shelf.was_found()) {
+        let kind_shards = self.kind_shards_in_use(kind);
+        if kind_shards
+            .as_ref()
+            .is_some_and(|kind_shards| kind_shards.was_found())
+        {
             return Ok(true);
         }
         let of = Kind::parse(kind)?;
@@ -250,10 +257,10 @@ impl Client {
         let looking: BoxFuture<'_, _> = Box::pin(self.store().has_any_of(&of, until));
         let has_any = looking.await?;
         if has_any {
-            self.shelf(kind)?.is_found();
-        } else if let Some(shelf) = shelf {
+            self.kind_shards(kind)?.is_found();
+        } else if let Some(kind_shards) = kind_shards {
             // It was dropped: whoever schedules next is to read the rules of pauses again.
-            shelf.registered.store(0, Ordering::Release);
+            kind_shards.registered.store(0, Ordering::Release);
         }
         Ok(has_any)
     }
@@ -274,22 +281,22 @@ impl Client {
             return Ok(Op::Answer::absent());
         }
         loop {
-            let shelf = self.shelf(key.kind())?;
-            if let Some(book) = self.place(&shelf, key, of, until).await? {
-                let answered = outbox(book).send(item.clone(), until).await;
-                let answered = answered.inspect_err(|error| self.suspect(&shelf, error))?;
+            let kind_shards = self.kind_shards(key.kind())?;
+            if let Some(shard_client) = self.place(&kind_shards, key, of, until).await? {
+                let answered = outbox(shard_client).send(item.clone(), until).await;
+                let answered = answered.inspect_err(|error| self.suspect(&kind_shards, error))?;
                 match answered.says() {
                     Word::Stale => {
-                        self.catch_up(&shelf, until).await?;
-                        if item.creates() && self.is_gone(&shelf) {
-                            self.make_known(&shelf, until).await?;
+                        self.catch_up(&kind_shards, until).await?;
+                        if item.creates() && self.is_gone(&kind_shards) {
+                            self.make_known(&kind_shards, until).await?;
                         }
                     }
                     // It ended between the two calls.
                     Word::Elsewhere => {}
                     Word::Absent => return Ok(answered),
                     _ => {
-                        shelf.is_found();
+                        kind_shards.is_found();
                         return Ok(answered);
                     }
                 }
@@ -301,11 +308,14 @@ impl Client {
     /// Looks a job up where it is.
     pub(super) async fn find(&self, key: &JobKey, until: Instant) -> Result<Found> {
         loop {
-            let shelf = self.shelf_to_look(key.kind())?;
-            if let Some(book) = self.place(&shelf, key, CallTarget::Job, until).await? {
-                let found = book.ledger.get(key.id(), until).await;
-                match found.inspect_err(|error| self.suspect(&shelf, error))? {
-                    Found::Elsewhere => self.catch_up(&shelf, until).await?,
+            let kind_shards = self.kind_shards_to_look(key.kind())?;
+            if let Some(shard_client) = self
+                .place(&kind_shards, key, CallTarget::Job, until)
+                .await?
+            {
+                let found = shard_client.ledger.get(key.id(), until).await;
+                match found.inspect_err(|error| self.suspect(&kind_shards, error))? {
+                    Found::Elsewhere => self.catch_up(&kind_shards, until).await?,
                     found => return Ok(found),
                 }
             }
@@ -322,12 +332,15 @@ impl Client {
         until: Instant,
     ) -> Result<Vec<Letter>> {
         loop {
-            let shelf = self.shelf_to_look(key.kind())?;
-            if let Some(book) = self.place(&shelf, key, CallTarget::Letters, until).await? {
-                let letters = book.ledger.letters(key.id(), number, limit, until);
+            let kind_shards = self.kind_shards_to_look(key.kind())?;
+            if let Some(shard_client) = self
+                .place(&kind_shards, key, CallTarget::Letters, until)
+                .await?
+            {
+                let letters = shard_client.ledger.letters(key.id(), number, limit, until);
                 match letters.await? {
                     Some(letters) => return Ok(letters),
-                    None => self.catch_up(&shelf, until).await?,
+                    None => self.catch_up(&kind_shards, until).await?,
                 }
             }
             in_time(key, until)?;
@@ -338,24 +351,24 @@ impl Client {
     /// it runs. Nothing if the kind goes by another layout, which is known then.
     pub(super) async fn place<'a>(
         &self,
-        shelf: &'a KindShards,
+        kind_shards: &'a KindShards,
         key: &JobKey,
         of: CallTarget,
         until: Instant,
     ) -> Result<Option<&'a Arc<ShardClient>>> {
-        let book = shelf.book(key.id());
-        let Some(old) = shelf.old_book(key.id()) else {
-            return Ok(Some(book));
+        let shard_client = kind_shards.shard_client(key.id());
+        let Some(old) = kind_shards.old_shard_client(key.id()) else {
+            return Ok(Some(shard_client));
         };
         let moving: BoxFuture<'_, _> =
             Box::pin(old.moves.send(MisplacedJob(key.id().to_owned()), until));
         let moved = moving.await?;
         Ok(match moved.answer {
             Word::Leased if of == CallTarget::Job => Some(old),
-            Word::Leased | Word::Taken | Word::Absent => Some(book),
+            Word::Leased | Word::Taken | Word::Absent => Some(shard_client),
             Word::NotYet => None,
             _ => {
-                self.catch_up(shelf, until).await?;
+                self.catch_up(kind_shards, until).await?;
                 None
             }
         })
@@ -363,11 +376,11 @@ impl Client {
 
     /// Looks whether the job is elsewhere, after one of several servers did not answer: no ledger there
     /// can say so. The call has failed by then; the next one knows.
-    fn suspect(&self, shelf: &KindShards, error: &Error) {
+    fn suspect(&self, kind_shards: &KindShards, error: &Error) {
         if !self.store().is_several() || !is_of_absence(error) {
             return;
         }
-        let (client, kind) = (self.clone(), shelf.kind.clone());
+        let (client, kind) = (self.clone(), kind_shards.kind.clone());
         tokio::spawn(async move {
             if let Err(error) = client.store().look_up(&kind, client.deadline()).await {
                 tracing::debug!(%kind, %error, "its layout could not be looked up");
@@ -381,18 +394,18 @@ impl Client {
     /// Rare, and not a part of the type of every call.
     pub(super) fn catch_up<'a>(
         &'a self,
-        shelf: &'a KindShards,
+        kind_shards: &'a KindShards,
         until: Instant,
     ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.look_again(shelf, until))
+        Box::pin(self.look_again(kind_shards, until))
     }
 
-    async fn look_again(&self, shelf: &KindShards, until: Instant) -> Result<()> {
+    async fn look_again(&self, kind_shards: &KindShards, until: Instant) -> Result<()> {
         let store = self.store();
-        if store.is_several() && store.layout_of(shelf.kind.as_str()) != shelf.layout {
+        if store.is_several() && store.layout_of(kind_shards.kind.as_str()) != kind_shards.layout {
             // The ledger has said by which it goes. One of the servers may be away, which is to hold up
             // nobody who does not need it.
-            let (store, kind) = (store.clone(), shelf.kind.clone());
+            let (store, kind) = (store.clone(), kind_shards.kind.clone());
             tokio::spawn(async move {
                 if let Err(error) = store.agree(&kind, until).await {
                     tracing::debug!(%kind, %error, "not all know the layout");
@@ -401,12 +414,12 @@ impl Client {
             return Ok(());
         }
         let refused = Instant::now();
-        let mut agreed = shelf.agreed.lock().await;
+        let mut agreed = kind_shards.agreed.lock().await;
         if agreed.is_none_or(|at| at < refused) {
             let began = Instant::now();
-            self.store().agree(&shelf.kind, until).await?;
-            if self.is_gone(shelf) {
-                shelf.registered.store(0, Ordering::Release);
+            self.store().agree(&kind_shards.kind, until).await?;
+            if self.is_gone(kind_shards) {
+                kind_shards.registered.store(0, Ordering::Release);
             }
             *agreed = Some(began);
         }
@@ -415,9 +428,9 @@ impl Client {
 
     /// Whether somebody dropped the kind, or emptied the database. Whoever stores a job makes it known
     /// anew, and nobody else.
-    fn is_gone(&self, shelf: &KindShards) -> bool {
-        shelf.layout != Layout::FIRST
-            && self.store().layout_of(shelf.kind.as_str()) == Layout::FIRST
+    fn is_gone(&self, kind_shards: &KindShards) -> bool {
+        kind_shards.layout != Layout::FIRST
+            && self.store().layout_of(kind_shards.kind.as_str()) == Layout::FIRST
     }
 }
 
@@ -500,11 +513,11 @@ mod tests {
             let scheduled = client.schedule(key(number), "");
             scheduled.after(Duration::from_secs(3600)).await.unwrap();
         }
-        let shelves = &client.0.shelves;
-        assert_eq!(shelves.clear_away(IDLE), 100);
-        assert!(shelves.0.lock().unwrap().is_tended, "somebody will look");
-        assert_eq!(shelves.clear_away(Duration::ZERO), 0);
-        let kept = shelves.0.lock().unwrap().by_kind.capacity();
+        let registry = &client.0.registry;
+        assert_eq!(registry.clear_away(IDLE), 100);
+        assert!(registry.0.lock().unwrap().is_tended, "somebody will look");
+        assert_eq!(registry.clear_away(Duration::ZERO), 0);
+        let kept = registry.0.lock().unwrap().by_kind.capacity();
         assert_eq!(kept, 0);
         // Whoever comes again is known as before.
         client.cancel(key(7)).await.unwrap();

@@ -44,7 +44,7 @@ pub(crate) struct RouteOptions {
     /// Why the handler cannot be used, with the remedy.
     pub(crate) fault: Option<String>,
     /// What has to run beside its handler.
-    pub(crate) attendant: Option<RouteTask>,
+    pub(crate) route_task: Option<RouteTask>,
     /// Those of the target that its handler is.
     pub(crate) breakers: Option<Arc<dyn Breakers>>,
     /// Plain keys become jobs of it.

@@ -15,7 +15,7 @@ use crate::retry::RetryPolicy;
 #[derive(Clone)]
 pub(crate) struct RouteTask(Arc<dyn Fn(RouteTaskContext) -> BoxFuture<'static, ()> + Send + Sync>);
 
-/// What an attendant works with.
+/// What an route task works with.
 pub(crate) struct RouteTaskContext {
     /// Settles and extends leases.
     pub(crate) client: Client,
@@ -27,7 +27,7 @@ pub(crate) struct RouteTaskContext {
     pub(crate) routes: Arc<dyn FindTerms>,
 }
 
-/// The routes of a worker, as an attendant knows them.
+/// The routes of a worker, as an route task knows them.
 pub(crate) trait FindTerms: Send + Sync {
     /// The terms of the route that takes this job, or else of the fallback. `None` if there is
     /// neither.

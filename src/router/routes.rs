@@ -43,7 +43,7 @@ pub(crate) struct RouteEntry {
     pub(crate) pull: Option<Pull>,
     /// Its runs end with their jobs in other hands.
     pub(crate) hands_over: bool,
-    pub(crate) attendant: Option<RouteTask>,
+    pub(crate) route_task: Option<RouteTask>,
     /// Those of the target that its handler is.
     pub(crate) breakers: Option<Arc<dyn Breakers>>,
     /// Plain keys become jobs of it.
@@ -156,7 +156,7 @@ impl RouteEntry {
             durable: entry.route.options.durable,
             pull: entry.route.options.pull,
             hands_over: entry.route.options.hands_over,
-            attendant: entry.route.options.attendant,
+            route_task: entry.route.options.route_task,
             breakers: entry.route.options.breakers,
             adopts: entry.route.options.adopts,
             payload_limit: entry.route.options.payload_limit,

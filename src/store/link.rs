@@ -52,7 +52,7 @@ pub(crate) struct Link {
     /// The longest that a single try may take, from sending to the reply.
     response_timeout: Duration,
     /// By node; a single server has no name.
-    seats: Mutex<HashMap<Option<Node>, Arc<ConnectionSlot>>>,
+    connection_slots: Mutex<HashMap<Option<Node>, Arc<ConnectionSlot>>>,
     /// Held while the layout of a cluster is read.
     surveying: tokio::sync::Mutex<()>,
     opened: AtomicU64,
@@ -131,7 +131,7 @@ impl Link {
                 .set_response_timeout(None),
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
-            seats: Mutex::default(),
+            connection_slots: Mutex::default(),
             surveying: tokio::sync::Mutex::new(()),
             opened: AtomicU64::new(0),
             membership: None,
@@ -164,7 +164,10 @@ impl Link {
 
     /// Drops its connections, which nobody needs for a while.
     pub(super) fn hang_up(&self) {
-        self.seats.lock().expect("no panic while held").clear();
+        self.connection_slots
+            .lock()
+            .expect("no panic while held")
+            .clear();
     }
 
     /// Another link to the same server.
@@ -353,11 +356,11 @@ impl Link {
         until: Instant,
         maybe_done: &mut bool,
     ) -> Result<ServerReply, Fault> {
-        let seat = self.seat(node);
-        let connected = self.connection(&seat, node, until).await;
+        let connection_slot = self.connection_slot(node);
+        let connected = self.connection(&connection_slot, node, until).await;
         let connection = connected.map_err(|fault| fault.at_node(node))?;
         if repeats.asks_first() && connection.is_idle() {
-            let alive = self.probe(&seat, &connection, node, until).await;
+            let alive = self.probe(&connection_slot, &connection, node, until).await;
             alive.map_err(|fault| fault.at_node(node))?;
         }
         let mut to = connection.inner.clone();
@@ -400,7 +403,7 @@ impl Link {
         };
         if fault.breaks_connection() {
             *maybe_done = true;
-            seat.drop_connection(connection.number);
+            connection_slot.drop_connection(connection.number);
         }
         Err(fault.at_node(node))
     }
@@ -409,7 +412,7 @@ impl Link {
     /// one that was closed meanwhile may have been carried out, as far as anybody can tell.
     async fn probe(
         &self,
-        seat: &ConnectionSlot,
+        connection_slot: &ConnectionSlot,
         connection: &Connection,
         node: Option<&Node>,
         until: Instant,
@@ -434,7 +437,7 @@ impl Link {
             // It is there: the request itself is told what ails it.
             return Ok(());
         }
-        seat.drop_connection(connection.number);
+        connection_slot.drop_connection(connection.number);
         Err(fault)
     }
 
@@ -463,24 +466,24 @@ impl Link {
         Instant::now() >= until && until - sent < self.response_timeout / 2
     }
 
-    fn seat(&self, node: Option<&Node>) -> Arc<ConnectionSlot> {
-        let mut seats = self.seats.lock().expect("no panic while held");
-        seats.entry(node.cloned()).or_default().clone()
+    fn connection_slot(&self, node: Option<&Node>) -> Arc<ConnectionSlot> {
+        let mut connection_slots = self.connection_slots.lock().expect("no panic while held");
+        connection_slots.entry(node.cloned()).or_default().clone()
     }
 
     async fn connection(
         &self,
-        seat: &ConnectionSlot,
+        connection_slot: &ConnectionSlot,
         node: Option<&Node>,
         until: Instant,
     ) -> Result<Connection, Fault> {
-        if let Some(connection) = seat.held(self.origin.moves()) {
+        if let Some(connection) = connection_slot.held(self.origin.moves()) {
             return Ok(connection);
         }
         // Rare and large, and so not a part of every call, nor of its type.
         let open: BoxFuture<'_, _> = Box::pin(async {
-            let _turn = seat.opening.lock().await;
-            if let Some(connection) = seat.held(self.origin.moves()) {
+            let _turn = connection_slot.opening.lock().await;
+            if let Some(connection) = connection_slot.held(self.origin.moves()) {
                 return Ok(connection);
             }
             let (moves, inner) = loop {
@@ -493,11 +496,11 @@ impl Link {
                 }
             };
             let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
-            if !seat.is_new() {
+            if !connection_slot.is_new() {
                 counters::reconnected("commands");
             }
             let connection = Connection::new(number, moves, inner);
-            seat.hold(connection.clone());
+            connection_slot.hold(connection.clone());
             Ok(connection)
         });
         let opened = in_time(until, pin!(open)).await;

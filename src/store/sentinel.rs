@@ -43,7 +43,7 @@ const SWITCH: &str = "+switch-master";
 /// The sentinels of one primary.
 pub(crate) struct Sentinels {
     master: String,
-    seats: Vec<redis::Client>,
+    connection_slots: Vec<redis::Client>,
     /// A URL of the primary, but for its host and port, which stand between the two.
     before: String,
     behind: String,
@@ -103,7 +103,7 @@ impl Sentinels {
             ),
         };
         let scheme = if options.tls { "rediss" } else { "redis" };
-        let seat = |host: &str| {
+        let connection_slot = |host: &str| {
             if host.is_empty() {
                 return Err(wrong("a host is missing between the commas"));
             }
@@ -115,7 +115,10 @@ impl Sentinels {
         };
         Ok(Some(Sentinels {
             master: master.to_owned(),
-            seats: hosts.split(',').map(seat).collect::<Result<_>>()?,
+            connection_slots: hosts
+                .split(',')
+                .map(connection_slot)
+                .collect::<Result<_>>()?,
             before,
             behind,
             database: example.get_connection_info().redis_settings().db(),
@@ -132,7 +135,7 @@ impl Sentinels {
         let known = self.known.lock().expect("no panic while held").clone();
         Sentinels {
             master: self.master.clone(),
-            seats: self.seats.clone(),
+            connection_slots: self.connection_slots.clone(),
             before: self.before.clone(),
             behind: self.behind.clone(),
             database: self.database,
@@ -226,21 +229,23 @@ impl Sentinels {
     }
 
     fn places(&self) -> String {
-        let places: Vec<String> = self.seats.iter().map(place_of).collect();
+        let places: Vec<String> = self.connection_slots.iter().map(place_of).collect();
         format!("sentinels {}", places.join(", "))
     }
 
     /// Where the primary is, by the newest configuration that one of them knows.
     async fn ask(&self) -> Result<PrimaryReport, Fault> {
-        let mut asked: FuturesUnordered<_> = self
-            .seats
-            .iter()
-            .map(|seat| async move { (seat, self.ask_one(seat).await) })
-            .collect();
+        let mut asked: FuturesUnordered<_> =
+            self.connection_slots
+                .iter()
+                .map(|connection_slot| async move {
+                    (connection_slot, self.ask_one(connection_slot).await)
+                })
+                .collect();
         let mut newest: Option<PrimaryReport> = None;
         let mut fault = None;
         let mut until = Instant::now() + self.settings.connect_timeout;
-        while let Ok(Some((seat, told))) = timeout_at(until.into(), asked.next()).await {
+        while let Ok(Some((connection_slot, told))) = timeout_at(until.into(), asked.next()).await {
             match told {
                 Ok(told) => {
                     until = until.min(Instant::now() + OTHERS);
@@ -248,7 +253,7 @@ impl Sentinels {
                         newest = Some(told);
                     }
                 }
-                Err(error) => fault = Some(self.fault(seat, error)),
+                Err(error) => fault = Some(self.fault(connection_slot, error)),
             }
         }
         match newest {
@@ -257,8 +262,8 @@ impl Sentinels {
         }
     }
 
-    async fn ask_one(&self, seat: &redis::Client) -> Result<PrimaryReport, RedisError> {
-        let mut connection = self.connect(seat).await?;
+    async fn ask_one(&self, connection_slot: &redis::Client) -> Result<PrimaryReport, RedisError> {
+        let mut connection = self.connect(connection_slot).await?;
         // In the middle of a fail-over only the second knows the place that is to be.
         let mut both = redis::pipe();
         both.cmd("SENTINEL").arg("MASTER").arg(&self.master);
@@ -282,8 +287,8 @@ impl Sentinels {
         connect.await
     }
 
-    fn fault(&self, seat: &redis::Client, error: RedisError) -> Fault {
-        let place = place_of(seat);
+    fn fault(&self, connection_slot: &redis::Client, error: RedisError) -> Fault {
+        let place = place_of(connection_slot);
         if error.to_string().contains("No such master") {
             let text = format!(
                 "the sentinel at {place} watches no primary of the name {}: see the name behind \
@@ -320,14 +325,14 @@ impl Sentinels {
         for old in watchers.drain(..) {
             old.abort();
         }
-        let watch = |seat: &redis::Client| {
+        let watch = |connection_slot: &redis::Client| {
             tokio::spawn(listen(
                 Arc::downgrade(self),
-                seat.clone(),
+                connection_slot.clone(),
                 self.settings.connect_timeout,
             ))
         };
-        watchers.extend(self.seats.iter().map(watch));
+        watchers.extend(self.connection_slots.iter().map(watch));
     }
 }
 
@@ -339,10 +344,10 @@ impl Drop for Sentinels {
 }
 
 /// Hears what one sentinel announces, for ever.
-async fn listen(sentinels: Weak<Sentinels>, seat: redis::Client, patience: Duration) {
+async fn listen(sentinels: Weak<Sentinels>, connection_slot: redis::Client, patience: Duration) {
     while let Some(of) = sentinels.upgrade() {
         let subscribe = async {
-            let mut pubsub = seat.get_async_pubsub().await?;
+            let mut pubsub = connection_slot.get_async_pubsub().await?;
             pubsub.subscribe(SWITCH).await?;
             Ok::<_, RedisError>(pubsub.split())
         };
@@ -358,7 +363,7 @@ async fn listen(sentinels: Weak<Sentinels>, seat: redis::Client, patience: Durat
         loop {
             if is_news
                 && let Some(of) = sentinels.upgrade()
-                && let Ok(Ok(told)) = timeout(patience, of.ask_one(&seat)).await
+                && let Ok(Ok(told)) = timeout(patience, of.ask_one(&connection_slot)).await
             {
                 of.learn(told);
             }
@@ -401,8 +406,8 @@ fn apart(settings: &LinkSettings, _: &str, _: bool) -> (LinkSettings, LinkSettin
     (settings.clone(), settings.clone())
 }
 
-fn place_of(seat: &redis::Client) -> String {
-    url::address(seat.get_connection_info().addr())
+fn place_of(connection_slot: &redis::Client) -> String {
+    url::address(connection_slot.get_connection_info().addr())
 }
 
 /// What stands behind the `?`.
@@ -458,10 +463,15 @@ mod tests {
         let url = "redis+sentinel://u:p%2F@a,b:1,[::1]:2,[::2]/main/3?sentinel_password=s";
         let sentinels = parse(url).unwrap().unwrap();
         assert_eq!((&*sentinels.master, sentinels.database), ("main", 3));
-        let places: Vec<String> = sentinels.seats.iter().map(place_of).collect();
+        let places: Vec<String> = sentinels.connection_slots.iter().map(place_of).collect();
         assert_eq!(places, ["a:26379", "b:1", "::1:2", "::2:26379"]);
-        let seat = sentinels.seats[0].get_connection_info().redis_settings();
-        assert_eq!((seat.username(), seat.password()), (None, Some("s")));
+        let connection_slot = sentinels.connection_slots[0]
+            .get_connection_info()
+            .redis_settings();
+        assert_eq!(
+            (connection_slot.username(), connection_slot.password()),
+            (None, Some("s"))
+        );
         let shown = sentinels.address();
         assert_eq!(
             shown,

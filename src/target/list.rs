@@ -93,7 +93,10 @@ impl List {
             true => WriteRetry::Once,
             false => WriteRetry::Again,
         };
-        let pushed = self.way.outlet().push(&self.way.key, &document, writes);
+        let pushed = self
+            .way
+            .target_redis()
+            .push(&self.way.key, &document, writes);
         match pushed.await {
             Ok(()) if self.acknowledged => {}
             Ok(()) => return Outcome::Done,
@@ -109,7 +112,7 @@ impl List {
         self.way.fault("list", receipts.as_slice())
     }
 
-    fn attendant(&self) -> RouteTask {
+    fn route_task(&self) -> RouteTask {
         let (way, shared) = (self.way.clone(), self.shared.clone());
         RouteTask::new(move |attendance: RouteTaskContext| {
             Box::pin(Receipts::new(way.clone(), shared.clone(), attendance).run())
@@ -149,7 +152,7 @@ impl<S: Send + Sync + 'static> Handler<Lists, S> for List {
             if self.acknowledged {
                 options.hands_over = true;
                 options.concurrency = Some(HANDED_OVER);
-                options.attendant = Some(self.attendant());
+                options.route_task = Some(self.route_task());
             }
         })
     }

@@ -1,4 +1,4 @@
-//! When an attendant looks next: soon, as long as there is something to see.
+//! When an route task looks next: soon, as long as there is something to see.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// After a fault.
 const AILING: Duration = Duration::from_secs(1);
 
-/// How often one attendant looks.
+/// How often one route task looks.
 pub(super) struct Pace {
     lease: Duration,
     pause: Duration,

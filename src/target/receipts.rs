@@ -56,7 +56,7 @@ impl Receipts {
     /// Whether there was something to do.
     async fn step(&mut self) -> Result<bool> {
         let list = &self.way.key;
-        let receipts = self.way.outlet().receipts(list, MOST).await?;
+        let receipts = self.way.target_redis().receipts(list, MOST).await?;
         let mut strangers = HashMap::new();
         let mut dealt_with = Vec::new();
         let mut ended = Vec::new();
@@ -98,7 +98,7 @@ impl Receipts {
             }
             dealt_with.push(receipt);
         }
-        self.way.outlet().forget(list, &dealt_with).await?;
+        self.way.target_redis().forget(list, &dealt_with).await?;
         fault.map_or(Ok(!dealt_with.is_empty()), Err)
     }
 }

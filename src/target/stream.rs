@@ -104,15 +104,18 @@ impl Stream {
 
     async fn deliver(&self, job: &Job) -> Outcome {
         let fields = Document::of(job, self.group.is_some()).into_fields();
-        let (outlet, key) = (self.way.outlet(), &self.way.key);
+        let (target_redis, key) = (self.way.target_redis(), &self.way.key);
         let Some(group) = &self.group else {
-            let added = outlet.add(key, self.keep, &fields).await;
+            let added = target_redis.add(key, self.keep, &fields).await;
             return added.map_or_else(Outcome::retry, |()| Outcome::Done);
         };
         let lease = job.lease().to_string();
         // Counted from before it is sent: it may be long on its way, and Redis counts from its arrival.
         let fresh = Moment::now();
-        match outlet.append(key, group, self.keep, &lease, &fields).await {
+        match target_redis
+            .append(key, group, self.keep, &lease, &fields)
+            .await
+        {
             // Where it is, is not known: whoever sweeps finds it.
             Err(error) if self.way.may_be_there(&error) => Outcome::HandedOver,
             Err(error) => Outcome::retry(error),
@@ -176,7 +179,7 @@ impl<S: Send + Sync + 'static> Handler<Streams, S> for Stream {
             if let Some(group) = self.group.clone() {
                 options.hands_over = true;
                 options.concurrency = Some(HANDED_OVER);
-                options.attendant = Some(RouteTask::new(move |attendance: RouteTaskContext| {
+                options.route_task = Some(RouteTask::new(move |attendance: RouteTaskContext| {
                     Box::pin(Watch::new(self.clone(), group.clone(), attendance).run())
                 }));
             }

@@ -14,36 +14,36 @@ pub(super) const HANDED_OVER: usize = 1000;
 #[derive(Clone)]
 pub(super) struct TargetKey {
     /// Or what is wrong with it.
-    outlet: Result<Arc<TargetRedis>, Arc<str>>,
+    target_redis: Result<Arc<TargetRedis>, Arc<str>>,
     pub(super) key: Arc<str>,
 }
 
 impl TargetKey {
     /// Opens nothing yet. What is wrong is told by the router.
     pub(super) fn new(server: &ClientBuilder, what: &str, key: &str) -> Self {
-        let outlet = if key.is_empty() {
+        let target_redis = if key.is_empty() {
             Err(format!("its {what} has no name: name its key").into())
         } else {
-            let opened = server.outlet().map(Arc::new);
+            let opened = server.target_redis().map(Arc::new);
             opened.map_err(|error| format!("its {what} `{key}` cannot be reached: {error}").into())
         };
         TargetKey {
-            outlet,
+            target_redis,
             key: key.into(),
         }
     }
 
     /// What is wrong with it, for a `what` with these keys beside it.
     pub(super) fn fault(&self, what: &str, beside: &[String]) -> Option<String> {
-        let outlet = match &self.outlet {
-            Ok(outlet) => outlet,
+        let target_redis = match &self.target_redis {
+            Ok(target_redis) => target_redis,
             Err(fault) => return Some(fault.to_string()),
         };
         let keys: Vec<&str> = [&*self.key]
             .into_iter()
             .chain(beside.iter().map(|key| &**key))
             .collect();
-        if outlet.keeps_together(&keys) {
+        if target_redis.keeps_together(&keys) {
             return None;
         }
         let key = &self.key;
@@ -57,8 +57,8 @@ impl TargetKey {
 
     /// # Panics
     /// If it has a fault: a router refuses a route that has one.
-    pub(super) fn outlet(&self) -> &TargetRedis {
-        self.outlet
+    pub(super) fn target_redis(&self) -> &TargetRedis {
+        self.target_redis
             .as_ref()
             .expect("the router refuses what has a fault")
     }
@@ -85,8 +85,8 @@ pub(super) fn is_hopeless(error: &Error) -> bool {
 /// For messages: the key, and where it is.
 impl std::fmt::Display for TargetKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.outlet {
-            Ok(outlet) => write!(f, "{} at {}", self.key, outlet.address()),
+        match &self.target_redis {
+            Ok(target_redis) => write!(f, "{} at {}", self.key, target_redis.address()),
             Err(_) => f.write_str(&self.key),
         }
     }

@@ -78,8 +78,8 @@ impl Watch {
         self.attendance.lease(lease.key())
     }
 
-    fn outlet(&self) -> &TargetRedis {
-        self.stream.way.outlet()
+    fn target_redis(&self) -> &TargetRedis {
+        self.stream.way.target_redis()
     }
 
     async fn follow(&self) -> Infallible {
@@ -118,7 +118,7 @@ impl Watch {
         loop {
             let (key, group) = (&self.stream.way.key, &self.group);
             let swept = async {
-                let turn = self.outlet().takes_turn(key, group, self.sweeping());
+                let turn = self.target_redis().takes_turn(key, group, self.sweeping());
                 if turn.await? || is_first {
                     self.sweep_once().await?;
                 }
@@ -133,10 +133,10 @@ impl Watch {
 
     async fn sweep_once(&self) -> Result<()> {
         let (key, group) = (&self.stream.way.key, &self.group);
-        self.outlet().make_group(key, group).await?;
+        self.target_redis().make_group(key, group).await?;
         let met = self.sweep_entries().await?;
         // What was acknowledged and deleted is in no stream any more.
-        let notes = self.outlet().written(key, group).await?.into_iter();
+        let notes = self.target_redis().written(key, group).await?.into_iter();
         let orphans: Vec<TrackedEntry> = self.orphans(
             notes
                 .filter(|(id, _)| !met.contains(id))
@@ -151,11 +151,11 @@ impl Watch {
     /// Returns all entries that it met.
     async fn sweep_entries(&self) -> Result<HashSet<EntryId>> {
         let (key, group) = (&self.stream.way.key, &self.group);
-        let mut after = self.outlet().settled_to(key, group).await?;
+        let mut after = self.target_redis().settled_to(key, group).await?;
         let mut all_settled = true;
         let mut met = HashSet::new();
         loop {
-            let page = self.outlet().entries(key, group, after, PAGE).await?;
+            let page = self.target_redis().entries(key, group, after, PAGE).await?;
             let Some((last, _)) = page.last() else {
                 return Ok(met);
             };
@@ -170,7 +170,7 @@ impl Watch {
                 |(id, lease): &&(EntryId, Option<Lease>)| lease.is_none() || ended.contains(id);
             if all_settled {
                 if let Some((id, _)) = leased.iter().take_while(is_settled).last() {
-                    self.outlet().settle_to(key, group, *id).await?;
+                    self.target_redis().settle_to(key, group, *id).await?;
                 }
                 all_settled = leased.iter().all(|entry| is_settled(&entry));
             }
@@ -202,8 +202,8 @@ impl Watch {
         while !rest.is_empty() {
             let (key, group) = (&self.stream.way.key, &self.group);
             let asked: Vec<EntryQuery> = rest.iter().map(TrackedEntry::asked).collect();
-            let Some(standing) = self.outlet().look(key, group, &asked).await? else {
-                self.outlet().make_group(key, group).await?;
+            let Some(standing) = self.target_redis().look(key, group, &asked).await? else {
+                self.target_redis().make_group(key, group).await?;
                 break;
             };
             let standing: Vec<(&TrackedEntry, EntryStatus)> = rest.iter().zip(standing).collect();
@@ -251,8 +251,10 @@ impl Watch {
         let rest = async {
             let (key, group) = (&self.stream.way.key, &self.group);
             // After their jobs have ended: an entry that nobody has acknowledged is found again.
-            self.outlet().acknowledge(key, group, &late).await?;
-            self.outlet().forget_written(key, group, &settled).await?;
+            self.target_redis().acknowledge(key, group, &late).await?;
+            self.target_redis()
+                .forget_written(key, group, &settled)
+                .await?;
             ended.extend(self.extend(waiting).await?);
             Ok(())
         };
@@ -314,9 +316,13 @@ impl Watch {
                 Extended::Gone | Extended::Taken => unwanted.push(ward.id),
             }
         }
-        self.outlet().acknowledge(key, group, &unwanted).await?;
-        self.outlet().forget_written(key, group, &unwanted).await?;
-        self.outlet().withdraw(key, group, &withdrawn).await?;
+        self.target_redis()
+            .acknowledge(key, group, &unwanted)
+            .await?;
+        self.target_redis()
+            .forget_written(key, group, &unwanted)
+            .await?;
+        self.target_redis().withdraw(key, group, &withdrawn).await?;
         self.settle(cancelled).await.1.map_or(Ok(()), Err)?;
         unwanted.extend(withdrawn);
         Ok(unwanted)

@@ -63,7 +63,7 @@ pub(crate) struct Plan {
     pub(crate) hooks: Arc<Hooks>,
     pub(crate) readiness: Readiness,
     /// Where it learns what became of jobs that are in other hands.
-    pub(crate) audience: Arc<LeaseSubscribers>,
+    pub(crate) lease_subscribers: Arc<LeaseSubscribers>,
     /// Where handlers run.
     pub(crate) handlers: Handle,
     /// Told by the engine when it hears what is due, or finds it all the same.
@@ -103,7 +103,7 @@ async fn drive(plan: Plan) -> Result<()> {
         notices,
         hooks,
         readiness,
-        audience,
+        lease_subscribers,
         handlers,
         ready,
         retired,
@@ -128,8 +128,8 @@ async fn drive(plan: Plan) -> Result<()> {
     };
     let description = describe(&routes);
     let instances = Arc::new(PeerTable::new(&description, store.members().len())?);
-    let roster = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
-    let desk = Arc::new(ClaimInbox::default());
+    let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
+    let inbox = Arc::new(ClaimInbox::default());
     let alarm = PreciseTimer::new().map_err(cannot_start)?;
     // From here on nothing fails, and the limits can be those of these routes.
     let slots = Slots::new(&limits, &routes);
@@ -138,7 +138,7 @@ async fn drive(plan: Plan) -> Result<()> {
     let shortest = lengths.clone().min().unwrap_or(settings.lease);
     let longest = lengths.max().unwrap_or(settings.lease);
     let leases = Leases::new(shortest);
-    let adopters = Adopters::new(&store, &roster, &instances, payload_limit);
+    let adopters = Adopters::new(&store, &served_ledgers, &instances, payload_limit);
     let searches = adopters.searches();
     let wanted = match adopters.have_work() {
         true => WantedEvents::Changes,
@@ -163,17 +163,17 @@ async fn drive(plan: Plan) -> Result<()> {
     });
     let events: Arc<[Arc<Events>]> = events.collect();
     let pacer = Pacer::new(
-        roster.clone(),
+        served_ledgers.clone(),
         instances.clone(),
         events.clone(),
-        desk.clone(),
+        inbox.clone(),
         alarm,
     );
     let reconciler = Reconciler::new(
         store.clone(),
-        roster.clone(),
+        served_ledgers.clone(),
         instances.clone(),
-        desk.clone(),
+        inbox.clone(),
         pacer.clone(),
         events.clone(),
         longest.renewal(),
@@ -190,16 +190,16 @@ async fn drive(plan: Plan) -> Result<()> {
         hooks: hooks.clone(),
         stopping: AtomicBool::new(false),
     });
-    let lookout = KindMonitor::new(
+    let kind_monitor = KindMonitor::new(
         store.clone(),
-        roster.clone(),
+        served_ledgers.clone(),
         instances.clone(),
         notices,
         hooks.clone(),
         dead,
         settings.bury_unrouted,
     );
-    let hearts = store.members().into_iter().map(|server| {
+    let heartbeats = store.members().into_iter().map(|server| {
         Arc::new(Heartbeat {
             events: events[server.place()].clone(),
             adopter: adopters.at(server.place()).clone(),
@@ -210,13 +210,13 @@ async fn drive(plan: Plan) -> Result<()> {
             routes: routes.clone(),
             pacer: pacer.clone(),
             reconciler: reconciler.clone(),
-            lookout: lookout.clone(),
+            kind_monitor: kind_monitor.clone(),
             asked: Notify::new(),
         })
     });
-    let hearts: Vec<_> = hearts.collect();
+    let heartbeats: Vec<_> = heartbeats.collect();
     let checkups: Vec<_> = store.members().into_iter().map(Checkup::new).collect();
-    let ears = adopters.all().zip(&*events).map(|(adopter, events)| {
+    let subscribers = adopters.all().zip(&*events).map(|(adopter, events)| {
         Arc::new(ChangeSubscriber {
             adopter: adopter.clone(),
             events: events.clone(),
@@ -225,30 +225,30 @@ async fn drive(plan: Plan) -> Result<()> {
             is_up: watch::Sender::new(false),
         })
     });
-    let ears: Vec<_> = ears.collect();
+    let subscribers: Vec<_> = subscribers.collect();
     let listener = Listener {
         store: store.clone(),
-        ears: ears.clone(),
-        roster: roster.clone(),
+        subscribers: subscribers.clone(),
+        served_ledgers: served_ledgers.clone(),
         instances: instances.clone(),
-        lookout: lookout.clone(),
-        hearts: hearts.clone(),
+        kind_monitor: kind_monitor.clone(),
+        heartbeats: heartbeats.clone(),
         events: events.clone(),
         checkups: checkups.clone(),
-        desk: desk.clone(),
+        inbox: inbox.clone(),
         pacer: pacer.clone(),
         reconciler: reconciler.clone(),
         leases: leases.clone(),
         ready,
     };
     let mut claimer = Claimer::new(
-        roster,
+        served_ledgers,
         instances,
-        desk,
+        inbox,
         adopters.clone(),
         slots.clone(),
         runner.clone(),
-        &audience,
+        &lease_subscribers,
     );
 
     // What finds work ends with the first word: nothing more is looked for.
@@ -256,15 +256,15 @@ async fn drive(plan: Plan) -> Result<()> {
         tokio::select! {
             () = retired.cancelled() => {}
             () = listener.run(&link) => {}
-            _ = join_all(ears.iter().map(|ear| ear.run(&link))) => {}
+            _ = join_all(subscribers.iter().map(|subscriber| subscriber.run(&link))) => {}
             () = pacer.run() => {}
             _ = join_all(adopters.all().map(|adopter| adopter.run())) => {}
             _ = join_all(searches.iter().map(|search| search.run())) => {}
             () = reconciler.run() => {}
-            _ = join_all(hearts.iter().map(|heart| heart.run())) => {}
+            _ = join_all(heartbeats.iter().map(|heartbeat| heartbeat.run())) => {}
             () = listener.keep_fresh() => {}
             () = listener.follow_layouts() => {}
-            () = lookout.run() => {}
+            () = kind_monitor.run() => {}
             _ = join_all(events.iter().map(|events| events.run())) => {}
             _ = join_all(checkups.iter().map(|checkup| checkup.run())) => {}
         }
@@ -275,7 +275,7 @@ async fn drive(plan: Plan) -> Result<()> {
             tracing::info!("stopping: nothing more is claimed");
         }
         runner.stop();
-        join_all(hearts.iter().map(|heart| heart.stop())).await;
+        join_all(heartbeats.iter().map(|heartbeat| heartbeat.stop())).await;
     };
     // The end of everybody's patience: the grace is over, or nobody grants any.
     let too_late = async {

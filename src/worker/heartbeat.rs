@@ -38,7 +38,7 @@ pub(crate) struct Heartbeat {
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) events: Arc<Events>,
-    pub(crate) lookout: Arc<KindMonitor>,
+    pub(crate) kind_monitor: Arc<KindMonitor>,
     pub(crate) adopter: Arc<Adopter>,
     /// Asks for a beat before its time.
     pub(crate) asked: Notify,
@@ -95,7 +95,7 @@ impl Heartbeat {
         if change.went {
             // What it was about to claim, or to pace, is looked for at once.
             self.reconciler.sweep_all(self.store.place());
-            self.lookout.somebody_went();
+            self.kind_monitor.somebody_went();
             self.adopter.somebody_went();
         }
         // Whoever is late is looked at again when it would count as gone.

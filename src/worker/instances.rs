@@ -63,7 +63,7 @@ pub(crate) struct Peer {
 struct View {
     at: Instant,
     peers: Vec<Arc<Peer>>,
-    /// By the place of the kind in the roster. Filled as they are asked for.
+    /// By the place of the kind in the served ledgers. Filled as they are asked for.
     standings: Mutex<HashMap<usize, Arc<KindRanking>>>,
 }
 

@@ -33,15 +33,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Hears events and wake-ups, and passes each on to whom it concerns.
 pub(crate) struct Listener {
     pub(crate) store: Arc<Store>,
-    pub(crate) roster: Arc<ServedLedgers>,
+    pub(crate) served_ledgers: Arc<ServedLedgers>,
     pub(crate) instances: Arc<PeerTable>,
     /// One for each server, as those of the events, the checkup and the ear.
-    pub(crate) hearts: Vec<Arc<Heartbeat>>,
-    pub(crate) lookout: Arc<KindMonitor>,
+    pub(crate) heartbeats: Vec<Arc<Heartbeat>>,
+    pub(crate) kind_monitor: Arc<KindMonitor>,
     pub(crate) events: Arc<[Arc<Events>]>,
     pub(crate) checkups: Vec<Arc<Checkup>>,
-    pub(crate) ears: Vec<Arc<ChangeSubscriber>>,
-    pub(crate) desk: Arc<ClaimInbox>,
+    pub(crate) subscribers: Vec<Arc<ChangeSubscriber>>,
+    pub(crate) inbox: Arc<ClaimInbox>,
     pub(crate) pacer: Arc<Pacer>,
     pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) leases: Arc<Leases>,
@@ -87,7 +87,7 @@ impl Listener {
         let place = server.place();
         self.reconciler.sweep_all(place);
         if self.events[place].were_never_tried() {
-            self.ears[place].is_there().await;
+            self.subscribers[place].is_there().await;
         }
         self.events[place].begin().await;
         self.checkups[place].ask();
@@ -99,7 +99,7 @@ impl Listener {
     pub(crate) async fn follow_layouts(&self) {
         let mut changed = self.store.layouts_changed();
         loop {
-            let new = self.roster.grow();
+            let new = self.served_ledgers.grow();
             if !new.is_empty() {
                 tracing::info!(ledgers = new.len(), "serving more shards of known kinds");
                 self.meet(&new);
@@ -113,20 +113,20 @@ impl Listener {
 
     /// Reads the list of kinds anew, now and then and in doubt, for ever: announcements may be lost.
     pub(crate) async fn keep_fresh(&self) {
-        let freshness = self.roster.freshness();
+        let freshness = self.served_ledgers.freshness();
         freshness.run(async || self.refresh().await).await;
     }
 
     /// Returns whether there was something new, or something is there no more.
     async fn refresh(&self) -> bool {
-        self.roster.doubt_all();
+        self.served_ledgers.doubt_all();
         let servers = self.store.members();
         let read = join_all(servers.iter().map(|server| self.refresh_from(server))).await;
         let mut forgotten = 0;
         // A server that is away may list what the others do not.
         if !read.contains(&None) {
             let until = Instant::now() + PATIENCE;
-            forgotten = self.roster.forget_dropped(until).await;
+            forgotten = self.served_ledgers.forget_dropped(until).await;
         }
         if forgotten > 0 {
             tracing::info!(
@@ -140,7 +140,10 @@ impl Listener {
     /// Returns whether there was something new; nothing if the list could not be read. Then it is read
     /// again before long.
     async fn refresh_from(&self, server: &Store) -> Option<bool> {
-        let refreshed = self.roster.refresh(server, Instant::now() + PATIENCE).await;
+        let refreshed = self
+            .served_ledgers
+            .refresh(server, Instant::now() + PATIENCE)
+            .await;
         server.note("the list of kinds", "read", refreshed.as_ref().err());
         let new = refreshed.ok()?;
         for served in &new {
@@ -155,8 +158,8 @@ impl Listener {
         if Names::is_probe(name) {
             return;
         }
-        let Some(NameMatch { ledgers, id }) = self.roster.recognise(name) else {
-            self.roster.met(name);
+        let Some(NameMatch { ledgers, id }) = self.served_ledgers.recognise(name) else {
+            self.served_ledgers.met(name);
             return counters::event_is_foreign();
         };
         counters::event_is_heard();
@@ -172,7 +175,7 @@ impl Listener {
     /// A job is due. All instances hear it, and one claims.
     fn announced(&self, served: &ServedLedger, id: &str) {
         if self.instances.rank(served, id).claims() {
-            self.desk.hear(served, id.to_owned(), Source::Event);
+            self.inbox.hear(served, id.to_owned(), Source::Event);
         }
     }
 
@@ -203,22 +206,22 @@ impl Listener {
                         let ids = ids.split(' ');
                         let mine = ids.filter(|id| self.instances.rank(&served, id).stands_in());
                         for id in mine {
-                            self.desk.hear(&served, id.to_owned(), Source::Pacer);
+                            self.inbox.hear(&served, id.to_owned(), Source::Pacer);
                         }
                     }
                 }
                 "flood" => {
                     if let (Some(served), _) = self.served(rest)? {
-                        self.desk.fall_behind(&served);
+                        self.inbox.fall_behind(&served);
                     }
                 }
                 // Others may have made it known again since: the lists say so.
-                "gone" => self.roster.freshness().doubt(),
+                "gone" => self.served_ledgers.freshness().doubt(),
                 "kind" => {
-                    self.roster.hear_of(rest);
-                    let new = self.roster.add(&Kind::parse(rest).ok()?);
+                    self.served_ledgers.hear_of(rest);
+                    let new = self.served_ledgers.add(&Kind::parse(rest).ok()?);
                     if new.is_empty() {
-                        self.lookout.look();
+                        self.kind_monitor.look();
                     } else {
                         tracing::info!(kind = rest, "serving a new kind");
                         self.meet(&new);
@@ -228,8 +231,8 @@ impl Listener {
                     let (kind, layout) = rest.split_once(' ')?;
                     let kind = Kind::parse(kind).ok()?;
                     self.store.learn_layout(&kind, Layout::parse(layout)?);
-                    self.roster.hear_of(kind.as_str());
-                    let new = self.roster.add(&kind);
+                    self.served_ledgers.hear_of(kind.as_str());
+                    let new = self.served_ledgers.add(&kind);
                     if !new.is_empty() {
                         tracing::info!(%kind, shards = layout, "serving more shards of a kind");
                         self.meet(&new);
@@ -240,24 +243,26 @@ impl Listener {
                     self.leases.cancel(kind, id);
                 }
                 "breaker" => {
-                    if self.roster.routes().close_breaker(rest) {
-                        self.hearts.iter().for_each(|heart| heart.look());
+                    if self.served_ledgers.routes().close_breaker(rest) {
+                        self.heartbeats
+                            .iter()
+                            .for_each(|heartbeat| heartbeat.look());
                     }
                 }
-                "instances" => self.hearts[place].look(),
+                "instances" => self.heartbeats[place].look(),
                 "unheard" => {
                     if rest != self.instances.id() {
                         self.events[place].were_unheard();
                     }
                 }
                 "pause" => {
-                    for served in self.roster.shards(rest).iter() {
-                        self.desk.pause(served);
+                    for served in self.served_ledgers.shards(rest).iter() {
+                        self.inbox.pause(served);
                     }
                 }
                 "resume" => {
-                    for served in self.roster.shards(rest).iter() {
-                        self.desk.resume(served);
+                    for served in self.served_ledgers.shards(rest).iter() {
+                        self.inbox.resume(served);
                         // Leases may have lapsed meanwhile.
                         self.reconciler.expect(served, None);
                     }
@@ -277,7 +282,7 @@ impl Listener {
         let (subject, rest) = message.split_once(' ').unwrap_or((message, ""));
         subject
             .contains('/')
-            .then(|| (self.roster.by_subject(subject), rest))
+            .then(|| (self.served_ledgers.by_subject(subject), rest))
     }
 
     /// Ledgers are served from now on.

@@ -157,7 +157,7 @@ impl EngineParts {
             notices: self.notices.clone(),
             hooks: self.hooks.clone(),
             readiness: self.readiness.clone(),
-            audience: self.client.audience().clone(),
+            lease_subscribers: self.client.lease_subscribers().clone(),
             handlers: Handle::current(),
             ready: ready.clone(),
             retired: retired.clone(),
@@ -187,8 +187,8 @@ impl EngineParts {
     fn attend(&self, routes: &Arc<Routes>) -> JoinSet<()> {
         let mut attendants = JoinSet::new();
         for route in &routes.routes {
-            if let Some(attendant) = &route.attendant {
-                attendants.spawn(attendant.attend(RouteTaskContext {
+            if let Some(route_task) = &route.route_task {
+                attendants.spawn(route_task.attend(RouteTaskContext {
                     client: self.client.clone(),
                     lease: route.lease.unwrap_or(self.settings.lease.0),
                     usual_lease: self.settings.lease.0,

@@ -36,7 +36,7 @@ pub(crate) struct ServedLedger {
     /// Its number among all that were ever served; those that come later have higher ones.
     pub(crate) index: usize,
     /// What waits to be claimed of it.
-    pub(crate) paper: Mutex<LedgerInbox>,
+    pub(crate) ledger_inbox: Mutex<LedgerInbox>,
     pub(crate) settles: Batcher<Settlement>,
     /// For the routes that want it.
     pub(crate) durable_settles: Batcher<Durably<Settlement>>,
@@ -79,7 +79,7 @@ pub(crate) struct NameMatch<'a> {
 
 impl ServedLedgers {
     pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, terms: SettleTerms) -> Self {
-        let roster = ServedLedgers {
+        let served_ledgers = ServedLedgers {
             store,
             literal: routes.literal_kinds(),
             terms,
@@ -88,10 +88,10 @@ impl ServedLedgers {
             awaits_kinds: routes.match_more_than_literal_kinds(),
             routes,
         };
-        for kind in &roster.literal {
-            roster.add(kind);
+        for kind in &served_ledgers.literal {
+            served_ledgers.add(kind);
         }
-        roster
+        served_ledgers
     }
 
     /// The routes of this worker.
@@ -252,7 +252,7 @@ impl ServedLedgers {
                 is_pulled,
                 routes: routes.clone(),
                 index: known.count + shard - shards.len(),
-                paper: Mutex::default(),
+                ledger_inbox: Mutex::default(),
                 settles,
                 durable_settles,
                 is_in_doubt: AtomicBool::new(false),
@@ -391,32 +391,35 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_dropped_is_forgotten_and_comes_again_as_another_one() {
-        let roster = ServedLedgers::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
+        let served_ledgers = ServedLedgers::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
         let kinds = kinds(1000);
-        let first: Vec<_> = kinds.iter().flat_map(|kind| roster.add(kind)).collect();
-        assert_eq!(roster.all().len(), 1001);
-        assert_eq!(roster.forget(kinds.iter()), 0, "nobody doubts them");
-        roster.doubt_all();
-        roster.hear_of("app1:it:kind7");
+        let first: Vec<_> = kinds
+            .iter()
+            .flat_map(|kind| served_ledgers.add(kind))
+            .collect();
+        assert_eq!(served_ledgers.all().len(), 1001);
+        assert_eq!(served_ledgers.forget(kinds.iter()), 0, "nobody doubts them");
+        served_ledgers.doubt_all();
+        served_ledgers.hear_of("app1:it:kind7");
         let literal = Kind::parse("app1:trans:notice").unwrap();
-        assert_eq!(roster.forget(kinds.iter()), 999);
-        let left = roster.all();
+        assert_eq!(served_ledgers.forget(kinds.iter()), 999);
+        let left = served_ledgers.all();
         let left: Vec<&Kind> = left.iter().map(|served| served.ledger.kind()).collect();
         assert_eq!(left, [&literal, &kinds[7]]);
         assert!(first[0].is_forgotten() && !first[7].is_forgotten());
-        assert!(roster.shards("app1:it:kind0").is_empty());
-        let again = roster.add(&kinds[0]);
+        assert!(served_ledgers.shards("app1:it:kind0").is_empty());
+        let again = served_ledgers.add(&kinds[0]);
         assert_eq!(again[0].index, 1001);
-        assert_eq!(roster.all_behind(1001).len(), 1);
-        assert_eq!(roster.all_behind(1).len(), 2);
+        assert_eq!(served_ledgers.all_behind(1001).len(), 1);
+        assert_eq!(served_ledgers.all_behind(1).len(), 2);
     }
 
     #[tokio::test]
     async fn what_cannot_be_asked_for_is_not_forgotten() {
-        let roster = ServedLedgers::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
-        roster.add(&kinds(1)[0]);
-        roster.doubt_all();
-        assert_eq!(roster.forget_dropped(Instant::now()).await, 0);
-        assert_eq!(roster.all().len(), 2);
+        let served_ledgers = ServedLedgers::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
+        served_ledgers.add(&kinds(1)[0]);
+        served_ledgers.doubt_all();
+        assert_eq!(served_ledgers.forget_dropped(Instant::now()).await, 0);
+        assert_eq!(served_ledgers.all().len(), 2);
     }
 }

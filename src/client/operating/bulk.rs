@@ -117,11 +117,11 @@ impl<'a> Bulk<'a> {
     async fn run(self) -> Result<BulkReport> {
         let Selection { client, prefix } = self.selection;
         let (prefix, deed) = (prefix?, self.deed?);
-        let mut errand = BulkCall::new(client, deed, self.dry_run).await?;
-        let result = errand.run(&prefix).await;
-        let sight = result.map_err(|error| errand.report.in_the_middle(&error))?;
-        errand.report.unseen = sight.unseen();
-        Ok(errand.report)
+        let mut bulk_call = BulkCall::new(client, deed, self.dry_run).await?;
+        let result = bulk_call.run(&prefix).await;
+        let view = result.map_err(|error| bulk_call.report.in_the_middle(&error))?;
+        bulk_call.report.unseen = view.unseen();
+        Ok(bulk_call.report)
     }
 }
 
@@ -201,45 +201,48 @@ impl<'a> BulkCall<'a> {
             BulkAction::Requeue | BulkAction::Discard => &["dead"],
             _ => &["pending"],
         };
-        let (kinds, mut sight) = self
+        let (kinds, mut view) = self
             .client
-            .kinds_in_sight(prefix, self.client.deadline())
+            .kinds_in_view(prefix, self.client.deadline())
             .await?;
         for kind in kinds {
             self.lane = Lane::new();
             self.told.clear();
-            let shelf = self.client.shelf(kind.as_str())?;
+            let kind_shards = self.client.kind_shards(kind.as_str())?;
             for state in states {
-                self.walk_through(&shelf, state, prefix.of_id(), &mut sight)
+                self.walk_through(&kind_shards, state, prefix.of_id(), &mut view)
                     .await?;
             }
         }
-        Ok(sight)
+        Ok(view)
     }
 
     /// Walks through the ledgers of a kind. While jobs are moved, through those that they leave
     /// first: what was under way by then has arrived before the others are walked through.
     async fn walk_through(
         &mut self,
-        shelf: &KindShards,
+        kind_shards: &KindShards,
         state: &'static str,
         of_id: &str,
-        sight: &mut PartialView,
+        view: &mut PartialView,
     ) -> Result<()> {
-        for book in shelf.before() {
+        for shard_client in kind_shards.before() {
             // Where its jobs belong may be on any server, and each of them is needed.
-            self.walk(&book.ledger, state, of_id, true).await?;
+            self.walk(&shard_client.ledger, state, of_id, true).await?;
         }
-        for book in shelf.before() {
+        for shard_client in kind_shards.before() {
             let until = self.client.deadline();
-            book.ledger.push_on(shelf.layout, until).await?;
+            shard_client
+                .ledger
+                .push_on(kind_shards.layout, until)
+                .await?;
         }
-        for book in shelf.books() {
-            let is_moving = shelf.is_moving();
-            let walk = Box::pin(self.walk(&book.ledger, state, of_id, is_moving));
+        for shard_client in kind_shards.shard_clients() {
+            let is_moving = kind_shards.is_moving();
+            let walk = Box::pin(self.walk(&shard_client.ledger, state, of_id, is_moving));
             match is_moving {
                 true => walk.await?,
-                false => sight.see(&book.ledger, walk).await.map(drop)?,
+                false => view.see(&shard_client.ledger, walk).await.map(drop)?,
             }
         }
         Ok(())
@@ -305,14 +308,16 @@ impl<'a> BulkCall<'a> {
                 when,
                 step,
             };
-            let asked = client.ask(&key, CallTarget::Job, change, until, |book| &book.changes);
+            let asked = client.ask(&key, CallTarget::Job, change, until, |shard_client| {
+                &shard_client.changes
+            });
             Some(asked.await)
         };
         let answers = seen.into_iter().map(async |seen| match deed {
             BulkAction::Cancel => {
                 let key = kind.key(&seen.member).ok()?;
-                let asked = client.ask(&key, CallTarget::Job, key.clone(), until, |book| {
-                    &book.cancels
+                let asked = client.ask(&key, CallTarget::Job, key.clone(), until, |shard_client| {
+                    &shard_client.cancels
                 });
                 Some(asked.await)
             }
@@ -324,15 +329,16 @@ impl<'a> BulkCall<'a> {
             BulkAction::Requeue => {
                 let revival = revival(kind, seen)?;
                 let key = revival.key.clone();
-                let asked =
-                    client.ask(&key, CallTarget::Job, revival, until, |book| &book.requeues);
+                let asked = client.ask(&key, CallTarget::Job, revival, until, |shard_client| {
+                    &shard_client.requeues
+                });
                 Some(asked.await)
             }
             BulkAction::Discard => {
                 let discard = discard(kind, &seen)?;
                 let key = discard.key.clone();
-                let asked = client.ask(&key, CallTarget::Letters, discard, until, |book| {
-                    &book.discards
+                let asked = client.ask(&key, CallTarget::Letters, discard, until, |shard_client| {
+                    &shard_client.discards
                 });
                 Some(asked.await)
             }

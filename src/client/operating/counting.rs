@@ -49,17 +49,17 @@ impl Selection<'_> {
     pub async fn count(self) -> Result<Counts> {
         let (client, prefix) = (self.client, self.prefix?);
         let mut counts = Counts::default();
-        let (kinds, mut sight) = client.kinds_in_sight(&prefix, client.deadline()).await?;
+        let (kinds, mut view) = client.kinds_in_view(&prefix, client.deadline()).await?;
         for kind in kinds {
-            for book in client.shelf_to_look(kind.as_str())?.all() {
-                let ledger = &book.ledger;
+            for shard_client in client.kind_shards_to_look(kind.as_str())?.all() {
+                let ledger = &shard_client.ledger;
                 let of_ledger = Counts::of_ledger(client, ledger, prefix.of_id());
-                if let Some(more) = sight.see(ledger, of_ledger).await? {
+                if let Some(more) = view.see(ledger, of_ledger).await? {
                     counts.add(&more);
                 }
             }
         }
-        counts.unseen = sight.unseen();
+        counts.unseen = view.unseen();
         Ok(counts)
     }
 }

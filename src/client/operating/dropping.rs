@@ -112,7 +112,7 @@ impl Client {
         if !matches!(is_used, Ok(false)) {
             store.keep_listed(kind, mark, until).await?;
         }
-        self.0.shelves.remove(kind.as_str());
+        self.0.registry.remove(kind.as_str());
         // Nobody is to be told who has taken note of its coming again.
         if is_unlisted && !is_used? {
             store.tell(&format!("gone {kind}"), until).await?;

@@ -285,15 +285,15 @@ impl<'a> IntoFuture for KeepHistory<'a> {
             }
             let client = self.selection.client;
             let until = client.deadline();
-            let (kinds, mut sight) = client.kinds_in_sight(&prefix, until).await?;
+            let (kinds, mut view) = client.kinds_in_view(&prefix, until).await?;
             for kind in &kinds {
-                for book in client.shelf_to_look(kind.as_str())?.all() {
-                    let (ledger, mut lane) = (&book.ledger, Lane::new());
+                for shard_client in client.kind_shards_to_look(kind.as_str())?.all() {
+                    let (ledger, mut lane) = (&shard_client.ledger, Lane::new());
                     let keep = ledger.keep(&mut lane, self.entries, until);
-                    sight.see(ledger, keep).await?;
+                    view.see(ledger, keep).await?;
                 }
             }
-            sight.all_done()?;
+            view.all_done()?;
             Ok(kinds)
         })
     }
@@ -306,8 +306,11 @@ impl Client {
     /// If the kind is not valid or Redis does not answer in time.
     pub async fn history_kept(&self, kind: &str) -> Result<u64> {
         let kind = Kind::parse(kind)?;
-        let shelf = self.shelf_to_look(kind.as_str())?;
-        shelf.books()[0].ledger.kept(self.deadline()).await
+        let kind_shards = self.kind_shards_to_look(kind.as_str())?;
+        kind_shards.shard_clients()[0]
+            .ledger
+            .kept(self.deadline())
+            .await
     }
 
     /// What the history tells of a job, of all that had its name, the oldest first.
@@ -322,11 +325,11 @@ impl Client {
     /// Pages through the history, the newest first, for a job.
     pub(super) async fn told_of(&self, key: &JobKey, until: Instant) -> Result<HistoryEntry> {
         let kind = Kind::parse(key.kind())?;
-        let shelf = self.shelf_now(&kind, until).await?;
+        let kind_shards = self.kind_shards_now(&kind, until).await?;
         let mut told = self
-            .told_by(&shelf.book(key.id()).ledger, key, until)
+            .told_by(&kind_shards.shard_client(key.id()).ledger, key, until)
             .await?;
-        if let Some(old) = shelf.old_book(key.id()) {
+        if let Some(old) = kind_shards.old_shard_client(key.id()) {
             let before = self.told_by(&old.ledger, key, until).await?;
             told.happenings.extend(before.happenings);
             told.happenings.sort_by_key(|it| it.at);

@@ -154,7 +154,7 @@ impl Client {
         let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
         let mut unrouted = Vec::new();
-        let mut sight = PartialView::now(self.store());
+        let mut view = PartialView::now(self.store());
         for kind in kinds {
             let coverage = |one: &Takes| one.coverage(kind.as_str());
             let is_whole = |one: &Takes| matches!(coverage(one), Coverage::Whole(_));
@@ -163,8 +163,8 @@ impl Client {
             }
             let has_none = takes.iter().all(|one| coverage(one) == Coverage::None);
             let mut jobs = 0;
-            for book in self.shelf_to_look(kind.as_str())?.all() {
-                let ledger = &book.ledger;
+            for shard_client in self.kind_shards_to_look(kind.as_str())?.all() {
+                let ledger = &shard_client.ledger;
                 let count = async {
                     if has_none {
                         return Ok(ledger.tally(until).await?.pending);
@@ -175,7 +175,7 @@ impl Client {
                     Ok(keys.filter(unrouted).count() as u64)
                 };
                 // Nobody can run the jobs of a server that is away, whatever the routes are.
-                jobs += sight.see(ledger, count).await?.unwrap_or(0);
+                jobs += view.see(ledger, count).await?.unwrap_or(0);
             }
             if jobs > 0 {
                 unrouted.push(Unrouted { kind, jobs });
@@ -183,7 +183,7 @@ impl Client {
         }
         Ok(UnroutedKinds {
             kinds: unrouted,
-            unseen: sight.unseen(),
+            unseen: view.unseen(),
         })
     }
 }

@@ -147,7 +147,9 @@ impl<'a> IntoFuture for Requeue<'a> {
                 .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
             let answered = self
                 .client
-                .ask(&key, CallTarget::Job, revival, until, |book| &book.requeues)
+                .ask(&key, CallTarget::Job, revival, until, |shard_client| {
+                    &shard_client.requeues
+                })
                 .await?;
             if let Word::Requeued(_) = answered.answer {
                 let answered = slice::from_ref(&answered);
@@ -187,8 +189,8 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
             };
             let answered = self
                 .client
-                .ask(&key, CallTarget::Letters, discard, until, |book| {
-                    &book.discards
+                .ask(&key, CallTarget::Letters, discard, until, |shard_client| {
+                    &shard_client.discards
                 })
                 .await?;
             match answered.answer {

@@ -138,7 +138,7 @@ impl ListJobs<'_> {
         }
         let (first, mut position) = begin(self.after, self.state, &prefix)?;
         let until = client.deadline();
-        let (mut kinds, mut sight) = client.kinds_in_sight(&prefix, until).await?;
+        let (mut kinds, mut view) = client.kinds_in_view(&prefix, until).await?;
         if let Some(first) = first {
             kinds.retain(|kind| *kind >= first);
             position = position.filter(|_| kinds.first() == Some(&first));
@@ -146,7 +146,7 @@ impl ListJobs<'_> {
         let mut page = Page::default();
         let (mut bytes, mut calls) = (0, 0);
         for kind in kinds {
-            let shelf = client.shelf_to_look(kind.as_str())?;
+            let kind_shards = client.kind_shards_to_look(kind.as_str())?;
             loop {
                 let room = self.limit - page.len();
                 if room == 0 || bytes >= PAGE_BYTES || calls == CALLS {
@@ -155,7 +155,7 @@ impl ListJobs<'_> {
                         kind,
                         position,
                     });
-                    page.unseen = sight.unseen();
+                    page.unseen = view.unseen();
                     return Ok(page);
                 }
                 let sought = Sought {
@@ -164,7 +164,7 @@ impl ListJobs<'_> {
                     after: position.take(),
                     ..Sought::all_of(word(self.state), prefix.of_id())
                 };
-                let seen = list_all(&shelf, sought, &mut sight, until).await?;
+                let seen = list_all(&kind_shards, sought, &mut view, until).await?;
                 calls += 1;
                 position = seen.next;
                 bytes += seen
@@ -178,7 +178,7 @@ impl ListJobs<'_> {
                 }
             }
         }
-        page.unseen = sight.unseen();
+        page.unseen = view.unseen();
         Ok(page)
     }
 }
@@ -194,14 +194,14 @@ struct Merged {
 /// Reads the ledgers of a kind as if they were one. Positions are by score and name, so that one
 /// holds for each of them.
 async fn list_all(
-    shelf: &KindShards,
+    kind_shards: &KindShards,
     sought: Sought,
-    sight: &mut PartialView,
+    view: &mut PartialView,
     until: Instant,
 ) -> Result<Merged> {
     let limit = sought.limit;
-    let ledgers = shelf.all().map(|book| &*book.ledger);
-    let ledgers: Vec<&Ledger> = ledgers.filter(|ledger| !sight.misses(ledger)).collect();
+    let ledgers = kind_shards.all().map(|shard_client| &*shard_client.ledger);
+    let ledgers: Vec<&Ledger> = ledgers.filter(|ledger| !view.misses(ledger)).collect();
     let one = Sought {
         // What comes last of it is read again, unless it is the share of this ledger.
         limit: match ledgers.len() {
@@ -213,7 +213,7 @@ async fn list_all(
     let answers = join_all(ledgers.iter().map(|ledger| ledger.list(&one, until))).await;
     let mut slices: Vec<Slice> = Vec::new();
     for (ledger, answer) in ledgers.into_iter().zip(answers) {
-        slices.extend(sight.take(ledger, answer)?);
+        slices.extend(view.take(ledger, answer)?);
     }
     if let [_] = &slices[..] {
         let slice = slices.into_iter().next().expect("it is one");

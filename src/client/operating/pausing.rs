@@ -71,10 +71,10 @@ impl Client {
     pub async fn paused(&self) -> Result<Paused> {
         let until = self.deadline();
         let rules = self.0.store.pause_rules(until).await?;
-        let (kinds, mut sight) = self.kinds_in_sight(&Prefix::everything(), until).await?;
-        let kinds = self.paused_among(&kinds, &mut sight, until).await?;
+        let (kinds, mut view) = self.kinds_in_view(&Prefix::everything(), until).await?;
+        let kinds = self.paused_among(&kinds, &mut view, until).await?;
         Ok(Paused {
-            unseen: sight.unseen(),
+            unseen: view.unseen(),
             rules: rules
                 .into_iter()
                 .map(|(rule, since)| (rule, since.to_system()))
@@ -85,8 +85,8 @@ impl Client {
 
     /// Those of these kinds that are paused. Kinds of servers that are away are not among them.
     async fn paused_of(&self, kinds: &[Kind]) -> Result<Vec<Kind>> {
-        let mut sight = PartialView::new(self.store(), Vec::new());
-        let paused = self.paused_among(kinds, &mut sight, self.deadline());
+        let mut view = PartialView::new(self.store(), Vec::new());
+        let paused = self.paused_among(kinds, &mut view, self.deadline());
         Ok(paused.await?.into_iter().map(|(kind, _)| kind).collect())
     }
 
@@ -94,20 +94,23 @@ impl Client {
     async fn paused_among(
         &self,
         kinds: &[Kind],
-        sight: &mut PartialView,
+        view: &mut PartialView,
         until: Instant,
     ) -> Result<Vec<(Kind, SystemTime)>> {
         let mut asked = Vec::new();
         for kind in kinds {
             // Those of one kind are paused one after the other, the first one last.
-            let shelf = self.shelf_to_look(kind.as_str())?;
-            let mut ledgers = shelf.books().iter().map(|book| book.ledger.clone());
-            asked.extend(ledgers.find(|ledger| !sight.misses(ledger)));
+            let kind_shards = self.kind_shards_to_look(kind.as_str())?;
+            let mut ledgers = kind_shards
+                .shard_clients()
+                .iter()
+                .map(|shard_client| shard_client.ledger.clone());
+            asked.extend(ledgers.find(|ledger| !view.misses(ledger)));
         }
         let since = join_all(asked.iter().map(|ledger| ledger.paused_since(until))).await;
         let mut paused = Vec::new();
         for (ledger, since) in asked.iter().zip(since) {
-            let since: Option<Option<UnixMs>> = sight.take(ledger, since)?;
+            let since: Option<Option<UnixMs>> = view.take(ledger, since)?;
             let since = since.flatten().map(UnixMs::to_system);
             paused.extend(since.map(|since| (ledger.kind().clone(), since)));
         }
@@ -161,18 +164,21 @@ impl<'a> IntoFuture for Pause<'a> {
             let away = store
                 .add_pause_rule(&prefix, turn, client.deadline())
                 .await?;
-            let mut sight = PartialView::new(store, away);
+            let mut view = PartialView::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             for kind in &kinds {
-                let shelf = client.shelf_to_look(kind.as_str())?;
-                let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
+                let kind_shards = client.kind_shards_to_look(kind.as_str())?;
+                let ledgers: Vec<_> = kind_shards
+                    .all()
+                    .map(|shard_client| &shard_client.ledger)
+                    .collect();
                 for ledger in ledgers.into_iter().rev() {
                     let mut lane = Lane::new();
                     let pause = ledger.pause(&mut lane, turn, client.deadline());
-                    sight.see(ledger, pause).await?;
+                    view.see(ledger, pause).await?;
                 }
             }
-            sight.all_done()?;
+            view.all_done()?;
             Ok(kinds)
         })
     }
@@ -194,19 +200,22 @@ impl<'a> IntoFuture for Resume<'a> {
             let away = store
                 .remove_pause_rules(&prefix, turn, client.deadline())
                 .await?;
-            let mut sight = PartialView::new(store, away);
+            let mut view = PartialView::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;
             let paused = client.paused_of(&kinds).await?;
             for kind in &kinds {
-                let shelf = client.shelf_to_look(kind.as_str())?;
-                let ledgers: Vec<_> = shelf.all().map(|book| &book.ledger).collect();
+                let kind_shards = client.kind_shards_to_look(kind.as_str())?;
+                let ledgers: Vec<_> = kind_shards
+                    .all()
+                    .map(|shard_client| &shard_client.ledger)
+                    .collect();
                 for ledger in ledgers.into_iter().rev() {
                     let mut lane = Lane::new();
                     let resume = ledger.resume(&mut lane, turn, client.deadline());
-                    sight.see(ledger, resume).await?;
+                    view.see(ledger, resume).await?;
                 }
             }
-            sight.all_done()?;
+            view.all_done()?;
             Ok(paused)
         })
     }

@@ -247,7 +247,7 @@ impl Client {
         let until = self.deadline();
         self.register(key.kind(), until).await?;
         let answered = self
-            .ask(&key, of, kept, until, |book| &book.restores)
+            .ask(&key, of, kept, until, |shard_client| &shard_client.restores)
             .await?;
         self.register_again(key.kind(), slice::from_ref(&answered), until)
             .await?;

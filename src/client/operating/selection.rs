@@ -51,16 +51,16 @@ impl Client {
     /// # Errors
     /// If Redis does not answer in time; of several servers, if none does.
     pub async fn kinds(&self) -> Result<Kinds> {
-        let (kinds, sight) = self
-            .kinds_in_sight(&Prefix::everything(), self.deadline())
+        let (kinds, view) = self
+            .kinds_in_view(&Prefix::everything(), self.deadline())
             .await?;
-        let unseen = sight.unseen();
+        let unseen = view.unseen();
         Ok(Kinds { kinds, unseen })
     }
 
     /// The kinds that a prefix covers, in order.
     pub(crate) async fn kinds_of(&self, prefix: &Prefix) -> Result<Vec<Kind>> {
-        Ok(self.kinds_in_sight(prefix, self.deadline()).await?.0)
+        Ok(self.kinds_in_view(prefix, self.deadline()).await?.0)
     }
 
     /// The same, and what can be seen of them.
@@ -68,14 +68,14 @@ impl Client {
     /// # Errors
     /// If the list of kinds is lost, or this one missing, and there are jobs: nobody is to take them
     /// for none. What other kinds a list lacks takes an [audit](Selection::audit) to find out.
-    pub(crate) async fn kinds_in_sight(
+    pub(crate) async fn kinds_in_view(
         &self,
         prefix: &Prefix,
         until: Instant,
     ) -> Result<(Vec<Kind>, PartialView)> {
-        let (kinds, sight) = self.kinds_listed(prefix, until).await?;
+        let (kinds, view) = self.kinds_listed(prefix, until).await?;
         if !kinds.is_empty() {
-            return Ok((kinds, sight));
+            return Ok((kinds, view));
         }
         let store = self.store();
         let unlisted = match prefix.kind() {
@@ -97,7 +97,7 @@ impl Client {
             None => None,
         };
         match unlisted {
-            None => Ok((kinds, sight)),
+            None => Ok((kinds, view)),
             Some(kind) => Err(Error::new(
                 ErrorKind::Damaged,
                 format!(

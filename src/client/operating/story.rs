@@ -186,8 +186,8 @@ impl Client {
         if !waits_for_due {
             return Ok(None);
         }
-        let shelf = self.shelf_to_look(job.key().kind())?;
-        let ledger = &shelf.book(job.key().id()).ledger;
+        let kind_shards = self.kind_shards_to_look(job.key().kind())?;
+        let ledger = &kind_shards.shard_client(job.key().id()).ledger;
         let looks = ledger.plain_key(job.key(), job.payload(), until);
         let Some(looks) = looks.await? else {
             return Ok(None);
@@ -258,8 +258,12 @@ impl Client {
             }
         }
         let is_due = waits.is_empty() || job.state() == JobState::Lapsed;
-        let shelf = self.shelf_to_look(key.kind())?;
-        let since = shelf.book(key.id()).ledger.paused_since(until).await?;
+        let kind_shards = self.kind_shards_to_look(key.kind())?;
+        let since = kind_shards
+            .shard_client(key.id())
+            .ledger
+            .paused_since(until)
+            .await?;
         if let Some(since) = since {
             let rules = self.0.store.pause_rules(until).await?.into_iter();
             let covers = |(rule, _): &(String, _)| key.as_str().starts_with(rule.as_str());

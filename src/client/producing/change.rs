@@ -148,7 +148,9 @@ impl Client {
             step,
         };
         let answered = self
-            .ask(&key, CallTarget::Job, change, until, |book| &book.changes)
+            .ask(&key, CallTarget::Job, change, until, |shard_client| {
+                &shard_client.changes
+            })
             .await?;
         Ok(match answered.answer {
             Word::Moved(due) => Rescheduled::Moved(due.to_system()),
@@ -167,7 +169,9 @@ impl Client {
             payload,
         };
         let answered = self
-            .ask(&key, CallTarget::Job, update, until, |book| &book.updates)
+            .ask(&key, CallTarget::Job, update, until, |shard_client| {
+                &shard_client.updates
+            })
             .await?;
         Ok(match answered.answer {
             Word::Updated(due) => Updated::Updated(due.to_system()),
@@ -222,8 +226,8 @@ impl<'a> IntoFuture for Cancel<'a> {
             let (client, key) = (self.client, self.key?);
             let until = client.deadline();
             let answered = client
-                .ask(&key, CallTarget::Job, key.clone(), until, |book| {
-                    &book.cancels
+                .ask(&key, CallTarget::Job, key.clone(), until, |shard_client| {
+                    &shard_client.cancels
                 })
                 .await?;
             Cancelled::from_answer(answered)
@@ -244,8 +248,8 @@ impl<'a> IntoFuture for CancelDurably<'a> {
             let item = key.clone();
             let durably = Durably { item, durable };
             let (answered, reached) = client
-                .ask(&key, CallTarget::Job, durably, until, |book| {
-                    &book.durable_cancels
+                .ask(&key, CallTarget::Job, durably, until, |shard_client| {
+                    &shard_client.durable_cancels
                 })
                 .await?;
             Ok((Cancelled::from_answer(answered)?, reached?))

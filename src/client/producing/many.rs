@@ -45,8 +45,8 @@ struct ScheduleBatch {
 
 /// Batches of one ledger that are sent one after the other.
 struct BatchSequence {
-    shelf: Arc<KindShards>,
-    book: Arc<ShardClient>,
+    kind_shards: Arc<KindShards>,
+    shard_client: Arc<ShardClient>,
     batches: Vec<ScheduleBatch>,
 }
 
@@ -124,20 +124,20 @@ impl Client {
             let placed = job.into_placement(limit);
             let placed = placed.and_then(|item| {
                 let kind = item.key.kind();
-                let shelf = match item.creates() {
-                    true => self.shelf(kind),
-                    false => self.shelf_to_look(kind),
+                let kind_shards = match item.creates() {
+                    true => self.kind_shards(kind),
+                    false => self.kind_shards_to_look(kind),
                 };
-                Ok((shelf?, item))
+                Ok((kind_shards?, item))
             });
-            let (shelf, item) = match placed {
+            let (kind_shards, item) = match placed {
                 Ok(valid) => valid,
                 Err(error) => {
                     answers.push(Err(error));
                     continue;
                 }
             };
-            if shelf.is_moving() {
+            if kind_shards.is_moving() {
                 singles.push(Single {
                     place: answers.len(),
                     item,
@@ -146,12 +146,15 @@ impl Client {
                 answers.push(Ok(None));
                 continue;
             }
-            let book = shelf.book(item.key.id());
-            let ledger = (item.key.kind().to_owned(), book.ledger.place().shard);
+            let shard_client = kind_shards.shard_client(item.key.id());
+            let ledger = (
+                item.key.kind().to_owned(),
+                shard_client.ledger.place().shard,
+            );
             let at = *by_ledger.entry(ledger).or_insert_with(|| {
                 ledgers.push(BatchSequence {
-                    book: book.clone(),
-                    shelf: shelf.clone(),
+                    shard_client: shard_client.clone(),
+                    kind_shards: kind_shards.clone(),
                     batches: Vec::new(),
                 });
                 ledgers.len() - 1
@@ -175,7 +178,7 @@ impl Client {
     ) -> ScheduleReplies {
         let gave_up = &OnceLock::new();
         let mut sent = stream::iter(convoys)
-            .map(|convoy| self.send_convoy(convoy, gave_up))
+            .map(|batches| self.send_batches(batches, gave_up))
             .buffer_unordered(LANES);
         while let Some(batches) = sent.next().await {
             for (batch, answered) in batches {
@@ -235,22 +238,25 @@ impl Client {
         answered
     }
 
-    async fn send_convoy(
+    async fn send_batches(
         &self,
-        convoy: BatchSequence,
+        batches: BatchSequence,
         gave_up: &OnceLock<Error>,
     ) -> Vec<(ScheduleBatch, Result<Vec<PlacedItem>>)> {
         let BatchSequence {
-            shelf,
-            book,
+            kind_shards,
+            shard_client,
             batches,
-        } = convoy;
+        } = batches;
         let mut turn = None;
         let mut sent = Vec::with_capacity(batches.len());
         for batch in batches {
             let answered = match gave_up.get() {
                 Some(error) => Err(error.duplicate()),
-                None => self.send_batch(&shelf, &book, &mut turn, &batch).await,
+                None => {
+                    self.send_batch(&kind_shards, &shard_client, &mut turn, &batch)
+                        .await
+                }
             };
             if let Err(error) = &answered
                 && matches!(
@@ -271,15 +277,15 @@ impl Client {
 
     async fn send_batch<'a>(
         &self,
-        shelf: &Arc<KindShards>,
-        book: &'a Arc<ShardClient>,
+        kind_shards: &Arc<KindShards>,
+        shard_client: &'a Arc<ShardClient>,
         turn: &mut Option<LaneGuard<'a>>,
         batch: &ScheduleBatch,
     ) -> Result<Vec<PlacedItem>> {
         let within = batch.durable.iter().flatten().map(|it| it.within).max();
         let until = self.deadline() + within.unwrap_or_default();
         let ScheduleBatch { items, durable, .. } = batch;
-        let kind = shelf.kind.as_str();
+        let kind = kind_shards.kind.as_str();
         if items.iter().any(Placement::creates) {
             self.register(kind, until).await?;
         } else if !self.may_find(kind, until).await? {
@@ -290,10 +296,10 @@ impl Client {
         }
         let turn = match turn {
             Some(turn) => turn,
-            None => turn.insert(book.lanes.take(until).await?),
+            None => turn.insert(shard_client.lanes.take(until).await?),
         };
         let lane = turn.lane.as_mut().expect("until it is dropped");
-        let placed = send_durably(&book.ledger, lane, &(), items, durable, until).await?;
+        let placed = send_durably(&shard_client.ledger, lane, &(), items, durable, until).await?;
         let answered: Vec<Answered> = placed.iter().map(|(answered, _)| *answered).collect();
         if answered.iter().any(|it| it.answer != Word::Absent) {
             self.register_again(kind, &answered, until).await?;
@@ -301,7 +307,7 @@ impl Client {
         let unarmed = answered.iter().filter(|answer| answer.unarmed).count();
         if unarmed > 0 {
             tracing::warn!(
-                kind = %book.ledger.kind(),
+                kind = %shard_client.ledger.kind(),
                 unarmed,
                 "jobs run without triggers: their names hold foreign values, which are left \
                  alone, or this user may not write them"
@@ -349,8 +355,8 @@ impl BatchSequence {
             return vec![self];
         }
         let alone = |batch| BatchSequence {
-            shelf: self.shelf.clone(),
-            book: self.book.clone(),
+            kind_shards: self.kind_shards.clone(),
+            shard_client: self.shard_client.clone(),
             batches: vec![batch],
         };
         self.batches.into_iter().map(alone).collect()

@@ -46,7 +46,9 @@ impl Client {
             key: key.clone(),
             below,
         };
-        let asked = self.ask(&key, CallTarget::Job, item, until, |book| &book.outdated);
+        let asked = self.ask(&key, CallTarget::Job, item, until, |shard_client| {
+            &shard_client.outdated
+        });
         let answered = asked.await?;
         match answered.answer {
             Word::Overtaken(number) => Ok(Ordered::Overtaken(number)),

@@ -119,8 +119,8 @@ impl Client {
         }
         let (answered, reached) = match durable {
             None => {
-                let asked = self.ask(&key, CallTarget::Job, placement, until, |book| {
-                    &book.schedules
+                let asked = self.ask(&key, CallTarget::Job, placement, until, |shard_client| {
+                    &shard_client.schedules
                 });
                 (asked.await?, None)
             }
@@ -128,8 +128,8 @@ impl Client {
                 let item = placement;
                 let durably = Durably { item, durable };
                 let (answered, reached) = self
-                    .ask(&key, CallTarget::Job, durably, until, |book| {
-                        &book.durable_schedules
+                    .ask(&key, CallTarget::Job, durably, until, |shard_client| {
+                        &shard_client.durable_schedules
                     })
                     .await?;
                 (answered, Some(reached?))

@@ -41,11 +41,11 @@ pub(crate) struct Adopter {
     pub(super) store: Arc<Store>,
     /// The one whose keys it looks at: all of them, if there is one.
     pub(super) server: Arc<Store>,
-    pub(super) roster: Arc<ServedLedgers>,
+    pub(super) served_ledgers: Arc<ServedLedgers>,
     pub(super) instances: Arc<PeerTable>,
     /// How many bytes a payload may have, unless its route says so.
     payload_limit: usize,
-    /// By the index of the ledger in the roster.
+    /// By the index of the ledger in the served ledgers.
     pub(super) names: Mutex<HashMap<usize, Noted>>,
     pub(super) others: Others,
     told: Notify,
@@ -79,13 +79,13 @@ impl Adopter {
     pub(super) fn new(
         store: Arc<Store>,
         server: Arc<Store>,
-        roster: Arc<ServedLedgers>,
+        served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
         payload_limit: usize,
     ) -> Arc<Self> {
         Arc::new(Adopter {
             store,
-            roster,
+            served_ledgers,
             instances,
             payload_limit,
             names: Mutex::default(),
@@ -105,7 +105,7 @@ impl Adopter {
 
     /// What the keys look like that something may happen to.
     pub(crate) fn globs(&self) -> impl Iterator<Item = String> + use<> {
-        self.roster.routes().adopted_keys().into_iter()
+        self.served_ledgers.routes().adopted_keys().into_iter()
     }
 
     /// Returns whether there is room for more names of this ledger, when there is, or after a
@@ -130,20 +130,20 @@ impl Adopter {
 
     /// Whether a missing key may mean that a job of this kind is cancelled.
     pub(super) fn cancels_missing(&self, served: &ServedLedger) -> bool {
-        let routes = &self.roster.routes().routes;
+        let routes = &self.served_ledgers.routes().routes;
         let cancels = |route: &usize| routes[*route].adopts == Some(MissingKey::Cancel);
         served.routes.iter().any(cancels)
     }
 
     /// What it means if the key is missing; nothing if it is not adopted here.
     pub(super) fn missing(&self, key: &JobKey) -> Option<MissingKey> {
-        let routes = self.roster.routes();
+        let routes = self.served_ledgers.routes();
         routes.routes[routes.table.find(key)?].adopts
     }
 
     /// How many bytes its payload may have.
     pub(super) fn most(&self, key: &JobKey) -> usize {
-        let routes = self.roster.routes();
+        let routes = self.served_ledgers.routes();
         let route = routes.table.find(key);
         let limit = route.and_then(|route| routes.routes[route].payload_limit);
         limit.unwrap_or(self.payload_limit)
@@ -152,10 +152,10 @@ impl Adopter {
     /// Serves this kind, in all the shards that it has as far as is known. Returns what is new.
     pub(super) fn meet(&self, kind: &str) -> Vec<Arc<ServedLedger>> {
         let wanted = usize::from(self.store.layout_of(kind).ledgers());
-        if self.roster.shards(kind).len() >= wanted {
+        if self.served_ledgers.shards(kind).len() >= wanted {
             return Vec::new();
         }
-        Kind::parse(kind).map_or_else(|_| Vec::new(), |kind| self.roster.add(&kind))
+        Kind::parse(kind).map_or_else(|_| Vec::new(), |kind| self.served_ledgers.add(&kind))
     }
 
     pub(super) fn look_at(&self, served: &Arc<ServedLedger>, id: &str, why: Why, at: Instant) {

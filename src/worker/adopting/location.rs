@@ -28,7 +28,7 @@ pub(super) enum JobLocation {
 impl Adopter {
     /// Where the job of a key is, if its kind is served.
     pub(super) fn home_of(&self, key: &JobKey) -> Option<JobLocation> {
-        let [home, old] = self.roster.places_of(key.kind(), key.id())?;
+        let [home, old] = self.served_ledgers.places_of(key.kind(), key.id())?;
         let is_here = |it: &ServedLedger| it.ledger.server() == self.server.place();
         let home = home?;
         if is_here(&home) {

@@ -166,7 +166,7 @@ impl KeySearch {
     /// Has those looked at whose keys should be there, on routes to which a missing key means that
     /// the job is cancelled.
     async fn look_for_missing(&self) {
-        for served in self.adopter.roster.all().iter() {
+        for served in self.adopter.served_ledgers.all().iter() {
             let is_here = served.ledger.server() == self.server.place();
             if !is_here || !self.adopter.cancels_missing(served) {
                 continue;

@@ -15,7 +15,7 @@ pub(crate) struct Adopters(Vec<Arc<Adopter>>);
 impl Adopters {
     pub(crate) fn new(
         store: &Arc<Store>,
-        roster: &Arc<ServedLedgers>,
+        served_ledgers: &Arc<ServedLedgers>,
         instances: &Arc<PeerTable>,
         payload_limit: usize,
     ) -> Arc<Self> {
@@ -24,7 +24,7 @@ impl Adopters {
             Adopter::new(
                 store.clone(),
                 server,
-                roster.clone(),
+                served_ledgers.clone(),
                 instances.clone(),
                 payload_limit,
             )

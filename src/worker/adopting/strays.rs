@@ -128,7 +128,7 @@ impl Adopter {
             return self.strays.forget(key.kind());
         }
         self.meet(key.kind());
-        if let Some(home) = self.roster.by_key(key.kind(), key.id())
+        if let Some(home) = self.served_ledgers.by_key(key.kind(), key.id())
             && home.ledger.server() != self.server.place()
         {
             self.say_of_server(key, &home);

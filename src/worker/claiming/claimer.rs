@@ -33,11 +33,11 @@ const CLAIMS: usize = 2;
 /// claimed without saying so is found when the lease has lapsed.
 const ELSEWHERE: Duration = Duration::from_secs(3);
 
-/// Takes up what lies on the desk.
+/// Takes up what lies on the inbox.
 pub(crate) struct Claimer {
-    roster: Arc<ServedLedgers>,
+    served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
-    desk: Arc<ClaimInbox>,
+    inbox: Arc<ClaimInbox>,
     adopters: Arc<Adopters>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
@@ -59,7 +59,7 @@ struct Counter {
     search: RouteSearch,
 }
 
-/// The answer to an errand, with what was reserved for it.
+/// The answer to an claim call, with what was reserved for it.
 enum ClaimResult {
     Claim {
         named: Vec<ClaimItem>,
@@ -77,23 +77,23 @@ type Flight = BoxFuture<'static, (Arc<ServedLedger>, Lane, ClaimResult)>;
 
 impl Claimer {
     pub(crate) fn new(
-        roster: Arc<ServedLedgers>,
+        served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
-        desk: Arc<ClaimInbox>,
+        inbox: Arc<ClaimInbox>,
         adopters: Arc<Adopters>,
         slots: Arc<Slots>,
         runner: Arc<Runner>,
-        audience: &LeaseSubscribers,
+        lease_subscribers: &LeaseSubscribers,
     ) -> Self {
         let (told, news) = mpsc::unbounded_channel();
-        audience.join(told.clone());
-        for pull in roster.routes().pulls() {
+        lease_subscribers.join(told.clone());
+        for pull in served_ledgers.routes().pulls() {
             pull.tell(told.clone());
         }
         Claimer {
-            roster,
+            served_ledgers,
             instances,
-            desk,
+            inbox,
             adopters,
             slots,
             lease: runner.lease(),
@@ -111,7 +111,7 @@ impl Claimer {
             self.step(&flights);
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = self.desk.changed() => {}
+                () = self.inbox.changed() => {}
                 () = self.slots.freed() => {}
                 () = self.slots.replenished() => {}
                 Some(news) = self.news.recv() => self.hear(&news),
@@ -132,10 +132,10 @@ impl Claimer {
         match news {
             // What they want may be due, though nobody here had room for it so far.
             LeaseEvent::Waits(wanted) => {
-                for served in self.roster.all().iter() {
+                for served in self.served_ledgers.all().iter() {
                     let covers = |prefix: &Prefix| prefix.covers(served.ledger.kind());
                     if served.is_pulled && wanted.iter().any(covers) {
-                        self.desk.fall_behind(served);
+                        self.inbox.fall_behind(served);
                     }
                 }
             }
@@ -146,11 +146,11 @@ impl Claimer {
 
     /// Sends whatever calls make sense now.
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
-        let ledgers = self.roster.all();
+        let ledgers = self.served_ledgers.all();
         self.forget_counters(&ledgers);
         let means = ClaimContext {
             slots: &self.slots,
-            routes: self.roster.routes(),
+            routes: self.served_ledgers.routes(),
             instances: &self.instances,
             lease: self.lease,
         };
@@ -160,7 +160,10 @@ impl Claimer {
                 .routes
                 .iter()
                 .any(|route| self.slots.free(*route, served.ledger.kind()) > 0);
-            has_room && !self.desk.with(served, |paper| paper.is_blank())
+            has_room
+                && !self
+                    .inbox
+                    .with(served, |ledger_inbox| ledger_inbox.is_blank())
         };
         let waiting = ledgers.iter().filter(waits).count();
         self.turn = self.turn.wrapping_add(1);
@@ -169,13 +172,14 @@ impl Claimer {
             let counter = self.counters.entry(served.index).or_default();
             while counter.in_flight < CLAIMS && !counter.search.is_under_way() {
                 let search = &mut counter.search;
-                let pick = |paper: &mut _| pick::next(paper, search, served, means, waiting);
-                let Some(errand) = self.desk.with(served, pick) else {
+                let pick =
+                    |ledger_inbox: &mut _| pick::next(ledger_inbox, search, served, means, waiting);
+                let Some(claim_call) = self.inbox.with(served, pick) else {
                     break;
                 };
                 counter.in_flight += 1;
                 let lane = counter.idle.pop().unwrap_or_else(Lane::new);
-                flights.push(send(served.clone(), lane, errand));
+                flights.push(send(served.clone(), lane, claim_call));
             }
         }
     }
@@ -213,15 +217,15 @@ impl Claimer {
                 }
             },
             ClaimResult::Look { found } => match found {
-                Ok(found) => self.desk.with(served, |paper| {
+                Ok(found) => self.inbox.with(served, |ledger_inbox| {
                     let search = &mut counter.search;
                     let means = ClaimContext {
                         slots: &self.slots,
-                        routes: self.roster.routes(),
+                        routes: self.served_ledgers.routes(),
                         instances: &self.instances,
                         lease: self.lease,
                     };
-                    search.found(paper, found.overdue, served, means);
+                    search.found(ledger_inbox, found.overdue, served, means);
                 }),
                 Err(error) => {
                     served.ledger.note::<()>("sweep", &Err(error));
@@ -234,7 +238,8 @@ impl Claimer {
 
     /// After a fault nothing is tried at once: the reconciler brings it back.
     fn give_up(&self, served: &ServedLedger) {
-        self.desk.with(served, |paper| paper.behind = false);
+        self.inbox
+            .with(served, |ledger_inbox| ledger_inbox.behind = false);
     }
 
     fn claimed(
@@ -253,7 +258,7 @@ impl Claimer {
             lease,
         };
         if reply.paused {
-            self.desk.pause(served);
+            self.inbox.pause(served);
         }
         let is_lost = |answered: &&Answered| matches!(answered.answer, Word::Leased | Word::Absent);
         let lost = reply.answers.iter().filter(is_lost).count();
@@ -266,7 +271,7 @@ impl Claimer {
                 Some(Word::Early(ms)) => self.wait_for(served, &wanted, ms),
                 // It may belong to another ledger by now.
                 Some(Word::Absent) if wanted.source == Source::Event => {
-                    self.roster.freshness().doubt();
+                    self.served_ledgers.freshness().doubt();
                 }
                 _ => {}
             }
@@ -292,7 +297,8 @@ impl Claimer {
         self.adopters.of(served).claimed(served, ids);
         self.runner.start(served, begun, at);
         if wanted_more && !fill.is_empty() {
-            self.desk.with(served, |paper| paper.caught_up(said));
+            self.inbox
+                .with(served, |ledger_inbox| ledger_inbox.caught_up(said));
         }
     }
 
@@ -306,16 +312,16 @@ impl Claimer {
         if wait > LONGEST_SLEEP {
             return;
         }
-        let (desk, served) = (self.desk.clone(), served.clone());
+        let (inbox, served) = (self.inbox.clone(), served.clone());
         let (id, source) = (wanted.id.clone(), wanted.source);
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
-            desk.hear(&served, id, source);
+            inbox.hear(&served, id, source);
         });
     }
 }
 
-fn send(served: Arc<ServedLedger>, mut lane: Lane, errand: ClaimCall) -> Flight {
+fn send(served: Arc<ServedLedger>, mut lane: Lane, claim_call: ClaimCall) -> Flight {
     Box::pin(async move {
         let ledger = &served.ledger;
         // What waits holds slots that others might use.
@@ -324,7 +330,7 @@ fn send(served: Arc<ServedLedger>, mut lane: Lane, errand: ClaimCall) -> Flight 
             false => FOREVER,
         };
         let until = Instant::now() + patience;
-        let landing = match errand {
+        let landing = match claim_call {
             ClaimCall::Due {
                 named,
                 fill,

@@ -37,12 +37,12 @@ pub(crate) struct LedgerInbox {
 impl ClaimInbox {
     /// A job is due.
     pub(crate) fn hear(&self, served: &ServedLedger, id: String, source: Source) {
-        self.change(served, |paper| {
-            if paper.heard.len() < NAMES {
-                paper.heard.push_back((id, source));
+        self.change(served, |ledger_inbox| {
+            if ledger_inbox.heard.len() < NAMES {
+                ledger_inbox.heard.push_back((id, source));
             } else {
                 served.ledger.meter().dropped();
-                paper.fall_behind();
+                ledger_inbox.fall_behind();
             }
         });
     }
@@ -54,12 +54,14 @@ impl ClaimInbox {
 
     /// Leases have lapsed.
     pub(crate) fn lapse(&self, served: &ServedLedger, ids: Vec<String>) {
-        self.change(served, |paper| paper.lapsed = ids.into());
+        self.change(served, |ledger_inbox| ledger_inbox.lapsed = ids.into());
     }
 
     /// The kind is paused.
     pub(crate) fn pause(&self, served: &ServedLedger) {
-        let was = self.with(served, |paper| std::mem::replace(&mut paper.paused, true));
+        let was = self.with(served, |ledger_inbox| {
+            std::mem::replace(&mut ledger_inbox.paused, true)
+        });
         if !was {
             tracing::info!(ledger = ?served, "the kind is paused");
         }
@@ -69,15 +71,15 @@ impl ClaimInbox {
     pub(crate) fn resume(&self, served: &ServedLedger) {
         if self.is_paused(served) {
             tracing::info!(ledger = ?served, "the kind is resumed");
-            self.change(served, |paper| {
-                paper.paused = false;
-                paper.fall_behind();
+            self.change(served, |ledger_inbox| {
+                ledger_inbox.paused = false;
+                ledger_inbox.fall_behind();
             });
         }
     }
 
     pub(crate) fn is_paused(&self, served: &ServedLedger) -> bool {
-        self.with(served, |paper| paper.paused)
+        self.with(served, |ledger_inbox| ledger_inbox.paused)
     }
 
     /// Looks at what is known of a ledger, takes from it, or corrects it.
@@ -86,7 +88,7 @@ impl ClaimInbox {
         served: &ServedLedger,
         act: impl FnOnce(&mut LedgerInbox) -> T,
     ) -> T {
-        act(&mut served.paper.lock().expect("no panic while held"))
+        act(&mut served.ledger_inbox.lock().expect("no panic while held"))
     }
 
     /// Returns when something was put down since the last call.

@@ -82,32 +82,32 @@ enum SearchRange {
 /// than slots. In between, a route that has a slot again gets its oldest.
 const WHOLE_SEARCH: Duration = Duration::from_secs(1);
 
-/// The next errand, if there is reason and room for one.
+/// The next claim call, if there is reason and room for one.
 pub(crate) fn next(
-    paper: &mut LedgerInbox,
+    ledger_inbox: &mut LedgerInbox,
     search: &mut RouteSearch,
     served: &ServedLedger,
     means: ClaimContext<'_>,
     waiting: usize,
 ) -> Option<ClaimCall> {
-    if paper.is_blank() {
+    if ledger_inbox.is_blank() {
         return None;
     }
-    lapsed(paper, served, means).or_else(|| match served.coverage {
-        Coverage::Whole(route) => whole(paper, route, served, means, waiting),
-        Coverage::Mixed => mixed(paper, search, served, means),
+    lapsed(ledger_inbox, served, means).or_else(|| match served.coverage {
+        Coverage::Whole(route) => whole(ledger_inbox, route, served, means, waiting),
+        Coverage::Mixed => mixed(ledger_inbox, search, served, means),
         Coverage::None => None,
     })
 }
 
 /// Lapsed jobs, as many as their routes have slots for. The rest waits for the next slot.
 fn lapsed(
-    paper: &mut LedgerInbox,
+    ledger_inbox: &mut LedgerInbox,
     served: &ServedLedger,
     means: ClaimContext<'_>,
 ) -> Option<ClaimCall> {
     let mut claim = Claim::default();
-    for id in std::mem::take(&mut paper.lapsed) {
+    for id in std::mem::take(&mut ledger_inbox.lapsed) {
         // Without a route here, it is left to a worker that has one.
         let Some(route) = means.route_of(&id, served) else {
             continue;
@@ -116,46 +116,46 @@ fn lapsed(
             .add(id, Source::Reconciler, route, served, means)
             .err()
         {
-            paper.lapsed.push_back(id);
+            ledger_inbox.lapsed.push_back(id);
         }
     }
     let lease = claim.lease?;
     Some(ClaimCall::Lapsed {
         named: claim.named,
         lease,
-        said: paper.said,
+        said: ledger_inbox.said,
     })
 }
 
 /// Due jobs of a kind that belongs to one route: those heard of, or the oldest.
 fn whole(
-    paper: &mut LedgerInbox,
+    ledger_inbox: &mut LedgerInbox,
     route: usize,
     served: &ServedLedger,
     means: ClaimContext<'_>,
     waiting: usize,
 ) -> Option<ClaimCall> {
     let (slots, kind) = (means.slots, served.ledger.kind());
-    let wanted = if paper.behind {
+    let wanted = if ledger_inbox.behind {
         BATCH
     } else {
-        paper.heard.len().min(BATCH)
+        ledger_inbox.heard.len().min(BATCH)
     };
     let share = slots.free(route, kind).div_ceil(waiting.max(1));
     let share = share.min(slots.at_once(route));
     let reserved = slots.reserve(route, kind, wanted.min(share));
     if wanted > 0 && reserved.is_empty() {
         // A name heard now is only a wake-up: a slot that becomes free takes the oldest.
-        paper.behind = true;
+        ledger_inbox.behind = true;
     }
-    if paper.behind {
-        paper.heard.clear();
+    if ledger_inbox.behind {
+        ledger_inbox.heard.clear();
     }
     if reserved.is_empty() {
         return None;
     }
-    let (said, lease) = (paper.said, means.lease_of(route));
-    if paper.behind {
+    let (said, lease) = (ledger_inbox.said, means.lease_of(route));
+    if ledger_inbox.behind {
         return Some(ClaimCall::Due {
             named: Vec::new(),
             fill: reserved,
@@ -163,7 +163,7 @@ fn whole(
             said,
         });
     }
-    let heard = paper.heard.drain(..reserved.len());
+    let heard = ledger_inbox.heard.drain(..reserved.len());
     let named = heard
         .zip(reserved)
         .map(|((id, source), slot)| ClaimItem { id, source, slot });
@@ -178,20 +178,20 @@ fn whole(
 /// Due jobs of a kind whose routes go by id: those heard of whose route has a slot, or a
 /// look at what is due.
 fn mixed(
-    paper: &mut LedgerInbox,
+    ledger_inbox: &mut LedgerInbox,
     search: &mut RouteSearch,
     served: &ServedLedger,
     means: ClaimContext<'_>,
 ) -> Option<ClaimCall> {
     if !served.is_routed && means.instances.route_whole(served.ledger.kind().as_str()) {
         // Only the fallback is left here, and nothing for it.
-        paper.forget();
+        ledger_inbox.forget();
         return None;
     }
     let mut claim = Claim::default();
     let mut later = Vec::new();
     while claim.named.len() < BATCH
-        && let Some((id, source)) = paper.heard.pop_front()
+        && let Some((id, source)) = ledger_inbox.heard.pop_front()
     {
         // An id without a route stays in the ledger for a worker that has one.
         let Some(route) = means.route_of(&id, served) else {
@@ -201,20 +201,20 @@ fn mixed(
             Ok(()) => {}
             Err((id, Left::NextCall)) => later.push((id, source)),
             Err((_, Left::NoSlot)) => {
-                paper.behind = true;
+                ledger_inbox.behind = true;
                 note(&mut search.starved, route);
             }
         }
     }
     for heard in later.into_iter().rev() {
-        paper.heard.push_front(heard);
+        ledger_inbox.heard.push_front(heard);
     }
     if let Some(lease) = claim.lease {
         return Some(ClaimCall::Due {
             named: claim.named,
             fill: Vec::new(),
             lease,
-            said: paper.said,
+            said: ledger_inbox.said,
         });
     }
     let kind = served.ledger.kind();
@@ -225,7 +225,7 @@ fn mixed(
     {
         return None;
     }
-    let skip = search.next_page(paper, means.slots, kind)?;
+    let skip = search.next_page(ledger_inbox, means.slots, kind)?;
     Some(ClaimCall::Look { skip })
 }
 
@@ -295,19 +295,24 @@ impl RouteSearch {
     }
 
     /// Where to read on, if that makes sense now.
-    fn next_page(&mut self, paper: &LedgerInbox, slots: &Slots, kind: &Kind) -> Option<usize> {
-        if !paper.behind {
+    fn next_page(
+        &mut self,
+        ledger_inbox: &LedgerInbox,
+        slots: &Slots,
+        kind: &Kind,
+    ) -> Option<usize> {
+        if !ledger_inbox.behind {
             return None;
         }
         let now = Instant::now();
-        let is_news = self
-            .began
-            .is_none_or(|(at, said)| said != paper.said && now.duration_since(at) >= WHOLE_SEARCH);
+        let is_news = self.began.is_none_or(|(at, said)| {
+            said != ledger_inbox.said && now.duration_since(at) >= WHOLE_SEARCH
+        });
         if is_news {
             // Somebody has found more than is known here: search anew, to the end.
             *self = RouteSearch {
                 reach: Some(SearchRange::Whole),
-                began: Some((now, paper.said)),
+                began: Some((now, ledger_inbox.said)),
                 ..RouteSearch::default()
             };
         } else if self.reach.is_none() {
@@ -325,7 +330,7 @@ impl RouteSearch {
     /// Takes in a page of due jobs.
     pub(crate) fn found(
         &mut self,
-        paper: &mut LedgerInbox,
+        ledger_inbox: &mut LedgerInbox,
         due: Vec<String>,
         served: &ServedLedger,
         means: ClaimContext<'_>,
@@ -341,7 +346,7 @@ impl RouteSearch {
             let taken = taken.entry(route).or_default();
             if *taken < means.slots.free(route, served.ledger.kind()) {
                 *taken += 1;
-                paper.heard.push_back((id, Source::Backlog));
+                ledger_inbox.heard.push_back((id, Source::Backlog));
             } else {
                 self.passed += 1;
                 note(&mut self.met, route);
@@ -353,7 +358,7 @@ impl RouteSearch {
             if self.starved.is_empty()
                 && let Some((_, said)) = self.began
             {
-                paper.caught_up(said);
+                ledger_inbox.caught_up(said);
             }
         } else if self.reach == Some(SearchRange::Slots)
             && !self.has_room(means.slots, served.ledger.kind())

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Looks at all kinds that exist.
 pub(crate) struct KindMonitor {
     store: Arc<Store>,
-    roster: Arc<ServedLedgers>,
+    served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
     notices: Notices,
     dead: DeadLimits,
@@ -60,7 +60,7 @@ impl KindMonitor {
     /// for ever.
     pub(crate) fn new(
         store: Arc<Store>,
-        roster: Arc<ServedLedgers>,
+        served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
         notices: Notices,
         hooks: Arc<Hooks>,
@@ -76,7 +76,7 @@ impl KindMonitor {
         });
         Arc::new(KindMonitor {
             store,
-            roster,
+            served_ledgers,
             instances,
             notices,
             dead,
@@ -204,7 +204,7 @@ impl KindMonitor {
     /// Drops dead letters that have come of age, where no burial does: those of the kinds that
     /// this worker has a route for, since others may keep theirs for longer.
     async fn trim(&self) {
-        for served in self.roster.all().iter() {
+        for served in self.served_ledgers.all().iter() {
             let ledger = &served.ledger;
             while served.is_routed && self.instances.paces(served) {
                 let until = Instant::now() + PATIENCE;

@@ -37,11 +37,11 @@ const NAMES: usize = 4096;
 
 /// Paces the ledgers that fall to this instance.
 pub(crate) struct Pacer {
-    roster: Arc<ServedLedgers>,
+    served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
     /// Of each server.
     events: Arc<[Arc<Events>]>,
-    desk: Arc<ClaimInbox>,
+    inbox: Arc<ClaimInbox>,
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
     alarm: PreciseTimer,
@@ -64,17 +64,17 @@ impl OfLedger for PaceTrack {
 
 impl Pacer {
     pub(crate) fn new(
-        roster: Arc<ServedLedgers>,
+        served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
         events: Arc<[Arc<Events>]>,
-        desk: Arc<ClaimInbox>,
+        inbox: Arc<ClaimInbox>,
         alarm: PreciseTimer,
     ) -> Arc<Self> {
         Arc::new(Pacer {
-            roster,
+            served_ledgers,
             instances,
             events,
-            desk,
+            inbox,
             wakes: Mutex::default(),
             woken: Notify::new(),
             alarm,
@@ -141,7 +141,7 @@ impl Pacer {
 
     /// Takes in new ledgers, those that fall to this instance or no longer do, and wake-ups.
     fn meet(&self, tracks: &mut Tracks<PaceTrack>) {
-        tracks.meet(&self.roster, PaceTrack::new);
+        tracks.meet(&self.served_ledgers, PaceTrack::new);
         let view = Some(self.instances.number());
         let mut wakes = self.wakes.lock().expect("no panic while held");
         wakes.retain(|index, _| tracks.have(*index));
@@ -224,7 +224,7 @@ impl Pacer {
 
     /// Everybody takes the oldest that are due, as many as they have room for.
     async fn flood(&self, served: &ServedLedger) {
-        self.desk.fall_behind(served);
+        self.inbox.fall_behind(served);
         if !self.instances.is_alone(served) {
             self.tell_all(served, &format!("flood {}", served.ledger.subject()))
                 .await;
@@ -246,7 +246,7 @@ impl Pacer {
         let told = late.len();
         for id in ids {
             if self.instances.rank(served, &id).stands_in() {
-                self.desk.hear(served, id, Source::Pacer);
+                self.inbox.hear(served, id, Source::Pacer);
             } else {
                 late.push(' ');
                 late.push_str(&id);

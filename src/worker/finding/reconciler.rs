@@ -47,9 +47,9 @@ pub(crate) struct Reconciler {
     /// The servers, and of each the connection that was last seen. Another one means that it was
     /// away.
     servers: Vec<(Arc<Store>, AtomicU64)>,
-    roster: Arc<ServedLedgers>,
+    served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
-    desk: Arc<ClaimInbox>,
+    inbox: Arc<ClaimInbox>,
     pacer: Arc<Pacer>,
     /// Of each server.
     events: Arc<[Arc<Events>]>,
@@ -100,9 +100,9 @@ impl OfLedger for SweepTrack {
 impl Reconciler {
     pub(crate) fn new(
         store: Arc<Store>,
-        roster: Arc<ServedLedgers>,
+        served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
-        desk: Arc<ClaimInbox>,
+        inbox: Arc<ClaimInbox>,
         pacer: Arc<Pacer>,
         events: Arc<[Arc<Events>]>,
         renewal: Duration,
@@ -118,9 +118,9 @@ impl Reconciler {
             hold: Instant::now() + renewal,
         };
         Arc::new(Reconciler {
-            roster,
+            served_ledgers,
             instances,
-            desk,
+            inbox,
             pacer,
             events,
             renewal,
@@ -207,7 +207,7 @@ impl Reconciler {
     fn meet(&self, tracks: &mut Tracks<SweepTrack>) {
         let now = Instant::now();
         let mut asked = self.lock();
-        tracks.meet(&self.roster, |served| SweepTrack {
+        tracks.meet(&self.served_ledgers, |served| SweepTrack {
             all: asked.of_servers[served.ledger.server()].all,
             served,
             sweep_at: now,
@@ -227,13 +227,13 @@ impl Reconciler {
             if let Some(at) = asked.by_index.remove(&track.served.index) {
                 track.sweep_at = track.sweep_at.min(at + self.patience(&track.served));
             }
-            if self.desk.is_paused(&track.served) {
+            if self.inbox.is_paused(&track.served) {
                 track.sweep_at = track.sweep_at.min(now + SWEEP_PAUSED);
             }
         }
     }
 
-    /// Sweeps one ledger, puts what it finds on the desk, and sets the time of the next.
+    /// Sweeps one ledger, puts what it finds on the inbox, and sets the time of the next.
     async fn step(&self, mut track: SweepTrack) -> SweepTrack {
         let overdue = if track.at_once {
             Duration::ZERO
@@ -260,9 +260,9 @@ impl Reconciler {
 
     fn found(&self, track: &mut SweepTrack, found: Sweep) {
         if found.paused {
-            self.desk.pause(&track.served);
+            self.inbox.pause(&track.served);
         } else {
-            self.desk.resume(&track.served);
+            self.inbox.resume(&track.served);
         }
         let now = Instant::now();
         let server = track.served.ledger.server();
@@ -322,15 +322,15 @@ impl Reconciler {
         if lapsed > 0 && may_revive {
             next = next.min(hold);
         } else if lapsed > 0 {
-            self.desk.lapse(&track.served, found.lapsed);
+            self.inbox.lapse(&track.served, found.lapsed);
         }
         if found.overdue.len() < BATCH {
             for id in &found.overdue {
-                self.desk
+                self.inbox
                     .hear(&track.served, id.clone(), Source::Reconciler);
             }
         } else {
-            self.desk.fall_behind(&track.served);
+            self.inbox.fall_behind(&track.served);
         }
         track.sweep_at = next;
     }
@@ -346,7 +346,7 @@ impl Reconciler {
             let key = served.key(id);
             key.is_some_and(|key| {
                 self.instances
-                    .route_of(&key, self.roster.routes())
+                    .route_of(&key, self.served_ledgers.routes())
                     .is_some()
             })
         };

@@ -28,11 +28,15 @@ impl<T> Default for Tracks<T> {
 
 impl<T: OfLedger> Tracks<T> {
     /// Takes in new ledgers, and forgets those that are served no more.
-    pub(super) fn meet(&mut self, roster: &ServedLedgers, new: impl Fn(Arc<ServedLedger>) -> T) {
+    pub(super) fn meet(
+        &mut self,
+        served_ledgers: &ServedLedgers,
+        new: impl Fn(Arc<ServedLedger>) -> T,
+    ) {
         let is_forgotten = |track: &T| track.served().is_forgotten();
         self.by_index
             .retain(|_, track| !track.as_ref().is_some_and(is_forgotten));
-        for served in roster.all_behind(self.met) {
+        for served in served_ledgers.all_behind(self.met) {
             self.met = served.index + 1;
             self.by_index.insert(served.index, Some(new(served)));
         }

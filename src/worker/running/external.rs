@@ -89,17 +89,20 @@ mod tests {
     fn a_lease_counts_until_it_is_released_or_lapses() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let lease = |id| format!("a:b:c:{id}@ab-1").parse::<Lease>().unwrap();
-        let mut hands = ExternalLeases::new(2);
-        hands.hold(lease(1), now + second);
-        hands.hold(lease(2), now + 3 * second);
-        assert_eq!((hands.room(now), hands.next()), (0, Some(now + second)));
-        assert_eq!((hands.room(now + second), hands.next()), (1, None));
-        hands.hold(lease(3), now + 9 * second);
-        hands.release(&lease(2));
-        assert_eq!(hands.room(now), 1);
-        hands.reserve(1);
-        assert_eq!(hands.room(now), 0);
-        hands.give_back();
-        assert_eq!(hands.room(now), 1);
+        let mut external = ExternalLeases::new(2);
+        external.hold(lease(1), now + second);
+        external.hold(lease(2), now + 3 * second);
+        assert_eq!(
+            (external.room(now), external.next()),
+            (0, Some(now + second))
+        );
+        assert_eq!((external.room(now + second), external.next()), (1, None));
+        external.hold(lease(3), now + 9 * second);
+        external.release(&lease(2));
+        assert_eq!(external.room(now), 1);
+        external.reserve(1);
+        assert_eq!(external.room(now), 0);
+        external.give_back();
+        assert_eq!(external.room(now), 1);
     }
 }

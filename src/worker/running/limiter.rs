@@ -18,7 +18,7 @@ pub(super) struct Count {
     /// How many may start in a time, if there is a limit.
     rate: Option<Bucket>,
     /// What is in the hands of others, if that is limited.
-    hands: Option<ExternalLeases>,
+    external: Option<ExternalLeases>,
 }
 
 impl RouteLimiter {
@@ -28,16 +28,16 @@ impl RouteLimiter {
             limit: limit_of_runs(all, route),
             running: 0,
             rate: route.rate.map(|rate| Bucket::new(rate, Instant::now())),
-            hands: limit_of_hands(route).map(ExternalLeases::new),
+            external: limit_of_hands(route).map(ExternalLeases::new),
         }))
     }
 
     /// Takes over the limits of this route, unless it counts something else.
     pub(super) fn suit(&self, all: usize, route: &RouteEntry) -> bool {
         let mut count = self.lock();
-        match (&mut count.hands, limit_of_hands(route)) {
+        match (&mut count.external, limit_of_hands(route)) {
             (None, None) => {}
-            (Some(hands), Some(limit)) => hands.limit_to(limit),
+            (Some(external), Some(limit)) => external.limit_to(limit),
             _ => return false,
         }
         count.limit = limit_of_runs(all, route);
@@ -75,8 +75,11 @@ impl Count {
         let now = Instant::now();
         let room = wanted.min(self.limit.saturating_sub(self.running));
         let rate = self.rate.as_mut().map(|rate| rate.tokens(now));
-        let hands = self.hands.as_mut().map(|hands| hands.room(now));
-        [rate, hands].into_iter().flatten().fold(room, usize::min)
+        let external = self.external.as_mut().map(|external| external.room(now));
+        [rate, external]
+            .into_iter()
+            .flatten()
+            .fold(room, usize::min)
     }
 
     pub(super) fn take(&mut self, count: usize) {
@@ -84,16 +87,16 @@ impl Count {
         if let Some(rate) = &mut self.rate {
             rate.take(count);
         }
-        if let Some(hands) = &mut self.hands {
-            hands.reserve(count);
+        if let Some(external) = &mut self.external {
+            external.reserve(count);
         }
     }
 
     /// One that was taken is free again.
     pub(super) fn give_back(&mut self) {
         self.running -= 1;
-        if let Some(hands) = &mut self.hands {
-            hands.give_back();
+        if let Some(external) = &mut self.external {
+            external.give_back();
         }
     }
 
@@ -106,29 +109,29 @@ impl Count {
 
     /// A job was handed out.
     pub(super) fn hold(&mut self, lease: Lease, until: Instant) {
-        if let Some(hands) = &mut self.hands {
-            hands.hold(lease, until);
+        if let Some(external) = &mut self.external {
+            external.hold(lease, until);
         }
     }
 
     /// The lease of one that was handed out here runs for so long from now.
     pub(super) fn extend(&mut self, lease: &Lease, length: Duration) {
-        if let Some(hands) = &mut self.hands {
-            hands.extend(lease, length);
+        if let Some(external) = &mut self.external {
+            external.extend(lease, length);
         }
     }
 
     /// The lease of one that was handed out here runs until then.
     pub(super) fn run_out(&mut self, lease: &Lease, until: Instant) {
-        if let Some(hands) = &mut self.hands {
-            hands.run_out(lease, until);
+        if let Some(external) = &mut self.external {
+            external.run_out(lease, until);
         }
     }
 
     /// The lease of one that was handed out here has ended.
     pub(super) fn release(&mut self, lease: &Lease) {
-        if let Some(hands) = &mut self.hands {
-            hands.release(lease);
+        if let Some(external) = &mut self.external {
+            external.release(lease);
         }
     }
 
@@ -138,10 +141,10 @@ impl Count {
             rate.tokens(now);
             rate.next()
         });
-        let hands = self.hands.as_mut().and_then(|hands| {
-            hands.room(now);
-            hands.next()
+        let external = self.external.as_mut().and_then(|external| {
+            external.room(now);
+            external.next()
         });
-        rate.into_iter().chain(hands).min()
+        rate.into_iter().chain(external).min()
     }
 }

@@ -97,7 +97,7 @@ impl Client {
             true => self.audit_common(repair).await?,
             false => Vec::new(),
         };
-        let (listed, sight) = match self.kinds_listed(prefix, self.deadline()).await {
+        let (listed, view) = match self.kinds_listed(prefix, self.deadline()).await {
             // That was said.
             Err(error) if is_about_all && error.kind() == ErrorKind::Damaged => {
                 (Vec::new(), PartialView::now(self.store()))
@@ -109,7 +109,7 @@ impl Client {
             damaged,
             kinds: Vec::new(),
             is_searched: searched.is_complete,
-            unseen: sight.unseen(),
+            unseen: view.unseen(),
         };
         let listed: BTreeSet<Kind> = listed.into_iter().collect();
         let mut all = listed.clone();

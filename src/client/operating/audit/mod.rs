@@ -163,25 +163,25 @@ impl<'a> IntoFuture for Audit<'a> {
             }
             // A list that is none is told with what all kinds have in common.
             let is_no_list = |error: &Error| error.kind() == ErrorKind::Damaged;
-            let shelf = match client.shelf_now(&kind, client.deadline()).await {
-                Err(error) if is_no_list(&error) => client.shelf(kind.as_str())?,
-                shelf => shelf?,
+            let kind_shards = match client.kind_shards_now(&kind, client.deadline()).await {
+                Err(error) if is_no_list(&error) => client.kind_shards(kind.as_str())?,
+                kind_shards => kind_shards?,
             };
             let is_listed = match store.knows(&kind, client.deadline()).await {
                 Err(error) if is_no_list(&error) => false,
                 listed => listed?,
             };
-            let layout = shelf.layout;
+            let layout = kind_shards.layout;
             let of_kind = OfKind { is_listed, layout };
-            let mut sight = PartialView::now(store);
+            let mut view = PartialView::now(store);
             let mut reports = Vec::new();
-            for book in shelf.all() {
-                let auditor = Auditor::new(client, book.ledger.clone(), repair);
-                reports.extend(sight.see(&book.ledger, auditor.run(of_kind)).await?);
+            for shard_client in kind_shards.all() {
+                let auditor = Auditor::new(client, shard_client.ledger.clone(), repair);
+                reports.extend(view.see(&shard_client.ledger, auditor.run(of_kind)).await?);
             }
             let all = reports.into_iter().reduce(AuditReport::and);
             let mut report = all.unwrap_or_else(AuditReport::of_nothing);
-            report.unseen = sight.unseen();
+            report.unseen = view.unseen();
             damaged.append(&mut report.damaged);
             report.damaged = damaged;
             Ok(report)
