@@ -2,7 +2,7 @@
 //! that are not ours.
 //!
 //! ```sh
-//! cargo bench --features internals
+//! cargo bench -p keyfall-benches
 //! ```
 
 use std::hint::black_box;
