@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly package capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -46,6 +46,7 @@ chaos: deps faketime ## Ill-treat Redis, workers and network, and account for ev
 # Seeds of their own each night, and one that stays, so that two nights can be compared.
 nightly: ## Run what is needed before a release and takes too long for every change
 	cargo test --no-default-features --lib
+	$(MAKE) package
 	$(MAKE) versions
 	$(MAKE) extremes
 	$(MAKE) http-check
@@ -79,6 +80,10 @@ ops-check: deps prometheus ## Have Prometheus check metrics, alerts and dashboar
 	@# The one that `make test` has built, as for `consumers`.
 	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/ops.sh
+
+# The packages that are not published are tests.
+package: toolchain ## Build each package as it would be published
+	cargo package --workspace --exclude keyfall-benches --exclude keyfall-chaos --exclude keyfall-testing
 
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
