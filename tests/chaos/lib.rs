@@ -25,7 +25,6 @@
 //! | [`evidence`] | what explains that something happened twice, late or not at all |
 //! | [`punctual`], [`bounds`] | how late jobs were, and how late they may be |
 //! | [`proofs`] | histories that the judge must not pass, and some that it must |
-//! | [`table`] | what can be done to each key, and what an audit says of it and leaves |
 //! | [`spared`] | what must hold of what others have, where something is done to one of several servers |
 //! | [`adopted`] | what must hold of each adopted key |
 //! | [`sentinels`] | two replicas of Redis, and who chooses the next primary |
@@ -84,8 +83,6 @@ mod stage;
 mod story;
 mod strain;
 mod sundry;
-#[path = "../sabotage/mod.rs"]
-mod table;
 mod target;
 mod trial;
 mod waiting;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use keyfall_testing::files::repository;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
@@ -112,7 +113,7 @@ const OF_CLUSTERS: [&str; 2] = ["arm", "found"];
 
 /// The files in `lua/`, as far as one server is called with them.
 fn scripts() -> std::io::Result<Vec<String>> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lua");
+    let dir = repository().join("lua");
     let files = fs::read_dir(dir)?.filter_map(Result::ok);
     let name = |file: fs::DirEntry| {
         let name = file.file_name().into_string().ok()?;

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use keyfall::JobState;
 use keyfall::embedded::Embedded;
+use keyfall_testing::files::Folder;
 use serde_json::Value;
 
 use crate::callbacks::receiver::{Received, Receiver, says};
-use crate::folder::Folder;
 use crate::process::Process;
 use crate::runs::eventually;
 use crate::site::Site;

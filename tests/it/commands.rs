@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use keyfall::embedded::Embedded;
 use keyfall::{JobState, Outcome, Router};
+use keyfall_testing::files::Folder;
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
 use crate::runs::{eventually, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Site, assert_about};

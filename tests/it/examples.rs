@@ -1,9 +1,9 @@
 //! The examples, run as their readers would run them.
 
-use std::path::Path;
 use std::process::Command;
 
 use keyfall::Client;
+use keyfall_testing::files::repository;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -32,7 +32,7 @@ const EXAMPLES: [&str; 10] = [
 
 #[test]
 fn every_example_is_tested_and_in_the_guide_and_says_how_to_run_it() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let root = repository();
     let mut files: Vec<String> = std::fs::read_dir(root.join("examples"))
         .unwrap()
         .map(|file| file.unwrap().file_name().into_string().unwrap())

@@ -43,7 +43,7 @@
 //! | [`backlog`] | a hundred thousand overdue jobs: what they cost, what they delay |
 //! | [`crowding`] | what is in the way of what: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find what is missing, and repair it without a loss |
-//! | [`sabotage`], [`table`] | what can be done to each key, and what an audit says of it and leaves |
+//! | [`sabotage`] | what can be done to each key, and what an audit says of it and leaves |
 //! | [`damage`] | what is stored is damaged or deleted by hand while a worker runs |
 //! | [`extremes`] | the largest, the oddest and the most: payloads, keys, errors, dead letters |
 //! | [`operating`] | kinds, counts, lists, and calls on many jobs at once |
@@ -102,7 +102,6 @@ mod encrypted;
 mod examples;
 mod extremes;
 mod firing;
-mod folder;
 mod forgotten;
 mod founding;
 mod functions;
@@ -146,8 +145,6 @@ mod steps;
 mod strangers;
 mod streams;
 mod successors;
-#[path = "../sabotage/mod.rs"]
-mod table;
 mod telling;
 mod terminal;
 mod terms;

@@ -9,6 +9,7 @@ use keyfall::{
     Cancelled, Client, Handler, Job, JobState, MissingKey, NewJob, Outcome, Rescheduled,
     RetryPolicy, Router, Tidings, What, Worker, shard_of,
 };
+use keyfall_testing::files::repository;
 
 use crate::log::Log;
 use crate::runs::{PATIENCE, eventually};
@@ -16,7 +17,9 @@ use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Running, Site, connect, ms};
 use crate::version::Version;
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../acl.conf");
+fn acl_file() -> String {
+    repository().join("acl.conf").display().to_string()
+}
 
 const KIND: &str = "app1:it:job";
 
@@ -36,7 +39,7 @@ const OPERATORS: [&str; 10] = [
 
 /// The rules of a user of the file, without the name.
 pub(crate) fn rules(user: &str) -> Vec<String> {
-    let file = std::fs::read_to_string(FILE).unwrap();
+    let file = std::fs::read_to_string(acl_file()).unwrap();
     // Those that not every server knows are comments.
     let lines = file.lines().map(|line| line.trim_start_matches("# "));
     let mut lines = lines.filter_map(|line| line.strip_prefix("user "));
@@ -62,7 +65,7 @@ struct Scene {
 
 impl Scene {
     async fn set() -> Self {
-        let server = Embedded::options().args(["--include", FILE]);
+        let server = Embedded::options().args(["--include", &acl_file()]);
         let server = server.start().await.unwrap();
         let admin = Site::at(&server.url(), "app1").await;
         Scene { server, admin }

@@ -3,13 +3,13 @@
 
 use keyfall::embedded::Embedded;
 use keyfall::{AuditAllReport, Client, ErrorKind, JobState, Outcome, Router};
+use keyfall_testing::sabotage::{self, Sabotage};
 
 use crate::runs::{Gate, PATIENCE, Runs, eventually, recorder};
 use crate::site::{HOUR, Running, Site, command, connect};
-use crate::table::{self, Sabotage};
 
 fn findings(report: &AuditAllReport) -> Vec<String> {
-    table::findings(report, |_| true)
+    sabotage::findings(report, |_| true)
 }
 
 /// A server of its own, with a kind to sabotage and another one.
@@ -92,7 +92,7 @@ impl Scene {
         let said = [row.says, &["bare DueWithoutRecord"]].concat();
         let found = findings(&self.audit(false).await);
         assert!(
-            table::are(&found, &said, &kind, &other),
+            sabotage::are(&found, &said, &kind, &other),
             "{name}: {found:#?}"
         );
 
@@ -104,7 +104,7 @@ impl Scene {
             of_other.flawed.iter().all(|it| it.repaired),
             "{name}: {of_other:?}"
         );
-        for words in table::commands_told(&report) {
+        for words in sabotage::commands_told(&report) {
             let _: redis::Value = self.site.command(&words).await;
         }
         self.audit(true).await;
@@ -112,7 +112,7 @@ impl Scene {
         let leaves = [row.leaves, &[]].concat();
         eventually(&format!("{name} leaves {leaves:?}"), async || {
             let found = findings(&self.audit(false).await);
-            table::are(&found, &leaves, &kind, &other).then_some(())
+            sabotage::are(&found, &leaves, &kind, &other).then_some(())
         })
         .await;
 
@@ -158,22 +158,22 @@ async fn judge_all(rows: &[Sabotage]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_key_that_jobs_are_in_may_be_anything() {
-    judge_all(table::JOBS).await;
+    judge_all(sabotage::JOBS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_key_that_dead_letters_are_in_may_be_anything() {
-    judge_all(table::LETTERS).await;
+    judge_all(sabotage::LETTERS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counters_and_what_a_ledger_keeps_in_mind_may_be_anything() {
-    judge_all(table::BOOKS).await;
+    judge_all(sabotage::BOOKS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_key_that_all_kinds_have_in_common_may_be_anything() {
-    judge_all(table::COMMON).await;
+    judge_all(sabotage::COMMON).await;
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn an_instance_that_is_none_is_taken_out() {
         let report = audit.await.unwrap();
         let found = findings(&report);
         assert!(
-            table::are(&found, &["instances stranger: it is \"theirs\""], "", ""),
+            sabotage::are(&found, &["instances stranger: it is \"theirs\""], "", ""),
             "{found:?}"
         );
         assert_eq!(report.damaged[0].repaired, repair);

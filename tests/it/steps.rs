@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use keyfall::embedded::Embedded;
+use keyfall_testing::files::Folder;
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 
-use crate::folder::Folder;
 use crate::process::Process;
 use crate::proxy::Proxy;
 use crate::runs::eventually;

@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use keyfall::NewJob;
+use keyfall_testing::files::Folder;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::folder::Folder;
 use crate::runs::PATIENCE;
 use crate::site::{HOUR, Site};
 

@@ -3,9 +3,9 @@
 use std::process::Command;
 
 use keyfall::{Handler, Job, Outcome, Router};
+use keyfall_testing::files::Folder;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::folder::Folder;
 use crate::runs::eventually;
 use crate::site::{Site, fails_slowly};
 

@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use keyfall::embedded::Embedded;
 use keyfall::{Handler, JobState, NewJob, Outcome, RetryPolicy, Router};
+use keyfall_testing::files::Folder;
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
 use crate::runs::{eventually, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Site, assert_about, fails_slowly};

@@ -3,13 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use keyfall::{AuditAllReport, Client, KeptJob};
+use keyfall_testing::sabotage::{self, Sabotage};
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::load::{FAR, KINDS};
 use crate::setting::Setting;
 use crate::stage::Stage;
-use crate::table::{self, Sabotage};
 
 /// How long repairs may take until all is as it should be. A lease whose deadline was lost lapses in
 /// between.
@@ -34,7 +34,12 @@ pub(super) fn all() -> Vec<Scenario> {
 /// One thing after the other, from wherever in the table: each to a kind of its own, or to what it
 /// has in common with those that are at work.
 async fn sabotage(stage: &mut Stage) -> Result {
-    let tables = [table::JOBS, table::LETTERS, table::BOOKS, table::COMMON];
+    let tables = [
+        sabotage::JOBS,
+        sabotage::LETTERS,
+        sabotage::BOOKS,
+        sabotage::COMMON,
+    ];
     let rows: Vec<&Sabotage> = tables.into_iter().flatten().collect();
     let (client, end) = (stage.client().await?, stage.until_the_end());
     for number in 0.. {
@@ -98,7 +103,7 @@ impl Victim {
             return Err(format!("an audit says {found:#?}").into());
         }
         let repaired = self.audit(client, true).await?;
-        for words in table::commands_told(&repaired) {
+        for words in sabotage::commands_told(&repaired) {
             let _: redis::Value = stage.site.command(&words).await?;
         }
         // Nobody settles it.
@@ -144,7 +149,7 @@ impl Victim {
     /// What was found of these kinds, and of what all have in common but for other kinds.
     fn findings(&self, report: &AuditAllReport) -> Vec<String> {
         let is_ours = |kind: &str| kind == self.kind || kind == self.other;
-        let mut found = table::findings(report, is_ours);
+        let mut found = sabotage::findings(report, is_ours);
         let is_of_others = |line: &str| match line.strip_prefix("kinds chaos:") {
             Some(_) => !line.contains(&self.kind) && !line.contains(&self.other),
             None => false,
@@ -154,6 +159,6 @@ impl Victim {
     }
 
     fn are(&self, found: &[String], expected: &[&str]) -> bool {
-        table::are(found, expected, &self.kind, &self.other)
+        sabotage::are(found, expected, &self.kind, &self.other)
     }
 }

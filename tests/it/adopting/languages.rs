@@ -4,9 +4,10 @@ use std::process::Command;
 
 use keyfall::What;
 use keyfall::embedded::Embedded;
+use keyfall_testing::files::Folder;
+use keyfall_testing::files::repository;
 use serde_json::{Value, json};
 
-use crate::folder::Folder;
 use crate::process::Process;
 use crate::runs::eventually;
 use crate::shell::Daemon;
@@ -54,10 +55,8 @@ async fn node() {
 }
 
 fn source(file: &str) -> String {
-    format!(
-        "{}/../../examples/adoption/{file}",
-        env!("CARGO_MANIFEST_DIR")
-    )
+    let folder = repository().join("examples/adoption");
+    folder.join(file).display().to_string()
 }
 
 fn given(name: &str) -> String {
@@ -258,13 +257,10 @@ async fn says(process: Process, expected: &'static str) -> Process {
 
 #[test]
 fn the_shell_script_says_how_it_is_used() {
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../examples/adoption/reminders.sh"
-    );
+    let script = source("reminders.sh");
     for args in [&[][..], &["cancel"], &["forget", "42"]] {
         let ran = std::process::Command::new("sh")
-            .arg(script)
+            .arg(&script)
             .args(args)
             .output();
         let ran = ran.unwrap();

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use keyfall::doctor::Severity;
 use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, Handler, MissingKey, Router, Worker};
+use keyfall_testing::files::Folder;
 
 use super::Adopting;
-use crate::folder::Folder;
 use crate::log::Log;
 use crate::process::Process;
 use crate::runs::{Recorder, eventually, recorder};

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use keyfall::embedded::Embedded;
 use keyfall::{Cancelled, Handler, JobState, Outcome, RetryPolicy, Router};
+use keyfall_testing::files::Folder;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::folder::Folder;
 use crate::process::{Process, example};
 use crate::proxy::Proxy;
 use crate::runs::{eventually, recorder};

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use keyfall::doctor::Severity;
 use keyfall::{Handler, JobState, Outcome, RetryPolicy, Router, target};
+use keyfall_testing::files::Folder;
 use serde_json::{Value, json};
 
 use super::receiver::{Receiver, Reply, says};
 use super::{failure, job, outcome};
-use crate::folder::Folder;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, fails_slowly, steps};
 

@@ -3,11 +3,11 @@
 use std::process::Command;
 
 use keyfall::JobState;
+use keyfall_testing::files::Folder;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::receiver::{Receiver, says};
 use super::signing::{SECRET, is_genuine};
-use crate::folder::Folder;
 use crate::process::Process;
 use crate::runs::eventually;
 use crate::site::Site;

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use keyfall::{Outcome, target};
+use keyfall_testing::files::repository;
 use sha2::{Digest, Sha256};
 
 use super::receiver::{Received, Receiver};
@@ -94,10 +95,7 @@ async fn the_library_of_the_specification_believes_it_too() {
         let path = std::env::temp_dir().join(format!("keyfall-{:016x}", rand::random::<u64>()));
         std::fs::write(&path, &received.body).unwrap();
         let mut command = Command::new(&python);
-        command.arg(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../scripts/standardwebhooks_verify.py"
-        ));
+        command.arg(repository().join("scripts/standardwebhooks_verify.py"));
         command.arg(secret).arg(&path);
         for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
             command.arg(received.header(name));

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::process::{Command, Stdio};
 
 use keyfall::embedded::Embedded;
+use keyfall_testing::files::repository;
 use serde_json::json;
 
 use super::{Queue, kind};
@@ -112,11 +113,9 @@ async fn what_the_original_keeps_is_imported() {
 
 /// An example of `examples/classic`, with what it reads from its standard input.
 fn example(interpreter: &str, name: &str, url: &str) -> Command {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/classic");
+    let dir = repository().join("examples/classic");
     let mut command = Command::new(interpreter);
-    command
-        .arg(format!("{dir}/{name}"))
-        .env("KEYFALL_CLASSIC", url);
+    command.arg(dir.join(name)).env("KEYFALL_CLASSIC", url);
     command
 }
 

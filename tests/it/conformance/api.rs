@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use keyfall_testing::files::Folder;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::daemon::{Line, serve};
 use super::target::{Delivery, Doomed, End, Ends, Nature, Target, Terms, Told, Vanished, text};
-use crate::folder::Folder;
 use crate::process::Process;
 use crate::runs::PATIENCE;
 use crate::site::Site;

@@ -12,13 +12,13 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use futures_util::future::join_all;
 use keyfall::{Job, NewJob, Outcome, target};
+use keyfall_testing::files::Folder;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::resident_bytes;
-use crate::folder::Folder;
 use crate::process::Process;
 use crate::runs::PATIENCE;
 use crate::site::{Running, Site, command, ms};

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use keyfall::JobState;
+use keyfall_testing::files::repository;
 
 use super::Daemon;
 use crate::examples::assert_in_order;
@@ -18,14 +19,14 @@ fn example(interpreter: &str, name: &str, daemon: &Daemon, site: &Site) -> Proce
         "this test needs {interpreter}: `sh scripts/install-clients.sh` installs it, and so does \
          `make test`"
     );
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/http");
+    let dir = repository().join("examples/http");
     let shell = if name.ends_with(".sh") {
         "sh"
     } else {
         interpreter
     };
     let mut command = Command::new(shell);
-    command.arg(format!("{dir}/{name}")).arg(&site.app);
+    command.arg(dir.join(name)).arg(&site.app);
     command.env("KEYFALL_API", &daemon.url);
     command.env_remove("KEYFALL_TOKEN");
     Process::spawn(command)

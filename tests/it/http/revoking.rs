@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt};
 use keyfall::{JobState, NewJob};
+use keyfall_testing::files::Folder;
 use reqwest::{Body, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,7 +14,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Daemon, own_redis, read};
-use crate::folder::Folder;
 use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site, assert_about};

@@ -6,6 +6,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::routing::post;
+use keyfall_testing::files::Folder;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -17,7 +18,6 @@ use tokio::net::TcpListener;
 
 use super::Daemon;
 use crate::callbacks::receiver::{Receiver, says};
-use crate::folder::Folder;
 use crate::process::{Process, example};
 use crate::runs::eventually;
 use crate::site::Site;

@@ -1,10 +1,10 @@
 //! Clusters that speak TLS, and those whose users may do only what they have to.
 
 use keyfall::{Client, ErrorKind, Router, Source, Worker};
+use keyfall_testing::files::Folder;
 
 use super::clusters::{Clustered, Node};
 use crate::encrypted::Authority;
-use crate::folder::Folder;
 use crate::rights::rules;
 use crate::runs::{Runs, eventually, recorder};
 use crate::site::{HOUR, Running, ms};

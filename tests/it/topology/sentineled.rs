@@ -2,6 +2,7 @@
 
 use keyfall::embedded::Embedded;
 use keyfall::{Client, Durable, ErrorKind, Router};
+use keyfall_testing::files::repository;
 use rustix::process::Signal;
 
 use super::sentinels::{Sentineled, Terms};
@@ -275,8 +276,8 @@ async fn what_all_replicas_have_survives_a_fail_over_that_was_asked_for() {
 #[tokio::test]
 async fn the_shipped_settings_are_those_of_a_primary_that_fails_over() {
     let file = |name: &str| {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ops/sentinel/");
-        format!("{folder}{name}")
+        let folder = repository().join("ops/sentinel");
+        folder.join(name).display().to_string()
     };
     let port = super::nodes::free_port().to_string();
     let primary = Embedded::options()

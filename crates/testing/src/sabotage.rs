@@ -6,16 +6,16 @@
 use keyfall::{AuditAllReport, AuditReport, Damage, Kind, Result};
 
 /// One thing that is done to one key.
-pub(crate) struct Sabotage {
+pub struct Sabotage {
     /// A part of a ledger, or a key that all kinds have in common.
-    pub(crate) key: &'static str,
+    pub key: &'static str,
     /// Commands, their words separated by `|`. `$K` is the key, `$shadow` the part of that name,
     /// `$J` the kind.
-    pub(crate) does: &'static [&'static str],
+    pub does: &'static [&'static str],
     /// How the findings begin, all of them, as [`findings`] puts them.
-    pub(crate) says: &'static [&'static str],
+    pub says: &'static [&'static str],
     /// The same, when all was repaired that can be, and what a person is told to do was done.
-    pub(crate) leaves: &'static [&'static str],
+    pub leaves: &'static [&'static str],
 }
 
 macro_rules! sabotage {
@@ -25,7 +25,7 @@ macro_rules! sabotage {
 }
 
 /// Deleted, of another type, with another value, with something else in it.
-pub(crate) const JOBS: &[Sabotage] = sabotage! {
+pub const JOBS: &[Sabotage] = sabotage! {
     "due": ["DEL|$K"] => ["waits-1 RecordAlone", "waits-2 RecordAlone", "books 2/0"], [];
     "due": ["SET|$K|theirs"] => ["due: it is a string, and should be a sorted set"], [];
     "due": ["ZADD|$K|inf|waits-1", "ZADD|$K|1e300|waits-2"] =>
@@ -57,7 +57,7 @@ pub(crate) const JOBS: &[Sabotage] = sabotage! {
         ["stranger RecordUnreadable", "books -1/0"], ["books -1/0"];
 };
 
-pub(crate) const LETTERS: &[Sabotage] = sabotage! {
+pub const LETTERS: &[Sabotage] = sabotage! {
     "dead": ["DEL|$K"] => ["dies-1:1 LetterRecordAlone", "dies-2:2 LetterRecordAlone",
         "dies-1 LetterMisfiled", "dies-2 LetterMisfiled", "books 0/2"], [];
     "dead": ["SET|$K|theirs"] => ["dead: it is a string"], [];
@@ -75,7 +75,7 @@ pub(crate) const LETTERS: &[Sabotage] = sabotage! {
         ["a b NameOfNoJob", "stranger:9 LetterRecordAlone", "stats skipped: 2 dead letters"], [];
 };
 
-pub(crate) const BOOKS: &[Sabotage] = sabotage! {
+pub const BOOKS: &[Sabotage] = sabotage! {
     "stats": ["DEL|$K"] => ["stats skipped: 0 dead letters", "books -4/-2"], ["books -4/-2"];
     "stats": ["SET|$K|theirs"] => ["stats: it is a string, and should be a hash"], ["books -4/-2"];
     "stats": ["HSET|$K|accepted|many", "HDEL|$shadow|waits-1"] =>
@@ -111,7 +111,7 @@ pub(crate) const BOOKS: &[Sabotage] = sabotage! {
 };
 
 /// Of what all kinds have in common.
-pub(crate) const COMMON: &[Sabotage] = sabotage! {
+pub const COMMON: &[Sabotage] = sabotage! {
     "kinds": ["DEL|$K"] => ["kinds $J: it is missing", "kinds $O: it is missing"], [];
     "kinds": ["HDEL|$K|$J"] => ["kinds $J: it is missing"], [];
     "kinds": ["SET|$K|theirs"] => ["kinds: it is a string, and should be a hash",
@@ -148,7 +148,7 @@ pub(crate) const COMMON: &[Sabotage] = sabotage! {
 
 impl Sabotage {
     /// The words of its commands, for a kind and another one beside it.
-    pub(crate) fn commands(&self, kind: &str, other: &str) -> Vec<Vec<String>> {
+    pub fn commands(&self, kind: &str, other: &str) -> Vec<Vec<String>> {
         let part = |part: &str| format!("keyfall:{{{kind}/0}}:{part}");
         let key = match self.key {
             "kinds" | "paused" | "meta" | "instances" | "search" | "searching" => {
@@ -173,7 +173,7 @@ impl Sabotage {
 /// and by how much the books are out. In order.
 ///
 /// `is_meant` says of which kinds.
-pub(crate) fn findings(report: &AuditAllReport, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
+pub fn findings(report: &AuditAllReport, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found: Vec<String> = report.damaged.iter().map(of_damage).collect();
     for (kind, audited) in &report.kinds {
         if is_meant(kind.as_str()) {
@@ -208,7 +208,7 @@ fn of_damage(damage: &Damage) -> String {
 }
 
 /// Whether these are the findings, all of them.
-pub(crate) fn are(found: &[String], expected: &[&str], kind: &str, other: &str) -> bool {
+pub fn are(found: &[String], expected: &[&str], kind: &str, other: &str) -> bool {
     let mut left: Vec<&String> = found.iter().collect();
     let is_there = |begin: &&str| {
         let begin = begin.replace("$J", kind).replace("$O", other);
@@ -219,7 +219,7 @@ pub(crate) fn are(found: &[String], expected: &[&str], kind: &str, other: &str) 
 }
 
 /// The commands for `redis-cli` that a person is told, in words.
-pub(crate) fn commands_told(report: &AuditAllReport) -> Vec<Vec<String>> {
+pub fn commands_told(report: &AuditAllReport) -> Vec<Vec<String>> {
     let of_kinds = report.kinds.iter().filter_map(|(_, it)| it.as_ref().ok());
     let damaged = of_kinds.flat_map(|it| &it.damaged).chain(&report.damaged);
     let told = damaged.filter(|it| !it.repaired);

@@ -1,26 +1,32 @@
-//! A directory for the files of a test.
+//! The files of the repository, and a folder for those of a test.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Where this repository is.
+pub fn repository() -> PathBuf {
+    let this = Path::new(env!("CARGO_MANIFEST_DIR"));
+    this.join("../..").canonicalize().unwrap()
+}
 
 /// A directory that is gone with the test.
-pub(crate) struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("keyfall-{name}-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         Folder(path)
     }
 
-    pub(crate) fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    pub(crate) fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.0.join(name)).unwrap()
     }
 
-    pub(crate) fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         std::fs::write(self.0.join(name), text).unwrap();
     }
 }
