@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 
-use crate::journal::{Answer, Ask, Micros, Version, What};
+use keyfall_testing::journals::Micros;
+
+use crate::journal::{Answer, Ask, Version, What};
 use crate::kept::{Kept, Place};
 use crate::plain::CANCEL;
 use crate::report::Adopted;

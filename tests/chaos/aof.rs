@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::resp::{self, Command};
+use keyfall_testing::resp::{self, Command};
 
 /// The files of the log in this directory of a server, the latest last. None where it keeps none.
 pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::journal::Micros;
+use keyfall_testing::journals::Micros;
+
 use crate::report::{Phase, Row};
 use crate::scenarios::Punctual;
 use crate::worker::LEASE;

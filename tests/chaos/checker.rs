@@ -1,9 +1,11 @@
 //! Decides what became of every job, by what the processes wrote down and by what is left.
 
+use keyfall_testing::journals::Micros;
+
 use crate::adopted;
 use crate::evidence::Evidence;
 use crate::history::{History, Journals};
-use crate::journal::{Ask, Micros};
+use crate::journal::Ask;
 use crate::kept::Kept;
 use crate::leases::Leases;
 use crate::plain::{LIFE, PLAIN};

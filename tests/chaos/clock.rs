@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use keyfall_testing::server::redis_server;
+
 const REMEDY: &str = "libfaketime is missing: install it (on Debian `apt-get install faketime`)";
 
 pub(crate) struct FakeClock {
@@ -59,8 +61,7 @@ impl FakeClock {
             .iter()
             .map(|(name, value)| format!("export {name}='{value}'\n"));
         let exports: String = exports.collect();
-        let server = std::env::var("KEYFALL_REDIS_BIN");
-        let server = server.unwrap_or_else(|_| "redis-server".into());
+        let server = redis_server();
         let text = format!("#!/bin/sh\n{exports}exec '{server}' \"$@\"\n");
         let written = fs::write(&program, text);
         written

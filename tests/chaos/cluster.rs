@@ -1,16 +1,18 @@
 //! A Redis Cluster of three primaries, each with a replica: real processes.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use keyfall::embedded::{Embedded, Options};
+use keyfall_testing::journals::{Micros, now};
+use keyfall_testing::patience::within;
+use keyfall_testing::ports::{BUS, free_port};
+use keyfall_testing::server::{connect, signal_to, socket_of};
 use redis::{FromRedisValue, RedisResult};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::journal::{Micros, now};
-use crate::site::{PROBE, connect, signal_to, socket_of};
+use crate::site::PROBE;
 use crate::wires::{Place, Wires};
 
 /// For how long a node is silent before it counts as gone. Its replica takes over then, if it may,
@@ -26,9 +28,6 @@ const GIVEN_UP: Duration = Duration::from_secs(7);
 
 /// How long anything may take here.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How far from the port of a node that of the cluster's bus is.
-const BUS: u16 = 10_000;
 
 /// For how long a slot that moves is on two nodes, after each few keys.
 const HALF_WAY: Duration = Duration::from_millis(30);
@@ -98,7 +97,7 @@ impl Cluster {
         let deadline = Instant::now() + PATIENCE;
         let place: Place = (self.nodes.len() + 1).try_into().expect("they are few");
         let (server, own) = loop {
-            let own = free_port()?;
+            let own = free_port();
             let mut options = options
                 .clone()
                 .args(["--bind", "127.0.0.1", "--port", &own.to_string()])
@@ -526,41 +525,14 @@ impl Cluster {
         &self,
         place: Number,
     ) -> RedisResult<redis::aio::MultiplexedConnection> {
-        connect(&self.nodes[place].server).await
+        connect(&self.nodes[place].server.url()).await
     }
 
     async fn until<T>(
         &self,
         what: &str,
-        mut probe: impl AsyncFnMut() -> Option<T>,
+        probe: impl AsyncFnMut() -> Option<T>,
     ) -> Result<T, String> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(found) = probe().await {
-                return Ok(found);
-            }
-            if Instant::now() > deadline {
-                return Err(format!("never: {what}"));
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-/// A port of which that of the bus is free, too.
-fn free_port() -> Result<u16, String> {
-    loop {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let port = free.map_err(|error| error.to_string())?.port();
-        // The system gives high ports, from which there is no way up.
-        let port = if port > u16::MAX - BUS {
-            port - 2 * BUS
-        } else {
-            port
-        };
-        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if is_free(port) && is_free(port + BUS) {
-            return Ok(port);
-        }
+        within(PATIENCE, what, probe).await
     }
 }

@@ -1,19 +1,19 @@
 //! Daemons: `keyfall serve` as processes, and the way to them over HTTP.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use keyfall_testing::ports::free_port;
 use reqwest::{Client, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::journal::Answer;
-use crate::process::keyfall;
+use crate::roles::keyfall;
 use crate::target::Ways;
 
 pub(crate) const DAEMONS: usize = 2;
@@ -44,12 +44,8 @@ pub(crate) enum Lost {
 
 impl Ports {
     /// So many that are free.
-    pub(crate) fn free(count: usize) -> std::io::Result<Self> {
-        // All at once, or two would be the same.
-        let taken = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-        let taken = taken.collect::<Result<Vec<_>, _>>()?;
-        let ports = taken.iter().map(|it| Ok(it.local_addr()?.port()));
-        Ok(Ports(ports.collect::<std::io::Result<_>>()?))
+    pub(crate) fn free(count: usize) -> Self {
+        Ports((0..count).map(|_| free_port()).collect())
     }
 }
 

@@ -1,8 +1,10 @@
 //! How each version of a key ended: in a run, by another one, by a cancel, as a dead letter; once,
 //! and not otherwise.
 
+use keyfall_testing::journals::Micros;
+
 use crate::evidence::Evidence;
-use crate::journal::{Answer, Ask, Micros, Version};
+use crate::journal::{Answer, Ask, Version};
 use crate::kept::Place;
 use crate::story::{Call, Run, Story, Wrong};
 

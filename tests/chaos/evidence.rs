@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::journal::{Micros, Version, at_unix_ms};
+use keyfall_testing::journals::{Micros, at_unix_ms};
+
+use crate::journal::Version;
 use crate::kept::Place;
 use crate::leases::{Claim, Leases};
 use crate::story::{Rollback, Run};

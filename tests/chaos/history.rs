@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use keyfall_testing::journals::Micros;
+
 use crate::adopted::{JUMP, Sight};
-use crate::journal::{Answer, CLOCK, Line, Micros, Part, STOPPED, What};
+use crate::journal::{Answer, CLOCK, Noted, Part, STOPPED, What};
 use crate::kept::Kept;
 use crate::leases::Leases;
 use crate::spared::Blows;
@@ -11,7 +13,7 @@ use crate::story::{Call, Rollback, Run, Story};
 use crate::witness::Ears;
 
 /// The journals of a trial, each with the name of its process.
-pub(crate) type Journals = [(String, Vec<Line>)];
+pub(crate) type Journals = [(String, Vec<Noted>)];
 
 /// All that happened.
 #[derive(Default)]
@@ -63,8 +65,8 @@ impl History {
         leases: &'a Leases,
     ) -> Sight<'a> {
         let lines = journals.iter().flat_map(|(_, lines)| lines);
-        let of_all = |line: &&Line| matches!(line.what, What::Fault { .. } | What::Looked { .. });
-        let mut lines: Vec<&Line> = lines.filter(of_all).collect();
+        let of_all = |line: &&Noted| matches!(line.what, What::Fault { .. } | What::Looked { .. });
+        let mut lines: Vec<&Noted> = lines.filter(of_all).collect();
         lines.sort_by_key(|line| line.at);
         let all = lines.iter().map(|line| (line.at, &line.what));
         let mut sight = Sight {
@@ -83,7 +85,7 @@ impl History {
         sight
     }
 
-    fn take_in_fault(&mut self, line: &Line, gone: &mut HashMap<String, Micros>) {
+    fn take_in_fault(&mut self, line: &Noted, gone: &mut HashMap<String, Micros>) {
         match &line.what {
             What::Fault { name, process } => {
                 self.faults += 1;
@@ -133,7 +135,7 @@ impl History {
         }
     }
 
-    fn take_in(&mut self, process: &str, lines: &[Line], end: Micros) {
+    fn take_in(&mut self, process: &str, lines: &[Noted], end: Micros) {
         // Where each call stands, and the runs of this process.
         let mut calls: HashMap<u64, (String, usize)> = HashMap::new();
         let mut runs: HashMap<(String, u64), Vec<usize>> = HashMap::new();

@@ -1,18 +1,13 @@
-//! What each process was answered and did, one file for each, which only grows.
-//!
-//! A line is written with a single call, so a process that is killed leaves all lines but
-//! perhaps the end of its last one. Times are of the machine's monotonic clock, which all
-//! processes share and no fault can set.
+//! What each process writes down of what it was answered and did.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
-
-use rustix::time::{ClockId, clock_gettime};
+use keyfall_testing::journals::{self, FileJournal, Micros};
 use serde::{Deserialize, Serialize};
 
-/// A time of the machine's monotonic clock, in µs.
-pub(crate) type Micros = u64;
+/// The journal of one process.
+pub(crate) type Journal = FileJournal<What>;
+
+/// A line of a journal.
+pub(crate) type Noted = journals::Noted<What>;
 
 /// What is done to a process that a signal stops.
 pub(crate) const STOPPED: &str = "stopped";
@@ -22,25 +17,6 @@ pub(crate) const CLOCK: &str = "a clock is set";
 
 /// Tells one schedule from all others; it is the payload of its job.
 pub(crate) type Version = u64;
-
-/// The time now, asked of the kernel: what fakes clocks for a process does not reach it.
-pub(crate) fn now() -> Micros {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1000
-}
-
-/// When it is so many ms after 1970 by the wall clock, which no fault sets for this process.
-pub(crate) fn at_unix_ms(ms: u64) -> Micros {
-    let wall = clock_gettime(ClockId::Realtime);
-    let wall = wall.tv_sec.cast_unsigned() * 1_000_000 + wall.tv_nsec.cast_unsigned() / 1000;
-    (now() + ms * 1000).saturating_sub(wall)
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Line {
-    pub(crate) at: Micros,
-    pub(crate) what: What,
-}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum What {
@@ -194,53 +170,4 @@ pub(crate) enum Answer {
     Unknown(String),
     /// An error that trying again does not mend: no weather explains it.
     Failed(String),
-}
-
-/// A journal that is being written.
-pub(crate) struct Journal(File);
-
-impl Journal {
-    pub(crate) fn open(dir: &Path, process: &str) -> Self {
-        let path = dir.join(format!("{process}.journal"));
-        let file = File::options().create(true).append(true).open(path);
-        Journal(file.expect("the directory of the journals is writable"))
-    }
-
-    /// Writes down what happens now. Returns when the kernel has it.
-    pub(crate) fn note(&self, what: What) {
-        self.note_at(now(), what);
-    }
-
-    pub(crate) fn note_at(&self, at: Micros, what: What) {
-        let mut line = serde_json::to_vec(&Line { at, what }).expect("a line is plain data");
-        line.push(b'\n');
-        (&self.0).write_all(&line).expect("the journal is writable");
-    }
-}
-
-/// All journals of a directory, each with the name of its process.
-pub(crate) fn read_all(dir: &Path) -> Vec<(String, Vec<Line>)> {
-    let files = std::fs::read_dir(dir).expect("the directory is there");
-    let journals = files.filter_map(|file| {
-        let path = file.expect("it is readable").path();
-        let process = path.file_name()?.to_str()?.strip_suffix(".journal")?;
-        Some((process.to_owned(), read(&path)))
-    });
-    let mut journals: Vec<_> = journals.collect();
-    journals.sort_by(|a, b| a.0.cmp(&b.0));
-    journals
-}
-
-fn read(path: &Path) -> Vec<Line> {
-    let text = std::fs::read(path).expect("it is readable");
-    let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
-    // What follows the last line end: nothing, or what a killed process could not finish.
-    lines.pop();
-    let parse = |line: &&[u8]| {
-        serde_json::from_slice(line).unwrap_or_else(|error| {
-            let line = String::from_utf8_lossy(line);
-            panic!("{}: {line:?} is no line: {error}", path.display())
-        })
-    };
-    lines.iter().map(parse).collect()
 }

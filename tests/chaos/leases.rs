@@ -5,10 +5,11 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
+use keyfall_testing::resp::Command;
+
 use crate::aof;
 use crate::journal::Version;
 use crate::order::Order;
-use crate::resp::Command;
 use crate::scenarios::KINDS_THAT_SUFFER;
 
 /// A lease that a ledger holds.

@@ -8,7 +8,7 @@
 //! | [`trial`] | one scenario, from its first process to its row in the table |
 //! | [`setting`], [`stage`] | what a trial begins with; workers and producers, and what can be done to them |
 //! | [`site`] | Redis, in each of the ways in which several belong together |
-//! | [`process`] | this program, started again as a worker or a producer |
+//! | [`roles`] | this program, started again as a worker or a producer |
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: which calls it makes and to whom, what the jobs carry |
 //! | [`shared`] | ids that several topics of the classic interface share, and who pushed them last |
 //! | [`plain`] | the program that knows nothing of jobs, and sets keys that are adopted |
@@ -17,7 +17,7 @@
 //! | [`daemons`], [`target`] | `keyfall serve`, and how jobs get from it to consumers |
 //! | [`outlet`] | the Redis that lists and streams are on, and how it forgets |
 //! | [`consumer`], [`classic`] | the consumer: it takes jobs in each of these ways |
-//! | [`journal`] | what is written down, one file for each process |
+//! | [`journal`] | what is written down, by each process for itself |
 //! | [`kept`] | what the data set that Redis kept still holds |
 //! | [`agreed`] | whether adopted keys and the ledgers agree |
 //! | [`history`], [`story`] | what all of them have written down, put together for each key |
@@ -31,10 +31,9 @@
 //! | [`cluster`] | three primaries with replicas, and slots that move |
 //! | [`several`] | independent servers that have the jobs together |
 //! | [`waiting`], [`resharding`] | jobs that wait meanwhile, and who spreads them over other shards |
-//! | [`proxy`] | the network between Redis and everybody else |
 //! | [`wires`] | the network between servers |
 //! | [`clock`] | a wall clock that can be set |
-//! | [`aof`], [`resp`], [`leases`] | what the log of Redis shows of its leases |
+//! | [`aof`], [`leases`] | what the log of Redis shows of its leases |
 //! | [`strain`] | how late the machine makes things by itself |
 //! | [`report`] | the table |
 //!
@@ -63,13 +62,11 @@ mod load;
 mod order;
 mod outlet;
 mod plain;
-mod process;
 mod proofs;
-mod proxy;
 mod punctual;
 mod report;
 mod resharding;
-mod resp;
+mod roles;
 mod scenarios;
 mod sentinels;
 mod service;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use keyfall::Client;
+use keyfall_testing::process::told_to_stop;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ use crate::daemons::Daemons;
 use crate::journal::{Answer, Ask, Journal, What};
 use crate::order::{Order, Plan};
 use crate::plain::ms;
-use crate::process;
+
 use crate::service::{Desk, Service};
 use crate::sundry;
 use crate::target::{Target, Ways};
@@ -97,7 +98,7 @@ async fn produce(terms: Terms) {
         let redis = redis::Client::open(&*terms.url).expect("the client could connect to it");
         tokio::spawn(sundry::run(producer.clone(), redis))
     });
-    let told_to_stop = process::told_to_stop();
+    let told_to_stop = told_to_stop();
     tokio::pin!(told_to_stop);
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

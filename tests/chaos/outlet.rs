@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use keyfall::embedded::Embedded;
+use keyfall_testing::ports::free_port;
+use keyfall_testing::server::socket_of;
 use redis::FromRedisValue;
 use tokio::time::{Instant, sleep};
-
-use crate::daemons::Ports;
-use crate::site::socket_of;
 
 type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
@@ -28,7 +27,8 @@ impl Outlet {
     /// What forgets keeps what `SAVE` writes and nothing else, and has a replica.
     pub(crate) async fn start(forgets: bool) -> Result<Self> {
         let mut servers = Vec::new();
-        for port in Ports::free(1 + usize::from(forgets))?.0 {
+        for _ in 0..=usize::from(forgets) {
+            let port = free_port();
             let mut options = Embedded::options();
             if forgets {
                 options = options

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use keyfall_testing::process::told_to_stop;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redis::aio::MultiplexedConnection;
@@ -23,7 +24,6 @@ use tokio_util::task::TaskTracker;
 use crate::journal::{Answer, Ask, Journal, What};
 use crate::load::FAR;
 use crate::order::{Order, Plan};
-use crate::process;
 
 /// What the keys of this program begin with.
 pub(crate) const PLAIN: &str = "chaos:plain";
@@ -150,7 +150,7 @@ async fn run(terms: &Terms) {
         enough: enough.clone(),
     });
     let stories = TaskTracker::new();
-    let told_to_stop = process::told_to_stop();
+    let told_to_stop = told_to_stop();
     tokio::pin!(told_to_stop);
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

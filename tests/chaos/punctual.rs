@@ -3,8 +3,10 @@
 
 use std::collections::HashSet;
 
+use keyfall_testing::journals::{Micros, at_unix_ms};
+
 use crate::history::History;
-use crate::journal::{Answer, Ask, Micros, Version, at_unix_ms};
+use crate::journal::{Answer, Ask, Version};
 use crate::leases::Leases;
 use crate::report::{Phase, Row};
 use crate::spared::Spared;

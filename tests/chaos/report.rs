@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::journal::Micros;
+use keyfall_testing::journals::Micros;
+
 use crate::spared::Spared;
 use crate::strain::Strain;
 

@@ -3,10 +3,11 @@
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use keyfall_testing::process::LoggedProcess;
 use tokio::time::{Instant, sleep};
 
 use crate::load::KINDS;
-use crate::process::{Process, keyfall};
+use crate::roles::keyfall;
 use crate::stage::Stage;
 
 /// How long it may take, to its end.
@@ -45,7 +46,7 @@ pub(crate) async fn is_refused(stage: &Stage, kind: &str, shards: u16) -> Result
 }
 
 /// How it ended, if it did in time.
-async fn end_of(mut process: Process, deadline: Instant) -> Option<ExitStatus> {
+async fn end_of(mut process: LoggedProcess, deadline: Instant) -> Option<ExitStatus> {
     loop {
         match process.ended() {
             None if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
@@ -54,11 +55,11 @@ async fn end_of(mut process: Process, deadline: Instant) -> Option<ExitStatus> {
     }
 }
 
-pub(crate) fn start(stage: &Stage, kind: &str, shards: u16) -> Process {
+pub(crate) fn start(stage: &Stage, kind: &str, shards: u16) -> LoggedProcess {
     let mut command = keyfall();
     command.args(["reshard", kind, "--to", &shards.to_string()]);
     command.args(["--redis-url", &stage.site.url()]);
-    Process::spawn(command, "reshard", stage.dir())
+    LoggedProcess::spawn(command, "reshard", stage.dir())
 }
 
 /// Each kind has another number, again and again, while workers are killed. In the end it has the

@@ -2,20 +2,22 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use keyfall::embedded::{Embedded, Options};
+use keyfall_testing::journals::{Micros, now};
+use keyfall_testing::patience::within;
+use keyfall_testing::ports::free_port;
+use keyfall_testing::proxies::{FaultyProxy, Weather};
+use keyfall_testing::server::{connect, redis_server};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
-use crate::journal::{Micros, now};
-use crate::proxy::{Proxy, Weather};
-use crate::site::{PROBE, connect, socket_of};
+use crate::site::{PROBE, network_around};
 use crate::wires::{Place, Wires};
 
 /// What the sentinels call the primary.
@@ -37,7 +39,7 @@ pub(crate) struct Sentinels {
     primary: u16,
     others: Vec<(u16, Embedded)>,
     /// The networks around each of them, by their ports, if there are any.
-    networks: HashMap<u16, Proxy>,
+    networks: HashMap<u16, FaultyProxy>,
     /// What is between all of them, if there is anything, and who is reached at which port there.
     wires: Option<Wires>,
     places: HashMap<u16, Place>,
@@ -64,7 +66,7 @@ impl Sentinels {
         let mut servers = Vec::new();
         let mut places = HashMap::new();
         for place in 1..FIRST {
-            let mut port = free_port()?;
+            let mut port = free_port();
             let mut options = options();
             if wires.is_some() {
                 options = options.args(Wires::source(place));
@@ -74,8 +76,7 @@ impl Sentinels {
                 port = wires.to(place, port).await?;
             }
             if has_networks {
-                let proxy = Proxy::to(socket_of(&server), dir).await;
-                let proxy = proxy.map_err(|error| error.to_string())?;
+                let proxy = network_around(&server, dir).await?;
                 port = proxy.port;
                 networks.insert(port, proxy);
             }
@@ -265,18 +266,9 @@ impl Sentinels {
     async fn until<T>(
         &self,
         what: &str,
-        mut probe: impl AsyncFnMut() -> Option<T>,
+        probe: impl AsyncFnMut() -> Option<T>,
     ) -> Result<T, String> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(found) = probe().await {
-                return Ok(found);
-            }
-            if Instant::now() > deadline {
-                return Err(format!("never: {what}"));
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+        within(PATIENCE, what, probe).await
     }
 }
 
@@ -287,7 +279,7 @@ impl Sentinel {
         place: Place,
         wires: Option<&Wires>,
     ) -> Result<Self, String> {
-        let port = free_port()?;
+        let port = free_port();
         let path = dir.join(format!("sentinel-{port}.conf"));
         let down = NEVER.as_millis();
         let mut config = format!(
@@ -307,8 +299,7 @@ impl Sentinel {
         let failed = |error: std::io::Error| format!("a sentinel: {error}");
         std::fs::write(&path, config).map_err(failed)?;
         let log = File::create(dir.join(format!("sentinel-{port}.log"))).map_err(failed)?;
-        let binary = std::env::var("KEYFALL_REDIS_BIN").unwrap_or("redis-server".to_owned());
-        let child = Command::new(binary)
+        let child = Command::new(redis_server())
             .arg(&path)
             .arg("--sentinel")
             .stdin(Stdio::null())
@@ -349,7 +340,7 @@ async fn node(options: Options, port: u16) -> Result<Embedded, String> {
 
 async fn takes_writes(server: &Embedded) -> bool {
     let write = async {
-        let mut redis = connect(server).await?;
+        let mut redis = connect(&server.url()).await?;
         redis::cmd("SET")
             .arg(&[PROBE, ""])
             .exec_async(&mut redis)
@@ -360,7 +351,7 @@ async fn takes_writes(server: &Embedded) -> bool {
 
 /// Makes a server, which others know by this port, a replica.
 async fn follow_from_now_on(server: &Embedded, port: u16, primary: u16) -> redis::RedisResult<()> {
-    let mut redis = connect(server).await?;
+    let mut redis = connect(&server.url()).await?;
     for (name, value) in [("ip", "127.0.0.1".to_owned()), ("port", port.to_string())] {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET")
@@ -371,9 +362,4 @@ async fn follow_from_now_on(server: &Embedded, port: u16, primary: u16) -> redis
     let mut follow = redis::cmd("REPLICAOF");
     follow.arg("127.0.0.1").arg(primary);
     follow.query_async(&mut redis).await
-}
-
-fn free_port() -> Result<u16, String> {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-    Ok(free.map_err(|error| error.to_string())?.port())
 }

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use keyfall::embedded::{Embedded, Options};
 use keyfall::server_of;
+use keyfall_testing::proxies::{FaultyProxy, Weather};
+use keyfall_testing::server::{signal_to, socket_of};
 use rustix::process::Signal;
 
 use crate::load::KINDS;
-use crate::proxy::{Proxy, Weather};
-use crate::site::{signal_to, socket_of};
+use crate::site::network_around;
 
 /// A server, by its place among all.
 pub(crate) type Number = u16;
@@ -16,7 +17,7 @@ pub(crate) type Number = u16;
 pub(crate) struct Several {
     servers: Vec<Embedded>,
     /// Around each of them, if there are any.
-    networks: Vec<Proxy>,
+    networks: Vec<FaultyProxy>,
 }
 
 impl Several {
@@ -29,8 +30,7 @@ impl Several {
         for options in options {
             let server = options.start().await.map_err(|error| error.to_string())?;
             if has_networks {
-                let proxy = Proxy::to(socket_of(&server), dir).await;
-                networks.push(proxy.map_err(|error| error.to_string())?);
+                networks.push(network_around(&server, dir).await?);
             }
             servers.push(server);
         }

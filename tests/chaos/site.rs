@@ -1,18 +1,19 @@
 //! Where jobs are kept: one Redis, or several in one of the ways in which they belong together.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use keyfall::embedded::Embedded;
+use keyfall_testing::journals::Micros;
+use keyfall_testing::proxies::FaultyProxy;
+use keyfall_testing::server::{connect, signal_to, socket_of};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::aof;
 use crate::clock::FakeClock;
 use crate::cluster::Cluster;
-use crate::journal::Micros;
-use crate::proxy::Proxy;
+use crate::journal::{Journal, What};
 use crate::sentinels::Sentinels;
 use crate::setting::{Setting, Whose};
 use crate::several::Several;
@@ -21,13 +22,10 @@ use crate::wires::Wires;
 /// What is written to find out whether a server takes writes.
 pub(crate) const PROBE: &str = "chaos-probe";
 
-/// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 pub(crate) struct Site {
     servers: Servers,
     /// Between a single server and everybody else.
-    network: Option<Proxy>,
+    network: Option<FaultyProxy>,
 }
 
 enum Servers {
@@ -75,8 +73,7 @@ impl Site {
             let started = options().start().await;
             let server = started.map_err(|error| error.to_string())?;
             if setting.network {
-                let proxy = Proxy::to(socket_of(&server), dir).await;
-                network = Some(proxy.map_err(|error| error.to_string())?);
+                network = Some(network_around(&server, dir).await?);
             }
             Servers::One(server)
         };
@@ -128,7 +125,7 @@ impl Site {
     }
 
     pub(crate) async fn redis(&self) -> redis::RedisResult<MultiplexedConnection> {
-        connect(self.the_server()).await
+        connect(&self.the_server().url()).await
     }
 
     pub(crate) async fn command<T: FromRedisValue>(
@@ -149,7 +146,7 @@ impl Site {
     }
 
     /// The network that the setting asked for.
-    pub(crate) fn network(&self) -> Result<&Proxy, &'static str> {
+    pub(crate) fn network(&self) -> Result<&FaultyProxy, &'static str> {
         self.network.as_ref().ok_or("there is no network")
     }
 
@@ -239,30 +236,22 @@ impl Site {
     }
 }
 
-/// The default gives up after half a second, which a busy machine may need.
-pub(crate) async fn connect(server: &Embedded) -> redis::RedisResult<MultiplexedConnection> {
-    let config = redis::AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
-    let client = redis::Client::open(server.url())?;
-    client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
+/// A network around a server, which writes down what it does to scripts.
+pub(crate) async fn network_around(
+    server: &Embedded,
+    journals: &Path,
+) -> Result<FaultyProxy, String> {
+    let journal = Journal::open(journals, "network");
+    let told = move |name| {
+        let process = None;
+        journal.note(What::Fault { name, process });
+    };
+    let proxy = FaultyProxy::to(socket_of(server), told).await;
+    proxy.map_err(|error| error.to_string())
 }
 
 /// The files of the log of the server that has its socket there.
 fn logs_at(socket: &Path) -> Vec<PathBuf> {
     let dir = socket.parent();
     aof::files(dir.expect("the socket is in a directory"))
-}
-
-pub(crate) fn signal_to(server: &Embedded, signal: Signal) {
-    let pid = server.pid().and_then(|pid| pid.try_into().ok());
-    let pid = pid.and_then(Pid::from_raw).expect("the server runs");
-    // Fails only if it has ended.
-    let _ = kill_process(pid, signal);
-}
-
-pub(crate) fn socket_of(server: &Embedded) -> PathBuf {
-    server.url().trim_start_matches("redis+unix://").into()
 }

@@ -1,8 +1,10 @@
 //! Where something is done to one of several servers: what becomes meanwhile of the jobs that the
 //! others have. They are to notice nothing.
 
+use keyfall_testing::journals::Micros;
+
 use crate::bounds::{Bound, IN_TIME, LEAST, ON_TIME};
-use crate::journal::{Answer, Micros, Part};
+use crate::journal::{Answer, Part};
 use crate::punctual::RECOVERY;
 use crate::report::{percentile, written};
 use crate::story::Call;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keyfall::Client;
+use keyfall_testing::journals::Micros;
+use keyfall_testing::process::LoggedProcess;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
@@ -14,10 +16,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
 use crate::daemons::DAEMONS;
-use crate::journal::{Journal, Micros, Part, What};
+use crate::journal::{Journal, Part, What};
 use crate::order::Plan;
 use crate::outlet::Outlet;
-use crate::process::Process;
+use crate::roles;
 use crate::setting::{Setting, Whose};
 use crate::several::Number;
 use crate::shared::Shared;
@@ -54,7 +56,7 @@ pub(crate) struct Stage {
     /// Or consumers.
     pub(crate) workers: Vec<Slot>,
     /// How jobs reach consumers, and the daemons that live.
-    daemons: Option<(Ways, Vec<Option<Process>>)>,
+    daemons: Option<(Ways, Vec<Option<LoggedProcess>>)>,
     /// The Redis that lists and streams are on.
     outlet: Option<Outlet>,
     /// How long consumers have a job, or workers.
@@ -65,7 +67,7 @@ pub(crate) struct Stage {
     /// How long the bad weather is to last.
     pub(crate) span: Duration,
     clock: Option<(Whose, FakeClock)>,
-    producers: Vec<Process>,
+    producers: Vec<LoggedProcess>,
     witness: Option<JoinHandle<()>>,
     journal: Journal,
     dir: PathBuf,
@@ -77,7 +79,7 @@ pub(crate) struct Stage {
 pub(crate) struct Slot {
     number: usize,
     generation: u32,
-    process: Option<Process>,
+    process: Option<LoggedProcess>,
 }
 
 impl Stage {
@@ -193,7 +195,7 @@ impl Stage {
                 special: self.special.clone(),
                 sundry: self.site.network().is_ok(),
             };
-            let producer = Process::start("producer", &terms.name, &terms, &self.dir, &[]);
+            let producer = roles::start("producer", &terms.name, &terms, &self.dir, &[]);
             self.producers.push(producer);
         }
         let Some(server) = self.site.lone() else {
@@ -207,7 +209,7 @@ impl Stage {
             stories_a_second: stories_a_second * KEYS_TO_JOBS,
             names_times: !matches!(self.clock, Some((Whose::Redis, _))),
         };
-        let program = Process::start("plain", &terms.name, &terms, &self.dir, &[]);
+        let program = roles::start("plain", &terms.name, &terms, &self.dir, &[]);
         self.producers.push(program);
         self.witness = Some(witness::start(server.url(), &self.dir));
     }
@@ -226,7 +228,7 @@ impl Stage {
             witness.abort();
         }
         if let Some((_, daemons)) = &mut self.daemons {
-            let living: Vec<Process> = daemons.drain(..).flatten().collect();
+            let living: Vec<LoggedProcess> = daemons.drain(..).flatten().collect();
             living.iter().for_each(|one| one.signal(Signal::TERM));
             wrong.extend(stop_all(living.into_iter()).await);
         }
@@ -264,7 +266,7 @@ impl Stage {
         if let Some((ways, living)) = &mut self.daemons {
             let command = daemons::command(ways, number, &self.site.url(), &self.dir);
             let name = format!("daemon-{number}");
-            living[number] = Some(Process::spawn(command, &name, &self.dir));
+            living[number] = Some(LoggedProcess::spawn(command, &name, &self.dir));
         }
     }
 
@@ -289,7 +291,7 @@ impl Stage {
                 ways: ways.clone(),
                 journals: self.dir.clone(),
             };
-            let process = Process::start("consumer", &terms.name, &terms, &self.dir, &[]);
+            let process = roles::start("consumer", &terms.name, &terms, &self.dir, &[]);
             slot.process = Some(process);
             return;
         }
@@ -303,7 +305,7 @@ impl Stage {
             Some((Whose::Workers, clock)) => clock.environment(),
             _ => Vec::new(),
         };
-        let process = Process::start("worker", &terms.name, &terms, &self.dir, &environment);
+        let process = roles::start("worker", &terms.name, &terms, &self.dir, &environment);
         slot.process = Some(process);
     }
 
@@ -426,7 +428,7 @@ impl Stage {
 
     // What is written down.
 
-    fn fault(&self, name: &str, process: Option<&Process>) {
+    fn fault(&self, name: &str, process: Option<&LoggedProcess>) {
         self.journal.note(What::Fault {
             name: name.to_owned(),
             process: process.map(|process| process.name.clone()),
@@ -517,7 +519,7 @@ impl Stage {
 
 pub(crate) const WORKERS: usize = 3;
 
-async fn stop_all(processes: impl Iterator<Item = Process>) -> Vec<String> {
-    let ends = join_all(processes.map(Process::stop)).await;
+async fn stop_all(processes: impl Iterator<Item = LoggedProcess>) -> Vec<String> {
+    let ends = join_all(processes.map(LoggedProcess::stop)).await;
     ends.into_iter().filter_map(Result::err).collect()
 }

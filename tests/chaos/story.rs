@@ -1,8 +1,10 @@
 //! All that happened to one key, and what must hold of it whatever is known besides. What becomes
 //! of each version is judged in [`ends`](crate::ends).
 
+use keyfall_testing::journals::Micros;
+
 use crate::evidence::Evidence;
-use crate::journal::{Answer, Ask, Micros, Version};
+use crate::journal::{Answer, Ask, Version};
 
 /// A call of a producer. It took effect at some instant from `sent` to `until`, if it did.
 #[derive(Debug)]

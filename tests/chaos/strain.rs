@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use keyfall_testing::journals::{Micros, now};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::journal::{Micros, now};
 use crate::report::percentile;
 
 /// How long it sleeps.

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use keyfall_testing::journals::{Micros, read_all};
 use tokio::time::Instant;
 
 use crate::bounds::LEAST;
 use crate::checker;
 use crate::history::History;
-use crate::journal::{Micros, read_all};
 use crate::kept::Kept;
 use crate::leases::{self, Leases};
 use crate::report::Row;

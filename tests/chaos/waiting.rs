@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use keyfall::{Client, NewJob, Result};
+use keyfall_testing::journals::now;
 
-use crate::journal::{Answer, Ask, Journal, What, now};
+use crate::journal::{Answer, Ask, Journal, What};
 use crate::load::{FAR, KINDS};
 use crate::order::{Order, Plan};
 use crate::plain::ms;

@@ -4,11 +4,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use keyfall_testing::journals::{Micros, now};
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::journal::{Journal, Micros, What, now};
+use crate::journal::{Journal, What};
 
 /// How often it looks.
 const PAUSE: Duration = Duration::from_millis(15);

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keyfall::{Client, Handler, Job, Json, MissingKey, Outcome, RetryPolicy, Router, Worker};
+use keyfall_testing::process::told_to_stop;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{Journal, What};
 use crate::order::{Order, Plan};
 use crate::plain::{CANCEL, RUN};
-use crate::process;
+
 use crate::settled::{BEGAN, Settlements};
 
 /// Short, so that what a dead worker leaves is soon run again.
@@ -62,7 +63,7 @@ async fn work(terms: &Terms) {
         .concurrency(512)
         .grace(Duration::from_secs(1))
         .dead_letters(1_000_000, Duration::from_secs(24 * 3600))
-        .run_until(process::told_to_stop())
+        .run_until(told_to_stop())
         .await
         .expect("it runs whatever happens");
 }

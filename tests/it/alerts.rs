@@ -6,10 +6,10 @@ use std::process::Command;
 use keyfall::JobState;
 use keyfall::embedded::Embedded;
 use keyfall_testing::files::Folder;
+use keyfall_testing::process::TalkingProcess;
 use serde_json::Value;
 
 use crate::callbacks::receiver::{Received, Receiver, says};
-use crate::process::Process;
 use crate::runs::eventually;
 use crate::site::Site;
 
@@ -26,7 +26,7 @@ impl Site {
 }
 
 /// A daemon with this file, whose log is beside it.
-fn serve(site: &Site, folder: &Folder, config: &str) -> Process {
+fn serve(site: &Site, folder: &Folder, config: &str) -> TalkingProcess {
     folder.write("k.toml", config);
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     command
@@ -34,7 +34,7 @@ fn serve(site: &Site, folder: &Folder, config: &str) -> Process {
         .args(["--redis-url", &site.url])
         .args(["--config", &folder.path("k.toml")])
         .stderr(File::create(folder.path("log")).unwrap());
-    let process = Process::spawn(command);
+    let process = TalkingProcess::spawn(command);
     assert!(process.line().starts_with("listening on "));
     process
 }

@@ -2,8 +2,8 @@
 
 use keyfall::embedded::Embedded;
 use keyfall::{Cancelled, Job, JobState, NewJob, Rescheduled, Router};
+use keyfall_testing::process::TalkingProcess;
 
-use crate::process::Process;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
@@ -25,7 +25,7 @@ fn number(id: &str) -> usize {
 }
 
 /// The memory that a process holds, in bytes.
-fn resident(process: &Process) -> usize {
+fn resident(process: &TalkingProcess) -> usize {
     let status = format!("/proc/{}/status", process.child.id());
     let status = std::fs::read_to_string(status).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -61,7 +61,7 @@ async fn a_backlog_is_worked_off_from_its_oldest_end_and_is_in_nobodys_way() {
     }
 
     // A worker of its own process, with 256 slots.
-    let process = Process::start(&site);
+    let process = TalkingProcess::worker(&site.url, &site.app);
     assert_eq!(process.line(), format!("working for {}", site.app));
     let before = resident(&process);
     let mut started = 0;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use keyfall::embedded::Embedded;
 use keyfall::{JobState, Outcome, Router};
 use keyfall_testing::files::Folder;
+use keyfall_testing::process::TalkingProcess;
 use serde_json::{Value, json};
 
 use crate::runs::{eventually, recorder};
@@ -717,9 +718,8 @@ async fn tail_follows_what_is_done() {
         "scheduled,cancelled",
     ]);
     command.args(["--json", "--redis-url", &site.url]);
-    let tail = crate::process::Process::spawn(command);
-    let line =
-        |tail: &crate::process::Process| -> Value { serde_json::from_str(&tail.line()).unwrap() };
+    let tail = TalkingProcess::spawn(command);
+    let line = |tail: &TalkingProcess| -> Value { serde_json::from_str(&tail.line()).unwrap() };
     assert_eq!(line(&tail)["key"], site.key(2));
     site.client
         .reschedule(site.key(1))
@@ -799,7 +799,7 @@ async fn what_is_not_seen_is_neither_in_what_tail_tells_nor_in_a_log() {
         let mut tail = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
         tail.args(["tail", "cmd_unseen_told:", "--redis-url", &site.url]);
         tail.args(form);
-        let line = crate::process::Process::spawn(tail).line();
+        let line = TalkingProcess::spawn(tail).line();
         assert!(line.contains("cmd_unseen_told:it:job:a"), "{line:?}");
         assert!(!line.contains(UNSEEN), "{line:?}");
     }
@@ -817,7 +817,7 @@ async fn what_is_not_seen_is_neither_in_what_tail_tells_nor_in_a_log() {
     daemon.args(["--redis-url", &site.url]);
     daemon.args(["--config", &folder.path("k.toml")]);
     daemon.stderr(std::fs::File::create(&log).unwrap());
-    let daemon = crate::process::Process::spawn(daemon);
+    let daemon = TalkingProcess::spawn(daemon);
     let told = eventually("the attempt that failed is in the log", async || {
         let told = std::fs::read_to_string(&log).unwrap();
         told.contains("an attempt failed").then_some(told)

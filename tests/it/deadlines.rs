@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use keyfall::embedded::Embedded;
 use keyfall::{Client, Dropped, Handler, Job, Outcome, Result, Router};
+use keyfall_testing::proxies::FreezingProxy;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 
-use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site};
 
@@ -24,7 +24,7 @@ const TOO_LONG: Duration = Duration::from_secs(18);
 /// A job on a server behind a proxy, and a client that goes through that.
 struct Stage {
     site: Site,
-    proxy: Proxy,
+    proxy: FreezingProxy,
     client: Client,
     key: String,
     _server: Embedded,
@@ -33,7 +33,7 @@ struct Stage {
 impl Stage {
     async fn new(app: &str) -> Self {
         let server = Embedded::start().await.unwrap();
-        let proxy = Proxy::to(&server).await;
+        let proxy = FreezingProxy::to(&server).await;
         let site = Site::at(&server.url(), app).await;
         let client = Client::builder(&proxy.url)
             .call_timeout(CALL)

@@ -6,10 +6,10 @@ use std::time::Duration;
 use keyfall::doctor::{CHECKS, Diagnosis, Finding, Severity};
 use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, JobState, Outcome, Router};
+use keyfall_testing::proxies::FreezingProxy;
 use serde_json::Value;
 
 use crate::log::Log;
-use crate::proxy::Proxy;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Site};
 
@@ -248,7 +248,7 @@ async fn every_setting_that_is_broken_is_found_alone_and_its_remedy_mends_it() {
 async fn what_connect_refuses_is_looked_at_all_the_same() {
     let primary = Embedded::options().args(["--repl-diskless-sync-delay", "0"]);
     let primary = primary.start().await.unwrap();
-    let proxy = Proxy::to(&primary).await;
+    let proxy = FreezingProxy::to(&primary).await;
     let (host, port) = proxy.url["redis://".len()..].split_once(':').unwrap();
     let replica = Embedded::options().args(["--replicaof", host, port]);
     let replica = replica.start().await.unwrap();

@@ -10,10 +10,10 @@ use keyfall::{
     Cancelled, Dropped, Durable, Extended, IfPresent, JobState, KeptJob, Lease, NewJob, Outcome,
     Requeued, Rescheduled, Restored, Router, Settled, Updated,
 };
+use keyfall_testing::proxies::FreezingProxy;
 use tokio::time::timeout;
 
 use crate::log::Log;
-use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually, recorder};
 use crate::site::{Site, patient};
 
@@ -175,7 +175,7 @@ async fn one_that_the_list_has_lost_is_dropped_with_its_keys() {
 #[tokio::test]
 async fn a_job_that_comes_between_the_steps_of_a_drop_is_found() {
     let server = Embedded::start().await.unwrap();
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "drop-between").await;
     let (key, kind) = (site.key(1), site.kind());
     // The first round is for the server to learn the scripts.

@@ -4,10 +4,10 @@ use std::process::Command;
 
 use keyfall::Client;
 use keyfall_testing::files::repository;
+use keyfall_testing::process::{TalkingProcess, example};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::process::{Process, example};
 use crate::site::shared_redis;
 
 /// The tests that stand in the example itself run here, too.
@@ -222,7 +222,7 @@ async fn layers() {
 async fn web_service() {
     let mut command = example("web_service", shared_redis());
     command.env("LISTEN", "127.0.0.1:0");
-    let process = Process::spawn(command);
+    let process = TalkingProcess::spawn(command);
     let line = process.line();
     let address = line
         .strip_prefix("listening at http://")
@@ -263,7 +263,7 @@ async fn web_service() {
 
 /// What an example prints, which plays on the shared Redis and ends well.
 fn played(name: &str) -> Vec<String> {
-    Process::spawn(example(name, shared_redis())).ends()
+    TalkingProcess::spawn(example(name, shared_redis())).ends()
 }
 
 fn output(mut command: Command) -> std::process::Output {

@@ -3,8 +3,8 @@
 use futures_util::future::join_all;
 use keyfall::embedded::Embedded;
 use keyfall::{Client, shard_of};
+use keyfall_testing::proxies::FreezingProxy;
 
-use crate::proxy::Proxy;
 use crate::resharding::FAR;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site};
@@ -142,7 +142,7 @@ async fn what_somebody_puts_there_before_all_are_told_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_somebody_takes_along_meanwhile_is_found_before_a_kind_has_arrived() {
     let server = Embedded::start().await.unwrap();
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "founding-taken").await;
     let mut ids = (0..).map(|id| id.to_string());
     let id = ids.find(|id| shard_of(id, 4) != 0).unwrap();

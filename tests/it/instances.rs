@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use keyfall::embedded::Embedded;
 use keyfall::{Job, JobState, Notice, Router, Worker};
+use keyfall_testing::process::TalkingProcess;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::monitor::{Monitor, asked_by_hearers, beats_until_the_last_claim};
-use crate::process::Process;
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{Running, Site, command, ms};
 
@@ -120,7 +120,9 @@ async fn an_instance_that_is_killed_leaves_its_share_and_its_pacing_to_the_other
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-kill").await;
     let kind = format!("{}:work:sleep", site.app);
-    let mut processes: Vec<Process> = (0..3).map(|_| Process::start(&site)).collect();
+    let mut processes: Vec<TalkingProcess> = (0..3)
+        .map(|_| TalkingProcess::worker(&site.url, &site.app))
+        .collect();
     so_many_live(&site, 3).await;
     let all_done = async |count: u64| {
         eventually("all done", async || {

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::process::TalkingProcess;
+use rustix::process::Signal;
 
-use crate::process::Process;
 use crate::runs::eventually;
 use crate::site::{Site, ms};
 
@@ -16,7 +16,7 @@ async fn a_worker_process_that_is_killed_loses_no_job_and_its_jobs_are_run_again
         let key = format!("{kind}:{id}");
         site.client.schedule(&key, &payload).await.unwrap();
     };
-    let mut first = Process::start(&site);
+    let mut first = TalkingProcess::worker(&site.url, &site.app);
     assert_eq!(first.line(), format!("working for {}", site.app));
     for id in ["quick-1", "quick-2"] {
         schedule(id, 0).await;
@@ -41,7 +41,7 @@ async fn a_worker_process_that_is_killed_loses_no_job_and_its_jobs_are_run_again
     for id in ["waits-1", "waits-2"] {
         schedule(id, 0).await;
     }
-    let second = Process::start(&site);
+    let second = TalkingProcess::worker(&site.url, &site.app);
     let stats = eventually("all done", async || {
         let stats = site.client.stats(&kind).await.unwrap();
         (stats.done == 6).then_some(stats)
@@ -68,11 +68,10 @@ async fn a_second_signal_stops_a_worker_without_waiting_for_its_handlers() {
     let hour = 3_600_000_u64;
     let key = format!("{kind}:long");
     site.client.schedule(&key, &hour).await.unwrap();
-    let mut process = Process::start(&site);
+    let mut process = TalkingProcess::worker(&site.url, &site.app);
     assert_eq!(process.line(), format!("working for {}", site.app));
     assert_eq!(process.line(), format!("started {key} 1"));
-    let pid = Pid::from_child(&process.child);
-    kill_process(pid, Signal::TERM).unwrap();
+    process.signal(Signal::TERM);
     // The first one lets the handler go on, and nothing more is begun.
     let late = format!("{kind}:late");
     site.client
@@ -86,7 +85,7 @@ async fn a_second_signal_stops_a_worker_without_waiting_for_its_handlers() {
     })
     .await;
     assert_eq!(process.child.try_wait().unwrap(), None);
-    kill_process(pid, Signal::TERM).unwrap();
+    process.signal(Signal::TERM);
     assert!(process.child.wait().unwrap().success());
     assert_eq!(process.line(), "stopped");
     let stats = site.client.stats(&kind).await.unwrap();

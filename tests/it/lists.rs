@@ -6,10 +6,10 @@ use std::time::Duration;
 use keyfall::embedded::Embedded;
 use keyfall::target::{List, list};
 use keyfall::{Client, ErrorKind, Handler, JobState, Outcome, RetryPolicy, Route, Router, Settled};
+use keyfall_testing::proxies::FreezingProxy;
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 
-use crate::proxy::Proxy;
 use crate::runs::eventually;
 use crate::site::{HOUR, Site, command, connect, ms};
 
@@ -368,7 +368,7 @@ async fn a_ledger_that_refuses_us_for_a_while_loses_no_receipt() {
 async fn a_write_whose_answer_is_lost_is_not_repeated_where_it_is_acknowledged() {
     let site = Site::new("list-once").await;
     let other = Embedded::start().await.unwrap();
-    let proxy = Proxy::to(&other).await;
+    let proxy = FreezingProxy::to(&other).await;
     let server = Client::builder(&proxy.url).call_timeout(SHORT);
     let target = List::on(&server, "orders").acknowledged();
     let worker = site.serve(Router::new().route(&site.pattern(), route(target)));
@@ -394,7 +394,7 @@ async fn a_write_whose_answer_is_lost_is_not_repeated_where_it_is_acknowledged()
 async fn what_goes_into_a_connection_that_was_cut_unnoticed_waits_for_no_lease() {
     let site = Site::new("list-idle").await;
     let other = Embedded::start().await.unwrap();
-    let proxy = Proxy::to(&other).await;
+    let proxy = FreezingProxy::to(&other).await;
     let target = list(&proxy.url, "orders").acknowledged();
     let worker = site.serve(Router::new().route(&site.pattern(), route(target)));
     let mut redis = connect(&other.url()).await;

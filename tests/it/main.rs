@@ -21,7 +21,7 @@
 //! | [`forgotten`] | streams whose Redis forgets or trims what nobody has read |
 //! | [`instances`] | many workers: who claims, who paces, what nobody has a route for |
 //! | [`founding`] | kinds that start with several shards: all agree on the number |
-//! | [`race`] | everything at once, at random; [`journal`] checks what came of it |
+//! | [`race`] | everything at once, at random, and what must have come of it |
 //! | [`killed`] | worker processes that are killed |
 //! | [`asleep`] | a machine that sleeps: leases go on meanwhile |
 //! | [`steps`] | daemons that are killed at each step of handing over to lists and streams |
@@ -110,7 +110,6 @@ mod hooks;
 mod http;
 mod idempotency;
 mod instances;
-mod journal;
 mod keyspace;
 mod killed;
 mod lapsed;
@@ -126,8 +125,6 @@ mod operating;
 mod outages;
 mod outcomes;
 mod pausing;
-mod process;
-mod proxy;
 mod pulling;
 mod race;
 mod refused;

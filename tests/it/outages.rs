@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
 use keyfall::{Job, Router};
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::server::process_of;
+use rustix::process::{Signal, kill_process};
 
 use crate::runs::{Gate, PATIENCE, Runs, eventually, ids, recorder};
 use crate::site::{HOUR, Running, Site, ms};
@@ -165,7 +166,7 @@ async fn a_redis_that_hangs_for_a_while_loses_no_job() {
     let gate = Gate::closed();
     let scheduling = keep_scheduling(&site, &gate);
     let mut seen = take_different(&mut runs, 20).await;
-    let pid = Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap();
+    let pid = process_of(&server);
     kill_process(pid, Signal::STOP).unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await;
     kill_process(pid, Signal::CONT).unwrap();
@@ -210,7 +211,7 @@ async fn a_run_whose_lease_cannot_be_renewed_is_ended_and_the_job_is_run_again()
     let worker = Running::start(site.worker(router).lease(Duration::from_secs(2)));
     site.client.schedule(site.key(1), "").await.unwrap();
     let first = runs.next().await;
-    let pid = Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap();
+    let pid = process_of(&server);
     kill_process(pid, Signal::STOP).unwrap();
     // By the worker's own clock: Redis tells nobody anything now.
     ended.passed().await;

@@ -14,10 +14,10 @@ use keyfall::{
     Client, Handler, IfAbsent, IfPresent, Job, JobState, Json, Outcome, RetryPolicy, Router,
     Updated, Worker,
 };
+use keyfall_testing::journals::{RunJournal, Wanted};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::journal::{Journal, Wanted};
 use crate::runs::eventually;
 use crate::site::{Running, Site, ms};
 
@@ -37,7 +37,7 @@ fn seed() -> u64 {
 /// One producer: calls at random, each of them written down.
 struct Producer {
     client: Client,
-    journal: Arc<Journal>,
+    journal: Arc<RunJournal>,
     kind: String,
     random: StdRng,
     number: u64,
@@ -117,7 +117,7 @@ impl Producer {
 }
 
 /// What a run does follows from its version and its number among the runs of its key.
-fn handler(journal: Arc<Journal>) -> impl Handler<(Job, Json<u64>), ()> {
+fn handler(journal: Arc<RunJournal>) -> impl Handler<(Job, Json<u64>), ()> {
     async move |job: Job, Json(version): Json<u64>| {
         let run = journal.begins(&job, version);
         let mut random = StdRng::seed_from_u64(version ^ ((run as u64) << 40));
@@ -156,7 +156,7 @@ async fn race(app: &str, amid: impl AsyncFnOnce(&Site)) {
     eprintln!("KEYFALL_SEED={seed}");
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), app).await;
-    let journal: Arc<Journal> = Arc::default();
+    let journal: Arc<RunJournal> = Arc::default();
     let policy = RetryPolicy::fixed(ms(20)).unwrap().attempts(4);
     let start = async || {
         let router = Router::new().route(

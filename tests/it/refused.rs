@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, Outcome, Router, Worker};
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::proxies::FreezingProxy;
+use keyfall_testing::server::process_of;
+use rustix::process::{Signal, kill_process};
 
 use crate::log::Log;
-use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms, patient};
 
@@ -78,7 +79,7 @@ async fn a_call_ends_in_time_in_any_weather_and_says_whether_trying_again_can_he
     use ErrorKind::{Denied, Full, ReadOnly, Unavailable};
     let slow = ["--key-load-delay", "700", "--appendfsync", "no"];
     let mut server = Embedded::options().args(slow).start().await.unwrap();
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let url = proxy.url.clone();
     let client = async || {
         let client = Client::builder(&url).call_timeout(SOON);
@@ -113,7 +114,7 @@ async fn a_call_ends_in_time_in_any_weather_and_says_whether_trying_again_can_he
     let denied = Client::connect(&unknown).await;
     assert_eq!(End::of(denied), End::Never(Denied));
 
-    let process = Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap();
+    let process = process_of(&server);
     kill_process(process, Signal::STOP).unwrap();
     let unavailable = [End::Later(Unavailable); 6];
     assert_eq!(calls(&here, &url, key).await, unavailable);

@@ -9,8 +9,8 @@ use keyfall::{
     Cancelled, Client, ErrorKind, JobState, NewJob, Outcome, Placed, Requeued, Rescheduled,
     RetryPolicy, Router, Updated, Worker, shard_of,
 };
+use keyfall_testing::proxies::FreezingProxy;
 
-use crate::proxy::Proxy;
 use crate::runs::{Gate, eventually, recorder};
 use crate::site::{Running, Site, ms, patient};
 
@@ -462,7 +462,7 @@ async fn a_durable_call_by_a_layout_of_before_finds_its_ledger_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_somebody_takes_along_while_it_is_looked_for_has_arrived_in_the_end() {
     let server = Embedded::start().await.unwrap();
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "shards-taken").await;
     let mut ids = (0..).map(|id| id.to_string());
     let id = ids.find(|id| shard_of(id, 2) == 1).unwrap();

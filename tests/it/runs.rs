@@ -1,39 +1,12 @@
 //! What handlers tell a test: which jobs they were called with, and when they may go on.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use keyfall::{Handler, Job, Outcome};
+use keyfall_testing::patience::AT_LAST;
+pub(crate) use keyfall_testing::patience::{PATIENCE, eventually};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{Instant, sleep, timeout};
-
-/// How long anything may take before a test gives up. Only a failure takes that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The same of what takes many steps.
-const AT_LAST: Duration = Duration::from_secs(180);
-
-/// Asks until there is an answer.
-///
-/// # Panics
-/// When there is none in time.
-#[track_caller]
-pub(crate) fn eventually<T>(
-    what: &str,
-    mut probe: impl AsyncFnMut() -> Option<T>,
-) -> impl Future<Output = T> {
-    let caller = std::panic::Location::caller();
-    async move {
-        let deadline = Instant::now() + AT_LAST;
-        loop {
-            if let Some(answer) = probe().await {
-                return answer;
-            }
-            assert!(Instant::now() < deadline, "{caller}: never {what}");
-            sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
+use tokio::time::timeout;
 
 /// Writes down the jobs that handlers were called with. Clones write to the same list.
 #[derive(Clone)]

@@ -4,8 +4,8 @@
 //! version that does something else fails here, and is to be written down in both.
 
 use keyfall::embedded::Embedded;
+use keyfall_testing::proxies::FreezingProxy;
 
-use crate::proxy::Proxy;
 use crate::runs::eventually;
 use crate::stage::{DIE, Stage, cmd, pipeline, script};
 use crate::version::Version::{Redis, Valkey};
@@ -167,7 +167,7 @@ async fn while_writes_are_withheld_nothing_expires() {
 async fn a_replica_announces_del_until_it_is_promoted() {
     let primary = Embedded::options().args(["--repl-diskless-sync-delay", "0"]);
     let mut primary = Stage::with(primary).await;
-    let proxy = Proxy::to(&primary.server).await;
+    let proxy = FreezingProxy::to(&primary.server).await;
     let (host, port) = proxy.url["redis://".len()..].split_once(':').unwrap();
     let mut replica = Stage::with(Embedded::options().args(["--replicaof", host, port])).await;
     eventually("it follows", async || {

@@ -2,11 +2,11 @@
 
 use std::process::Stdio;
 
+use keyfall_testing::process::TalkingProcess;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::process::Process;
 use crate::site::Site;
 
 /// How a command ended, and what it said.
@@ -68,7 +68,7 @@ impl Ran {
 
 /// A daemon that runs none of the jobs itself.
 pub(crate) struct Daemon {
-    _process: Process,
+    _process: TalkingProcess,
     /// `http://127.0.0.1:port`
     pub(crate) url: String,
 }
@@ -82,7 +82,7 @@ impl Site {
             .args(["--redis-url", &self.url])
             .args(["--pull", "nobody:has:these:*"])
             .args(flags);
-        let process = Process::spawn(command);
+        let process = TalkingProcess::spawn(command);
         let line = process.line();
         let url = line.strip_prefix("listening on ").unwrap().to_owned();
         let _process = process;

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use keyfall::embedded::Embedded;
 use keyfall::{Client, JobState, JobView, Readiness, Result, RetryPolicy, Router, Stats, Worker};
+use keyfall_testing::server;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
 use tokio::sync::oneshot;
@@ -259,13 +260,7 @@ pub(crate) async fn patient(url: &str) -> Client {
 }
 
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
-    // The default gives up after half a second, which a busy machine may need.
-    let config = redis::AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
-    let client = redis::Client::open(url).unwrap();
-    let connection = client.get_multiplexed_async_connection_with_config(&config);
-    connection.await.unwrap()
+    server::connect(url).await.unwrap()
 }
 
 pub(crate) async fn command<T: FromRedisValue>(

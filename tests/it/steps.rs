@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::future::join_all;
 use keyfall::embedded::Embedded;
 use keyfall_testing::files::Folder;
+use keyfall_testing::process::TalkingProcess;
+use keyfall_testing::proxies::FreezingProxy;
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 
-use crate::process::Process;
-use crate::proxy::Proxy;
 use crate::runs::eventually;
 use crate::site::{Site, command, connect, ms};
 
@@ -31,12 +31,12 @@ enum Target {
 struct Step {
     app: &'static str,
     /// It gets no further with the Redis of its target.
-    stop: fn(&Proxy),
+    stop: fn(&FreezingProxy),
     /// Whether a consumer has the job by then.
     has_come: bool,
 }
 
-const fn step(app: &'static str, stop: fn(&Proxy), has_come: bool) -> Step {
+const fn step(app: &'static str, stop: fn(&FreezingProxy), has_come: bool) -> Step {
     Step {
         app,
         stop,
@@ -107,7 +107,7 @@ impl Consumer {
 }
 
 /// A daemon that finds the list or the stream at `url`.
-fn serve(site: &Site, folder: &Folder, target: Target, url: &str) -> Process {
+fn serve(site: &Site, folder: &Folder, target: Target, url: &str) -> TalkingProcess {
     let name = &site.app;
     let target = match target {
         Target::List => format!("list = {{ key = \"{name}\", acknowledged = true"),
@@ -124,7 +124,7 @@ fn serve(site: &Site, folder: &Folder, target: Target, url: &str) -> Process {
         .args(["serve", "--http-listen", "127.0.0.1:0"])
         .args(["--redis-url", &site.url, "--config"])
         .arg(folder.path("routes.toml"));
-    let process = Process::spawn(command);
+    let process = TalkingProcess::spawn(command);
     assert!(process.line().starts_with("listening on"));
     process
 }
@@ -135,7 +135,7 @@ async fn is_survived(step: &Step, target: Target) {
     let outlet = Embedded::start().await.unwrap();
     let site = Site::new(step.app).await;
     let folder = Folder::new(step.app);
-    let proxy = Proxy::to(&outlet).await;
+    let proxy = FreezingProxy::to(&outlet).await;
     let consumer = Consumer {
         target,
         name: step.app,

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use keyfall::embedded::Embedded;
 use keyfall::{Notice, Router, Worker};
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::proxies::FreezingProxy;
+use keyfall_testing::server::process_of;
+use rustix::process::{Signal, kill_process};
 
 use crate::log::Log;
-use crate::proxy::Proxy;
 use crate::runs::{Gate, Runs, eventually, recorder};
 use crate::site::{Running, Site, command, connect, ms};
 
@@ -134,10 +135,6 @@ impl Scene {
     }
 }
 
-fn process_of(server: &Embedded) -> Pid {
-    Pid::from_raw(server.pid().unwrap().try_into().unwrap()).unwrap()
-}
-
 /// A Redis that has every write on disk before it answers, of which nothing is to be warned.
 async fn sound_redis() -> Embedded {
     let options = Embedded::options().args(["--appendfsync", "always"]);
@@ -209,7 +206,7 @@ async fn a_redis_that_turns_read_only_is_waited_for() {
 #[tokio::test]
 async fn connections_that_die_without_a_word_are_replaced() {
     let server = sound_redis().await;
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let mut scene = Scene::at(&proxy.url, "weather-half-open").await;
     scene.schedule().await;
     let before = proxy.opened();
@@ -248,7 +245,7 @@ async fn a_redis_that_has_no_room_for_another_client_is_waited_for() {
 #[tokio::test]
 async fn an_answer_that_is_not_that_of_a_redis_is_waited_out() {
     let server = sound_redis().await;
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let mut scene = Scene::at(&proxy.url, "weather-babble").await;
     scene.schedule().await;
     let mut redis = connect(&server.url()).await;

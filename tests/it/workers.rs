@@ -8,11 +8,11 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
 use keyfall::{Client, Handler, Job, JobState, Outcome, RetryPolicy, Router, Source, Worker};
+use keyfall_testing::proxies::FreezingProxy;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use crate::log::Log;
-use crate::proxy::Proxy;
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
@@ -326,7 +326,7 @@ async fn a_lapsed_job_that_was_cancelled_or_superseded_is_not_taken_over() {
 #[tokio::test]
 async fn a_job_whose_claim_is_answered_when_its_lease_is_over_does_not_begin() {
     let server = Embedded::start().await.unwrap();
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "work-late").await;
     let told = Log::read();
     // Who is as patient as this asks only once.
@@ -363,7 +363,7 @@ async fn a_job_whose_claim_is_answered_when_its_lease_is_over_does_not_begin() {
 #[tokio::test]
 async fn a_job_whose_claim_is_answered_late_begins_when_its_lease_was_renewed() {
     let server = Embedded::start().await.unwrap();
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "work-doubt").await;
     let told = Log::read();
     let client = Client::builder(&proxy.url).response_timeout(PATIENCE);

@@ -22,15 +22,17 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 use jiff::Timestamp;
+use keyfall_testing::journals::{at_unix_ms, now};
+use keyfall_testing::process::told_to_stop;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use crate::daemons::Daemons;
-use crate::journal::{Journal, What, at_unix_ms, now};
+use crate::journal::{Journal, What};
 use crate::order::{Order, Plan};
 use crate::plain::PLAIN;
-use crate::process;
+
 use crate::target::{PREFIX, Target, Ways};
 use leases::Leases;
 
@@ -135,7 +137,7 @@ async fn consume<S: Source>(terms: &Terms, source: S) {
     let hands = (0..S::HANDS).map(|_| Box::pin(consumer.clone().take(&runs)));
     tokio::select! {
         _ = select_all(hands) => {}
-        () = process::told_to_stop() => {}
+        () = told_to_stop() => {}
     }
     // What was taken is ended well.
     runs.close();

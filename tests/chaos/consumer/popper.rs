@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use keyfall_testing::journals::now;
 use tokio::time::sleep;
 
 use super::{Delivery, End, PAUSE, Source};
 use crate::classic::Classic;
-use crate::journal::{Version, now};
+use crate::journal::Version;
 use crate::target::Ways;
 use crate::worker::LEASE;
 

@@ -20,8 +20,10 @@ mod versions;
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 
+use keyfall_testing::journals::Micros;
+
 use crate::checker;
-use crate::journal::{Answer, Ask, Line, Micros, Version, What};
+use crate::journal::{Answer, Ask, Noted, Version, What};
 use crate::kept::{Kept, Place};
 use crate::leases::Leases;
 use crate::report::Row;
@@ -68,7 +70,7 @@ const KEY: &str = "chaos:load:notice:1";
 /// A trial, as its journals tell of it. Times are in seconds.
 #[derive(Default)]
 struct Trial {
-    journals: BTreeMap<&'static str, Vec<Line>>,
+    journals: BTreeMap<&'static str, Vec<Noted>>,
     calls: u64,
     kept: Kept,
     leases: Leases,
@@ -107,7 +109,7 @@ impl Trial {
     fn note(mut self, process: &'static str, seconds: f64, what: What) -> Self {
         let at = at(seconds);
         let journal = self.journals.entry(process).or_default();
-        journal.push(Line { at, what });
+        journal.push(Noted { at, what });
         self
     }
 

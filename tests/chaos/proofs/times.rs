@@ -1,8 +1,10 @@
 //! How late jobs are, and what was not judged.
 
+use keyfall_testing::journals::Micros;
+
 use super::{Proof, Trial};
 use crate::bounds::{LEAST, TOO_BUSY};
-use crate::journal::{Answer, Ask, Line, Micros, Part, What};
+use crate::journal::{Answer, Ask, Noted, Part, What};
 use crate::report::Row;
 use crate::strain::Strain;
 
@@ -24,7 +26,7 @@ fn many(count: usize, late: f64, moved: bool) -> Trial {
         let mut note = |process, seconds: f64, what| {
             let at = super::at(seconds);
             let journal = trial.journals.entry(process).or_default();
-            journal.push(Line { at, what });
+            journal.push(Noted { at, what });
         };
         let ask = Ask::Schedule {
             version,

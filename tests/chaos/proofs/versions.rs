@@ -1,7 +1,9 @@
 //! What becomes of each version of a job.
 
+use keyfall_testing::journals::{at_unix_ms, now};
+
 use super::{KEY, Proof, Run, Trial, at, run};
-use crate::journal::{Answer, Ask, CLOCK, STOPPED, What, at_unix_ms, now};
+use crate::journal::{Answer, Ask, CLOCK, STOPPED, What};
 use crate::leases::Claim;
 
 pub(super) const ALL: &[Proof] = &[

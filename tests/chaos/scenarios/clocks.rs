@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use keyfall_testing::journals::{Micros, now};
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::adopted::JUMP;
-use crate::journal::{CLOCK, Micros, Part, now};
+use crate::journal::{CLOCK, Part};
 use crate::load::LOAD;
 use crate::setting::{Setting, Whose};
 use crate::stage::Stage;

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use keyfall_testing::journals::{Micros, now};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::restarts::{MARK, first_mark, mark_in};
 use super::{Punctual, Result, Scenario};
 use crate::cluster::{Cluster, Number};
-use crate::journal::{Micros, now};
 use crate::load::{KINDS, LOAD};
 use crate::setting::Setting;
 use crate::stage::Stage;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use keyfall_testing::journals::Micros;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::restarts::{MARK, first_mark, mark};
 use super::{Punctual, Result, Scenario};
-use crate::journal::Micros;
 use crate::setting::Setting;
 use crate::stage::Stage;
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use keyfall_testing::proxies::{Ill, Weather};
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
 use crate::order::Plan;
-use crate::proxy::{Ill, Weather};
 use crate::setting::Setting;
 use crate::stage::Stage;
 

@@ -5,13 +5,13 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
+use keyfall_testing::journals::{Micros, now};
+use keyfall_testing::resp;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep};
 
 use super::{Punctual, Result, Scenario};
-use crate::journal::{Micros, now};
-use crate::resp;
 use crate::setting::Setting;
 use crate::stage::Stage;
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use keyfall_testing::journals::now;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
-use crate::journal::now;
 use crate::load::KINDS;
 use crate::resharding;
 use crate::setting::Setting;

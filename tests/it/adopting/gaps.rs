@@ -2,10 +2,10 @@
 
 use keyfall::embedded::Embedded;
 use keyfall::{Handler, MissingKey, Router, Worker};
+use keyfall_testing::proxies::FreezingProxy;
 use redis::aio::MultiplexedConnection;
 
 use super::Adopting;
-use crate::proxy::Proxy;
 use crate::runs::{Gate, eventually, recorder};
 use crate::site::{Running, Site, command, connect, patient, redis_time};
 
@@ -131,7 +131,7 @@ async fn who_comes_later_does_not_take_what_waits_for_missing() {
 /// seen any more. Then another one comes, which the first is to tell before it cancels the job.
 /// Returns whether the machine was quick enough for that, and how many were cancelled.
 async fn cut_off(server: &Embedded, round: usize) -> (bool, u64) {
-    let proxy = Proxy::to(server).await;
+    let proxy = FreezingProxy::to(server).await;
     let site = Site::at(&server.url(), &format!("adopt-cut-off-{round}")).await;
     let gate = Gate::closed();
     let (log, mut runs) = recorder();
@@ -215,7 +215,7 @@ async fn a_key_that_is_missing_after_a_gap_can_mean_that_its_job_is_cancelled() 
 #[tokio::test]
 async fn what_a_replica_announces_cancels_nothing() {
     let (server, mut it) = alone("adopt-demoted", MissingKey::Run).await;
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let (host, port) = address(&proxy);
     let peer = Embedded::options().args(["--replicaof", host, port]);
     let peer = peer.args(AT_ONCE).start().await.unwrap();
@@ -227,7 +227,7 @@ async fn what_a_replica_announces_cancels_nothing() {
     let replicas: u64 = it.site.command(&["WAIT", "1", "20000"]).await;
     assert_eq!(replicas, 1);
     let () = command(&mut primary, &["REPLICAOF", "NO", "ONE"]).await;
-    let proxy = Proxy::to(&peer).await;
+    let proxy = FreezingProxy::to(&peer).await;
     let (host, port) = address(&proxy);
     let () = it.site.command(&["REPLICAOF", host, port]).await;
     let mut replica = it.site.redis();
@@ -255,7 +255,7 @@ async fn what_a_replica_announces_cancels_nothing() {
     it.ends().await;
 }
 
-fn address(proxy: &Proxy) -> (&str, &str) {
+fn address(proxy: &FreezingProxy) -> (&str, &str) {
     proxy.url["redis://".len()..].split_once(':').unwrap()
 }
 

@@ -6,9 +6,10 @@ use keyfall::What;
 use keyfall::embedded::Embedded;
 use keyfall_testing::files::Folder;
 use keyfall_testing::files::repository;
+use keyfall_testing::ports::free_port;
+use keyfall_testing::process::TalkingProcess;
 use serde_json::{Value, json};
 
-use crate::process::Process;
 use crate::runs::eventually;
 use crate::shell::Daemon;
 use crate::site::Site;
@@ -82,9 +83,7 @@ struct Stage {
 
 impl Stage {
     async fn new(app: &str, language: Language) -> Self {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port().to_string();
-        drop(free);
+        let port = free_port().to_string();
         let server = Embedded::options()
             .args(["--bind", "127.0.0.1", "--port", &port])
             .start()
@@ -120,11 +119,11 @@ impl Stage {
         format!("{}:it:{part}", self.site.app)
     }
 
-    fn start(&self, example: &str, part: &str, args: &[&str]) -> Process {
+    fn start(&self, example: &str, part: &str, args: &[&str]) -> TalkingProcess {
         let mut command = (self.language)(example);
         command.args(args).env("REDIS_URL", &self.url);
         command.env("KIND", self.kind(part));
-        Process::spawn(command)
+        TalkingProcess::spawn(command)
     }
 
     /// One call of `reminders`, its words separated by blanks, and what it says.
@@ -245,7 +244,7 @@ impl Stage {
 }
 
 /// A process that has said this.
-async fn says(process: Process, expected: &'static str) -> Process {
+async fn says(process: TalkingProcess, expected: &'static str) -> TalkingProcess {
     let said = tokio::task::spawn_blocking(move || {
         let line = process.line();
         (process, line)

@@ -7,10 +7,10 @@ use keyfall::doctor::Severity;
 use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, Handler, MissingKey, Router, Worker};
 use keyfall_testing::files::Folder;
+use keyfall_testing::process::TalkingProcess;
 
 use super::Adopting;
 use crate::log::Log;
-use crate::process::Process;
 use crate::runs::{Recorder, eventually, recorder};
 use crate::site::{Running, Site};
 
@@ -281,7 +281,7 @@ async fn a_daemon_says_it_in_readyz_and_metrics() {
         "{told}"
     );
 
-    let url = async |process: &Process| {
+    let url = async |process: &TalkingProcess| {
         eventually("it listens", async || {
             let line = process.lines.try_recv().ok()?;
             Some(line.strip_prefix("listening on ").unwrap().to_owned())
@@ -308,7 +308,7 @@ async fn a_daemon_says_it_in_readyz_and_metrics() {
         lines.next().unwrap().rsplit_once(' ').unwrap().1.to_owned()
     };
     // Accepted: it serves, and says what is lost.
-    let accepted = Process::spawn(command("[worker]\nallow_unannounced = true"));
+    let accepted = TalkingProcess::spawn(command("[worker]\nallow_unannounced = true"));
     let at = url(&accepted).await;
     let body = readyz(&at, 200).await;
     assert!(
@@ -319,7 +319,7 @@ async fn a_daemon_says_it_in_readyz_and_metrics() {
     drop(accepted);
     // Not accepted, and lost later.
     set_flags(&admin, "AKE").await;
-    let served = Process::spawn(command(""));
+    let served = TalkingProcess::spawn(command(""));
     let at = url(&served).await;
     readyz(&at, 204).await;
     assert_eq!(gauge(&at).await, "0");

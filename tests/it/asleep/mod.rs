@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use keyfall::embedded::Embedded;
 use keyfall::{Cancelled, Handler, JobState, Outcome, RetryPolicy, Router};
 use keyfall_testing::files::Folder;
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::process::{TalkingProcess, example};
+use keyfall_testing::proxies::FreezingProxy;
+use rustix::process::Signal;
 
-use crate::process::{Process, example};
-use crate::proxy::Proxy;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Running, Site};
 use crate::workers::SECOND;
@@ -45,32 +45,31 @@ impl HeldBack {
     }
 
     /// The example `worker` by this clock. Its leases are of two seconds.
-    fn worker(&self, site: &Site, url: &str) -> Process {
+    fn worker(&self, site: &Site, url: &str) -> TalkingProcess {
         let mut worker = example("worker", url);
         worker
             .arg(&site.app)
             .env("LD_PRELOAD", self.folder.path("it.so"))
             .env("HELD_BACK", self.folder.path("nanos"));
-        let worker = Process::spawn(worker);
+        let worker = TalkingProcess::spawn(worker);
         assert_eq!(worker.line(), format!("working for {}", site.app));
         worker
     }
 
     /// Sends the process to sleep, as the machine would, until `night` is over.
-    async fn sleep(&self, process: &Process, night: impl Future<Output = ()>) {
-        let pid = Pid::from_child(&process.child);
-        kill_process(pid, Signal::STOP).unwrap();
+    async fn sleep(&self, process: &TalkingProcess, night: impl Future<Output = ()>) {
+        process.signal(Signal::STOP);
         let asleep = Instant::now();
         night.await;
         self.set(asleep.elapsed());
-        kill_process(pid, Signal::CONT).unwrap();
+        process.signal(Signal::CONT);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_was_cancelled_while_the_machine_slept_does_not_start() {
     let server = Embedded::start().await.unwrap();
-    let proxy = Proxy::to(&server).await;
+    let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "asleep-claim").await;
     let clock = HeldBack::new(&site.app);
     let sleeper = clock.worker(&site, &proxy.url);

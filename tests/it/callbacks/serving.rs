@@ -4,15 +4,15 @@ use std::process::Command;
 
 use keyfall::JobState;
 use keyfall_testing::files::Folder;
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::process::TalkingProcess;
+use rustix::process::Signal;
 
 use super::receiver::{Receiver, says};
 use super::signing::{SECRET, is_genuine};
-use crate::process::Process;
 use crate::runs::eventually;
 use crate::site::Site;
 
-fn serve(site: &Site, folder: &Folder) -> Process {
+fn serve(site: &Site, folder: &Folder) -> TalkingProcess {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     command
         .args(["serve", "--http-listen", "127.0.0.1:0"])
@@ -23,7 +23,7 @@ fn serve(site: &Site, folder: &Folder) -> Process {
         .env("HTTP_PROXY", "http://127.0.0.1:1")
         .env("http_proxy", "http://127.0.0.1:1")
         .env("ALL_PROXY", "http://127.0.0.1:1");
-    let process = Process::spawn(command);
+    let process = TalkingProcess::spawn(command);
     assert!(process.line().starts_with("listening on "));
     process
 }
@@ -67,7 +67,7 @@ async fn the_daemon_calls_as_its_file_says() {
         second.url("")
     );
     folder.write("k.toml", &other);
-    kill_process(Pid::from_child(&daemon.child), Signal::HUP).unwrap();
+    daemon.signal(Signal::HUP);
     let key = site.key("own");
     eventually("the new route", async || {
         let call = site

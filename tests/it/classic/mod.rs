@@ -12,16 +12,16 @@ mod reaching;
 use std::process::Command;
 
 use keyfall::JobState;
+use keyfall_testing::process::TalkingProcess;
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use crate::process::Process;
 use crate::runs::PATIENCE;
 use crate::site::Site;
 
 /// A daemon that speaks the classic protocol, with its topics below `app:queue` of a site.
 struct Queue {
-    process: Process,
+    process: TalkingProcess,
     /// Of the HTTP API, and of the interface.
     api: String,
     url: String,
@@ -52,7 +52,7 @@ impl Queue {
     }
 
     fn spawned(command: Command) -> Self {
-        let process = Process::spawn(command);
+        let process = TalkingProcess::spawn(command);
         let (api, url) = (process.line(), process.line());
         // Fails if another test was first.
         let _ = rustls::crypto::ring::default_provider().install_default();

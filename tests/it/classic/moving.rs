@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use keyfall::embedded::Embedded;
 use keyfall_testing::files::repository;
+use keyfall_testing::process::TalkingProcess;
 use serde_json::json;
 
 use super::{Queue, kind};
-use crate::process::Process;
 use crate::site::{Site, command, connect, redis_time};
 
 /// A bucket of ids by due time, and a hash of bodies.
@@ -123,7 +123,7 @@ fn example(interpreter: &str, name: &str, url: &str) -> Command {
 async fn the_examples_push_pop_and_finish() {
     let site = Site::new("classic-examples").await;
     let queue = Queue::start(&site);
-    let lines = Process::spawn(example("python3", "push_and_pop.py", &queue.url)).ends();
+    let lines = TalkingProcess::spawn(example("python3", "push_and_pop.py", &queue.url)).ends();
     assert_eq!(lines[lines.len() - 1], "order 42: closed", "{lines:?}");
     assert!(
         lines
@@ -134,7 +134,7 @@ async fn the_examples_push_pop_and_finish() {
         lines.iter().any(|line| line == "order 41: closed") && lines.len() == 3,
         "{lines:?}"
     );
-    let lines = Process::spawn(example("sh", "push_and_pop.sh", &queue.url)).ends();
+    let lines = TalkingProcess::spawn(example("sh", "push_and_pop.sh", &queue.url)).ends();
     assert_eq!(lines.iter().collect::<HashSet<_>>().len(), 2, "{lines:?}");
     let stats = site
         .client
@@ -163,7 +163,7 @@ async fn a_queue_is_moved_through_the_interface() {
     }
     let mut command = example("python3", "move.py", &new.url);
     command.args([&old.url, &new.url]).stdin(Stdio::piped());
-    let mut process = Process::spawn(command);
+    let mut process = TalkingProcess::spawn(command);
     std::io::Write::write_all(&mut process.child.stdin.take().unwrap(), ids.as_bytes()).unwrap();
     assert_eq!(process.ends(), ["2 moved"]);
     let due = async |queue: &Queue| queue.get("b 2").await["delay"].as_u64().unwrap();

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use keyfall_testing::files::Folder;
+use keyfall_testing::process::TalkingProcess;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::daemon::{Line, serve};
 use super::target::{Delivery, Doomed, End, Ends, Nature, Target, Terms, Told, Vanished, text};
-use crate::process::Process;
 use crate::runs::PATIENCE;
 use crate::site::Site;
 
@@ -37,7 +37,7 @@ impl Target for Api {
     async fn start(&self, redis: &str) -> Doomed {
         let mut command = serve(redis);
         command.args(["--config", &self.folder.path("keyfall.toml")]);
-        let daemon = Process::spawn(command);
+        let daemon = TalkingProcess::spawn(command);
         self.line.dial(&daemon, "listening on ");
         daemon.into()
     }

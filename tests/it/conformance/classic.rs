@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use keyfall::RetryPolicy;
+use keyfall_testing::process::TalkingProcess;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::daemon::{Line, serve};
 use super::target::{Delivery, Doomed, End, Ends, Nature, Target, Terms, Vanished, text};
-use crate::process::Process;
 use crate::runs::PATIENCE;
 use crate::site::Site;
 
@@ -42,7 +42,7 @@ impl Target for Classic {
             .args(["--classic-prefix", &format!("{}:it", self.app)])
             .args(["--classic-ttr", &format!("{}s", self.terms.lease.as_secs())])
             .args(["--classic-deliveries", &policy.max_attempts().to_string()]);
-        let daemon = Process::spawn(command);
+        let daemon = TalkingProcess::spawn(command);
         daemon.line();
         self.line.dial(&daemon, "classic interface on ");
         daemon.into()

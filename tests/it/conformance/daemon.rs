@@ -3,11 +3,11 @@
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use keyfall_testing::process::TalkingProcess;
 use reqwest::Client;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::process::Process;
 use crate::site::ms;
 
 /// Where the daemon is that runs now.
@@ -38,7 +38,7 @@ impl Line {
     }
 
     /// Speaks to this daemon from now on, at the address that it announces so.
-    pub(super) fn dial(&self, daemon: &Process, announced: &str) {
+    pub(super) fn dial(&self, daemon: &TalkingProcess, announced: &str) {
         let line = daemon.line();
         let url = line.strip_prefix(announced).unwrap().to_owned();
         *self.url.lock().unwrap() = url;

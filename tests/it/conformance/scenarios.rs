@@ -4,9 +4,9 @@ use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use keyfall::{Cancelled, JobState, Stats};
+use keyfall_testing::proxies::FreezingProxy;
 
 use super::target::{Delivery, Ends, Target, Terms, Vanished};
-use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site, assert_about, ms};
 use crate::workers::STEADY;
@@ -284,7 +284,7 @@ pub(super) async fn the_rate_is_kept<T: Target>() {
 pub(super) async fn the_worker_dies_before<T: Target>() {
     let scene = Scene::<T>::new("before", STEADY).await;
     let (site, target) = (&scene.site, &scene.target);
-    let proxy = Proxy::at(&site.url).await;
+    let proxy = FreezingProxy::at(&site.url).await;
     proxy.freeze_at(MARK);
     let worker = target.start(&proxy.url).await;
     scene.schedule().await;
@@ -338,7 +338,7 @@ pub(super) async fn the_worker_dies_meanwhile<T: Target>() {
 pub(super) async fn the_worker_dies_after<T: Target>() {
     let scene = Scene::<T>::new("after", lease_of::<T>()).await;
     let (site, target) = (&scene.site, &scene.target);
-    let proxy = Proxy::at(&site.url).await;
+    let proxy = FreezingProxy::at(&site.url).await;
     proxy.end_with(MARK);
     let worker = target.start(&proxy.url).await;
     scene.schedule().await;

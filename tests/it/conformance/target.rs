@@ -4,11 +4,11 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use keyfall::{Handler, Job, RetryPolicy, Route};
+use keyfall_testing::process::TalkingProcess;
 use serde_json::Value;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout;
 
-use crate::process::Process;
 use crate::runs::PATIENCE;
 use crate::site::Site;
 use crate::workers::Mortal;
@@ -192,7 +192,7 @@ pub(super) struct Doomed(Option<Body>);
 
 enum Body {
     Runtime(Mortal),
-    Process(Process),
+    Process(TalkingProcess),
 }
 
 impl Doomed {
@@ -205,8 +205,8 @@ impl From<Mortal> for Doomed {
     }
 }
 
-impl From<Process> for Doomed {
-    fn from(daemon: Process) -> Self {
+impl From<TalkingProcess> for Doomed {
+    fn from(daemon: TalkingProcess) -> Self {
         Doomed(Some(Body::Process(daemon)))
     }
 }

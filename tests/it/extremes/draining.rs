@@ -13,13 +13,13 @@ use axum::routing::post;
 use futures_util::future::join_all;
 use keyfall::{Job, NewJob, Outcome, target};
 use keyfall_testing::files::Folder;
+use keyfall_testing::process::TalkingProcess;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::resident_bytes;
-use crate::process::Process;
 use crate::runs::PATIENCE;
 use crate::site::{Running, Site, command, ms};
 
@@ -41,7 +41,7 @@ const CALLERS: usize = 64;
 /// Delivers the jobs of a site to its consumers.
 enum Worker {
     Here(Running),
-    Daemon(Process),
+    Daemon(TalkingProcess),
 }
 
 /// Each job that was delivered.
@@ -77,7 +77,7 @@ impl Worker {
         folder.write("keyfall.toml", &config);
         let mut command = serve(site);
         command.args(["--config", &folder.path("keyfall.toml")]);
-        let daemon = Process::spawn(command);
+        let daemon = TalkingProcess::spawn(command);
         daemon.line();
         Worker::Daemon(daemon)
     }
@@ -278,7 +278,7 @@ async fn popped(site: Site, count: usize) {
     command
         .args(["--classic-listen", "127.0.0.1:0"])
         .args(["--classic-prefix", &format!("{}:it", site.app)]);
-    let daemon = Process::spawn(command);
+    let daemon = TalkingProcess::spawn(command);
     daemon.line();
     let url = daemon.line();
     let url = url

@@ -2,13 +2,13 @@
 //! back at once, without an attempt being counted.
 
 use keyfall::{JobState, NewJob};
+use keyfall_testing::proxies::FreezingProxy;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::{Daemon, own_redis};
-use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, ms};
 
@@ -117,7 +117,7 @@ async fn cut_off_between_claim_and_answer_they_cost_nothing_but_a_hand_back() {
     /// By this the proxy knows the reply to the claim.
     const MARK: &str = "the job as it was claimed";
     let (redis, site) = own_redis("http-cut-claim").await;
-    let proxy = Proxy::to(&redis).await;
+    let proxy = FreezingProxy::to(&redis).await;
     let behind = Site::at(&proxy.url, "http-cut-claim").await;
     let daemon = Daemon::with(&behind, &LONG);
     for number in 0..3 {

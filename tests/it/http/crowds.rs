@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::join_all;
 use keyfall::NewJob;
 use reqwest::Client;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -167,7 +167,7 @@ async fn a_thousand_who_wait_get_each_job_once_and_a_stop_lets_all_go() {
     println!("a thousand connections took {} MiB", grown / MIB);
     assert!(grown < 64 * MIB, "{grown} bytes");
 
-    kill_process(Pid::from_child(&daemon.process.child), Signal::TERM).unwrap();
+    daemon.process.signal(Signal::TERM);
     let all = waiting.join_all().await;
     let told = all.iter().filter(|one| one.was_told).count();
     assert!(told > WAITING * 9 / 10, "{told} were told");

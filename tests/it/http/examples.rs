@@ -4,15 +4,15 @@ use std::process::Command;
 
 use keyfall::JobState;
 use keyfall_testing::files::repository;
+use keyfall_testing::process::TalkingProcess;
 
 use super::Daemon;
 use crate::examples::assert_in_order;
-use crate::process::Process;
 use crate::runs::eventually;
 use crate::site::Site;
 
 /// An example, with the daemon and the app that it is for.
-fn example(interpreter: &str, name: &str, daemon: &Daemon, site: &Site) -> Process {
+fn example(interpreter: &str, name: &str, daemon: &Daemon, site: &Site) -> TalkingProcess {
     let found = Command::new(interpreter).arg("--version").output();
     assert!(
         found.is_ok_and(|found| found.status.success()),
@@ -29,11 +29,11 @@ fn example(interpreter: &str, name: &str, daemon: &Daemon, site: &Site) -> Proce
     command.arg(dir.join(name)).arg(&site.app);
     command.env("KEYFALL_API", &daemon.url);
     command.env_remove("KEYFALL_TOKEN");
-    Process::spawn(command)
+    TalkingProcess::spawn(command)
 }
 
 /// The lines until all of these have come.
-fn until(process: &Process, all: &[&str]) -> Vec<String> {
+fn until(process: &TalkingProcess, all: &[&str]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     while !all.iter().all(|one| lines.iter().any(|line| line == one)) {
         lines.push(process.line());

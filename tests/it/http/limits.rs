@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use keyfall::NewJob;
 use reqwest::Body;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -290,7 +290,7 @@ async fn it_serves_https() {
     std::fs::write(cert, renewed.cert.pem()).unwrap();
     std::fs::write(key, renewed.signing_key.serialize_pem()).unwrap();
     assert!(!trusts(&daemon, cert).await);
-    kill_process(Pid::from_child(&daemon.process.child), Signal::HUP).unwrap();
+    daemon.process.signal(Signal::HUP);
     eventually("it is renewed", async || {
         trusts(&daemon, cert).await.then_some(())
     })
@@ -365,7 +365,7 @@ async fn a_stop_ends_pulls_and_batches_well() {
     let pull = daemon.send("POST", "/v1/pull", json!({"wait": "180s"}));
     let stop = async {
         daemon.holds_a_pull(&site).await;
-        kill_process(Pid::from_child(&daemon.process.child), Signal::TERM).unwrap();
+        daemon.process.signal(Signal::TERM);
     };
     let (pulled, ()) = tokio::join!(pull, stop);
     assert_eq!(pulled, (200, json!({"jobs": []})));
@@ -431,7 +431,7 @@ async fn an_answer_whose_jobs_have_gone_back_has_no_end() {
         }
         all_are_back().await;
     };
-    kill_process(Pid::from_child(&daemon.process.child), Signal::TERM).unwrap();
+    daemon.process.signal(Signal::TERM);
     all_are_back().await;
     let answer = rest(&mut stream).await;
     assert!(answer.len() < MORE_THAN_BUFFERS_HOLD, "{}", answer.len());

@@ -34,16 +34,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use keyfall::embedded::Embedded;
+use keyfall_testing::process::TalkingProcess;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::process::Process;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::Site;
 
 /// A daemon whose consumers pull the jobs of one app.
 pub(crate) struct Daemon {
-    pub(crate) process: Process,
+    pub(crate) process: TalkingProcess,
     /// `http://127.0.0.1:port`
     url: String,
     http: Client,
@@ -73,7 +73,7 @@ impl Daemon {
     }
 
     fn spawned(command: Command) -> Self {
-        let process = Process::spawn(command);
+        let process = TalkingProcess::spawn(command);
         let line = process.line();
         let url = line.strip_prefix("listening on ").unwrap().to_owned();
         // As `keyfall` does, whose client it is, too. Fails if another test was first.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -42,7 +42,7 @@ impl Configured {
     async fn reload(&self, routes: &str, said: &str) -> String {
         let before = self.log().len();
         fs::write(&self.file, routes).unwrap();
-        kill_process(Pid::from_child(&self.daemon.process.child), Signal::HUP).unwrap();
+        self.daemon.process.signal(Signal::HUP);
         eventually(said, async || {
             let log = self.log().split_off(before);
             log.contains(said).then_some(log)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::{Stream, StreamExt};
 use keyfall::{JobState, NewJob};
 use keyfall_testing::files::Folder;
+use keyfall_testing::proxies::FreezingProxy;
 use reqwest::{Body, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +15,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Daemon, own_redis, read};
-use crate::proxy::Proxy;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site, assert_about};
 
@@ -367,7 +367,7 @@ async fn a_job_that_is_being_claimed_for_a_held_pull_goes_back_when_its_token_is
     /// By this the proxy knows the reply to the claim.
     const MARK: &str = "the job as it was claimed";
     let (redis, site) = own_redis("http-held-claim").await;
-    let proxy = Proxy::to(&redis).await;
+    let proxy = FreezingProxy::to(&redis).await;
     let behind = Site::at(&proxy.url, "http-held-claim").await;
     let token = Token::make("http-held-claim", "consume", &[]);
     let other = token.another("consume");
@@ -452,7 +452,7 @@ async fn a_bulk_call_is_broken_off_when_its_token_is_revoked_and_what_it_did_sta
     /// By this the proxy knows the reply that names the job of the second kind.
     const MARK: &str = "it-does-not-come-to-this";
     let (redis, site) = own_redis("http-broken-off").await;
-    let proxy = Proxy::to(&redis).await;
+    let proxy = FreezingProxy::to(&redis).await;
     // The daemon has no route for the jobs, so that nothing but the call asks for them.
     let behind = Site::at(&proxy.url, "http-elsewhere").await;
     let token = Token::make("http-broken-off", "operate", &[]);

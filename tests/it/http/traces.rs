@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::routing::post;
 use keyfall_testing::files::Folder;
+use keyfall_testing::process::{TalkingProcess, example};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -18,7 +19,6 @@ use tokio::net::TcpListener;
 
 use super::Daemon;
 use crate::callbacks::receiver::{Receiver, says};
-use crate::process::{Process, example};
 use crate::runs::eventually;
 use crate::site::Site;
 
@@ -313,7 +313,7 @@ async fn the_trace_of_a_producer_goes_on_in_a_worker() {
         command.arg(&site.app).args(args);
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url);
         command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
-        Process::spawn(command)
+        TalkingProcess::spawn(command)
     };
     run(&["schedule", "7"]).ends();
     let checkout = &collector.named("checkout", 1).await[0];

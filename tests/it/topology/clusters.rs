@@ -4,11 +4,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use keyfall::embedded::Embedded;
+use keyfall_testing::ports::free_port;
+use keyfall_testing::server::connect;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisResult};
 
-use super::nodes::free_port;
-use crate::runs::{PATIENCE, eventually};
+use crate::runs::eventually;
 
 /// After which time a node that does not answer has failed, in milliseconds.
 const NODE_TIMEOUT: &str = "1500";
@@ -65,14 +66,7 @@ impl Node {
     }
 
     pub(super) async fn connection(&self) -> RedisResult<MultiplexedConnection> {
-        // The default gives up after half a second, which a busy machine may need.
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
-        let client = redis::Client::open(self.server.url())?;
-        client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
+        connect(&self.server.url()).await
     }
 
     /// A command, its words separated by blanks; `{empty}` is a word without a letter.

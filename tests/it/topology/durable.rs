@@ -2,10 +2,10 @@
 
 use futures_util::future::join_all;
 use keyfall::{Cancelled, Durable, Handler, NewJob, Outcome, Router, Settled};
+use keyfall_testing::proxies::FreezingProxy;
 use rustix::process::Signal;
 
 use super::nodes::Node;
-use crate::proxy::Proxy;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Site, ms};
 use crate::version::Version;
@@ -135,7 +135,7 @@ async fn what_is_on_disk_is_told_where_the_server_knows() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_was_forgotten_meanwhile_is_made_again() {
     let primary = Node::start(None).await;
-    let proxy = Proxy::to(&primary.server).await;
+    let proxy = FreezingProxy::to(&primary.server).await;
     let site = Site::found_by(&proxy.url, &primary.server.url(), "forgotten").await;
     let aside = Site::at(&primary.server.url(), "forgotten").await;
     proxy.freeze_before("WAIT");
@@ -157,7 +157,7 @@ async fn a_call_that_was_forgotten_meanwhile_is_made_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ends_of_runs_are_durable_where_their_route_says_so() {
     let primary = Node::start(None).await;
-    let proxy = Proxy::to(&primary.server).await;
+    let proxy = FreezingProxy::to(&primary.server).await;
     let replica = Node::start(Some(primary.port)).await;
     primary.is_followed_by(1).await;
     let site = Site::found_by(&proxy.url, &primary.server.url(), "durable-runs").await;

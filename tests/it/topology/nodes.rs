@@ -1,10 +1,9 @@
 //! Servers with a port: a primary, and its replicas.
 
-use std::net::TcpListener;
-use std::sync::atomic::{AtomicU16, Ordering};
-
 use keyfall::embedded::Embedded;
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::ports::free_port;
+use keyfall_testing::server::process_of;
+use rustix::process::{Signal, kill_process};
 
 use crate::runs::eventually;
 use crate::site::{command, connect};
@@ -13,26 +12,6 @@ use crate::site::{command, connect};
 pub(super) struct Node {
     pub(super) server: Embedded,
     pub(super) port: u16,
-}
-
-/// How far the port of the cluster's bus is from that for clients.
-const BUS: u16 = 10_000;
-
-/// A port that is free, as that of the bus is, and that nobody is given beside: below those that the
-/// system gives to connections, and none twice.
-pub(super) fn free_port() -> u16 {
-    const FIRST: u16 = 11_000;
-    static GIVEN: AtomicU16 = AtomicU16::new(0);
-    // Other processes of these tests begin elsewhere.
-    let start = std::process::id() as u16;
-    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    loop {
-        let next = start.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
-        let port = FIRST + next % BUS;
-        if is_free(port) && is_free(port + BUS) {
-            return port;
-        }
-    }
 }
 
 impl Node {
@@ -66,7 +45,6 @@ impl Node {
 
     /// Sends its process a signal, such as one that stops it.
     pub(super) fn signal(&self, signal: Signal) {
-        let pid = self.server.pid().unwrap().try_into().unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        kill_process(process_of(&self.server), signal).unwrap();
     }
 }

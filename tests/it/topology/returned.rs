@@ -1,10 +1,10 @@
 //! One of several servers was away, and is told what it has missed before anything else passes there.
 
 use keyfall::{Cancelled, Client, JobState, Router, server_of};
+use keyfall_testing::proxies::FreezingProxy;
 use redis::aio::MultiplexedConnection;
 
 use super::several::Pair;
-use crate::proxy::Proxy;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, command, connect, ms, redis_time};
 
@@ -46,7 +46,7 @@ async fn somebody_comes<T>(pair: &Pair, found: impl AsyncFn() -> Option<T>) -> (
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kind_that_began_while_its_server_was_away_is_paused_before_its_first_job() {
     let mut pair = Pair::start("returned-new").await;
-    let proxy = Proxy::to(&pair.servers[1]).await;
+    let proxy = FreezingProxy::to(&pair.servers[1]).await;
     let url = format!("{} {}", pair.servers[0].url(), proxy.url);
     pair.client
         .prefix("returned-new:it:n")

@@ -3,6 +3,7 @@
 use keyfall::embedded::Embedded;
 use keyfall::{Client, Durable, ErrorKind, Router};
 use keyfall_testing::files::repository;
+use keyfall_testing::ports::free_port;
 use rustix::process::Signal;
 
 use super::sentinels::{Sentineled, Terms};
@@ -279,7 +280,7 @@ async fn the_shipped_settings_are_those_of_a_primary_that_fails_over() {
         let folder = repository().join("ops/sentinel");
         folder.join(name).display().to_string()
     };
-    let port = super::nodes::free_port().to_string();
+    let port = free_port().to_string();
     let primary = Embedded::options()
         .args(["--include", &file("primary.conf")])
         .args(["--bind", "127.0.0.1", "--port", &port]);
@@ -300,7 +301,7 @@ async fn the_shipped_settings_are_those_of_a_primary_that_fails_over() {
 
     // As it stands there, but for the place of the primary.
     let text = std::fs::read_to_string(file("sentinel.conf")).unwrap();
-    let seat = super::nodes::free_port();
+    let seat = free_port();
     let text = text.replace("port 26379", &format!("port {seat}"));
     let text = text.replace("127.0.0.1 6379 2", &format!("127.0.0.1 {port} 1"));
     let sentinel = super::sentinels::Lone::start(&text);

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use keyfall_testing::ports::free_port;
+use keyfall_testing::server::redis_server;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::nodes::{Node, free_port};
+use super::nodes::Node;
 use crate::runs::eventually;
 use crate::site::connect;
 
@@ -79,8 +81,7 @@ impl Terms {
 
 /// A sentinel with this configuration.
 fn process(path: &Path) -> Child {
-    let binary = std::env::var("KEYFALL_REDIS_BIN").unwrap_or("redis-server".to_owned());
-    let mut sentinel = Command::new(binary);
+    let mut sentinel = Command::new(redis_server());
     sentinel.arg(path).arg("--sentinel").stdout(Stdio::null());
     sentinel.spawn().unwrap()
 }

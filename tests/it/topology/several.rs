@@ -9,13 +9,14 @@ use keyfall::{
     Cancelled, Client, ErrorKind, JobState, NewJob, Placed, Rescheduled, Router, Tidings, Unseen,
     server_of,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::process::TalkingProcess;
+use keyfall_testing::server::process_of;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use super::nodes::Node;
 use super::sentinels::Sentineled;
 use crate::outages::durable_redis;
-use crate::process::Process;
 use crate::runs::{Runs, eventually, ids, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Running, command, connect, ms};
@@ -63,8 +64,7 @@ impl Pair {
 
     /// Sends one of the servers a signal, such as one that stops it.
     fn signal(&self, server: usize, signal: Signal) {
-        let pid = self.servers[server].pid().unwrap().try_into().unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        kill_process(process_of(&self.servers[server]), signal).unwrap();
     }
 
     /// A client that gives up sooner, since some calls are to fail.
@@ -460,7 +460,7 @@ async fn what_could_not_be_seen_is_said() {
         &pair.url(),
     ]);
     serve.args(["--pull", "nobody:has:these:*"]);
-    let daemon = Process::spawn(serve);
+    let daemon = TalkingProcess::spawn(serve);
     let api = daemon.line();
     let api = api.strip_prefix("listening on ").unwrap();
     let url = pair.url();

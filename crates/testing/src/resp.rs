@@ -1,10 +1,10 @@
 //! Commands as Redis reads and logs them: `*2\r\n$3\r\nGET\r\n$1\r\na\r\n`.
 
 /// A command and its arguments.
-pub(crate) type Command = Vec<Vec<u8>>;
+pub type Command = Vec<Vec<u8>>;
 
 /// Takes the first command, if it is there to its end.
-pub(crate) fn next(text: &mut &[u8]) -> Option<Command> {
+pub fn next(text: &mut &[u8]) -> Option<Command> {
     let mut rest = *text;
     let count = header(&mut rest, b'*')?;
     let arguments = (0..count).map(|_| {

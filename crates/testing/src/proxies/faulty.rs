@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keyfall_testing::files::repository;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::journal::{Journal, What};
+use crate::files::repository;
 use crate::resp;
 
 /// How many bytes are read at once.
@@ -22,7 +21,7 @@ const CHUNK: usize = 256 * 1024;
 
 /// What may happen to a connection when a script is called on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ill {
+pub enum Ill {
     /// The request does not arrive, and the connection breaks.
     LosesRequest,
     /// Redis carries it out, and the connection breaks before the reply.
@@ -35,25 +34,26 @@ pub(crate) enum Ill {
 
 /// How the network is now.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Weather {
+pub struct Weather {
     /// By how much every reply is late.
-    pub(crate) delay: Duration,
+    pub delay: Duration,
     /// What happens, and how much time there is between two of it at the least.
-    pub(crate) ill: Option<(Ill, Duration)>,
+    pub ill: Option<(Ill, Duration)>,
     /// Nothing passes, and nobody is told.
-    pub(crate) cut: bool,
+    pub cut: bool,
 }
 
 /// Forwards connections to a server.
-pub(crate) struct Proxy {
-    pub(crate) url: String,
-    pub(crate) port: u16,
+pub struct FaultyProxy {
+    pub url: String,
+    pub port: u16,
     state: Arc<Mutex<State>>,
 }
 
 struct State {
     weather: Weather,
-    journal: Journal,
+    /// Who is told what was done to which script.
+    told: Box<dyn Fn(String) + Send>,
     /// The scripts that there are.
     names: Vec<String>,
     /// Those that were loaded, by their hash.
@@ -63,14 +63,18 @@ struct State {
     last: Option<Instant>,
 }
 
-impl Proxy {
-    pub(crate) async fn to(socket: PathBuf, journals: &Path) -> std::io::Result<Self> {
+impl FaultyProxy {
+    /// To a server at a socket. Whatever is done to a call of a script is told before it is done.
+    pub async fn to(
+        socket: PathBuf,
+        told: impl Fn(String) + Send + 'static,
+    ) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let place = listener.local_addr()?;
         let url = format!("redis://{place}");
         let state = Arc::new(Mutex::new(State {
             weather: Weather::default(),
-            journal: Journal::open(journals, "network"),
+            told: Box::new(told),
             names: scripts()?,
             loaded: HashMap::new(),
             struck: HashSet::new(),
@@ -88,19 +92,19 @@ impl Proxy {
                 }
             }
         });
-        Ok(Proxy {
+        Ok(FaultyProxy {
             url,
             port: place.port(),
             state,
         })
     }
 
-    pub(crate) fn set(&self, weather: Weather) {
+    pub fn set(&self, weather: Weather) {
         self.state.lock().expect("no panic while held").weather = weather;
     }
 
     /// The scripts that have not been ill-treated yet.
-    pub(crate) fn spared(&self) -> Vec<String> {
+    pub fn spared(&self) -> Vec<String> {
         let state = self.state.lock().expect("no panic while held");
         let names = state.names.iter();
         let spared = names.filter(|name| !state.struck.contains(*name));
@@ -159,10 +163,7 @@ impl State {
         }
         self.struck.insert(name.clone());
         self.last = Some(Instant::now());
-        self.journal.note(What::Fault {
-            name: format!("{ill:?}: {name}"),
-            process: None,
-        });
+        (self.told)(format!("{ill:?}: {name}"));
         Some(ill)
     }
 }

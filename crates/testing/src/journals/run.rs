@@ -29,7 +29,7 @@ struct Scheduled {
 
 /// What an acknowledged call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub enum Wanted {
     /// A job that has to run.
     Job,
     /// Another payload for a job that has to run.
@@ -66,28 +66,28 @@ struct Story {
 
 /// What happened to all keys.
 #[derive(Default)]
-pub(crate) struct Journal {
+pub struct RunJournal {
     clock: AtomicU64,
     stories: Mutex<HashMap<String, Story>>,
 }
 
 /// What the journal adds up to.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sum {
+pub struct Sum {
     /// Jobs that were accepted.
-    pub(crate) accepted: u64,
-    pub(crate) cancels: usize,
-    pub(crate) runs: usize,
+    pub accepted: u64,
+    pub cancels: usize,
+    pub runs: usize,
 }
 
-impl Journal {
+impl RunJournal {
     /// The place of what happens now.
-    pub(crate) fn now(&self) -> Place {
+    pub fn now(&self) -> Place {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
     /// A schedule was acknowledged that was sent at that place.
-    pub(crate) fn scheduled(&self, key: &str, sent: Place, version: u64, wanted: Wanted) {
+    pub fn scheduled(&self, key: &str, sent: Place, version: u64, wanted: Wanted) {
         let answered = self.now();
         let scheduled = Scheduled {
             span: Span { sent, answered },
@@ -98,7 +98,7 @@ impl Journal {
     }
 
     /// A cancel was answered that was sent at that place.
-    pub(crate) fn cancelled(&self, key: &str, sent: Place, answer: Cancelled) {
+    pub fn cancelled(&self, key: &str, sent: Place, answer: Cancelled) {
         let answered = self.now();
         if answer == Cancelled::Absent {
             return;
@@ -109,7 +109,7 @@ impl Journal {
     }
 
     /// A handler begins. Returns the number of the run.
-    pub(crate) fn begins(&self, job: &Job, version: u64) -> usize {
+    pub fn begins(&self, job: &Job, version: u64) -> usize {
         let began = self.now();
         self.with(job.key().as_str(), |story| {
             story.runs.push(Run {
@@ -124,7 +124,7 @@ impl Journal {
     }
 
     /// The run with this number ends.
-    pub(crate) fn ends(&self, job: &Job, run: usize) {
+    pub fn ends(&self, job: &Job, run: usize) {
         let ended = self.now();
         self.with(job.key().as_str(), |story| {
             story.runs[run].ended = Some(ended)
@@ -138,7 +138,7 @@ impl Journal {
 
     /// Checks every key, when nothing is pending or running any more. `letters` are the versions
     /// that ended as dead letters. Returns the sum, or all that is wrong.
-    pub(crate) fn check(&self, letters: &HashMap<String, Vec<u64>>) -> Result<Sum, Vec<String>> {
+    pub fn check(&self, letters: &HashMap<String, Vec<u64>>) -> Result<Sum, Vec<String>> {
         let stories = self.stories.lock().unwrap();
         let mut sum = Sum::default();
         let mut wrong = Vec::new();

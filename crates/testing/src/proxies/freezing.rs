@@ -9,8 +9,8 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 
 /// Forwards connections to a server, until it stops without closing them.
-pub(crate) struct Proxy {
-    pub(crate) url: String,
+pub struct FreezingProxy {
+    pub url: String,
     /// Connections with a number below this one are dead, and do not know it.
     dead: Arc<AtomicUsize>,
     opened: Arc<AtomicUsize>,
@@ -33,13 +33,13 @@ enum Frost {
     Now,
 }
 
-impl Proxy {
-    pub(crate) async fn to(server: &Embedded) -> Self {
-        Proxy::at(&server.url()).await
+impl FreezingProxy {
+    pub async fn to(server: &Embedded) -> Self {
+        FreezingProxy::at(&server.url()).await
     }
 
     /// To a server at a socket.
-    pub(crate) async fn at(server: &str) -> Self {
+    pub async fn at(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
         let socket = server.replace("redis+unix://", "");
@@ -63,7 +63,7 @@ impl Proxy {
                 }
             }
         });
-        Proxy {
+        FreezingProxy {
             url,
             dead,
             opened,
@@ -74,53 +74,53 @@ impl Proxy {
 
     /// The first reply with this in it has to wait, and from then on everything, in both
     /// directions and on all connections. It has to be short enough to come in one piece.
-    pub(crate) fn freeze_at(&self, text: &'static str) {
+    pub fn freeze_at(&self, text: &'static str) {
         self.frost.send_replace(Frost::At(text));
     }
 
     /// The same, from the first request with this in it.
-    pub(crate) fn freeze_before(&self, text: &'static str) {
+    pub fn freeze_before(&self, text: &'static str) {
         self.frost.send_replace(Frost::Before(text));
     }
 
     /// The same, once the first request with this in it has passed.
-    pub(crate) fn freeze_after(&self, text: &'static str) {
+    pub fn freeze_after(&self, text: &'static str) {
         self.frost.send_replace(Frost::After(text));
     }
 
     /// Whether it has come to that.
-    pub(crate) fn is_frozen(&self) -> bool {
+    pub fn is_frozen(&self) -> bool {
         *self.frost.borrow() == Frost::Now
     }
 
     /// The first reply with this in it is the last thing that passes, in both directions and on all
     /// connections, whether they are there or still to come.
-    pub(crate) fn end_with(&self, text: &'static str) {
+    pub fn end_with(&self, text: &'static str) {
         self.frost.send_replace(Frost::Last(text));
     }
 
     /// What has waited goes on, in its order.
-    pub(crate) fn thaw(&self) {
+    pub fn thaw(&self) {
         self.frost.send_replace(Frost::No);
     }
 
     /// New connections are answered as by a load balancer that has nobody behind it.
-    pub(crate) fn babble(&self, babbling: bool) {
+    pub fn babble(&self, babbling: bool) {
         self.babbling.store(babbling, Ordering::SeqCst);
     }
 
     /// Nothing passes any more on the connections that there are. New ones work.
-    pub(crate) fn forget_connections(&self) {
+    pub fn forget_connections(&self) {
         let opened = self.opened.load(Ordering::SeqCst);
         self.dead.store(opened, Ordering::SeqCst);
     }
 
     /// Nothing passes on any connection, whether it is there or still to come.
-    pub(crate) fn swallow_everything(&self) {
+    pub fn swallow_everything(&self) {
         self.dead.store(usize::MAX, Ordering::SeqCst);
     }
 
-    pub(crate) fn opened(&self) -> usize {
+    pub fn opened(&self) -> usize {
         self.opened.load(Ordering::SeqCst)
     }
 }

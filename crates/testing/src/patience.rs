@@ -1,0 +1,54 @@
+//! Waiting for what is to happen, for as long as a busy machine may take.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// How long anything may take before a test gives up. Only a failure takes that long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The same of what takes many steps.
+pub const AT_LAST: Duration = Duration::from_secs(180);
+
+/// Asks until there is an answer.
+///
+/// # Panics
+/// When there is none in time.
+#[track_caller]
+pub fn eventually<T>(
+    what: &str,
+    mut probe: impl AsyncFnMut() -> Option<T>,
+) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let deadline = Instant::now() + AT_LAST;
+        loop {
+            if let Some(answer) = probe().await {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{caller}: never {what}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Asks until there is an answer, for so long.
+///
+/// # Errors
+/// When there is none in that time.
+pub async fn within<T>(
+    time: Duration,
+    what: &str,
+    mut probe: impl AsyncFnMut() -> Option<T>,
+) -> Result<T, String> {
+    let deadline = Instant::now() + time;
+    loop {
+        if let Some(answer) = probe().await {
+            return Ok(answer);
+        }
+        if Instant::now() > deadline {
+            return Err(format!("never: {what}"));
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}

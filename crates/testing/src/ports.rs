@@ -1,0 +1,24 @@
+//! Ports that nobody else takes.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// How far the port of a cluster's bus is from that for clients.
+pub const BUS: u16 = 10_000;
+
+/// A port that is free, as that of the bus is, and that nobody is given beside: below those that the
+/// system gives to connections, and none twice.
+pub fn free_port() -> u16 {
+    const FIRST: u16 = 11_000;
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
+    // Other processes of these tests begin elsewhere.
+    let start = std::process::id() as u16;
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    loop {
+        let next = start.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
+        let port = FIRST + next % BUS;
+        if is_free(port) && is_free(port + BUS) {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The processes of a trial: this program, started again in another role, and daemons.
+
+use std::path::Path;
+use std::process::Command;
+
+use keyfall_testing::process::LoggedProcess;
+use serde::Serialize;
+
+/// This program in another role.
+fn in_role(role: &str) -> Command {
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut command = Command::new(program);
+    command.arg(role);
+    command
+}
+
+/// The command `keyfall`: the code that was built with the suite, whatever else is installed.
+pub(crate) fn keyfall() -> Command {
+    in_role("keyfall")
+}
+
+/// This program in a role. What it says goes to a file of its name in `dir`.
+pub(crate) fn start(
+    role: &str,
+    name: &str,
+    terms: &impl Serialize,
+    dir: &Path,
+    environment: &[(String, String)],
+) -> LoggedProcess {
+    let mut command = in_role(role);
+    command
+        .arg(serde_json::to_string(terms).expect("terms are plain data"))
+        .envs(environment.iter().map(|(name, value)| (name, value)));
+    LoggedProcess::spawn(command, name, dir)
+}
