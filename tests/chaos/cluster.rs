@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use keyfall::embedded::{Embedded, Options};
+use keyfall_testing::cluster::{ClusterNode, SLOTS};
 use keyfall_testing::journals::{Micros, now};
 use keyfall_testing::patience::within;
-use keyfall_testing::ports::{BUS, free_port};
-use keyfall_testing::server::{connect, signal_to, socket_of};
+use keyfall_testing::server::{signal_to, socket_of};
 use redis::{FromRedisValue, RedisResult};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
@@ -33,27 +33,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const HALF_WAY: Duration = Duration::from_millis(30);
 
 const PRIMARIES: usize = 3;
-const SLOTS: usize = 16_384;
 
 /// A node, by its place among all.
 pub(crate) type Number = usize;
 
 pub(crate) struct Cluster {
-    nodes: Vec<Node>,
+    nodes: Vec<ClusterNode>,
     /// The primaries, each with its replica.
     pairs: Vec<(Number, Number)>,
     /// Of each node but the first.
     options: Options,
     /// Between the nodes, if there is anything.
     wires: Option<Wires>,
-}
-
-struct Node {
-    server: Embedded,
-    /// As all others know them.
-    port: u16,
-    bus: u16,
-    id: String,
 }
 
 impl Cluster {
@@ -94,40 +85,22 @@ impl Cluster {
     }
 
     async fn start_node(&mut self, options: &Options) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
         let place: Place = (self.nodes.len() + 1).try_into().expect("they are few");
-        let (server, own) = loop {
-            let own = free_port();
-            let mut options = options
-                .clone()
-                .args(["--bind", "127.0.0.1", "--port", &own.to_string()])
-                .args(["--cluster-enabled", "yes"])
-                .args(["--cluster-node-timeout", NODE_TIMEOUT])
-                .args(["--cluster-require-full-coverage", "no"])
-                .args(["--cluster-allow-replica-migration", "no"])
-                .args(["--cluster-replica-no-failover", "yes"])
-                .args(["--repl-diskless-sync-delay", "0"]);
-            if self.wires.is_some() {
-                options = options.args(Wires::source(place));
-            }
-            match options.start().await {
-                Ok(server) => break (server, own),
-                // Somebody else may have taken the port meanwhile.
-                Err(error) if Instant::now() > deadline => return Err(error.to_string()),
-                Err(_) => {}
-            }
-        };
-        let (mut port, mut bus) = (own, own + BUS);
-        if let Some(wires) = &self.wires {
-            (port, bus) = (wires.to(place, own).await?, wires.to(place, bus).await?);
+        let mut options = options
+            .clone()
+            .args(["--cluster-node-timeout", NODE_TIMEOUT])
+            .args(["--cluster-replica-no-failover", "yes"]);
+        if self.wires.is_some() {
+            options = options.args(Wires::source(place));
         }
-        let id = String::new();
-        self.nodes.push(Node {
-            server,
-            port,
-            bus,
-            id,
-        });
+        let listens = |port: u16| vec!["--port".to_owned(), port.to_string()];
+        let mut node = ClusterNode::start(&options, listens).await?;
+        if let Some(wires) = &self.wires {
+            node.port = wires.to(place, node.port).await?;
+            node.bus = wires.to(place, node.bus).await?;
+        }
+        let (port, bus) = (node.port, node.bus);
+        self.nodes.push(node);
         let last = self.nodes.len() - 1;
         if self.wires.is_some() {
             for (what, is) in [("ip", "127.0.0.1"), ("port", &port.to_string())]
@@ -138,7 +111,6 @@ impl Cluster {
                     .await?;
             }
         }
-        self.nodes[last].id = self.ask(last, "CLUSTER MYID").await?;
         Ok(())
     }
 
@@ -175,17 +147,7 @@ impl Cluster {
     }
 
     async fn owner_by(&self, slot: u16, asked: Number) -> Option<Number> {
-        let told: RedisResult<Vec<Vec<redis::Value>>> = self.try_ask(asked, "CLUSTER SLOTS").await;
-        let number = |value: &redis::Value| redis::from_redis_value::<u16>(value.clone()).ok();
-        let range = told.ok()?.into_iter().find(|range| {
-            let (first, last) = (number(&range[0]), number(&range[1]));
-            first
-                .zip(last)
-                .is_some_and(|(first, last)| (first..=last).contains(&slot))
-        })?;
-        // Host, port, and what depends on the version.
-        let primary: Vec<redis::Value> = redis::from_redis_value(range[2].clone()).ok()?;
-        let port = number(&primary[1])?;
+        let port = self.nodes[asked].primary_of(slot).await?;
         self.nodes.iter().position(|node| node.port == port)
     }
 
@@ -344,19 +306,13 @@ impl Cluster {
             // As long as others take for thousands of keys.
             sleep(HALF_WAY).await;
         }
-        for place in [to, from] {
-            let node = format!("CLUSTER SETSLOT {slot} NODE {}", self.nodes[to].id);
-            self.tell(place, &node).await?;
-        }
-        Ok(())
+        let closed = self.nodes[from].close_moved(slot, &self.nodes[to]).await;
+        closed.map_err(|error| format!("slot {slot} is not closed: {error}"))
     }
 
     async fn open_to_move(&self, slot: u16, from: Number, to: Number) -> Result<(), String> {
-        let (from_id, to_id) = (&self.nodes[from].id, &self.nodes[to].id);
-        let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}");
-        self.tell(to, &importing).await?;
-        let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}");
-        self.tell(from, &migrating).await
+        let opened = self.nodes[from].open_to_move(slot, &self.nodes[to]).await;
+        opened.map_err(|error| format!("slot {slot} is not opened: {error}"))
     }
 
     /// Begins to move a ledger's slot to another primary, and stops behind so many of its keys.
@@ -423,12 +379,8 @@ impl Cluster {
 
     /// Makes a node known to the others, and waits until each of them knows all.
     async fn meet(&self, place: Number) -> Result<(), String> {
-        let first = &self.nodes[0];
-        self.tell(
-            place,
-            &format!("CLUSTER MEET 127.0.0.1 {} {}", first.port, first.bus),
-        )
-        .await
+        let met = self.nodes[place].meet(&self.nodes[0]).await;
+        met.map_err(|error| error.to_string())
     }
 
     async fn replicates(&self, replica: Number, primary: Number) -> Result<(), String> {
@@ -486,8 +438,7 @@ impl Cluster {
     // What can be asked.
 
     async fn says(&self, place: Number, question: &str, line: &str) -> bool {
-        let told: RedisResult<String> = self.try_ask(place, question).await;
-        told.is_ok_and(|told| told.lines().any(|one| one == line))
+        self.nodes[place].says(question, line).await
     }
 
     async fn tell(&self, place: Number, text: &str) -> Result<(), String> {
@@ -505,16 +456,7 @@ impl Cluster {
     }
 
     async fn try_ask<T: FromRedisValue>(&self, place: Number, text: &str) -> RedisResult<T> {
-        let mut cmd = redis::Cmd::new();
-        let words = text.split(' ').map(|word| match word {
-            "{empty}" => "",
-            word => word,
-        });
-        cmd.arg(words.collect::<Vec<_>>());
-        let asked = async {
-            let mut redis = self.connection(place).await?;
-            cmd.query_async(&mut redis).await
-        };
+        let asked = self.nodes[place].try_ask(text);
         // None that is stopped is asked, so only a failure takes that long.
         let answer = timeout(PATIENCE, asked).await;
         answer.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
@@ -525,7 +467,7 @@ impl Cluster {
         &self,
         place: Number,
     ) -> RedisResult<redis::aio::MultiplexedConnection> {
-        connect(&self.nodes[place].server.url()).await
+        self.nodes[place].connection().await
     }
 
     async fn until<T>(

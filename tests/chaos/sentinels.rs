@@ -1,9 +1,7 @@
 //! Two replicas of a primary, and three sentinels that watch it: real processes.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use keyfall::embedded::{Embedded, Options};
@@ -11,10 +9,11 @@ use keyfall_testing::journals::{Micros, now};
 use keyfall_testing::patience::within;
 use keyfall_testing::ports::free_port;
 use keyfall_testing::proxies::{FaultyProxy, Weather};
-use keyfall_testing::server::{connect, redis_server};
+use keyfall_testing::sentinel::SentinelProcess;
+use keyfall_testing::server::connect;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, ToRedisArgs};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::time::timeout;
 
 use crate::site::{PROBE, network_around};
@@ -48,7 +47,7 @@ pub(crate) struct Sentinels {
 
 struct Sentinel {
     port: u16,
-    child: Child,
+    process: SentinelProcess,
 }
 
 /// The first of the sentinels, behind the servers.
@@ -146,8 +145,7 @@ impl Sentinels {
 
     /// Stops one of them, or lets it go on.
     pub(crate) fn signal_one(&self, signal: Signal) {
-        // Fails only if it has ended.
-        let _ = kill_process(Pid::from_child(&self.sentinels[0].child), signal);
+        self.sentinels[0].process.signal(signal);
     }
 
     /// Cuts the primary off from everybody else.
@@ -296,28 +294,13 @@ impl Sentinel {
                 name.trim_start_matches('-'),
             );
         }
-        let failed = |error: std::io::Error| format!("a sentinel: {error}");
-        std::fs::write(&path, config).map_err(failed)?;
-        let log = File::create(dir.join(format!("sentinel-{port}.log"))).map_err(failed)?;
-        let child = Command::new(redis_server())
-            .arg(&path)
-            .arg("--sentinel")
-            .stdin(Stdio::null())
-            .stdout(log)
-            .spawn()
-            .map_err(failed)?;
-        Ok(Sentinel { port, child })
+        let process = SentinelProcess::start(&path, &config);
+        let process = process.map_err(|error| format!("a sentinel: {error}"))?;
+        Ok(Sentinel { port, process })
     }
 
     async fn ask<T: FromRedisValue>(&self, args: &[impl ToRedisArgs]) -> redis::RedisResult<T> {
         ask(self.port, args).await
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -4,6 +4,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`server`], [`ports`] | private servers, the way to them, and ports for them |
+//! | [`cluster`], [`sentinel`] | nodes of clusters, and sentinels |
 //! | [`proxies`], [`resp`] | networks that freeze at a word, or are faulty; what Redis reads |
 //! | [`process`] | processes that talk to a test, or that write to a log |
 //! | [`journals`] | what was answered and what ran, in memory or in a file for each process |
@@ -14,6 +15,7 @@
 //! It uses the public API of the library and nothing else, as the suites do.
 #![cfg(unix)]
 
+pub mod cluster;
 pub mod files;
 pub mod journals;
 pub mod patience;
@@ -22,4 +24,5 @@ pub mod process;
 pub mod proxies;
 pub mod resp;
 pub mod sabotage;
+pub mod sentinel;
 pub mod server;

@@ -4,8 +4,10 @@ use std::collections::HashSet;
 
 use keyfall::doctor::Severity;
 use keyfall::{Client, ErrorKind, Handler, MissingKey, Outcome, Router, Source};
+use keyfall_testing::server::signal_to;
+use rustix::process::Signal;
 
-use super::clusters::{Clustered, Node, ledger_of};
+use super::clusters::{Clustered, is_copied, ledger_of, node};
 use crate::runs::{Gate, Runs, eventually, ids, recorder};
 use crate::site::{HOUR, Running, ms};
 
@@ -405,7 +407,7 @@ async fn jobs_run_on_when_a_primary_is_killed_and_when_one_hangs() {
     // What a replica has is kept: it is waited for, since what it has not received is lost.
     let count = field.schedule("early", 5, 3_000).await;
     let mark = format!("{}mark", ledger_of(&field.kinds[0]));
-    field.them.nodes[0].is_copied(&mark).await;
+    is_copied(&field.them.nodes[0], &mark).await;
     field.them.nodes[0].server.kill_server().await.unwrap();
     eventually("a replica takes over", async || {
         (field.them.owner_of(slots[0], 1).await == Some(3)).then_some(())
@@ -423,13 +425,13 @@ async fn jobs_run_on_when_a_primary_is_killed_and_when_one_hangs() {
     fire_by_events(&field, &mut runs, "back").await;
 
     // One that is stopped keeps its connections, and answers nothing.
-    field.them.nodes[1].signal("-STOP");
+    signal_to(&field.them.nodes[1].server, Signal::STOP);
     eventually("a replica takes over", async || {
         (field.them.owner_of(slots[1], 2).await == Some(4)).then_some(())
     })
     .await;
     fire_by_events(&field, &mut runs, "hung").await;
-    field.them.nodes[1].signal("-CONT");
+    signal_to(&field.them.nodes[1].server, Signal::CONT);
     field.them.is_well().await;
     fire_by_events(&field, &mut runs, "woken").await;
     worker.stop().await;
@@ -446,7 +448,7 @@ async fn a_node_that_hangs_is_no_hindrance_to_kinds_on_others() {
     // Nobody takes over: what the primary acknowledges when it is back is not to be forgotten.
     let forbid = "CONFIG SET cluster-replica-no-failover yes";
     let _: () = field.them.nodes[3].ask(forbid).await;
-    field.them.nodes[0].signal("-STOP");
+    signal_to(&field.them.nodes[0].server, Signal::STOP);
     for number in 0..20 {
         let key = format!("{}:beside{number}", field.kinds[2]);
         field
@@ -457,7 +459,7 @@ async fn a_node_that_hangs_is_no_hindrance_to_kinds_on_others() {
             .unwrap();
         assert_eq!(runs.next().await.key().as_str(), key);
     }
-    field.them.nodes[0].signal("-CONT");
+    signal_to(&field.them.nodes[0].server, Signal::CONT);
     field.them.is_well().await;
     fire_by_events(&field, &mut runs, "after").await;
     worker.stop().await;
@@ -472,8 +474,8 @@ async fn a_node_that_is_added_is_followed_and_one_that_is_removed_is_not_missed(
     worker.ready().await;
     fire_by_events(&field, &mut runs, "before").await;
     let slot = field.them.slot_of(&ledger_of(&field.kinds[0]), 0).await;
-    let new = Node::start().await;
-    new.meets(&field.them.nodes[0]).await;
+    let new = node(|port| vec!["--port".into(), port.to_string()]).await;
+    new.meet(&field.them.nodes[0]).await.unwrap();
     field.them.nodes.push(new);
     field.them.all_know(7).await;
     field.them.is_well().await;

@@ -1,13 +1,10 @@
 //! A cluster of three primaries and three replicas: real processes.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use keyfall::embedded::Embedded;
-use keyfall_testing::ports::free_port;
-use keyfall_testing::server::connect;
-use redis::aio::MultiplexedConnection;
-use redis::{FromRedisValue, RedisResult};
+use keyfall_testing::cluster::{ClusterNode, SLOTS};
+use redis::RedisResult;
 
 use crate::runs::eventually;
 
@@ -21,109 +18,37 @@ const GIVEN_UP: Duration = Duration::from_secs(7);
 /// it up.
 const ONCE_MORE: Duration = Duration::from_secs(5);
 
-const SLOTS: usize = 16_384;
-
-/// A server with a port.
-pub(super) struct Node {
-    pub(super) server: Embedded,
-    pub(super) port: u16,
-    pub(super) id: String,
-}
-
 /// Three primaries, each with a replica three places behind it.
 pub(super) struct Clustered {
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<ClusterNode>,
 }
 
-impl Node {
-    pub(super) async fn start() -> Self {
-        Node::with(|port| vec!["--port".into(), port.to_string()]).await
-    }
+/// A node with these arguments, which say what listens on the port.
+pub(super) async fn node(listens: impl Fn(u16) -> Vec<String>) -> ClusterNode {
+    let options = Embedded::options().args(["--cluster-node-timeout", NODE_TIMEOUT]);
+    ClusterNode::start(&options, listens).await.unwrap()
+}
 
-    /// With these arguments, which say what listens on the port.
-    pub(super) async fn with(args: impl Fn(u16) -> Vec<String>) -> Self {
-        let (server, port) = eventually("a port stays free", async || {
-            let port = free_port();
-            let options = Embedded::options()
-                .args(["--bind", "127.0.0.1"])
-                .args(args(port))
-                .args(["--cluster-enabled", "yes"])
-                .args(["--cluster-node-timeout", NODE_TIMEOUT])
-                .args(["--cluster-require-full-coverage", "no"])
-                .args(["--cluster-allow-replica-migration", "no"])
-                .args(["--repl-diskless-sync-delay", "0"]);
-            // Another test may have taken it meanwhile.
-            Some((options.start().await.ok()?, port))
-        })
-        .await;
-        let mut node = Node {
-            server,
-            port,
-            id: String::new(),
-        };
-        node.id = node.ask("CLUSTER MYID").await;
-        node
-    }
-
-    pub(super) async fn connection(&self) -> RedisResult<MultiplexedConnection> {
-        connect(&self.server.url()).await
-    }
-
-    /// A command, its words separated by blanks; `{empty}` is a word without a letter.
-    pub(super) async fn try_ask<T: FromRedisValue>(&self, text: &str) -> RedisResult<T> {
-        let mut cmd = redis::Cmd::new();
-        let words = text.split(' ').map(|word| match word {
-            "{empty}" => "",
-            word => word,
-        });
-        cmd.arg(words.collect::<Vec<_>>());
-        cmd.query_async(&mut self.connection().await?).await
-    }
-
-    pub(super) async fn ask<T: FromRedisValue>(&self, text: &str) -> T {
-        self.try_ask(text).await.unwrap()
-    }
-
-    /// Whether it says this of itself.
-    pub(super) async fn says(&self, question: &str, line: &str) -> bool {
-        let told: RedisResult<String> = self.try_ask(question).await;
-        told.is_ok_and(|told| told.lines().any(|one| one == line))
-    }
-
-    /// `SIGSTOP` or `SIGCONT`.
-    pub(super) fn signal(&self, signal: &str) {
-        let pid = self.server.pid().unwrap().to_string();
-        let status = Command::new("kill").args([signal, &pid]).status();
-        assert!(status.unwrap().success());
-    }
-
-    /// Waits until its replica has all that it has acknowledged so far. `key` is in a slot of its own.
-    pub(super) async fn is_copied(&self, key: &str) {
-        eventually("its replica has all", async || {
-            let mut redis = self.connection().await.ok()?;
-            // It is for the writes of its own connection that this waits.
-            let both = redis::pipe()
-                .cmd("SET")
-                .arg(key)
-                .arg("")
-                .ignore()
-                .cmd("WAIT")
-                .arg(1)
-                .arg(100)
-                .query_async(&mut redis)
-                .await;
-            let (replicas,): (u64,) = both.ok()?;
-            (replicas > 0).then_some(())
-        })
-        .await;
-    }
-
-    /// Makes this node known to the cluster of another.
-    pub(super) async fn meets(&self, other: &Node) {
-        let _: () = self
-            .ask(&format!("CLUSTER MEET 127.0.0.1 {}", other.port))
+/// Waits until the replica of this node has all that it has acknowledged so far. `key` is in a slot of
+/// its own.
+pub(super) async fn is_copied(node: &ClusterNode, key: &str) {
+    eventually("its replica has all", async || {
+        let mut redis = node.connection().await.ok()?;
+        // It is for the writes of its own connection that this waits.
+        let both = redis::pipe()
+            .cmd("SET")
+            .arg(key)
+            .arg("")
+            .ignore()
+            .cmd("WAIT")
+            .arg(1)
+            .arg(100)
+            .query_async(&mut redis)
             .await;
-    }
+        let (replicas,): (u64,) = both.ok()?;
+        (replicas > 0).then_some(())
+    })
+    .await;
 }
 
 impl Clustered {
@@ -144,18 +69,18 @@ impl Clustered {
                 let port = ["--port".to_owned(), port.to_string()].into_iter();
                 port.chain(args.iter().map(|it| (*it).to_owned())).collect()
             };
-            nodes.push(Node::with(args).await);
+            nodes.push(node(args).await);
         }
         Clustered::of(nodes).await
     }
 
     /// Of six nodes that know nothing of each other yet.
-    pub(super) async fn of(nodes: Vec<Node>) -> Self {
+    pub(super) async fn of(nodes: Vec<ClusterNode>) -> Self {
         for (place, node) in nodes.iter().enumerate() {
             let epoch = place + 1;
             let _: () = node.ask(&format!("CLUSTER SET-CONFIG-EPOCH {epoch}")).await;
             if place > 0 {
-                node.meets(&nodes[0]).await;
+                node.meet(&nodes[0]).await.unwrap();
             }
         }
         for (place, primary) in nodes[..3].iter().enumerate() {
@@ -189,7 +114,7 @@ impl Clustered {
             }
             if !all && introduced.elapsed() > ONCE_MORE {
                 for node in &self.nodes[1..] {
-                    node.meets(&self.nodes[0]).await;
+                    node.meet(&self.nodes[0]).await.unwrap();
                 }
                 introduced = Instant::now();
             }
@@ -235,16 +160,7 @@ impl Clustered {
 
     /// The place in `nodes` of the primary that serves a slot, as the node at `asked` says.
     pub(super) async fn owner_of(&self, slot: u16, asked: usize) -> Option<usize> {
-        let told: RedisResult<Vec<Vec<redis::Value>>> =
-            self.nodes[asked].try_ask("CLUSTER SLOTS").await;
-        let range = told.ok()?.into_iter().find(|range| {
-            let end = |place: usize| redis::from_redis_value(range[place].clone());
-            let (first, last): (u16, u16) = (end(0).unwrap(), end(1).unwrap());
-            (first..=last).contains(&slot)
-        })?;
-        // Host, port, and what depends on the version.
-        let primary: Vec<redis::Value> = redis::from_redis_value(range[2].clone()).ok()?;
-        let port: u16 = redis::from_redis_value(primary[1].clone()).ok()?;
+        let port = self.nodes[asked].primary_of(slot).await?;
         self.nodes.iter().position(|node| node.port == port)
     }
 
@@ -276,12 +192,7 @@ impl Clustered {
     /// Both know that a slot is on its way, and no key has left yet.
     pub(super) async fn open_to_move(&self, slot: u16, from: usize, to: usize) {
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
-        let _: () = to
-            .ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", from.id))
-            .await;
-        let _: () = from
-            .ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", to.id))
-            .await;
+        from.open_to_move(slot, to).await.unwrap();
     }
 
     /// All keys of the slot leave.
@@ -304,11 +215,7 @@ impl Clustered {
     /// The slot is where its keys are.
     pub(super) async fn close_moved(&self, slot: u16, from: usize, to: usize) {
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
-        for node in [to, from] {
-            let _: () = node
-                .ask(&format!("CLUSTER SETSLOT {slot} NODE {}", to.id))
-                .await;
-        }
+        from.close_moved(slot, to).await.unwrap();
     }
 
     /// The slot of a key.

@@ -3,7 +3,7 @@
 use keyfall::{Client, ErrorKind, Router, Source, Worker};
 use keyfall_testing::files::Folder;
 
-use super::clusters::{Clustered, Node};
+use super::clusters::{Clustered, node};
 use crate::encrypted::Authority;
 use crate::rights::rules;
 use crate::runs::{Runs, eventually, recorder};
@@ -68,7 +68,7 @@ async fn a_cluster_may_speak_tls_and_nothing_else() {
     };
     let mut nodes = Vec::new();
     for _ in 0..6 {
-        nodes.push(Node::with(args).await);
+        nodes.push(node(args).await);
     }
     let them = Clustered::of(nodes).await;
     let url = them.url().replace("redis+", "rediss+");

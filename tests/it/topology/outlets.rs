@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use keyfall::target::{list, stream};
 use keyfall::{Client, Handler, RetryPolicy, Router, Worker};
+use keyfall_testing::cluster::ClusterNode;
 use redis::RedisResult;
 use tokio::task::JoinHandle;
 
-use super::clusters::{Clustered, Node};
+use super::clusters::Clustered;
 use crate::runs::{Gate, eventually};
 use crate::site::{Running, ms};
 
@@ -22,8 +23,8 @@ type Entries = Vec<(String, Vec<(String, HashMap<String, String>)>)>;
 struct Consumer(Vec<redis::Client>);
 
 impl Consumer {
-    fn of(nodes: &[Node]) -> Self {
-        let client = |node: &Node| redis::Client::open(node.server.url()).unwrap();
+    fn of(nodes: &[ClusterNode]) -> Self {
+        let client = |node: &ClusterNode| redis::Client::open(node.server.url()).unwrap();
         Consumer(nodes.iter().map(client).collect())
     }
 

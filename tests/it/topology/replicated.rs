@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keyfall::{Client, Durable, Handler, Reached, Router, Worker};
+use keyfall_testing::server::signal_to;
+use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
 use super::clusters::{Clustered, ledger_of};
@@ -65,12 +67,12 @@ async fn the_replicas_of_the_node_that_has_the_ledger_are_counted() {
         let there: Vec<String> = replica.ask(&format!("KEYS keyfall:{{{kind}/0}}:due")).await;
         assert_eq!(there.len(), 1, "{kind}");
     }
-    them.nodes[3].signal("-STOP");
+    signal_to(&them.nodes[3].server, Signal::STOP);
     let reached = reach(&client, &format!("{}:2", kinds[0]), within(50)).await;
     assert_eq!((reached.is_met, reached.replicas), (false, 0));
     // Kinds of other nodes have other replicas.
     is_met(&client, &format!("{}:2", kinds[1])).await;
-    them.nodes[3].signal("-CONT");
+    signal_to(&them.nodes[3].server, Signal::CONT);
     is_met(&client, &format!("{}:2", kinds[0])).await;
 
     // The ends of runs wait as well.
@@ -103,7 +105,7 @@ async fn replicas_of_a_node_that_hands_the_slot_over_do_not_count() {
     let slot = them.slot_of(&ledger_of(kind), 0).await;
     is_met(&client, &format!("{kind}:0")).await;
     for (primary, replica) in [(0, 3), (1, 4)] {
-        them.nodes[replica].signal("-STOP");
+        signal_to(&them.nodes[replica].server, Signal::STOP);
         // Valkey does not move a slot while a replica is attached that acknowledges nothing.
         let _: u64 = them.nodes[primary].ask("CLIENT KILL TYPE replica").await;
     }
@@ -112,10 +114,10 @@ async fn replicas_of_a_node_that_hands_the_slot_over_do_not_count() {
     them.migrate(slot, 0, 1).await;
     // This one comes to have what was written, and its primary hears of it, but has the ledger no
     // more.
-    them.nodes[3].signal("-CONT");
+    signal_to(&them.nodes[3].server, Signal::CONT);
     let reached = call.await.unwrap();
     assert_eq!((reached.is_met, reached.replicas), (false, 0));
-    them.nodes[4].signal("-CONT");
+    signal_to(&them.nodes[4].server, Signal::CONT);
     is_met(&client, &key).await;
     assert_eq!(client.stats(kind).await.unwrap().pending, 2);
 }
@@ -128,12 +130,12 @@ async fn a_call_that_a_fail_over_forgot_is_made_again_where_the_slot_is_now() {
     // The replica has heard nothing for a while and takes over all the same.
     let anyhow = "CONFIG SET cluster-replica-validity-factor 0";
     let _: () = them.nodes[3].ask(anyhow).await;
-    them.nodes[3].signal("-STOP");
+    signal_to(&them.nodes[3].server, Signal::STOP);
     let _: u64 = them.nodes[0].ask("CLIENT KILL TYPE replica").await;
     let key = format!("{kind}:1");
     let call = waiting(&them, 0, &client, &key, within(10_000)).await;
     them.nodes[0].server.kill_server().await.unwrap();
-    them.nodes[3].signal("-CONT");
+    signal_to(&them.nodes[3].server, Signal::CONT);
     let reached = call.await.unwrap();
     assert_eq!((reached.is_met, reached.replicas), (false, 0));
     assert!(client.get(&key).await.unwrap().is_some());

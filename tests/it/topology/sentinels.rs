@@ -1,12 +1,12 @@
 //! A primary, its replicas, and sentinels that watch them: real processes.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 
+use keyfall_testing::files::Folder;
 use keyfall_testing::ports::free_port;
-use keyfall_testing::server::redis_server;
-use rustix::process::{Pid, Signal, kill_process};
+use keyfall_testing::sentinel::SentinelProcess;
+use rustix::process::Signal;
 
 use super::nodes::Node;
 use crate::runs::eventually;
@@ -15,18 +15,14 @@ use crate::site::connect;
 /// What the sentinels call the primary.
 const NAME: &str = "main";
 
-struct Sentinel {
-    child: Child,
+struct WatchingSentinel {
+    process: SentinelProcess,
     /// Where this test looks in.
     port: u16,
     /// Where clients ask: the same, or that for TLS.
     seat: u16,
     password: Option<&'static str>,
-    guard: Child,
 }
-
-/// Ends a process when its standard input ends: with this one, in whatever way.
-const GUARD: &str = r#"read -r _; kill -9 "$1""#;
 
 /// What is asked of whoever connects.
 #[derive(Default, Clone)]
@@ -44,8 +40,8 @@ pub(super) struct Terms {
 /// One primary, two replicas, three sentinels.
 pub(super) struct Sentineled {
     pub(super) nodes: Vec<Node>,
-    sentinels: Vec<Sentinel>,
-    files: PathBuf,
+    sentinels: Vec<WatchingSentinel>,
+    _files: Folder,
 }
 
 impl Terms {
@@ -79,41 +75,30 @@ impl Terms {
     }
 }
 
-/// A sentinel with this configuration.
-fn process(path: &Path) -> Child {
-    let mut sentinel = Command::new(redis_server());
-    sentinel.arg(path).arg("--sentinel").stdout(Stdio::null());
-    sentinel.spawn().unwrap()
-}
-
 /// A sentinel that knows no other.
 pub(super) struct Lone {
-    child: Child,
-    path: PathBuf,
+    _process: SentinelProcess,
+    _files: Folder,
 }
 
 impl Lone {
     pub(super) fn start(config: &str) -> Self {
-        let name = format!("keyfall-sentinel-{:016x}.conf", rand::random::<u64>());
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, config).unwrap();
-        let child = process(&path);
-        Lone { child, path }
+        let files = folder();
+        Lone {
+            _process: SentinelProcess::start(files.path("sentinel.conf").as_ref(), config).unwrap(),
+            _files: files,
+        }
     }
 }
 
-impl Drop for Lone {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.path);
-    }
+fn folder() -> Folder {
+    Folder::new(&format!("sentinel-{:016x}", rand::random::<u64>()))
 }
 
-impl Sentinel {
-    fn start(files: &Path, primary: u16, terms: &Terms) -> Self {
+impl WatchingSentinel {
+    fn start(files: &Folder, primary: u16, terms: &Terms) -> Self {
         let port = free_port();
-        let path = files.join(format!("sentinel-{port}.conf"));
+        let path = files.path(&format!("sentinel-{port}.conf"));
         let down = if terms.is_steady { 600_000 } else { 1000 };
         let mut config = format!(
             "port {port}\nbind 127.0.0.1\n\
@@ -131,13 +116,9 @@ impl Sentinel {
                 config += &format!("{name} {value}\n");
             }
         }
-        std::fs::write(&path, config).unwrap();
-        let child = process(&path);
-        let mut guard = Command::new("sh");
-        guard.args(["-c", GUARD, "guard", &child.id().to_string()]);
-        Sentinel {
-            guard: guard.stdin(Stdio::piped()).spawn().unwrap(),
-            child,
+        let process = SentinelProcess::start(path.as_ref(), &config).unwrap();
+        WatchingSentinel {
+            process,
             port,
             seat,
             password: terms.password,
@@ -169,8 +150,7 @@ impl Sentineled {
     }
 
     pub(super) async fn with(terms: Terms) -> Self {
-        let files = std::env::temp_dir().join(format!("keyfall-{:016x}", rand::random::<u64>()));
-        std::fs::create_dir(&files).unwrap();
+        let files = folder();
         let primary = terms.node(None).await;
         let port = primary.port;
         let nodes = vec![
@@ -178,11 +158,11 @@ impl Sentineled {
             terms.node(Some(port)).await,
             terms.node(Some(port)).await,
         ];
-        let sentinels = (0..3).map(|_| Sentinel::start(&files, port, &terms));
+        let sentinels = (0..3).map(|_| WatchingSentinel::start(&files, port, &terms));
         let it = Sentineled {
             nodes,
             sentinels: sentinels.collect(),
-            files,
+            _files: files,
         };
         it.are_agreed(port).await;
         it
@@ -218,8 +198,7 @@ impl Sentineled {
 
     /// Sends one of the sentinels a signal, such as one that stops it.
     pub(super) fn signal_sentinel(&self, place: usize, signal: Signal) {
-        let pid = self.sentinels[place].child.id().try_into().unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        self.sentinels[place].process.signal(signal);
     }
 
     /// The place in `nodes` of what most sentinels that answer, which are two at the least, take for
@@ -260,17 +239,5 @@ impl Sentineled {
             cmd.query_async::<()>(&mut sentinel).await.ok()
         })
         .await;
-    }
-}
-
-impl Drop for Sentineled {
-    fn drop(&mut self) {
-        for sentinel in &mut self.sentinels {
-            let _ = sentinel.guard.kill();
-            let _ = sentinel.guard.wait();
-            let _ = sentinel.child.kill();
-            let _ = sentinel.child.wait();
-        }
-        let _ = std::fs::remove_dir_all(&self.files);
     }
 }

@@ -9,7 +9,7 @@ use keyfall::doctor::Severity;
 use keyfall::{Client, ErrorKind, JobState, KeptJob, NewJob, Router, StrayState, Worker};
 use serde_json::{Value, json};
 
-use super::clusters::{Clustered, ledger_of};
+use super::clusters::{Clustered, is_copied, ledger_of};
 use crate::log::Log;
 use crate::runs::{Recorder, eventually, recorder};
 use crate::shell::{Ran, keyfall};
@@ -79,7 +79,7 @@ impl Torn {
         let mark = format!("{}mark", ledger_of(&self.kind));
         // In the slot itself it would be elsewhere.
         let mark = mark.replace(&self.kind, &self.of_the_same_node().await);
-        self.them.nodes[0].is_copied(&mark).await;
+        is_copied(&self.them.nodes[0], &mark).await;
         self.them.nodes[0].server.kill_server().await.unwrap();
         eventually("its replica has taken over", async || {
             // The node to which the slot was to come does not follow.

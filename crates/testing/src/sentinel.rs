@@ -1,0 +1,50 @@
+//! A sentinel: a real process, which ends when the process that started it does, in whatever way.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::server::redis_server;
+
+pub struct SentinelProcess {
+    child: Child,
+    guard: Child,
+}
+
+/// Ends a process when its standard input ends.
+const GUARD: &str = r#"read -r _; kill -9 "$1""#;
+
+impl SentinelProcess {
+    /// With this configuration, which it keeps in a file; what it says is in another beside it.
+    pub fn start(file: &Path, config: &str) -> io::Result<Self> {
+        std::fs::write(file, config)?;
+        let child = Command::new(redis_server())
+            .arg(file)
+            .arg("--sentinel")
+            .stdin(Stdio::null())
+            .stdout(File::create(file.with_extension("log"))?)
+            .spawn()?;
+        let mut guard = Command::new("sh");
+        guard.args(["-c", GUARD, "guard", &child.id().to_string()]);
+        let guard = guard.stdin(Stdio::piped()).spawn()?;
+        Ok(SentinelProcess { child, guard })
+    }
+
+    /// Sends it a signal, such as one that stops it.
+    pub fn signal(&self, signal: Signal) {
+        // Fails only if it has ended.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+}
+
+impl Drop for SentinelProcess {
+    fn drop(&mut self) {
+        for process in [&mut self.guard, &mut self.child] {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
