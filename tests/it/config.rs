@@ -1,23 +1,21 @@
 //! `keyfall config` and `keyfall token`: what they print, what they refuse, and what they leave.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A folder in which the command runs, gone after the test.
-struct Folder(PathBuf);
+use keyfall_testing::files::Folder;
 
-impl Folder {
+/// The command, in a folder of its own.
+struct InFolder(Folder);
+
+impl InFolder {
     fn new(name: &str) -> Self {
-        let name = format!("keyfall-it-config-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        InFolder(Folder::new(&format!("config-{name}")))
     }
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
-        command.args(args).current_dir(&self.0);
+        command.args(args).current_dir(self.0.path(""));
         for (name, _) in std::env::vars() {
             if name.starts_with("KEYFALL_") || name == "RUST_BACKTRACE" {
                 command.env_remove(name);
@@ -39,12 +37,6 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -53,10 +45,10 @@ fn refusal(output: &Output) -> String {
 
 #[test]
 fn the_default_that_is_printed_has_no_fault() {
-    let folder = Folder::new("default");
+    let folder = InFolder::new("default");
     let text = folder.run(&["config"]);
     assert!(text.contains("\n[redis]\n") && text.contains("\n# [[route]]\n"));
-    fs::write(folder.0.join("keyfall.toml"), text).unwrap();
+    folder.0.write("keyfall.toml", &text);
     let said = folder.run(&["config", "check", "keyfall.toml"]);
     assert!(said.starts_with("keyfall.toml: no fault\n"), "{said}");
     assert!(
@@ -67,9 +59,9 @@ fn the_default_that_is_printed_has_no_fault() {
 
 #[test]
 fn a_check_says_all_faults_and_ends_with_1() {
-    let folder = Folder::new("faults");
+    let folder = InFolder::new("faults");
     let text = "[redis]\nurll = 1\n[[route]]\npattern = \"a:b\"\ntarget = \"pull\"\n";
-    fs::write(folder.0.join("k.toml"), text).unwrap();
+    folder.0.write("k.toml", &text);
     let mut command = folder.command(&["config", "check", "k.toml", "--worker-lease=1ms"]);
     command.env("KEYFALL_HTTP_LISTEN", "0.0.0.0:1");
     let said = refusal(&command.output().unwrap());
@@ -90,9 +82,9 @@ fn a_check_says_all_faults_and_ends_with_1() {
 
 #[test]
 fn a_check_shows_what_holds_and_no_password() {
-    let folder = Folder::new("shown");
+    let folder = InFolder::new("shown");
     let text = "[[route]]\npattern = \"a:b:c:*\"\ntarget = \"pull\"\n";
-    fs::write(folder.0.join("k.toml"), text).unwrap();
+    folder.0.write("k.toml", &text);
     let mut command = folder.command(&["config", "check", "k.toml", "--redis-allow-eviction"]);
     command.env("KEYFALL_REDIS_URL", "redis://app1:geheim@h:1/0");
     let output = command.output().unwrap();
@@ -116,7 +108,7 @@ fn a_check_shows_what_holds_and_no_password() {
 
 #[test]
 fn tokens_are_made_listed_and_revoked() {
-    let folder = Folder::new("tokens");
+    let folder = InFolder::new("tokens");
     let file = ["--file", "tokens.toml"];
     let with = |args: &[&'static str]| [args, &file].concat();
     let text = folder.run(&with(&[
@@ -151,13 +143,13 @@ fn tokens_are_made_listed_and_revoked() {
     assert_eq!(json[0]["id"], id);
     assert_eq!(json[0]["scopes"], serde_json::json!(["read", "schedule"]));
     assert_eq!(json[1]["prefixes"], serde_json::json!([""]));
-    let kept = fs::read_to_string(folder.0.join("tokens.toml")).unwrap();
+    let kept = folder.0.read("tokens.toml");
     for text in [list, json.to_string(), kept] {
         assert!(!text.contains(secret), "{text}");
     }
 
     // It is enough to listen elsewhere.
-    fs::write(folder.0.join("k.toml"), "[http]\nlisten = \"0.0.0.0:1\"\n").unwrap();
+    folder.0.write("k.toml", "[http]\nlisten = \"0.0.0.0:1\"\n");
     let mut command = folder.command(&["config", "check", "k.toml"]);
     command.env("KEYFALL_TOKENS_FILE", "tokens.toml");
     assert!(command.output().unwrap().status.success());
@@ -179,7 +171,7 @@ fn tokens_are_made_listed_and_revoked() {
 
 #[test]
 fn a_token_that_would_allow_too_much_or_nothing_is_not_made() {
-    let folder = Folder::new("refused");
+    let folder = InFolder::new("refused");
     let make = ["token", "make", "--file", "tokens.toml", "--scope", "read"];
     let with = |args: &[&'static str]| [&make, args].concat();
     let said = folder.refused(&with(&["--prefix", "app1"]));
@@ -197,7 +189,7 @@ fn a_token_that_would_allow_too_much_or_nothing_is_not_made() {
     assert!(said.contains("KEYFALL_TOKENS_FILE"), "{said}");
     let said = folder.refused(&["token", "revoke", "x", "--file", "tokens.toml"]);
     assert!(said.contains("there is no file tokens.toml"), "{said}");
-    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(folder.0.path("")).unwrap().count(), 0);
 }
 
 #[tokio::test]

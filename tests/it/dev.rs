@@ -1,9 +1,10 @@
 //! `keyfall dev` keeps a Redis whose data outlive it.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use keyfall_testing::files::Folder;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -19,7 +20,7 @@ struct Dev {
 }
 
 impl Dev {
-    fn start(dir: &Path) -> Self {
+    fn start(dir: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_keyfall"))
             .args(["dev", "--port", "0", "--json", "--dir"])
             .arg(dir)
@@ -53,18 +54,11 @@ impl Drop for Dev {
     }
 }
 
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[tokio::test]
 async fn data_outlive_every_end_of_it() {
-    let folder = Folder(std::env::temp_dir().join(format!("keyfall-dev-{}", std::process::id())));
-    let dev = Dev::start(&folder.0);
+    let folder = Folder::new("dev");
+    let dir = folder.path("data");
+    let dev = Dev::start(&dir);
     let site = Site::at(&dev.url, "dev").await;
     site.client
         .schedule(site.key(1), &1)
@@ -72,12 +66,11 @@ async fn data_outlive_every_end_of_it() {
         .await
         .unwrap();
     drop(site);
-    let path = folder.0.to_str().unwrap();
-    let second = Ran::of(keyfall(&["dev", "--dir", path])).await;
+    let second = Ran::of(keyfall(&["dev", "--dir", &dir])).await;
     second.fails(1, "another embedded Redis");
     assert!(dev.end(Signal::TERM));
 
-    let dev = Dev::start(&folder.0);
+    let dev = Dev::start(&dir);
     let site = Site::at(&dev.unix_url, "dev").await;
     site.client
         .schedule(site.key(2), &1)
@@ -88,8 +81,8 @@ async fn data_outlive_every_end_of_it() {
     drop(site);
     assert!(dev.end(Signal::INT));
 
-    let dev = Dev::start(&folder.0);
-    let socket = folder.0.join("redis.sock");
+    let dev = Dev::start(&dir);
+    let socket = Path::new(&dir).join("redis.sock");
     assert!(!dev.end(Signal::KILL));
     eventually("the server is gone, too", async || {
         std::os::unix::net::UnixStream::connect(&socket)
@@ -97,7 +90,7 @@ async fn data_outlive_every_end_of_it() {
             .then_some(())
     })
     .await;
-    let dev = Dev::start(&folder.0);
+    let dev = Dev::start(&dir);
     let site = Site::at(&dev.url, "dev").await;
     assert_eq!(site.stats().await.pending, 2);
     site.assert_balanced().await;
@@ -106,15 +99,15 @@ async fn data_outlive_every_end_of_it() {
 
 #[tokio::test]
 async fn what_it_cannot_have_is_said() {
-    let folder = Folder(std::env::temp_dir().join(format!("keyfall-port-{}", std::process::id())));
+    let folder = Folder::new("port");
+    let dir = folder.path("data");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let path = folder.0.to_str().unwrap();
-    let ran = Ran::of(keyfall(&["dev", "--dir", path, "--port", &port])).await;
+    let ran = Ran::of(keyfall(&["dev", "--dir", &dir, "--port", &port])).await;
     ran.fails(1, "cannot be had");
     let ran = Ran::of(keyfall(&["dev", "--port", "many"])).await;
     ran.fails(2, "invalid value");
-    let mut command = keyfall(&["dev", "--dir", path]);
+    let mut command = keyfall(&["dev", "--dir", &dir]);
     command.env("KEYFALL_REDIS_BIN", "/no/such/redis-server");
     Ran::of(command).await.fails(1, "Install one");
 }
