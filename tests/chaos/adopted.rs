@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use keyfall_testing::journals::Micros;
 
 use crate::journal::{Answer, Ask, Version, What};
-use crate::kept::{Kept, Place};
+use crate::kept::{Kept, KeptAs};
 use crate::plain::CANCEL;
 use crate::report::Adopted;
 use crate::story::{Call, Rollback, Run, Story, Wrong};
@@ -85,10 +85,10 @@ struct Life<'a> {
     changed: &'a Call,
     /// When it expires, at the soonest and at the latest; never, if it lasts.
     due: Option<(Micros, Micros)>,
-    end: End<'a>,
+    end: LifeEnd<'a>,
 }
 
-enum End<'a> {
+enum LifeEnd<'a> {
     /// Its time, if it has one.
     Time,
     /// Another value, or its time was taken away.
@@ -131,7 +131,7 @@ impl<'a> Judge<'a> {
             let last = lives.last_mut();
             if call.is_unknown() {
                 if let Some(last) = last {
-                    last.end = End::Unsure;
+                    last.end = LifeEnd::Unsure;
                 }
                 if let Ask::Set { version, ms } = call.ask {
                     lives.push(Life {
@@ -139,7 +139,7 @@ impl<'a> Judge<'a> {
                         set: call,
                         changed: call,
                         due: ms.map(due),
-                        end: End::Unsure,
+                        end: LifeEnd::Unsure,
                     });
                 }
                 break;
@@ -162,14 +162,14 @@ impl<'a> Judge<'a> {
                             )));
                         }
                     }
-                    Ask::Set { .. } => last.end = End::Replaced,
-                    Ask::Delete => last.end = End::Deleted(call),
-                    Ask::Persist => (last.due, last.end) = (None, End::Replaced),
+                    Ask::Set { .. } => last.end = LifeEnd::Replaced,
+                    Ask::Delete => last.end = LifeEnd::Deleted(call),
+                    Ask::Persist => (last.due, last.end) = (None, LifeEnd::Replaced),
                     // It may have been over when the command was carried out; that takes the key
                     // away, as `DEL` does. Redis 7.0 looks at its clock for the sum and once more
                     // for the comparison, and may have waited for the machine in between.
                     Ask::Expire { ms, .. } if until + NAMED > due(*ms).0 => {
-                        last.end = End::Unsure;
+                        last.end = LifeEnd::Unsure;
                         break;
                     }
                     Ask::Expire { ms, .. } => {
@@ -184,7 +184,7 @@ impl<'a> Judge<'a> {
                     set: call,
                     changed: call,
                     due: ms.map(due),
-                    end: End::Time,
+                    end: LifeEnd::Time,
                 });
             }
         }
@@ -205,18 +205,19 @@ impl<'a> Judge<'a> {
         let version = life.version;
         let runs = || self.story.runs.iter().filter(|run| run.version == version);
         let place = self.sight.kept.versions.get(&version);
-        if !matches!(life.end, End::Unsure) && matches!(life.set.ask, Ask::Set { ms: Some(_), .. })
+        if !matches!(life.end, LifeEnd::Unsure)
+            && matches!(life.set.ask, Ask::Set { ms: Some(_), .. })
         {
             count.set += 1;
         }
         let told = |what: &str| format!("version {version} {what}");
         match (&life.end, life.due) {
-            (End::Unsure, _) => {
+            (LifeEnd::Unsure, _) => {
                 count.unanswered += 1;
                 None
             }
-            (End::Replaced, _) | (_, None) => {
-                count.cancelled += usize::from(matches!(life.end, End::Replaced));
+            (LifeEnd::Replaced, _) | (_, None) => {
+                count.cancelled += usize::from(matches!(life.end, LifeEnd::Replaced));
                 // Of what took its place only the end may have been seen.
                 let in_its_place = |run: &Run| {
                     next.and_then(|next| Some((next, next.due?)))
@@ -229,7 +230,7 @@ impl<'a> Judge<'a> {
                     "never expired, and ran: {ran:?}"
                 ))))
             }
-            (End::Deleted(call), Some(due)) => {
+            (LifeEnd::Deleted(call), Some(due)) => {
                 let has_run = runs().next().is_some();
                 if !has_run && place.is_none() {
                     count.cancelled += 1;
@@ -241,15 +242,16 @@ impl<'a> Judge<'a> {
                 }
                 None
             }
-            (End::Time, Some(due)) => {
+            (LifeEnd::Time, Some(due)) => {
                 let is_early = |run: &&Run| run.began + EXACT < due.0 && self.is_steady();
                 if let Some(run) = runs().find(is_early) {
                     let what = format!("ran before its time: {run:?}");
                     return Some(Wrong::AfterCancel(told(&what)));
                 }
                 let is_far = due.0 > life.changed.sent + LONG;
-                let has_ended = runs().any(|run| run.last) || matches!(place, Some(Place::Dead(_)));
-                let is_pending = place == Some(&Place::Pending);
+                let has_ended =
+                    runs().any(|run| run.last) || matches!(place, Some(KeptAs::Dead(_)));
+                let is_pending = place == Some(&KeptAs::Pending);
                 if has_ended {
                     count.run += 1;
                 } else if next.is_some() {
@@ -352,8 +354,8 @@ impl<'a> Judge<'a> {
             .due
             .is_some_and(|(soonest, _)| soonest > last.changed.sent + LONG);
         let wanted = match last.end {
-            End::Unsure => return None,
-            End::Deleted(_) => None,
+            LifeEnd::Unsure => return None,
+            LifeEnd::Deleted(_) => None,
             _ if last.due.is_none() || is_far => Some((Some(last.version), is_far)),
             _ => None,
         };

@@ -12,11 +12,11 @@ use crate::order::Order;
 use crate::target::{PREFIX, Ways};
 use crate::worker::LEASE;
 
-pub(crate) struct Classic(Daemons);
+pub(crate) struct ClassicClient(Daemons);
 
-impl Classic {
+impl ClassicClient {
     pub(crate) fn new(ways: &Ways) -> Self {
-        Classic(Daemons::new(&ways.classic))
+        ClassicClient(Daemons::new(&ways.classic))
     }
 
     /// The key of the job with this id. Ids are unique over topics here: they begin with theirs.

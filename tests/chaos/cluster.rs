@@ -12,8 +12,8 @@ use redis::{FromRedisValue, RedisResult};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::site::PROBE;
-use crate::wires::{Place, Wires};
+use crate::deployment::PROBE;
+use crate::wires::{Peer, Wires};
 
 /// For how long a node is silent before it counts as gone. Its replica takes over then, if it may,
 /// which it may only while a scenario waits for that: on a busy machine, nodes that are well may be
@@ -85,7 +85,7 @@ impl Cluster {
     }
 
     async fn start_node(&mut self, options: &Options) -> Result<(), String> {
-        let place: Place = (self.nodes.len() + 1).try_into().expect("they are few");
+        let place: Peer = (self.nodes.len() + 1).try_into().expect("they are few");
         let mut options = options
             .clone()
             .args(["--cluster-node-timeout", NODE_TIMEOUT])
@@ -208,7 +208,7 @@ impl Cluster {
     /// Cuts a node off from all others. Clients reach it as before.
     pub(crate) fn cut_off(&self, place: Number) -> Result<(), &'static str> {
         let wires = self.wires.as_ref().ok_or("there is nothing to cut")?;
-        let of = |place: Number| Place::try_from(place + 1).expect("they are few");
+        let of = |place: Number| Peer::try_from(place + 1).expect("they are few");
         let others = (0..self.nodes.len()).filter(|other| *other != place);
         wires.cut(of(place), others.map(of));
         Ok(())

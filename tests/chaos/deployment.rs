@@ -22,7 +22,7 @@ use crate::wires::Wires;
 /// What is written to find out whether a server takes writes.
 pub(crate) const PROBE: &str = "chaos-probe";
 
-pub(crate) struct Site {
+pub(crate) struct Deployment {
     servers: Servers,
     /// Between a single server and everybody else.
     network: Option<FaultyProxy>,
@@ -36,7 +36,7 @@ enum Servers {
     Several(Several),
 }
 
-impl Site {
+impl Deployment {
     /// Starts the servers, which go by this clock if it is theirs.
     pub(crate) async fn start(
         setting: &Setting,
@@ -77,7 +77,7 @@ impl Site {
             }
             Servers::One(server)
         };
-        Ok(Site { servers, network })
+        Ok(Deployment { servers, network })
     }
 
     /// What programs are told of where it is.

@@ -5,7 +5,7 @@ use keyfall_testing::journals::Micros;
 
 use crate::evidence::Evidence;
 use crate::journal::{Answer, Ask, Version};
-use crate::kept::Place;
+use crate::kept::KeptAs;
 use crate::story::{Call, Run, Story, Wrong};
 
 impl Call {
@@ -163,7 +163,7 @@ impl Story {
         let undead = deadly.filter_map(|call| {
             let version = call.version()?;
             let place = evidence.kept.get(&version);
-            let is_dead = matches!(place, Some(Place::Dead(reason)) if !reason.is_empty());
+            let is_dead = matches!(place, Some(KeptAs::Dead(reason)) if !reason.is_empty());
             let is_excused =
                 call.was_forgotten(&evidence.rollbacks) || self.was_ended(call, Micros::MAX);
             (!is_dead && !is_excused).then_some(version)

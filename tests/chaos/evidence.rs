@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use keyfall_testing::journals::{Micros, at_unix_ms};
 
 use crate::journal::Version;
-use crate::kept::Place;
+use crate::kept::KeptAs;
 use crate::leases::{Claim, Leases};
 use crate::story::{Rollback, Run};
 use crate::worker::LEASE;
@@ -27,7 +27,7 @@ const UNHEARD: [&str; 3] = ["did not answer", "broke off", "has not acknowledged
 pub(crate) struct Evidence<'a> {
     pub(crate) key: &'a str,
     /// What is still there.
-    pub(crate) kept: &'a HashMap<Version, Place>,
+    pub(crate) kept: &'a HashMap<Version, KeptAs>,
     /// Those that the job went through.
     pub(crate) rollbacks: Vec<Rollback>,
     pub(crate) leases: &'a Leases,

@@ -17,7 +17,7 @@ use crate::sundry::{DAMAGED, IDLE, MOVED};
 #[derive(Default)]
 pub(crate) struct Kept {
     /// Where each version still is.
-    pub(crate) versions: HashMap<Version, Place>,
+    pub(crate) versions: HashMap<Version, KeptAs>,
     /// Adopted keys.
     pub(crate) keys: HashMap<String, Value>,
     /// What is wrong by itself.
@@ -25,7 +25,7 @@ pub(crate) struct Kept {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum KeptAs {
     Pending,
     /// Somebody has it: it did not come to rest.
     Leased,
@@ -74,14 +74,14 @@ impl Kept {
             }
         }
         for kind in kinds() {
-            kept.read_all(client, kind, JobState::Pending, |_| Place::Pending)
+            kept.read_all(client, kind, JobState::Pending, |_| KeptAs::Pending)
                 .await?;
             for state in [JobState::Running, JobState::Lapsed] {
-                kept.read_all(client, kind, state, |_| Place::Leased)
+                kept.read_all(client, kind, state, |_| KeptAs::Leased)
                     .await?;
             }
             kept.read_all(client, kind, JobState::Dead, |letter| {
-                Place::Dead(letter.last_error().unwrap_or_default().to_owned())
+                KeptAs::Dead(letter.last_error().unwrap_or_default().to_owned())
             })
             .await?;
         }
@@ -93,7 +93,7 @@ impl Kept {
         client: &Client,
         kind: &str,
         state: JobState,
-        place: impl Fn(&JobView) -> Place,
+        place: impl Fn(&JobView) -> KeptAs,
     ) -> Result<()> {
         let mut after = None;
         loop {

@@ -7,7 +7,7 @@
 //! | [`lanes`] | two scenarios at a time |
 //! | [`trial`] | one scenario, from its first process to its row in the table |
 //! | [`setting`], [`stage`] | what a trial begins with; workers and producers, and what can be done to them |
-//! | [`site`] | Redis, in each of the ways in which several belong together |
+//! | [`deployment`] | Redis, in each of the ways in which several belong together |
 //! | [`roles`] | this program, started again as a worker or a producer |
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: which calls it makes and to whom, what the jobs carry |
 //! | [`shared`] | ids that several topics of the classic interface share, and who pushed them last |
@@ -51,6 +51,7 @@ mod clock;
 mod cluster;
 mod consumer;
 mod daemons;
+mod deployment;
 mod ends;
 mod evidence;
 mod history;
@@ -74,7 +75,6 @@ mod setting;
 mod settled;
 mod several;
 mod shared;
-mod site;
 mod spared;
 mod stage;
 mod story;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::task::TaskTracker;
 
-use crate::classic::{Classic, topic};
+use crate::classic::{ClassicClient, topic};
 use crate::daemons::Daemons;
 use crate::journal::{Answer, Ask, Journal, What};
 use crate::order::{Order, Plan};
@@ -23,7 +23,7 @@ use crate::plain::ms;
 
 use crate::service::{Desk, Service};
 use crate::sundry;
-use crate::target::{Target, Ways};
+use crate::target::{Transport, Ways};
 
 /// The kinds that there are jobs of.
 pub(crate) const KINDS: [&str; 2] = ["chaos:load:notice", "chaos:load:refund"];
@@ -78,11 +78,11 @@ async fn produce(terms: Terms) {
     let client = Client::connect(&terms.url).await.expect("Redis is there");
     let mut random = StdRng::seed_from_u64(terms.seed);
     let service = match &terms.ways {
-        Some(ways) if ways.target == Target::Pull => {
+        Some(ways) if ways.target == Transport::Pull => {
             Service::Daemons(Desk::new(Daemons::new(&ways.api)))
         }
-        Some(ways) if ways.target == Target::Classic => {
-            Service::Classic(Classic::new(ways), client.clone())
+        Some(ways) if ways.target == Transport::Classic => {
+            Service::Classic(ClassicClient::new(ways), client.clone())
         }
         _ => Service::Redis(client.clone()),
     };

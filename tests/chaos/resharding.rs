@@ -58,7 +58,7 @@ async fn end_of(mut process: LoggedProcess, deadline: Instant) -> Option<ExitSta
 pub(crate) fn start(stage: &Stage, kind: &str, shards: u16) -> LoggedProcess {
     let mut command = keyfall();
     command.args(["reshard", kind, "--to", &shards.to_string()]);
-    command.args(["--redis-url", &stage.site.url()]);
+    command.args(["--redis-url", &stage.deployment.url()]);
     LoggedProcess::spawn(command, "reshard", stage.dir())
 }
 

@@ -16,8 +16,8 @@ use redis::{FromRedisValue, ToRedisArgs};
 use rustix::process::Signal;
 use tokio::time::timeout;
 
-use crate::site::{PROBE, network_around};
-use crate::wires::{Place, Wires};
+use crate::deployment::{PROBE, network_around};
+use crate::wires::{Peer, Wires};
 
 /// What the sentinels call the primary.
 const NAME: &str = "chaos";
@@ -41,7 +41,7 @@ pub(crate) struct Sentinels {
     networks: HashMap<u16, FaultyProxy>,
     /// What is between all of them, if there is anything, and who is reached at which port there.
     wires: Option<Wires>,
-    places: HashMap<u16, Place>,
+    places: HashMap<u16, Peer>,
     sentinels: Vec<Sentinel>,
 }
 
@@ -51,7 +51,7 @@ struct Sentinel {
 }
 
 /// The first of the sentinels, behind the servers.
-const FIRST: Place = 4;
+const FIRST: Peer = 4;
 
 impl Sentinels {
     /// Starts all of them. Returns the primary.
@@ -274,7 +274,7 @@ impl Sentinel {
     async fn start(
         dir: &Path,
         primary: u16,
-        place: Place,
+        place: Peer,
         wires: Option<&Wires>,
     ) -> Result<Self, String> {
         let port = free_port();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use crate::classic::Classic;
+use crate::classic::ClassicClient;
 use crate::daemons::{Daemons, Lost};
 use crate::journal::Answer;
 use crate::order::Order;
@@ -20,17 +20,17 @@ pub(crate) enum Service {
     Redis(Client),
     Daemons(Desk),
     /// What such clients cannot say, and every other delete, goes straight to Redis.
-    Classic(Classic, Client),
+    Classic(ClassicClient, Client),
 }
 
 /// Where calls wait for others to go with.
 pub(crate) struct Desk {
-    calls: mpsc::UnboundedSender<Asked>,
+    calls: mpsc::UnboundedSender<BatchedCall>,
     daemons: Arc<Daemons>,
 }
 
 /// A line of a batch, and who waits for its answer.
-type Asked = (Value, oneshot::Sender<Result<(StatusCode, Value), Lost>>);
+type BatchedCall = (Value, oneshot::Sender<Result<(StatusCode, Value), Lost>>);
 
 /// How long calls wait for others, and how many go together.
 const GATHER: Duration = Duration::from_millis(50);
@@ -194,7 +194,7 @@ impl Desk {
 }
 
 /// Sends what has come as one batch, again and again.
-async fn gather(daemons: Arc<Daemons>, mut asked: mpsc::UnboundedReceiver<Asked>) {
+async fn gather(daemons: Arc<Daemons>, mut asked: mpsc::UnboundedReceiver<BatchedCall>) {
     let mut some = Vec::new();
     while asked.recv_many(&mut some, TOGETHER).await > 0 {
         let (calls, tell): (Vec<Value>, Vec<_>) = some.drain(..).unzip();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::order::Plan;
-use crate::target::Target;
+use crate::target::Transport;
 
 #[derive(Default)]
 pub(crate) struct Setting {
@@ -28,7 +28,7 @@ pub(crate) struct Setting {
     /// Whose wall clock can be set.
     pub(crate) clock: Option<Whose>,
     /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
-    pub(crate) target: Option<Target>,
+    pub(crate) target: Option<Transport>,
     /// Whether the Redis of lists and streams can go back to what it had, and has a replica.
     pub(crate) outlet_forgets: bool,
     /// How long consumers have a job; as long as workers do if nothing is said.

@@ -8,8 +8,8 @@ use keyfall_testing::proxies::{FaultyProxy, Weather};
 use keyfall_testing::server::{signal_to, socket_of};
 use rustix::process::Signal;
 
+use crate::deployment::network_around;
 use crate::load::KINDS;
-use crate::site::network_around;
 
 /// A server, by its place among all.
 pub(crate) type Number = u16;

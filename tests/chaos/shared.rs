@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use keyfall::{Client, JobState};
 use tokio::time::{Instant, sleep};
 
-use crate::classic::Classic;
+use crate::classic::ClassicClient;
 use crate::journal::Answer;
 use crate::load::FAR;
 use crate::order::{Order, Plan};
@@ -31,7 +31,7 @@ const JUDGED: u64 = 50;
 
 /// Pushes until it is told that the faults are over.
 pub(crate) struct Shared {
-    classic: Classic,
+    classic: ClassicClient,
     client: Client,
     judged: AtomicU64,
     is_over: AtomicBool,
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(ways: &Ways, client: Client) -> Self {
         Shared {
-            classic: Classic::new(ways),
+            classic: ClassicClient::new(ways),
             client,
             judged: AtomicU64::new(0),
             is_over: AtomicBool::new(false),

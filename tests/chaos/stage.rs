@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
 use crate::daemons::DAEMONS;
+use crate::deployment::Deployment;
 use crate::journal::{Journal, Part, What};
 use crate::order::Plan;
 use crate::outlet::Outlet;
@@ -23,8 +24,7 @@ use crate::roles;
 use crate::setting::{Setting, Whose};
 use crate::several::Number;
 use crate::shared::Shared;
-use crate::site::Site;
-use crate::target::{Target, Ways};
+use crate::target::{Transport, Ways};
 use crate::{agreed, consumer, daemons, kept, load, plain, scenarios, waiting, witness, worker};
 
 /// How many jobs a second are scheduled, over all producers, in a second without faults. Some
@@ -51,7 +51,7 @@ const REST: Duration = Duration::from_secs(180);
 
 /// The processes of a trial.
 pub(crate) struct Stage {
-    pub(crate) site: Site,
+    pub(crate) deployment: Deployment,
     shards: u16,
     /// Or consumers.
     pub(crate) workers: Vec<Slot>,
@@ -94,7 +94,7 @@ impl Stage {
             Some(whose) => Some((whose, FakeClock::new(&dir)?)),
             None => None,
         };
-        let site = Site::start(&setting, clock.as_ref(), &dir).await?;
+        let deployment = Deployment::start(&setting, clock.as_ref(), &dir).await?;
         let outlet = match setting.target {
             Some(target) if target.has_an_outlet() => {
                 let started = Outlet::start(setting.outlet_forgets).await;
@@ -113,7 +113,7 @@ impl Stage {
             process: None,
         });
         let mut stage = Stage {
-            site,
+            deployment,
             workers: workers.collect(),
             daemons,
             outlet,
@@ -149,7 +149,7 @@ impl Stage {
     }
 
     pub(crate) async fn client(&self) -> Result<Client, String> {
-        let client = Client::connect(&self.site.url()).await;
+        let client = Client::connect(&self.deployment.url()).await;
         client.map_err(|error| error.to_string())
     }
 
@@ -178,7 +178,7 @@ impl Stage {
 
     pub(crate) fn produce(&mut self) {
         let stories_a_second = match &self.daemons {
-            Some((ways, _)) if ways.target == Target::Classic => STORIES_OF_TOPICS,
+            Some((ways, _)) if ways.target == Transport::Classic => STORIES_OF_TOPICS,
             Some((ways, _)) if ways.target.is_one_by_one() => STORIES_ONE_BY_ONE,
             Some(_) => STORIES_OF_DAEMONS,
             None => STORIES_A_SECOND,
@@ -187,23 +187,23 @@ impl Stage {
             let terms = load::Terms {
                 name: format!("producer-{number}"),
                 number,
-                url: self.site.url(),
+                url: self.deployment.url(),
                 ways: self.daemons.as_ref().map(|(ways, _)| ways.clone()),
                 journals: self.dir.clone(),
                 seed: self.seed.wrapping_add(number),
                 stories_a_second: stories_a_second / PRODUCERS as f64,
                 special: self.special.clone(),
-                sundry: self.site.network().is_ok(),
+                sundry: self.deployment.network().is_ok(),
             };
             let producer = roles::start("producer", &terms.name, &terms, &self.dir, &[]);
             self.producers.push(producer);
         }
-        let Some(server) = self.site.lone() else {
+        let Some(server) = self.deployment.lone() else {
             return;
         };
         let terms = plain::Terms {
             name: "plain".into(),
-            url: self.site.url(),
+            url: self.deployment.url(),
             journals: self.dir.clone(),
             seed: self.seed,
             stories_a_second: stories_a_second * KEYS_TO_JOBS,
@@ -223,7 +223,7 @@ impl Stage {
     pub(crate) async fn stop_working(&mut self) -> Vec<String> {
         let workers = self.workers.iter_mut();
         let mut wrong = stop_all(workers.filter_map(|slot| slot.process.take())).await;
-        wrong.extend(self.site.is_it_still().await.err());
+        wrong.extend(self.deployment.is_it_still().await.err());
         if let Some(witness) = self.witness.take() {
             witness.abort();
         }
@@ -264,7 +264,7 @@ impl Stage {
     /// Starts the daemon in this place.
     pub(crate) fn start_daemon(&mut self, number: usize) {
         if let Some((ways, living)) = &mut self.daemons {
-            let command = daemons::command(ways, number, &self.site.url(), &self.dir);
+            let command = daemons::command(ways, number, &self.deployment.url(), &self.dir);
             let name = format!("daemon-{number}");
             living[number] = Some(LoggedProcess::spawn(command, &name, &self.dir));
         }
@@ -297,9 +297,9 @@ impl Stage {
         }
         let terms = worker::Terms {
             name: format!("worker-{}.{}", slot.number, slot.generation),
-            url: self.site.url(),
+            url: self.deployment.url(),
             journals: self.dir.clone(),
-            adopts: self.site.is_one_place(),
+            adopts: self.deployment.is_one_place(),
         };
         let environment = match &self.clock {
             Some((Whose::Workers, clock)) => clock.environment(),
@@ -383,8 +383,8 @@ impl Stage {
         if let Some(rest) = kept::still_to_do(client).await? {
             return Ok(Some(rest));
         }
-        match self.site.is_one_place() {
-            true => agreed::disagreement(client, &mut self.site.redis().await?).await,
+        match self.deployment.is_one_place() {
+            true => agreed::disagreement(client, &mut self.deployment.redis().await?).await,
             false => Ok(None),
         }
     }
@@ -417,7 +417,7 @@ impl Stage {
     /// The whole log so far of each server whose data count, even if it was rewritten; they stay
     /// with the journals.
     pub(crate) fn kept_logs(&self) -> std::io::Result<Vec<Vec<PathBuf>>> {
-        self.site.kept_logs(&self.dir)
+        self.deployment.kept_logs(&self.dir)
     }
 
     /// The clock that the setting asked for.
@@ -477,7 +477,7 @@ impl Stage {
     /// Those that one of several servers has.
     pub(crate) fn part_on(&mut self, place: Number) -> Result<Part, &'static str> {
         let shards = self.shards;
-        let ledgers = self.site.several()?.ledgers_on(place, shards);
+        let ledgers = self.deployment.several()?.ledgers_on(place, shards);
         Ok(Part { shards, ledgers })
     }
 

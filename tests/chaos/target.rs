@@ -11,7 +11,7 @@ use crate::plain::{CANCEL, RUN};
 use crate::worker::LEASE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Target {
+pub(crate) enum Transport {
     /// Consumers pull from daemons.
     Pull,
     /// Daemons call receivers.
@@ -27,7 +27,7 @@ pub(crate) enum Target {
 /// Where everybody finds each other. Whoever is started again is found where they were.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ways {
-    pub(crate) target: Target,
+    pub(crate) target: Transport,
     /// Of the HTTP API of each daemon.
     pub(crate) api: Ports,
     /// Of the classic interface of each daemon.
@@ -50,25 +50,25 @@ pub(crate) const GROUP: &str = "chaos-group";
 /// What the keys of all jobs begin with; their topics follow.
 pub(crate) const PREFIX: &str = "chaos:load";
 
-impl Target {
+impl Transport {
     /// Whether there is another Redis between daemons and consumers.
     pub(crate) fn has_an_outlet(self) -> bool {
-        matches!(self, Target::List | Target::Stream)
+        matches!(self, Transport::List | Transport::Stream)
     }
 
     /// Whether jobs come one by one, and not many with one request.
     pub(crate) fn is_one_by_one(self) -> bool {
-        self != Target::Pull
+        self != Transport::Pull
     }
 
     /// Whether consumers can say that they want no more of a job.
     pub(crate) fn can_bury(self) -> bool {
-        self != Target::Classic
+        self != Transport::Classic
     }
 }
 
 impl Ways {
-    pub(crate) fn new(target: Target, outlet: String, lease: Duration) -> io::Result<Self> {
+    pub(crate) fn new(target: Transport, outlet: String, lease: Duration) -> io::Result<Self> {
         let mut ports = Ports::free(2 * DAEMONS + 1);
         let receivers = ports.0.pop().expect("one is left over");
         let classic = Ports(ports.0.split_off(DAEMONS));
@@ -104,21 +104,21 @@ impl Ways {
         let most = 100 * (lease / LEASE.as_secs());
         let out = |outlet: &str| format!("{{ {outlet} }}\nconcurrency = {most}");
         let target = match self.target {
-            Target::Pull => "\"pull\"".into(),
-            Target::Callback => format!(
+            Transport::Pull => "\"pull\"".into(),
+            Transport::Callback => format!(
                 // It is down for moments only.
                 "{{ http = {{ url = \"http://127.0.0.1:{}/\", breaker_pause = \"1s\" }} }}\n\
                  timeout = \"{CALL}s\"",
                 self.receivers
             ),
-            Target::List => out(&format!(
+            Transport::List => out(&format!(
                 "list = {{ key = \"{OUTLET}\", acknowledged = true, url = \"{url}\" }}"
             )),
-            Target::Stream => out(&format!(
+            Transport::Stream => out(&format!(
                 "stream = {{ key = \"{OUTLET}\", group = \"{GROUP}\", url = \"{url}\" }}"
             )),
             // It brings a route of its own.
-            Target::Classic => {
+            Transport::Classic => {
                 let port = self.classic.0[number];
                 return format!(
                     "{}[classic]\nlisten = \"127.0.0.1:{port}\"\nprefix = \"{PREFIX}\"\n\

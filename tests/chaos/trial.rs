@@ -47,7 +47,7 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
 }
 
 /// What is left of a trial.
-struct End {
+struct TrialEnd {
     kept: Kept,
     /// What the log of Redis shows.
     leases: Leases,
@@ -61,7 +61,7 @@ async fn try_to_play(
     seed: u64,
     span: Duration,
     gauge: &Gauge,
-) -> Result<End, String> {
+) -> Result<TrialEnd, String> {
     let setting = (scenario.setting)();
     let mut stage = Stage::set(setting, dir.to_owned(), seed, span).await?;
     stage.produce();
@@ -85,10 +85,10 @@ async fn try_to_play(
     let client = stage.client().await?;
     wrong.extend(stage.drain(&client).await.err());
     wrong.extend(stage.stop_working().await);
-    let mut redis = match stage.site.is_one_place() {
+    let mut redis = match stage.deployment.is_one_place() {
         true => Some(
             stage
-                .site
+                .deployment
                 .redis()
                 .await
                 .map_err(|error| error.to_string())?,
@@ -105,7 +105,7 @@ async fn try_to_play(
         true => leases::read(&stage.kept_logs().map_err(|error| error.to_string())?)?,
         false => Leases::default(),
     };
-    Ok(End {
+    Ok(TrialEnd {
         kept,
         leases,
         wrong,

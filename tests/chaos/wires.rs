@@ -19,20 +19,20 @@ const CHUNK: usize = 64 * 1024;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A server, from 1.
-pub(crate) type Place = u8;
+pub(crate) type Peer = u8;
 
 /// Clones are the same network.
 #[derive(Clone, Default)]
-pub(crate) struct Wires(Arc<Mutex<HashSet<(Place, Place)>>>);
+pub(crate) struct Wires(Arc<Mutex<HashSet<(Peer, Peer)>>>);
 
 impl Wires {
     /// What a server is told, so that it is known by where it connects from.
-    pub(crate) fn source(place: Place) -> [String; 2] {
+    pub(crate) fn source(place: Peer) -> [String; 2] {
         ["--bind-source-addr".into(), format!("127.0.1.{place}")]
     }
 
     /// Forwards what is sent to a server. Returns the port at which it is reached from now on.
-    pub(crate) async fn to(&self, place: Place, port: u16) -> Result<u16, String> {
+    pub(crate) async fn to(&self, place: Peer, port: u16) -> Result<u16, String> {
         let listener = TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.map_err(|error| error.to_string())?;
         let seat = listener.local_addr().map_err(|error| error.to_string())?;
@@ -50,7 +50,7 @@ impl Wires {
     }
 
     /// From now on nothing passes between this server and those, either way, and nobody is told.
-    pub(crate) fn cut(&self, place: Place, others: impl IntoIterator<Item = Place>) {
+    pub(crate) fn cut(&self, place: Peer, others: impl IntoIterator<Item = Peer>) {
         let mut cut = self.0.lock().expect("no panic while held");
         for other in others {
             cut.extend([(place, other), (other, place)]);
@@ -62,7 +62,7 @@ impl Wires {
         self.0.lock().expect("no panic while held").clear();
     }
 
-    fn is_cut(&self, from: Option<Place>, to: Place) -> bool {
+    fn is_cut(&self, from: Option<Peer>, to: Peer) -> bool {
         let cut = self.0.lock().expect("no panic while held");
         from.is_some_and(|from| cut.contains(&(from, to)))
     }
@@ -70,8 +70,8 @@ impl Wires {
     async fn serve(
         &self,
         near: TcpStream,
-        from: Option<Place>,
-        place: Place,
+        from: Option<Peer>,
+        place: Peer,
         port: u16,
     ) -> io::Result<()> {
         near.set_nodelay(true)?;
@@ -89,8 +89,8 @@ impl Wires {
         &self,
         mut read: OwnedReadHalf,
         mut write: OwnedWriteHalf,
-        from: Option<Place>,
-        place: Place,
+        from: Option<Peer>,
+        place: Peer,
     ) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK];
         loop {
@@ -110,7 +110,7 @@ impl Wires {
 }
 
 /// The server that connects from there, if it is none of the clients.
-fn place_of(from: SocketAddr) -> Option<Place> {
+fn place_of(from: SocketAddr) -> Option<Peer> {
     match from.ip() {
         IpAddr::V4(ip) => match ip.octets() {
             [127, 0, 1, place] => Some(place),

@@ -8,15 +8,15 @@ use tokio::time::timeout;
 
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{connect, redis_time};
-use crate::version::Version;
+use crate::version::ServerVersion;
 
 /// A key `k` whose time is over, and which the server has not yet reaped: while writes are
 /// withheld, so is expiry.
 pub(crate) const DIE: [&str; 2] = ["SET k v PX 1", "CLIENT PAUSE 100000 WRITE"];
 
 /// A server of one's own, and whoever hears all that it announces.
-pub(crate) struct Stage {
-    pub(crate) version: Version,
+pub(crate) struct BareServer {
+    pub(crate) version: ServerVersion,
     pub(crate) server: Embedded,
     pub(crate) redis: MultiplexedConnection,
     events: PubSubStream,
@@ -24,9 +24,9 @@ pub(crate) struct Stage {
     over: String,
 }
 
-impl Stage {
+impl BareServer {
     pub(crate) async fn new() -> Self {
-        Stage::with(Embedded::options()).await
+        BareServer::with(Embedded::options()).await
     }
 
     pub(crate) async fn with(options: Options) -> Self {
@@ -38,9 +38,9 @@ impl Stage {
         events.psubscribe("__keyevent@0__:*").await.unwrap();
         let over = format!("over:{}", server.pid().unwrap());
         events.subscribe(&["said", &over]).await.unwrap();
-        Stage {
+        BareServer {
             over,
-            version: Version::of(&mut redis).await,
+            version: ServerVersion::of(&mut redis).await,
             events: events.into_on_message(),
             server,
             redis,

@@ -22,7 +22,7 @@ const FIRST: Duration = Duration::from_secs(9);
 const TOO_LONG: Duration = Duration::from_secs(18);
 
 /// A job on a server behind a proxy, and a client that goes through that.
-struct Stage {
+struct HeldUp {
     site: Site,
     proxy: FreezingProxy,
     client: Client,
@@ -30,7 +30,7 @@ struct Stage {
     _server: Embedded,
 }
 
-impl Stage {
+impl HeldUp {
     async fn new(app: &str) -> Self {
         let server = Embedded::start().await.unwrap();
         let proxy = FreezingProxy::to(&server).await;
@@ -45,7 +45,7 @@ impl Stage {
         client.schedule(&warm, "").if_absent().await.unwrap();
         client.cancel(&warm).await.unwrap();
         let key = site.key("the-one");
-        Stage {
+        HeldUp {
             site,
             proxy,
             client,
@@ -82,7 +82,7 @@ impl Stage {
 
 #[tokio::test]
 async fn a_schedule_that_looks_what_is_there_has_one_deadline() {
-    let stage = Stage::new("deadline-absent").await;
+    let stage = HeldUp::new("deadline-absent").await;
     let waits = stage.site.client.schedule(&stage.key, "").after(HOUR);
     waits.await.unwrap();
     let call = stage.client.schedule(&stage.key, "").if_absent();
@@ -93,7 +93,7 @@ async fn a_schedule_that_looks_what_is_there_has_one_deadline() {
 
 #[tokio::test]
 async fn a_settlement_that_reads_the_record_has_one_deadline() {
-    let stage = Stage::new("deadline-settle").await;
+    let stage = HeldUp::new("deadline-settle").await;
     let site = &stage.site;
     let (hand_over, mut handed) = unbounded_channel();
     let handler = async move |job: Job| {
@@ -117,7 +117,7 @@ async fn a_settlement_that_reads_the_record_has_one_deadline() {
 
 #[tokio::test]
 async fn a_settlement_that_looks_for_the_kind_has_one_deadline() {
-    let stage = Stage::new("deadline-kind").await;
+    let stage = HeldUp::new("deadline-kind").await;
     let site = &stage.site;
     let (hand_over, mut handed) = unbounded_channel();
     let handler = async move |job: Job| {
@@ -142,7 +142,7 @@ async fn a_settlement_that_looks_for_the_kind_has_one_deadline() {
 
 #[tokio::test]
 async fn a_story_has_one_deadline() {
-    let stage = Stage::new("deadline-story").await;
+    let stage = HeldUp::new("deadline-story").await;
     let waits = stage.site.client.schedule(&stage.key, "its record");
     waits.after(HOUR).await.unwrap();
     let call = stage.client.story(&stage.key);
@@ -153,7 +153,7 @@ async fn a_story_has_one_deadline() {
 
 #[tokio::test]
 async fn a_drop_of_a_kind_has_one_deadline() {
-    let stage = Stage::new("the-one-drop").await;
+    let stage = HeldUp::new("the-one-drop").await;
     let kind = stage.site.kind();
     let call = stage.client.drop_kind(&kind);
     stage.hold("the-one-drop", call).await;
@@ -163,7 +163,7 @@ async fn a_drop_of_a_kind_has_one_deadline() {
 
 #[tokio::test]
 async fn to_close_a_breaker_has_one_deadline() {
-    let stage = Stage::new("deadline-breaker").await;
+    let stage = HeldUp::new("deadline-breaker").await;
     let site = &stage.site;
     let worker = site.serve(Router::new().route(&site.pattern(), async |_: Job| Outcome::Done));
     worker.ready().await;

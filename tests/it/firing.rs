@@ -14,16 +14,16 @@ use crate::runs::{Gate, eventually, ids, recorder};
 use crate::site::{HOUR, Running, Site, command, ms, redis_time};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Order {
+struct Purchase {
     uid: u64,
     items: Vec<String>,
 }
 
 #[tokio::test]
 async fn a_job_runs_with_its_payload_its_segments_its_state_and_its_headers() {
-    type Seen = Arc<Mutex<Vec<(Order, String, u64, String)>>>;
+    type Seen = Arc<Mutex<Vec<(Purchase, String, u64, String)>>>;
     async fn handler(
-        Json(order): Json<Order>,
+        Json(order): Json<Purchase>,
         Segments((what, number)): Segments<(String, u64)>,
         State(seen): State<Seen>,
         headers: Headers,
@@ -39,7 +39,7 @@ async fn a_job_runs_with_its_payload_its_segments_its_state_and_its_headers() {
             .route(&format!("{}:it:{{what}}:{{number}}", site.app), handler)
             .with_state(seen.clone()),
     );
-    let order = Order {
+    let order = Purchase {
         uid: 7,
         items: vec!["tea".into(), "Töpfe".into()],
     };

@@ -3,8 +3,8 @@
 //!
 //! `docs/adoption.md` has the same as a table.
 
-use crate::stage::Stage;
-use crate::version::Version::{Redis, Valkey};
+use crate::bare_server::BareServer;
+use crate::version::ServerVersion::{Redis, Valkey};
 
 /// What is there under `k` before a command: nothing, or what these commands leave.
 type Before = &'static [&'static str];
@@ -108,7 +108,7 @@ const SAID: [(&str, Before, &[&str], Left); 42] = [
 
 #[tokio::test]
 async fn each_command_announces_what_adoption_expects_of_it() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     for (command, before, said, left) in SAID {
         let heard = changed(&mut stage, before, command).await;
         let what = format!("{command} after {before:?}");
@@ -124,7 +124,7 @@ async fn each_command_announces_what_adoption_expects_of_it() {
 
 #[tokio::test]
 async fn a_value_that_is_restored_is_announced() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     for before in [&[][..], TIMED] {
         let () = prepare(&mut stage, before).await;
         let () = stage.ask("SET j v").await;
@@ -141,7 +141,7 @@ async fn a_value_that_is_restored_is_announced() {
 
 #[tokio::test]
 async fn a_time_that_is_past_is_announced_as_a_deletion_or_as_an_expiry() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     for command in ["EXPIRE k 0", "PEXPIREAT k 1000", "GETEX k PXAT 1000"] {
         let heard = changed(&mut stage, TIMED, command).await;
         let said = |event: &str| vec![event.to_owned()];
@@ -152,19 +152,19 @@ async fn a_time_that_is_past_is_announced_as_a_deletion_or_as_an_expiry() {
 }
 
 /// What was announced for `k` while this was done.
-async fn changed(stage: &mut Stage, before: Before, command: &str) -> Vec<String> {
+async fn changed(stage: &mut BareServer, before: Before, command: &str) -> Vec<String> {
     prepare(stage, before).await;
-    announced(stage, &crate::stage::cmd(command)).await
+    announced(stage, &crate::bare_server::cmd(command)).await
 }
 
-async fn prepare(stage: &mut Stage, before: Before) {
+async fn prepare(stage: &mut BareServer, before: Before) {
     let () = stage.ask("FLUSHALL").await;
     for command in before {
         let _: redis::Value = stage.ask(command).await;
     }
 }
 
-async fn announced(stage: &mut Stage, command: &redis::Cmd) -> Vec<String> {
+async fn announced(stage: &mut BareServer, command: &redis::Cmd) -> Vec<String> {
     stage.heard().await;
     // Some are refused, such as a time of nought.
     let _: redis::RedisResult<redis::Value> = command.query_async(&mut stage.redis).await;
@@ -173,7 +173,7 @@ async fn announced(stage: &mut Stage, command: &redis::Cmd) -> Vec<String> {
     of_k.map(str::to_owned).collect()
 }
 
-async fn found(stage: &mut Stage) -> Left {
+async fn found(stage: &mut BareServer) -> Left {
     let kind: String = stage.ask("TYPE k").await;
     let left: i64 = stage.ask("PTTL k").await;
     match (kind.as_str(), left) {

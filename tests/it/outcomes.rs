@@ -272,10 +272,10 @@ async fn a_payload_that_does_not_decode_is_buried_with_the_place_of_the_fault() 
         price: u32,
     }
     #[derive(Serialize, Deserialize)]
-    struct Order {
+    struct Invoice {
         lines: Vec<Line>,
     }
-    async fn handler(_: Json<Order>) {
+    async fn handler(_: Json<Invoice>) {
         panic!("it cannot be called");
     }
 

@@ -35,7 +35,7 @@ fn seed() -> u64 {
 }
 
 /// One producer: calls at random, each of them written down.
-struct Producer {
+struct RandomProducer {
     client: Client,
     journal: Arc<RunJournal>,
     kind: String,
@@ -44,7 +44,7 @@ struct Producer {
     calls: u64,
 }
 
-impl Producer {
+impl RandomProducer {
     async fn run(mut self) {
         for _ in 0..CALLS {
             self.call().await;
@@ -172,7 +172,7 @@ async fn race(app: &str, amid: impl AsyncFnOnce(&Site)) {
     }
     let mut producers = Vec::new();
     for number in 0..PRODUCERS {
-        let producer = Producer {
+        let producer = RandomProducer {
             client: Client::connect(&site.url).await.unwrap(),
             journal: journal.clone(),
             kind: site.kind(),

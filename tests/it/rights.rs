@@ -15,7 +15,7 @@ use crate::log::Log;
 use crate::runs::{PATIENCE, eventually};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Running, Site, connect, ms};
-use crate::version::Version;
+use crate::version::ServerVersion;
 
 fn acl_file() -> String {
     repository().join("acl.conf").display().to_string()
@@ -711,7 +711,7 @@ async fn call(scene: &Scene, url: &str) -> Result<(), String> {
 #[tokio::test]
 async fn the_rules_of_those_who_call_functions_suffice_and_none_can_be_left_out() {
     let scene = Scene::set().await;
-    if Version::of(&mut scene.admin.redis()).await < Version::Redis(7, 0) {
+    if ServerVersion::of(&mut scene.admin.redis()).await < ServerVersion::Redis(7, 0) {
         return;
     }
     let mut unnoticed = Vec::new();
@@ -745,7 +745,7 @@ async fn install(scene: &Scene, url: &str) -> keyfall::Result<()> {
 #[tokio::test]
 async fn the_rules_of_those_who_install_functions_suffice_and_none_can_be_left_out() {
     let scene = Scene::set().await;
-    if Version::of(&mut scene.admin.redis()).await < Version::Redis(7, 0) {
+    if ServerVersion::of(&mut scene.admin.redis()).await < ServerVersion::Redis(7, 0) {
         return;
     }
     let mut unnoticed = Vec::new();

@@ -6,13 +6,13 @@
 use keyfall::embedded::Embedded;
 use keyfall_testing::proxies::FreezingProxy;
 
+use crate::bare_server::{BareServer, DIE, cmd, pipeline, script};
 use crate::runs::eventually;
-use crate::stage::{DIE, Stage, cmd, pipeline, script};
-use crate::version::Version::{Redis, Valkey};
+use crate::version::ServerVersion::{Redis, Valkey};
 
 #[tokio::test]
 async fn a_key_that_is_given_a_time_that_is_past_is_gone_at_once() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     for change in [
         "EXPIRE k 0",
         "EXPIRE k -1",
@@ -37,7 +37,7 @@ async fn a_key_that_is_given_a_time_that_is_past_is_gone_at_once() {
 
 #[tokio::test]
 async fn a_key_that_is_set_with_a_time_that_is_past_is_found_dead_or_not_set_at_all() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     let set = "redis.call('SET', 'k', 'v', 'PXAT', 1000)
         redis.call('PUBLISH', 'said', 'look')
         return redis.call('EXISTS', 'k')";
@@ -68,7 +68,7 @@ async fn a_key_that_is_set_with_a_time_that_is_past_is_found_dead_or_not_set_at_
 
 #[tokio::test]
 async fn a_time_that_is_now_is_past_or_not_yet() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     let set = "local now = redis.call('TIME')
         now = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000))
         redis.call('SET', 'k', 'v', 'PXAT', now)
@@ -80,7 +80,7 @@ async fn a_time_that_is_now_is_past_or_not_yet() {
 
 #[tokio::test]
 async fn a_script_judges_keys_by_the_time_at_which_it_began() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     let (passed, alive): (u64, u64) = stage
         .eval(
             "local function ms()
@@ -114,7 +114,7 @@ async fn a_script_judges_keys_by_the_time_at_which_it_began() {
 
 #[tokio::test]
 async fn a_script_that_meets_a_dead_key_announces_it_there_and_then() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     let seen: (u64, Vec<String>) = stage
         .with_dead(&script(
             "redis.call('PUBLISH', 'said', 'before')
@@ -129,7 +129,7 @@ async fn a_script_that_meets_a_dead_key_announces_it_there_and_then() {
 
 #[tokio::test]
 async fn whatever_meets_a_dead_key_announces_that_it_expired() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     for (command, also) in [
         ("EXISTS k", &[][..]),
         ("GETRANGE k 0 7", &[]),
@@ -148,7 +148,7 @@ async fn whatever_meets_a_dead_key_announces_that_it_expired() {
 
 #[tokio::test]
 async fn while_writes_are_withheld_nothing_expires() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     let () = pipeline(&DIE).query_async(&mut stage.redis).await.unwrap();
     eventually("a dead key is found dead", async || {
         let alive: u64 = stage.ask("EXISTS k").await;
@@ -166,10 +166,10 @@ async fn while_writes_are_withheld_nothing_expires() {
 #[tokio::test]
 async fn a_replica_announces_del_until_it_is_promoted() {
     let primary = Embedded::options().args(["--repl-diskless-sync-delay", "0"]);
-    let mut primary = Stage::with(primary).await;
+    let mut primary = BareServer::with(primary).await;
     let proxy = FreezingProxy::to(&primary.server).await;
     let (host, port) = proxy.url["redis://".len()..].split_once(':').unwrap();
-    let mut replica = Stage::with(Embedded::options().args(["--replicaof", host, port])).await;
+    let mut replica = BareServer::with(Embedded::options().args(["--replicaof", host, port])).await;
     eventually("it follows", async || {
         let info: String = replica.ask("INFO replication").await;
         info.contains("master_link_status:up").then_some(())
@@ -201,7 +201,7 @@ async fn a_replica_announces_del_until_it_is_promoted() {
 
 #[tokio::test]
 async fn a_full_server_lets_a_script_go_on_whose_first_write_may_always_run() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     let () = stage
         .eval(
             "redis.call('ZADD', 'zset', 1, 'a')
@@ -242,7 +242,7 @@ async fn a_full_server_lets_a_script_go_on_whose_first_write_may_always_run() {
 #[tokio::test]
 async fn an_error_within_a_script_has_its_code_in_front_or_in_its_text() {
     const PLACE: &str = "@user_script:";
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     let () = stage.ask("HSET hash f 1").await;
     let () = stage.ask("ACL SETUSER default -hincrby").await;
     let mut forbidden = String::new();
@@ -286,7 +286,7 @@ async fn an_error_within_a_script_has_its_code_in_front_or_in_its_text() {
 
 #[tokio::test]
 async fn flags_are_given_back_in_another_order_and_some_are_hidden() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     for (set, got) in [
         ("Ex", "xE"),
         ("gK", "gK"),
@@ -337,7 +337,7 @@ async fn flags_are_given_back_in_another_order_and_some_are_hidden() {
 /// What `A` hides is set all the same, and lost when what was read is written back.
 #[tokio::test]
 async fn a_hidden_flag_is_set_until_somebody_writes_the_flags_that_show() {
-    let mut stage = Stage::new().await;
+    let mut stage = BareServer::new().await;
     if stage.version < Redis(7, 0) {
         return;
     }

@@ -20,7 +20,7 @@ use crate::site::{Site, command, connect, ms};
 const GROUP: &str = "closers";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Target {
+enum OutletKind {
     List,
     Stream,
     /// One whose consumer does not acknowledge the first attempt.
@@ -47,7 +47,7 @@ const fn step(app: &'static str, stop: fn(&FreezingProxy), has_come: bool) -> St
 /// Whoever takes the jobs, straight from the Redis of the target.
 #[derive(Clone)]
 struct Consumer {
-    target: Target,
+    target: OutletKind,
     name: &'static str,
     taken: Arc<AtomicU64>,
     ended: Arc<AtomicU64>,
@@ -57,8 +57,8 @@ impl Consumer {
     async fn consume(self, mut redis: MultiplexedConnection) {
         loop {
             match self.target {
-                Target::List => self.pop(&mut redis).await,
-                Target::Stream | Target::Neglected => self.read(&mut redis).await,
+                OutletKind::List => self.pop(&mut redis).await,
+                OutletKind::Stream | OutletKind::Neglected => self.read(&mut redis).await,
             }
             tokio::time::sleep(ms(5)).await;
         }
@@ -86,7 +86,7 @@ impl Consumer {
             read.query_async(redis).await;
         let streams = read.ok().flatten().unwrap_or_default();
         for (id, fields) in streams.into_iter().flat_map(|(_, entries)| entries) {
-            if self.target == Target::Stream || fields["attempt"] != "1" {
+            if self.target == OutletKind::Stream || fields["attempt"] != "1" {
                 self.ended.fetch_add(1, Ordering::Relaxed);
                 let _: u64 = command(redis, &["XACK", self.name, GROUP, &id]).await;
             }
@@ -96,7 +96,7 @@ impl Consumer {
 
     /// Whether all that it said has been dealt with.
     async fn is_heard(&self, redis: &mut MultiplexedConnection) -> bool {
-        if self.target == Target::List {
+        if self.target == OutletKind::List {
             let left: u64 = command(redis, &["LLEN", &format!("{}:done", self.name)]).await;
             return left == 0;
         }
@@ -107,10 +107,10 @@ impl Consumer {
 }
 
 /// A daemon that finds the list or the stream at `url`.
-fn serve(site: &Site, folder: &Folder, target: Target, url: &str) -> TalkingProcess {
+fn serve(site: &Site, folder: &Folder, target: OutletKind, url: &str) -> TalkingProcess {
     let name = &site.app;
     let target = match target {
-        Target::List => format!("list = {{ key = \"{name}\", acknowledged = true"),
+        OutletKind::List => format!("list = {{ key = \"{name}\", acknowledged = true"),
         _ => format!("stream = {{ key = \"{name}\", group = \"{GROUP}\""),
     };
     let route = format!(
@@ -130,7 +130,7 @@ fn serve(site: &Site, folder: &Folder, target: Target, url: &str) -> TalkingProc
 }
 
 /// Kills a daemon at this step; another one ends the job.
-async fn is_survived(step: &Step, target: Target) {
+async fn is_survived(step: &Step, target: OutletKind) {
     // It knows no script yet, so each is sent to it whole, with the commands in it.
     let outlet = Embedded::start().await.unwrap();
     let site = Site::new(step.app).await;
@@ -169,7 +169,7 @@ async fn is_survived(step: &Step, target: Target) {
     site.assert_balanced().await;
 }
 
-async fn are_survived(target: Target, steps: &[Step]) {
+async fn are_survived(target: OutletKind, steps: &[Step]) {
     join_all(steps.iter().map(|step| is_survived(step, target))).await;
 }
 
@@ -183,7 +183,7 @@ async fn a_daemon_that_is_killed_at_any_step_of_a_list_loses_no_job() {
         step("killed-list-settled", |it| it.freeze_before("LREM"), true),
         step("killed-list-removed", |it| it.freeze_after("LREM"), true),
     ];
-    are_survived(Target::List, &steps).await;
+    are_survived(OutletKind::List, &steps).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -207,7 +207,7 @@ async fn a_daemon_that_is_killed_at_any_step_of_a_stream_loses_no_job() {
             true,
         ),
     ];
-    are_survived(Target::Stream, &steps).await;
+    are_survived(OutletKind::Stream, &steps).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -216,5 +216,5 @@ async fn a_daemon_that_is_killed_while_it_takes_an_entry_back_loses_no_job() {
         step("killed-late-failed", |it| it.freeze_before("XACK"), true),
         step("killed-late-acked", |it| it.freeze_after("XACK"), true),
     ];
-    are_survived(Target::Neglected, &steps).await;
+    are_survived(OutletKind::Neglected, &steps).await;
 }

@@ -7,16 +7,16 @@ use redis::aio::MultiplexedConnection;
 
 use crate::site::command;
 
-use Version::{Redis, Valkey};
+use ServerVersion::{Redis, Valkey};
 
 /// Ordered: Valkey, which began as a copy of Redis 7.2, comes after every Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Version {
+pub(crate) enum ServerVersion {
     Redis(u32, u32),
     Valkey(u32, u32),
 }
 
-impl Version {
+impl ServerVersion {
     pub(crate) async fn of(redis: &mut MultiplexedConnection) -> Self {
         let text: String = command(redis, &["INFO", "server"]).await;
         let info: HashMap<&str, &str> = text
@@ -43,7 +43,7 @@ impl Version {
     /// # Panics
     /// When they differ.
     #[track_caller]
-    pub(crate) fn holds<T>(self, what: &str, seen: &T, said: &[(Version, T)])
+    pub(crate) fn holds<T>(self, what: &str, seen: &T, said: &[(ServerVersion, T)])
     where
         T: PartialEq + fmt::Debug,
     {
@@ -67,7 +67,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ServerVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Redis(major, minor) => write!(f, "Redis {major}.{minor}"),

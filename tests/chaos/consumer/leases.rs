@@ -4,7 +4,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{End, PAUSE};
+use super::{PAUSE, RunEnd};
 use crate::daemons::{Daemons, Lost};
 
 pub(super) struct Leases {
@@ -31,12 +31,12 @@ impl Leases {
     }
 
     /// Ends these. For each, whether that counted, if it can be known.
-    pub(super) async fn end(&self, leases: &[&str], end: End) -> Vec<Option<bool>> {
+    pub(super) async fn end(&self, leases: &[&str], end: RunEnd) -> Vec<Option<bool>> {
         let (call, further) = match end {
-            End::Done => ("finish", json!({})),
-            End::Failed => ("fail", json!({"error": "not this time"})),
-            End::Later => ("fail", json!({"error": "not yet", "after": "150ms"})),
-            End::Bury => ("fail", json!({"error": "no more", "bury": true})),
+            RunEnd::Done => ("finish", json!({})),
+            RunEnd::Failed => ("fail", json!({"error": "not this time"})),
+            RunEnd::Later => ("fail", json!({"error": "not yet", "after": "150ms"})),
+            RunEnd::Bury => ("fail", json!({"error": "no more", "bury": true})),
         };
         let (results, repeated) = self.insist(call, leases, &further).await;
         let counted = results.iter().map(|result| match result.as_str() {

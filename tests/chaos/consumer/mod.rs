@@ -33,7 +33,7 @@ use crate::journal::{Journal, What};
 use crate::order::{Order, Plan};
 use crate::plain::PLAIN;
 
-use crate::target::{PREFIX, Target, Ways};
+use crate::target::{PREFIX, Transport, Ways};
 use leases::Leases;
 
 /// How many jobs are taken at once, where that can be said.
@@ -61,7 +61,7 @@ trait Source: Send + Sync + 'static {
     const HANDS: usize = 1;
 
     /// Waits for jobs. There are none if whoever has them is away.
-    fn take(&self) -> impl Future<Output = Vec<Delivery<Self::Ticket>>> + Send;
+    fn take(&self) -> impl Future<Output = Vec<Taken<Self::Ticket>>> + Send;
 
     /// Asks for more time. If there is no answer the time is long enough all the same.
     fn extend(&self, _ticket: &Self::Ticket) -> impl Future<Output = ()> + Send {
@@ -72,12 +72,12 @@ trait Source: Send + Sync + 'static {
     fn end(
         &self,
         tickets: Vec<Self::Ticket>,
-        end: End,
+        end: RunEnd,
     ) -> impl Future<Output = Vec<Option<bool>>> + Send;
 }
 
 /// A job in the hands of a consumer.
-struct Delivery<T> {
+struct Taken<T> {
     key: String,
     order: Order,
     attempt: u32,
@@ -88,7 +88,7 @@ struct Delivery<T> {
 
 /// How a run ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum RunEnd {
     Done,
     Failed,
     /// It is to be tried again after a while.
@@ -96,7 +96,7 @@ enum End {
     Bury,
 }
 
-struct Consumer<S> {
+struct Consuming<S> {
     source: S,
     journal: Journal,
 }
@@ -112,14 +112,14 @@ pub(crate) fn main(terms: &Terms) {
         let leases = |prefixes| Leases::new(Daemons::new(&terms.ways.api), prefixes);
         let pulled = leases(&[PREFIX, PLAIN]);
         match terms.ways.target {
-            Target::Pull => consume(terms, pulled).await,
-            Target::Callback => consume(terms, receiver::Receiver::start(terms)).await,
-            Target::List => consume(terms, outlet::List::new(&terms.ways, pulled)).await,
-            Target::Stream => {
-                let stream = outlet::Stream::new(&terms.ways, &terms.name, pulled);
+            Transport::Pull => consume(terms, pulled).await,
+            Transport::Callback => consume(terms, receiver::CallbackSource::start(terms)).await,
+            Transport::List => consume(terms, outlet::ListSource::new(&terms.ways, pulled)).await,
+            Transport::Stream => {
+                let stream = outlet::StreamSource::new(&terms.ways, &terms.name, pulled);
                 consume(terms, stream).await;
             }
-            Target::Classic => {
+            Transport::Classic => {
                 let popper = popper::Popper::new(&terms.ways);
                 let pulled = leases(&[PLAIN]);
                 tokio::join!(consume(terms, popper), consume(terms, pulled));
@@ -129,7 +129,7 @@ pub(crate) fn main(terms: &Terms) {
 }
 
 async fn consume<S: Source>(terms: &Terms, source: S) {
-    let consumer = Arc::new(Consumer {
+    let consumer = Arc::new(Consuming {
         source,
         journal: Journal::open(&terms.journals, &terms.name),
     });
@@ -144,7 +144,7 @@ async fn consume<S: Source>(terms: &Terms, source: S) {
     runs.wait().await;
 }
 
-impl<S: Source> Consumer<S> {
+impl<S: Source> Consuming<S> {
     /// Takes jobs, for ever. What comes is run beside.
     async fn take(self: Arc<Self>, runs: &TaskTracker) -> Infallible {
         loop {
@@ -156,7 +156,7 @@ impl<S: Source> Consumer<S> {
             let (done, others): (Vec<_>, Vec<_>) =
                 (taken.into_iter()).partition(|one| one.order.plan == Plan::Done);
             if !done.is_empty() {
-                runs.spawn(self.clone().end(done, End::Done));
+                runs.spawn(self.clone().end(done, RunEnd::Done));
             }
             for one in others {
                 runs.spawn(self.clone().run(one));
@@ -164,7 +164,7 @@ impl<S: Source> Consumer<S> {
         }
     }
 
-    fn begin(&self, one: &Delivery<S::Ticket>) {
+    fn begin(&self, one: &Taken<S::Ticket>) {
         let due = one.due.map(|due| u64::try_from(due.as_millisecond()));
         let due = due.map(|due| at_unix_ms(due.expect("it is after 1970")));
         self.journal.note(What::Began {
@@ -176,7 +176,7 @@ impl<S: Source> Consumer<S> {
         });
     }
 
-    async fn run(self: Arc<Self>, one: Delivery<S::Ticket>) {
+    async fn run(self: Arc<Self>, one: Taken<S::Ticket>) {
         let first = one.attempt == 1;
         let end = match one.order.plan {
             Plan::Slow(ms) => {
@@ -184,24 +184,24 @@ impl<S: Source> Consumer<S> {
                     self.source.extend(&one.ticket).await;
                 }
                 sleep(Duration::from_millis(ms)).await;
-                End::Done
+                RunEnd::Done
             }
-            Plan::Retry if first => End::Failed,
-            Plan::Again | Plan::Snooze if first => End::Later,
-            Plan::Bury => End::Bury,
-            _ => End::Done,
+            Plan::Retry if first => RunEnd::Failed,
+            Plan::Again | Plan::Snooze if first => RunEnd::Later,
+            Plan::Bury => RunEnd::Bury,
+            _ => RunEnd::Done,
         };
         self.end(vec![one], end).await;
     }
 
-    async fn end(self: Arc<Self>, all: Vec<Delivery<S::Ticket>>, end: End) {
+    async fn end(self: Arc<Self>, all: Vec<Taken<S::Ticket>>, end: RunEnd) {
         let mut tickets = Vec::new();
         let mut ended = Vec::new();
         for one in all {
             self.journal.note(What::Ended {
                 key: one.key.clone(),
                 fence: one.fence,
-                last: matches!(end, End::Done | End::Bury),
+                last: matches!(end, RunEnd::Done | RunEnd::Bury),
             });
             tickets.push(one.ticket);
             ended.push((one.key, one.fence));

@@ -14,21 +14,21 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use super::pull::Document;
-use super::{AT_ONCE, Delivery, End, Leases, PAUSE, Source};
+use super::{AT_ONCE, Leases, PAUSE, RunEnd, Source, Taken};
 use crate::target::{GROUP, OUTLET, Ways};
 
 /// Longer than any command waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection to the Redis in between, opened again whenever that comes back.
-struct Line {
+struct OutletConnection {
     client: Client,
     open: Mutex<Option<MultiplexedConnection>>,
 }
 
-impl Line {
+impl OutletConnection {
     fn new(ways: &Ways) -> Self {
-        Line {
+        OutletConnection {
             client: Client::open(&*ways.outlet).expect("its URL is valid"),
             open: Mutex::new(None),
         }
@@ -71,9 +71,9 @@ impl Line {
 /// Those whose leases are still held.
 async fn held<T>(
     leases: &Leases,
-    taken: Vec<Delivery<T>>,
+    taken: Vec<Taken<T>>,
     lease: impl Fn(&T) -> &str,
-) -> Vec<Delivery<T>> {
+) -> Vec<Taken<T>> {
     if taken.is_empty() {
         return taken;
     }
@@ -85,27 +85,27 @@ async fn held<T>(
 }
 
 /// Documents from a list; the ticket is the lease.
-pub(super) struct List {
+pub(super) struct ListSource {
     /// One waits, and must not hold up the other.
-    pops: Line,
-    receipts: Line,
+    pops: OutletConnection,
+    receipts: OutletConnection,
     leases: Leases,
 }
 
-impl List {
+impl ListSource {
     pub(super) fn new(ways: &Ways, leases: Leases) -> Self {
-        List {
-            pops: Line::new(ways),
-            receipts: Line::new(ways),
+        ListSource {
+            pops: OutletConnection::new(ways),
+            receipts: OutletConnection::new(ways),
             leases,
         }
     }
 }
 
-impl Source for List {
+impl Source for ListSource {
     type Ticket = String;
 
-    async fn take(&self) -> Vec<Delivery<String>> {
+    async fn take(&self) -> Vec<Taken<String>> {
         let first = redis::cmd("BLPOP").arg(OUTLET).arg(1).to_owned();
         let first: Option<Option<(String, String)>> = self.pops.ask(&first).await;
         let Some((_, first)) = first.flatten() else {
@@ -121,52 +121,52 @@ impl Source for List {
         held(&self.leases, taken.collect(), String::as_str).await
     }
 
-    async fn end(&self, leases: Vec<String>, end: End) -> Vec<Option<bool>> {
+    async fn end(&self, leases: Vec<String>, end: RunEnd) -> Vec<Option<bool>> {
         match end {
-            End::Done => {
+            RunEnd::Done => {
                 let done = format!("{OUTLET}:done");
                 let receipts = redis::cmd("RPUSH").arg(done).arg(&leases).to_owned();
                 self.receipts.insist(&receipts).await;
                 Vec::new()
             }
             // It comes again.
-            End::Failed => Vec::new(),
-            End::Later | End::Bury => Source::end(&self.leases, leases, end).await,
+            RunEnd::Failed => Vec::new(),
+            RunEnd::Later | RunEnd::Bury => Source::end(&self.leases, leases, end).await,
         }
     }
 }
 
 /// Entries of a stream; the ticket is the id, and the lease.
-pub(super) struct Stream {
-    reads: Line,
-    acks: Line,
+pub(super) struct StreamSource {
+    reads: OutletConnection,
+    acks: OutletConnection,
     leases: Leases,
     consumer: String,
 }
 
-type Fields = HashMap<String, String>;
-type Entries = Vec<(String, Vec<(String, Fields)>)>;
+type EntryFields = HashMap<String, String>;
+type StreamReply = Vec<(String, Vec<(String, EntryFields)>)>;
 
-impl Stream {
+impl StreamSource {
     pub(super) fn new(ways: &Ways, consumer: &str, leases: Leases) -> Self {
-        Stream {
-            reads: Line::new(ways),
-            acks: Line::new(ways),
+        StreamSource {
+            reads: OutletConnection::new(ways),
+            acks: OutletConnection::new(ways),
             leases,
             consumer: consumer.to_owned(),
         }
     }
 }
 
-impl Source for Stream {
+impl Source for StreamSource {
     type Ticket = (String, String);
 
-    async fn take(&self) -> Vec<Delivery<Self::Ticket>> {
+    async fn take(&self) -> Vec<Taken<Self::Ticket>> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg(&["GROUP", GROUP, &self.consumer, "COUNT"]);
         read.arg(AT_ONCE)
             .arg(&["BLOCK", "1000", "STREAMS", OUTLET, ">"]);
-        let read: Option<Option<Entries>> = self.reads.ask(&read).await;
+        let read: Option<Option<StreamReply>> = self.reads.ask(&read).await;
         let entries = read.flatten().unwrap_or_default().into_iter();
         let entries = entries.flat_map(|(_, entries)| entries);
         let taken = entries.map(|(id, fields)| {
@@ -185,10 +185,10 @@ impl Source for Stream {
         held(&self.leases, taken.collect(), |(_, lease)| lease).await
     }
 
-    async fn end(&self, tickets: Vec<Self::Ticket>, end: End) -> Vec<Option<bool>> {
+    async fn end(&self, tickets: Vec<Self::Ticket>, end: RunEnd) -> Vec<Option<bool>> {
         let (ids, leases): (Vec<String>, Vec<String>) = tickets.into_iter().unzip();
         match end {
-            End::Done => {
+            RunEnd::Done => {
                 let acks = redis::cmd("XACK")
                     .arg(&[OUTLET, GROUP])
                     .arg(&ids)
@@ -197,8 +197,8 @@ impl Source for Stream {
                 Vec::new()
             }
             // It comes again.
-            End::Failed => Vec::new(),
-            End::Later | End::Bury => Source::end(&self.leases, leases, end).await,
+            RunEnd::Failed => Vec::new(),
+            RunEnd::Later | RunEnd::Bury => Source::end(&self.leases, leases, end).await,
         }
     }
 }

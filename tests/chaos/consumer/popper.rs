@@ -8,14 +8,14 @@ use std::time::Instant;
 use keyfall_testing::journals::now;
 use tokio::time::sleep;
 
-use super::{Delivery, End, PAUSE, Source};
-use crate::classic::Classic;
+use super::{PAUSE, RunEnd, Source, Taken};
+use crate::classic::ClassicClient;
 use crate::journal::Version;
 use crate::target::Ways;
 use crate::worker::LEASE;
 
 pub(super) struct Popper {
-    classic: Classic,
+    classic: ClassicClient,
     /// What it had before: nobody tells it the number of an attempt.
     seen: Mutex<HashSet<Version>>,
 }
@@ -26,7 +26,7 @@ type Popped = (Instant, String);
 impl Popper {
     pub(super) fn new(ways: &Ways) -> Self {
         Popper {
-            classic: Classic::new(ways),
+            classic: ClassicClient::new(ways),
             seen: Mutex::default(),
         }
     }
@@ -38,14 +38,14 @@ impl Source for Popper {
     /// Each pop brings one job.
     const HANDS: usize = 12;
 
-    async fn take(&self) -> Vec<Delivery<Popped>> {
+    async fn take(&self) -> Vec<Taken<Popped>> {
         let Some((id, order)) = self.classic.pop().await else {
             sleep(PAUSE).await;
             return Vec::new();
         };
         let is_new = self.seen.lock().expect("no panic").insert(order.version);
-        vec![Delivery {
-            key: Classic::key(&id),
+        vec![Taken {
+            key: ClassicClient::key(&id),
             order,
             attempt: if is_new { 1 } else { 2 },
             // Nor is it told a fencing value: the later one is the newer one.
@@ -57,9 +57,9 @@ impl Source for Popper {
 
     /// A finish that comes late would end the delivery that has followed, so it is not repeated,
     /// and not sent when the time is over.
-    async fn end(&self, tickets: Vec<Popped>, end: End) -> Vec<Option<bool>> {
+    async fn end(&self, tickets: Vec<Popped>, end: RunEnd) -> Vec<Option<bool>> {
         for (popped, id) in tickets {
-            if end == End::Done && popped.elapsed() < LEASE {
+            if end == RunEnd::Done && popped.elapsed() < LEASE {
                 self.classic.finish(&id).await;
             }
         }

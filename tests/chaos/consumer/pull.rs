@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{AT_ONCE, Delivery, End, Leases, PAUSE, Source};
+use super::{AT_ONCE, Leases, PAUSE, RunEnd, Source, Taken};
 use crate::order::Order;
 
 /// A job as it is handed out, and written to a list.
@@ -21,8 +21,8 @@ pub(super) struct Document {
 }
 
 impl Document {
-    pub(super) fn delivered<T>(self, ticket: impl FnOnce(String) -> T) -> Delivery<T> {
-        Delivery {
+    pub(super) fn delivered<T>(self, ticket: impl FnOnce(String) -> T) -> Taken<T> {
+        Taken {
             key: self.key,
             order: self.payload,
             attempt: self.attempt,
@@ -36,7 +36,7 @@ impl Document {
 impl Source for Leases {
     type Ticket = String;
 
-    async fn take(&self) -> Vec<Delivery<String>> {
+    async fn take(&self) -> Vec<Taken<String>> {
         // So that each brings several.
         sleep(PAUSE).await;
         let wanted = json!({"prefixes": self.prefixes, "max": AT_ONCE, "wait": "10s"});
@@ -55,7 +55,7 @@ impl Source for Leases {
         self.ask_for_more(lease).await;
     }
 
-    async fn end(&self, leases: Vec<String>, end: End) -> Vec<Option<bool>> {
+    async fn end(&self, leases: Vec<String>, end: RunEnd) -> Vec<Option<bool>> {
         let leases: Vec<&str> = leases.iter().map(String::as_str).collect();
         Leases::end(self, &leases, end).await
     }

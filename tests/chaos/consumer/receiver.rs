@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::{Delivery, End, Source, Terms};
+use super::{RunEnd, Source, Taken, Terms};
 use crate::journal::{Journal, What};
 use crate::target::CALL;
 
@@ -20,10 +20,10 @@ use crate::target::CALL;
 const LATE: SignedDuration = SignedDuration::from_millis(CALL * 500);
 
 /// Whoever waits for the answer.
-type Caller = oneshot::Sender<End>;
-type Calls = mpsc::UnboundedSender<Delivery<Caller>>;
+type AnswerTo = oneshot::Sender<RunEnd>;
+type Calls = mpsc::UnboundedSender<Taken<AnswerTo>>;
 
-pub(super) struct Receiver(Mutex<mpsc::UnboundedReceiver<Delivery<Caller>>>);
+pub(super) struct CallbackSource(Mutex<mpsc::UnboundedReceiver<Taken<AnswerTo>>>);
 
 /// A call as it came.
 struct Call {
@@ -31,7 +31,7 @@ struct Call {
     body: Vec<u8>,
 }
 
-impl Receiver {
+impl CallbackSource {
     pub(super) fn start(terms: &Terms) -> Self {
         let listener = listen(terms.ways.receivers).expect("the port is only for receivers");
         let journal = Arc::new(Journal::open(&terms.journals, &terms.name));
@@ -43,7 +43,7 @@ impl Receiver {
                 tokio::spawn(async move { serve(stream, &calls, &journal).await });
             }
         });
-        Receiver(Mutex::new(called))
+        CallbackSource(Mutex::new(called))
     }
 }
 
@@ -55,15 +55,15 @@ fn listen(port: u16) -> Result<TcpListener> {
     socket.listen(1024)
 }
 
-impl Source for Receiver {
-    type Ticket = Caller;
+impl Source for CallbackSource {
+    type Ticket = AnswerTo;
 
-    async fn take(&self) -> Vec<Delivery<Caller>> {
+    async fn take(&self) -> Vec<Taken<AnswerTo>> {
         let called = self.0.lock().await.recv().await;
         vec![called.expect("it listens for ever")]
     }
 
-    async fn end(&self, callers: Vec<Caller>, end: End) -> Vec<Option<bool>> {
+    async fn end(&self, callers: Vec<AnswerTo>, end: RunEnd) -> Vec<Option<bool>> {
         for caller in callers {
             // It may have gone away.
             let _ = caller.send(end);
@@ -95,15 +95,15 @@ async fn serve(stream: TcpStream, calls: &Calls, journal: &Journal) -> Result<()
         }
         let answer: &[u8] = match (lot, end) {
             (1, _) => std::future::pending().await,
-            (2, _) | (_, End::Failed) => {
+            (2, _) | (_, RunEnd::Failed) => {
                 b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 13\r\n\r\nnot this time"
             }
             (3, _) => b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\nnot",
-            (_, End::Done) => b"HTTP/1.1 204 No Content\r\n\r\n",
-            (_, End::Later) => {
+            (_, RunEnd::Done) => b"HTTP/1.1 204 No Content\r\n\r\n",
+            (_, RunEnd::Later) => {
                 b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
             }
-            (_, End::Bury) => b"HTTP/1.1 410 Gone\r\ncontent-length: 7\r\n\r\nno more",
+            (_, RunEnd::Bury) => b"HTTP/1.1 410 Gone\r\ncontent-length: 7\r\n\r\nno more",
         };
         let written = async {
             stream.write_all(answer).await?;
@@ -159,8 +159,8 @@ impl Call {
         Timestamp::now() + time > began + SignedDuration::from_secs(CALL)
     }
 
-    fn delivery(&self, caller: Caller) -> Delivery<Caller> {
-        Delivery {
+    fn delivery(&self, caller: AnswerTo) -> Taken<AnswerTo> {
+        Taken {
             key: self.key(),
             order: serde_json::from_slice(&self.body).expect("as it was scheduled"),
             attempt: u32::try_from(self.number("keyfall-attempt")).expect("attempts are few"),

@@ -24,7 +24,7 @@ use keyfall_testing::journals::Micros;
 
 use crate::checker;
 use crate::journal::{Answer, Ask, Noted, Version, What};
-use crate::kept::{Kept, Place};
+use crate::kept::{Kept, KeptAs};
 use crate::leases::Leases;
 use crate::report::Row;
 use crate::scenarios;
@@ -180,7 +180,7 @@ impl Trial {
             .note("harness", to, What::Weather { bad: false })
     }
 
-    fn keep(mut self, version: Version, place: Place) -> Self {
+    fn keep(mut self, version: Version, place: KeptAs) -> Self {
         self.kept.versions.insert(version, place);
         self
     }

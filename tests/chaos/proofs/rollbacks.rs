@@ -2,7 +2,7 @@
 
 use super::{Proof, Trial, at, run};
 use crate::journal::{Answer, Ask, What};
-use crate::kept::Place;
+use crate::kept::KeptAs;
 
 pub(super) const ALL: &[Proof] = &[
     (
@@ -34,7 +34,7 @@ fn a_letter_that_vanishes() {
     later.check().tells("version 7 is no dead letter");
     let forgotten = rolled_back(buried(), 6.0, Some(2.9), 2.5);
     forgotten.check().passes();
-    let dead = Place::Dead("no more".into());
+    let dead = KeptAs::Dead("no more".into());
     buried().keep(7, dead).check().passes();
     buried()
         .call(4.0, Ask::Discard, Answer::Done)

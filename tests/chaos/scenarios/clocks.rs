@@ -11,7 +11,7 @@ use crate::journal::{CLOCK, Part};
 use crate::load::LOAD;
 use crate::setting::{Setting, Whose};
 use crate::stage::Stage;
-use crate::target::Target;
+use crate::target::Transport;
 
 const HOUR: i64 = 3600;
 
@@ -64,7 +64,7 @@ pub(super) fn all() -> Vec<Scenario> {
             quick: false,
             setting: || Setting {
                 servers: Some(2),
-                target: Some(Target::Classic),
+                target: Some(Transport::Classic),
                 ..with_one()
             },
             faults: |stage| Box::pin(differ_under_shared_ids(stage)),
@@ -102,7 +102,7 @@ async fn jump(stage: &mut Stage, fault: &str, clocks: &[i64]) -> Result {
 }
 
 async fn differ_on_a_cluster(stage: &mut Stage) -> Result {
-    let cluster = stage.site.cluster()?;
+    let cluster = stage.deployment.cluster()?;
     // A clock that is set makes what was heard just now look old.
     cluster.is_patient().await?;
     let tags = cluster.ledgers_on(0, LOAD).await?;

@@ -64,7 +64,7 @@ pub(super) fn all() -> Vec<Scenario> {
 }
 
 async fn some_primary(stage: &mut Stage) -> Result<Number> {
-    let all: Vec<Number> = stage.site.cluster()?.primaries().collect();
+    let all: Vec<Number> = stage.deployment.cluster()?.primaries().collect();
     Ok(all[stage.some(all.len())])
 }
 
@@ -73,7 +73,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         let old = some_primary(stage).await?;
-        let cluster = stage.site.cluster()?;
+        let cluster = stage.deployment.cluster()?;
         let tags = cluster.ledgers_on(old, LOAD).await?;
         let mark = format!("{{{}}}{MARK}", tags.first().ok_or("it has no ledger")?);
         let mut redis = cluster.connection(old).await?;
@@ -84,28 +84,33 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
         match what {
             What::Killed => {
                 stage.strike("a primary is killed");
-                stage.site.cluster()?.server(old).kill_server().await?;
+                stage
+                    .deployment
+                    .cluster()?
+                    .server(old)
+                    .kill_server()
+                    .await?;
             }
             What::Stopped => {
                 stage.strike("a primary is stopped");
-                stage.site.cluster()?.signal(old, Signal::STOP);
+                stage.deployment.cluster()?.signal(old, Signal::STOP);
             }
             What::CutOff => {
                 stage.strike("a primary is cut off");
-                stage.site.cluster()?.cut_off(old)?;
+                stage.deployment.cluster()?.cut_off(old)?;
             }
         }
-        let (new, since) = stage.site.cluster()?.follow(old).await?;
+        let (new, since) = stage.deployment.cluster()?.follow(old).await?;
         stage.is_served(since);
         marking.abort();
         let kept: Option<Micros> = stage
-            .site
+            .deployment
             .cluster()?
             .ask(new, &format!("GET {mark}"))
             .await?;
         sleep(LEFT).await;
         stage.ledgers_rolled_back(kept, before, stage.part(&tags));
-        let cluster = stage.site.cluster()?;
+        let cluster = stage.deployment.cluster()?;
         match what {
             What::Killed => cluster.server(old).restart().await?,
             What::Stopped => cluster.signal(old, Signal::CONT),
@@ -120,7 +125,7 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
 async fn hand_over(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     // In turn: nobody votes for two replicas of one primary within twice the timeout of a node.
-    let all: Vec<Number> = stage.site.cluster()?.primaries().collect();
+    let all: Vec<Number> = stage.deployment.cluster()?.primaries().collect();
     for primary in all {
         if Instant::now() > end {
             break;
@@ -128,10 +133,10 @@ async fn hand_over(stage: &mut Stage) -> Result {
         let mut primary = primary;
         for _ in 0..2 {
             stage.strike("CLUSTER FAILOVER");
-            let (new, since) = stage.site.cluster()?.fail_over(primary).await?;
+            let (new, since) = stage.deployment.cluster()?.fail_over(primary).await?;
             stage.is_served(since);
             primary = new;
-            stage.site.cluster()?.is_well().await?;
+            stage.deployment.cluster()?.is_well().await?;
             sleep(stage.some_ms(100..700)).await;
         }
     }
@@ -143,17 +148,17 @@ async fn move_slots(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         let from = some_primary(stage).await?;
-        let primaries: Vec<Number> = stage.site.cluster()?.primaries().collect();
+        let primaries: Vec<Number> = stage.deployment.cluster()?.primaries().collect();
         let others: Vec<Number> = primaries.into_iter().filter(|it| *it != from).collect();
         let to = others[stage.some(others.len())];
         let worker = stage.some_worker();
         stage.kill(worker);
         stage.strike("slots are moved");
         let first = stage.some(100);
-        move_some(stage.site.cluster()?, from, to, first).await?;
+        move_some(stage.deployment.cluster()?, from, to, first).await?;
         stage.start(worker);
     }
-    stage.site.cluster()?.is_well().await?;
+    stage.deployment.cluster()?.is_well().await?;
     Ok(())
 }
 
@@ -185,7 +190,7 @@ async fn tear(stage: &mut Stage) -> Result {
     let client = stage.client().await?;
     while Instant::now() < end {
         let old = some_primary(stage).await?;
-        let cluster = stage.site.cluster()?;
+        let cluster = stage.deployment.cluster()?;
         let primaries: Vec<Number> = cluster.primaries().filter(|it| *it != old).collect();
         let tags = cluster.ledgers_on(old, LOAD).await?;
         let (first, last) = (tags.first(), tags.last());
@@ -200,7 +205,7 @@ async fn tear(stage: &mut Stage) -> Result {
         // Of thirteen: neither none nor all.
         let keys = 1 + stage.some(12);
         stage.strike("a slot is on its way, and its primary is killed");
-        let cluster = stage.site.cluster()?;
+        let cluster = stage.deployment.cluster()?;
         let slot = cluster.tear(last, old, to, keys).await?;
         // What has left its replica has heard of: otherwise the one half is older than the other.
         let copied = now();
@@ -210,7 +215,7 @@ async fn tear(stage: &mut Stage) -> Result {
         cluster.forget_move(new, slot).await?;
         marking.abort();
         let get = format!("GET {mark}");
-        let kept: Option<Micros> = stage.site.cluster()?.ask(new, &get).await?;
+        let kept: Option<Micros> = stage.deployment.cluster()?.ask(new, &get).await?;
         sleep(LEFT).await;
         stage.ledgers_rolled_back(kept, copied, stage.part(&tags));
         // Workers find that a part is missing.
@@ -221,7 +226,7 @@ async fn tear(stage: &mut Stage) -> Result {
             return Err(format!("the parts are not together: {mended:?}").into());
         }
         stage.is_served(now());
-        let cluster = stage.site.cluster()?;
+        let cluster = stage.deployment.cluster()?;
         cluster.server(old).restart().await?;
         cluster.is_well().await?;
     }
@@ -234,19 +239,19 @@ async fn come_and_go(stage: &mut Stage) -> Result {
     while Instant::now() < end {
         stage.strike("a node is added");
         let from = some_primary(stage).await?;
-        let new = stage.site.cluster()?.add().await?;
-        stage.site.cluster()?.is_well().await?;
-        move_some(stage.site.cluster()?, from, new, 0).await?;
+        let new = stage.deployment.cluster()?.add().await?;
+        stage.deployment.cluster()?.is_well().await?;
+        move_some(stage.deployment.cluster()?, from, new, 0).await?;
         sleep(stage.some_ms(500..1500)).await;
         stage.strike("its slots are taken from it");
-        let slots = stage.site.cluster()?.slots_of(new).await?;
+        let slots = stage.deployment.cluster()?.slots_of(new).await?;
         for slot in slots {
-            stage.site.cluster()?.migrate(slot, new, from).await?;
+            stage.deployment.cluster()?.migrate(slot, new, from).await?;
         }
-        stage.site.cluster()?.is_well().await?;
+        stage.deployment.cluster()?.is_well().await?;
         stage.strike("a node is removed");
-        stage.site.cluster()?.remove_last().await?;
-        stage.site.cluster()?.is_well().await?;
+        stage.deployment.cluster()?.remove_last().await?;
+        stage.deployment.cluster()?.is_well().await?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::daemons::DAEMONS;
 use crate::journal::STOPPED;
 use crate::setting::Setting;
 use crate::stage::{Stage, WORKERS};
-use crate::target::Target;
+use crate::target::Transport;
 
 /// How often something is done at least: each once.
 const TURNS: usize = 5;
@@ -21,10 +21,10 @@ macro_rules! scenarios {
             name: $name,
             quick: $quick,
             setting: || Setting {
-                target: Some(Target::$target),
+                target: Some(Transport::$target),
                 ..Setting::default()
             },
-            faults: |stage| Box::pin(faults(stage, Target::$target)),
+            faults: |stage| Box::pin(faults(stage, Transport::$target)),
             punctual: Punctual::$punctual,
         }),*]
     };
@@ -59,7 +59,7 @@ pub(super) fn all() -> Vec<Scenario> {
 
 fn forgetful(lease: Option<Duration>) -> Setting {
     Setting {
-        target: Some(Target::Stream),
+        target: Some(Transport::Stream),
         outlet_forgets: true,
         lease,
         ..Setting::default()
@@ -67,9 +67,9 @@ fn forgetful(lease: Option<Duration>) -> Setting {
 }
 
 /// In the classic interface, ids are pushed meanwhile that topics share.
-async fn faults(stage: &mut Stage, target: Target) -> Result {
+async fn faults(stage: &mut Stage, target: Transport) -> Result {
     match target {
-        Target::Classic => {
+        Transport::Classic => {
             stage
                 .sharing_ids(async |stage| kill(stage, target).await)
                 .await?
@@ -112,7 +112,7 @@ async fn forget(stage: &mut Stage) -> Result {
 /// One of two daemons is killed, or one of three consumers, or all daemons and a consumer, or all
 /// consumers and the Redis between them and the daemons, again and again; all come back after a
 /// moment. A receiver is stopped, too, for longer than a call may take.
-async fn kill(stage: &mut Stage, target: Target) -> Result {
+async fn kill(stage: &mut Stage, target: Transport) -> Result {
     let end = stage.until_the_end();
     for turn in 0.. {
         if turn >= TURNS && Instant::now() >= end {
@@ -124,7 +124,7 @@ async fn kill(stage: &mut Stage, target: Target) -> Result {
             1 => (vec![], vec![one]),
             2 => ((0..DAEMONS).collect(), vec![one]),
             3 => (vec![], (0..WORKERS).collect()),
-            _ if target == Target::Callback => {
+            _ if target == Transport::Callback => {
                 hang(stage, one).await;
                 continue;
             }

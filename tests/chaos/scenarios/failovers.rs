@@ -95,9 +95,9 @@ async fn lose_replicas(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("the replicas are out of reach");
-        stage.site.sentinels()?.cut_off_replicas()?;
+        stage.deployment.sentinels()?.cut_off_replicas()?;
         loop {
-            let set: redis::RedisResult<()> = stage.site.command(&["SET", MARK, ""]).await;
+            let set: redis::RedisResult<()> = stage.deployment.command(&["SET", MARK, ""]).await;
             match set {
                 Err(error) if error.code() == Some("NOREPLICAS") => break,
                 Err(error) => return Err(error.into()),
@@ -105,8 +105,8 @@ async fn lose_replicas(stage: &mut Stage) -> Result {
             }
         }
         sleep(REFUSING).await;
-        stage.site.sentinels()?.join();
-        stage.site.are_followed().await?;
+        stage.deployment.sentinels()?.join();
+        stage.deployment.are_followed().await?;
     }
     Ok(())
 }
@@ -114,72 +114,72 @@ async fn lose_replicas(stage: &mut Stage) -> Result {
 async fn fail_over(stage: &mut Stage, what: What) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
-        let mut redis = stage.site.redis().await?;
+        let mut redis = stage.deployment.redis().await?;
         let before = first_mark(&mut redis, MARK, REPLICAS).await?;
         let marking = mark(stage).await?;
         sleep(stage.some_ms(700..1500)).await;
         stage
-            .site
+            .deployment
             .sentinels()?
             .are_alert(what != What::Relieved)
             .await?;
         match what {
             What::Killed => {
                 stage.strike("the primary is killed");
-                stage.site.server().kill_server().await?;
+                stage.deployment.server().kill_server().await?;
             }
             What::Relieved => {
                 stage.strike("SENTINEL FAILOVER");
-                stage.site.sentinels()?.fail_over().await?;
+                stage.deployment.sentinels()?.fail_over().await?;
             }
             What::Stopped => {
                 stage.strike("the primary is stopped");
-                stage.site.signal_server(Signal::STOP);
+                stage.deployment.signal_server(Signal::STOP);
             }
             What::CutOff => {
                 stage.strike("the primary is cut off");
-                stage.site.sentinels()?.cut_off();
+                stage.deployment.sentinels()?.cut_off();
             }
             What::KilledUnseen => {
                 stage.strike("a sentinel is stopped");
-                stage.site.sentinels()?.signal_one(Signal::STOP);
-                stage.site.server().kill_server().await?;
+                stage.deployment.sentinels()?.signal_one(Signal::STOP);
+                stage.deployment.server().kill_server().await?;
             }
             What::KilledBehind => {
                 stage.strike("a sentinel is cut off");
-                stage.site.sentinels()?.cut_off_one()?;
-                stage.site.server().kill_server().await?;
+                stage.deployment.sentinels()?.cut_off_one()?;
+                stage.deployment.server().kill_server().await?;
             }
         }
-        let (old, since) = stage.site.follow().await?;
+        let (old, since) = stage.deployment.follow().await?;
         stage.is_served(since);
         marking.abort();
-        let kept: Option<Micros> = stage.site.command(&["GET", MARK]).await?;
+        let kept: Option<Micros> = stage.deployment.command(&["GET", MARK]).await?;
         sleep(LEFT).await;
         stage.rolled_back(kept, before);
         match what {
-            What::Killed => stage.site.sentinels()?.other(old).restart().await?,
+            What::Killed => stage.deployment.sentinels()?.other(old).restart().await?,
             What::Relieved => {}
             What::Stopped => {
-                stage.site.signal_other(old, Signal::CONT)?;
+                stage.deployment.signal_other(old, Signal::CONT)?;
                 sleep(BACK).await;
             }
             What::CutOff => {
-                stage.site.sentinels()?.join();
+                stage.deployment.sentinels()?.join();
                 sleep(BACK).await;
             }
             What::KilledUnseen => {
-                stage.site.sentinels()?.signal_one(Signal::CONT);
-                stage.site.sentinels()?.other(old).restart().await?;
+                stage.deployment.sentinels()?.signal_one(Signal::CONT);
+                stage.deployment.sentinels()?.other(old).restart().await?;
             }
             What::KilledBehind => {
                 sleep(BACK).await;
-                stage.site.sentinels()?.join();
-                stage.site.sentinels()?.other(old).restart().await?;
+                stage.deployment.sentinels()?.join();
+                stage.deployment.sentinels()?.other(old).restart().await?;
             }
         }
-        stage.site.sentinels()?.are_alert(false).await?;
-        stage.site.rejoin(old).await?;
+        stage.deployment.sentinels()?.are_alert(false).await?;
+        stage.deployment.rejoin(old).await?;
     }
     Ok(())
 }

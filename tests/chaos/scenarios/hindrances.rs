@@ -42,9 +42,9 @@ async fn stall(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("Redis is stopped");
-        stage.site.signal_server(Signal::STOP);
+        stage.deployment.signal_server(Signal::STOP);
         sleep(stage.some_ms(100..3500)).await;
-        stage.site.signal_server(Signal::CONT);
+        stage.deployment.signal_server(Signal::CONT);
         sleep(stage.some_ms(300..1500)).await;
     }
     Ok(())
@@ -58,7 +58,7 @@ async fn pause_writes(stage: &mut Stage) -> Result {
         let ms = pause.as_millis().to_string();
         stage.strike("CLIENT PAUSE");
         let () = stage
-            .site
+            .deployment
             .command(&["CLIENT", "PAUSE", &ms, "WRITE"])
             .await?;
         sleep(pause + stage.some_ms(300..1200)).await;
@@ -74,7 +74,7 @@ async fn cut_connections(stage: &mut Stage) -> Result {
         }
         let args = ["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"];
         stage.strike("CLIENT KILL");
-        let _: u32 = stage.site.command(&args).await?;
+        let _: u32 = stage.deployment.command(&args).await?;
         sleep(stage.some_ms(5..150)).await;
     }
     Ok(())
@@ -84,7 +84,7 @@ async fn flush_scripts(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("SCRIPT FLUSH");
-        let () = stage.site.command(&["SCRIPT", "FLUSH"]).await?;
+        let () = stage.deployment.command(&["SCRIPT", "FLUSH"]).await?;
         sleep(stage.some_ms(1..100)).await;
     }
     Ok(())
@@ -106,9 +106,15 @@ async fn read_only(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         stage.strike("REPLICAOF");
-        let () = stage.site.command(&["REPLICAOF", "127.0.0.1", "1"]).await?;
+        let () = stage
+            .deployment
+            .command(&["REPLICAOF", "127.0.0.1", "1"])
+            .await?;
         sleep(stage.some_ms(200..2500)).await;
-        let () = stage.site.command(&["REPLICAOF", "NO", "ONE"]).await?;
+        let () = stage
+            .deployment
+            .command(&["REPLICAOF", "NO", "ONE"])
+            .await?;
         sleep(stage.some_ms(300..1000)).await;
     }
     Ok(())
@@ -131,7 +137,7 @@ async fn evict(stage: &mut Stage) -> Result {
     set(stage, "maxmemory-policy", "volatile-ttl").await?;
     let end = stage.until_the_end();
     while Instant::now() < end {
-        let memory: String = stage.site.command(&["INFO", "memory"]).await?;
+        let memory: String = stage.deployment.command(&["INFO", "memory"]).await?;
         let used = memory
             .lines()
             .find_map(|line| line.strip_prefix("used_memory:"));
@@ -155,7 +161,7 @@ async fn overflow_subscribers(stage: &mut Stage) -> Result {
     while Instant::now() < end {
         stage.strike("more than a subscriber may hold");
         let _: u32 = stage
-            .site
+            .deployment
             .command(&["PUBLISH", "keyfall:wake:0", &much])
             .await?;
         sleep(stage.some_ms(50..400)).await;
@@ -180,7 +186,10 @@ async fn foreign_script(stage: &mut Stage) -> Result {
     while Instant::now() < end {
         let seconds = stage.some_ms(200..2500).as_secs_f64().to_string();
         stage.strike("a foreign script");
-        let () = stage.site.command(&["EVAL", LONG, "0", &seconds]).await?;
+        let () = stage
+            .deployment
+            .command(&["EVAL", LONG, "0", &seconds])
+            .await?;
         sleep(stage.some_ms(300..1000)).await;
     }
     Ok(())
@@ -195,7 +204,10 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
         }
         set(stage, "lua-time-limit", PATIENCE_OF_REDIS).await?;
         // Whoever connects while it runs is told `BUSY`, too.
-        let (mut caller, mut killer) = (stage.site.redis().await?, stage.site.redis().await?);
+        let (mut caller, mut killer) = (
+            stage.deployment.redis().await?,
+            stage.deployment.redis().await?,
+        );
         stage.strike("a foreign script");
         let running = tokio::spawn(async move {
             let mut eval = redis::cmd("EVAL");
@@ -211,7 +223,7 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
             let mut shutdown = redis::cmd("SHUTDOWN");
             let shutdown = shutdown.arg("NOSAVE");
             let _: redis::RedisResult<()> = shutdown.query_async(&mut killer).await;
-            stage.site.server().restart().await?;
+            stage.deployment.server().restart().await?;
         }
         running.await?;
         sleep(stage.some_ms(300..1000)).await;
@@ -220,6 +232,9 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
 }
 
 async fn set(stage: &Stage, name: &str, value: &str) -> Result {
-    let () = stage.site.command(&["CONFIG", "SET", name, value]).await?;
+    let () = stage
+        .deployment
+        .command(&["CONFIG", "SET", name, value])
+        .await?;
     Ok(())
 }

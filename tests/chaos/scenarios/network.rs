@@ -53,7 +53,7 @@ fn each(ill: Ill, ms: u64) -> Option<(Ill, Duration)> {
 
 async fn suffer(stage: &mut Stage, weather: Weather) -> Result {
     stage.strike("the network");
-    stage.site.network()?.set(weather);
+    stage.deployment.network()?.set(weather);
     let end = stage.until_the_end();
     // A connection that is dead for seconds makes few calls.
     let meets_all = stage.span > LONG && weather.ill.is_some_and(|(ill, _)| ill != Ill::HalfOpen);
@@ -65,16 +65,16 @@ async fn suffer(stage: &mut Stage, weather: Weather) -> Result {
         };
         Instant::now() > end + patience
     };
-    let mut spared = stage.site.network()?.spared();
+    let mut spared = stage.deployment.network()?.spared();
     while !is_over(&spared) {
         // What it leaves is taken over. The next one begins by trimming.
         let number = stage.some_worker();
         stage.kill(number);
         stage.start(number);
         sleep(Duration::from_secs(4)).await;
-        spared = stage.site.network()?.spared();
+        spared = stage.deployment.network()?.spared();
     }
-    stage.site.network()?.set(Weather::default());
+    stage.deployment.network()?.set(Weather::default());
     if meets_all && !spared.is_empty() {
         return Err(format!("these scripts were never met: {spared:?}").into());
     }

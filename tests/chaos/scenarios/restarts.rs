@@ -80,24 +80,24 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
     let mut short_reads_before = 0;
     let end = stage.until_the_end();
     while Instant::now() < end {
-        let mut since = first_mark(&mut stage.site.redis().await?, MARK, 0).await?;
+        let mut since = first_mark(&mut stage.deployment.redis().await?, MARK, 0).await?;
         if disk == Disk::KeepsSnapshots {
             save(stage).await?;
         }
         let marking = mark(stage).await?;
         sleep(stage.some_ms(700..1500)).await;
         stage.strike("Redis is killed");
-        stage.site.server().kill_server().await?;
+        stage.deployment.server().kill_server().await?;
         marking.abort();
         if disk == Disk::LosesTheTail {
             let cut = stage.some_ms(1..MOST_CUT).as_millis();
-            let log = stage.site.logs().pop().ok_or("Redis wrote no log")?;
+            let log = stage.deployment.logs().pop().ok_or("Redis wrote no log")?;
             since = cut_tail(&log, cut.try_into()?)?;
         }
         sleep(stage.some_ms(50..2000)).await;
-        stage.site.server().restart().await?;
+        stage.deployment.server().restart().await?;
         if disk != Disk::KeepsAll {
-            let kept: Option<Micros> = stage.site.command(&["GET", MARK]).await?;
+            let kept: Option<Micros> = stage.deployment.command(&["GET", MARK]).await?;
             stage.rolled_back(kept, since);
         }
         let told = short_reads(stage);
@@ -132,11 +132,16 @@ pub(super) async fn first_mark(
 /// A snapshot that has what was answered before.
 async fn save(stage: &Stage) -> Result {
     // Another one may be under way.
-    while stage.site.command::<String>(&["BGSAVE"]).await.is_err() {
+    while stage
+        .deployment
+        .command::<String>(&["BGSAVE"])
+        .await
+        .is_err()
+    {
         sleep(Duration::from_millis(5)).await;
     }
     loop {
-        let state: String = stage.site.command(&["INFO", "persistence"]).await?;
+        let state: String = stage.deployment.command(&["INFO", "persistence"]).await?;
         if state.contains("rdb_bgsave_in_progress:0") {
             break;
         }
@@ -147,7 +152,7 @@ async fn save(stage: &Stage) -> Result {
 
 /// Writes the mark all the time, until it is aborted or Redis is gone.
 pub(super) async fn mark(stage: &Stage) -> Result<JoinHandle<()>> {
-    Ok(mark_in(stage.site.redis().await?, MARK.to_owned()))
+    Ok(mark_in(stage.deployment.redis().await?, MARK.to_owned()))
 }
 
 /// The same under a name of one's own.
@@ -197,7 +202,12 @@ fn cut_tail(file: &Path, bytes: usize) -> Result<Micros> {
 /// How often Redis has found its log to end too soon: after a cut, and also when it was killed
 /// in the middle of a large write.
 fn short_reads(stage: &mut Stage) -> usize {
-    stage.site.server().log().matches("short read").count()
+    stage
+        .deployment
+        .server()
+        .log()
+        .matches("short read")
+        .count()
 }
 
 /// What an operator has to do then. An end within the writes of a script leaves its beginning
@@ -205,9 +215,9 @@ fn short_reads(stage: &mut Stage) -> usize {
 /// script.
 async fn rewrite_log(stage: &Stage) -> Result {
     stage.kept_logs()?;
-    let () = stage.site.command(&["BGREWRITEAOF"]).await?;
+    let () = stage.deployment.command(&["BGREWRITEAOF"]).await?;
     loop {
-        let state: String = stage.site.command(&["INFO", "persistence"]).await?;
+        let state: String = stage.deployment.command(&["INFO", "persistence"]).await?;
         let is_over = |what: &str| state.contains(&format!("aof_rewrite_{what}:0"));
         if is_over("in_progress") && is_over("scheduled") {
             return Ok(());
@@ -223,9 +233,9 @@ async fn shut_down(stage: &mut Stage) -> Result {
         sleep(stage.some_ms(500..1500)).await;
         stage.strike("SHUTDOWN");
         // It has nobody left to answer to.
-        let _: redis::RedisResult<()> = stage.site.command(&["SHUTDOWN"]).await;
+        let _: redis::RedisResult<()> = stage.deployment.command(&["SHUTDOWN"]).await;
         sleep(stage.some_ms(50..1500)).await;
-        stage.site.server().restart().await?;
+        stage.deployment.server().restart().await?;
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ impl Victim {
             ["ZADD", &part("leased"), LATER, "runs-1"],
             ["ZREM", &part("due"), "runs-1", "runs-1"],
         ] {
-            let _: redis::Value = stage.site.command(&words).await?;
+            let _: redis::Value = stage.deployment.command(&words).await?;
         }
         for id in ["runs-1", "waits-1", "waits-2"] {
             client.schedule(key(id), id).after(FAR).await?;
@@ -95,7 +95,7 @@ impl Victim {
 
     async fn suffer(&self, stage: &Stage, client: &Client, row: &Sabotage) -> Result {
         for words in row.commands(&self.kind, &self.other) {
-            let _: redis::Value = stage.site.command(&words).await?;
+            let _: redis::Value = stage.deployment.command(&words).await?;
         }
         let report = self.audit(client, false).await?;
         let found = self.findings(&report);
@@ -104,12 +104,12 @@ impl Victim {
         }
         let repaired = self.audit(client, true).await?;
         for words in sabotage::commands_told(&repaired) {
-            let _: redis::Value = stage.site.command(&words).await?;
+            let _: redis::Value = stage.deployment.command(&words).await?;
         }
         // Nobody settles it.
         let leased = format!("keyfall:{{{}/0}}:leased", self.kind);
         let words = ["ZADD", &leased, "XX", "1", "runs-1"];
-        let _: u64 = stage.site.command(&words).await?;
+        let _: u64 = stage.deployment.command(&words).await?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.audit(client, true).await?;

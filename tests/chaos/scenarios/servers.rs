@@ -73,19 +73,24 @@ async fn take_away(stage: &mut Stage, what: What) -> Result {
         match what {
             What::Killed => {
                 stage.strike("a server is killed");
-                stage.site.several()?.server(place).kill_server().await?;
+                stage
+                    .deployment
+                    .several()?
+                    .server(place)
+                    .kill_server()
+                    .await?;
             }
             What::Stopped => {
                 stage.strike("a server is stopped");
-                stage.site.several()?.signal(place, Signal::STOP);
+                stage.deployment.several()?.signal(place, Signal::STOP);
             }
             What::CutOff => {
                 stage.strike("a server is cut off");
-                stage.site.several()?.cut(place, true)?;
+                stage.deployment.several()?.cut(place, true)?;
             }
         }
         sleep(stage.some_ms(AWAY)).await;
-        let several = stage.site.several()?;
+        let several = stage.deployment.several()?;
         match what {
             What::Killed => several.server(place).restart().await?,
             What::Stopped => several.signal(place, Signal::CONT),
@@ -101,7 +106,7 @@ async fn take_away(stage: &mut Stage, what: What) -> Result {
 }
 
 fn some_server(stage: &mut Stage) -> Result<Number> {
-    let count = stage.site.several()?.count();
+    let count = stage.deployment.several()?.count();
     Ok(stage.some(count.into()).try_into()?)
 }
 
@@ -119,10 +124,15 @@ async fn reshard(stage: &mut Stage) -> Result {
             let begun = resharding::start(stage, kind, shards);
             sleep(stage.some_ms(10..400)).await;
             let since = now();
-            stage.site.several()?.server(place).kill_server().await?;
+            stage
+                .deployment
+                .several()?
+                .server(place)
+                .kill_server()
+                .await?;
             drop(begun);
             resharding::is_refused(stage, kind, shards).await?;
-            stage.site.several()?.server(place).restart().await?;
+            stage.deployment.several()?.server(place).restart().await?;
             let part = stage.part_on(place)?;
             stage.suffered(part, since);
             resharding::finish(stage, kind, shards).await?;

@@ -65,13 +65,13 @@ fn given(name: &str) -> String {
 }
 
 async fn plays(app: &str, language: Language) {
-    let stage = Stage::new(app, language).await;
+    let stage = AdoptingDaemon::new(app, language).await;
     tokio::join!(stage.reminds(), stage.beats());
     stage.site.assert_balanced().await;
 }
 
 /// A server with TCP, which clients in other languages speak, and a daemon that adopts.
-struct Stage {
+struct AdoptingDaemon {
     language: Language,
     /// Where those clients find the server.
     url: String,
@@ -81,7 +81,7 @@ struct Stage {
     _server: Embedded,
 }
 
-impl Stage {
+impl AdoptingDaemon {
     async fn new(app: &str, language: Language) -> Self {
         let port = free_port().to_string();
         let server = Embedded::options()
@@ -105,7 +105,7 @@ impl Stage {
             live.iter().any(|one| one.hears_events).then_some(())
         })
         .await;
-        Stage {
+        AdoptingDaemon {
             language,
             url: format!("redis://127.0.0.1:{port}"),
             site,

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::daemon::{Line, serve};
-use super::target::{Delivery, Doomed, End, Ends, Nature, Target, Terms, Told, Vanished, text};
+use super::target::{
+    Delivery, Doomed, End, Ends, Nature, RouteTerms, Target, Told, Vanished, text,
+};
 use crate::runs::PATIENCE;
 use crate::site::Site;
 
@@ -27,7 +29,7 @@ impl Target for Api {
         vanished: Vanished::Lapses,
     };
 
-    async fn new(site: &Site, terms: Terms) -> Self {
+    async fn new(site: &Site, terms: RouteTerms) -> Self {
         let folder = Folder::new(&site.app);
         folder.write("keyfall.toml", &written(&site.pattern(), &terms));
         let line = Line::new();
@@ -80,7 +82,7 @@ impl Api {
 }
 
 /// The same as a route of a file.
-fn written(pattern: &str, terms: &Terms) -> String {
+fn written(pattern: &str, terms: &RouteTerms) -> String {
     let mut file = format!(
         "[[route]]\npattern = {pattern:?}\ntarget = \"pull\"\nretry = {:?}\nlease = \"{}s\"\n",
         terms.retry,

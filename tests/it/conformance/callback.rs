@@ -5,7 +5,9 @@ use std::time::Duration;
 use keyfall::{Router, target};
 use tokio::sync::oneshot;
 
-use super::target::{Delivery, Doomed, End, Ends, Inbox, Nature, Target, Terms, Told, Vanished};
+use super::target::{
+    Delivery, Doomed, End, Ends, Inbox, Nature, RouteTerms, Target, Told, Vanished,
+};
 use crate::callbacks::receiver::{Receiver, Reply, says};
 use crate::site::Site;
 use crate::workers::Mortal;
@@ -13,7 +15,7 @@ use crate::workers::Mortal;
 pub(super) struct Callback {
     receiver: Receiver,
     pattern: String,
-    terms: Terms,
+    terms: RouteTerms,
     inbox: Inbox,
 }
 
@@ -24,7 +26,7 @@ impl Target for Callback {
         vanished: Vanished::Fails("connection closed before"),
     };
 
-    async fn new(site: &Site, terms: Terms) -> Self {
+    async fn new(site: &Site, terms: RouteTerms) -> Self {
         let inbox = Inbox::new();
         let deliveries = inbox.sender.clone();
         let receiver = Receiver::start(move |received| {

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::daemon::{Line, serve};
-use super::target::{Delivery, Doomed, End, Ends, Nature, Target, Terms, Vanished, text};
+use super::target::{Delivery, Doomed, End, Ends, Nature, RouteTerms, Target, Vanished, text};
 use crate::runs::PATIENCE;
 use crate::site::Site;
 
 pub(super) struct Classic {
     app: String,
-    terms: Terms,
+    terms: RouteTerms,
     line: Line,
 }
 
@@ -26,7 +26,7 @@ impl Target for Classic {
         vanished: Vanished::Lapses,
     };
 
-    async fn new(site: &Site, terms: Terms) -> Self {
+    async fn new(site: &Site, terms: RouteTerms) -> Self {
         Classic {
             app: site.app.clone(),
             terms,

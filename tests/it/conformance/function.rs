@@ -5,13 +5,15 @@ use std::time::Duration;
 use keyfall::{Job, Outcome, Router};
 use tokio::sync::oneshot;
 
-use super::target::{Delivery, Doomed, End, Ends, Inbox, Nature, Target, Terms, Told, Vanished};
+use super::target::{
+    Delivery, Doomed, End, Ends, Inbox, Nature, RouteTerms, Target, Told, Vanished,
+};
 use crate::site::Site;
 use crate::workers::Mortal;
 
 pub(super) struct Function {
     pattern: String,
-    terms: Terms,
+    terms: RouteTerms,
     inbox: Inbox,
 }
 
@@ -22,7 +24,7 @@ impl Target for Function {
         vanished: Vanished::Fails("the handler panicked"),
     };
 
-    async fn new(site: &Site, terms: Terms) -> Self {
+    async fn new(site: &Site, terms: RouteTerms) -> Self {
         Function {
             pattern: site.pattern(),
             terms,

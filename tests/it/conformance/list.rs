@@ -7,7 +7,9 @@ use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::target::{Delivery, Doomed, End, Ends, Nature, Target, Terms, Told, Vanished, text};
+use super::target::{
+    Delivery, Doomed, End, Ends, Nature, RouteTerms, Target, Told, Vanished, text,
+};
 use crate::site::{Site, command, ms};
 use crate::workers::Mortal;
 
@@ -16,7 +18,7 @@ pub(super) struct List<const ACKNOWLEDGED: bool> {
     url: String,
     name: String,
     pattern: String,
-    terms: Terms,
+    terms: RouteTerms,
     redis: MultiplexedConnection,
     client: Client,
 }
@@ -36,7 +38,7 @@ impl<const ACKNOWLEDGED: bool> Target for List<ACKNOWLEDGED> {
         }
     };
 
-    async fn new(site: &Site, terms: Terms) -> Self {
+    async fn new(site: &Site, terms: RouteTerms) -> Self {
         List {
             url: site.url.clone(),
             name: format!("{}-list", site.app),

@@ -6,13 +6,13 @@ use keyfall::target;
 use keyfall::{Client, Outcome, RetryPolicy, Router};
 use tokio::sync::Mutex;
 
-use super::target::{Delivery, Doomed, End, Ends, Nature, Target, Terms, Told, Vanished};
+use super::target::{Delivery, Doomed, End, Ends, Nature, RouteTerms, Target, Told, Vanished};
 use crate::site::Site;
 use crate::workers::Mortal;
 
 pub(super) struct Pull {
     pattern: String,
-    terms: Terms,
+    terms: RouteTerms,
     pull: target::Pull,
     /// What leases are ended with.
     client: Mutex<Client>,
@@ -25,7 +25,7 @@ impl Target for Pull {
         vanished: Vanished::Lapses,
     };
 
-    async fn new(site: &Site, terms: Terms) -> Self {
+    async fn new(site: &Site, terms: RouteTerms) -> Self {
         Pull {
             pattern: site.pattern(),
             terms,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use keyfall::{Cancelled, JobState, Stats};
 use keyfall_testing::proxies::FreezingProxy;
 
-use super::target::{Delivery, Ends, Target, Terms, Vanished};
+use super::target::{Delivery, Ends, RouteTerms, Target, Vanished};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site, assert_about, ms};
 use crate::workers::STEADY;
@@ -35,9 +35,9 @@ impl<T: Target> Scene<T> {
         Scene::with(scenario, lease, |_| {}).await
     }
 
-    async fn with(scenario: &str, lease: Duration, set: impl FnOnce(&mut Terms)) -> Self {
+    async fn with(scenario: &str, lease: Duration, set: impl FnOnce(&mut RouteTerms)) -> Self {
         let site = Site::new(&format!("cf-{}-{scenario}", T::NATURE.name)).await;
-        let mut terms = Terms {
+        let mut terms = RouteTerms {
             retry: LADDER,
             lease,
             concurrency: None,
@@ -213,7 +213,7 @@ pub(super) async fn a_job_is_cancelled_in_time<T: Target>() {
 pub(super) async fn the_concurrency_is_kept<T: Target>() {
     const JOBS: usize = 8;
     const MOST: usize = 3;
-    let set = |terms: &mut Terms| terms.concurrency = Some(MOST);
+    let set = |terms: &mut RouteTerms| terms.concurrency = Some(MOST);
     let scene = Scene::<T>::with("limit", LONG, set).await;
     let target = &scene.target;
     let _worker = target.start(&scene.site.url).await;
@@ -264,7 +264,7 @@ pub(super) async fn nobody_waits_for_others<T: Target>() {
 pub(super) async fn the_rate_is_kept<T: Target>() {
     const JOBS: usize = 15;
     const RATE: u32 = 5;
-    let set = |terms: &mut Terms| terms.rate = Some(RATE);
+    let set = |terms: &mut RouteTerms| terms.rate = Some(RATE);
     let scene = Scene::<T>::with("rate", LONG, set).await;
     let target = &scene.target;
     let _worker = target.start(&scene.site.url).await;

@@ -9,7 +9,7 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, sleep};
 
-use super::target::{Delivery, Doomed, End, Ends, Nature, Target, Terms, Told, Vanished};
+use super::target::{Delivery, Doomed, End, Ends, Nature, RouteTerms, Target, Told, Vanished};
 use crate::site::{Site, command, ms};
 use crate::workers::Mortal;
 
@@ -24,7 +24,7 @@ pub(super) struct Stream<const ACKNOWLEDGED: bool> {
     url: String,
     name: String,
     pattern: String,
-    terms: Terms,
+    terms: RouteTerms,
     redis: MultiplexedConnection,
     client: Client,
 }
@@ -44,7 +44,7 @@ impl<const ACKNOWLEDGED: bool> Target for Stream<ACKNOWLEDGED> {
         }
     };
 
-    async fn new(site: &Site, terms: Terms) -> Self {
+    async fn new(site: &Site, terms: RouteTerms) -> Self {
         let name = format!("{}-stream", site.app);
         if !ACKNOWLEDGED {
             let make = ["XGROUP", "CREATE", &name, GROUP, "0", "MKSTREAM"];

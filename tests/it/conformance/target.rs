@@ -18,7 +18,7 @@ pub(super) trait Target: Sized {
     const NATURE: Nature;
 
     /// For the usual jobs of a site.
-    async fn new(site: &Site, terms: Terms) -> Self;
+    async fn new(site: &Site, terms: RouteTerms) -> Self;
 
     /// A worker that has a route to this target, and its ledger in this Redis. There is one at a
     /// time.
@@ -73,7 +73,7 @@ pub(super) enum Vanished {
 
 /// What its route is told.
 #[derive(Debug, Clone)]
-pub(super) struct Terms {
+pub(super) struct RouteTerms {
     /// A ladder, as it is written.
     pub(super) retry: &'static str,
     /// How long a consumer has a job.
@@ -83,7 +83,7 @@ pub(super) struct Terms {
     pub(super) rate: Option<u32>,
 }
 
-impl Terms {
+impl RouteTerms {
     /// The route of this handler.
     pub(super) fn of<M>(&self, handler: impl Handler<M, ()>) -> Route {
         let policy: RetryPolicy = self.retry.parse().unwrap();

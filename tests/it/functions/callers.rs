@@ -17,7 +17,7 @@ use crate::site::{HOUR, Site, connect, patient};
 
 /// One who calls for jobs that nobody else calls for, through functions and through a client, so that
 /// each answer is known beforehand.
-struct Caller {
+struct FunctionCaller {
     kind: String,
     client: Client,
     redis: MultiplexedConnection,
@@ -27,9 +27,9 @@ struct Caller {
     fired: BTreeSet<String>,
 }
 
-impl Caller {
+impl FunctionCaller {
     async fn new(site: &Site, number: u64) -> Self {
-        Caller {
+        FunctionCaller {
             kind: site.kind(),
             client: patient(&site.url).await,
             redis: connect(&site.url).await,
@@ -119,7 +119,7 @@ async fn while_all_call_and_the_kind_is_resharded_no_job_is_lost_or_there_twice(
     let over = Arc::new(AtomicBool::new(false));
     let mut callers = Vec::new();
     for number in 0..6 {
-        let mut caller = Caller::new(&site, number).await;
+        let mut caller = FunctionCaller::new(&site, number).await;
         caller.call().await;
         callers.push(tokio::spawn(caller.goes_on_until(over.clone())));
     }

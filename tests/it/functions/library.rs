@@ -7,7 +7,7 @@ use keyfall::{Client, ErrorKind, LibraryState};
 use super::{server, site};
 use crate::shell::{Ran, keyfall};
 use crate::site::Site;
-use crate::version::Version;
+use crate::version::ServerVersion;
 
 /// Loads a library as it would be after this was changed in it.
 async fn load_changed(site: &Site, from: &str, to: &str) {
@@ -222,7 +222,7 @@ async fn the_command_installs_checks_shows_and_removes() {
 async fn a_server_without_functions_is_told_what_is_missing() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "fcall").await;
-    if Version::of(&mut site.redis()).await >= Version::Redis(7, 0) {
+    if ServerVersion::of(&mut site.redis()).await >= ServerVersion::Redis(7, 0) {
         return;
     }
     let error = site.client.functions().install().await.unwrap_err();

@@ -27,13 +27,13 @@ use keyfall::shard_of;
 use redis::{FromRedisValue, RedisResult, Value};
 
 use crate::site::{HOUR, Site};
-use crate::version::Version;
+use crate::version::ServerVersion;
 
 /// A server; `None` where it knows no functions.
 async fn server() -> Option<(Embedded, Site)> {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "fcall").await;
-    let has_functions = Version::of(&mut site.redis()).await >= Version::Redis(7, 0);
+    let has_functions = ServerVersion::of(&mut site.redis()).await >= ServerVersion::Redis(7, 0);
     has_functions.then_some((server, site))
 }
 

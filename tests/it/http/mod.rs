@@ -50,7 +50,7 @@ pub(crate) struct Daemon {
 }
 
 /// A status, and the body as JSON; `null` if there is none.
-type Answer = (u16, Value);
+type HttpAnswer = (u16, Value);
 
 impl Daemon {
     pub(crate) fn start(site: &Site) -> Self {
@@ -87,11 +87,11 @@ impl Daemon {
         self.http.request(method, format!("{}{path}", self.url))
     }
 
-    async fn call(&self, method: &str, path: &str) -> Answer {
+    async fn call(&self, method: &str, path: &str) -> HttpAnswer {
         read(self.request(method, path).send().await.unwrap()).await
     }
 
-    async fn send(&self, method: &str, path: &str, body: Value) -> Answer {
+    async fn send(&self, method: &str, path: &str, body: Value) -> HttpAnswer {
         let sent = self.request(method, path).json(&body).send().await;
         read(sent.unwrap()).await
     }
@@ -141,7 +141,7 @@ impl Daemon {
     }
 }
 
-async fn read(response: Response) -> Answer {
+async fn read(response: Response) -> HttpAnswer {
     let status = response.status();
     let kind = response.headers().get("content-type").cloned();
     let body = response.bytes().await.unwrap();
@@ -165,7 +165,7 @@ async fn read(response: Response) -> Answer {
 
 /// It was refused, with this code and because of this field.
 #[track_caller]
-fn assert_problem(answer: &Answer, status: u16, code: &str, field: impl Into<Value>) {
+fn assert_problem(answer: &HttpAnswer, status: u16, code: &str, field: impl Into<Value>) {
     let (got, body) = answer;
     assert_eq!(*got, status, "{body}");
     assert_eq!(body["code"], code, "{body}");

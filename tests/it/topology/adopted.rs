@@ -12,15 +12,15 @@ use crate::runs::{Runs, eventually, recorder};
 use crate::site::{Running, command, connect, ms};
 
 /// Two servers, and a worker that adopts the kind which has a shard on each.
-struct Adopted {
+struct AdoptedOnBoth {
     pair: Pair,
     runs: Runs,
     worker: Running,
 }
 
-impl Adopted {
+impl AdoptedOnBoth {
     async fn start(app: &str, missing: MissingKey) -> Self {
-        Adopted::at(Pair::start(app).await, missing).await
+        AdoptedOnBoth::at(Pair::start(app).await, missing).await
     }
 
     async fn at(pair: Pair, missing: MissingKey) -> Self {
@@ -31,7 +31,7 @@ impl Adopted {
         let client = Client::connect(&pair.url()).await.unwrap();
         let worker = Running::start(keyfall::Worker::new(client, router));
         worker.ready().await;
-        Adopted { pair, runs, worker }
+        AdoptedOnBoth { pair, runs, worker }
     }
 
     async fn redis(&self, server: usize) -> MultiplexedConnection {
@@ -123,7 +123,7 @@ impl Adopted {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_each_server_schedule_postpone_cancel_and_run() {
     for missing in [MissingKey::Run, MissingKey::Cancel] {
-        let mut it = Adopted::start(&format!("several-adopt-{missing:?}"), missing).await;
+        let mut it = AdoptedOnBoth::start(&format!("several-adopt-{missing:?}"), missing).await;
         for server in [0, 1] {
             let ids = it.pair.ids_on(server, "k", 3);
             for id in &ids {
@@ -168,7 +168,7 @@ async fn keys_of_each_server_schedule_postpone_cancel_and_run() {
 async fn a_key_on_the_wrong_server_is_left_alone_and_told_of_once() {
     let log = Log::read();
     for missing in [MissingKey::Run, MissingKey::Cancel] {
-        let it = Adopted::start(&format!("several-wrong-{missing:?}"), missing).await;
+        let it = AdoptedOnBoth::start(&format!("several-wrong-{missing:?}"), missing).await;
         let before = log.with("is on a server that does not have its job").len();
         let ids = it.pair.ids_on(0, "k", 3);
         for id in &ids {
@@ -224,7 +224,7 @@ async fn a_key_on_the_wrong_server_is_left_alone_and_told_of_once() {
 /// Of jobs whose keys were deleted unheard, what is said on another server is all that is heard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_becomes_of_a_key_on_the_wrong_server_decides_nothing() {
-    let it = Adopted::start("several-adopt-decides", MissingKey::Run).await;
+    let it = AdoptedOnBoth::start("several-adopt-decides", MissingKey::Run).await;
     let ids = it.pair.ids_on(0, "k", 2);
     for id in &ids {
         it.does(0, id, "SET v EX 900").await;
@@ -256,7 +256,7 @@ async fn what_becomes_of_a_key_on_the_wrong_server_decides_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_takes_its_keys_with_it_and_nothing_else() {
-    let mut it = Adopted::start("several-adopt-killed", MissingKey::Cancel).await;
+    let mut it = AdoptedOnBoth::start("several-adopt-killed", MissingKey::Cancel).await;
     let of_dead = it.pair.ids_on(1, "dead", 4);
     for id in &of_dead {
         it.does(1, id, "SET v EX 900").await;
@@ -302,7 +302,7 @@ async fn keys_that_were_set_before_a_server_was_there_are_found() {
         let () = command(&mut redis, &set).await;
     }
     pair.servers[1].kill_server().await.unwrap();
-    let mut it = Adopted::at(pair, MissingKey::Run).await;
+    let mut it = AdoptedOnBoth::at(pair, MissingKey::Run).await;
     let here = it.pair.ids_on(0, "k", 1);
     it.does(0, &here[0], "SET v EX 900").await;
     it.becomes(&here[0], "v", 900).await;
@@ -315,7 +315,7 @@ async fn keys_that_were_set_before_a_server_was_there_are_found() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_whose_flags_are_taken_away_is_mended_and_the_other_goes_on() {
-    let mut it = Adopted::start("several-adopt-flags", MissingKey::Cancel).await;
+    let mut it = AdoptedOnBoth::start("several-adopt-flags", MissingKey::Cancel).await;
     let flags = "notify-keyspace-events";
     let off = ["CONFIG", "SET", flags, "Ex"];
     let () = command(&mut it.redis(1).await, &off).await;
@@ -347,7 +347,7 @@ async fn a_job_that_moves_to_another_server_runs_without_its_key() {
     let pair = Pair::start("several-adopt-moved").await;
     pair.client.reshard(&pair.kind, 1).await.unwrap();
     let first = usize::from(server_of(&pair.kind, 0, 2));
-    let mut it = Adopted::at(pair, MissingKey::Cancel).await;
+    let mut it = AdoptedOnBoth::at(pair, MissingKey::Cancel).await;
     let leaves = |id: &String| shard_of(id, 2) == 1;
     let ids: Vec<String> = (0..12).map(|id| format!("k{id}")).collect();
     for id in &ids {
@@ -399,7 +399,7 @@ async fn a_job_that_moves_to_another_server_runs_without_its_key() {
 
 #[tokio::test]
 async fn the_doctor_looks_at_each_server() {
-    let it = Adopted::start("several-adopt-doctor", MissingKey::Run).await;
+    let it = AdoptedOnBoth::start("several-adopt-doctor", MissingKey::Run).await;
     for set in [
         ["CONFIG", "SET", "maxmemory", "1gb"],
         ["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"],

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::nodes::Node;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Site, ms};
-use crate::version::Version;
+use crate::version::ServerVersion;
 
 /// Long enough for any machine, since only a failure takes that long.
 fn patiently(replicas: u32) -> Durable {
@@ -113,7 +113,7 @@ async fn what_is_on_disk_is_told_where_the_server_knows() {
     let _replica = Node::with(Some(primary.port), &log).await;
     primary.is_followed_by(1).await;
     let site = Site::at(&primary.server.url(), "on-disk").await;
-    let tells = Version::of(&mut site.redis()).await >= Version::Redis(7, 2);
+    let tells = ServerVersion::of(&mut site.redis()).await >= ServerVersion::Redis(7, 2);
     let call = site.client.schedule(site.key(1), "").after(HOUR);
     let scheduled = call.durable(patiently(1).fsynced()).await.unwrap();
     let reached = scheduled.reached.unwrap();

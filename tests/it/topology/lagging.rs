@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::clusters::Clustered;
-use super::sentinels::{Sentineled, Terms};
+use super::sentinels::{SentinelTerms, Sentineled};
 use crate::forgotten::{Apart, Habit, LEASE, NAME};
 use crate::runs::eventually;
 use crate::site::{HOUR, Site, command, connect};
@@ -77,9 +77,9 @@ async fn on_a_cluster(app: &str, lags: bool) {
 }
 
 async fn with_sentinels(app: &str, lags: bool) {
-    let terms = Terms {
+    let terms = SentinelTerms {
         is_steady: true,
-        ..Terms::default()
+        ..SentinelTerms::default()
     };
     let them = Sentineled::with(terms).await;
     let old = them.primary().await;

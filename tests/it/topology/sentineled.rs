@@ -6,7 +6,7 @@ use keyfall_testing::files::repository;
 use keyfall_testing::ports::free_port;
 use rustix::process::Signal;
 
-use super::sentinels::{Sentineled, Terms};
+use super::sentinels::{SentinelTerms, Sentineled};
 use super::stale::stale_sentinel;
 use crate::encrypted::Authority;
 use crate::runs::{eventually, recorder};
@@ -123,9 +123,9 @@ async fn what_hangs_on_the_old_primary_is_not_waited_for_when_there_is_another_o
 #[tokio::test]
 async fn sentinels_may_want_a_password_of_their_own() {
     let password = Some("of-sentinels");
-    let them = Sentineled::with(Terms {
+    let them = Sentineled::with(SentinelTerms {
         password,
-        ..Terms::default()
+        ..SentinelTerms::default()
     })
     .await;
     for url in [them.url(), them.url() + "?sentinel_password=wrong"] {
@@ -158,9 +158,9 @@ async fn sentinels_and_servers_may_speak_tls() {
         std::fs::write(files.join(name), text).unwrap();
     }
     let tls = Some(files.clone());
-    let mut them = Sentineled::with(Terms {
+    let mut them = Sentineled::with(SentinelTerms {
         tls,
-        ..Terms::default()
+        ..SentinelTerms::default()
     })
     .await;
     let url = them.url().replace("redis+", "rediss+") + "?sentinel_tls=true";

@@ -26,7 +26,7 @@ struct WatchingSentinel {
 
 /// What is asked of whoever connects.
 #[derive(Default, Clone)]
-pub(super) struct Terms {
+pub(super) struct SentinelTerms {
     /// The password of the sentinels.
     pub(super) password: Option<&'static str>,
     /// Whether a primary that is silent, as on a busy machine, is left in its place.
@@ -44,7 +44,7 @@ pub(super) struct Sentineled {
     _files: Folder,
 }
 
-impl Terms {
+impl SentinelTerms {
     /// What a server is told of TLS, by name and value; and the port of it.
     fn tls(&self) -> Option<(u16, Vec<[String; 2]>)> {
         let folder = self.tls.as_ref()?;
@@ -96,7 +96,7 @@ fn folder() -> Folder {
 }
 
 impl WatchingSentinel {
-    fn start(files: &Folder, primary: u16, terms: &Terms) -> Self {
+    fn start(files: &Folder, primary: u16, terms: &SentinelTerms) -> Self {
         let port = free_port();
         let path = files.path(&format!("sentinel-{port}.conf"));
         let down = if terms.is_steady { 600_000 } else { 1000 };
@@ -146,10 +146,10 @@ impl WatchingSentinel {
 
 impl Sentineled {
     pub(super) async fn start() -> Self {
-        Sentineled::with(Terms::default()).await
+        Sentineled::with(SentinelTerms::default()).await
     }
 
-    pub(super) async fn with(terms: Terms) -> Self {
+    pub(super) async fn with(terms: SentinelTerms) -> Self {
         let files = folder();
         let primary = terms.node(None).await;
         let port = primary.port;

@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use keyfall::{Cancelled, Job};
 
 /// A place in the order of everything that was written down.
-type Place = u64;
+type Moment = u64;
 
 /// A call of a producer: written down before it was sent and after it was answered. It took
 /// effect somewhere in between.
 #[derive(Debug, Clone, Copy)]
-struct Span {
-    sent: Place,
-    answered: Place,
+struct CallSpan {
+    sent: Moment,
+    answered: Moment,
 }
 
 /// An acknowledged schedule, or another payload for one. Every one has a version of its own,
 /// which is its payload.
 #[derive(Debug)]
 struct Scheduled {
-    span: Span,
+    span: CallSpan,
     version: u64,
     wanted: Wanted,
 }
@@ -41,16 +41,16 @@ pub enum Wanted {
 /// An acknowledged cancel that found a job.
 #[derive(Debug)]
 struct Cancel {
-    span: Span,
+    span: CallSpan,
     /// It was running, or about to.
     running: bool,
 }
 
 /// A run of a handler.
 #[derive(Debug)]
-struct Run {
-    began: Place,
-    ended: Option<Place>,
+struct HandlerRun {
+    began: Moment,
+    ended: Option<Moment>,
     version: u64,
     attempt: u32,
     fence: u64,
@@ -58,17 +58,17 @@ struct Run {
 
 /// All that happened to one key.
 #[derive(Debug, Default)]
-struct Story {
+struct KeyStory {
     schedules: Vec<Scheduled>,
     cancels: Vec<Cancel>,
-    runs: Vec<Run>,
+    runs: Vec<HandlerRun>,
 }
 
 /// What happened to all keys.
 #[derive(Default)]
 pub struct RunJournal {
     clock: AtomicU64,
-    stories: Mutex<HashMap<String, Story>>,
+    stories: Mutex<HashMap<String, KeyStory>>,
 }
 
 /// What the journal adds up to.
@@ -82,15 +82,15 @@ pub struct Sum {
 
 impl RunJournal {
     /// The place of what happens now.
-    pub fn now(&self) -> Place {
+    pub fn now(&self) -> Moment {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
     /// A schedule was acknowledged that was sent at that place.
-    pub fn scheduled(&self, key: &str, sent: Place, version: u64, wanted: Wanted) {
+    pub fn scheduled(&self, key: &str, sent: Moment, version: u64, wanted: Wanted) {
         let answered = self.now();
         let scheduled = Scheduled {
-            span: Span { sent, answered },
+            span: CallSpan { sent, answered },
             version,
             wanted,
         };
@@ -98,12 +98,12 @@ impl RunJournal {
     }
 
     /// A cancel was answered that was sent at that place.
-    pub fn cancelled(&self, key: &str, sent: Place, answer: Cancelled) {
+    pub fn cancelled(&self, key: &str, sent: Moment, answer: Cancelled) {
         let answered = self.now();
         if answer == Cancelled::Absent {
             return;
         }
-        let span = Span { sent, answered };
+        let span = CallSpan { sent, answered };
         let running = answer == Cancelled::Running;
         self.with(key, |story| story.cancels.push(Cancel { span, running }));
     }
@@ -112,7 +112,7 @@ impl RunJournal {
     pub fn begins(&self, job: &Job, version: u64) -> usize {
         let began = self.now();
         self.with(job.key().as_str(), |story| {
-            story.runs.push(Run {
+            story.runs.push(HandlerRun {
                 began,
                 ended: None,
                 version,
@@ -131,7 +131,7 @@ impl RunJournal {
         });
     }
 
-    fn with<T>(&self, key: &str, write: impl FnOnce(&mut Story) -> T) -> T {
+    fn with<T>(&self, key: &str, write: impl FnOnce(&mut KeyStory) -> T) -> T {
         let mut stories = self.stories.lock().unwrap();
         write(stories.entry(key.to_owned()).or_default())
     }
@@ -166,12 +166,12 @@ impl RunJournal {
     }
 }
 
-impl Story {
+impl KeyStory {
     /// An acknowledged schedule that neither ran, nor was replaced or cancelled, nor died.
     fn lost(&self, letters: &[u64]) -> Option<String> {
         let is_accounted_for = |one: &&Scheduled| {
             let ran = self.runs.iter().any(|run| run.version == one.version);
-            let later = |span: &Span| span.answered > one.span.sent;
+            let later = |span: &CallSpan| span.answered > one.span.sent;
             let replaced = self
                 .schedules
                 .iter()
@@ -188,7 +188,7 @@ impl Story {
     /// A run of what was scheduled before a cancel, begun after the cancel was acknowledged.
     fn ran_after_cancel(&self) -> Option<String> {
         for cancel in &self.cancels {
-            let before = |run: &&Run| {
+            let before = |run: &&HandlerRun| {
                 let schedule = self.schedules.iter().find(|one| one.version == run.version);
                 schedule.is_some_and(|one| one.span.answered < cancel.span.sent)
             };

@@ -51,7 +51,7 @@ over! {
     tcp: places::Tcp;
     unix_socket: places::UnixSocket;
     database: places::Database;
-    sentinel: places::Sentinel;
-    cluster: places::Cluster;
-    several: places::Several;
+    sentinel: places::SentinelPlace;
+    cluster: places::ClusterPlace;
+    several: places::SeveralPlace;
 }

@@ -10,7 +10,7 @@ use crate::outages::KEEPS_ALL;
 use crate::site::{command, connect};
 use crate::topology::clusters::{Clustered, ledger_of};
 use crate::topology::nodes::Node;
-use crate::topology::sentinels::{Sentineled, Terms};
+use crate::topology::sentinels::{SentinelTerms, Sentineled};
 
 /// A static of its own for each place.
 macro_rules! shared {
@@ -89,19 +89,19 @@ impl Place for Database {
 }
 
 /// A primary with two replicas, and three sentinels.
-pub(super) struct Sentinel(Sentineled);
+pub(super) struct SentinelPlace(Sentineled);
 
-impl Place for Sentinel {
+impl Place for SentinelPlace {
     const NAME: &'static str = "sentinel";
     shared!();
 
     async fn start() -> Self {
-        let terms = Terms {
+        let terms = SentinelTerms {
             is_steady: true,
             args: &KEEPS_ALL,
-            ..Terms::default()
+            ..SentinelTerms::default()
         };
-        Sentinel(Sentineled::with(terms).await)
+        SentinelPlace(Sentineled::with(terms).await)
     }
 
     fn url(&self) -> String {
@@ -123,15 +123,15 @@ impl Place for Sentinel {
 }
 
 /// Three primaries, each with a replica.
-pub(super) struct Cluster(Clustered);
+pub(super) struct ClusterPlace(Clustered);
 
-impl Place for Cluster {
+impl Place for ClusterPlace {
     const NAME: &'static str = "cluster";
     const ADOPTS: bool = false;
     shared!();
 
     async fn start() -> Self {
-        Cluster(Clustered::steady(&KEEPS_ALL).await)
+        ClusterPlace(Clustered::steady(&KEEPS_ALL).await)
     }
 
     fn url(&self) -> String {
@@ -146,14 +146,14 @@ impl Place for Cluster {
 }
 
 /// Two servers that know nothing of each other.
-pub(super) struct Several([Node; 2]);
+pub(super) struct SeveralPlace([Node; 2]);
 
-impl Place for Several {
+impl Place for SeveralPlace {
     const NAME: &'static str = "several";
     shared!();
 
     async fn start() -> Self {
-        Several([
+        SeveralPlace([
             Node::with(None, &KEEPS_ALL).await,
             Node::with(None, &KEEPS_ALL).await,
         ])
