@@ -1,12 +1,13 @@
-//! The circuit breakers of a target.
+//! The circuit breakers of a target, as routes and workers see them.
 
 use std::fmt::Debug;
 
-/// The hosts that a target leaves alone for a while because they are down.
+/// Circuit breakers of a target: hosts that it does not call for a while because they are down.
 pub(crate) trait Breakers: Debug + Send + Sync {
-    /// Which these are.
+    /// The names of the hosts whose breakers are open.
     fn open(&self) -> Vec<String>;
 
-    /// Calls this host again from now on. Returns whether it was left alone.
+    /// Closes the breaker of this host, so that the target calls it again. Returns whether it was
+    /// open.
     fn close(&self, host: &str) -> bool;
 }

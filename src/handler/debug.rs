@@ -1,4 +1,4 @@
-//! An attribute for those whom the compiler's message leaves in the dark.
+//! `#[debug_handler]`: compiler messages that say why a function is no handler.
 
 /// Says what is wrong with a function that the compiler does not take for a handler.
 ///

@@ -1,4 +1,7 @@
-//! Handlers as services, and services as handlers.
+//! Handlers as tower services, and tower services as handlers.
+//!
+//! An [`Endpoint`] is the callable form of a route; layers wrap it. A [`JobService`] is any tower
+//! service that can run jobs, such as a layered endpoint.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -18,10 +21,12 @@ use tower_service::Service;
 use super::Job;
 use crate::outcome::{IntoOutcome, Outcome};
 
-/// A handler that has its state, as a service: what a layer wraps. A job in, an outcome out,
-/// always ready, and without an error of its own: a handler that fails has an outcome, too.
+/// A handler with its state, as a tower service: the service that a layer wraps. It takes a [`Job`]
+/// and answers an [`Outcome`], is always ready, and has no error of its own, since a handler that
+/// fails has an outcome too. Cloning is cheap.
 ///
-/// Layers of one's own name it where they want to know what they wrap; most do not:
+/// A layer of your own names `Endpoint` where it needs the type of the wrapped service; most layers
+/// do not:
 ///
 /// ```
 /// use keyfall::{Endpoint, Job};
@@ -61,17 +66,20 @@ use crate::outcome::{IntoOutcome, Outcome};
 pub struct Endpoint(Arc<dyn Fn(Job) -> BoxFuture<'static, Outcome> + Send + Sync>);
 
 impl Endpoint {
+    /// An endpoint that runs each job with `call`.
     pub(super) fn new(
         call: impl Fn(Job) -> BoxFuture<'static, Outcome> + Send + Sync + 'static,
     ) -> Self {
         Endpoint(Arc::new(call))
     }
 
+    /// Runs the job. A panic of the handler passes through.
     pub(crate) fn call(&self, job: Job) -> BoxFuture<'static, Outcome> {
         (self.0)(job)
     }
 
-    /// As `call`, but a panic is a failure like any other.
+    /// Runs the job as [`call`](Self::call) does, and turns a panic into [`Outcome::retry`] with
+    /// the panic's text.
     pub(crate) async fn call_and_catch(&self, job: Job) -> Outcome {
         AssertUnwindSafe(async { self.call(job).await })
             .catch_unwind()
@@ -80,6 +88,7 @@ impl Endpoint {
     }
 }
 
+/// The failure text for a panic, with its message if that is a text.
 fn describe(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
@@ -105,11 +114,11 @@ impl Service<Job> for Endpoint {
     }
 }
 
-/// A service that can run jobs: any `tower::Service<Job>` whose response is [`IntoOutcome`],
-/// whose error is or becomes a `Box<dyn Error + Send + Sync>`, and whose future is `Send`. It is
-/// implemented for all of them.
+/// A service that can run jobs: any `tower::Service<Job>` whose response is [`IntoOutcome`], whose
+/// error converts into a `Box<dyn Error + Send + Sync>`, and whose future is `Send`. Every such
+/// service implements this trait already.
 ///
-/// An error is [`Outcome::retry`].
+/// An error of the service is [`Outcome::retry`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot run jobs",
     label = "this does not make a service that can run jobs",
@@ -118,12 +127,12 @@ impl Service<Job> for Endpoint {
             its future is `Send`"
 )]
 pub trait JobService: Send + 'static {
-    /// As the endpoint of a route.
+    /// Turns the service into the endpoint of a route.
     ///
-    /// A service may have to be waited for, and need not be `Clone`, as a rate limit is not. So
-    /// there is one for all clones of the endpoint, and jobs take turns in asking whether it is
-    /// ready. What it then does with them goes on at the same time. A job that is cancelled, or
-    /// whose time is up, while it waits for its turn goes back without having used an attempt.
+    /// All clones of the endpoint share this one service, because some services, such as a rate
+    /// limit, cannot be cloned. Jobs take turns in waiting until it is ready; the calls themselves
+    /// then run at the same time. A job that is cancelled, or whose time is up, while it waits for
+    /// its turn goes back and does not use an attempt.
     fn into_endpoint(self) -> Endpoint;
 }
 
@@ -147,7 +156,7 @@ where
                 };
                 let mut service = tokio::select! {
                     biased;
-                    // It waits no longer, and this was no attempt.
+                    // The job stops waiting, and the attempt does not count.
                     () = signal.raised() => return Ok(Outcome::snooze(Duration::ZERO)),
                     ready = ready => ready?,
                 };

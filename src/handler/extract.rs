@@ -1,4 +1,4 @@
-//! What a handler can take as an argument.
+//! The arguments of handlers: extractors, each made from the job and the router's state.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{CancelSignal, Job};
 use crate::headers::Headers;
 use crate::outcome::{Failure, IntoOutcome, Outcome};
 
-/// What can be an argument of a handler: it is made from the job and the router's state.
+/// An argument of a handler: it is made from the job and the router's state.
 ///
 /// | argument | what it is |
 /// |---|---|
@@ -20,10 +20,10 @@ use crate::outcome::{Failure, IntoOutcome, Outcome};
 /// | [`Segments<T>`](Segments) | the named segments of the route, typed |
 /// | [`State<T>`](State) | the router's state, or a part of it |
 /// | [`Headers`] | the headers |
-/// | [`CancelSignal`] | tells the handler to stop |
-/// | [`Job`] | all of it |
+/// | [`CancelSignal`] | the signal to stop |
+/// | [`Job`] | the whole job |
 ///
-/// Your own may be asynchronous, and may fail with `?`, which retries the job:
+/// Your own extractor may be asynchronous, and may fail with `?`, which retries the job:
 ///
 /// ```
 /// use keyfall::{FromJob, Job, Rejection};
@@ -47,28 +47,33 @@ use crate::outcome::{Failure, IntoOutcome, Outcome};
             `State<T>` for the state, or implement `FromJob` for it"
 )]
 pub trait FromJob<S>: Sized {
-    /// Makes the argument, or says how the job ends.
+    /// Makes the argument.
+    ///
+    /// # Errors
+    /// A [`Rejection`], which ends the run without the handler being called.
     fn from_job(job: &Job, state: &S) -> impl Future<Output = Result<Self, Rejection>> + Send;
 }
 
-/// How a job ends that a handler cannot be called with.
+/// The end of a run whose handler could not be called, because an argument could not be made.
 ///
-/// Any `std::error::Error` becomes one with `?`: the job is retried, as its policy says.
+/// Any `std::error::Error` becomes a rejection with `?`, and the job is retried as its policy says.
+/// The attempt counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection(Outcome);
 
 impl Rejection {
-    /// Trying again cannot help: the job becomes a dead letter.
+    /// Buries the job: another attempt cannot help.
     pub fn bury(reason: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Rejection(Outcome::bury(reason))
     }
 
-    /// The job is retried as its policy says.
+    /// Retries the job as its policy says. The attempt counts.
     pub fn retry(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Rejection(Outcome::retry(error))
     }
 
-    /// The job is retried after this time, if its policy has an attempt left.
+    /// Retries the job `after` the end of this run, if its policy has an attempt left. The attempt
+    /// counts.
     pub fn retry_after(after: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Rejection(Outcome::retry_after(after, error))
     }
@@ -86,8 +91,21 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Rejection {
     }
 }
 
-/// The payload, decoded from JSON. One that does not decode is buried, with the path of the
-/// fault.
+/// The payload, decoded from JSON. A payload that does not decode, or has more text behind its
+/// value, becomes a dead letter whose reason names the path of the fault.
+///
+/// ```
+/// use keyfall::Json;
+/// # use serde::Deserialize;
+///
+/// #[derive(Deserialize)]
+/// struct Notice { user: u64, text: String }
+///
+/// async fn notify(Json(notice): Json<Notice>) {
+///     println!("to user {}: {}", notice.user, notice.text);
+/// }
+/// # let _app: keyfall::Router = keyfall::Router::new().route("a:b:c:*", notify);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Json<T>(pub T);
 
@@ -100,7 +118,7 @@ impl<T: DeserializeOwned, S: Sync> FromJob<S> for Json<T> {
                 Err(fault) => undecodable("", &fault),
             },
             Err(fault) => match fault.path().to_string().as_str() {
-                // The whole payload.
+                // The fault is in the payload as a whole.
                 "." => undecodable("", fault.inner()),
                 path => undecodable(&format!(", at `{path}`"), fault.inner()),
             },
@@ -109,13 +127,14 @@ impl<T: DeserializeOwned, S: Sync> FromJob<S> for Json<T> {
     }
 }
 
+/// Buries the job with the place and the text of the fault. `place` is empty, or `, at` and a path.
 fn undecodable(place: &str, fault: &serde_json::Error) -> Rejection {
     Rejection(Outcome::Bury {
         reason: Failure::written(format_args!("the payload does not decode{place}: {fault}")),
     })
 }
 
-/// The payload, byte for byte.
+/// The payload, byte for byte. It shares the memory of the job, so it costs no copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Payload(pub Bytes);
 
@@ -127,13 +146,14 @@ impl<S: Sync> FromJob<S> for Payload {
 
 /// The named segments of the route, typed.
 ///
-/// | `T` | what it takes |
+/// | `T` | segments |
 /// |---|---|
 /// | one value: a number, `String`, `char`, an enum without data, a `Uuid` … | the only named segment |
 /// | a tuple, or a `Vec` | all of them, in the order of the route |
-/// | a struct, or a `HashMap` | those it has fields for, by name; or all |
+/// | a struct | those with the names of its fields |
+/// | a `HashMap` | all of them, by name |
 ///
-/// A segment that does not fit is named, and the job is buried.
+/// A job with a segment that does not parse becomes a dead letter whose reason names the segment.
 ///
 /// ```
 /// use keyfall::{Outcome, Router, Segments};
@@ -156,7 +176,8 @@ impl<T: DeserializeOwned, S: Sync> FromJob<S> for Segments<T> {
     }
 }
 
-/// The router's state, or a part of it: see [`FromRef`]. It is cloned for each run.
+/// The router's state, or a part of it: see [`FromRef`]. It is cloned for each run, so a large
+/// state belongs in an `Arc`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct State<T>(pub T);
 
@@ -166,7 +187,8 @@ impl<T: FromRef<S>, S: Sync> FromJob<S> for State<T> {
     }
 }
 
-/// A part of a router's state, which [`State`] then can extract.
+/// A part of a router's state, which [`State`] can extract. Every `Clone` state is a part of
+/// itself.
 ///
 /// ```
 /// use keyfall::{FromRef, State};
@@ -189,7 +211,7 @@ impl<T: FromRef<S>, S: Sync> FromJob<S> for State<T> {
             the state to be `Clone`"
 )]
 pub trait FromRef<S> {
-    /// The part, cloned out of the whole.
+    /// Clones the part out of the whole state.
     fn from_ref(state: &S) -> Self;
 }
 

@@ -1,4 +1,7 @@
-//! What a handler is called with.
+//! The job that a handler runs: key, payload, attempt, lease and the rest.
+//!
+//! [`Job`] is the public, shared view; `JobParts` holds the fields, which workers and rehearsals
+//! fill in from a record and a claim.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,10 +17,11 @@ use crate::retry::RetryPolicy;
 use crate::routing::Pattern;
 use crate::source::Source;
 
-/// The named segments of a route: name, and index into the key's segments.
+/// The named segments of a route, in the order of the pattern: the name, and the index (0 to 3) of
+/// its segment in the key.
 pub(crate) type SegmentNames = Arc<[(Box<str>, usize)]>;
 
-/// What a route names.
+/// Reads the named segments of a pattern.
 pub(crate) fn names(pattern: &Pattern) -> SegmentNames {
     pattern
         .names()
@@ -25,7 +29,7 @@ pub(crate) fn names(pattern: &Pattern) -> SegmentNames {
         .collect()
 }
 
-/// One run of one job. Clones share it, so cloning is cheap.
+/// One run of one job. Clones share the job, so cloning is cheap.
 ///
 /// A handler takes it as an argument, beside or instead of extractors:
 ///
@@ -40,7 +44,7 @@ pub(crate) fn names(pattern: &Pattern) -> SegmentNames {
 #[derive(Clone)]
 pub struct Job(Arc<JobParts>);
 
-/// What a job is made of.
+/// The fields of a [`Job`]; its methods describe them.
 #[derive(Clone)]
 pub(crate) struct JobParts {
     pub(crate) key: JobKey,
@@ -49,9 +53,9 @@ pub(crate) struct JobParts {
     pub(crate) lag: Duration,
     pub(crate) attempt: u32,
     pub(crate) max_attempts: u32,
-    /// When it runs again if it fails.
+    /// The policy of the job, or else of its route.
     pub(crate) policy: RetryPolicy,
-    /// How long this run may take.
+    /// The timeout of this run: of the job, its route, or the worker.
     pub(crate) limit: Duration,
     pub(crate) first_scheduled_at: SystemTime,
     pub(crate) fence: u64,
@@ -63,11 +67,12 @@ pub(crate) struct JobParts {
 }
 
 impl Job {
+    /// Wraps the fields, to be shared by clones.
     pub(crate) fn new(parts: JobParts) -> Self {
         Job(Arc::new(parts))
     }
 
-    /// A job for the tests of a handler or router, which need no Redis. See [`SampleJob`].
+    /// Starts a job for the tests of a handler or router, which need no Redis. See [`SampleJob`].
     ///
     /// # Panics
     /// If `key` is no job key.
@@ -76,101 +81,136 @@ impl Job {
         SampleJob::new(key)
     }
 
-    /// Its name, `app:module:biz:id`.
+    /// The name of the job, `app:module:biz:id`.
     pub fn key(&self) -> &JobKey {
         &self.0.key
     }
 
-    /// The payload as it was scheduled.
+    /// The payload, byte for byte as it was scheduled.
     pub fn payload(&self) -> &Bytes {
         &self.0.payload
     }
 
-    /// When this run was due; for a retry, when the retry was.
+    /// The time at which this run was due, a whole millisecond by the clock of Redis. For a retry
+    /// it is the time of the retry, not of the first run.
     pub fn due(&self) -> SystemTime {
         self.0.due
     }
 
-    /// How long after [`due`](Self::due) this run started, by the clock of Redis.
+    /// The time from [`due`](Self::due) to the start of this run, by the clock of Redis.
     pub fn lag(&self) -> Duration {
         self.0.lag
     }
 
-    /// The number of this attempt; the first is 1.
+    /// The number of this attempt; the first is 1. Attempts whose worker died count too.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
     }
 
-    /// How many attempts the job has, by its own policy or that of its route. If the one with
-    /// this number fails, the job becomes a dead letter.
+    /// The number of attempts that the job has, by its own policy or by its route's. If the attempt
+    /// with this number fails, the job becomes a dead letter.
     pub fn max_attempts(&self) -> u32 {
         self.0.max_attempts
     }
 
-    /// When it runs again if this run fails, by its own policy or that of its route.
+    /// The policy that sets the next attempt if this run fails: the job's own, or its route's.
     pub fn retry_policy(&self) -> &RetryPolicy {
         &self.0.policy
     }
 
-    /// How long this run may take, by the job's own timeout, that of its route, or that of the
-    /// worker.
+    /// The limit of this run's time: the job's own timeout, or its route's, or the worker's.
     pub fn timeout(&self) -> Duration {
         self.0.limit
     }
 
-    /// When the job was scheduled, by the clock of Redis, to the microsecond. Retries do not change it.
+    /// The time at which the job was scheduled, by the clock of Redis, to the microsecond. Retries
+    /// do not change it.
     pub fn first_scheduled_at(&self) -> SystemTime {
         self.0.first_scheduled_at
     }
 
-    /// The fencing value of this run. It only grows for a key, so a store that remembers
-    /// the highest one it has seen, and refuses a lower one, is safe from a run that was
-    /// held up and goes on after its lease has ended.
+    /// The fencing value of this run. For one key it only grows, so a store that remembers the
+    /// highest value it has seen, and refuses lower ones, is safe from a run that was held up and
+    /// goes on after its lease has ended.
+    ///
+    /// ```
+    /// use keyfall::Job;
+    /// # struct Account { fence: u64, balance: i64 }
+    ///
+    /// fn book(account: &mut Account, amount: i64, job: &Job) -> Result<(), &'static str> {
+    ///     if job.fence() < account.fence {
+    ///         return Err("a later run has written already");
+    ///     }
+    ///     account.fence = job.fence();
+    ///     account.balance += amount;
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn fence(&self) -> u64 {
         self.0.fence
     }
 
-    /// Idempotency key of this job, for receivers: whoever remembers it does nothing twice. All
-    /// attempts have the same, in whichever worker and shard, also after the job was moved to another
-    /// time, given another payload, or requeued as a dead letter; a job that is scheduled anew under
-    /// its name has another one, be it as a successor or in the place of one that waits.
+    /// Idempotency key of this job, for receivers: a receiver that remembers it does nothing twice.
     ///
-    /// It is the key and the time at which the job was [scheduled](Self::first_scheduled_at), to the
-    /// microsecond. [`attempt`](Self::attempt) tells the attempts apart.
+    /// All attempts of a job have the same key, in every worker and shard, also after the job was
+    /// moved to another time, given another payload, or requeued as a dead letter. A job that is
+    /// scheduled anew under the same name has another key, whether it follows a running job or
+    /// replaces a waiting one.
+    ///
+    /// The text is `key@microseconds`: the job key, and the time at which the job was
+    /// [scheduled](Self::first_scheduled_at), in microseconds since the Unix epoch.
+    /// [`attempt`](Self::attempt) tells the attempts apart.
+    ///
+    /// ```
+    /// use keyfall::Job;
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// let scheduled = UNIX_EPOCH + Duration::from_micros(1_763_712_345_678_901);
+    /// let job = Job::sample("app1:trans:notice:42").first_scheduled_at(scheduled).build();
+    /// assert_eq!(job.idempotency_key(), "app1:trans:notice:42@1763712345678901");
+    /// ```
     pub fn idempotency_key(&self) -> String {
         idempotency_key(&self.0.key, self.first_scheduled_at())
     }
 
-    /// The right to run it, by which it is [settled](crate::Client::settle). Whoever is given it
-    /// can go on with the job; the handler then ends with
+    /// The right to run this job, with which it is [settled](crate::Client::settle). A program that
+    /// is given the lease can go on with the job; the handler then returns
     /// [`Outcome::HandedOver`](crate::Outcome::HandedOver).
     pub fn lease(&self) -> &Lease {
         &self.0.lease
     }
 
-    /// How it was found to be due.
+    /// How the worker found that the job was due.
     pub fn source(&self) -> Source {
         self.0.source
     }
 
-    /// The headers it was scheduled with.
+    /// The headers that the job was scheduled with.
     pub fn headers(&self) -> &Headers {
         &self.0.headers
     }
 
     /// The part of the key that the route names: `segment("order")` for a route
     /// `app1:trans:notice:{order}`. `None` if the route has no such name.
+    ///
+    /// ```
+    /// use keyfall::Job;
+    ///
+    /// let job = Job::sample("app1:trans:notice:42").route("app1:trans:notice:{order}").build();
+    /// assert_eq!(job.segment("order"), Some("42"));
+    /// assert_eq!(job.segment("user"), None);
+    /// ```
     pub fn segment(&self, name: &str) -> Option<&str> {
         self.named_segments()
             .find_map(|(known, text)| (known == name).then_some(text))
     }
 
-    /// Tells a running handler to stop.
+    /// The signal that tells the running handler to stop.
     pub fn cancellation(&self) -> &CancelSignal {
         &self.0.cancellation
     }
 
-    /// The route's names and what they stand for, in the order of the route.
+    /// The named segments and their texts in this key, in the order of the route.
     pub(crate) fn named_segments(&self) -> impl Iterator<Item = (&str, &str)> {
         let segments = self.0.key.segments();
         self.0
@@ -185,20 +225,21 @@ impl Job {
         self
     }
 
-    /// The same job, on a route with these names.
+    /// The same job with the segment names of another route.
     pub(crate) fn on_route(self, names: SegmentNames) -> Self {
         self.changed(|job| job.names = names)
     }
 }
 
-/// That of the job of this name that was scheduled then.
+/// Idempotency key of the job with this key that was accepted at `scheduled`: see
+/// [`Job::idempotency_key`].
 pub(crate) fn idempotency_key(key: &JobKey, scheduled: SystemTime) -> String {
     let since = scheduled.duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{key}@{}", since.as_micros())
 }
 
 impl fmt::Debug for Job {
-    /// Without payload and headers, which may be private, and large.
+    /// Leaves out payload and headers, which may be private, and large.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
             .field("key", &self.0.key)

@@ -1,5 +1,9 @@
-//! Handlers: async functions whose arguments are made from the job, and whose return value
-//! says how it ends.
+//! Handlers: async functions that run jobs.
+//!
+//! The arguments of a handler are made from the job (`extract`, `segments`), and its return value
+//! says how the run ends (`crate::outcome`). A [`Route`] is a handler with its options and layers;
+//! an [`Endpoint`] is the same after the router has given it its state. The router collects routes,
+//! and workers and rehearsals call their endpoints.
 
 mod breakers;
 mod cancel;
@@ -38,11 +42,12 @@ pub(crate) use task::{FindTerms, RouteTask, RouteTaskContext, RouteTerms};
 use crate::outcome::IntoOutcome;
 use crate::retry::RetryPolicy;
 
-/// An async function that runs a job: up to eight arguments that are [`FromJob`], made in
-/// order, and a return value that is [`IntoOutcome`]. A closure that returns a future is one
-/// too.
+/// An async function that runs a job: it takes up to eight arguments that are [`FromJob`] and
+/// returns a value that is [`IntoOutcome`]. The arguments are made in order; the first that cannot
+/// be made ends the run without the handler being called. A closure that returns a future is a
+/// handler too.
 ///
-/// Options of its route are set on the handler itself, in any order:
+/// The methods of this trait set the options of the route, in any order:
 ///
 /// ```
 /// use keyfall::{Handler, Outcome, RetryPolicy, Router, Segments};
@@ -64,8 +69,13 @@ use crate::retry::RetryPolicy;
 ///     );
 /// ```
 ///
-/// The first type parameter, `M`, only tells functions with different arguments apart; it is
-/// always inferred. `S` is the state of the router.
+/// The router checks the options when the route is added: an option that is out of range makes
+/// [`Router::route`](crate::Router::route) panic, and
+/// [`Router::try_route`](crate::Router::try_route) return
+/// [`ErrorKind::InvalidSetting`](crate::ErrorKind::InvalidSetting).
+///
+/// The first type parameter, `M`, only tells functions with different arguments apart; it is always
+/// inferred. `S` is the state of the router.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no handler",
     label = "this is no handler",
@@ -79,32 +89,47 @@ pub trait Handler<M, S>: Clone + Send + Sync + Sized + 'static
 where
     S: Send + Sync + 'static,
 {
-    /// The handler with the options of its route. A bare handler has none.
+    /// Turns the handler into a route. A bare function becomes a route without options.
     fn into_route(self) -> Route<S>;
 
-    /// When a job that failed runs again. A job that was scheduled with a policy of its own
-    /// keeps it. Defaults to [`RetryPolicy::default`].
+    /// Sets the delays and the number of attempts of jobs that fail. A job that was scheduled with
+    /// a policy of its own keeps that policy. Defaults to [`RetryPolicy::default`], ten attempts in
+    /// about 25 hours.
+    ///
+    /// ```
+    /// use keyfall::{Handler, RetryPolicy, Router};
+    /// use std::time::Duration;
+    ///
+    /// # async fn notify() {}
+    /// let every_minute = RetryPolicy::fixed(Duration::from_secs(60))?.attempts(5);
+    /// let app: Router = Router::new().route("app1:trans:notice:*", notify.retry(every_minute));
+    /// # Ok::<(), keyfall::Error>(())
+    /// ```
     fn retry(self, policy: RetryPolicy) -> Route<S> {
         self.into_route()
             .with(|options| options.retry = Some(policy))
     }
 
-    /// How long one run may take; then its [`CancelSignal`] is raised and the run has
-    /// failed. Longer than zero. Defaults to the [worker's](crate::Worker::timeout).
+    /// Limits the time of one run; longer than zero. When it is over, the run's [`CancelSignal`] is
+    /// raised; a handler that does not end within a moment (at most a second) is dropped, and the
+    /// run has failed. A job that was scheduled with a timeout of its own keeps that timeout.
+    /// Defaults to the [worker's](crate::Worker::timeout).
     fn timeout(self, timeout: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.timeout = Some(timeout))
     }
 
-    /// How many jobs of this route one worker runs at a time, 1 or more. Defaults to as
-    /// many as the worker runs in all.
+    /// Limits the number of jobs of this route that one worker runs at the same time; 1 or more.
+    /// Jobs beyond it stay in the ledger, where other workers can take them. Defaults to the
+    /// [worker's limit](crate::Worker::concurrency) for all its routes together.
     fn concurrency(self, jobs: usize) -> Route<S> {
         self.into_route()
             .with(|options| options.concurrency = Some(jobs))
     }
 
-    /// How many jobs of this route one worker starts in a time, and how many at once after a
-    /// pause. What is over that stays in the ledger, oldest first. Defaults to no limit.
+    /// Limits one worker to `jobs` starts of this route in each `per`. After a pause up to `jobs`
+    /// start at once. Jobs beyond the rate stay in the ledger, where other workers can take them,
+    /// oldest first. `jobs` is 1 or more, and `per` is longer than zero. Defaults to no limit.
     ///
     /// ```
     /// use keyfall::{Handler, Router};
@@ -119,36 +144,48 @@ where
             .with(|options| options.rate = Some(Rate { jobs, per }))
     }
 
-    /// For how long a job of this route is claimed; from 1 s to 1 day. Defaults to the
+    /// Sets the length of the leases of this route, from 1 s to 1 day: a job whose worker falls
+    /// silent for that long is taken over by another worker. Defaults to the
     /// [worker's](crate::Worker::lease).
     fn lease(self, lease: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.lease = Some(lease))
     }
 
-    /// How late a job of this route may start before the worker's hook is told; see
-    /// [`Worker::on_late`](crate::Worker::on_late), which says what counts. Defaults to the
-    /// [worker's](crate::Worker::late_after).
+    /// Sets how late a job of this route may start before the hook
+    /// [`Worker::on_late`](crate::Worker::on_late) is called, which also says how lateness is
+    /// counted. Defaults to the [worker's](crate::Worker::late_after).
     fn late_after(self, limit: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.late_after = Some(limit))
     }
 
-    /// How far the end of a run is to get, such as `1`, on one replica, before its slot is free
-    /// for another job. If a fail-over forgets it meanwhile, it is told again, and the job is not
-    /// run twice for that. What is not reached in time does not hold up the worker any longer.
-    /// Jobs that are in other hands are settled [by those](crate::SettleLease::durable). Defaults
-    /// to no further than the memory of the server.
+    /// Sets how far the end of each run must get before its slot is free for another job: `1` means
+    /// on one replica. If a fail-over loses the end in that time, the worker sends it again, and
+    /// the job does not run twice for that reason. A level that is not reached in time does not
+    /// hold up the worker any longer. Jobs that were handed over are settled by their new holder,
+    /// who [chooses the level](crate::SettleLease::durable). Defaults to the memory of the primary
+    /// alone.
+    ///
+    /// ```
+    /// use keyfall::{Durable, Handler, Router};
+    ///
+    /// # async fn pay() {}
+    /// let on_replica_and_disks = Durable::replicas(1).fsynced();
+    /// let app: Router =
+    ///     Router::new().route("app1:trans:pay:{order}", pay.durable(on_replica_and_disks));
+    /// ```
     fn durable(self, how: impl Into<crate::Durable>) -> Route<S> {
         let how = how.into();
         self.into_route()
             .with(|options| options.durable = Some(how))
     }
 
-    /// Makes jobs of plain Redis keys that this route matches: whoever sets such a key with a
-    /// time to live has scheduled its value, whoever changes the time has postponed it, and
-    /// whoever takes the key or its time away has cancelled it. `missing` says what it means if
-    /// nobody heard why a key is not there. Without this, only calls of Keyfall make jobs.
+    /// Turns plain Redis keys that this route matches into jobs. A program that sets such a key
+    /// with a time to live schedules the value as a job; a program that changes the time to live
+    /// postpones the job; a program that deletes the key, or removes its time to live, cancels the
+    /// job. `missing` decides about keys that disappeared while no worker listened. By default only
+    /// calls of Keyfall make jobs.
     ///
     /// ```
     /// use keyfall::{Handler, MissingKey, Router};
@@ -163,24 +200,37 @@ where
             .with(|options| options.adopts = Some(missing))
     }
 
-    /// How many bytes the value of a plain key may have that this route [adopts](Self::adopt); from
-    /// 1 byte to 256 MiB. A larger one becomes a dead letter when it is due, without its payload.
-    /// What is scheduled otherwise is limited by its client. Defaults to the
-    /// [client's](crate::ClientBuilder::payload_limit).
+    /// Limits the value of a plain key that this route [adopts](Self::adopt), in bytes, from 1 byte
+    /// to 256 MiB. A key with a larger value becomes a dead letter when it is due, without its
+    /// payload. Payloads of scheduled jobs are limited by the scheduling client instead. Defaults
+    /// to the limit of the [worker's client](crate::ClientBuilder::payload_limit).
     fn payload_limit(self, bytes: usize) -> Route<S> {
         self.into_route()
             .with(|options| options.payload_limit = Some(bytes))
     }
 
-    /// Which of several routes gets a key that they all match: the one with the highest
-    /// priority. Defaults to 0; may be negative.
+    /// Decides between routes that match the same key: the route with the highest priority takes
+    /// it. May be negative. Defaults to 0.
+    ///
+    /// ```
+    /// use keyfall::{Handler, JobKey, Router};
+    ///
+    /// # async fn notify() {}
+    /// # async fn audit() {}
+    /// let app: Router = Router::new()
+    ///     .route("app1:trans:notice:{order}", notify)
+    ///     .route("app1:*:*:*", audit.priority(1));
+    /// let key = JobKey::parse("app1:trans:notice:42")?;
+    /// assert_eq!(app.route_of(&key), Some("app1:*:*:*"));
+    /// # Ok::<(), keyfall::Error>(())
+    /// ```
     fn priority(self, priority: i32) -> Route<S> {
         self.into_route()
             .with(|options| options.priority = priority)
     }
 
-    /// Wraps this handler in a layer of the tower ecosystem, as
-    /// [`Router::layer`](crate::Router::layer) does with each of several.
+    /// Wraps this handler in a tower layer. [`Router::layer`](crate::Router::layer) wraps each of
+    /// several routes, and says how layers behave.
     ///
     /// ```
     /// use keyfall::{Handler, Router};
@@ -201,6 +251,7 @@ where
     }
 }
 
+/// Implements [`Handler`] for functions with this many arguments, one type parameter each.
 macro_rules! handler {
     ($($arg:ident)*) => {
         #[allow(non_snake_case, reason = "a type and the argument of that type share a name")]
@@ -221,7 +272,7 @@ macro_rules! handler {
                                 Err(rejection) => return rejection.into_outcome(),
                             };
                         )*
-                        // What the handler did not ask for need not outlive this line.
+                        // Frees the job and the state, unless the handler took them as arguments.
                         drop((job, state));
                         handler($($arg),*).await.into_outcome()
                     })

@@ -1,5 +1,8 @@
-//! Consumers that pull: a place in the hands of whoever waits for jobs takes the place of a
-//! slot, so that a job is claimed only when somebody waits for it.
+//! Consumers that pull: a waiting consumer takes the place of a slot.
+//!
+//! The claimer reserves a place of a waiting request before it claims a job, so it claims only jobs
+//! that a consumer waits for. [`Pull`] is the public queue; `PullPermit` is a reserved place;
+//! [`Pulled`] is a job on its way to the consumer, who accepts it or lets it go back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,22 +21,23 @@ use crate::outcome::Outcome;
 use crate::prefix::Prefix;
 use crate::settings::LEASES;
 
-/// How long jobs that are claimed by several calls wait for each other, so that they are handed
-/// out together.
+/// How long a request that has got a job waits for claims that are still under way, so that it
+/// returns their jobs together.
 const TOGETHER: Duration = Duration::from_millis(5);
 
-/// How long a consumer whose time is up waits for claims that are under way for it. Otherwise
-/// what they bring would have to be given back.
+/// How long a request without a job, whose time is up, waits for claims that are under way for it.
+/// Without this wait their jobs would have to go back.
 const LAST_CLAIMS: Duration = Duration::from_secs(1);
 
-/// Hands the jobs of its routes to whoever [pulls](Self::pull).
+/// Hands the jobs of its routes to consumers that [pull](Self::pull) them.
 ///
-/// It is a route's handler like any other, but for what happens to a job: it is claimed when
-/// somebody waits for it and not before, and goes to them with its [`Lease`]. From then on it
-/// is theirs: they [settle](crate::Client::settle) it, and [extend](crate::Client::extend) its
-/// lease if they need longer. A lease that lapses delivers the job again.
+/// It is a route's handler like any other, except for the way of the job: a job is claimed only
+/// when a consumer waits for it, and goes to that consumer with its [`Lease`]. From then on the
+/// consumer owns it: it [settles](crate::Client::settle) the job, and
+/// [extends](crate::Client::extend) the lease if it needs longer. A lease that lapses delivers the
+/// job again.
 ///
-/// Clones share those who wait. Layers and timeouts of the route have no meaning here.
+/// Clones share the waiting consumers. Layers and timeouts of the route have no effect.
 ///
 /// ```no_run
 /// use keyfall::target::Pull;
@@ -60,49 +64,51 @@ const LAST_CLAIMS: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub struct Pull(Arc<PullQueue>);
 
+/// The waiting requests, shared by all clones of a [`Pull`].
 #[derive(Default)]
 struct PullQueue {
     waiting: Mutex<PullRequests>,
 }
 
+/// The requests behind the lock.
 #[derive(Default)]
 struct PullRequests {
-    /// In the order in which they came.
+    /// By number, so in the order in which they came.
     demands: BTreeMap<u64, PullRequest>,
     number: u64,
-    /// The workers that have a route here.
+    /// The workers that have a route here, which are told of new requests.
     workers: LeaseSubscribers,
 }
 
-/// One who waits.
+/// One waiting call of [`Pull::pull`].
 struct PullRequest {
     wanted: WantedKinds,
-    /// How many jobs can be claimed for it yet.
+    /// The number of jobs that may still be claimed for it.
     free: usize,
-    /// How many are being claimed.
+    /// The number of permits that are out: jobs that are being claimed for it.
     reserved: usize,
-    /// Nothing more is claimed for it.
+    /// Whether it is about to return, so that nothing more is claimed for it.
     closed: bool,
     got: Vec<Pulled>,
     changed: Arc<Notify>,
 }
 
-/// Takes back a demand when its consumer has what it wants, or goes away.
+/// Removes a request from the queue when its call returns or its future is dropped.
 struct RequestGuard {
     hub: Arc<PullQueue>,
     number: u64,
     changed: Arc<Notify>,
 }
 
-/// The right to hand one job to one who waits; given back when it is dropped.
+/// The right to hand one job to one waiting request. Dropped unused, it gives the place back.
 pub(crate) struct PullPermit {
     hub: Arc<PullQueue>,
     number: u64,
     is_taken: bool,
 }
 
-/// A job that was claimed for a consumer, and is not theirs before they
-/// [accept](Self::accept) it. Dropped, it goes back at once, without an attempt being counted.
+/// A job that was claimed for a consumer, who owns it only after [accepting](Self::accept) it.
+/// Dropped without being accepted, it goes back at once, and the attempt does not count.
 #[must_use = "what is dropped without being accepted goes back"]
 pub struct Pulled {
     job: Job,
@@ -112,24 +118,24 @@ pub struct Pulled {
     accept: oneshot::Sender<Accepted>,
 }
 
-/// For how long the lease runs from the moment of acceptance; `None` if as it does anyway.
+/// The length of the lease from the moment of acceptance; `None` leaves the lease as it is.
 pub(crate) type Accepted = Option<Duration>;
 
 impl Pull {
-    /// A target that nobody waits at yet.
+    /// A target without waiting consumers.
     pub fn new() -> Self {
         Pull::default()
     }
 
-    /// Waits for jobs whose kinds begin with one of these texts, as long as `wait` at the most,
-    /// and returns as many as are due then, up to `most`. None, if none fell due. With no text,
-    /// any job of its routes will do.
+    /// Waits up to `wait` for jobs whose kinds begin with one of these prefixes, such as `app1:` or
+    /// `app1:trans:notice`, and returns the jobs that are due then, at most `most`. The list is
+    /// empty if no job fell due. Without prefixes, any job of its routes will do.
     ///
-    /// Whoever has waited longest is served first. Dropping the future gives up the place; what
-    /// was claimed for it meanwhile goes back at once.
+    /// The request that has waited longest is served first. Dropping the future gives up the place;
+    /// jobs that were claimed for it in the meantime go back at once.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidKey`] if a text cannot begin a kind, [`ErrorKind::InvalidSetting`] if
+    /// [`ErrorKind::InvalidKey`] if a prefix cannot begin a kind, [`ErrorKind::InvalidSetting`] if
     /// `most` is 0.
     pub async fn pull(
         &self,
@@ -154,7 +160,7 @@ impl Pull {
         };
         let until = Instant::now() + wait;
         let ticket = self.0.enter(wanted, most);
-        // Whoever is told here looks again: the wake-up may have been for what was seen already.
+        // Looks again after each wake-up, which may stand for a change that was seen already.
         while !ticket.is_served() {
             if timeout_at(until, ticket.changed.notified()).await.is_err() {
                 break;
@@ -175,17 +181,17 @@ impl Pull {
         Ok(ticket.take())
     }
 
-    /// Tells this worker of whoever comes to wait.
+    /// Subscribes a worker to new requests, and tells it of those that wait already.
     pub(crate) fn tell(&self, worker: mpsc::UnboundedSender<LeaseEvent>) {
         let waiting = self.0.lock();
         for demand in waiting.demands.values() {
-            // A worker that has ended needs not know.
+            // The send fails if the worker has ended, and then nobody needs the event.
             let _ = worker.send(LeaseEvent::Waits(demand.wanted.clone()));
         }
         waiting.workers.join(worker);
     }
 
-    /// How many jobs of this kind are waited for.
+    /// The number of free places for jobs of this kind, over all requests.
     pub(crate) fn places(&self, kind: &Kind) -> usize {
         let waiting = self.0.lock();
         let demands = waiting.demands.values();
@@ -193,12 +199,12 @@ impl Pull {
         of_kind.map(|demand| demand.free).sum()
     }
 
-    /// Whether any job is waited for.
+    /// Whether any request has a free place.
     pub(crate) fn has_places(&self) -> bool {
         self.0.lock().demands.values().any(|demand| demand.free > 0)
     }
 
-    /// Takes up to `count` places for jobs of this kind.
+    /// Takes up to `count` places for jobs of this kind, from the oldest request on.
     pub(crate) fn reserve(&self, kind: &Kind, count: usize) -> Vec<PullPermit> {
         let mut waiting = self.0.lock();
         let mut places = Vec::new();
@@ -219,13 +225,14 @@ impl Pull {
         places
     }
 
-    /// Whether two of them share those who wait.
+    /// Whether both are clones of one target.
     pub(crate) fn is(&self, other: &Pull) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// Tells a [`Pull`] from a function where both are handlers.
+/// Marks the [`Handler`] implementation of [`Pull`], to tell it from the implementations for
+/// functions. It has no values.
 #[derive(Debug)]
 pub enum Pulls {}
 
@@ -239,6 +246,7 @@ impl<S: Send + Sync + 'static> Handler<Pulls, S> for Pull {
 }
 
 impl PullQueue {
+    /// Adds a request for up to `most` jobs, and tells all workers of it.
     fn enter(self: &Arc<Self>, wanted: WantedKinds, most: usize) -> RequestGuard {
         let mut waiting = self.lock();
         waiting.number += 1;
@@ -266,27 +274,31 @@ impl PullQueue {
 }
 
 impl PullRequest {
+    /// Whether it has a free place for jobs of this kind.
     fn wants(&self, kind: &Kind) -> bool {
         self.free > 0 && self.wanted.iter().any(|prefix| prefix.covers(kind))
     }
 }
 
 impl RequestGuard {
+    /// Reads or changes the request under the lock.
     fn with<T>(&self, look: impl FnOnce(&mut PullRequest) -> T) -> T {
         let mut waiting = self.hub.lock();
         let demand = waiting.demands.get_mut(&self.number);
         look(demand.expect("it stays as long as its ticket"))
     }
 
+    /// Whether at least one job has arrived.
     fn is_served(&self) -> bool {
         self.with(|demand| !demand.got.is_empty())
     }
 
+    /// Whether jobs are still being claimed for it.
     fn has_claims(&self) -> bool {
         self.with(|demand| demand.reserved > 0)
     }
 
-    /// Nothing more is claimed for it.
+    /// Ends the request for new claims; claims under way may still deliver.
     fn close(&self) {
         self.with(|demand| {
             demand.closed = true;
@@ -294,6 +306,7 @@ impl RequestGuard {
         });
     }
 
+    /// Takes the jobs that have arrived.
     fn take(&self) -> Vec<Pulled> {
         self.with(|demand| std::mem::take(&mut demand.got))
     }
@@ -302,14 +315,15 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         let gone = self.hub.lock().demands.remove(&self.number);
-        // What it got is dropped without the lock being held.
+        // Drops its jobs after the lock is released, because they go back when dropped.
         drop(gone);
     }
 }
 
 impl PullPermit {
-    /// Hands the job over. What is returned says whether it was accepted: an error, if it goes
-    /// back. `None` if nobody waits any more. `is_ours` tells whether the lease certainly is.
+    /// Hands the job over. The receiver resolves when the consumer accepts the job, and fails when
+    /// the job goes back. `None` if the request is gone. `length` is the length of the lease;
+    /// `is_ours` tells whether the worker is still sure of it.
     pub(crate) fn deliver(
         mut self,
         job: Job,
@@ -347,23 +361,24 @@ impl Drop for PullPermit {
 }
 
 impl Pulled {
-    /// The job.
+    /// The job, for a look before it is accepted.
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// What it is settled with, once it is accepted.
+    /// The lease that settles the job once it is accepted.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// For how long the lease runs, from now at the earliest.
+    /// The length of the lease. The worker renews it until the job is accepted, so it runs for this
+    /// long from now at the earliest.
     pub fn lease_length(&self) -> Duration {
         self.length
     }
 
-    /// Whether it has gone back in the meantime, because its worker stopped; or is to go back,
-    /// because its lease could not be renewed, and somebody else may have the job by now.
+    /// Whether the job has gone back in the meantime, because its worker stopped; or will go back,
+    /// because its lease could not be renewed and another worker may have the job by now.
     pub fn has_gone_back(&self) -> bool {
         self.accept.is_closed() || !(self.is_ours)()
     }
@@ -373,15 +388,30 @@ impl Pulled {
         self.accepted(None)
     }
 
-    /// Takes the job over, with a lease that runs for `length` from now, be that longer or shorter
-    /// than the lease of its route; from 1 s to 1 day, and what is outside counts as the nearer
-    /// end. `None` as with [`accept`](Self::accept).
+    /// Takes the job over, with a lease that runs for `length` from now, longer or shorter than the
+    /// lease of its route. `length` is from 1 s to 1 day; a value outside counts as the nearer end.
+    /// `None` as with [`accept`](Self::accept).
     ///
-    /// Redis is told a moment later. If it cannot be told, the lease stays as it is.
+    /// The worker tells Redis a moment later. If that fails, the lease keeps its old length.
+    ///
+    /// ```no_run
+    /// # use keyfall::target::Pull;
+    /// # use std::time::Duration;
+    /// # async fn example(pull: Pull) -> keyfall::Result<()> {
+    /// for pulled in pull.pull(&["app1:video"], 1, Duration::from_secs(30)).await? {
+    ///     // Encoding takes a while.
+    ///     if let Some((job, lease)) = pulled.accept_for(Duration::from_secs(3600)) {
+    ///         println!("{} until {lease} is settled", job.key());
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn accept_for(self, length: Duration) -> Option<(Job, Lease)> {
         self.accepted(Some(length.clamp(*LEASES.start(), *LEASES.end())))
     }
 
+    /// Takes the job over, unless its worker is no longer sure of the lease.
     fn accepted(self, accepted: Accepted) -> Option<(Job, Lease)> {
         if !(self.is_ours)() {
             return None;

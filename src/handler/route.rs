@@ -1,4 +1,7 @@
-//! A handler with the options of its route.
+//! A handler with the options and layers of its route.
+//!
+//! The methods of [`Handler`] build a [`Route`]; the router checks its options, gives it the state
+//! and makes its [`Endpoint`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,9 +20,23 @@ use crate::settings::{LEASES, PAYLOAD_LIMITS};
 /// Makes the endpoint of a route from the state of its router.
 type Make<S> = Arc<dyn Fn(Arc<S>) -> Endpoint + Send + Sync>;
 
-/// A handler with the options and layers of its route, as [`Handler::retry`],
-/// [`Handler::timeout`], [`Handler::concurrency`], [`Handler::priority`] and
-/// [`Handler::layer`] return it.
+/// A handler with the options and layers of its route, as the methods of [`Handler`] return it:
+/// [`Handler::retry`], [`Handler::timeout`], [`Handler::layer`] and the others. `S` is the state
+/// that the handler needs.
+///
+/// A route is a handler itself, so further options can follow, and clones of it can be added under
+/// several patterns:
+///
+/// ```
+/// use keyfall::{Handler, Route, Router};
+/// use std::time::Duration;
+///
+/// # async fn notify() {}
+/// let patient: Route = notify.timeout(Duration::from_secs(600)).concurrency(2);
+/// let app = Router::new()
+///     .route("app1:trans:notice:*", patient.clone())
+///     .route("app2:trans:notice:*", patient);
+/// ```
 pub struct Route<S = ()> {
     make: Make<S>,
     pub(crate) options: RouteOptions,
@@ -35,32 +52,33 @@ pub(crate) struct RouteOptions {
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
     pub(crate) late_after: Option<Duration>,
-    /// How far the ends of its runs are to get.
+    /// How far the ends of its runs must get before their slots are free.
     pub(crate) durable: Option<Durable>,
-    /// Its jobs go to whoever pulls them.
+    /// The queue of consumers that pull the jobs of this route.
     pub(crate) pull: Option<Pull>,
-    /// Its runs end with their jobs in other hands.
+    /// Whether runs end with [`Outcome::HandedOver`], as those of a list or stream target do.
     pub(crate) hands_over: bool,
-    /// Why the handler cannot be used, with the remedy.
+    /// A fault of the handler itself, with the remedy; the router refuses the route with this text.
     pub(crate) fault: Option<String>,
-    /// What has to run beside its handler.
+    /// The background task of the handler.
     pub(crate) route_task: Option<RouteTask>,
-    /// Those of the target that its handler is.
+    /// The circuit breakers of the target that the handler is.
     pub(crate) breakers: Option<Arc<dyn Breakers>>,
-    /// Plain keys become jobs of it.
+    /// Set if plain keys become jobs of this route: the meaning of a missing key.
     pub(crate) adopts: Option<MissingKey>,
-    /// How many bytes the payload of one may have that was a plain key.
+    /// The largest value of an adopted plain key, in bytes.
     pub(crate) payload_limit: Option<usize>,
 }
 
-/// What it means that the key of an [adopted](Handler::adopt) job is missing, where nobody has
-/// heard why: it may have expired, been deleted, or been evicted.
+/// The meaning of a missing key of an [adopted](Handler::adopt) job if no worker heard the reason:
+/// the key may have expired, been deleted, or been evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MissingKey {
-    /// Its job runs when it is due: a run too many rather than one too few.
+    /// The job runs when it is due. It may run although its key was deleted.
     #[default]
     Run,
-    /// Its job is cancelled: it runs only if somebody heard its key expire.
+    /// The job is cancelled. It runs only if a worker hears its key expire: a job whose key expires
+    /// while no worker listens does not run.
     Cancel,
 }
 
@@ -76,10 +94,10 @@ impl<S: Send + Sync + 'static> Route<S> {
         })
     }
 
-    /// A route that hands its jobs to a service, for [`Router::route`](crate::Router::route)
-    /// where it is to have options, too.
+    /// A route that hands its jobs to a tower service. Unlike
+    /// [`Router::route_service`](crate::Router::route_service) it can have options.
     ///
-    /// Several routes that are made from clones of this one share the service.
+    /// Clones of the route share the service.
     ///
     /// ```
     /// use keyfall::{Handler, Job, Outcome, Route, Router};
@@ -97,13 +115,14 @@ impl<S: Send + Sync + 'static> Route<S> {
         Route::making(move |_| endpoint.clone())
     }
 
+    /// The same route with its options changed by `set`.
     pub(crate) fn with(mut self, set: impl FnOnce(&mut RouteOptions)) -> Self {
         set(&mut self.options);
         self
     }
 
-    /// The same route with a layer around what it has. A service of it is made when the state
-    /// is there.
+    /// The same route with one more layer around it. The layer makes its service later, when the
+    /// router gets its state.
     pub(crate) fn layered<L>(self, layer: L) -> Self
     where
         L: Layer<Endpoint> + Send + Sync + 'static,
@@ -116,7 +135,7 @@ impl<S: Send + Sync + 'static> Route<S> {
         }
     }
 
-    /// The same route, with the state that its handler needs.
+    /// The same route with the state that its handler needs, and with the layers applied.
     pub(crate) fn with_state(self, state: Arc<S>) -> Route {
         let endpoint = (self.make)(state);
         Route {
@@ -125,6 +144,7 @@ impl<S: Send + Sync + 'static> Route<S> {
         }
     }
 
+    /// A route without options whose endpoint `make` builds from the state.
     fn making(make: impl Fn(Arc<S>) -> Endpoint + Send + Sync + 'static) -> Self {
         Route {
             make: Arc::new(make),
@@ -134,23 +154,26 @@ impl<S: Send + Sync + 'static> Route<S> {
 }
 
 impl Route {
+    /// The endpoint of a route that needs no further state. Each call may build new layers, so the
+    /// router calls it once.
     pub(crate) fn to_endpoint(&self) -> Endpoint {
         (self.make)(Arc::new(()))
     }
 }
 
-/// So many jobs in a time.
+/// A limit of starts: `jobs` in each `per`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) jobs: u32,
     pub(crate) per: Duration,
 }
 
-/// Tells a [`Route`] from a function where both are handlers.
+/// Marks the [`Handler`] implementation of [`Route`], to tell it from the implementations for
+/// functions. It has no values.
 #[derive(Debug)]
 pub enum Configured {}
 
-// To whoever passed what is no handler, a route is not what is missing.
+// For a type that is no handler, the compiler should not suggest a `Route`.
 #[diagnostic::do_not_recommend]
 impl<S: Send + Sync + 'static> Handler<Configured, S> for Route<S> {
     fn into_route(self) -> Route<S> {
@@ -159,6 +182,8 @@ impl<S: Send + Sync + 'static> Handler<Configured, S> for Route<S> {
 }
 
 impl RouteOptions {
+    /// Checks the ranges of all options. `route` names the route in the message.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidSetting`], naming route, option and remedy.
     pub(crate) fn check(&self, route: impl fmt::Display) -> Result<()> {
@@ -198,7 +223,7 @@ impl RouteOptions {
     }
 }
 
-// By hand, because what is shared need not be `Clone` itself.
+// By hand, because a derive would ask for `S: Clone`.
 impl<S> Clone for Route<S> {
     fn clone(&self) -> Self {
         Route {

@@ -1,4 +1,4 @@
-//! Jobs for tests.
+//! Sample jobs, for tests of handlers and extractors without Redis.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,8 +15,9 @@ use crate::routing::Pattern;
 use crate::settings::WorkerSettings;
 use crate::source::Source;
 
-/// A job for tests, made by [`Job::sample`]: attempt 1 of 10, due and scheduled now, with an empty
-/// payload and no headers, unless told otherwise.
+/// Builds a job for tests; made by [`Job::sample`]. Unless the methods change it, the job is
+/// attempt 1 of 10, scheduled and due now, with an empty payload, no headers, and the timeout of a
+/// worker by default.
 ///
 /// ```
 /// use keyfall::{Job, Json, Outcome, Router};
@@ -36,6 +37,7 @@ use crate::source::Source;
 pub struct SampleJob(Job);
 
 impl SampleJob {
+    /// The defaults; panics at the caller's line if `key` is no job key.
     #[track_caller]
     pub(super) fn new(key: impl IntoJobKey) -> Self {
         let key = match key.into_job_key() {
@@ -62,7 +64,7 @@ impl SampleJob {
         }))
     }
 
-    /// The payload, as JSON.
+    /// Sets the payload, written as JSON.
     ///
     /// # Panics
     /// If it cannot be serialised.
@@ -74,22 +76,22 @@ impl SampleJob {
         }
     }
 
-    /// The payload, byte for byte.
+    /// Sets the payload, byte for byte.
     pub fn raw_payload(self, payload: impl Into<Bytes>) -> Self {
         self.with(|job| job.payload = payload.into())
     }
 
-    /// The number of the attempt.
+    /// Sets the number of the attempt; the first is 1.
     pub fn attempt(self, attempt: u32) -> Self {
         self.with(|job| job.attempt = attempt)
     }
 
-    /// How many attempts the job has.
+    /// Sets the number of attempts that the job has.
     pub fn max_attempts(self, limit: u32) -> Self {
         self.with(|job| job.max_attempts = limit)
     }
 
-    /// Its retry policy, and as many attempts as that has.
+    /// Sets the retry policy, and the number of attempts to that of the policy.
     pub fn retry(self, policy: RetryPolicy) -> Self {
         self.with(|job| {
             job.max_attempts = policy.max_attempts();
@@ -97,45 +99,56 @@ impl SampleJob {
         })
     }
 
-    /// How long the run may take: what the handler reads, and nobody else keeps to.
+    /// Sets [`Job::timeout`]. Only the handler reads it: [`Router::call`](crate::Router::call) does
+    /// not end a run that takes longer.
     pub fn timeout(self, limit: Duration) -> Self {
         self.with(|job| job.limit = limit)
     }
 
-    /// One more header.
+    /// Adds a header, or replaces the one of this name.
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|job| {
             job.headers.insert(name, value);
         })
     }
 
-    /// When the run was due.
+    /// Sets the time at which the run was due.
     pub fn due(self, due: SystemTime) -> Self {
         self.with(|job| job.due = due)
     }
 
-    /// How late the run started.
+    /// Sets how late the run started.
     pub fn lag(self, lag: Duration) -> Self {
         self.with(|job| job.lag = lag)
     }
 
-    /// When the job was first scheduled.
+    /// Sets the time at which the job was scheduled.
     pub fn first_scheduled_at(self, at: SystemTime) -> Self {
         self.with(|job| job.first_scheduled_at = at)
     }
 
-    /// The fencing value.
+    /// Sets the fencing value; 1 by default.
     pub fn fence(self, fence: u64) -> Self {
         self.with(|job| job.fence = fence)
     }
 
-    /// How it was found to be due.
+    /// Sets how the job was found to be due; [`Source::Event`] by default.
     pub fn source(self, source: Source) -> Self {
         self.with(|job| job.source = source)
     }
 
-    /// The route that it comes by, which names its segments: for the test of an extractor. A
-    /// router that is called with the job puts it on a route of its own.
+    /// Sets the pattern of the job's route, which names its segments: for the test of an extractor
+    /// that is called by itself. A router that is called with the job uses its own route instead.
+    ///
+    /// ```
+    /// use keyfall::{FromJob, Job, Segments};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let job = Job::sample("app1:trans:notice:42").route("app1:trans:notice:{order}").build();
+    /// let Segments(order) = Segments::<u64>::from_job(&job, &()).await.unwrap();
+    /// assert_eq!(order, 42);
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// If `pattern` is malformed.
@@ -147,12 +160,12 @@ impl SampleJob {
         }
     }
 
-    /// A signal that the test can raise.
+    /// Sets the cancellation signal, so that the test can raise it.
     pub fn cancellation(self, signal: CancelSignal) -> Self {
         self.with(|job| job.cancellation = signal)
     }
 
-    /// The job.
+    /// Returns the job.
     pub fn build(self) -> Job {
         self.0
     }

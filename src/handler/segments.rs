@@ -1,4 +1,7 @@
-//! The named segments of a route, as serde sees them.
+//! A serde deserializer over the named segments of a route, for [`Segments`](super::Segments).
+//!
+//! A type of one value reads the only segment; sequences and tuples read all segments in the order
+//! of the route; structs and maps read them by name. `one` parses each single segment.
 
 mod one;
 
@@ -13,6 +16,7 @@ use super::Job;
 pub(super) struct NamedSegments<'a>(Vec<SegmentValue<'a>>);
 
 impl<'a> NamedSegments<'a> {
+    /// Reads the named segments of this job's key.
     pub(super) fn of(job: &'a Job) -> Self {
         let segments = job.named_segments();
         NamedSegments(
@@ -22,7 +26,10 @@ impl<'a> NamedSegments<'a> {
         )
     }
 
-    /// For a type that is one value: there must be one segment.
+    /// The only segment, for a type that is one value.
+    ///
+    /// # Errors
+    /// If the route names no segment, or several.
     fn only(&self) -> Result<SegmentValue<'a>, SegmentError> {
         match *self.0 {
             [segment] => Ok(segment),
@@ -34,6 +41,7 @@ impl<'a> NamedSegments<'a> {
         }
     }
 
+    /// The number of the segments and their names, for error texts.
     fn list(&self) -> String {
         let names: Vec<_> = self.0.iter().map(|one| format!("`{}`", one.name)).collect();
         match names.len() {
@@ -43,7 +51,7 @@ impl<'a> NamedSegments<'a> {
     }
 }
 
-/// Methods for types that are one value: they go to the only segment.
+/// Methods for types of one value: they read the only segment.
 macro_rules! one_value {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
@@ -151,7 +159,7 @@ impl<'de> Deserializer<'de> for NamedSegments<'de> {
     }
 }
 
-/// The segments in order.
+/// Sequence access: the segments in order.
 struct Items<'a>(std::vec::IntoIter<SegmentValue<'a>>);
 
 impl<'de> SeqAccess<'de> for Items<'de> {
@@ -166,7 +174,8 @@ impl<'de> SeqAccess<'de> for Items<'de> {
     }
 }
 
-/// The segments by name, and the one whose name has just been read.
+/// Map access: the segments still to come, and the one whose name has been read and whose value has
+/// not.
 struct SegmentMap<'a>(
     std::vec::IntoIter<SegmentValue<'a>>,
     Option<SegmentValue<'a>>,

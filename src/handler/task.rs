@@ -1,4 +1,7 @@
-//! A background task of a route, for jobs that are acknowledged outside of its handler.
+//! Background tasks of routes, for jobs that are acknowledged outside of their handlers.
+//!
+//! A list or stream target, for example, reads the receipts of its consumers in such a task and
+//! settles their leases.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,23 +14,23 @@ use crate::key::JobKey;
 use crate::retry::RetryPolicy;
 
 /// A task that each worker with a route runs beside its handlers, for as long as it has the route.
-/// Several workers do so at the same time. It goes on until it is dropped.
+/// Several workers run it at the same time. The future never ends by itself; the worker drops it.
 #[derive(Clone)]
 pub(crate) struct RouteTask(Arc<dyn Fn(RouteTaskContext) -> BoxFuture<'static, ()> + Send + Sync>);
 
-/// What an route task works with.
+/// The client, the leases and the routes that a route task works with.
 pub(crate) struct RouteTaskContext {
     /// Settles and extends leases.
     pub(crate) client: Client,
-    /// How long a lease of its own route is.
+    /// The lease length of the task's own route.
     pub(crate) lease: Duration,
-    /// How long a lease is of which a route says nothing.
+    /// The lease length of a route that sets none.
     pub(crate) usual_lease: Duration,
-    /// All routes of the worker: the jobs of several can be in one place.
+    /// All routes of the worker: jobs of several routes can be in one list or stream.
     pub(crate) routes: Arc<dyn FindTerms>,
 }
 
-/// The routes of a worker, as an route task knows them.
+/// Looks up the routes of a worker for a route task.
 pub(crate) trait FindTerms: Send + Sync {
     /// The terms of the route that takes this job, or else of the fallback. `None` if there is
     /// neither.
@@ -36,14 +39,15 @@ pub(crate) trait FindTerms: Send + Sync {
 
 /// The terms that a route sets for its jobs.
 pub(crate) struct RouteTerms<'a> {
-    /// How long a lease is.
+    /// The lease length, if the route sets one.
     pub(crate) lease: Option<Duration>,
-    /// When a job is tried again that has no policy of its own.
+    /// The policy of jobs that have none of their own, if the route sets one.
     pub(crate) retry: Option<&'a RetryPolicy>,
 }
 
 impl RouteTaskContext {
-    /// How long a lease of this job is.
+    /// The lease length of this job; for a job that no route takes, the length of the task's own
+    /// route.
     pub(crate) fn lease(&self, key: &JobKey) -> Duration {
         match self.routes.terms(key) {
             Some(terms) => terms.lease.unwrap_or(self.usual_lease),
@@ -51,7 +55,7 @@ impl RouteTaskContext {
         }
     }
 
-    /// When this job is tried again that has no policy of its own.
+    /// The policy of this job if it has none of its own: its route's, or the default.
     pub(crate) fn retry(&self, key: &JobKey) -> RetryPolicy {
         let terms = self.routes.terms(key);
         let policy = terms.and_then(|terms| terms.retry);
@@ -60,12 +64,14 @@ impl RouteTaskContext {
 }
 
 impl RouteTask {
+    /// A task that runs the future which `attend` makes.
     pub(crate) fn new(
         attend: impl Fn(RouteTaskContext) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Self {
         RouteTask(Arc::new(attend))
     }
 
+    /// Starts the task for one worker: returns its future, which the worker polls.
     pub(crate) fn attend(&self, attendance: RouteTaskContext) -> BoxFuture<'static, ()> {
         (self.0)(attendance)
     }

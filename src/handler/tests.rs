@@ -8,7 +8,7 @@ use super::*;
 use crate::outcome::Outcome;
 use crate::{Headers, Router};
 
-/// What a handler makes of a job with key `shop:7:notice:42` on this route.
+/// The outcome of a job with key `shop:7:notice:42` under a handler on this route.
 async fn run<M, S>(pattern: &str, state: S, handler: impl Handler<M, S>) -> Outcome
 where
     S: Send + Sync + 'static,

@@ -1,4 +1,6 @@
-//! One segment: a value parsed from text.
+//! A serde deserializer over one segment: a value parsed from text with its `FromStr`.
+//!
+//! Lists, tables and structs are refused by the target type, which receives a text.
 
 use std::fmt;
 
@@ -6,14 +8,14 @@ use serde::de::value::StrDeserializer;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// One segment, with its name in the route.
+/// The text of one segment, with its name in the route.
 #[derive(Clone, Copy)]
 pub(super) struct SegmentValue<'a> {
     pub(super) name: &'a str,
     pub(super) text: &'a str,
 }
 
-/// Why they do not fit, and which of them.
+/// The fault of a segment that does not fit its type, with the segment's name if one is at fault.
 #[derive(Debug)]
 pub(in crate::handler) struct SegmentError {
     name: Option<String>,
@@ -21,7 +23,7 @@ pub(in crate::handler) struct SegmentError {
 }
 
 impl SegmentError {
-    /// The same error, of the segment with this name.
+    /// Adds the name of this segment, unless the error has one already.
     pub(super) fn of(mut self, segment: SegmentValue<'_>) -> Self {
         self.name.get_or_insert_with(|| segment.name.into());
         self
@@ -55,7 +57,7 @@ impl serde::de::Error for SegmentError {
     }
 }
 
-/// Methods for types that are parsed from text.
+/// Methods for types that are parsed from text, such as numbers.
 macro_rules! parsed {
     ($($method:ident $visit:ident $type:ty,)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
@@ -86,7 +88,7 @@ impl<'de> Deserializer<'de> for SegmentValue<'de> {
         deserialize_f64 visit_f64 f64,
     }
 
-    /// Text. Lists and tables end up here too, and say that they cannot be read from it.
+    /// Gives the text. Lists and tables are read here too, and refuse the text with an error.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
         visitor.visit_borrowed_str(self.text)
     }
