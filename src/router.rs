@@ -1,4 +1,7 @@
-//! Routes: which handler a job key belongs to.
+//! The router: patterns of job keys, and the handlers that run matching jobs.
+//!
+//! [`Router`] collects and checks routes; [`Routes`] in `routes` is the finished form that workers
+//! and rehearsals use. The rules of matching are in `crate::routing`.
 
 mod routes;
 #[cfg(test)]
@@ -16,21 +19,27 @@ use crate::key::JobKey;
 use crate::outcome::Outcome;
 use crate::routing::{self, Pattern, RouteTable};
 
-/// Which handler runs which job.
+/// Decides which handler runs which job.
 ///
-/// A pattern has four segments, as a job key has. Each is literal text, `{name:regex}`, which
-/// matches what the regex matches whole, `{name}`, which matches anything, or `*`, which does
-/// too and gives it no name. Of several routes that match a key, the one with the highest
-/// [`priority`](Handler::priority) takes it; among equals, from left to right, a literal comes
-/// before a regex and a regex before anything.
+/// A pattern has four segments, as a job key has:
 ///
-/// `S` is the state that its handlers need and that
-/// [`with_state`](Self::with_state) provides; handlers that need none can do without.
-/// [`Worker::new`](crate::Worker::new) takes a `Router<()>`. If the compiler expected that, and
-/// found a `Router<Db>`, then `.with_state(db)` is missing.
+/// | segment | matches |
+/// |---|---|
+/// | `notice` | this text |
+/// | `{name:regex}` | texts that the regex matches from beginning to end |
+/// | `{name}` | any text, which handlers can read by this name |
+/// | `*` | any text |
 ///
-/// If the compiler says that a function is no handler,
-/// [`#[keyfall::debug_handler]`](crate::debug_handler) above it makes it say why.
+/// Of several routes that match a key, the one with the highest [`priority`](Handler::priority)
+/// takes it. Among equals the segments decide, from left to right: a literal comes before a regex,
+/// and a regex before any text.
+///
+/// `S` is the state that the handlers need and that [`with_state`](Self::with_state) provides;
+/// handlers without state leave it open. [`Worker::new`](crate::Worker::new) takes a `Router<()>`:
+/// if the compiler expected that and found a `Router<Db>`, then `.with_state(db)` is missing.
+///
+/// If the compiler says that a function is no handler, put
+/// [`#[keyfall::debug_handler]`](crate::debug_handler) above it, and the message names the reason.
 ///
 /// ```
 /// use keyfall::{Json, Job, Outcome, Router, Segments, State};
@@ -64,15 +73,15 @@ use crate::routing::{self, Pattern, RouteTable};
 pub struct Router<S = ()> {
     routes: Vec<PendingRoute<S>>,
     fallback: Option<PendingRoute<S>>,
-    /// Of these routes, made when it is first asked for.
+    /// The table of these routes, without the fallback; made at the first use.
     table: OnceLock<Arc<RouteTable>>,
 }
 
-/// A route and what it takes.
+/// A route with its pattern, before the router is finished.
 struct PendingRoute<S> {
     pattern: Pattern,
     route: Route<S>,
-    /// Made once, so that all clones of a router count in the same layers.
+    /// Made once, so that all clones of a router share the counts of its layers.
     endpoint: Arc<OnceLock<Endpoint>>,
 }
 
@@ -89,9 +98,9 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// Adds a route.
     ///
     /// # Panics
-    /// At the caller's line, if the pattern is malformed, if another route matches the same
-    /// keys, or if an option of the route is out of range. For patterns that are not
-    /// written in the program there is [`try_route`](Self::try_route).
+    /// At the caller's line, if the pattern is malformed, if another route of the same priority and
+    /// rank matches the same keys, or if an option of the route is out of range. Use
+    /// [`try_route`](Self::try_route) for patterns that are not written in the program.
     #[track_caller]
     pub fn route<M>(self, pattern: &str, handler: impl Handler<M, S>) -> Self {
         or_panic(self.try_route(pattern, handler))
@@ -99,9 +108,20 @@ impl<S: Send + Sync + 'static> Router<S> {
 
     /// Adds a route whose pattern comes from outside, such as a configuration.
     ///
+    /// ```
+    /// use keyfall::{ErrorKind, Router};
+    /// # async fn notify() {}
+    ///
+    /// let app = Router::<()>::new().try_route("app1:trans:notice:{order}", notify)?;
+    /// // The same keys a second time:
+    /// let error = app.try_route("app1:trans:notice:{id}", notify).unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidRoute);
+    /// # Ok::<(), keyfall::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`ErrorKind::InvalidRoute`] if the pattern is malformed, or if another route of the
-    /// same priority matches the same keys; [`ErrorKind::InvalidSetting`] if an option of the
+    /// [`ErrorKind::InvalidRoute`] if the pattern is malformed, or if another route of the same
+    /// priority and rank matches the same keys; [`ErrorKind::InvalidSetting`] if an option of the
     /// route is out of range.
     pub fn try_route<M>(self, pattern: &str, handler: impl Handler<M, S>) -> Result<Self> {
         let pattern = Pattern::parse(pattern)?;
@@ -113,9 +133,9 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// Adds a route that hands its jobs to a tower service. [`Route::from_service`] gives it
     /// options, too.
     ///
-    /// Its response is anything that a handler may return, and its error is
-    /// [`Outcome::retry`]. It need not be `Clone`: jobs take turns in asking whether it is
-    /// ready, and what it does with them goes on at the same time.
+    /// The response of the service is any value that a handler may return, and its error is
+    /// [`Outcome::retry`]. The service need not be `Clone`: jobs take turns in waiting until it is
+    /// ready, and the calls then run at the same time.
     ///
     /// ```
     /// use keyfall::{Job, Router};
@@ -138,11 +158,11 @@ impl<S: Send + Sync + 'static> Router<S> {
         self.route(pattern, Route::from_service(service))
     }
 
-    /// Runs the jobs that no route of this router, and no route of any other live instance,
-    /// matches. Without a fallback they stay pending and are reported.
+    /// Sets the handler of jobs that no route of this router, and no route of any other live
+    /// instance, matches. Without a fallback such jobs stay pending and are reported.
     ///
-    /// Its options are set as those of any handler; a priority means nothing here, for it
-    /// always comes last. There are no named segments.
+    /// The fallback takes the options of any handler, except that a priority has no effect: the
+    /// fallback always comes last. It has no named segments.
     ///
     /// ```
     /// use keyfall::{Job, Outcome, Router};
@@ -155,8 +175,8 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// ```
     ///
     /// # Panics
-    /// At the caller's line, if there is a fallback already, or if one of its options is out
-    /// of range.
+    /// At the caller's line, if there is a fallback already, or if one of its options is out of
+    /// range.
     #[track_caller]
     pub fn fallback<M>(self, handler: impl Handler<M, S>) -> Self {
         let pattern = or_panic(Pattern::parse("*:*:*:*"));
@@ -165,7 +185,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         or_panic(self.with_fallback(Some(PendingRoute::new(pattern, route))))
     }
 
-    /// Adds all routes of another router, each with its options and layers, and its fallback.
+    /// Adds all routes of another router, with their options and layers, and its fallback.
     ///
     /// ```
     /// use keyfall::Router;
@@ -178,26 +198,26 @@ impl<S: Send + Sync + 'static> Router<S> {
     /// ```
     ///
     /// # Panics
-    /// At the caller's line, if a route of one matches the same keys as a route of the
-    /// other, or if both have a fallback. See [`try_merge`](Self::try_merge).
+    /// At the caller's line, if a route of one matches the same keys as a route of the other with
+    /// the same priority and rank, or if both have a fallback. See [`try_merge`](Self::try_merge).
     #[track_caller]
     pub fn merge(self, other: Self) -> Self {
         or_panic(self.try_merge(other))
     }
 
-    /// Adds all routes of another router, where patterns come from outside.
+    /// Adds all routes of another router, as [`merge`](Self::merge) does, for patterns that come
+    /// from outside.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidRoute`] if a route of one matches the same keys as a route of the
-    /// other with the same priority, or if both have a fallback.
+    /// [`ErrorKind::InvalidRoute`] if a route of one matches the same keys as a route of the other
+    /// with the same priority and rank, or if both have a fallback.
     pub fn try_merge(self, other: Self) -> Result<Self> {
         let router = self.with_fallback(other.fallback)?;
         other.routes.into_iter().try_fold(router, Router::with)
     }
 
-    /// Wraps each route that was added so far, and the fallback, in a layer of the tower
-    /// ecosystem. Routes that are added afterwards are not wrapped; the layer that was added
-    /// last is the outermost.
+    /// Wraps each route that was added so far, and the fallback, in a tower layer. Routes that are
+    /// added afterwards are not wrapped. The layer that was added last is the outermost.
     ///
     /// ```
     /// use keyfall::Router;
@@ -212,17 +232,18 @@ impl<S: Send + Sync + 'static> Router<S> {
     ///     .route("app1:*:cleanup:*", cleanup); // may take longer
     /// ```
     ///
-    /// - Each route gets a clone of the layer. What a layer counts, such as a rate limit, it
-    ///   therefore counts for each route, unless its clones share the count, as those of
-    ///   `GlobalConcurrencyLimitLayer` do. Clones of the router share their layers.
-    /// - An error of a layer is [`Outcome::retry`]: the run has failed, and the job runs again
-    ///   as its policy says. What a layer answers may be anything that a handler may return.
-    /// - A job that waits for a layer, such as a rate limit, has been claimed: it holds a slot
-    ///   of the worker, and its time counts towards the timeout of its route. Where a number of
-    ///   jobs at a time is what is meant, [`Handler::concurrency`] leaves the others unclaimed.
-    /// - Each call makes a service that is always ready and lets its jobs wait inside. A layer
-    ///   that looks at whether another is ready, as `LoadShedLayer` does, goes with it into one
-    ///   call: `.layer(ServiceBuilder::new().load_shed().concurrency_limit(8))`.
+    /// - Each route gets a clone of the layer, so a layer that counts, such as a rate limit, counts
+    ///   for each route by itself. Layers whose clones share a count, such as
+    ///   `GlobalConcurrencyLimitLayer`, count for all routes together. Clones of the router share
+    ///   their layers.
+    /// - An error of a layer is [`Outcome::retry`]: the run has failed, and the job runs again as
+    ///   its policy says. The response of a layer is any value that a handler may return.
+    /// - A job that waits for a layer, such as a rate limit, has been claimed: it holds a slot of
+    ///   the worker, and its time counts towards the timeout of its route. [`Handler::concurrency`]
+    ///   and [`Handler::rate`] leave jobs unclaimed instead.
+    /// - Each call makes a service that is always ready and lets its jobs wait inside. A layer that
+    ///   looks at the readiness of another, as `LoadShedLayer` does, goes with it into one call:
+    ///   `.layer(ServiceBuilder::new().load_shed().concurrency_limit(8))`.
     /// - A layer that needs a tokio runtime when it is made, such as `BufferLayer`, needs it in
     ///   [`with_state`](Self::with_state) or, if the state is `()`, when the worker runs.
     pub fn layer<L>(self, layer: L) -> Self
@@ -233,8 +254,10 @@ impl<S: Send + Sync + 'static> Router<S> {
         self.map(|route| route.layered(layer.clone()))
     }
 
-    /// The pattern of the route that a job belongs to. `None` if no route matches its key, so that
-    /// only a fallback could take it.
+    /// The pattern of the route that takes a job. `None` if no route matches its key, so that only
+    /// a fallback could take it.
+    ///
+    /// The first call compiles all patterns; later calls look the key up.
     ///
     /// ```
     /// use keyfall::{JobKey, Router};
@@ -256,15 +279,17 @@ impl<S: Send + Sync + 'static> Router<S> {
         Some(self.routes[table.find(key)?].pattern.as_str())
     }
 
-    /// Gives the handlers their state. Routes that need another state, or none, can be
-    /// added afterwards.
+    /// Gives the state to the handlers that were added so far. Routes with another state, or with
+    /// none, can be added afterwards.
     pub fn with_state(self, state: S) -> Router {
         let state = Arc::new(state);
         self.map(|route| route.with_state(state.clone()))
     }
 
+    /// Adds one checked route.
+    ///
     /// # Errors
-    /// [`ErrorKind::InvalidRoute`] if a known route clashes with it.
+    /// [`ErrorKind::InvalidRoute`] if it clashes with a route that was added before.
     fn with(mut self, entry: PendingRoute<S>) -> Result<Self> {
         if let Some(rival) = self.routes.iter().find(|known| known.clashes(&entry)) {
             return Err(routing::clash_error(&rival.pattern, &entry.pattern));
@@ -274,8 +299,10 @@ impl<S: Send + Sync + 'static> Router<S> {
         Ok(self)
     }
 
+    /// Sets the fallback, if there is one to set.
+    ///
     /// # Errors
-    /// [`ErrorKind::InvalidRoute`] if there are two.
+    /// [`ErrorKind::InvalidRoute`] if both are set.
     fn with_fallback(mut self, fallback: Option<PendingRoute<S>>) -> Result<Self> {
         if self.fallback.is_some() && fallback.is_some() {
             return Err(Error::new(
@@ -288,6 +315,8 @@ impl<S: Send + Sync + 'static> Router<S> {
         Ok(self)
     }
 
+    /// The same patterns with each route changed, and new endpoints. The table stays, since it
+    /// depends on patterns and priorities alone.
     fn map<T>(self, change: impl Fn(Route<S>) -> Route<T>) -> Router<T> {
         let change = |entry: PendingRoute<S>| PendingRoute::new(entry.pattern, change(entry.route));
         Router {
@@ -299,10 +328,10 @@ impl<S: Send + Sync + 'static> Router<S> {
 }
 
 impl Router {
-    /// Runs one job as a worker would, but for timeout, limits and panics: for the tests of
-    /// handlers and routes. `None` if no route matches its key and there is no fallback.
+    /// Runs one job as a worker would, but without timeout and limits, and lets panics through: for
+    /// tests of handlers and routes. `None` if no route matches its key and there is no fallback.
     ///
-    /// A [`Rehearsal`](crate::testing::Rehearsal) plays what follows, too.
+    /// Nothing follows the run: a [`Rehearsal`](crate::testing::Rehearsal) plays retries, too.
     pub async fn call(&self, job: Job) -> Option<Outcome> {
         let routes = self
             .clone()
@@ -312,8 +341,10 @@ impl Router {
         Some(route.handler.call(job.on_route(route.names.clone())).await)
     }
 
+    /// The form that workers and rehearsals use; makes the endpoints.
+    ///
     /// # Errors
-    /// [`ErrorKind::InvalidRoute`] if the routes do not make a table.
+    /// [`ErrorKind::InvalidRoute`] if the routes do not compile together.
     pub(crate) fn finish(self) -> Result<Routes> {
         Routes::new(self.routes, self.fallback)
     }
@@ -328,12 +359,12 @@ impl<S> PendingRoute<S> {
         }
     }
 
-    /// As a table takes it.
+    /// The pattern and the priority, from which a table is made.
     fn ranked(&self) -> (Pattern, i32) {
         (self.pattern.clone(), self.route.options.priority)
     }
 
-    /// Only their order of registration could tell which of the two owns a key.
+    /// Whether only the order of registration could tell which of the two owns a key.
     fn clashes(&self, other: &Self) -> bool {
         self.route.options.priority == other.route.options.priority
             && routing::clash(&self.pattern, &other.pattern)
@@ -341,11 +372,13 @@ impl<S> PendingRoute<S> {
 }
 
 impl PendingRoute<()> {
+    /// The endpoint, made at the first call.
     fn endpoint(&self) -> &Endpoint {
         self.endpoint.get_or_init(|| self.route.to_endpoint())
     }
 }
 
+/// The value, or a panic with the error's text at the line of the outermost caller.
 #[track_caller]
 fn or_panic<T>(result: Result<T>) -> T {
     match result {
@@ -371,8 +404,8 @@ impl<S> Clone for Router<S> {
     }
 }
 
-/// A router whose handlers have their state, which is what runs: a [`Router`] without a parameter, as
-/// [`with_state`](Router::with_state) returns it.
+/// A router whose handlers have their state, so that it can run: a [`Router`] without a parameter,
+/// as [`with_state`](Router::with_state) returns it. [`Worker::new`](crate::Worker::new) takes it.
 #[diagnostic::on_unimplemented(
     message = "the handlers of this `{Self}` have no state yet",
     label = "call `.with_state(…)` on it first",

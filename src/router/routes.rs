@@ -1,4 +1,4 @@
-//! A finished router: what a worker asks.
+//! The finished form of a router, which workers and rehearsals use.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,17 +15,19 @@ use crate::key::{JobKey, Kind};
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
 
-/// A finished router, as the worker uses it.
+/// The routes of a router in a list, with a table that finds the route of a key.
 pub(crate) struct Routes {
-    /// Knows nothing of the fallback.
+    /// Finds the index of a key's route; does not know the fallback.
     pub(crate) table: RouteTable,
-    /// In the order of the table; then the fallback, if there is one.
+    /// In the order of registration, which is the index in the table; then the fallback, if there
+    /// is one.
     pub(crate) routes: Vec<RouteEntry>,
-    /// The place of the fallback in `routes`.
+    /// The index of the fallback in `routes`.
     pub(crate) fallback: Option<usize>,
 }
 
-/// One route of a finished router.
+/// One route of a finished router: pattern, endpoint and options. `None` leaves an option to the
+/// worker.
 pub(crate) struct RouteEntry {
     pub(crate) pattern: Pattern,
     pub(crate) handler: Endpoint,
@@ -37,22 +39,24 @@ pub(crate) struct RouteEntry {
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
     pub(crate) late_after: Option<Duration>,
-    /// How far the ends of its runs are to get.
+    /// How far the ends of its runs must get before their slots are free.
     pub(crate) durable: Option<Durable>,
-    /// Its jobs go to whoever pulls them, and not to the handler.
+    /// The queue of consumers that pull its jobs; then the handler is not called.
     pub(crate) pull: Option<Pull>,
-    /// Its runs end with their jobs in other hands.
+    /// Whether its runs end with [`Outcome::HandedOver`](crate::Outcome::HandedOver).
     pub(crate) hands_over: bool,
     pub(crate) route_task: Option<RouteTask>,
-    /// Those of the target that its handler is.
+    /// The circuit breakers of the target that the handler is.
     pub(crate) breakers: Option<Arc<dyn Breakers>>,
-    /// Plain keys become jobs of it.
+    /// Set if plain keys become jobs of it: the meaning of a missing key.
     pub(crate) adopts: Option<MissingKey>,
-    /// How many bytes the payload of one may have that was a plain key.
+    /// The largest value of an adopted plain key, in bytes.
     pub(crate) payload_limit: Option<usize>,
 }
 
 impl Routes {
+    /// Compiles the patterns and makes the endpoints.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidRoute`](crate::ErrorKind::InvalidRoute) if the routes do not make a
     /// table.
@@ -71,7 +75,7 @@ impl Routes {
         })
     }
 
-    /// The routes of the table, in its order: all but the fallback.
+    /// All routes but the fallback, by their index in the table.
     pub(crate) fn of_table(&self) -> &[RouteEntry] {
         &self.routes[..self.fallback.unwrap_or(self.routes.len())]
     }
@@ -82,13 +86,14 @@ impl Routes {
         patterns.filter_map(Pattern::literal_kind).collect()
     }
 
-    /// Whether there are kinds that they match and do not name in full.
+    /// Whether there may be kinds that the routes match without naming them in full.
     pub(crate) fn match_more_than_literal_kinds(&self) -> bool {
         let is_open = |route: &RouteEntry| route.pattern.literal_kind().is_none();
         self.fallback.is_some() || self.of_table().iter().any(is_open)
     }
 
-    /// What the keys look like that routes adopt, as globs of Redis, each once.
+    /// Redis globs of the keys that routes adopt, each once. A glob may match more keys than its
+    /// route.
     pub(crate) fn adopted_keys(&self) -> BTreeSet<String> {
         let adopting = self
             .of_table()
@@ -97,7 +102,7 @@ impl Routes {
         adopting.map(|route| route.pattern.to_glob()).collect()
     }
 
-    /// To whom jobs go that are pulled, each once.
+    /// The targets from which consumers pull jobs, each once.
     pub(crate) fn pulls(&self) -> Vec<&Pull> {
         let mut pulls: Vec<&Pull> = Vec::new();
         for pull in self.routes.iter().filter_map(|route| route.pull.as_ref()) {
@@ -108,17 +113,18 @@ impl Routes {
         pulls
     }
 
-    /// The hosts that targets of its routes leave alone because they are down, in order.
+    /// The hosts that targets of these routes do not call because they are down, in order.
     pub(crate) fn open_breakers(&self) -> BTreeSet<String> {
         self.breakers().flat_map(|it| it.open()).collect()
     }
 
-    /// Has this host called again. Returns whether it was left alone.
+    /// Closes the breakers of this host in all targets. Returns whether any was open.
     pub(crate) fn close_breaker(&self, host: &str) -> bool {
-        // Each of them, not only the first.
+        // Counts, because `any` would stop at the first breaker that closes.
         self.breakers().filter(|it| it.close(host)).count() > 0
     }
 
+    /// The breakers of all routes whose handlers have any.
     fn breakers(&self) -> impl Iterator<Item = &Arc<dyn Breakers>> {
         self.routes.iter().filter_map(|it| it.breakers.as_ref())
     }

@@ -1,4 +1,7 @@
-//! Whether regexes have a text in common that a segment may hold.
+//! Decides whether several regexes have a text in common that a segment of a key may hold.
+//!
+//! It runs the automata of all regexes side by side over every possible text, shortest first. The
+//! answer is exact within the bounds on automata and search below, and "perhaps" beyond them.
 
 use std::collections::HashSet;
 
@@ -9,24 +12,24 @@ use regex_automata::util::{primitives::StateID, start};
 
 use crate::key::{MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 
-/// The alphabet of app, module and biz.
+/// A regex for the texts of app, module and biz.
 const KIND_TEXT: &str = r"[A-Za-z0-9_.\-]+";
 
-/// The alphabet of an id.
+/// A regex for the texts of an id.
 const ID_TEXT: &str = r"[^:*{}\s\p{Cc}]+";
 
-/// An automaton larger than this is not built.
+/// The largest automaton that is built, in bytes.
 const MAX_AUTOMATON_BYTES: usize = 4 << 20;
 
-/// A search that has met this many combinations of states is given up.
+/// The number of combinations of states after which a search is given up.
 const MAX_COMBINATIONS: usize = 1 << 16;
 
-/// Whether some text that segment `segment` (0 to 3) of a key may hold is matched, from its
-/// first to its last character, by each of the regexes.
+/// Whether there is a text that segment `segment` (0 to 3) of a key may hold and that each of the
+/// regexes matches, from its first to its last character.
 ///
-/// `false` is certain. So is `true`, unless an automaton is too large to build, the search
-/// too long to finish, or a Unicode `\b` stands beside characters that are not ASCII: then
-/// it means "perhaps".
+/// `false` is certain. `true` is certain, too, unless an automaton is too large to build, the
+/// search is too long to finish, or a Unicode `\b` stands beside characters that are not ASCII:
+/// then it means "perhaps".
 pub(super) fn may_share_text(regexes: &[&str], segment: usize) -> bool {
     let (alphabet, longest_bytes) = if segment < 3 {
         (KIND_TEXT, MAX_SEGMENT_BYTES)
@@ -37,11 +40,11 @@ pub(super) fn may_share_text(regexes: &[&str], segment: usize) -> bool {
     share_text_within(&regexes, longest_bytes).unwrap_or(true)
 }
 
-/// Whether some text of at most `longest_bytes` is matched by each of the regexes; `None` if
-/// that cannot be told.
+/// Whether each of the regexes matches some common text of at most `longest_bytes`. `None` if the
+/// search gives up.
 ///
-/// The search goes breadth first, a byte a layer. A combination of states is thus met first
-/// by the shortest text that leads to it, which makes the bound on the length exact.
+/// The search goes breadth first, a byte a layer. It meets each combination of states first by the
+/// shortest text that leads to it, which makes the bound on the length exact.
 fn share_text_within(regexes: &[&str], longest_bytes: usize) -> Option<bool> {
     let product = Product::of(regexes)?;
     let bytes = product.telling_bytes();
@@ -72,13 +75,15 @@ fn share_text_within(regexes: &[&str], longest_bytes: usize) -> Option<bool> {
     Some(false)
 }
 
+/// A deterministic automaton on the heap.
 type Dfa = dense::DFA<Vec<u32>>;
 
-/// Automata that read the same text side by side. Their states together are one state each.
+/// Automata that read the same text side by side. One state of the product is a list with one state
+/// of each automaton.
 struct Product(Vec<Dfa>);
 
 impl Product {
-    /// `None` if a regex does not compile or an automaton is too large.
+    /// Builds the automata. `None` if a regex does not compile or an automaton is too large.
     fn of(regexes: &[&str]) -> Option<Self> {
         let config = dense::Config::new()
             .start_kind(StartKind::Anchored)
@@ -102,6 +107,7 @@ impl Product {
             .map(Product)
     }
 
+    /// The state before the first byte. `None` if an automaton cannot tell it.
     fn start(&self) -> Option<Vec<StateID>> {
         let anchored = start::Config::new().anchored(Anchored::Yes);
         self.0
@@ -110,7 +116,8 @@ impl Product {
             .collect()
     }
 
-    /// One byte for each way in which a byte can move any of the automata.
+    /// One byte of each class whose bytes move all automata alike, so that a search tries no byte
+    /// in vain.
     fn telling_bytes(&self) -> Vec<u8> {
         let mut told = HashSet::new();
         (0..=u8::MAX)
@@ -121,6 +128,7 @@ impl Product {
             .collect()
     }
 
+    /// The state after one more byte.
     fn after(&self, states: &[StateID], byte: u8) -> Vec<StateID> {
         self.each(states)
             .map(|(automaton, state)| automaton.next_state(state, byte))
@@ -144,6 +152,7 @@ impl Product {
         self.each(states).any(|(it, state)| it.is_quit_state(state))
     }
 
+    /// Each automaton with its state.
     fn each<'a>(&'a self, states: &'a [StateID]) -> impl Iterator<Item = (&'a Dfa, StateID)> {
         self.0.iter().zip(states.iter().copied())
     }

@@ -1,4 +1,4 @@
-//! A route's pattern: the text, cut into segments.
+//! The pattern of a route: its text, cut into four parsed segments.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,16 +8,17 @@ use super::segment::{Braces, Rank, Segment, quoted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{self, Kind};
 
-/// What a route matches job keys against; see the [module](super) for the language.
+/// A parsed route pattern; see the [module](super) for the language. Clones share it, so cloning is
+/// cheap.
 #[derive(Clone)]
 pub(crate) struct Pattern {
     text: Arc<str>,
-    /// Four of them.
+    /// Always four.
     segments: Arc<[Segment]>,
 }
 
 impl Pattern {
-    /// Checks the text against the language.
+    /// Parses and checks a pattern.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidRoute`], naming the segment, the rule and the remedy.
@@ -50,7 +51,7 @@ impl Pattern {
         &self.text
     }
 
-    /// The one kind whose keys this pattern matches, if app, module and biz are literals.
+    /// The only kind whose keys this pattern matches, if app, module and biz are literals.
     pub(crate) fn literal_kind(&self) -> Option<Kind> {
         use Segment::Literal;
         match &self.segments[..] {
@@ -61,13 +62,13 @@ impl Pattern {
         }
     }
 
-    /// A glob of Redis that matches the keys that the pattern matches, and maybe others.
+    /// A Redis glob that matches all keys of the pattern, and possibly others.
     pub(crate) fn to_glob(&self) -> String {
         let parts: Vec<String> = self.segments.iter().map(Segment::to_glob).collect();
         parts.join(":")
     }
 
-    /// Whether some key of this kind matches.
+    /// Whether some key of this kind, `app:module:biz`, matches.
     pub(crate) fn matches_kind(&self, kind: &str) -> bool {
         // Some id matches: `parse` refuses a regex for which there is none.
         let parts: Vec<&str> = kind.split(':').collect();
@@ -79,26 +80,29 @@ impl Pattern {
                 .all(|(segment, part)| segment.matches(part))
     }
 
-    /// Whether every key of a kind matches as soon as one does.
+    /// Whether the id segment takes any text, so that every key of a kind matches as soon as one
+    /// does.
     pub(crate) fn takes_whole_kind(&self) -> bool {
         matches!(self.segments.last(), Some(Segment::Any { .. }))
     }
 
-    /// The names, each with the index of the segment that it stands for.
+    /// The names of segments, each with the index (0 to 3) of its segment.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, usize)> {
         let names = self.segments.iter().map(Segment::name).enumerate();
         names.filter_map(|(index, name)| Some((name?, index)))
     }
 
+    /// The ranks of the four segments; arrays compare from left to right, the lesser wins.
     pub(super) fn ranks(&self) -> [Rank; 4] {
         std::array::from_fn(|index| self.segments[index].rank())
     }
 
+    /// The four segments.
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// A regex that matches the keys that the pattern matches, and no other key.
+    /// A regex that matches exactly the keys that the pattern matches.
     pub(super) fn key_regex(&self) -> String {
         // A key has three colons and so has this regex, hence a regex segment that could
         // match a colon never does.
@@ -107,7 +111,10 @@ impl Pattern {
     }
 }
 
-/// Cuts the text at the colons that stand outside braces.
+/// Cuts the text at the colons outside of braces.
+///
+/// # Errors
+/// A phrase, with the remedy, if there are not four segments or a brace stays open.
 fn split(text: &str) -> Result<[&str; 4], String> {
     let mut parts = Vec::new();
     let mut begin = 0;
@@ -138,6 +145,7 @@ fn split(text: &str) -> Result<[&str; 4], String> {
     })
 }
 
+/// The error for a text that is no pattern; `fault` names the segment, the rule and the remedy.
 fn invalid(text: &str, fault: &str) -> Error {
     Error::new(
         ErrorKind::InvalidRoute,

@@ -1,4 +1,4 @@
-//! Properties of the module, against a model that tries each route, segment by segment.
+//! Properties of routing, checked against a model that tries each route, segment by segment.
 
 use std::cmp::Reverse;
 use std::sync::LazyLock;

@@ -6,24 +6,28 @@ use regex_automata::util::syntax;
 use super::overlap::may_share_text;
 use crate::key;
 
-/// The size of a compiled regex at most. `\w{8}` fits, `\w{99}` does not.
+/// The largest size of a compiled regex, in bytes. `\w{8}` fits, `\w{99}` does not.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// What a pattern asks of one segment of a key.
+/// The condition that a pattern sets for one segment of a key.
 pub(super) enum Segment {
+    /// Exactly this text, case-sensitive.
     Literal(String),
+    /// A text that the regex matches as a whole.
     Regex {
         name: String,
         /// The regex in a form that means the same inside a larger one.
         source: String,
+        /// The same regex, compiled to match a whole segment.
         whole: Regex,
     },
+    /// Any text of at least one character.
     Any {
         name: Option<String>,
     },
 }
 
-/// How precise a segment is. The lesser rank wins.
+/// The precision of a segment. The lesser rank wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     Literal,
@@ -32,7 +36,10 @@ pub(super) enum Rank {
 }
 
 impl Segment {
-    /// The fault is a phrase that names the segment, the rule and the remedy.
+    /// Parses `part` as segment `index` (0 to 3) of a pattern.
+    ///
+    /// # Errors
+    /// A phrase that names the segment, the rule and the remedy.
     pub(super) fn parse(part: &str, index: usize) -> Result<Self, String> {
         let segment = key::NAMES[index];
         if part == "*" {
@@ -76,7 +83,8 @@ impl Segment {
         }
     }
 
-    /// As a glob of Redis.
+    /// A Redis glob that matches at least the texts that the segment matches: a literal with its
+    /// special characters escaped, or `*`.
     pub(super) fn to_glob(&self) -> String {
         let Segment::Literal(text) = self else {
             return "*".to_owned();
@@ -88,6 +96,7 @@ impl Segment {
         escaped.collect()
     }
 
+    /// The name under which handlers read the segment.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Segment::Literal(_) => None,
@@ -96,6 +105,7 @@ impl Segment {
         }
     }
 
+    /// The precision of the segment.
     pub(super) fn rank(&self) -> Rank {
         match self {
             Segment::Literal(_) => Rank::Literal,
@@ -104,6 +114,7 @@ impl Segment {
         }
     }
 
+    /// Whether this text, a checked segment of a key, fits.
     pub(super) fn matches(&self, text: &str) -> bool {
         match self {
             Segment::Literal(literal) => literal == text,
@@ -112,6 +123,7 @@ impl Segment {
         }
     }
 
+    /// A regex for this segment, as a part of the regex of a whole key.
     pub(super) fn key_regex(&self) -> String {
         match self {
             Segment::Literal(literal) => regex::escape(literal),
@@ -121,7 +133,12 @@ impl Segment {
     }
 }
 
-/// The regex in a form that can be embedded, and compiled to match a whole segment.
+/// Parses a regex of a pattern: returns its source in a form that can be embedded, and the regex
+/// compiled to match a whole segment.
+///
+/// # Errors
+/// A phrase, with the remedy, if the regex does not parse, has an anchor or a named group, is too
+/// large, or matches no text that the segment may hold.
 fn compile(regex: &str, index: usize) -> Result<(String, Regex), String> {
     let parsed = syntax::parse(regex).map_err(|error| {
         let error = error.to_string();
@@ -138,7 +155,7 @@ fn compile(regex: &str, index: usize) -> Result<(String, Regex), String> {
                 .to_owned(),
         );
     }
-    // Printed anew because `(?x)a # b` would comment out whatever follows it.
+    // Printed anew because `(?x)a # b` would comment out the text behind it.
     let source = parsed.to_string();
     let whole = RegexBuilder::new(&format!(r"\A(?:{source})\z"))
         .size_limit(MAX_REGEX_BYTES)
@@ -163,14 +180,15 @@ fn compile(regex: &str, index: usize) -> Result<(String, Regex), String> {
     Ok((source, whole))
 }
 
+/// Whether the text is a name: a letter or `_`, then letters, digits and `_`, all ASCII.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with(|c: char| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What stands between the first brace and the one that closes it, if these are the first
-/// and the last character.
+/// The text between the first brace and its closing brace, if these are the first and the last
+/// character.
 fn within_braces(part: &str) -> Option<&str> {
     let inner = part.strip_prefix('{')?;
     let mut braces = Braces::default();
@@ -181,15 +199,16 @@ fn within_braces(part: &str) -> Option<&str> {
     (closes_at + 1 == part.len()).then(|| &inner[..closes_at - 1])
 }
 
-/// How deep in braces a reader is. Inside of them, a backslash takes the next character's
-/// meaning away.
+/// Counts how deep in braces a reader is. Inside of braces, a backslash escapes the next character.
 #[derive(Default)]
 pub(super) struct Braces {
+    /// The number of braces that are open.
     pub(super) depth: usize,
     escaped: bool,
 }
 
 impl Braces {
+    /// Takes the next character of the text.
     pub(super) fn read(&mut self, c: char) {
         match c {
             _ if self.escaped => self.escaped = false,
@@ -201,7 +220,8 @@ impl Braces {
     }
 }
 
-/// The text in quotes, cut if it is long. Its backslashes stay single: a regex has many.
+/// The text in quotes for an error, cut after 200 characters. Its backslashes stay single, because
+/// a regex has many.
 pub(super) fn quoted(text: &str) -> String {
     const SHOWN_CHARS: usize = 200;
     let mut shown = String::from("\"");

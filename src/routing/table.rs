@@ -1,4 +1,4 @@
-//! The routes, compiled: the owner of a key, and of a whole kind.
+//! The compiled routes of a router: the owner of a key, and the owners of a kind.
 
 use std::cmp::Reverse;
 
@@ -10,38 +10,40 @@ use super::segment::{Rank, Segment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 
-/// Finds the route that owns a key. It never changes.
+/// Finds the route that owns a key. It never changes after it is made.
 pub(crate) struct RouteTable {
     /// In order of precedence.
     routes: Vec<RouteSlot>,
-    /// The routes' regexes over whole keys, in the same order.
+    /// The regexes of whole keys, in the same order, so that the first match is the owner.
     set: RegexSet,
 }
 
+/// One route of the table.
 struct RouteSlot {
     pattern: Pattern,
     priority: i32,
-    /// Its place in the list that the table was made from.
+    /// The route's index in the list that the table was made from.
     index: usize,
 }
 
-/// How the keys of one kind are spread over the routes.
+/// The spread of the keys of one kind over the routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coverage {
     /// No key of the kind has a route.
     None,
-    /// Every key of the kind belongs to this route.
+    /// Every key of the kind belongs to the route with this index.
     Whole(usize),
-    /// The id decides, at least as far as the segments' ranks tell: a regex that happens to
-    /// match every id is not recognised as such.
+    /// The id decides. This goes by the ranks of segments: a regex that happens to match every id
+    /// is not recognised, and counts as mixed.
     Mixed,
 }
 
 impl RouteTable {
-    /// Compiles the routes, each with its priority.
+    /// Compiles the routes, each a pattern with its priority. Their indices in this list are the
+    /// results of [`find`](Self::find).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidRoute`] if two of them clash.
+    /// [`ErrorKind::InvalidRoute`] if two of them clash, or if they do not compile together.
     pub(crate) fn new(routes: Vec<(Pattern, i32)>) -> Result<Self> {
         let mut routes: Vec<RouteSlot> = routes
             .into_iter()
@@ -83,7 +85,7 @@ impl RouteTable {
         Some(self.routes[first].index)
     }
 
-    /// The routes that can match a key of this kind.
+    /// The indices of the routes that can match a key of this kind, in order of precedence.
     pub(crate) fn of_kind(&self, kind: &str) -> Vec<usize> {
         let matching = self
             .routes
@@ -92,7 +94,7 @@ impl RouteTable {
         matching.map(|it| it.index).collect()
     }
 
-    /// How the keys of this kind are spread over the routes.
+    /// The spread of the keys of this kind, `app:module:biz`, over the routes.
     pub(crate) fn coverage(&self, kind: &str) -> Coverage {
         let mut of_kind = self
             .routes
@@ -100,7 +102,7 @@ impl RouteTable {
             .filter(|it| it.pattern.matches_kind(kind));
         match of_kind.next() {
             None => Coverage::None,
-            // The others come after it, and it leaves them nothing.
+            // The routes behind it get no key of the kind.
             Some(first) if first.pattern.takes_whole_kind() => Coverage::Whole(first.index),
             Some(_) => Coverage::Mixed,
         }
@@ -108,7 +110,7 @@ impl RouteTable {
 }
 
 impl RouteSlot {
-    /// The lesser wins.
+    /// Sorts the routes: the lesser wins. Equal precedence for one key is a clash.
     fn precedence(&self) -> (Reverse<i32>, [Rank; 4]) {
         (Reverse(self.priority), self.pattern.ranks())
     }
@@ -117,7 +119,7 @@ impl RouteSlot {
 /// Whether two patterns have the same ranks and can match the same key, so that only their
 /// priorities can tell which of them owns it.
 ///
-/// Exact but for regexes too complex to compare: those are taken to overlap.
+/// Exact, except for regexes that are too complex to compare: these count as overlapping.
 pub(crate) fn clash(a: &Pattern, b: &Pattern) -> bool {
     use Segment::{Literal, Regex};
     if a.ranks() != b.ranks() {
@@ -133,7 +135,7 @@ pub(crate) fn clash(a: &Pattern, b: &Pattern) -> bool {
         })
 }
 
-/// What to tell the author of two routes that clash.
+/// The error for two routes that clash, with the remedies.
 pub(crate) fn clash_error(a: &Pattern, b: &Pattern) -> Error {
     Error::new(
         ErrorKind::InvalidRoute,

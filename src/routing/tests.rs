@@ -1,4 +1,4 @@
-//! Cases of what the module promises.
+//! Cases of the routing rules: parsing, precedence, clashes.
 
 use super::*;
 use crate::error::ErrorKind;

@@ -1,4 +1,4 @@
-//! Layers of the tower ecosystem, unchanged.
+//! Tests with layers of the tower ecosystem, unchanged.
 
 use std::convert::Infallible;
 use std::future::{Ready, pending, ready};
