@@ -1,20 +1,22 @@
-//! How far a write is to get before it is answered, and how far it got.
+//! Durable calls: how far a write must get before its call returns, and how far it got.
+//!
+//! [`Durable`] is the demand, [`Reached`] the answer. `docs/durability.md` has the reasons.
 
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long is waited where nobody says: longer than the second after which a log is written
-/// with `appendfsync everysec`.
+/// The waiting time by default: longer than the second after which a log is written with
+/// `appendfsync everysec`.
 const WITHIN: Duration = Duration::from_millis(1500);
 
-/// The longest that can be waited.
+/// The longest waiting time that can be set.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 
-/// How far a write is to get before its call is answered. A number stands for so many replicas.
+/// How far a write must get before its call returns. A number stands for that many replicas.
 ///
-/// What was not reached in time is no error: the write was made, and the answer
-/// [says](Reached) how far it got.
+/// If the level is not reached in time, the call succeeds all the same: the write was made, and
+/// [`Reached`] in the answer says how far it got.
 ///
 /// ```no_run
 /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -44,23 +46,24 @@ pub struct Durable {
     pub(crate) within: Duration,
 }
 
-/// How far a write got that was to be [durable](Durable).
+/// How far the write of a [durable](Durable) call got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reached {
-    /// Whether all was reached that was asked for.
+    /// Whether the write reached all that the call asked for.
     pub is_met: bool,
-    /// How many replicas have it, in memory at the least.
+    /// The number of replicas that have it, at least in memory.
     pub replicas: u32,
-    /// Whether the log of the primary has it, on its disk. `None` where the server does not tell:
-    /// before Redis 7.2 and Valkey 7.2, or if the ACL lacks `+waitaof`.
+    /// Whether the log of the primary has it, on disk. `None` if the server cannot tell: before
+    /// Redis 7.2 and Valkey 7.2, or if the ACL lacks `+waitaof`.
     pub on_disk: Option<bool>,
-    /// How many replicas have it in their logs, on their disks.
+    /// The number of replicas that have it in their logs, on disk. `None` as with
+    /// [`on_disk`](Self::on_disk).
     pub replicas_on_disk: Option<u32>,
 }
 
 impl Reached {
-    /// Of a call that had nothing to write.
+    /// The answer to a call that had nothing to write.
     pub(crate) const NOTHING: Reached = Reached {
         is_met: true,
         replicas: 0,
@@ -70,8 +73,8 @@ impl Reached {
 }
 
 impl Durable {
-    /// So many replicas have it, in memory at the least; of none, the answer says how many have it
-    /// at once.
+    /// Asks for this many replicas, which have the write at least in memory. With 0 the call does
+    /// not wait for replicas, and the answer says how many have the write by then.
     pub fn replicas(count: u32) -> Self {
         Durable {
             replicas: count,
@@ -80,21 +83,25 @@ impl Durable {
         }
     }
 
-    /// It is also on disk: on that of the primary, and on those of as many replicas. All of them
-    /// need a log, `appendonly yes`. A server that cannot tell, one before Redis 7.2, is not
-    /// waited for, and the answer says so.
+    /// Also asks for disks: the primary's, and those of as many replicas. All of these servers need
+    /// a log, `appendonly yes`. If the server cannot tell, as before Redis 7.2, the call does not
+    /// wait for disks, and the answer says so.
     pub fn fsynced(mut self) -> Self {
         self.fsynced = true;
         self
     }
 
-    /// For how long that is waited for once the write is made, from 1 ms to 10 s. The call may
-    /// take so much longer. Defaults to 1.5 s.
+    /// Sets how long the call waits once the write is made, from 1 ms to 10 s. The call may take
+    /// that much longer. Defaults to 1.5 s.
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = limit;
         self
     }
 
+    /// Checks the waiting time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] if it is not from 1 ms to 10 s.
     pub(crate) fn check(&self) -> Result<()> {
         if (Duration::from_millis(1)..=LONGEST).contains(&self.within) {
             return Ok(());

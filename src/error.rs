@@ -1,5 +1,5 @@
-//! One error type for the whole library. It tells the caller what to do:
-//! its [kind](ErrorKind), and whether [trying again](Error::is_retryable) can help.
+//! The one error type of the library. It tells the caller how to react: by its [kind](ErrorKind),
+//! and by whether [trying again](Error::is_retryable) can help.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,25 +7,37 @@ use std::fmt;
 /// The result of a fallible Keyfall call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in one opaque type.
+/// The error of every fallible call, in one opaque type.
 ///
-/// The message names the field, the rule and the remedy. Match on
-/// [`kind`](Error::kind), never on the text.
+/// The message names the field, the rule and the remedy. Match on [`kind`](Error::kind), never on
+/// the text. [`source`](std::error::Error::source) returns the cause, where there is one.
+///
+/// ```
+/// use keyfall::{ErrorKind, JobKey};
+///
+/// let error = JobKey::parse("app 1:trans:notice:42").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::InvalidKey);
+/// assert!(!error.is_retryable());
+/// println!("{error}");
+/// ```
 pub struct Error(Box<Inner>);
 
+/// The fields, in a box, so that a `Result` stays small.
 struct Inner {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// What kind of error it is, and so who can mend it.
+/// The kind of an error, which tells who can mend it: the caller, for the `Invalid…` kinds; time,
+/// for the [retryable](Error::is_retryable) ones; the operator, for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The text is no job key.
     InvalidKey,
-    /// The text is no route pattern, or the route clashes with another one.
+    /// The text is no route pattern, or the route clashes with another one, or there are two
+    /// fallbacks.
     InvalidRoute,
     /// A delay or due time is out of range.
     InvalidTime,
@@ -35,27 +47,28 @@ pub enum ErrorKind {
     InvalidSetting,
     /// The payload cannot be serialised, or is larger than the limit.
     InvalidPayload,
-    /// A job has too many headers, or too large ones.
+    /// A job has too many headers, too large ones, or one without a name.
     InvalidHeaders,
     /// Redis cannot be reached, is loading, or is busy. Nothing was done.
     Unavailable,
-    /// The call was sent and no answer came back: it may have been carried out.
-    /// Repeating it is safe, but for three calls that say so: postponing *by* a while, and
-    /// requeueing or deleting a dead letter without its number.
+    /// The call was sent and no answer came back: it may have been carried out. Repeating it is
+    /// safe, except for three calls that say so: postponing *by* a while, and requeueing or
+    /// deleting a dead letter without its number.
     OutcomeUnknown,
-    /// The kind was never used, and this client may begin no more of them for now. Nothing was done.
+    /// The kind was never used, and this client may not begin another new kind for now. Nothing was
+    /// done.
     TooManyKinds,
     /// Redis is at its memory limit and refuses writes. Nothing was done.
     Full,
     /// Redis refuses writes: it is a replica, or it cannot persist. Nothing was done.
     ReadOnly,
-    /// Redis refuses this user, or one side the certificate of the other: a wrong password, an
-    /// ACL that is too narrow, a CA that is not trusted.
+    /// Redis refuses this user, or one side refuses the certificate of the other: a wrong password,
+    /// an ACL that is too narrow, a CA that is not trusted.
     Denied,
-    /// This server or this data set cannot carry Keyfall: too old a version, an
-    /// eviction policy that would drop the ledger, another schema, a job of a newer version.
+    /// This server or this data set cannot carry Keyfall: the version is too old, an eviction
+    /// policy would drop the ledger, the schema is another, or a newer version wrote the job.
     Incompatible,
-    /// What is stored is not what Keyfall wrote.
+    /// The stored data are not in the form that Keyfall writes.
     Damaged,
 }
 
@@ -75,18 +88,34 @@ impl Error {
         self
     }
 
-    /// The same error for another caller of the same batch; without the cause, which cannot
-    /// be copied.
+    /// The same error for another caller of the same batch; without the cause, which cannot be
+    /// copied.
     pub(crate) fn duplicate(&self) -> Self {
         Error::new(self.0.kind, self.0.message.clone())
     }
 
-    /// What kind of error it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the same call can succeed later without anything being changed.
+    /// Whether the same call can succeed later without any change by the caller: `Unavailable`,
+    /// `OutcomeUnknown`, `TooManyKinds`, `Full` and `ReadOnly`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let delay = Duration::from_secs(900);
+    /// while let Err(error) = client.schedule("app1:trans:notice:42", "").after(delay).await {
+    ///     if !error.is_retryable() {
+    ///         return Err(error);
+    ///     }
+    ///     tokio::time::sleep(Duration::from_secs(1)).await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.0.kind,
@@ -105,8 +134,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// The sentence, then the kind: what a `main` that returns an error prints.
 impl fmt::Debug for Error {
+    /// The message, the kind, and the cause: the text that a `main` prints that returns an error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({:?})", self.0.message, self.0.kind)?;
         match &self.0.source {

@@ -1,4 +1,6 @@
-//! The name of a job: `app:module:biz:id`.
+//! The names of jobs, `app:module:biz:id`, and of kinds, `app:module:biz`.
+//!
+//! [`JobKey`] and [`Kind`] exist only parsed; every other module takes them instead of text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +14,7 @@ pub const MAX_SEGMENT_BYTES: usize = 64;
 /// The longest `id`, in bytes.
 pub const MAX_ID_BYTES: usize = 256;
 
-/// The segments' names, in order.
+/// The names of the four segments, in order.
 pub(crate) const NAMES: [&str; 4] = ["app", "module", "biz", "id"];
 
 /// The name of one job: `app:module:biz:id`, exactly four segments, case-sensitive.
@@ -22,9 +24,10 @@ pub(crate) const NAMES: [&str; 4] = ["app", "module", "biz", "id"];
 /// | `app`, `module`, `biz` | 1 to 64 | ASCII letters, digits, `_`, `-`, `.` |
 /// | `id` | 1 to 256 | any UTF-8 but `:`, `*`, `{`, `}`, white space and control characters |
 ///
-/// The id takes what real ids contain: UUIDs, order numbers, e-mail addresses. The first
-/// three segments are the job's [`Kind`]; they are narrower because they name Redis keys,
-/// routes and metrics.
+/// The id may be a UUID, an order number, an e-mail address. The first three segments are the job's
+/// [`Kind`]; their alphabet is narrower because they name Redis keys, routes and metrics.
+///
+/// Clones share the text, so cloning is cheap. Keys are ordered by their text.
 ///
 /// ```
 /// let key: keyfall::JobKey = "app1:trans:notice:1615283234".parse()?;
@@ -35,19 +38,31 @@ pub(crate) const NAMES: [&str; 4] = ["app", "module", "biz", "id"];
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobKey {
     text: Arc<str>,
-    /// Where the id begins. At most `3 * (MAX_SEGMENT_BYTES + 1)`.
+    /// The byte at which the id begins; at most `3 * (MAX_SEGMENT_BYTES + 1)`.
     id_at: u8,
 }
 
-/// The first three segments of a job key, `app:module:biz`: what other systems call a
-/// queue or a topic.
+/// The first three segments of a job key, `app:module:biz`: a queue or topic in other systems.
 ///
-/// Routes, limits, counts and metrics go by kind.
+/// Routes, limits, counts and metrics go by kind. Clones share the text.
+///
+/// ```
+/// let kind = keyfall::Kind::parse("app1:trans:notice")?;
+/// assert_eq!(kind.key("42")?.as_str(), "app1:trans:notice:42");
+/// # Ok::<(), keyfall::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind(Arc<str>);
 
 impl JobKey {
-    /// Checks `text` against the rules above.
+    /// Parses a job key, by the rules of [`JobKey`].
+    ///
+    /// ```
+    /// use keyfall::{ErrorKind, JobKey};
+    ///
+    /// let error = JobKey::parse("app1:trans:notice").unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidKey);
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::InvalidKey`], naming the segment, the rule and the offending part.
@@ -75,12 +90,12 @@ impl JobKey {
         })
     }
 
-    /// The whole key.
+    /// The whole key, `app:module:biz:id`.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// `app:module:biz`.
+    /// The first three segments, `app:module:biz`.
     pub fn kind(&self) -> &str {
         &self.text[..usize::from(self.id_at) - 1]
     }
@@ -90,7 +105,7 @@ impl JobKey {
         &self.text[usize::from(self.id_at)..]
     }
 
-    /// All four segments, in order.
+    /// All four segments: app, module, biz, id.
     pub fn segments(&self) -> [&str; 4] {
         let mut parts = self.text.splitn(4, ':');
         std::array::from_fn(|_| parts.next().expect("a parsed key has four segments"))
@@ -98,7 +113,7 @@ impl JobKey {
 }
 
 impl Kind {
-    /// Checks `text`, `app:module:biz`, against the rules of [`JobKey`].
+    /// Parses a kind, `app:module:biz`, by the rules of [`JobKey`].
     ///
     /// # Errors
     /// [`ErrorKind::InvalidKey`], naming the segment, the rule and the offending part.
@@ -136,8 +151,10 @@ impl Kind {
     }
 }
 
-/// Checks one segment; `name` is `app`, `module`, `biz` or `id`. The fault is a phrase that
-/// names the segment, the rule and the offending part.
+/// Checks one segment; `name` is `app`, `module`, `biz` or `id`.
+///
+/// # Errors
+/// A phrase that names the segment, the rule and the offending part.
 pub(crate) fn check_segment(name: &str, segment: &str) -> Result<(), String> {
     let limit = if name == "id" {
         MAX_ID_BYTES
@@ -172,17 +189,17 @@ pub(crate) fn check_segment(name: &str, segment: &str) -> Result<(), String> {
     }
 }
 
-/// Whether `c` may stand in an app, module or biz.
+/// Whether an app, module or biz may contain `c`.
 pub(crate) fn is_kind_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
 }
 
-/// Whether `c` may stand in an id.
+/// Whether an id may contain `c`.
 pub(crate) fn is_id_char(c: char) -> bool {
     !matches!(c, ':' | '*' | '{' | '}') && !c.is_whitespace() && !c.is_control()
 }
 
-/// `what` is what the text was to be.
+/// The error for a text that is no `what`, such as `job key`. The text is cut after 120 characters.
 fn invalid(what: &str, text: &str, fault: fmt::Arguments<'_>) -> Error {
     const SHOWN: usize = 120;
     let shown: String = text.chars().take(SHOWN).collect();
@@ -209,7 +226,9 @@ impl FromStr for Kind {
     }
 }
 
-/// What names a job in a call: a parsed [`JobKey`], or text that is checked at the call.
+/// The name of a job in a call: a parsed [`JobKey`], or text that the call parses.
+///
+/// Implemented for `JobKey`, `&JobKey`, `&str`, `String` and `&String`.
 pub trait IntoJobKey {
     /// The parsed key.
     ///
@@ -248,7 +267,7 @@ impl IntoJobKey for String {
     }
 }
 
-// The hash and order of a kind are those of its text.
+// Allowed because `Kind` derives hash and order from its text.
 impl std::borrow::Borrow<str> for Kind {
     fn borrow(&self) -> &str {
         &self.0

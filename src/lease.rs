@@ -1,4 +1,4 @@
-//! The right to run a job, as it is handed to whoever runs it elsewhere.
+//! Leases: the right to run a job, in a form that can be handed to another program.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,21 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 
-/// What ends a job or extends its lease: the name of the job and the token of the lease. It
-/// stands for one attempt and no other, so it can be stored, and presented anywhere, by any
-/// process that can reach the same Redis.
+/// The right to end a job or to extend its time: the name of the job and the token of the claim. It
+/// stands for one attempt and no other, so it can be stored, and presented by any process that can
+/// reach the same Redis. A lease that has lapsed, or whose job has ended, is refused by Redis.
 ///
-/// As text it is `app:module:biz:id@token`.
+/// As text it is `app:module:biz:id@token`; the token is at most 64 characters.
+///
+/// ```
+/// use keyfall::Lease;
+///
+/// let text = "app1:trans:notice:42@0123456789abcdef01234567-17";
+/// let lease: Lease = text.parse()?;
+/// assert_eq!(lease.key().id(), "42");
+/// assert_eq!(lease.to_string(), text);
+/// # Ok::<(), keyfall::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lease {
     key: JobKey,
@@ -18,6 +28,7 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// A lease of this job with a token as Redis gave it; not checked.
     pub(crate) fn new(key: JobKey, token: &str) -> Self {
         Lease {
             key,
@@ -25,16 +36,17 @@ impl Lease {
         }
     }
 
-    /// The job that it is of.
+    /// The job that the lease is for.
     pub fn key(&self) -> &JobKey {
         &self.key
     }
 
+    /// The name of the claim: `lane-number`.
     pub(crate) fn token(&self) -> &str {
         &self.token
     }
 
-    /// By whom the job was claimed.
+    /// The lane of the claim, which tells the claiming worker. Empty for a token without a `-`.
     pub(crate) fn claimer(&self) -> &str {
         self.token.split_once('-').map_or("", |(lane, _)| lane)
     }
@@ -49,6 +61,8 @@ impl fmt::Display for Lease {
 impl FromStr for Lease {
     type Err = Error;
 
+    /// Reads the text form. This checks the form alone, not whether the lease is valid.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidKey`] if the text is no lease.
     fn from_str(text: &str) -> Result<Self> {

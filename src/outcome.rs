@@ -1,4 +1,6 @@
-//! How a run ends.
+//! The end of a run: the outcome that a handler returns, and the values that become one.
+//!
+//! `crate::ending` derives from it, with the retry policy, what follows for the job.
 
 mod failure;
 
@@ -7,7 +9,7 @@ use std::time::Duration;
 
 pub use failure::{Failure, MAX_FAILURE_BYTES};
 
-/// How one run of a job ends.
+/// The end of one run of a job.
 ///
 /// | outcome | the job | is a failure | uses an attempt |
 /// |---|---|---|---|
@@ -18,8 +20,9 @@ pub use failure::{Failure, MAX_FAILURE_BYTES};
 /// | `Bury` | is a dead letter | yes | |
 /// | `HandedOver` | stays leased | | yes |
 ///
-/// A job that would run again and has used its last attempt is buried, whatever time was
-/// asked for. A handler returns an `Outcome`, or anything else that is [`IntoOutcome`].
+/// A job that has used its last attempt becomes a dead letter instead of running again after
+/// `Retry` or `Again`, even if a delay was given. Delays are at most ten years; longer ones are cut
+/// to that. A handler returns an `Outcome`, or any other value that is [`IntoOutcome`].
 ///
 /// ```
 /// use keyfall::{Job, Outcome};
@@ -39,53 +42,55 @@ pub use failure::{Failure, MAX_FAILURE_BYTES};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// The job has done what it was for. It is deleted.
+    /// The job has done its work. It is deleted.
     Done,
-    /// The run failed, and the job is to be tried again. The attempt counts.
+    /// The run failed, and the job runs again. The attempt counts.
     Retry {
-        /// When, counted from the end of this run. `None`: as the retry policy says.
+        /// The delay from the end of this run. `None`: the delay of the retry policy.
         after: Option<Duration>,
-        /// Why it failed; kept with the job.
+        /// The reason of the failure; kept with the job.
         error: Failure,
     },
-    /// Nothing failed, and the job is to run once more: check the refund until it is
-    /// through. The attempt counts, so that the policy's ladder is climbed and ends; no
-    /// failure is recorded.
+    /// Nothing failed, and the job runs once more: check the refund until it is through. The
+    /// attempt counts, so the job climbs its policy's ladder and reaches the end of it; no failure
+    /// is recorded.
     Again {
-        /// When, counted from the end of this run. `None`: at the ladder's next rung.
+        /// The delay from the end of this run. `None`: the delay of the retry policy.
         after: Option<Duration>,
     },
-    /// Not now: the job is to run later, as if this run had not been. The attempt does not
-    /// count, so a job may snooze for ever.
+    /// The job runs later, as if this run had not been. The attempt does not count, so a job may
+    /// snooze for ever.
     Snooze {
-        /// When, counted from the end of this run.
+        /// The delay from the end of this run.
         after: Duration,
     },
-    /// [`Snooze`](Self::Snooze) for a reason, which is told of the job while it waits.
+    /// [`Snooze`](Self::Snooze) with a reason, which [`JobView::put_off`](crate::JobView::put_off)
+    /// returns while the job waits.
     SnoozeBecause {
-        /// When, counted from the end of this run.
+        /// The delay from the end of this run.
         after: Duration,
-        /// Why; kept with the job until its next run.
+        /// The reason; kept with the job until its next run.
         reason: Failure,
     },
-    /// The run failed, and trying again cannot help. The job becomes a dead letter at once,
+    /// The run failed, and another attempt cannot help. The job becomes a dead letter at once,
     /// however many attempts are left.
     Bury {
-        /// Why; kept with the dead letter.
+        /// The reason; kept with the dead letter.
         reason: Failure,
     },
-    /// Somebody else goes on with it, who was given its [lease](crate::Job::lease), and who
-    /// [settles](crate::Client::settle) it. Nobody renews the lease here any more: if it lapses,
-    /// the job runs again, as another attempt. How long it is, the
-    /// [route](crate::Handler::lease) says.
+    /// Another program goes on with the job: it was given the [lease](crate::Job::lease), and
+    /// [settles](crate::Client::settle) the job with it. This worker does not renew the lease any
+    /// more: if it lapses, the job runs again, as another attempt. The
+    /// [route](crate::Handler::lease) sets the length of the lease.
     HandedOver,
 }
 
-/// Any error, or text. `&str`, `String`, every `std::error::Error` and `anyhow::Error` fit.
+/// An error of any type, or text: `&str`, `String`, every `std::error::Error` and `anyhow::Error`
+/// convert into it.
 type AnyError = Box<dyn StdError + Send + Sync>;
 
 impl Outcome {
-    /// [`Retry`](Self::Retry) as the policy says. The attempt counts.
+    /// [`Retry`](Self::Retry) after the delay of the policy. The attempt counts.
     pub fn retry(error: impl Into<AnyError>) -> Self {
         Outcome::Retry {
             after: None,
@@ -93,8 +98,22 @@ impl Outcome {
         }
     }
 
-    /// [`Retry`](Self::Retry) after this time, if the policy has an attempt left. The
-    /// attempt counts.
+    /// [`Retry`](Self::Retry) after this delay, if the policy has an attempt left. The attempt
+    /// counts.
+    ///
+    /// ```
+    /// use keyfall::Outcome;
+    /// use std::time::Duration;
+    /// # struct Answer { retry_after: Option<u64> }
+    ///
+    /// fn refused(answer: &Answer) -> Outcome {
+    ///     let error = "too many requests";
+    ///     match answer.retry_after {
+    ///         Some(seconds) => Outcome::retry_after(Duration::from_secs(seconds), error),
+    ///         None => Outcome::retry(error),
+    ///     }
+    /// }
+    /// ```
     pub fn retry_after(after: Duration, error: impl Into<AnyError>) -> Self {
         Outcome::Retry {
             after: Some(after),
@@ -102,23 +121,24 @@ impl Outcome {
         }
     }
 
-    /// [`Again`](Self::Again) at the ladder's next rung. The attempt counts.
+    /// [`Again`](Self::Again) after the delay of the policy. The attempt counts.
     pub fn again() -> Self {
         Outcome::Again { after: None }
     }
 
-    /// [`Again`](Self::Again) after this time, if the policy has an attempt left. The
-    /// attempt counts.
+    /// [`Again`](Self::Again) after this delay, if the policy has an attempt left. The attempt
+    /// counts.
     pub fn again_after(after: Duration) -> Self {
         Outcome::Again { after: Some(after) }
     }
 
-    /// [`Snooze`](Self::Snooze) for this time. The attempt does not count.
+    /// [`Snooze`](Self::Snooze) for this long. The attempt does not count.
     pub fn snooze(after: Duration) -> Self {
         Outcome::Snooze { after }
     }
 
-    /// [`SnoozeBecause`](Self::SnoozeBecause): for this time and this reason.
+    /// [`SnoozeBecause`](Self::SnoozeBecause), for this long and for this reason. The attempt does
+    /// not count.
     pub fn snooze_because(after: Duration, reason: impl Into<AnyError>) -> Self {
         Outcome::SnoozeBecause {
             after,
@@ -126,7 +146,7 @@ impl Outcome {
         }
     }
 
-    /// Of a run that went on for longer than it may.
+    /// The outcome of a run that took longer than its `limit`: a retry.
     pub(crate) fn timed_out(limit: Duration) -> Self {
         Outcome::Retry {
             after: None,
@@ -142,17 +162,40 @@ impl Outcome {
     }
 }
 
-/// What a handler may return.
+/// A value that a handler may return.
 ///
 /// | returned | outcome |
 /// |---|---|
 /// | `()` | [`Outcome::Done`] |
 /// | [`Outcome`] | itself |
-/// | `Ok(value)` | what `value` becomes |
-/// | `Err(error)` | [`Outcome::Retry`] as the policy says |
+/// | `Ok(value)` | the outcome of `value` |
+/// | `Err(error)` | [`Outcome::Retry`] after the delay of the policy |
 ///
-/// The error of a `Result` may be any `std::error::Error`, `anyhow::Error`, `String` or
-/// `&str`. Its causes are kept too, see [`Failure`].
+/// The error of a `Result` may be any `std::error::Error`, `anyhow::Error`, `String` or `&str`. Its
+/// causes are kept too, see [`Failure`].
+///
+/// Implement it for a type of your own to return that from handlers:
+///
+/// ```
+/// use keyfall::{IntoOutcome, Outcome};
+/// use std::time::Duration;
+///
+/// enum Refund { Through, Waiting }
+///
+/// impl IntoOutcome for Refund {
+///     fn into_outcome(self) -> Outcome {
+///         match self {
+///             Refund::Through => Outcome::Done,
+///             Refund::Waiting => Outcome::snooze(Duration::from_secs(60)),
+///         }
+///     }
+/// }
+///
+/// async fn check_refund() -> Result<Refund, std::io::Error> {
+///     Ok(Refund::Waiting)
+/// }
+/// # let _app: keyfall::Router = keyfall::Router::new().route("a:b:c:*", check_refund);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say how a job ends",
     label = "a handler cannot return this",
@@ -160,7 +203,7 @@ impl Outcome {
             `std::error::Error + Send + Sync`, `anyhow::Error` or `String`"
 )]
 pub trait IntoOutcome {
-    /// The outcome it stands for.
+    /// The outcome that the value stands for.
     fn into_outcome(self) -> Outcome;
 }
 

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Holds that the error quotes the text and says each of the phrases.
+/// Asserts that there is an error that quotes the text and contains each of the phrases.
 #[track_caller]
 fn assert_fault(fault: Option<Error>, text: &str, phrases: &[&str]) {
     let Some(fault) = fault else {

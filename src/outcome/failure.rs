@@ -1,4 +1,7 @@
-//! Why a job did not end well, as text of bounded length.
+//! The reason of a failure, as text of bounded length.
+//!
+//! Failures are kept with jobs in Redis, so [`Failure`] limits their size however long an error's
+//! text is.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Write};
@@ -6,16 +9,18 @@ use std::fmt::{self, Write};
 /// The longest text of a [`Failure`], in bytes.
 pub const MAX_FAILURE_BYTES: usize = 4096;
 
-/// No honest chain of causes is longer; a source that returns itself has no end.
+/// The number of causes that are read: no honest chain is longer, and a source that returns itself
+/// has no end.
 const MAX_CAUSES: usize = 64;
 
+/// The mark at the end of a text that was cut.
 const CUT: char = '…';
 
-/// Why a job did not end well: the text of an error and of its causes, at most
-/// [`MAX_FAILURE_BYTES`] long.
+/// The reason of a failure: the text of an error and of its causes, at most [`MAX_FAILURE_BYTES`]
+/// long.
 ///
-/// Causes are joined by `: `, and one whose text its parent already contains is left out. A
-/// text that is too long ends in `…`.
+/// Causes are joined by `: `; a cause whose text its parent already contains is left out. A text
+/// that is too long ends in `…`.
 ///
 /// ```
 /// use keyfall::Failure;
@@ -28,12 +33,12 @@ const CUT: char = '…';
 pub struct Failure(String);
 
 impl Failure {
-    /// From any error, or from text.
+    /// Reads an error of any type with its causes, or takes a text.
     pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         let error = error.into();
         let top: &(dyn StdError + 'static) = &*error;
         let mut whole = Bounded::default();
-        // The parent is what the last error said by itself, whether it was shown or not.
+        // The parent is the text of the error before, even if that text was left out.
         let mut parent = Bounded::default();
         for cause in std::iter::successors(Some(top), |error| (**error).source()).take(MAX_CAUSES) {
             let own = Bounded::of(cause);
@@ -52,10 +57,10 @@ impl Failure {
         Failure(whole.finish())
     }
 
-    /// From a text that is still to be written, so that a long part of it is not copied.
+    /// Formats the text up to the limit, without copying the rest.
     pub(crate) fn written(text: fmt::Arguments<'_>) -> Self {
         let mut whole = Bounded::default();
-        // Refused when it is full, which is marked in the text.
+        // Fails when the text is full, which `finish` marks.
         let _ = whole.write_fmt(text);
         Failure(whole.finish())
     }
@@ -72,8 +77,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Takes what fits and then refuses, which ends the formatting: of an error of ten
-/// megabytes, four kilobytes are copied.
+/// A text of at most [`MAX_FAILURE_BYTES`]. It takes the beginning of a longer text and then fails,
+/// which ends the formatting: of an error of ten megabytes it copies four kilobytes.
 #[derive(Default)]
 struct Bounded {
     text: String,
@@ -81,13 +86,15 @@ struct Bounded {
 }
 
 impl Bounded {
+    /// The text of this error alone, without its causes.
     fn of(error: &dyn StdError) -> Self {
         let mut bounded = Bounded::default();
-        // Refused when it is full, which `cut` says already.
+        // Fails when the text is full, which `cut` records.
         let _ = write!(bounded, "{error}");
         bounded
     }
 
+    /// Appends the text as far as it fits.
     fn push(&mut self, text: &str) {
         let room = MAX_FAILURE_BYTES - self.text.len();
         if text.len() > room {
@@ -96,6 +103,7 @@ impl Bounded {
         self.text.push_str(&text[..boundary(text, room)]);
     }
 
+    /// The text, with the mark if it was cut.
     fn finish(mut self) -> String {
         if self.cut {
             let room = MAX_FAILURE_BYTES - CUT.len_utf8();
@@ -113,7 +121,7 @@ impl Write for Bounded {
     }
 }
 
-/// The last place within the first `room` bytes at which a text can be cut.
+/// The last place within the first `room` bytes at which the text can be cut between characters.
 fn boundary(text: &str, room: usize) -> usize {
     (0..=room.min(text.len()))
         .rev()
