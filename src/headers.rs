@@ -1,4 +1,4 @@
-//! What travels with a job beside its payload.
+//! The headers of a job: short texts by name that travel beside its payload.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,18 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 
-/// How many headers a job may have.
+/// The largest number of headers of a job.
 pub const MAX_HEADERS: usize = 64;
 
-/// How many bytes the headers of a job may have, names and values together.
+/// The largest size of a job's headers in bytes, names and values together.
 pub const MAX_HEADERS_BYTES: usize = 8 * 1024;
 
-/// Texts by name that travel with a job beside its payload, such as a trace id or a tenant.
-/// Whoever schedules the job sets them, and its handler reads them. Up to [`MAX_HEADERS`], with
-/// [`MAX_HEADERS_BYTES`] in all: they are read and written with each attempt.
+/// Texts by name that travel with a job beside its payload, such as a trace id or a tenant. The
+/// scheduling program sets them, and the handler reads them.
 ///
-/// Names are case-sensitive and in order. Written, headers are a map of strings.
+/// A job has at most [`MAX_HEADERS`] headers with [`MAX_HEADERS_BYTES`] in all, because they are
+/// read and written with each attempt; the call that schedules the job checks that, and that no
+/// name is empty. Names are case-sensitive and in order. Serialised, headers are a map of strings.
 ///
 /// ```
 /// use keyfall::Headers;
@@ -37,17 +38,17 @@ impl Headers {
         Headers(BTreeMap::new())
     }
 
-    /// The value under this name.
+    /// The value of the header with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Sets a header and returns the value it had.
+    /// Sets a header, and returns its old value.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) -> Option<String> {
         self.0.insert(name.into(), value.into())
     }
 
-    /// Takes a header away and returns the value it had.
+    /// Removes a header, and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<String> {
         self.0.remove(name)
     }
@@ -59,17 +60,17 @@ impl Headers {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// How many there are.
+    /// The number of headers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Sets a header that nobody asked for, if all of them are within the limits then.
+    /// Sets a header of our own, such as a trace, unless the headers would exceed a limit with it.
     #[cfg(feature = "traces")]
     pub(crate) fn insert_if_it_fits(&mut self, name: &str, value: String) {
         if self.len() < MAX_HEADERS && self.bytes() + name.len() + value.len() <= MAX_HEADERS_BYTES
@@ -78,13 +79,15 @@ impl Headers {
         }
     }
 
-    /// Names and values together.
+    /// The size of names and values together, in bytes.
     fn bytes(&self) -> usize {
         self.iter()
             .map(|(name, value)| name.len() + value.len())
             .sum()
     }
 
+    /// Checks number, size and names of the headers for the job `key`.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidHeaders`], naming the job, the rule and the remedy.
     pub(crate) fn check(&self, key: &JobKey) -> Result<()> {

@@ -1,18 +1,25 @@
-//! The beginning of job keys, by which many jobs are named at once.
+//! Prefixes of job keys, by which a call names many jobs at once.
+//!
+//! Bulk calls, pauses, histories and pulling consumers select jobs or kinds by them.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Kind, NAMES, check_segment};
 
-/// What job keys begin with: any text that can be continued to a job key.
+/// The beginning of job keys: any text that can be continued to a job key, or the empty text for
+/// every job. `app1` covers `app1:…` and `app10:…`; `app1:` covers the first alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prefix {
     text: String,
-    /// Where the id begins, if the text goes that far.
+    /// The byte at which the id begins, if the text has three colons.
     id_at: Option<usize>,
 }
 
 impl Prefix {
-    /// Checks `text` against the rules of job keys.
+    /// Parses a prefix, by the rules of job keys. The last segment may be cut anywhere.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`] if no job key begins like this, or if the text is empty: an empty
+    /// text would mean every job, which [`everything`](Self::everything) says on purpose.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         if text.is_empty() {
             return Err(invalid(
@@ -31,7 +38,7 @@ impl Prefix {
         for (name, segment) in NAMES.into_iter().zip(whole) {
             check_segment(name, segment).map_err(|fault| invalid(text, &fault))?;
         }
-        // The last one may be cut anywhere, its very beginning included.
+        // The last segment may be cut anywhere, so it may be empty.
         if !last.is_empty() {
             check_segment(NAMES[whole.len()], last).map_err(|fault| invalid(text, &fault))?;
         }
@@ -42,7 +49,7 @@ impl Prefix {
         })
     }
 
-    /// What every job key begins with.
+    /// The prefix of every job key.
     pub(crate) fn everything() -> Self {
         Prefix {
             text: String::new(),
@@ -50,11 +57,12 @@ impl Prefix {
         }
     }
 
+    /// The text of the prefix.
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether jobs of this kind can begin with it.
+    /// Whether some jobs of this kind can begin with the prefix.
     pub(crate) fn covers(&self, kind: &Kind) -> bool {
         match self.id_at {
             None => kind.as_str().starts_with(&self.text),
@@ -62,17 +70,22 @@ impl Prefix {
         }
     }
 
-    /// The only kind that it covers, if it goes that far.
+    /// The only kind that it covers, if it reaches the third colon.
     pub(crate) fn kind(&self) -> Option<&str> {
         self.id_at.map(|at| &self.text[..at - 1])
     }
 
-    /// What the ids of the kinds covered begin with.
+    /// The part that belongs to the ids: the jobs of covered kinds whose ids begin with it are
+    /// named.
     pub(crate) fn of_id(&self) -> &str {
         self.id_at.map_or("", |at| &self.text[at..])
     }
 
-    /// The same, if it does not tell the jobs of a kind apart.
+    /// The same prefix, if it covers kinds as a whole. `what` completes "only whole kinds can be
+    /// …".
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`] if it reaches into the id.
     pub(crate) fn of_kinds(self, what: &str) -> Result<Self> {
         if !self.of_id().is_empty() {
             return Err(invalid(
@@ -87,6 +100,7 @@ impl Prefix {
     }
 }
 
+/// The error for a text that is no prefix. The text is cut after 120 characters.
 fn invalid(text: &str, fault: &str) -> Error {
     let shown: String = text.chars().take(120).collect();
     Error::new(

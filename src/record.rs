@@ -1,7 +1,8 @@
-//! What is stored of one job: `header JSON \n accepted-ms step@ms … \n payload`.
+//! The stored record of a job, three parts: `header JSON \n accepted-ms step@ms … \n payload`.
 //!
-//! The header is open: fields that this version does not know are kept. The payload is
-//! handed on as it came, byte for byte. Scripts append the steps.
+//! Clients compose and read the header; scripts append the steps; the payload is handed on as it
+//! came, byte for byte. The header is open: fields that this version does not know are kept. The
+//! reason for each part is in `docs/design.md`.
 
 #[cfg(test)]
 mod properties;
@@ -21,64 +22,70 @@ use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
 
-/// The version of the format that this crate writes. A record of a newer one is left to
-/// those who know it.
+/// The version of the format that this crate writes. It refuses to read a record of a newer
+/// version.
 pub(crate) const VERSION: u32 = 1;
 
-/// The header that nearly every job is scheduled with, so that it is not rendered.
+/// The header with which nearly every job is scheduled, a constant so that it need not be rendered.
 pub(crate) const PLAIN: &str = r#"{"v":1}"#;
 
-/// What scripts make of it: how the header of nearly every record begins, so that it is not parsed
-/// as JSON.
+/// The beginning of the plain header after a script has added its microseconds. Nearly every stored
+/// record begins with it, so such headers are read without a JSON parser.
 const TIMED: &str = r#"{"v":1,"us":"#;
 
-/// What a record says of its job beside the payload.
+/// The first line of a record: all that it says of its job beside steps and payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
+    /// The version of the format.
     v: u32,
-    /// By how many microseconds the job was accepted later than the millisecond that its story begins
-    /// with; by the scripts. Those of versions that wrote no such number: 0.
+    /// The microseconds between the millisecond in the second line and the acceptance of the job, 0
+    /// to 999; written by scripts. 0 in records of versions that did not write it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) us: u32,
-    /// The attempts that have ended, counted.
+    /// The number of attempts that have ended and count.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) attempts: u32,
-    /// How the last attempt failed, or why the job was buried.
+    /// The reason why the last attempt failed, or why the job was buried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// Why the last run put it off, if it did and said so.
+    /// The reason why the last run snoozed, if it gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) put_off: Option<String>,
-    /// A digest of the value of the key that it was adopted from; by `lua/adopt.lua`.
+    /// A digest of the value of the plain key from which the job was adopted; written by
+    /// `lua/adopt.lua`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     adopted: Option<String>,
-    /// Why that value can be no payload.
+    /// The reason why that value cannot be a payload, such as its size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unusable: Option<String>,
+    /// The headers that the job was scheduled with.
     #[serde(default, skip_serializing_if = "Headers::is_empty")]
     pub(crate) headers: Headers,
-    /// The span in which the last attempt ended, if it was traced, as `traceparent` has it.
+    /// The span in which the last attempt ended, if it was traced, in the format of `traceparent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<String>,
-    /// The number that orders it among jobs of other ledgers that mean the same; read by
-    /// `lua/lib/overtaken.lua`.
+    /// The order number among jobs of several ledgers that stand for the same reminder, of which
+    /// only the latest is to stay; read by `lua/lib/overtaken.lua`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) order: Option<u64>,
+    /// The job's own policy, attempts and timeout.
     #[serde(flatten)]
     pub(crate) terms: Terms,
-    /// What a newer version wrote.
+    /// Fields that a newer version wrote, which are written back unchanged.
     #[serde(flatten)]
     other: Map<String, Value>,
 }
 
-/// What a job was given for itself, instead of what its route says.
+/// The terms that a job brings itself, instead of those of its route.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Terms {
+    /// The retry policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry: Option<RetryPolicy>,
-    /// How many attempts it has, whichever policy it goes by.
+    /// The number of attempts, 1 or more, under the policy of the job or of its route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_attempts: Option<u32>,
+    /// The limit of one run, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout_ms: Option<u64>,
 }
@@ -89,34 +96,37 @@ pub(crate) struct Record {
     pub(crate) header: Header,
     /// The millisecond in which `schedule` accepted the job.
     pub(crate) accepted: UnixMs,
-    /// What happened to it lately, the oldest first.
+    /// The last steps of the job, the oldest first; scripts keep eight.
     pub(crate) steps: Vec<Step>,
+    /// The payload; shares the memory of the record.
     pub(crate) payload: Bytes,
 }
 
-/// Something that happened to a job.
+/// One step in the life of a job; [`JobView::steps`](crate::JobView::steps) returns the last eight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Step {
-    /// What: `postponed`, `fired`, `updated`, `failed`, `again`, `snoozed`, `returned`, `buried`
-    /// or `requeued`.
+    /// The name of the step: `postponed`, `fired`, `updated`, `failed`, `again`, `snoozed`,
+    /// `returned`, `buried` or `requeued`. Newer versions may write others.
     pub what: String,
-    /// When, by Redis' clock.
+    /// The time of the step, by the clock of Redis, in whole milliseconds.
     pub at: SystemTime,
 }
 
-/// Why a record cannot be used.
+/// The fault of a record that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RecordFault {
-    /// Nothing is stored for the job.
+    /// The ledger holds no record of the job.
     Missing,
-    /// It is not what any version wrote.
+    /// No version wrote it like this; the text names the fault.
     Damaged(String),
-    /// A newer version wrote it.
+    /// A newer version, with this number, wrote it.
     Newer(u32),
 }
 
 impl Terms {
+    /// Checks the terms of the job `key`. A timeout is rounded up to whole milliseconds.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidSetting`], naming the option, the rule and the remedy.
     pub(crate) fn new(
@@ -151,7 +161,8 @@ impl Terms {
         })
     }
 
-    /// The policy that the job goes by, on a route that has this one.
+    /// The policy of the job, on a route that has the policy `of_route`: its own or the route's,
+    /// with its own number of attempts.
     #[cfg(feature = "worker")]
     pub(crate) fn policy<'a>(&'a self, of_route: &'a RetryPolicy) -> Cow<'a, RetryPolicy> {
         let policy = self.retry.as_ref().unwrap_or(of_route);
@@ -161,12 +172,14 @@ impl Terms {
         }
     }
 
+    /// The limit of one run, if the job brings one.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(Duration::from_millis)
     }
 }
 
 impl Header {
+    /// The header of a job that was never tried.
     pub(crate) fn new(headers: Headers, terms: Terms) -> Self {
         Header {
             v: VERSION,
@@ -184,7 +197,7 @@ impl Header {
         }
     }
 
-    /// Of a job that was tried before.
+    /// The header of a job that was tried before: `attempts` have ended, the last one with `error`.
     pub(crate) fn told(
         headers: Headers,
         terms: Terms,
@@ -198,7 +211,7 @@ impl Header {
         }
     }
 
-    /// Whether it says nothing but when the job was accepted.
+    /// Whether every field but `v` and `us` is empty.
     fn is_plain(&self) -> bool {
         self.attempts == 0
             && self.error.is_none()
@@ -212,7 +225,8 @@ impl Header {
             && self.other.is_empty()
     }
 
-    /// The same header for a job that begins anew: no attempts, and no error of the last.
+    /// The same header for a job that begins anew: without attempts and without the outcome of the
+    /// last.
     pub(crate) fn untried(&self) -> Self {
         Header {
             attempts: 0,
@@ -223,7 +237,7 @@ impl Header {
         }
     }
 
-    /// One line of JSON.
+    /// The header as one line of JSON, without the line end.
     pub(crate) fn to_line(&self) -> Cow<'static, str> {
         if self.is_plain() {
             return match self.us {
@@ -235,19 +249,26 @@ impl Header {
         line.expect("a map of strings and numbers is JSON").into()
     }
 
-    /// What a header, as one line, says of how the job failed or why it was buried.
+    /// The reason in a header, given as its line, why the job failed or was buried. `None` if there
+    /// is none or the line cannot be read.
     #[cfg(feature = "worker")]
     pub(crate) fn reason(line: &str) -> Option<String> {
         Header::parse(line.as_bytes()).ok()?.error
     }
 
-    /// What a header, as one line, says of the last attempt: its number, and how it failed.
+    /// The last attempt in a header, given as its line: its number, and its failure. `None` if it
+    /// did not fail or the line cannot be read.
     #[cfg(feature = "worker")]
     pub(crate) fn told_by(line: &str) -> Option<(u32, String)> {
         let header = Header::parse(line.as_bytes()).ok()?;
         Some((header.attempts, header.error?))
     }
 
+    /// Reads the line of a header.
+    ///
+    /// # Errors
+    /// [`RecordFault::Newer`] for a version above [`VERSION`], [`RecordFault::Damaged`] for any
+    /// other text that is no header.
     pub(crate) fn parse(line: &[u8]) -> Result<Self, RecordFault> {
         if line == PLAIN.as_bytes() {
             return Ok(Header::default());
@@ -278,11 +299,16 @@ impl Default for Header {
 }
 
 impl Record {
-    /// When the job was accepted, to the microsecond: no two jobs of a name are at one.
+    /// The time at which the job was accepted, to the microsecond. No two jobs of one name share
+    /// it.
     pub(crate) fn first_scheduled_at(&self) -> SystemTime {
         self.accepted.to_system() + Duration::from_micros(self.header.us.into())
     }
 
+    /// Takes a record apart. The payload is not copied.
+    ///
+    /// # Errors
+    /// [`RecordFault::Missing`] for no bytes at all, otherwise as [`Header::parse`].
     pub(crate) fn parse(bytes: impl Into<Bytes>) -> Result<Self, RecordFault> {
         let bytes: Bytes = bytes.into();
         if bytes.is_empty() {
@@ -303,13 +329,14 @@ impl Record {
     }
 }
 
-/// The number in a header that says nothing else.
+/// The microseconds in a header that has no other field. `None` for any other header.
 fn plain_us(line: &[u8]) -> Option<u32> {
     let digits = line.strip_prefix(TIMED.as_bytes())?.strip_suffix(b"}")?;
     let is_json = digits == b"0" || digits.first().is_some_and(|it| (b'1'..=b'9').contains(it));
     is_json.then(|| std::str::from_utf8(digits).ok()?.parse().ok())?
 }
 
+/// Reads the second line: the time of acceptance and the steps.
 fn parse_steps(line: &[u8]) -> Result<(UnixMs, Vec<Step>), RecordFault> {
     let damaged = || RecordFault::Damaged("its steps do not parse".into());
     let line = std::str::from_utf8(line).map_err(|_| damaged())?;
@@ -331,7 +358,7 @@ fn parse_steps(line: &[u8]) -> Result<(UnixMs, Vec<Step>), RecordFault> {
 // `skip_serializing_if` calls with a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 impl Header {
-    /// Whether the job was made of a plain key.
+    /// Whether the job was adopted from a plain key.
     pub(crate) fn is_adopted(&self) -> bool {
         self.adopted.is_some()
     }
@@ -342,7 +369,8 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl RecordFault {
-    /// What is told to whoever wanted to use it.
+    /// The error for a caller that needed the record of this job: [`ErrorKind::Incompatible`] for a
+    /// newer version, [`ErrorKind::Damaged`] otherwise.
     pub(crate) fn of(&self, key: &JobKey) -> Error {
         let (kind, remedy) = match self {
             RecordFault::Newer(_) => (ErrorKind::Incompatible, ": use the version that wrote it"),

@@ -1,5 +1,7 @@
-//! When a job that did not end well runs again: a pure function of the attempt and a
-//! random number.
+//! Retry policies: the delay before each further attempt, a pure function of the attempt's number
+//! and a random number.
+//!
+//! `check` refuses contradictory policies; `written` reads and writes them as text and tables.
 
 mod check;
 mod written;
@@ -13,17 +15,20 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::MAX_DELAY;
 
-/// The longest ladder.
+/// The largest number of rungs in a ladder.
 pub(crate) const MAX_RUNGS: usize = 64;
 
+/// The number of attempts of shapes that have no end of their own.
 const DEFAULT_ATTEMPTS: u32 = 10;
 
+/// A minute, in seconds.
 const MINUTE: u64 = 60;
+/// An hour, in seconds.
 const HOUR: u64 = 60 * MINUTE;
 
-/// How long a job waits before each further attempt, and how many attempts it has.
+/// The delays between the attempts of a job, and the number of attempts.
 ///
-/// | shape | delay after attempt *n* | attempts unless told otherwise |
+/// | shape | delay after attempt *n* | attempts by default |
 /// |---|---|---|
 /// | [`ladder`](Self::ladder) | its rung *n* | one more than it has rungs |
 /// | [`exponential`](Self::exponential) | random, from zero up to `base` · 2ⁿ⁻¹ or `cap` | 10 |
@@ -31,19 +36,18 @@ const HOUR: u64 = 60 * MINUTE;
 /// | [`fixed`](Self::fixed) | always the same | 10 |
 /// | [`none`](Self::none) | | 1 |
 ///
-/// The first run of a job is attempt 1. When the last attempt has failed, the job is buried.
-/// No delay is longer than ten years.
+/// The first run of a job is attempt 1. When the last attempt has failed, the job becomes a dead
+/// letter. No delay is longer than ten years.
 ///
 /// # The default
 ///
-/// [`RetryPolicy::default`] is the [`day_ladder`](Self::day_ladder), ten attempts:
-/// 15 s, 3 min, 10 min, 30 min, 30 min, 1 h, 2 h, 6 h, 15 h. The first rungs outlast a
-/// deployment or a lost connection without keeping anybody waiting; the last ones leave a
-/// day in which to mend what is really broken.
+/// [`RetryPolicy::default`] is the [`day_ladder`](Self::day_ladder), ten attempts: 15 s, 3 min, 10
+/// min, 30 min, 30 min, 1 h, 2 h, 6 h, 15 h. The first rungs outlast a deployment or a lost
+/// connection while nobody waits for long; the last ones leave a day for a repair.
 ///
 /// # As text
 ///
-/// In JSON, TOML and the like a policy is one of these; `attempts` may always be left out.
+/// In JSON, TOML and the like a policy has one of these forms; `attempts` may always be left out.
 /// Durations are written with their units (`90s`, `1h 30m`, `2 days`), and `0` needs none.
 ///
 /// ```
@@ -62,8 +66,8 @@ const HOUR: u64 = 60 * MINUTE;
 /// # Ok(()) }
 /// ```
 ///
-/// [`FromStr`](std::str::FromStr) reads the last two forms: a ladder, one word for each
-/// rung, or `none`.
+/// [`FromStr`](std::str::FromStr) reads the last two forms: a ladder, one word for each rung, or
+/// `none`.
 ///
 /// ```
 /// use keyfall::RetryPolicy;
@@ -78,11 +82,14 @@ const HOUR: u64 = 60 * MINUTE;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     shape: Shape,
+    /// The limit that was set; `None` for the default of the shape.
     attempts: Option<u32>,
 }
 
+/// The rule for the delays; the constructors of [`RetryPolicy`] describe each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Shape {
+    /// One delay for each retry; 1 to [`MAX_RUNGS`] of them.
     Ladder(Arc<[Duration]>),
     Exponential {
         base: Duration,
@@ -97,29 +104,52 @@ enum Shape {
 }
 
 impl RetryPolicy {
-    /// One rung for each retry, in order; a rung may be zero.
+    /// A ladder: one rung for each retry, in order. A rung may be zero.
+    ///
+    /// ```
+    /// use keyfall::RetryPolicy;
+    /// use std::time::Duration;
+    ///
+    /// let minutes = [1, 5, 30].map(|minutes| Duration::from_secs(60 * minutes));
+    /// let policy = RetryPolicy::ladder(minutes)?;
+    /// assert_eq!(policy.max_attempts(), 4);
+    /// assert_eq!(policy.next(2, 0.0), Some(Duration::from_secs(300)));
+    /// # Ok::<(), keyfall::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPolicy`] if there is no rung, if there are more than 64, or if
-    /// one is longer than ten years.
+    /// [`ErrorKind::InvalidPolicy`] if there is no rung, if there are more than 64, or if one is
+    /// longer than ten years.
     pub fn ladder(rungs: impl IntoIterator<Item = Duration>) -> Result<Self> {
         // One rung too many is enough to know; the iterator may be endless.
         let rungs: Vec<Duration> = rungs.into_iter().take(MAX_RUNGS + 1).collect();
         RetryPolicy::checked(Shape::Ladder(rungs.into()))
     }
 
-    /// Full jitter: a random delay between zero and a window that starts at `base`, doubles
-    /// with each attempt and stops at `cap`. It keeps jobs that failed together from coming
-    /// back together.
+    /// Exponential backoff with full jitter: a random delay between zero and a window that starts
+    /// at `base`, doubles with each attempt and stops at `cap`. The jitter keeps jobs that failed
+    /// together from coming back together.
+    ///
+    /// ```
+    /// use keyfall::RetryPolicy;
+    /// use std::time::Duration;
+    ///
+    /// let policy = RetryPolicy::exponential(Duration::from_secs(1), Duration::from_secs(60))?;
+    /// // After attempt 4 the window is 8 s; a random number of 0.5 stands for its middle.
+    /// assert_eq!(policy.next(4, 0.5), Some(Duration::from_secs(4)));
+    /// assert_eq!(policy.max_attempts(), 10);
+    /// # Ok::<(), keyfall::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPolicy`] if `base` is zero, if `cap` is shorter than `base`, or
-    /// if one is longer than ten years.
+    /// [`ErrorKind::InvalidPolicy`] if `base` is zero, if `cap` is shorter than `base`, or if one
+    /// is longer than ten years.
     pub fn exponential(base: Duration, cap: Duration) -> Result<Self> {
         RetryPolicy::checked(Shape::Exponential { base, cap })
     }
 
-    /// One `step` after the first attempt, two after the second, and so on.
+    /// Linear backoff: one `step` after the first attempt, two after the second, and so on, ten
+    /// years at most.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidPolicy`] if `step` is zero or longer than ten years.
@@ -127,11 +157,11 @@ impl RetryPolicy {
         RetryPolicy::checked(Shape::Linear { step, cap: None })
     }
 
-    /// Like [`linear`](Self::linear), and never longer than `cap`.
+    /// Linear backoff as [`linear`](Self::linear), with delays of at most `cap`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPolicy`] if `step` is zero, if `cap` is shorter than `step`, or
-    /// if one is longer than ten years.
+    /// [`ErrorKind::InvalidPolicy`] if `step` is zero, if `cap` is shorter than `step`, or if one
+    /// is longer than ten years.
     pub fn linear_up_to(step: Duration, cap: Duration) -> Result<Self> {
         RetryPolicy::checked(Shape::Linear {
             step,
@@ -147,7 +177,7 @@ impl RetryPolicy {
         RetryPolicy::checked(Shape::Fixed(delay))
     }
 
-    /// One attempt: a job that fails is buried.
+    /// A single attempt: a job that fails becomes a dead letter at once.
     pub const fn none() -> Self {
         RetryPolicy {
             shape: Shape::None,
@@ -155,8 +185,8 @@ impl RetryPolicy {
         }
     }
 
-    /// Nine retries in about 25 hours: 15 s, 3 min, 10 min, 30 min, 30 min, 1 h, 2 h, 6 h,
-    /// 15 h. A rhythm in which payment providers repeat their notifications.
+    /// Nine retries in about 25 hours: 15 s, 3 min, 10 min, 30 min, 30 min, 1 h, 2 h, 6 h, 15 h.
+    /// Payment providers repeat their notifications in such a rhythm.
     pub fn day_ladder() -> Self {
         RetryPolicy::of_seconds(&[
             15,
@@ -171,8 +201,8 @@ impl RetryPolicy {
         ])
     }
 
-    /// Two retries at once, then seven in about a day: 0, 0, 2 min, 10 min, 10 min, 1 h,
-    /// 2 h, 6 h, 15 h. For faults that are mostly gone by the time one looks.
+    /// Two retries at once, then seven in about a day: 0, 0, 2 min, 10 min, 10 min, 1 h, 2 h, 6 h,
+    /// 15 h. For faults that are mostly gone within moments.
     pub fn eager_day_ladder() -> Self {
         RetryPolicy::of_seconds(&[
             0,
@@ -194,9 +224,16 @@ impl RetryPolicy {
         RetryPolicy::of_seconds(&rungs)
     }
 
-    /// The same delays, and at most `limit` attempts, the first run included; zero counts
-    /// as one. A ladder ends with its last rung, so more attempts than it has rungs plus
-    /// one change nothing, nor does a limit change [`none`](Self::none).
+    /// The same delays with at most `limit` attempts, the first run included; 0 counts as 1. A
+    /// ladder ends with its last rung, so a limit above its rungs plus one changes nothing, nor
+    /// does any limit change [`none`](Self::none).
+    ///
+    /// ```
+    /// use keyfall::RetryPolicy;
+    ///
+    /// assert_eq!(RetryPolicy::day_ladder().attempts(3).max_attempts(), 3);
+    /// assert_eq!(RetryPolicy::day_ladder().attempts(99).max_attempts(), 10);
+    /// ```
     #[must_use]
     pub fn attempts(mut self, limit: u32) -> Self {
         if self.shape != Shape::None {
@@ -205,7 +242,7 @@ impl RetryPolicy {
         self
     }
 
-    /// How many attempts a job has, the first run included.
+    /// The number of attempts of a job, the first run included; 1 or more.
     pub fn max_attempts(&self) -> u32 {
         let limit = self.attempts.unwrap_or(u32::MAX);
         match &self.shape {
@@ -222,9 +259,9 @@ impl RetryPolicy {
 
     /// The delay after the attempt with this number, or `None` if it was the last one.
     ///
-    /// `attempt` counts from 1. `random` is a number in `[0, 1)`; only
-    /// [`exponential`](Self::exponential) uses it, and one outside is moved to the nearer
-    /// end.
+    /// `attempt` counts from 1; 0 counts as 1. `random` is a number in `[0, 1)`; only
+    /// [`exponential`](Self::exponential) uses it. A number outside is moved to the nearer end, and
+    /// NaN counts as 0.
     pub fn next(&self, attempt: u32, random: f64) -> Option<Duration> {
         let attempt = attempt.max(1);
         if attempt >= self.max_attempts() {
@@ -234,7 +271,7 @@ impl RetryPolicy {
             Shape::Ladder(rungs) => rungs.get(usize::try_from(attempt - 1).ok()?).copied(),
             Shape::Exponential { base, cap } => {
                 let window = doubled(*base, attempt - 1).min(*cap);
-                // A number that is none at all must not panic either.
+                // `clamp` keeps NaN, and `mul_f64` panics on it.
                 let random = if random.is_nan() { 0.0 } else { random };
                 Some(window.mul_f64(random.clamp(0.0, 1.0)).min(window))
             }
@@ -246,7 +283,7 @@ impl RetryPolicy {
         }
     }
 
-    /// The longest delay that it can lead to; zero if it has none.
+    /// The longest delay that the policy can give; zero if it has no retry.
     pub fn longest(&self) -> Duration {
         let retries = self.max_attempts() - 1;
         if retries == 0 {
@@ -266,7 +303,7 @@ impl RetryPolicy {
         }
     }
 
-    /// For the ladders of this file, which a test checks.
+    /// A ladder of this file, in seconds. It is not checked here; a test checks each.
     fn of_seconds(rungs: &[u64]) -> Self {
         RetryPolicy {
             shape: Shape::Ladder(rungs.iter().copied().map(Duration::from_secs).collect()),
@@ -274,6 +311,10 @@ impl RetryPolicy {
         }
     }
 
+    /// A policy of this shape.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPolicy`] if the shape contradicts itself.
     fn checked(shape: Shape) -> Result<Self> {
         shape
             .check()
@@ -292,7 +333,7 @@ impl Default for RetryPolicy {
     }
 }
 
-/// `base` · 2^`times`, or the longest delay if that is longer.
+/// `base` · 2^`times`, or the longest delay of all if that is longer.
 fn doubled(base: Duration, times: u32) -> Duration {
     1_u128
         .checked_shl(times)

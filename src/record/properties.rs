@@ -1,11 +1,11 @@
-//! Records of any content, and of any damage.
+//! Properties of records: any content comes back as it was written, and no damage panics.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a later version may write: any JSON, with numbers that fit into 64 bits.
+/// Values of fields that a later version may write: any JSON, with numbers that fit into 64 bits.
 fn json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -42,7 +42,7 @@ fn header() -> impl Strategy<Value = Header> {
         max_attempts,
         timeout_ms,
     });
-    // None of them is called as this version calls one of its own.
+    // These names are in capitals, so none is a field of this version.
     let other = btree_map("[A-Z\n\"é]{1,8}", json(), 0..4);
     let headers = btree_map(any::<String>(), any::<String>(), 0..3);
     let texts = any::<(Option<String>, Option<String>)>();
@@ -65,7 +65,7 @@ fn header() -> impl Strategy<Value = Header> {
     )
 }
 
-/// As the scripts put it together.
+/// A record as the scripts compose it.
 fn composed(line: &str, accepted: u64, steps: &[(String, u64)], payload: &[u8]) -> Vec<u8> {
     let steps: String = steps
         .iter()

@@ -1,11 +1,14 @@
-//! What a policy may not be.
+//! The rules that a retry policy must keep.
 
 use std::time::Duration;
 
 use super::{MAX_DELAY, MAX_RUNGS, Shape};
 
 impl Shape {
-    /// The fault is a sentence that names the part, the rule and the remedy.
+    /// Checks the shape.
+    ///
+    /// # Errors
+    /// A sentence that names the part, the rule and the remedy.
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Shape::Ladder(rungs) => check_rungs(rungs),
@@ -23,6 +26,7 @@ impl Shape {
     }
 }
 
+/// A ladder has 1 to [`MAX_RUNGS`] rungs of at most ten years.
 fn check_rungs(rungs: &[Duration]) -> Result<(), String> {
     if rungs.is_empty() {
         return Err(
@@ -41,6 +45,7 @@ fn check_rungs(rungs: &[Duration]) -> Result<(), String> {
     Ok(())
 }
 
+/// A delay that grows starts above zero.
 fn check_growth(shape: &str, part: &str, delay: Duration) -> Result<(), String> {
     if delay.is_zero() {
         return Err(format!(
@@ -51,6 +56,7 @@ fn check_growth(shape: &str, part: &str, delay: Duration) -> Result<(), String> 
     check_delay(&format!("the {part} of the {shape} policy"), delay)
 }
 
+/// A cap is not shorter than the first delay.
 fn check_cap(part: &str, first: Duration, cap: Duration) -> Result<(), String> {
     if cap < first {
         return Err(format!(
@@ -61,6 +67,7 @@ fn check_cap(part: &str, first: Duration, cap: Duration) -> Result<(), String> {
     check_delay("the cap of the policy", cap)
 }
 
+/// A delay is at most ten years.
 fn check_delay(part: &str, delay: Duration) -> Result<(), String> {
     if delay > MAX_DELAY {
         return Err(format!(

@@ -15,7 +15,7 @@ const fn mins(n: u64) -> Duration {
 
 const NEVER: [u64; 0] = [];
 
-/// Every delay in seconds, with the random number at its middle.
+/// All delays in whole seconds, with a random number of 0.5.
 fn delays(policy: &RetryPolicy) -> Vec<u64> {
     (1..)
         .map_while(|attempt| policy.next(attempt, 0.5))

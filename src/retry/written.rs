@@ -1,4 +1,4 @@
-//! Policies as people write them: a text, or a table of JSON or TOML.
+//! Retry policies as people write them: a text, or a table in JSON or TOML.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +13,10 @@ use serde::ser::{Serialize, Serializer};
 use super::{RetryPolicy, Shape};
 use crate::error::{Error, ErrorKind, Result};
 
+/// The text of [`RetryPolicy::none`].
 const NONE: &str = "none";
 
-/// Durations are texts here, so that a fault can name the rung that has it.
+/// The table form. Durations are texts here, so that an error can name the rung at fault.
 #[derive(Default, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -31,6 +32,7 @@ struct Table {
     attempts: Option<u32>,
 }
 
+/// The rungs of a ladder, as a list or as one text.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(
     untagged,
@@ -41,6 +43,7 @@ enum Rungs {
     Text(String),
 }
 
+/// The fields of `exponential`, with durations as texts.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Exponential {
@@ -48,6 +51,7 @@ struct Exponential {
     cap: String,
 }
 
+/// The fields of `linear`, with durations as texts.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Linear {
@@ -59,7 +63,7 @@ struct Linear {
 impl FromStr for RetryPolicy {
     type Err = Error;
 
-    /// A ladder, `15s 3m 1h30m`, one word for each rung, with or without commas; or `none`.
+    /// Reads a ladder, `15s 3m 1h30m`, one word for each rung, with or without commas; or `none`.
     fn from_str(text: &str) -> Result<Self> {
         if text.trim() == NONE {
             return Ok(RetryPolicy::none());
@@ -175,6 +179,7 @@ impl<'de> Deserialize<'de> for RetryPolicy {
     }
 }
 
+/// Reads the rungs of a ladder. Stops after one rung too many, which is enough to refuse it.
 fn ladder<'a>(rungs: impl Iterator<Item = &'a str>) -> Result<RetryPolicy> {
     let rungs = (1..=super::MAX_RUNGS + 1)
         .zip(rungs)
@@ -183,7 +188,7 @@ fn ladder<'a>(rungs: impl Iterator<Item = &'a str>) -> Result<RetryPolicy> {
     RetryPolicy::ladder(rungs)
 }
 
-/// `part` is what a fault is to name.
+/// Reads a duration with its unit, or `0`. `part` names the duration in an error.
 fn duration(part: &str, text: &str) -> Result<Duration> {
     let text = text.trim();
     if text == "0" {
@@ -209,12 +214,12 @@ fn duration(part: &str, text: &str) -> Result<Duration> {
     })
 }
 
-/// The start of a text that may be of any length.
+/// The first 40 characters of a text, for an error.
 fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// One word, `1h30m`, so that a ladder can be pasted into a text.
+/// A duration as one word, `1h30m`, so that a ladder can be pasted into a text.
 fn written(delay: &Duration) -> String {
     SpanPrinter::new()
         .spacing(Spacing::None)
