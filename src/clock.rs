@@ -1,4 +1,4 @@
-//! What time it is, for handlers.
+//! The clock that handlers ask for the time, so that tests can set it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -6,12 +6,12 @@ use std::time::SystemTime;
 
 /// Tells a handler the time, so that the same handler runs in service and in a test.
 ///
-/// In service it is the [system's](Self::system) clock; in a test, that of a
-/// [`ManualClock`](crate::testing::ManualClock), which only moves when told. Put it into the
-/// router's state. Clones tell the same time, and cloning is cheap.
+/// In service it is the [system's](Self::system) clock; in a test it is the clock of a
+/// [`ManualClock`](crate::testing::ManualClock), which moves only when the test moves it. Put it
+/// into the router's state. Clones tell the same time, and cloning is cheap.
 ///
-/// When a job was due, and how late it is, is told by the job itself and by the clock of Redis:
-/// see [`Job::due`](crate::Job::due) and [`Job::lag`](crate::Job::lag).
+/// For the due time of a job and its lateness there are [`Job::due`](crate::Job::due) and
+/// [`Job::lag`](crate::Job::lag), which go by the clock of Redis.
 ///
 /// ```
 /// use keyfall::{Clock, Outcome, Router, State};
@@ -39,12 +39,12 @@ impl Clock {
         Clock(None)
     }
 
-    /// A clock that somebody else moves.
+    /// A clock that shows the shared `time`, which its other holder moves.
     pub(crate) fn moved(time: Arc<Mutex<SystemTime>>) -> Self {
         Clock(Some(time))
     }
 
-    /// What time it is.
+    /// The time by this clock.
     pub fn now(&self) -> SystemTime {
         match &self.0 {
             None => SystemTime::now(),

@@ -1,64 +1,80 @@
-//! What can be wrong with what is stored of a job.
+//! The flaws that an audit can find in the stored data of a job.
 
-/// What an audit finds wrong with one name; from [`Client::audit`](crate::Client::audit).
+/// A flaw that an audit found under one name; from [`Client::audit`](crate::Client::audit).
 ///
-/// None of it comes about by Keyfall alone: somebody wrote to its keys, or Redis lost some of
-/// them and not others.
+/// Keyfall alone causes none of them: another program wrote to its keys, or Redis lost some keys
+/// and not others.
+///
+/// Each variant says what a repair does; [`remedy`](Self::remedy) returns the same in a few words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Flaw {
-    /// It is pending, and its record is not there. Repaired: a dead letter.
+    /// The job is pending, and its record is missing. A repair buries it, without a payload.
     DueWithoutRecord,
-    /// A record of a job that is neither pending nor leased. Repaired: a dead letter, with the
-    /// payload.
+    /// There is a record of a job that is neither pending nor leased. A repair buries the job, with
+    /// the payload.
     RecordAlone,
-    /// It is both pending and leased. Repaired: what is pending follows the run, unless
-    /// something does already.
+    /// The job is both pending and leased. A repair makes the pending one the successor of the run,
+    /// unless the run has a successor already.
     DueAndLeased,
-    /// Its lease has a deadline, and no holder. Repaired: it is taken over when it lapses.
+    /// The lease has a deadline and no holder. A repair lets another worker take the job over when
+    /// the lease lapses.
     LeaseWithoutHolder,
-    /// Its lease has a holder, and no deadline. Repaired: it lapses, unless its holder renews
-    /// it.
+    /// The lease has a holder and no deadline. A repair sets a deadline, by which its holder has to
+    /// renew it.
     LeaseWithoutDeadline,
-    /// Its lease has lapsed, and its record is not there. Repaired: a dead letter; what was to
-    /// follow it is pending.
+    /// The lease has lapsed, and the record is missing. A repair buries the job without a payload;
+    /// its successor, if it has one, becomes pending.
     LapsedWithoutRecord,
-    /// It runs, and its record is not there. Left alone: its worker knows what it runs.
+    /// The job runs, and its record is missing. This one is not repaired: the worker has the record
+    /// in memory.
     RunningWithoutRecord,
-    /// It was to follow a run that is not there. Repaired: pending.
+    /// There is a successor of a run that does not exist. A repair makes it pending.
     SuccessorAlone,
-    /// A dead letter without a record. Repaired: it has one, without a payload.
+    /// A dead letter has no record. A repair gives it one, without a payload.
     LetterWithoutRecord,
-    /// The record of a dead letter that is not counted among the dead. Repaired: it is.
+    /// There is the record of a dead letter that is missing in the list of dead letters. A repair
+    /// lists it.
     LetterRecordAlone,
-    /// The name leads to dead letters that are not there. Repaired: it leads to the others.
+    /// The name refers to dead letters that do not exist. A repair leaves the references to the
+    /// others.
     LetterMisfiled,
-    /// There is a dead letter of the name, and the name leads to none. Repaired: it leads to it.
+    /// There is a dead letter of the name, and the name does not refer to it. A repair adds the
+    /// reference.
     LetterUnfiled,
-    /// The record of a dead letter cannot be read. Repaired: it can, with the reason, and with what
-    /// looks like its payload.
+    /// The record of a dead letter cannot be read. A repair writes a readable one, with the reason,
+    /// and with the part that looks like the payload.
     LetterUnreadable,
-    /// It is pending at a time that never comes, or is none. Repaired: a dead letter, with its
-    /// payload.
+    /// The job is pending at a time that never comes, or that is no time. A repair buries it, with
+    /// its payload.
     DueAtNoTime,
-    /// Its record, or that of what is to follow it, cannot be read. Repaired: a dead letter, with
-    /// what looks like the payload. Left alone while it is leased: whoever has it, or takes it over,
-    /// buries it.
+    /// The record of the job, or of its successor, cannot be read. A repair buries it, with the
+    /// part that looks like the payload. While the job is leased it is left alone: the worker that
+    /// has it, or takes it over, buries it.
     RecordUnreadable,
-    /// No job, or no dead letter, can have this name. Repaired: what is stored under it becomes a
-    /// dead letter, of the name with `_` for each character that it cannot have.
+    /// No job, or no dead letter, can have this name. A repair buries the data that are stored
+    /// under it, under the name with `_` for each character that is not allowed.
     NameOfNoJob,
-    /// The same, and nothing is stored under it that could be kept. Repaired: dropped.
+    /// No job, or no dead letter, can have this name, and no data worth keeping are stored under
+    /// it. A repair drops the name.
     NameAlone,
 }
 
 impl Flaw {
-    /// Whether an audit can repair it.
+    /// Whether an audit can repair it: all of them but
+    /// [`RunningWithoutRecord`](Self::RunningWithoutRecord).
     pub fn is_repairable(self) -> bool {
         self != Flaw::RunningWithoutRecord
     }
 
-    /// What becomes of it by a repair, in a few words.
+    /// The result of a repair, in a few words.
+    ///
+    /// ```
+    /// use keyfall::Flaw;
+    ///
+    /// assert_eq!(Flaw::SuccessorAlone.remedy(), "pending");
+    /// assert!(!Flaw::RunningWithoutRecord.is_repairable());
+    /// ```
     pub fn remedy(self) -> &'static str {
         match self {
             Flaw::DueWithoutRecord | Flaw::LapsedWithoutRecord => "a dead letter without a payload",
@@ -79,7 +95,7 @@ impl Flaw {
         }
     }
 
-    /// What the dead letter says that comes of it.
+    /// The reason that is written into the dead letter which a repair makes.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Flaw::RecordAlone => "an audit found it stored, and neither pending nor leased",

@@ -1,25 +1,27 @@
-//! Points in time that leases are counted from.
+//! Points in time for counting leases, by a clock that goes on while the machine sleeps.
 //!
-//! Redis counts a lease while the machine of its holder sleeps, and so must the holder.
-//! [`Instant`] stands still meanwhile on Linux and on Apple's systems.
+//! Redis counts a lease while the machine of its holder sleeps, and so must the holder. [`Instant`]
+//! stands still in that time on Linux and on Apple's systems.
 
 use std::time::Instant;
 #[cfg(feature = "worker")]
 use std::time::{Duration, SystemTime};
 
-/// A point in time, by each clock that there is.
+/// A point in time, read from several clocks at once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
-    /// By the clock that counts sleep, where there is one.
+    /// The clock that counts sleep, where the system has one.
     #[cfg(feature = "worker")]
     counted: Option<Duration>,
+    /// The wall clock, which may be set.
     #[cfg(feature = "worker")]
     wall: SystemTime,
-    /// By the clock of timers.
+    /// The clock of timers, which may stand still in sleep.
     pub(crate) instant: Instant,
 }
 
 impl Moment {
+    /// This moment, by all clocks.
     pub(crate) fn now() -> Self {
         Moment {
             #[cfg(feature = "worker")]
@@ -33,15 +35,16 @@ impl Moment {
 
 #[cfg(feature = "worker")]
 impl Moment {
-    /// How long ago the other one was, the sleep of the machine included. Where no clock counts
-    /// that, as long as any clock says.
+    /// The time since `earlier`, the sleep of the machine included; zero if `earlier` is later.
+    /// Where no clock counts sleep, the longest time that any clock shows.
     pub(crate) fn since(&self, earlier: &Moment) -> Duration {
         let counted = self.counted_since(earlier);
         counted.unwrap_or_else(|| self.longest_since(earlier))
     }
 
-    /// How long ago the other one was by the clock that says most. Nothing counts the time for
-    /// which a virtual machine was paused; its wall clock is set right some time later.
+    /// The time since `earlier` by the clock that shows most: enough to raise a doubt about a
+    /// lease. No clock counts the time for which a virtual machine was paused, but its wall clock
+    /// is set right some time later.
     pub(crate) fn longest_since(&self, earlier: &Moment) -> Duration {
         let by_timers = self.instant.saturating_duration_since(earlier.instant);
         let by_wall = self.wall.duration_since(earlier.wall).unwrap_or_default();
@@ -49,17 +52,18 @@ impl Moment {
         counted.max(by_wall).max(by_timers)
     }
 
+    /// The time since `earlier` by the clock that counts sleep.
     fn counted_since(&self, earlier: &Moment) -> Option<Duration> {
         Some(self.counted?.saturating_sub(earlier.counted?))
     }
 }
 
-/// What the clock shows that counts sleep.
+/// Reads the clock that counts sleep. `None` on systems without one.
 #[cfg(feature = "worker")]
 fn counting_sleep() -> Option<Duration> {
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "openbsd"))]
     let clock = Some(rustix::time::ClockId::Boottime);
-    // Unlike `Instant`, which goes by `CLOCK_UPTIME_RAW` there.
+    // `Instant` uses `CLOCK_UPTIME_RAW` there, which does not count sleep.
     #[cfg(target_vendor = "apple")]
     let clock = Some(rustix::time::ClockId::Monotonic);
     #[cfg(any(
@@ -80,7 +84,7 @@ fn counting_sleep() -> Option<Duration> {
 
 #[cfg(all(test, feature = "worker"))]
 impl Moment {
-    /// The same, so much later by all clocks.
+    /// A moment this much later by all clocks.
     pub(crate) fn plus(self, time: Duration) -> Self {
         Moment {
             counted: self.counted.map(|counted| counted + time),
@@ -89,7 +93,7 @@ impl Moment {
         }
     }
 
-    /// The same, so much earlier by the wall clock, which says enough to raise a doubt.
+    /// A moment this much earlier by the wall clock alone, which is enough to raise a doubt.
     pub(crate) fn minus(self, time: Duration) -> Self {
         Moment {
             wall: self.wall - time,

@@ -1,22 +1,25 @@
-//! Every setting, its default and the reason for it, in one place.
+//! Every setting and every fixed limit, with its default and the reason for it, in one place.
+//!
+//! The structs hold settings that builders change; the constants are fixed. Modules take their
+//! times and sizes from here and name none of their own that an operator could care about.
 
 use std::ops::RangeInclusive;
 #[cfg(any(feature = "tls", feature = "callbacks"))]
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a connection to Redis behaves.
+/// The settings of a connection to Redis.
 #[derive(Debug, Clone)]
 pub(crate) struct LinkSettings {
-    /// The longest that opening a connection may take. Defaults to 2 s: several round trips
-    /// across a continent, TLS included.
+    /// The longest time to open a connection. Defaults to 2 s: several round trips across a
+    /// continent, TLS included.
     pub(crate) connect_timeout: Duration,
-    /// The longest that Redis may take to answer before the connection counts as hung and is
-    /// replaced. Defaults to 2 s: Redis answers in microseconds, and a fork or a slow disk
-    /// may hold it up for a second.
+    /// The longest time until Redis answers; then the connection counts as hung and is replaced.
+    /// Defaults to 2 s: Redis answers in microseconds, and a fork or a slow disk may hold it up for
+    /// a second.
     pub(crate) response_timeout: Duration,
-    /// Which certificates are believed, and which are shown. Defaults to believing what this
-    /// system believes, and showing none.
+    /// The certificates that are trusted, and those that are shown. Defaults to the trust of this
+    /// system, and to showing none.
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
 }
@@ -25,21 +28,24 @@ pub(crate) struct LinkSettings {
 #[cfg(feature = "tls")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Certificates {
-    /// Of whom the server's certificate must be; instead of those whom the system trusts.
+    /// The authorities that must have signed the server's certificate, instead of those that the
+    /// system trusts.
     pub(crate) ca: Option<Pem>,
-    /// What a server is shown that asks who we are: a certificate, and its key.
+    /// The certificate and its key that are shown to a server which asks for one.
     pub(crate) client: Option<(Pem, Pem)>,
 }
 
-/// Where a certificate or a key is.
+/// A certificate or a key, in the PEM format.
 #[cfg(any(feature = "tls", feature = "callbacks"))]
 #[derive(Clone)]
 pub(crate) enum Pem {
+    /// The text itself.
     Text(Vec<u8>),
+    /// The path of a file that holds it.
     File(PathBuf),
 }
 
-/// It may hold a private key.
+/// Leaves out the text, which may hold a private key.
 #[cfg(any(feature = "tls", feature = "callbacks"))]
 impl std::fmt::Debug for Pem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -61,7 +67,7 @@ impl Default for LinkSettings {
     }
 }
 
-/// How a client behaves; set through [`ClientBuilder`](crate::ClientBuilder).
+/// The settings of a client; set through [`ClientBuilder`](crate::ClientBuilder).
 #[derive(Debug, Clone)]
 pub(crate) struct ClientSettings {
     /// The prefix of all keys but the triggers. Defaults to `keyfall`.
@@ -69,21 +75,24 @@ pub(crate) struct ClientSettings {
     /// The largest payload, in bytes. Defaults to 1 MiB: a reminder carries a reference or a
     /// small document, and Redis keeps it in memory until it is due.
     pub(crate) payload_limit: usize,
-    /// After how long a call gives up, its repeats included. Defaults to 10 s: longer than a
-    /// restart of Redis or a fail-over, shorter than what a caller of a service waits.
+    /// The time after which a call gives up, its repeats included. Defaults to 10 s: longer than a
+    /// restart of Redis or a fail-over, shorter than the patience of a service's caller.
     pub(crate) call_timeout: Duration,
-    /// With how many ledgers a kind starts; nothing for as many as fit the server.
+    /// The number of shards with which a new kind starts. `None`, the default, fits it to the
+    /// servers.
     pub(crate) default_shards: Option<u16>,
     /// Whether a server is accepted that evicts ledgers when it is full. Defaults to no: it
     /// would drop jobs without a word.
     pub(crate) allow_eviction: bool,
+    /// The settings of its connections.
     pub(crate) link: LinkSettings,
 }
 
-/// The largest payload where nobody says otherwise, in bytes.
+/// The default of the largest payload, in bytes.
 pub(crate) const PAYLOAD_LIMIT: usize = 1024 * 1024;
 
-/// The limits that can be told. Redis keeps no string above 512 MiB, and one call carries several.
+/// The range for the limit of payloads, in bytes. Redis keeps no string above 512 MiB, and one call
+/// carries several.
 pub(crate) const PAYLOAD_LIMITS: RangeInclusive<usize> = 1..=256 * 1024 * 1024;
 
 impl Default for ClientSettings {
@@ -99,73 +108,75 @@ impl Default for ClientSettings {
     }
 }
 
-/// The longest delay and the farthest due time: 10 years, with their leap days. Far beyond any reminder, and near
-/// enough that a unit mistaken for another (µs for ms) is caught.
+/// The longest delay and the farthest due time: 10 years, with their leap days. Far beyond any
+/// reminder, and near enough to catch a wrong unit (µs for ms).
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(3653 * 24 * 3600);
 
-/// After how long a client that goes on scheduling jobs of a kind makes it known again, in case
-/// somebody has emptied the database: only kinds that are known are found by patterns.
+/// The interval at which a client that goes on scheduling jobs of a kind lists the kind again, in
+/// case the database was emptied: workers with wildcards find only listed kinds.
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(15);
 
-/// How long a ledger may go on asking for its kind to be made known before that is done again.
+/// The shortest interval between two listings of a kind whose ledger goes on asking for it.
 pub(crate) const TOLD_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long a client that has seen something of a kind goes on believing that there is something.
+/// The time for which a client that has seen data of a kind assumes that there still are some.
 pub(crate) const FOUND_FOR: Duration = Duration::from_secs(60);
 
-/// After how long without a call a client forgets what it knows of a kind.
+/// The time without a call after which a client forgets its knowledge of a kind.
 pub(crate) const IDLE: Duration = Duration::from_secs(300);
 
-/// How often it looks for such kinds, and after how long a lane without a call ends.
+/// The interval at which a client looks for such kinds, and the time without a call after which a
+/// lane ends.
 pub(crate) const IDLE_LOOK: Duration = Duration::from_secs(60);
 
-/// How many batches of one operation on one ledger a client keeps in flight. Measured: one
-/// leaves Redis idle between batches, more than four gain nothing.
+/// The number of batches of one operation on one ledger that a client keeps in flight. Measured:
+/// one leaves Redis idle between batches, more than four gain nothing.
 pub(crate) const LANES: usize = 4;
 
-/// How many items one call to a script carries at the most. Bounds the time for which a
-/// script holds Redis up (about a millisecond), and keeps far from what Lua's `unpack` takes.
+/// The largest number of items in one call to a script. It bounds the time for which a script holds
+/// Redis up (about a millisecond), and is far below the limit of Lua's `unpack`.
 pub(crate) const BATCH: usize = 256;
 
-/// How many calls may wait for a lane before `schedule` and its like make the caller wait.
+/// The number of calls that may wait for a lane; beyond it `schedule` and the like make their
+/// callers wait.
 pub(crate) const QUEUE: usize = 4 * BATCH;
 
-/// About how many bytes one call to a script carries at the most, unless a single item is
-/// larger. Bounds what Redis and this process buffer for it.
+/// The approximate largest size of one call to a script, in bytes, unless a single item is larger.
+/// It bounds the buffers of Redis and of this process.
 pub(crate) const BATCH_BYTES: usize = 1024 * 1024;
 
-/// How a worker behaves; set through the methods of [`Worker`](crate::Worker).
+/// The settings of a worker; set through the methods of [`Worker`](crate::Worker).
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerSettings {
-    /// How many jobs run at the same time, over all routes. Defaults to 256: handlers mostly
-    /// wait for something, and a burst needs that many to keep Redis busy; a handler that
-    /// works for its time wants a limit on its route.
+    /// The number of jobs that run at the same time, over all routes. Defaults to 256: handlers
+    /// mostly wait, and a burst needs that many to keep Redis busy; a handler that computes wants a
+    /// limit on its route.
     pub(crate) concurrency: usize,
-    /// How long a job may be silent before another worker takes it over. Defaults to 15 s:
-    /// longer than a restart of Redis takes, short enough for a payment notice.
+    /// The time of silence after which another worker takes a job over. Defaults to 15 s: longer
+    /// than a restart of Redis takes, short enough for a payment notice.
     pub(crate) lease: LeaseLength,
-    /// How long a graceful stop waits for handlers. Defaults to 25 s: what orchestrators
-    /// allow a process (30 s), less the time to hand back the rest.
+    /// The time that a graceful stop waits for handlers. Defaults to 25 s: the time that
+    /// orchestrators give a process (30 s), less the time to hand back the rest.
     pub(crate) grace: Duration,
-    /// How long a run may take where its route does not say. Defaults to 5 minutes: a run
-    /// that hangs must not hold its slot for ever.
+    /// The limit of a run where its route sets none. Defaults to 5 minutes: a run that hangs must
+    /// not hold its slot for ever.
     pub(crate) timeout: Duration,
-    /// How many dead letters each ledger keeps. Defaults to 10,000.
+    /// The number of dead letters that each ledger keeps. Defaults to 10,000.
     pub(crate) dead_count: u64,
-    /// For how long. Defaults to 90 days.
+    /// The time for which a dead letter is kept. Defaults to 90 days.
     pub(crate) dead_age: Duration,
-    /// How long jobs are overdue that no live instance has a route for, before they are buried.
-    /// Defaults to never: whoever forgot the route should find the jobs.
+    /// The time overdue after which jobs without a route on any live instance are buried. Defaults
+    /// to never: an operator who forgot a route should find the jobs.
     pub(crate) bury_unrouted: Option<Duration>,
-    /// Whether routes may adopt plain keys where Redis does not announce what is done to them.
+    /// Whether routes may adopt plain keys although Redis does not announce changes of keys.
     /// Defaults to no: it would lose jobs without a word.
     pub(crate) allow_unannounced: bool,
-    /// How late a job may start where its route does not say. Defaults to any time: how late is
-    /// too late is for its owner to say.
+    /// The lateness at which a start is reported where the route sets none. Defaults to never: only
+    /// the owner knows how late is too late.
     pub(crate) late_after: Option<Duration>,
-    /// How long a hook may take for one job. Defaults to 10 s: long enough to repeat a call to
-    /// another service, and a job that died does not occupy the worker for longer.
+    /// The limit of a hook for one job. Defaults to 10 s: long enough to repeat a call to another
+    /// service, short enough that a dead job does not occupy the worker.
     pub(crate) hook_timeout: Duration,
 }
 
@@ -187,102 +198,106 @@ impl Default for WorkerSettings {
     }
 }
 
-/// How long a lease may be. Shorter ones lapse while Redis is busy for a moment; longer ones
-/// keep the jobs of a worker that died.
+/// The range for the length of a lease, 1 s to 1 day. Shorter ones would lapse while Redis is busy
+/// for a moment; longer ones would keep the jobs of a worker that died.
 #[cfg(feature = "worker")]
 pub(crate) const LEASES: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
-/// How long a lease is, and what follows from that.
+/// The length of a lease, and the times that follow from it.
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeaseLength(pub(crate) Duration);
 
 #[cfg(feature = "worker")]
 impl LeaseLength {
-    /// How often a lease is renewed: a third of it, so that two renewals may fail.
+    /// The interval of renewals: a third of the lease, so that two renewals may fail.
     pub(crate) fn renewal(self) -> Duration {
         self.0 / 3
     }
 
-    /// Until when a run may go on, by our own clock, whatever Redis says.
+    /// The time after the last renewal for which a run may go on, by our own clock, without an
+    /// answer from Redis: 14/15 of the lease.
     pub(crate) fn safe(self) -> Duration {
         self.0 - self.0 / 15
     }
 
-    /// How long a handler may go on after its cancellation signal, before it is dropped.
+    /// The time that a handler has after its cancellation signal before it is dropped: 1/15 of the
+    /// lease, at most a second.
     pub(crate) fn notice(self) -> Duration {
         (self.0 / 15).min(Duration::from_secs(1))
     }
 }
 
-/// How many late starts are told at the same time; those beyond are counted. After an outage all
-/// that waited starts late, and a hook that is slow must not fill the memory.
+/// The number of late starts that are reported at the same time; those beyond are counted. After an
+/// outage all waiting jobs start late, and a slow hook must not fill the memory.
 #[cfg(feature = "worker")]
 pub(crate) const LATE_HOOKS: usize = 256;
 
-/// How long a job may be overdue before the reconciler looks for it. Well above what an
-/// event takes, well below the half second in which a lost one is to be made good.
+/// The lateness at which the reconciler looks for a job. Well above the time that an event takes,
+/// and well below the half second in which a lost event is to be made good.
 #[cfg(feature = "worker")]
 pub(crate) const OVERDUE: Duration = Duration::from_millis(200);
 
-/// How often the reconciler looks where nothing happens. Whatever was missed is found by
-/// then.
+/// The interval of the reconciler's sweeps where nothing happens. The next sweep finds every job
+/// that was missed.
 #[cfg(feature = "worker")]
 pub(crate) const SWEEP_IDLE: Duration = Duration::from_secs(30);
 
-/// How often an instance looks for jobs that nobody has a route for, and for kinds whose
-/// announcement was lost.
+/// The interval at which an instance looks for jobs without a route on any instance, and for kinds
+/// whose announcement was lost.
 #[cfg(feature = "worker")]
 pub(crate) const LOOKOUT: Duration = Duration::from_secs(20);
 
-/// How often dead letters are looked for that have come of age, beside each burial.
+/// The interval at which dead letters past their age are removed, beside each burial.
 #[cfg(feature = "worker")]
 pub(crate) const TRIM: Duration = Duration::from_secs(300);
 
-/// How often the reconciler looks while neither events nor wake-ups are heard: then it is all
-/// that finds new jobs.
+/// The interval of the reconciler's sweeps while neither events nor wake-ups arrive: then nothing
+/// else finds new jobs.
 #[cfg(feature = "worker")]
 pub(crate) const SWEEP_DEAF: Duration = Duration::from_millis(500);
 
-/// How long after touching a trigger the pacer hands over a job that no event announced.
+/// The time after touching a trigger at which the pacer hands over a job that no event announced.
 #[cfg(feature = "worker")]
 pub(crate) const UNANNOUNCED: Duration = Duration::from_millis(20);
 
-/// The longest that an actor sleeps without looking at Redis' clock again, as far as it is
-/// known here: a clock that jumps delays nothing for longer.
+/// The longest sleep of an actor before it reads its estimate of Redis' clock again: a clock that
+/// jumps delays nothing for longer.
 #[cfg(feature = "worker")]
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1500);
 
-/// How often an instance says that it lives, and learns which others do. Shows that both of
-/// its connections are alive, too.
+/// The interval of an instance's heartbeats, with which it also learns which others live. A beat
+/// that arrives also shows that both of its connections are alive.
 #[cfg(feature = "worker")]
 pub(crate) const BEAT: Duration = Duration::from_millis(800);
 
-/// After which silence an instance counts as gone. With [`BEAT`] it bounds how long a ledger
-/// is without a pacer: one beat to notice that something is late, and this.
+/// The silence after which an instance counts as gone. With [`BEAT`] it bounds the time that a
+/// ledger is without a pacer: one beat to notice that something is late, and this.
 #[cfg(feature = "worker")]
 pub(crate) const SILENCE: Duration = Duration::from_millis(1250);
 
-/// For how long an instance that is gone keeps the jobs that it had a route for from those that
-/// take what nobody has a route for. Longer than a worker needs to be replaced by another.
+/// The time for which the jobs of an instance that is gone are kept for it, and not given to
+/// fallbacks of other instances. Longer than the replacement of a worker takes.
 #[cfg(feature = "worker")]
 pub(crate) const LATELY: Duration = Duration::from_secs(10);
 
-/// How long a subscription may be silent before it is asked whether it lives. Longer than
-/// [`BEAT`], since it hears its own instance's beats.
+/// The silence after which a subscription is probed. Longer than [`BEAT`], since a subscription
+/// hears the beats of its own instance.
 #[cfg(feature = "worker")]
 pub(crate) const SUBSCRIPTION_SILENCE: Duration = Duration::from_secs(2);
 
-/// How long settling may gather. Nobody waits for it, and a call for each job would cost
-/// Redis more than the job. A worker that dies meanwhile leaves that much more to be run again.
+/// The time for which settlements gather into one call. No caller waits for them, and a call for
+/// each job would cost Redis more than the job. If the worker dies in this time, that many more
+/// jobs run again.
 #[cfg(feature = "worker")]
 pub(crate) const SETTLE_GATHER: Duration = Duration::from_millis(8);
 
-/// How many settlements are enough to stop gathering: more in one call save next to nothing.
+/// The number of settlements that ends the gathering: more in one call save next to nothing.
 #[cfg(feature = "worker")]
 pub(crate) const SETTLE_ENOUGH: usize = 64;
 
-/// For how long a worker repeats a claim or a settlement: until it is dropped.
+/// The deadline of a worker's claims and settlements, which are repeated until the worker is
+/// dropped: ten years.
 #[cfg(feature = "worker")]
 pub(crate) const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

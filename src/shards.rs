@@ -1,4 +1,8 @@
-//! Where the jobs of a kind are: how many ledgers it has, and which of them has which job.
+//! Shards: the ledgers of a kind, the names of ledgers, and the places of jobs in them.
+//!
+//! A [`Layout`] says how many shards a kind has; [`shard_of`] chooses the shard of a job,
+//! [`server_of`] the server of a shard, and `subject` names the ledger so that shards spread evenly
+//! over the slots of a cluster. `docs/shards.md` describes the whole.
 
 use std::fmt;
 
@@ -7,31 +11,31 @@ use crc::{CRC_16_XMODEM, CRC_32_ISO_HDLC, Crc};
 use crate::key::Kind;
 use crate::time::UnixUs;
 
-/// The most shards that a kind can have.
+/// The largest number of shards of a kind.
 pub const MAX_SHARDS: u16 = 256;
 
-/// By which a job's shard is chosen: the checksum of zip, gzip and PNG, since every language has
-/// it at hand.
+/// The checksum that chooses a job's shard: the CRC-32 of zip, gzip and PNG, because every language
+/// has it at hand.
 const OF_IDS: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 
-/// By which a cluster chooses the slot of a key:
+/// The checksum by which a cluster chooses the slot of a key:
 /// <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model>
 const OF_SLOTS: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// The slots of a cluster.
+/// The number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// How far the slot of a ledger may be from where it is best. With [`MAX_SHARDS`] they are twice
-/// as far apart; and the name that fits is found after some 250 tries.
+/// The largest distance, in slots, of a ledger from its best slot. With [`MAX_SHARDS`] the ledgers
+/// are twice that far apart, and a name that fits is found after some 250 tries.
 pub(crate) const TOLERANCE: u16 = 32;
 
-/// The shard of the job with this id, from 0, among so many of its kind: the CRC-32 of zip, gzip
-/// and PNG (`zlib.crc32` in Python and Node, `crc32` in PHP, `java.util.zip.CRC32`,
-/// `crc32.ChecksumIEEE` in Go) of what decides, modulo the number of shards.
+/// The shard, from 0, of the job with this id in a kind of `shards` shards.
 ///
-/// What decides is the id; or, if the id has a tilde `~` that is not its first character, what
-/// stands before the first one. So `app1:trans:notice:7~1615` and `app1:trans:notice:7~1616` are
-/// in one shard, whatever their number.
+/// It is a CRC-32 modulo the number of shards. The checksum is that of zip, gzip and PNG
+/// (`zlib.crc32` in Python and Node, `crc32` in PHP, `java.util.zip.CRC32`, `crc32.ChecksumIEEE` in
+/// Go). It is taken over the id; or, if the id has a tilde `~` that is not its first character,
+/// over the text before the first tilde. So `app1:trans:notice:7~1615` and
+/// `app1:trans:notice:7~1616` share a shard, whatever the number of shards.
 ///
 /// ```
 /// // 0x42E143EB modulo 4
@@ -50,10 +54,11 @@ pub fn shard_of(id: &str, shards: u16) -> u16 {
     u16::try_from(sum % u32::from(shards)).expect("less than a u16")
 }
 
-/// The server, from 0, that has this shard of a kind, `app:module:biz`, where jobs are kept on so many
-/// [independent servers](crate::Client::builder): the CRC-32 of the kind, as in [`shard_of`], plus the
-/// number of the shard, modulo the number of servers. So a kind with as many shards as there are
-/// servers is on all of them.
+/// The server, from 0, that stores this shard of a kind, `app:module:biz`, where jobs are spread
+/// over `servers` [independent servers](crate::Client::builder).
+///
+/// It is the CRC-32 of the kind, as in [`shard_of`], plus the number of the shard, modulo the
+/// number of servers. So a kind with as many shards as there are servers is on all of them.
 ///
 /// ```
 /// // 0x13ECC641 modulo 2, and the next ones in turn
@@ -69,11 +74,12 @@ pub fn server_of(kind: &str, shard: u16, servers: u16) -> u16 {
     u16::try_from(server).expect("less than a u16")
 }
 
-/// What a ledger is called: `app:module:biz/shard`, from the second one on with a number behind
-/// it, `app:module:biz/3.17`, by which the ledgers of a kind come to lie far apart in a cluster.
+/// The name of a ledger: `app:module:biz/0` for the first shard, and `app:module:biz/3.17` for
+/// shard 3, with a number behind it that puts the ledgers of a kind far apart in a cluster.
 ///
-/// The first lies where its name happens to. The second is opposite to it, the next ones halfway
+/// The first ledger is in the slot of its name. The second is opposite to it, the next ones halfway
 /// between, and so on: any number of them is spread evenly, and keeps its names when it grows.
+/// Costs up to some hundred checksums, so callers keep the result.
 pub(crate) fn subject(kind: &Kind, shard: u16) -> String {
     let first = format!("{kind}/0");
     if shard == 0 {
@@ -90,46 +96,51 @@ pub(crate) fn subject(kind: &Kind, shard: u16) -> String {
         .expect("one of many names fits")
 }
 
-/// The kind and the number of the shard that a ledger of this name belongs to.
+/// The kind and the shard of the ledger with this name. `None` if it is no such name.
 pub(crate) fn of_subject(subject: &str) -> Option<(&str, u16)> {
     let (kind, shard) = subject.split_once('/')?;
     let number = shard.split_once('.').map_or(shard, |(number, _)| number);
     Some((kind, number.parse().ok()?))
 }
 
-/// The slot of a key that has this hash tag.
+/// The slot of a key with this hash tag, 0 to 16,383.
 pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     OF_SLOTS.checksum(tag) % SLOTS
 }
 
-/// How many ledgers a kind has. Written as `shards`, `shards epoch`, or `shards epoch from`.
+/// The shards of a kind. Written as `shards`, `shards epoch`, or `shards epoch from`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// One more with each change. Each ledger knows the one that it is part of.
+    /// Grows with each change; 0 before the first. Each ledger stores the layout that it is part
+    /// of.
     pub(crate) epoch: u64,
+    /// The number of shards, 1 to [`MAX_SHARDS`].
     pub(crate) shards: u16,
-    /// How many there were before, while jobs may still be where that put them.
+    /// The number of shards before the change, as long as jobs may still be in their old places.
     pub(crate) from: Option<u16>,
 }
 
-/// By which layout a call looks for a job in a ledger.
+/// A ledger, and the layout by which a call looks for a job in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShardRef {
+    /// The shard, from 0.
     pub(crate) shard: u16,
+    /// The epoch of the layout; a ledger with another epoch refuses the call.
     pub(crate) epoch: u64,
-    /// The job is to be elsewhere by this layout, and here only as long as it runs.
+    /// Whether this is an old place: by this layout the job belongs to another ledger, and stays in
+    /// this one only as long as it runs.
     pub(crate) is_old: bool,
 }
 
 impl Layout {
-    /// That of a kind of which nothing else was said.
+    /// The layout of a kind by default: one shard.
     pub(crate) const FIRST: Layout = Layout {
         epoch: 0,
         shards: 1,
         from: None,
     };
 
-    /// Reads what [`Display`](fmt::Display) writes; nothing if it is something else.
+    /// Reads the form that [`Display`](fmt::Display) writes. `None` for any other text.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let count = |word: &str| {
@@ -149,22 +160,23 @@ impl Layout {
         })
     }
 
-    /// Whether this is what became of `other`.
+    /// Whether this layout is a later state of the kind than `other`: a higher epoch, or the same
+    /// one after all jobs have moved.
     pub(crate) fn follows(self, other: Layout) -> bool {
         (self.epoch, self.from.is_none()) > (other.epoch, other.from.is_none())
     }
 
-    /// How many ledgers may hold jobs.
+    /// The number of ledgers that may hold jobs, those being left included.
     pub(crate) fn ledgers(self) -> u16 {
         self.shards.max(self.from.unwrap_or(0))
     }
 
-    /// Where the job with this id belongs.
+    /// The ledger that the job with this id belongs to.
     pub(crate) fn place_of(self, id: &str) -> ShardRef {
         self.place(shard_of(id, self.shards))
     }
 
-    /// The ledger that belongs to this layout.
+    /// The ledger of this shard, as a part of this layout.
     pub(crate) fn place(self, shard: u16) -> ShardRef {
         ShardRef {
             shard,
@@ -173,7 +185,7 @@ impl Layout {
         }
     }
 
-    /// The ledger that jobs leave by this layout.
+    /// The ledger of this shard, as one that jobs leave by this layout.
     pub(crate) fn old_place(self, shard: u16) -> ShardRef {
         ShardRef {
             is_old: true,
@@ -181,13 +193,14 @@ impl Layout {
         }
     }
 
-    /// Where the job with this id may still be, if that is elsewhere.
+    /// The old place of the job with this id, where it may still be. `None` if no change is under
+    /// way, or the job keeps its place.
     pub(crate) fn old_place_of(self, id: &str) -> Option<ShardRef> {
         let old = shard_of(id, self.from?);
         (old != shard_of(id, self.shards)).then(|| self.old_place(old))
     }
 
-    /// What becomes of it when its jobs are to be in so many shards.
+    /// The layout at the beginning of a change to so many shards.
     pub(crate) fn to(self, shards: u16) -> Self {
         Layout {
             epoch: self.epoch + 1,
@@ -196,8 +209,9 @@ impl Layout {
         }
     }
 
-    /// The same, at this time. A kind that was dropped may come again, so its epochs are those of no
-    /// life before: somebody may still go by one.
+    /// The same, with an epoch of at least the time `now` in seconds. A dropped kind may come
+    /// again, and a client may still use a layout of its earlier life: no epoch of that life is as
+    /// high.
     pub(crate) fn to_at(self, shards: u16, now: UnixUs) -> Self {
         let to = self.to(shards);
         Layout {
@@ -206,7 +220,7 @@ impl Layout {
         }
     }
 
-    /// What becomes of it when all jobs are where it puts them.
+    /// The layout at the end of a change, when all jobs are in their new places.
     pub(crate) fn settled(self) -> Self {
         Layout { from: None, ..self }
     }
@@ -222,7 +236,7 @@ impl fmt::Display for Layout {
     }
 }
 
-/// As scripts read it: the epoch, with a `-` behind it for an old place.
+/// The form that scripts read: the epoch, with a `-` behind it for an old place.
 impl fmt::Display for ShardRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.epoch, if self.is_old { "-" } else { "" })

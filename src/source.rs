@@ -1,21 +1,25 @@
-//! How a job that is due was found.
+//! The ways in which a worker finds a due job.
 
-/// How a job that is due was found.
+/// The way in which a worker found a due job; [`Job::source`](crate::Job::source) returns it.
+///
+/// Where events arrive, most runs come from `Event`. Many from `Pacer` or `Reconciler` are a sign
+/// that they do not; many from `Backlog` show that jobs wait for free slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// Redis announced that its trigger expired, or that it was due when it was stored.
+    /// Redis announced that the trigger expired, or that the job was due already when it was
+    /// stored.
     Event,
-    /// The pacer touched its trigger, and no event followed.
+    /// The pacer touched the trigger, and no event followed.
     Pacer,
-    /// The reconciler found it overdue, or its lease lapsed.
+    /// The reconciler found the job overdue, or its lease lapsed.
     Reconciler,
-    /// It was due when a slot became free: the oldest of its kind.
+    /// The job was due when a slot became free, and was the oldest of its kind.
     Backlog,
 }
 
 impl Source {
-    /// How the history writes it.
+    /// The letter that stands for it in claims and in the history.
     pub(crate) fn letter(self) -> char {
         match self {
             Source::Event => 'e',
@@ -25,6 +29,7 @@ impl Source {
         }
     }
 
+    /// The source that a letter stands for. `None` for any other text.
     pub(crate) fn of_letter(letter: &str) -> Option<Self> {
         let all = [
             Source::Event,
@@ -36,7 +41,7 @@ impl Source {
             .find(|source| letter.chars().eq([source.letter()]))
     }
 
-    /// In a word: `event`, `pacer`, `reconciler` or `backlog`.
+    /// The name in one word: `event`, `pacer`, `reconciler` or `backlog`.
     pub fn as_str(self) -> &'static str {
         match self {
             Source::Event => "event",
