@@ -1,4 +1,5 @@
-//! An attempt that has ended, and the settlement that its outcome asks for.
+//! The settlement of an attempt that has ended: the call to the ledger that its outcome asks for,
+//! with the new header of the record.
 
 use crate::ending::Ending;
 use crate::outcome::Outcome;
@@ -8,18 +9,19 @@ use crate::store::{Verb, When};
 use crate::time::UnixMs;
 use crate::traces;
 
-/// An attempt that has ended, and what the ledger is to do then.
+/// An attempt that has ended, or that does not take place after all.
 pub(crate) struct Ended<'a> {
     /// The header as it was claimed.
     pub(crate) header: &'a Header,
-    /// The number of the attempt.
+    /// The number of the attempt, lapsed ones included.
     pub(crate) attempt: u32,
+    /// The policy of the job, or of its route.
     pub(crate) policy: &'a RetryPolicy,
 }
 
 impl Ended<'_> {
-    /// The settlement that an outcome asks for. `random` is from 0 up to 1, for the jitter.
-    /// `None` if there is nothing to settle yet.
+    /// The settlement that an outcome asks for. `random`, from 0 up to 1, is for the jitter of the
+    /// policy. `None` for a job that was handed over: its new holder settles it.
     pub(crate) fn verb(&self, outcome: Outcome, random: f64) -> Option<Verb> {
         Some(
             match Ending::of(outcome, self.attempt, self.policy, random) {
@@ -40,7 +42,7 @@ impl Ended<'_> {
         )
     }
 
-    /// The job goes back as it came, and this attempt does not count.
+    /// Returns the job as it came, due at `due`; this attempt does not count.
     pub(crate) fn give_back(&self, due: UnixMs) -> Verb {
         Verb::Later {
             when: When::At(due),
@@ -49,13 +51,14 @@ impl Ended<'_> {
         }
     }
 
-    /// The job becomes a dead letter for this reason.
+    /// Makes the job a dead letter for this reason.
     pub(crate) fn bury(&self, reason: String) -> Verb {
         Verb::Bury {
             header: self.counted(Some(reason)),
         }
     }
 
+    /// The header after this attempt, which counts, as a line.
     fn counted(&self, error: Option<String>) -> String {
         let mut header = self.next();
         header.attempts = self.attempt;
@@ -63,7 +66,8 @@ impl Ended<'_> {
         header.to_line().into_owned()
     }
 
-    /// The header without this attempt, but with those that lapsed before it; and why it is put off.
+    /// The header without this attempt, but with the attempts that lapsed before it, as a line.
+    /// `put_off` is the reason of a snooze.
     fn uncounted(&self, put_off: Option<String>) -> String {
         let mut header = self.next();
         header.attempts = self.attempt.saturating_sub(1);
@@ -71,7 +75,8 @@ impl Ended<'_> {
         header.to_line().into_owned()
     }
 
-    /// The header, which knows in which span this attempt ended.
+    /// The header as it was claimed, with the span of this attempt and without the reason of an
+    /// earlier snooze.
     fn next(&self) -> Header {
         let mut header = self.header.clone();
         header.put_off = None;

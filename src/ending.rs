@@ -1,5 +1,7 @@
-//! What becomes of a job after a run: a pure function of the outcome, the number of the attempt,
-//! the policy and a random number. Workers and rehearsals both ask it.
+//! The consequence of a run for its job: a pure function of the outcome, the number of the attempt,
+//! the policy and a random number.
+//!
+//! Workers settle by it (`crate::ended`), and rehearsals play it, so that both do the same.
 
 use std::time::Duration;
 
@@ -7,30 +9,31 @@ use crate::outcome::{Failure, Outcome};
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 
-/// What becomes of a job after a run.
+/// The consequence of a run for its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// It has ended.
     Done,
-    /// It runs again after this time, and the attempt counts. Without an error, nothing failed.
+    /// The job runs again after this time, and the attempt counts. Without an error, nothing
+    /// failed.
     Again {
         after: Duration,
         error: Option<Failure>,
     },
-    /// It runs again after this time, and the attempt does not count.
+    /// The job runs again after this time, and the attempt does not count.
     Snooze {
         after: Duration,
         reason: Option<Failure>,
     },
     /// It is a dead letter.
     Bury { reason: Failure },
-    /// It has not ended: somebody else has its lease.
+    /// The job has not ended: another program has its lease.
     HandedOver,
 }
 
 impl Ending {
-    /// After the attempt with this number, counted from 1. `random` is from 0 up to 1, for the
-    /// jitter.
+    /// The consequence of `outcome`. `attempt` counts from 1; `random`, from 0 up to 1, is for the
+    /// jitter of the policy. No delay exceeds ten years.
     pub(crate) fn of(outcome: Outcome, attempt: u32, policy: &RetryPolicy, random: f64) -> Self {
         let next = policy.next(attempt, random);
         let bounded =

@@ -1,4 +1,7 @@
-//! What an instance says of itself, so that the others know which jobs it takes.
+//! The description that an instance publishes, so that the others know which jobs it takes.
+//!
+//! Each instance stores its [`Description`] with its heartbeat; the others turn it into [`Takes`],
+//! which answers whether a job or a kind is theirs.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,43 +15,46 @@ pub(crate) const RUNS: &str = "run";
 /// The word for a missing key that cancels its job.
 pub(crate) const CANCELS: &str = "cancel";
 
-/// The description that an instance publishes: one line of JSON.
+/// The description of an instance: one line of JSON. A field that a version does not know is
+/// ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Description {
+    /// The name of its machine.
     pub(crate) host: String,
+    /// The id of its process.
     pub(crate) pid: u32,
     /// The version of this crate.
     pub(crate) version: String,
-    /// When it started, Unix ms by its own clock.
+    /// The time at which it started, Unix ms by its own clock.
     pub(crate) started: u64,
     /// The patterns of its routes, each with its priority.
     pub(crate) routes: Vec<(String, i32)>,
-    /// Whether it also takes jobs that no instance has a route for. Such a route is the last
-    /// one in what it says of its room.
+    /// Whether it has a fallback, and so takes jobs that no instance has a route for. In the list
+    /// of free room, the fallback stands behind the routes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) fallback: bool,
-    /// The patterns of those routes that adopt plain keys, each with what a missing key means:
-    /// [`RUNS`] or [`CANCELS`]. Other words may come.
+    /// The patterns of the routes that adopt plain keys, each with the meaning of a missing key:
+    /// [`RUNS`] or [`CANCELS`]. Newer versions may use other words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) adopts: Vec<(String, String)>,
-    /// Hosts of callbacks that it leaves alone because they are down; some, if there are many. The
-    /// only part that changes while it lives.
+    /// Hosts that its callbacks do not call because they are down; at most [`NAMED_HOSTS`]. The
+    /// only field that changes while the instance lives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) breakers: Vec<String>,
 }
 
-/// How many hosts an instance names.
+/// The largest number of hosts in a description.
 const NAMED_HOSTS: usize = 32;
 
-/// Which jobs an instance takes, by its description.
+/// The jobs that an instance takes, by its description.
 pub(crate) struct Takes {
     table: RouteTable,
-    /// The place of its fallback among its routes.
+    /// The index of its fallback among its routes, if it has one.
     pub(crate) fallback: Option<usize>,
 }
 
 impl Description {
-    /// The same of an instance that leaves these hosts alone.
+    /// The same description with these hosts as the ones that are down.
     pub(crate) fn leaving_alone(&self, hosts: impl IntoIterator<Item = String>) -> Self {
         Description {
             breakers: hosts.into_iter().take(NAMED_HOSTS).collect(),
@@ -61,8 +67,10 @@ impl Description {
         serde_json::to_string(self).expect("texts and numbers are JSON")
     }
 
+    /// Compiles the routes of the description.
+    ///
     /// # Errors
-    /// If a pattern is one that this version does not know.
+    /// If this version does not know the form of a pattern, or two patterns clash.
     pub(crate) fn takes(&self) -> Result<Takes> {
         let pattern = |(text, priority): &(String, i32)| Ok((Pattern::parse(text)?, *priority));
         let routes = self
@@ -78,12 +86,12 @@ impl Description {
 }
 
 impl Takes {
-    /// Which of its routes takes this job, its fallback aside.
+    /// The index of the route that takes this job, its fallback aside.
     pub(crate) fn route_of(&self, key: &JobKey) -> Option<usize> {
         self.table.find(key)
     }
 
-    /// Which jobs of a kind it takes, its fallback aside.
+    /// The spread of a kind's jobs over its routes, its fallback aside.
     pub(crate) fn coverage(&self, kind: &str) -> Coverage {
         self.table.coverage(kind)
     }

@@ -1,4 +1,7 @@
-//! Lines of the log that can come in thousands: some are written, the others are counted.
+//! A limit for log lines that can come in thousands: some are written, the others are counted.
+//!
+//! A service that is down fails all its jobs, and a worker that dies leaves many leases; the first
+//! lines name the cause.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -7,15 +10,16 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::key::Kind;
 
-/// So many lines are written in [`WINDOW`]; those beyond are counted. A service that is down fails
-/// all its jobs, a worker that dies leaves many leases, and the first lines say why.
+/// The number of lines that are written in one [`WINDOW`].
 const MOST: u64 = 20;
+/// The time after which lines are written again.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How many lines of one sort were written of one ledger lately.
+/// Counts the recent lines of one sort for one ledger.
 #[derive(Debug)]
 pub(crate) struct LineLimit(Arc<Mutex<Window>>);
 
+/// The count since the window began.
 #[derive(Debug)]
 struct Window {
     began: Instant,
@@ -23,6 +27,7 @@ struct Window {
 }
 
 impl LineLimit {
+    /// A limit whose first window begins now.
     pub(crate) fn new() -> Self {
         LineLimit(Arc::new(Mutex::new(Window {
             began: Instant::now(),
@@ -30,12 +35,13 @@ impl LineLimit {
         })))
     }
 
-    /// Counts one more line. Whether it is to be written; how many were not is written when the time
-    /// is over, with this text.
+    /// Counts one more line and returns whether it is to be written. At the end of a window with
+    /// more lines than allowed, one warning gives the number of those left out, with the text
+    /// `beyond`. Needs a tokio runtime.
     pub(crate) fn allows(&self, kind: &Kind, beyond: &'static str) -> bool {
         let mut window = lock(&self.0);
         let age = window.began.elapsed();
-        // Beyond the second, whoever was to write of the rest has gone with its runtime.
+        // After two windows, the task that was to report the rest has ended with its runtime.
         if age >= WINDOW && window.lines <= MOST || age >= 2 * WINDOW {
             window.begin();
         }
@@ -57,6 +63,7 @@ impl LineLimit {
 }
 
 impl Window {
+    /// Starts a new window now.
     fn begin(&mut self) {
         self.began = Instant::now();
         self.lines = 0;

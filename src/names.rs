@@ -1,23 +1,23 @@
-//! Every Redis key and channel that Keyfall uses, one function each. No name is formatted
-//! anywhere else.
+//! Every Redis key and channel that Keyfall uses, one function each. No other module formats a
+//! name.
 //!
-//! The keys of a ledger share the hash tag `{app:module:biz/shard}`, so they live in one
-//! slot and one script can change them together. None of them expires; trimming is done by
-//! the scripts.
+//! The keys of a ledger share the hash tag `{app:module:biz/shard}`, so they are in one slot and
+//! one script can change them together. None of them expires but triggers, and `calls` and `lanes`
+//! after the kind was dropped; scripts do the trimming.
 
 use std::sync::Arc;
 
 use crate::key::Kind;
 use crate::shards;
 
-/// The value of every trigger, by which our own keys are told from foreign ones.
+/// The value of every trigger, which tells our own keys from foreign ones.
 pub(crate) const MARKER: &str = "keyfall";
 
-/// What the names of keys contain by which it is proved what Redis announces.
+/// A part of the names of probe keys, whose events prove which changes Redis announces.
 #[cfg(feature = "worker")]
 const PROBE: &str = "{keyfall-probe}";
 
-/// What the keys of a ledger are called behind its name, as [`LedgerNames::all`] has them.
+/// The last parts of the names of a ledger's keys, in the order of [`LedgerNames::all`].
 pub(crate) const LEDGER_PARTS: [&str; 13] = [
     "due", "leased", "dead", "lanes", "adopted", "shadow", "lease", "next", "grave", "stats",
     "calls", "leaving", "history",
@@ -30,52 +30,51 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    /// Names below this namespace.
     pub(crate) fn new(namespace: &str) -> Self {
         Names {
             namespace: namespace.into(),
         }
     }
 
-    /// What all names but those of triggers begin with.
+    /// The namespace, with which all names but those of triggers begin.
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Hash: kind → number of shards, as [`shards::Layout`] is written. Known kinds; a kind stays
-    /// once it was used, until it is dropped. `=kind` → the mark of who is about to drop it.
+    /// Hash: kind → number of shards, in the form of [`shards::Layout`]. A kind that was used stays
+    /// listed until it is dropped. `=kind` → the mark of a drop under way.
     pub(crate) fn kinds(&self) -> String {
         format!("{}:kinds", self.namespace)
     }
 
     /// Hash: `schema` → version of the stored layout, written once; `functions` → `channel
     /// library`, the wake channel of this database, for the functions of that library; `server` →
-    /// `1 of 2`, where several servers have the jobs; `emptied` → when it came back without any data
-    /// although others had some, Unix ms, until somebody has taken note of it.
+    /// `1 of 2`, where several servers have the jobs; `emptied` → time at which the server came
+    /// back without data although others had some, Unix ms, until an operator has taken note of it.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }
 
-    /// Hash: instance → `beat-ms room description`. Instances that live, and some that do not
-    /// any more.
+    /// Hash: instance → `beat-ms room description`. Instances that live, and some that are gone.
     #[cfg(feature = "worker")]
     pub(crate) fn instances(&self) -> String {
         format!("{}:instances", self.namespace)
     }
 
-    /// Channel on which an instance hears that its own beats arrive, and so that its
-    /// subscription lives.
+    /// Channel on which an instance hears its own beats, which shows that its subscription lives.
     #[cfg(feature = "worker")]
     pub(crate) fn pulse(&self, database: i64, instance: &str) -> String {
         format!("{}:pulse:{database}:{instance}", self.namespace)
     }
 
-    /// Hash: prefix of kinds → since when it is paused, Unix ms. Kinds that come later are
-    /// paused by it, too. On several servers also `=prefix` → when it was last resumed.
+    /// Hash: prefix of kinds → time at which it was paused, Unix ms; it also pauses kinds that come
+    /// later. On several servers also `=prefix` → time at which it was last resumed.
     pub(crate) fn paused(&self) -> String {
         format!("{}:paused", self.namespace)
     }
 
-    /// Hash: glob → `began-ms cursor`, how far the search for keys to adopt has come.
+    /// Hash: glob → `began-ms cursor`, the progress of the search for keys to adopt.
     #[cfg(feature = "worker")]
     pub(crate) fn search(&self) -> String {
         format!("{}:search", self.namespace)
@@ -87,10 +86,11 @@ impl Names {
         format!("{}:searching", self.namespace)
     }
 
-    /// String, which expires at once: what is announced of it proves what Redis announces of keys like
-    /// these. Its name is that of no job, since those have no braces. Also a glob that matches it: one
-    /// of those given, to which a user who adopts such keys may subscribe. Where each of them is the
-    /// name of one key, it is a glob of ours.
+    /// The name of a probe key, and a glob that matches it. The key is a string that expires at
+    /// once; its events prove which changes Redis announces for keys of these globs. No job has its
+    /// name, because names of jobs have no braces. The glob is one of those given, to which a user
+    /// who adopts such keys may subscribe; if each of them is the name of a single key, it is a
+    /// glob of ours.
     #[cfg(feature = "worker")]
     pub(crate) fn probe(&self, globs: &[String], unique: &str) -> (String, String) {
         let ours = format!("{}:probe:*", self.namespace);
@@ -99,37 +99,36 @@ impl Names {
         (glob.replace('*', &format!("{PROBE}{unique}")), glob.clone())
     }
 
-    /// Whether this is the name of such a key.
+    /// Whether this is the name of a probe key.
     #[cfg(feature = "worker")]
     pub(crate) fn is_probe(name: &[u8]) -> bool {
-        // Most names have no brace, and are seen through at once.
+        // Most names have no brace, which is quick to see.
         name.contains(&b'{') && name.windows(PROBE.len()).any(|it| it == PROBE.as_bytes())
     }
 
-    /// Channel: `due ledger ms`, `now ledger id…`, `late ledger id…`, `flood ledger`,
-    /// `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume kind`, `gone kind`,
-    /// `instances`, `unheard instance`, `breaker host`. Channels are common to all databases of a
-    /// server, hence the number.
+    /// Channel for messages to workers: `due ledger ms`, `now ledger id…`, `late ledger id…`,
+    /// `flood ledger`, `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume
+    /// kind`, `gone kind`, `instances`, `unheard instance`, `breaker host`. The name holds the
+    /// number of the database, because all databases of a server share their channels.
     pub(crate) fn wake(&self, database: i64) -> String {
         format!("{}:wake:{database}", self.namespace)
     }
 
-    /// Channel on which Redis announces the keys that it expired.
-    /// See <https://redis.io/docs/latest/develop/pubsub/keyspace-notifications/>.
+    /// Channel on which Redis announces the keys that it expired. See
+    /// <https://redis.io/docs/latest/develop/pubsub/keyspace-notifications/>.
     #[cfg(feature = "worker")]
     pub(crate) fn expired(database: i64) -> String {
         format!("__keyevent@{database}__:expired")
     }
 
-    /// List beside the list of a target: leases that consumers have done with, in the Redis of
-    /// the target.
+    /// List beside the list of a target, in the Redis of the target: leases that consumers have
+    /// finished with.
     #[cfg(feature = "worker")]
     pub(crate) fn receipts(list: &str) -> String {
         format!("{list}:done")
     }
 
-    /// String beside the stream of a target: id; no entry up to this one has to be looked at any
-    /// more.
+    /// String beside the stream of a target: an id; entries up to this one need no look any more.
     #[cfg(feature = "worker")]
     pub(crate) fn settled(stream: &str, group: &str) -> String {
         format!("{stream}:{group}:settled")
@@ -137,25 +136,26 @@ impl Names {
 
     /// Hash beside the stream of a target: id → lease of each entry whose job has not ended;
     /// `oldest` → id of the oldest entry that the last trim has left; `consumer` → name of the
-    /// consumer that ties this to the group.
+    /// consumer that ties this hash to the group.
     #[cfg(feature = "worker")]
     pub(crate) fn written(stream: &str, group: &str) -> String {
         format!("{stream}:{group}:written")
     }
 
-    /// String beside the stream of a target, which expires: somebody looks after the entries of
-    /// workers that are gone.
+    /// String beside the stream of a target, which expires: the mark of a worker that takes over
+    /// the entries of workers that are gone.
     #[cfg(feature = "worker")]
     pub(crate) fn sweep(stream: &str, group: &str) -> String {
         format!("{stream}:{group}:sweep")
     }
 
-    /// What the keys of a ledger begin with, by what wake-ups call it.
+    /// The beginning of the keys of a ledger; `subject` is its name, as in wake-ups.
     pub(crate) fn start_of_ledger(&self, subject: &str) -> String {
         format!("{}:{{{subject}}}:", self.namespace)
     }
 
-    /// What the keys of the ledger begin with that this is one of, and which one it is.
+    /// Splits a key of a ledger: the beginning that all keys of that ledger share, and one of
+    /// [`LEDGER_PARTS`]. `None` for any other key.
     pub(crate) fn part_of_ledger<'a>(&self, key: &'a str) -> Option<(&'a str, &'a str)> {
         let rest = key.strip_prefix(&*self.namespace)?.strip_prefix(":{")?;
         let (_, part) = rest.split_once("}:")?;
@@ -163,7 +163,7 @@ impl Names {
         is_part.then(|| (&key[..key.len() - part.len()], part))
     }
 
-    /// The keys of the ledger of one shard.
+    /// The keys of the ledger of one shard. Rendered anew by each call, so callers keep them.
     pub(crate) fn ledger(&self, kind: &Kind, shard: u16) -> LedgerNames {
         let subject = shards::subject(kind, shard);
         let start = self.start_of_ledger(&subject);
@@ -187,28 +187,30 @@ impl Names {
         }
     }
 
-    /// What the keys of ledgers look like that jobs can be in; a glob.
+    /// A glob of the ledger keys that can hold jobs. It also matches some other keys of ledgers,
+    /// but no key without a hash tag.
     pub(crate) fn of_ledgers(&self) -> String {
         format!("{}:{{*}}:[dslng]*", self.namespace)
     }
 
-    /// The kind of a ledger, by one of its keys.
+    /// The kind of the ledger that a key belongs to. `None` for any other key.
     pub(crate) fn kind_of<'a>(&self, key: &'a str) -> Option<&'a str> {
         let rest = key.strip_prefix(&*self.namespace)?.strip_prefix(":{")?;
         let (subject, part) = rest.split_once("}:")?;
         let (kind, _shard) = shards::of_subject(subject)?;
-        // Not what was moved out of the way.
+        // A part with a colon is a key that was moved out of the way.
         (!part.contains(':')).then_some(kind)
     }
 
-    /// Hash: `last` → the last order number that was given out of this place of a set of jobs,
-    /// `app:module`. The tag is that of no ledger, and of the application, so that whoever may write
-    /// its ledgers may write it.
+    /// Hash: `last` → the last order number that was given out for this place of a set of jobs,
+    /// `app:module`. Its hash tag belongs to no ledger, and begins with the application, so that a
+    /// user who may write the application's ledgers may write it.
     pub(crate) fn order(&self, set: &str, place: u16) -> String {
         format!("{}:{{{set}/{place}}}:order", self.namespace)
     }
 
-    /// The kind and the id of a job whose trigger has a name of ours.
+    /// The kind and the id of the job whose trigger has this name below our namespace. `None` for
+    /// any other name.
     #[cfg(feature = "worker")]
     pub(crate) fn of_own_trigger<'a>(&self, name: &'a str) -> Option<(&'a str, &'a str)> {
         let rest = name.strip_prefix(&*self.namespace)?.strip_prefix(":{")?;
@@ -217,7 +219,7 @@ impl Names {
         Some((kind, id))
     }
 
-    /// Channels on which Redis announces what happens to the keys that match a glob.
+    /// Pattern of the channels on which Redis announces changes of the keys that match a glob.
     #[cfg(feature = "worker")]
     pub(crate) fn changes(database: i64, glob: &str) -> String {
         format!("__keyspace@{database}__:{glob}")
@@ -232,7 +234,7 @@ impl Names {
 }
 
 impl LedgerNames {
-    /// What `schedule` and `cancel` take before the triggers, in order.
+    /// The keys that `schedule` and `cancel` take before the triggers, in order.
     pub(crate) fn of_producers(&self) -> [&str; 8] {
         [
             &self.due,
@@ -246,7 +248,7 @@ impl LedgerNames {
         ]
     }
 
-    /// Where a job or its letters can be, in the order in which scripts take them.
+    /// The keys that can hold a job or its dead letters, in the order in which scripts take them.
     pub(crate) fn of_jobs(&self) -> [&str; 7] {
         [
             &self.due,
@@ -259,7 +261,7 @@ impl LedgerNames {
         ]
     }
 
-    /// What `found` takes: sorted sets, hashes, and the stream.
+    /// All keys, in the order in which `found` takes them: sorted sets, hashes, and the stream.
     pub(crate) fn all(&self) -> [&str; 13] {
         [
             &self.due,
@@ -278,13 +280,13 @@ impl LedgerNames {
         ]
     }
 
-    /// What `get` takes.
+    /// The keys that `get` takes, in order.
     pub(crate) fn of_reads(&self) -> [&str; 8] {
         let [due, shadow, leased, lease, next, dead, grave] = self.of_jobs();
         [due, shadow, leased, lease, next, dead, grave, &self.calls]
     }
 
-    /// What `idle` takes.
+    /// The keys that `idle` takes, in order.
     pub(crate) fn of_looks(&self) -> [&str; 7] {
         [
             &self.due,
@@ -297,16 +299,17 @@ impl LedgerNames {
         ]
     }
 
-    /// What `take` takes.
+    /// The keys that `take` takes, in order.
     pub(crate) fn of_leaving(&self) -> [&str; 9] {
         self.of_moving(&self.leaving)
     }
 
-    /// What `put` takes before the triggers.
+    /// The keys that `put` takes before the triggers, in order.
     pub(crate) fn of_arriving(&self) -> [&str; 9] {
         self.of_moving(&self.history)
     }
 
+    /// The keys that both ends of a move take, in order, with the one in which they differ.
     fn of_moving<'a>(&'a self, other: &'a str) -> [&'a str; 9] {
         [
             &self.due,
@@ -321,29 +324,31 @@ impl LedgerNames {
         ]
     }
 
-    /// What `drop` takes.
+    /// The keys that `drop` takes, in order.
     pub(crate) fn of_dropping(&self) -> [&str; 2] {
         [&self.calls, &self.leaving]
     }
 
-    /// The trigger of a job whose key is not ours to write: its kind adopts keys.
+    /// The trigger of a job of a kind that adopts plain keys: the key with the job's own name is
+    /// not ours to write.
     pub(crate) fn own_trigger(&self, id: &str) -> String {
         format!("{}:{id}", self.trigger)
     }
 }
 
-/// The keys of one ledger, rendered once. Scripts get them in this order.
+/// The keys of one ledger, rendered once. Scripts take subsets of them, in the orders of the
+/// methods.
 #[derive(Debug)]
 pub(crate) struct LedgerNames {
-    /// What wake-ups call the ledger: `app:module:biz/0`.
+    /// The name of the ledger, as in wake-ups: `app:module:biz/0`.
     pub(crate) subject: String,
-    /// Sorted set: id → due, Unix ms. Pending jobs, those waiting to be retried included.
+    /// Sorted set: id → due time, Unix ms. Pending jobs, those that wait for a retry included.
     pub(crate) due: String,
     /// Hash: id → record.
     pub(crate) shadow: String,
     /// Sorted set: id → lease deadline, Unix ms.
     pub(crate) leased: String,
-    /// Hash: id → `token claims fence due flag`, for those leased.
+    /// Hash: id → `token claims fence due flag`, for leased jobs.
     pub(crate) lease: String,
     /// Hash: id → `due record`, the successors of running jobs.
     pub(crate) next: String,
@@ -353,22 +358,23 @@ pub(crate) struct LedgerNames {
     pub(crate) grave: String,
     /// Hash: counter → value.
     pub(crate) stats: String,
-    /// Hash: lane → `number ms reply`, the last call of each; `fence` → largest value given, or a
-    /// larger one; `unlisted` → since when its kind is to be made known, Unix µs;
-    /// `paused` → since when, Unix ms, or 0; `history` → how many entries that keeps; `layout` → as
-    /// [`shards::Layout`] is written; `leaving` → what is on its way to another ledger;
-    /// `from/subject` → the last batch that came from that one.
+    /// Hash: lane → `number ms reply`, the last call of each; `fence` → the largest fencing value
+    /// given, or a larger one; `unlisted` → time since which its kind waits to be listed, Unix µs;
+    /// `paused` → time of the pause, Unix ms, or 0; `history` → number of entries that the history
+    /// keeps; `layout` → in the form of [`shards::Layout`]; `leaving` → the batch that is on its
+    /// way to another ledger; `from/subject` → the last batch that came from that ledger.
     pub(crate) calls: String,
-    /// Sorted set: lane → when it was last looked at, Unix ms, so that `calls` stays small.
+    /// Sorted set: lane → time of the last look at it, Unix ms, so that silent lanes are found and
+    /// `calls` stays small.
     pub(crate) lanes: String,
-    /// Stream, capped: what was done, for people; `lua/lib/history.lua` has its layout.
+    /// Stream, capped: the steps of jobs, for people; `lua/lib/history.lua` has its layout.
     pub(crate) history: String,
-    /// Hash: id → `due record`, `id:number` → `died record`; what was taken out of the ledger, until
-    /// it has arrived in another.
+    /// Hash: id → `due record`, `id:number` → `died record`; jobs that were taken out of the
+    /// ledger, until they have arrived in another.
     pub(crate) leaving: String,
-    /// What the names of own triggers begin with: strings with an expiry, gone with it.
+    /// The beginning of the names of own triggers: strings with an expiry, gone with it.
     trigger: String,
-    /// Sorted set: id → when its key expires, as it was last seen, Unix ms. Of keys that were
-    /// adopted, until then.
+    /// Sorted set: id → expiry of its plain key when it was last seen, Unix ms. Jobs that were
+    /// adopted from keys, until the key is gone.
     pub(crate) adopted: String,
 }

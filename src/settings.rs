@@ -1,7 +1,7 @@
-//! Every setting and every fixed limit, with its default and the reason for it, in one place.
+//! The settings of clients and workers, with their defaults and the reasons for them.
 //!
-//! The structs hold settings that builders change; the constants are fixed. Modules take their
-//! times and sizes from here and name none of their own that an operator could care about.
+//! The structs hold settings that builders change; the constants are limits of settings, and the
+//! fixed times and sizes that several modules share.
 
 use std::ops::RangeInclusive;
 #[cfg(any(feature = "tls", feature = "callbacks"))]
