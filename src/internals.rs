@@ -1,5 +1,5 @@
-//! What the micro-benchmarks in `benches/` measure and the targets in `fuzz/` try, and nobody
-//! else can reach. Not for use: it changes without notice.
+//! Functions that the micro-benchmarks in `benches/` measure and the targets in `fuzz/` try. Not
+//! for other use: they change without notice.
 
 use std::sync::Arc;
 
@@ -14,14 +14,18 @@ use crate::settings::LinkSettings;
 use crate::store::{DeadLimits, Store, read_any_reply};
 use crate::worker::ServedLedgers;
 
-/// What a worker does with a name that it hears, on a Redis that is never asked.
+/// The part of a worker that decides which of the names in events belong to its jobs, with a Redis
+/// that is never asked.
 pub struct NameFilter {
     routes: Arc<Routes>,
     served_ledgers: ServedLedgers,
 }
 
 impl NameFilter {
-    /// The ears of a worker with these routes. To be called within a runtime.
+    /// A filter for the routes of this router. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If the routes do not compile together.
     pub fn new(router: Router) -> Result<Self> {
         let routes = Arc::new(router.finish()?);
         let link = LinkSettings::default();
@@ -34,23 +38,23 @@ impl NameFilter {
         })
     }
 
-    /// Whether the name of a key that expired may be that of a job with a route here.
+    /// Whether the name of an expired key may belong to a job with a route here.
     pub fn recognise(&self, name: &[u8]) -> bool {
         self.served_ledgers.recognise(name).is_some()
     }
 
-    /// Which route takes a job.
+    /// The index of the route that takes a job.
     pub fn route(&self, key: &JobKey) -> Option<usize> {
         self.routes.table.find(key)
     }
 }
 
-/// Reads what may be the record of a job.
+/// Reads bytes as the record of a job, and drops the result.
 pub fn read_record(bytes: &[u8]) {
     let _ = Record::parse(bytes.to_vec());
 }
 
-/// Reads what may be the answer of a script, as Redis sends it.
+/// Reads bytes as the reply of a script in the protocol of Redis, and drops the result.
 pub fn read_reply(bytes: &[u8]) {
     read_any_reply(bytes);
 }

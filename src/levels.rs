@@ -1,4 +1,5 @@
-//! The order of the modules, as the documentation of the crate states it, holds in the code.
+//! A test that the order of the modules, as the documentation of `lib.rs` states it, holds in the
+//! code: each module uses only modules of lower levels.
 
 mod code;
 
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use code::{Code, Used};
 
-/// `lib.rs`, in which the modules and their order stand.
+/// The root of the crate: the modules and their order, read from `lib.rs`.
 struct Root {
     /// The level of each module, by the table in the documentation.
     levels: BTreeMap<String, u32>,
@@ -17,6 +18,8 @@ struct Root {
 }
 
 impl Root {
+    /// Reads the table, the declared modules and the re-exports; asserts that table and
+    /// declarations agree.
     fn read(text: &str) -> Self {
         let mut levels = BTreeMap::new();
         for line in text.lines().filter_map(|line| line.strip_prefix("//! | ")) {
@@ -44,13 +47,14 @@ impl Root {
         Root { levels, exports }
     }
 
-    /// The module that has this name of the root.
+    /// The module that a name of the root belongs to.
     fn module<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         let known = self.levels.contains_key(name).then_some(name);
         known.or_else(|| self.exports.get(name).map(String::as_str))
     }
 
-    /// What a file of this module uses that does not stand before it, a line for each.
+    /// The uses in a file of this module that break the order, one line each. `depth` is the number
+    /// of modules that the file is nested in.
     fn faults(&self, module: &str, depth: usize, file: &str, code: &Code) -> Vec<String> {
         let level = self.levels[module];
         let mut faults = Vec::new();
@@ -70,7 +74,7 @@ impl Root {
     }
 }
 
-/// All files of Rust in a folder and below.
+/// Collects all Rust files in a folder and below.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

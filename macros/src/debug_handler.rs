@@ -1,5 +1,5 @@
-//! `#[debug_handler]`: the function as it is, and beside it checks of its parts, each of which
-//! points at the part that it is about.
+//! `#[debug_handler]`: keeps the function as it is and adds checks of its parts. The code of each
+//! check has the source position of its part, so that compiler errors point there.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -10,15 +10,19 @@ use syn::{
     Type,
 };
 
+/// The largest number of arguments of a handler.
 const MAX_ARGUMENTS: usize = 8;
 
-/// The function, followed by whatever is wrong with it, or by code that does not compile where
-/// something is.
+/// The function, followed by its checks, or by an error if it cannot be checked.
 pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let checks = checks(attribute, item.clone()).unwrap_or_else(|error| error.to_compile_error());
     quote! { #item #checks }
 }
 
+/// The checks, as items that do not compile where the function is at fault.
+///
+/// # Errors
+/// A fault that shows without knowledge of types, or an attribute that cannot be read.
 fn checks(attribute: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let state = named_state.parse2(attribute)?;
     let Ok(function) = syn::parse2::<ItemFn>(item.clone()) else {
@@ -50,7 +54,7 @@ fn checks(attribute: TokenStream, item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// `state = App`, or nothing.
+/// Reads the argument of the attribute: `state = App`, or nothing.
 fn named_state(input: ParseStream<'_>) -> Result<Option<Type>> {
     if input.is_empty() {
         return Ok(None);
@@ -69,7 +73,8 @@ fn named_state(input: ParseStream<'_>) -> Result<Option<Type>> {
     Type::parse(input).map(Some).map_err(usage)
 }
 
-/// What can be said without knowing a type.
+/// Checks the parts of the signature that need no knowledge of types: `async`, `self`, generics,
+/// and the number of arguments.
 fn check_shape(signature: &Signature) -> Result<()> {
     let returns_a_future =
         matches!(&signature.output, ReturnType::Type(_, it) if matches!(**it, Type::ImplTrait(_)));
@@ -107,6 +112,7 @@ fn check_shape(signature: &Signature) -> Result<()> {
     Ok(())
 }
 
+/// The types of the arguments; refuses references and `impl Trait`.
 fn arguments(signature: &Signature) -> Result<Vec<&Type>> {
     let types = signature.inputs.iter().enumerate().map(|(at, argument)| {
         let FnArg::Typed(argument) = argument else {
@@ -131,7 +137,8 @@ fn arguments(signature: &Signature) -> Result<Vec<&Type>> {
     types.collect()
 }
 
-/// The `T` of the arguments that are `State<T>`; `()` if there is none.
+/// The `T` of the arguments that are `State<T>`; `()` if there is none. Refuses several different
+/// ones.
 fn guessed_state(arguments: &[&Type]) -> Result<Type> {
     let mut states: Vec<&Type> = Vec::new();
     for state in arguments.iter().filter_map(|argument| state_of(argument)) {
@@ -150,6 +157,7 @@ fn guessed_state(arguments: &[&Type]) -> Result<Type> {
     }
 }
 
+/// The `T` of an argument that is `State<T>`.
 fn state_of(argument: &Type) -> Option<&Type> {
     let Type::Path(path) = argument else {
         return None;
@@ -166,6 +174,7 @@ fn state_of(argument: &Type) -> Option<&Type> {
     }
 }
 
+/// Code that compiles if the argument is `FromJob` and `Send`.
 fn check_argument(argument: &Type, state: &Type) -> TokenStream {
     quote_spanned! {argument.span()=>
         const _: fn() = {
@@ -175,6 +184,8 @@ fn check_argument(argument: &Type, state: &Type) -> TokenStream {
     }
 }
 
+/// Code that compiles if the return type is `IntoOutcome`; nothing for `impl Future`, which the
+/// next check covers.
 fn check_output(output: &ReturnType) -> TokenStream {
     match output {
         ReturnType::Type(_, output) if !matches!(**output, Type::ImplTrait(_)) => {
@@ -189,8 +200,8 @@ fn check_output(output: &ReturnType) -> TokenStream {
     }
 }
 
-/// That the future can go from thread to thread, and, if nothing else shows it, says how the job
-/// ends.
+/// Code that compiles if the future is `Send` and, for a function that is not `async`, if its
+/// output is `IntoOutcome`.
 fn check_future(signature: &Signature, arguments: usize) -> TokenStream {
     let name = &signature.ident;
     let calls = (0..arguments).map(|at| format_ident!("argument_{at}", span = Span::call_site()));

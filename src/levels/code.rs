@@ -1,30 +1,35 @@
-//! A file of Rust without comments, texts and tests, and the names that it uses.
+//! A Rust file without comments, texts and tests, and the names that it uses.
+//!
+//! It reads the text by itself, without a parser: enough for the paths that this crate writes.
 
-/// The code of a file. Whatever is left out is blank, so that lines keep their numbers.
+/// The code of a file. Parts that are left out are blank, so that lines keep their numbers.
 pub(super) struct Code {
     code: Vec<char>,
+    /// The names of the test modules that were left out.
     tests: Vec<String>,
 }
 
-/// A name of the root of the crate that stands in a line.
+/// A name of the crate's root, and the line that uses it.
 pub(super) struct Used {
+    /// From 1.
     pub(super) line: usize,
     pub(super) name: String,
 }
 
 impl Code {
+    /// Blanks out comments, texts and tests.
     pub(super) fn new(text: &str) -> Self {
         let mut code = without_texts(text);
         let tests = take_tests(&mut code);
         Code { code, tests }
     }
 
-    /// The modules of tests that are declared here.
+    /// The names of the test modules that the file declares.
     pub(super) fn tests(&self) -> &[String] {
         &self.tests
     }
 
-    /// The modules that are declared here, tests left out.
+    /// The names of the other modules that the file declares.
     pub(super) fn modules(&self) -> Vec<String> {
         let declared = |at: &usize| word(&self.code, *at) == "mod";
         let names = self.words().filter(declared);
@@ -33,7 +38,7 @@ impl Code {
             .collect()
     }
 
-    /// The names that are re-exported here, each with the module that it comes from.
+    /// The names that the file re-exports, each with the module that it comes from.
     pub(super) fn exports(&self) -> Vec<(String, String)> {
         let mut exports = Vec::new();
         for at in self.words().filter(|at| word(&self.code, *at) == "use") {
@@ -54,7 +59,8 @@ impl Code {
         exports
     }
 
-    /// The names of the root that are used in this file, whose module is so deep below the root.
+    /// The names of the root that the file uses. `depth` is the number of modules from the root
+    /// down to the file.
     pub(super) fn uses(&self, depth: usize) -> Vec<Used> {
         let mut uses = Vec::new();
         for start in self.words() {
@@ -68,7 +74,7 @@ impl Code {
             for at in starts {
                 let line = 1 + self.code[..at].iter().filter(|it| **it == '\n').count();
                 let name = word(&self.code, at);
-                // Nothing is called `*`, and so it is found not to be known.
+                // No module has a name `*`, so the caller reports it as unknown.
                 let name = if name.is_empty() {
                     "*".to_owned()
                 } else {
@@ -80,14 +86,15 @@ impl Code {
         uses
     }
 
-    /// Where words begin.
+    /// The places at which words begin.
     fn words(&self) -> impl Iterator<Item = usize> {
         (0..self.code.len()).filter(|at| {
             is_of_word(self.code[*at]) && (*at == 0 || !is_of_word(self.code[*at - 1]))
         })
     }
 
-    /// Where the path goes on that leads to the root from here, by `crate::` or `super::`.
+    /// The place behind a path to the root, `crate::` or enough `super::`, that begins at `start`.
+    /// `None` if no such path begins there.
     fn behind_root(&self, start: usize, depth: usize) -> Option<usize> {
         if word(&self.code, start) == "crate" {
             return self.behind_colons(start + 5);
@@ -102,6 +109,7 @@ impl Code {
         Some(at)
     }
 
+    /// The place behind `::`, if that comes next.
     fn behind_colons(&self, at: usize) -> Option<usize> {
         let at = blank(&self.code, at);
         self.code[at..]
@@ -109,7 +117,7 @@ impl Code {
             .then(|| blank(&self.code, at + 2))
     }
 
-    /// Where the items of a group begin, of which this is the brace.
+    /// The places at which the items of a group begin, given the place of its opening brace.
     fn items_of_group(&self, brace: usize) -> Vec<usize> {
         let mut items = vec![blank(&self.code, brace + 1)];
         let mut depth = 0;
@@ -128,11 +136,12 @@ impl Code {
     }
 }
 
+/// Whether a word may contain the character.
 fn is_of_word(it: char) -> bool {
     it.is_alphanumeric() || it == '_'
 }
 
-/// The word that begins here.
+/// The word that begins here; empty if none does.
 fn word(code: &[char], at: usize) -> String {
     code[at..]
         .iter()
@@ -141,7 +150,7 @@ fn word(code: &[char], at: usize) -> String {
         .collect()
 }
 
-/// The first place from here that is not blank.
+/// The first place from here on that is not white space.
 fn blank(code: &[char], at: usize) -> usize {
     at + code[at..]
         .iter()
@@ -149,13 +158,14 @@ fn blank(code: &[char], at: usize) -> usize {
         .count()
 }
 
+/// Blanks the code, except for line ends.
 fn wipe(code: &mut [char]) {
     for it in code.iter_mut().filter(|it| **it != '\n') {
         *it = ' ';
     }
 }
 
-/// Leaves out comments, and the texts between quotes.
+/// The characters of the text with comments and literals blanked out.
 fn without_texts(text: &str) -> Vec<char> {
     let mut code: Vec<char> = text.chars().collect();
     let mut at = 0;
@@ -167,7 +177,7 @@ fn without_texts(text: &str) -> Vec<char> {
     code
 }
 
-/// Where the comment or the literal ends that begins here; here, if none does.
+/// The end of the comment or literal that begins here; this place itself if none does.
 fn end_of_text(code: &[char], at: usize) -> usize {
     let from_here = &code[at..];
     let hashes = from_here
@@ -189,6 +199,7 @@ fn end_of_text(code: &[char], at: usize) -> usize {
     at + len.min(from_here.len())
 }
 
+/// Whether the `r` at this place can begin a raw string, alone or after `b` or `c`.
 fn is_start_of_raw(code: &[char], at: usize) -> bool {
     let before: Vec<char> = code[..at]
         .iter()
@@ -199,6 +210,7 @@ fn is_start_of_raw(code: &[char], at: usize) -> bool {
     matches!(before[..], [] | ['b' | 'c'])
 }
 
+/// The length of a literal in these quotes, with both of them.
 fn len_of_quoted(code: &[char], quote: char) -> usize {
     let mut at = 1;
     while at < code.len() && code[at] != quote {
@@ -207,6 +219,7 @@ fn len_of_quoted(code: &[char], quote: char) -> usize {
     at + 1
 }
 
+/// The length of a raw string with so many hashes.
 fn len_of_raw(code: &[char], hashes: usize) -> usize {
     let mut end = vec!['"'];
     end.resize(1 + hashes, '#');
@@ -215,6 +228,7 @@ fn len_of_raw(code: &[char], hashes: usize) -> usize {
     2 + hashes + len + end.len()
 }
 
+/// The length of a block comment, nested ones included.
 fn len_of_block(code: &[char]) -> usize {
     let (mut at, mut depth) = (0, 0);
     while at < code.len() {
@@ -230,7 +244,8 @@ fn len_of_block(code: &[char]) -> usize {
     at
 }
 
-/// Leaves out the items that are for tests alone. Returns the names of those that are modules.
+/// Blanks out the items that are compiled for tests alone. Returns the names of the modules among
+/// them.
 fn take_tests(code: &mut [char]) -> Vec<String> {
     let mut tests = Vec::new();
     for at in 0..code.len() {
@@ -246,7 +261,7 @@ fn take_tests(code: &mut [char]) -> Vec<String> {
             continue;
         }
         item = blank(code, item);
-        // Its other attributes, and how visible it is.
+        // Skips its other attributes and its visibility.
         while code[item..].starts_with(&['#']) {
             item = blank(code, end_of_group(code, item + 1));
         }
@@ -265,7 +280,7 @@ fn take_tests(code: &mut [char]) -> Vec<String> {
     tests
 }
 
-/// Where the group ends that begins here.
+/// The place behind the group that begins here.
 fn end_of_group(code: &[char], start: usize) -> usize {
     let mut depth = 0;
     for (at, it) in code.iter().enumerate().skip(start) {
@@ -281,7 +296,7 @@ fn end_of_group(code: &[char], start: usize) -> usize {
     code.len()
 }
 
-/// Where the item ends that begins here: at its semicolon, or with its braces.
+/// The place behind the item that begins here: behind its semicolon or its braces.
 fn end_of_item(code: &[char], start: usize) -> usize {
     let mut at = start;
     while at < code.len() {
@@ -289,7 +304,7 @@ fn end_of_item(code: &[char], start: usize) -> usize {
             ';' => return at + 1,
             '{' => return end_of_group(code, at),
             '(' | '[' => at = end_of_group(code, at),
-            // What it is in ends before.
+            // The group around it ends before the item does.
             ')' | ']' | '}' => return at,
             _ => at += 1,
         }

@@ -1,4 +1,4 @@
-//! The clock of a test.
+//! A clock that a test moves by hand.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use crate::clock::Clock;
 /// 2030-01-01, 00:00 UTC, in seconds since the Unix epoch.
 const START: u64 = 1_893_456_000;
 
-/// A clock that only moves when told. Clones are one clock.
+/// A clock that moves only when the test moves it. Clones are one clock.
 ///
 /// ```
 /// use keyfall::testing::ManualClock;
@@ -24,36 +24,36 @@ const START: u64 = 1_893_456_000;
 pub struct ManualClock(Arc<Mutex<SystemTime>>);
 
 impl ManualClock {
-    /// Starts at 2030-01-01, 00:00 UTC, in each run of a test.
+    /// A clock that starts at 2030-01-01, 00:00 UTC, the same in each run of a test.
     pub fn new() -> Self {
         ManualClock::starting_at(UNIX_EPOCH + Duration::from_secs(START))
     }
 
-    /// Starts at this time.
+    /// A clock that starts at this time.
     pub fn starting_at(start: SystemTime) -> Self {
         ManualClock(Arc::new(Mutex::new(start)))
     }
 
-    /// What handlers are given, to be asked what time it is.
+    /// The clock for handlers, which ask it for the time.
     pub fn clock(&self) -> Clock {
         Clock::moved(self.0.clone())
     }
 
-    /// What time it is.
+    /// The time by this clock.
     pub fn now(&self) -> SystemTime {
         *self.0.lock().expect("no panic while held")
     }
 
-    /// Moves it on. No job runs for that: in a [`Rehearsal`](super::Rehearsal), jobs that fall
-    /// due meanwhile are late when they run.
+    /// Moves the clock on. This alone runs no job: in a [`Rehearsal`](super::Rehearsal), jobs that
+    /// fall due meanwhile run late at its next [`advance`](super::Rehearsal::advance).
     ///
     /// # Panics
-    /// If that is more than a [`SystemTime`] can hold.
+    /// If the new time is more than a [`SystemTime`] can hold.
     pub fn advance(&self, time: Duration) {
         *self.0.lock().expect("no panic while held") += time;
     }
 
-    /// Moves it on to this time, unless it is there already.
+    /// Moves the clock on to this time, unless it is there already or past it.
     pub(super) fn reach(&self, time: SystemTime) {
         let mut now = self.0.lock().expect("no panic while held");
         *now = time.max(*now);

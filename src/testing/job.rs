@@ -1,4 +1,4 @@
-//! The jobs of a rehearsal.
+//! The jobs of a rehearsal, as a test schedules and sees them.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,26 +13,27 @@ use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
 
-/// What has become of a job.
+/// The state of a job in a rehearsal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum JobState {
-    /// It waits for its due time, and has not run yet; or it snoozed.
+    /// The job waits for its due time, and has not run yet; or it snoozed.
     Pending,
-    /// It waits for its due time, for another attempt.
+    /// The job waits for another attempt.
     Retrying,
-    /// It has done what it was for.
+    /// The job has done its work.
     Done,
-    /// It was cancelled before it ran, or between two runs.
+    /// The job was cancelled before it ran, or between two runs.
     Cancelled,
-    /// It is a dead letter.
+    /// The job is a dead letter.
     Dead,
-    /// It was [handed over](crate::Outcome::HandedOver), and nobody here ends it.
+    /// The job was [handed over](crate::Outcome::HandedOver). It stays so, because a rehearsal has
+    /// no holder that settles it.
     HandedOver,
 }
 
-/// A job of a [`Rehearsal`](super::Rehearsal), as it is now. Jobs that have ended are
-/// remembered, until another takes their name.
+/// A job of a [`Rehearsal`](super::Rehearsal) in its present state. A job that has ended is kept
+/// until another is scheduled under its name.
 #[derive(Debug, Clone)]
 pub struct JobView {
     pub(super) key: JobKey,
@@ -41,14 +42,14 @@ pub struct JobView {
     pub(super) terms: Terms,
     pub(super) due: SystemTime,
     pub(super) first_scheduled_at: SystemTime,
-    /// Whether a route takes it, or the fallback.
+    /// Whether a route or the fallback takes it.
     pub(super) routed: bool,
     state: JobState,
     attempts: u32,
     error: Option<Failure>,
 }
 
-/// A job that was just scheduled, and is due now unless it is told otherwise. See
+/// A job that was just scheduled, for further settings; due now by default. See
 /// [`Rehearsal::schedule`](super::Rehearsal::schedule).
 #[derive(Debug)]
 pub struct Schedule<'a> {
@@ -56,6 +57,7 @@ pub struct Schedule<'a> {
 }
 
 impl JobView {
+    /// A pending job, due at `now`.
     pub(super) fn new(key: JobKey, payload: Bytes, now: SystemTime, routed: bool) -> Self {
         JobView {
             key,
@@ -71,41 +73,42 @@ impl JobView {
         }
     }
 
-    /// Its name.
+    /// The name of the job.
     pub fn key(&self) -> &JobKey {
         &self.key
     }
 
-    /// What has become of it.
+    /// The state of the job.
     pub fn state(&self) -> JobState {
         self.state
     }
 
-    /// When it is due; when its last run was, if it has ended.
+    /// The time at which the job is due; for an ended job, the time at which its last run was due.
     pub fn due(&self) -> SystemTime {
         self.due
     }
 
-    /// How many attempts have ended and count.
+    /// The number of attempts that have ended and count.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// How the last attempt failed, or why the job is a dead letter.
+    /// The reason why the last attempt failed, or why the job is a dead letter.
     pub fn last_error(&self) -> Option<&str> {
         self.error.as_ref().map(Failure::as_str)
     }
 
-    /// Whether it is still to run.
+    /// Whether the job is still to run.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.state, JobState::Pending | JobState::Retrying)
     }
 
+    /// Marks the job as cancelled.
     pub(super) fn cancel(&mut self) {
         self.state = JobState::Cancelled;
     }
 
-    /// What a run at this time, with this number, leads to.
+    /// Applies the consequence of a run that was number `attempt` and ended at `now`.
     pub(super) fn end(&mut self, attempt: u32, now: SystemTime, ending: Ending) {
         match ending {
             Ending::Done => {
@@ -131,10 +134,10 @@ impl JobView {
 }
 
 impl Schedule<'_> {
-    /// Due so long after now.
+    /// Makes the job due this long after it was scheduled. Rounded up to whole milliseconds.
     ///
     /// # Panics
-    /// If that is more than 10 years.
+    /// If `delay` is more than 10 years.
     #[track_caller]
     pub fn after(self, delay: Duration) -> Self {
         assert!(
@@ -145,7 +148,7 @@ impl Schedule<'_> {
         self
     }
 
-    /// Due at this time. The past means now.
+    /// Makes the job due at this time. The past means now.
     ///
     /// # Panics
     /// If that is more than 10 years ahead.
@@ -155,37 +158,39 @@ impl Schedule<'_> {
         self.after(due.duration_since(now).unwrap_or_default())
     }
 
-    /// One more header.
+    /// Adds a header, or replaces the one of this name. Unlike a client, it does not check the
+    /// limits.
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.job.headers.insert(name, value);
         self
     }
 
-    /// When this job runs again if it fails, whatever its route says.
+    /// Sets a retry policy for this job, which takes precedence over its route's.
     pub fn retry(self, policy: RetryPolicy) -> Self {
         self.on_terms(Some(policy), None, None)
     }
 
-    /// How many attempts this job has, the first run included, by the policy of its own or of
-    /// its route.
+    /// Sets the number of attempts of this job, the first run included, under its own policy or its
+    /// route's.
     ///
     /// # Panics
-    /// If it is 0.
+    /// If `limit` is 0.
     #[track_caller]
     pub fn attempts(self, limit: u32) -> Self {
         self.on_terms(None, None, Some(limit))
     }
 
-    /// How long a run of this job may take, whatever its route says; in real time, or in that
-    /// of tokio's paused clock.
+    /// Sets the timeout of this job, which takes precedence over its route's; in real time, or in
+    /// the time of tokio's paused clock.
     ///
     /// # Panics
-    /// If it is not from 1 ms to 10 years.
+    /// If `limit` is not from 1 ms to 10 years.
     #[track_caller]
     pub fn timeout(self, limit: Duration) -> Self {
         self.on_terms(None, Some(limit), None)
     }
 
+    /// Sets the terms that are given and keeps the others.
     #[track_caller]
     fn on_terms(
         self,
@@ -203,7 +208,7 @@ impl Schedule<'_> {
     }
 }
 
-/// A due time is a whole millisecond, rounded up so that nothing is early, as in a ledger.
+/// The time in whole milliseconds, rounded up so that nothing is early, as in a ledger.
 fn in_ms(time: SystemTime) -> SystemTime {
     UnixMs::from_system(time).map_or(time, UnixMs::to_system)
 }

@@ -1,10 +1,10 @@
-//! Tests of handlers and routers, without Redis and without waiting.
+//! Tools to test handlers and routers, without Redis and without waiting.
 //!
 //! | to test | use |
 //! |---|---|
-//! | what a handler makes of one job | [`Job::sample`](crate::Job::sample) and [`Router::call`](crate::Router::call) |
-//! | what becomes of a job over its retries | a [`Rehearsal`] |
-//! | a handler that asks what time it is | a [`ManualClock`], with or without a rehearsal |
+//! | one run of a handler | [`Job::sample`](crate::Job::sample) and [`Router::call`](crate::Router::call) |
+//! | a job over all its retries | a [`Rehearsal`] |
+//! | a handler that asks for the time | a [`ManualClock`], with or without a rehearsal |
 //!
 //! ```
 //! use keyfall::testing::{JobState, Rehearsal};

@@ -1,4 +1,7 @@
-//! A router, a clock, and jobs in memory.
+//! The rehearsal: a router, a clock, and jobs in memory.
+//!
+//! It replaces Redis and the worker; the code that decides what follows a run is that of workers
+//! (`crate::ending`).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,19 +21,21 @@ use crate::router::{RouteEntry, Router, Routes};
 use crate::settings::WorkerSettings;
 use crate::source::Source;
 
-/// So many runs at one instant can only be a job that asks for another run at once, for ever.
+/// The number of runs at one instant that ends a rehearsal: a job must be asking for another run at
+/// once, for ever.
 const TOO_MANY: usize = 100_000;
 
-/// Plays the jobs of a router in memory, by a clock that only moves when told: for tests of what
-/// becomes of a job over its retries, without Redis and without waiting.
+/// Plays the jobs of a router in memory, by a clock that moves only when the test moves it: for
+/// tests of a job over all its retries, without Redis and without waiting.
 ///
-/// What happens between two attempts is decided by the code that workers use: outcomes, retry
-/// policies, attempts, dead letters. A panic of a handler is a failure. The differences:
+/// The consequences of each attempt are decided by the code that workers use: outcomes, retry
+/// policies, attempts, dead letters. A panic of a handler is a failure. The differences from a
+/// worker:
 ///
 /// - Jobs run one after the other, in the order of their due times and then of their names, each
 ///   exactly when it is due. Limits of concurrency have no effect.
 /// - The clock stands still while a handler runs.
-/// - The timeout of a route is in real time, or in that of tokio's paused clock.
+/// - The timeout of a route is in real time, or in the time of tokio's paused clock.
 /// - Jitter is not random; see [`jitter`](Self::jitter).
 /// - A handler that schedules other jobs needs a [`Client`](crate::Client), and so a Redis.
 ///
@@ -40,6 +45,7 @@ pub struct Rehearsal {
     clock: ManualClock,
     jobs: BTreeMap<JobKey, JobView>,
     jitter: f64,
+    /// The fencing value of the last run, over all jobs.
     last_fence: u64,
     settings: WorkerSettings,
 }
@@ -48,13 +54,13 @@ pub struct Rehearsal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Run {
-    /// When.
+    /// The time of the run, by the clock of the rehearsal.
     pub at: SystemTime,
-    /// Of which job.
+    /// The key of the job.
     pub key: JobKey,
     /// The number of the attempt; the first is 1.
     pub attempt: u32,
-    /// How it ended.
+    /// The outcome of the run.
     pub outcome: Outcome,
 }
 
@@ -95,6 +101,9 @@ impl Rehearsal {
     /// assert_eq!(runs[1].outcome, Outcome::Done);
     /// # }
     /// ```
+    ///
+    /// # Panics
+    /// If the routes do not compile together, which only very many or very large regexes can cause.
     pub fn with_clock(app: Router, clock: &ManualClock) -> Self {
         Rehearsal {
             routes: app
@@ -108,21 +117,21 @@ impl Rehearsal {
         }
     }
 
-    /// What stands for the random number in delays that have jitter, from 0 up to 1: 0 for the
-    /// shortest that can be, 1 for the longest. Defaults to 0.5.
+    /// Sets the number that takes the place of the random one in delays with jitter, from 0 up to
+    /// 1: 0 gives the shortest possible delay, 1 the longest. Defaults to 0.5.
     #[must_use]
     pub fn jitter(mut self, jitter: f64) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// What time it is.
+    /// The time by the clock of the rehearsal.
     pub fn now(&self) -> SystemTime {
         self.clock.now()
     }
 
     /// Schedules a job with a payload that is written as JSON. It is due now, and runs with the
-    /// next [`advance`](Self::advance), unless a time is set: `.after(…)` or `.at(…)`. One of the
+    /// next [`advance`](Self::advance), unless `.after(…)` or `.at(…)` sets a time. A job of the
     /// same name is replaced.
     ///
     /// # Panics
@@ -139,7 +148,7 @@ impl Rehearsal {
         }
     }
 
-    /// As [`schedule`](Self::schedule), with a payload byte for byte.
+    /// Schedules a job as [`schedule`](Self::schedule) does, with a payload byte for byte.
     ///
     /// # Panics
     /// If `key` is no job key.
@@ -158,7 +167,19 @@ impl Rehearsal {
         }
     }
 
-    /// Cancels a job that is still to run. Between two runs, it is never `Running`.
+    /// Cancels a job that is still to run. The answer is never [`Cancelled::Running`], because no
+    /// job runs between two calls.
+    ///
+    /// ```
+    /// use keyfall::testing::Rehearsal;
+    /// use keyfall::{Cancelled, Router};
+    /// # async fn notify() {}
+    ///
+    /// let mut rehearsal = Rehearsal::new(Router::new().route("app1:trans:notice:*", notify));
+    /// rehearsal.schedule("app1:trans:notice:42", "order 42");
+    /// assert_eq!(rehearsal.cancel("app1:trans:notice:42"), Cancelled::Cancelled);
+    /// assert_eq!(rehearsal.cancel("app1:trans:notice:42"), Cancelled::Absent);
+    /// ```
     ///
     /// # Panics
     /// If `key` is no job key.
@@ -173,7 +194,8 @@ impl Rehearsal {
         }
     }
 
-    /// The job of this name, waiting or ended; the one that was scheduled last.
+    /// The job of this name, waiting or ended: the one that was scheduled last. `None` if no job of
+    /// the name was scheduled.
     ///
     /// # Panics
     /// If `key` is no job key.
@@ -182,13 +204,14 @@ impl Rehearsal {
         self.jobs.get(&parsed(key))
     }
 
-    /// Moves the clock on, and runs whatever falls due meanwhile: retries, too. `Duration::ZERO`
-    /// runs what is due now.
+    /// Moves the clock on, and runs every job that falls due meanwhile, retries included. Returns
+    /// the runs in order. `Duration::ZERO` runs the jobs that are due now.
     ///
     /// A job that no route matches stays pending, as it does with a worker.
     ///
     /// # Panics
-    /// If a job asks for another run at once again and again.
+    /// If jobs run a hundred thousand times at one instant, as a job does that asks for another run
+    /// at once for ever.
     pub async fn advance(&mut self, time: Duration) -> Vec<Run> {
         let end = self.now() + time;
         let mut runs = Vec::new();
@@ -212,7 +235,7 @@ impl Rehearsal {
         runs
     }
 
-    /// The next job that is due by then.
+    /// The next job that is due at `end` or before.
     fn next_due(&self, end: SystemTime) -> Option<JobKey> {
         let due = self
             .jobs
@@ -222,6 +245,7 @@ impl Rehearsal {
         Some(key.clone())
     }
 
+    /// Runs one job with a route, at its due time or now if that is later.
     async fn run(&mut self, key: JobKey) -> Run {
         let view = &self.jobs[&key];
         self.clock.reach(view.due);
@@ -274,7 +298,8 @@ impl Rehearsal {
     }
 }
 
-/// Calls a handler within its timeout. Told to stop, it may still say how it ended.
+/// Calls a handler within its timeout. After that it is told to stop, and may still return its own
+/// outcome within `notice`.
 async fn call(route: &RouteEntry, job: Job, limit: Duration, notice: Duration) -> Outcome {
     let signal = job.cancellation().clone();
     let mut run = std::pin::pin!(route.handler.call_and_catch(job));
@@ -286,6 +311,7 @@ async fn call(route: &RouteEntry, job: Job, limit: Duration, notice: Duration) -
     ended.unwrap_or_else(|_| Outcome::timed_out(limit))
 }
 
+/// The parsed key, or a panic at the caller's line.
 #[track_caller]
 fn parsed(key: impl IntoJobKey) -> JobKey {
     match key.into_job_key() {

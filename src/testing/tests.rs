@@ -16,7 +16,7 @@ async fn fail() -> Outcome {
 
 async fn done() {}
 
-/// The seconds from `start` at which something ran.
+/// The start times of runs, in seconds after `start`.
 fn times(runs: &[Run], start: SystemTime) -> Vec<f64> {
     let since = |run: &Run| run.at.duration_since(start).unwrap().as_secs_f64();
     runs.iter().map(since).collect()
