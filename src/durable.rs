@@ -41,8 +41,11 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "hand it to `durable`"]
 pub struct Durable {
+    /// The number of replicas that must have the write.
     pub(crate) replicas: u32,
+    /// Whether the logs must be on disk.
     pub(crate) fsynced: bool,
+    /// The longest wait after the write, from 1 ms to [`LONGEST`].
     pub(crate) within: Duration,
 }
 
@@ -83,9 +86,9 @@ impl Durable {
         }
     }
 
-    /// Also asks for disks: the primary's, and those of as many replicas. All of these servers need
-    /// a log, `appendonly yes`. If the server cannot tell, as before Redis 7.2, the call does not
-    /// wait for disks, and the answer says so.
+    /// Also asks for disks: the primary and as many replicas have the write in their logs, on disk.
+    /// All of these servers need a log, `appendonly yes`. If the server cannot tell, as before
+    /// Redis 7.2, the call does not wait for disks, and the answer says so.
     pub fn fsynced(mut self) -> Self {
         self.fsynced = true;
         self

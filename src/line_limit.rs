@@ -70,6 +70,7 @@ impl Window {
     }
 }
 
+/// Locks a window; never held across an await.
 fn lock(window: &Mutex<Window>) -> MutexGuard<'_, Window> {
     window.lock().expect("no panic while held")
 }

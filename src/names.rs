@@ -37,7 +37,8 @@ impl Names {
         }
     }
 
-    /// The namespace, with which all names but those of triggers begin.
+    /// The namespace: the beginning of all names except plain triggers, which are named like their
+    /// jobs.
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }

@@ -76,7 +76,7 @@ pub(crate) struct Header {
     other: Map<String, Value>,
 }
 
-/// The terms that a job brings itself, instead of those of its route.
+/// The terms that a job brings itself. They take precedence over its route's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Terms {
     /// The retry policy.
@@ -93,6 +93,7 @@ pub(crate) struct Terms {
 /// A record, taken apart.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
+    /// The first line.
     pub(crate) header: Header,
     /// The millisecond in which `schedule` accepted the job.
     pub(crate) accepted: UnixMs,

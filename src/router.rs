@@ -351,6 +351,7 @@ impl Router {
 }
 
 impl<S> PendingRoute<S> {
+    /// A pending route whose endpoint is not yet made.
     fn new(pattern: Pattern, route: Route<S>) -> Self {
         PendingRoute {
             pattern,

@@ -31,9 +31,9 @@ pub(crate) const TOLERANCE: u16 = 32;
 
 /// The shard, from 0, of the job with this id in a kind of `shards` shards.
 ///
-/// It is a CRC-32 modulo the number of shards. The checksum is that of zip, gzip and PNG
-/// (`zlib.crc32` in Python and Node, `crc32` in PHP, `java.util.zip.CRC32`, `crc32.ChecksumIEEE` in
-/// Go). It is taken over the id; or, if the id has a tilde `~` that is not its first character,
+/// It is a CRC-32 modulo the number of shards: the variant of zip, gzip and PNG (`zlib.crc32` in
+/// Python and Node, `crc32` in PHP, `java.util.zip.CRC32`, `crc32.ChecksumIEEE` in Go). The
+/// checksum is taken over the id; or, if the id has a tilde `~` that is not its first character,
 /// over the text before the first tilde. So `app1:trans:notice:7~1615` and
 /// `app1:trans:notice:7~1616` share a shard, whatever the number of shards.
 ///

@@ -58,6 +58,23 @@ pub trait FromJob<S>: Sized {
 ///
 /// Any `std::error::Error` becomes a rejection with `?`, and the job is retried as its policy says.
 /// The attempt counts.
+///
+/// ```
+/// use keyfall::{FromJob, Job, Rejection};
+/// use std::time::Duration;
+///
+/// struct Tenant(String);
+///
+/// impl<S: Sync> FromJob<S> for Tenant {
+///     async fn from_job(job: &Job, _: &S) -> Result<Self, Rejection> {
+///         match job.headers().get("tenant") {
+///             Some("") => Err(Rejection::retry_after(Duration::from_secs(60), "no tenant yet")),
+///             Some(name) => Ok(Tenant(name.to_owned())),
+///             None => Err(Rejection::bury("the job has no header `tenant`")),
+///         }
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection(Outcome);
 

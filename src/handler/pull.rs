@@ -268,6 +268,7 @@ impl PullQueue {
         }
     }
 
+    /// Locks the requests; never held across an await.
     fn lock(&self) -> MutexGuard<'_, PullRequests> {
         self.waiting.lock().expect("no panic while held")
     }

@@ -39,6 +39,7 @@ type Make<S> = Arc<dyn Fn(Arc<S>) -> Endpoint + Send + Sync>;
 /// ```
 pub struct Route<S = ()> {
     make: Make<S>,
+    /// The options that were set.
     pub(crate) options: RouteOptions,
 }
 
@@ -46,17 +47,23 @@ pub struct Route<S = ()> {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RouteOptions {
     pub(crate) retry: Option<RetryPolicy>,
+    /// The limit of one run; longer than zero.
     pub(crate) timeout: Option<Duration>,
+    /// The number of runs at the same time on one worker; 1 or more.
     pub(crate) concurrency: Option<usize>,
+    /// The higher priority wins among routes that match a key.
     pub(crate) priority: i32,
+    /// The length of a lease, within [`LEASES`].
     pub(crate) lease: Option<Duration>,
+    /// The limit of starts on one worker.
     pub(crate) rate: Option<Rate>,
+    /// The lateness at which a start is reported.
     pub(crate) late_after: Option<Duration>,
     /// How far the ends of its runs must get before their slots are free.
     pub(crate) durable: Option<Durable>,
     /// The queue of consumers that pull the jobs of this route.
     pub(crate) pull: Option<Pull>,
-    /// Whether runs end with [`Outcome::HandedOver`], as those of a list or stream target do.
+    /// Whether runs end with [`Outcome::HandedOver`], as under a list or stream target.
     pub(crate) hands_over: bool,
     /// A fault of the handler itself, with the remedy; the router refuses the route with this text.
     pub(crate) fault: Option<String>,

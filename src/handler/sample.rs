@@ -91,7 +91,7 @@ impl SampleJob {
         self.with(|job| job.max_attempts = limit)
     }
 
-    /// Sets the retry policy, and the number of attempts to that of the policy.
+    /// Sets the retry policy, and takes the number of attempts from it.
     pub fn retry(self, policy: RetryPolicy) -> Self {
         self.with(|job| {
             job.max_attempts = policy.max_attempts();
@@ -170,6 +170,7 @@ impl SampleJob {
         self.0
     }
 
+    /// The same builder with the fields of its job changed.
     fn with(self, change: impl FnOnce(&mut JobParts)) -> Self {
         SampleJob(self.0.changed(change))
     }

@@ -13,6 +13,7 @@ pub(super) struct Code {
 pub(super) struct Used {
     /// From 1.
     pub(super) line: usize,
+    /// The name; `*` for a glob import.
     pub(super) name: String,
 }
 

@@ -226,6 +226,7 @@ fn written(delay: &Duration) -> String {
         .unsigned_duration_to_string(delay)
 }
 
+/// The error for a text or table that is no policy.
 fn invalid(fault: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidPolicy, fault)
 }

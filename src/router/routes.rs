@@ -26,14 +26,15 @@ pub(crate) struct Routes {
     pub(crate) fallback: Option<usize>,
 }
 
-/// One route of a finished router: pattern, endpoint and options. `None` leaves an option to the
-/// worker.
+/// One route of a finished router: pattern, endpoint and options, which `RouteOptions` of the
+/// handlers describes. `None` leaves an option to the worker.
 pub(crate) struct RouteEntry {
     pub(crate) pattern: Pattern,
     pub(crate) handler: Endpoint,
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) concurrency: Option<usize>,
+    /// The named segments of the pattern.
     pub(crate) names: SegmentNames,
     pub(crate) priority: i32,
     pub(crate) lease: Option<Duration>,

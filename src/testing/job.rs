@@ -40,6 +40,7 @@ pub struct JobView {
     pub(super) payload: Bytes,
     pub(super) headers: Headers,
     pub(super) terms: Terms,
+    /// In whole milliseconds, like the due times in Redis.
     pub(super) due: SystemTime,
     pub(super) first_scheduled_at: SystemTime,
     /// Whether a route or the fallback takes it.

@@ -1,7 +1,7 @@
 //! The rehearsal: a router, a clock, and jobs in memory.
 //!
-//! It replaces Redis and the worker; the code that decides what follows a run is that of workers
-//! (`crate::ending`).
+//! It replaces Redis and the worker, but uses the workers' code (`crate::ending`) to decide the
+//! consequence of each run.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

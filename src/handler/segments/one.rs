@@ -11,7 +11,9 @@ use serde::forward_to_deserialize_any;
 /// The text of one segment, with its name in the route.
 #[derive(Clone, Copy)]
 pub(super) struct SegmentValue<'a> {
+    /// The name of the segment in the pattern of the route.
     pub(super) name: &'a str,
+    /// The text of the segment in the key.
     pub(super) text: &'a str,
 }
 
