@@ -133,7 +133,7 @@ mod tests {
             ..moment
         };
         assert_eq!(without(after).since(&without(before)), HOUR);
-        // Set back, it says nothing.
+        // A wall clock that was set back counts as zero.
         assert_eq!(before.longest_since(&after), Duration::ZERO);
     }
 }

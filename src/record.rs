@@ -356,7 +356,7 @@ fn parse_steps(line: &[u8]) -> Result<(UnixMs, Vec<Step>), RecordFault> {
     ))
 }
 
-// `skip_serializing_if` calls with a reference.
+// `skip_serializing_if` passes a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 impl Header {
     /// Whether the job was adopted from a plain key.
@@ -435,7 +435,7 @@ mod tests {
             let scripted = format!("{{\"v\":1,\"us\":{us}}}");
             assert_eq!(Header::parse(scripted.as_bytes()), Ok(header));
         }
-        // As JSON has it.
+        // Not JSON, so the short cut must refuse them too.
         for line in [
             r#"{"v":1,"us":}"#,
             r#"{"v":1,"us":+7}"#,

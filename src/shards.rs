@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // By CLUSTER KEYSLOT.
+        // The expected values are from CLUSTER KEYSLOT.
         assert_eq!(slot_of(b"123456789"), 12_739);
         assert_eq!(slot_of(b"foo"), 12_182);
     }

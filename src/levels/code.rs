@@ -52,7 +52,7 @@ impl Code {
                     .count();
             let text: String = self.code[from + module.len()..end].iter().collect();
             for item in text.split([',', '{', '}']) {
-                // Of `x as y`, the root has `y`.
+                // `x as y` exports `y`.
                 let name = item.split([' ', ':', '\n']).rfind(|it| !it.is_empty());
                 exports.extend(name.map(|name| (name.to_owned(), module.clone())));
             }
@@ -131,7 +131,7 @@ impl Code {
                 _ => {}
             }
         }
-        // Behind the last comma there may be nothing.
+        // The last comma may have no item behind it.
         items.retain(|at| self.code[*at] != '}');
         items
     }

@@ -211,9 +211,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_may_overlap() {
-        // Its automaton needs 2^20 states.
+        // The automaton of the first needs 2^20 states.
         assert!(may_share_text(&["[ab]*a[ab]{20}", "c"], 3));
-        // No `\b` lies between these two, but it would take Unicode to know.
+        // No word ends between `é` and `1`, but the automaton knows words of ASCII alone.
         assert!(may_share_text(&[r"é\b1", "é1"], 3));
     }
 

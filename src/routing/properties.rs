@@ -19,7 +19,7 @@ enum Part {
 }
 
 const TEXTS: [&str; 6] = ["a", "b", "ab", "a1", "1", "zz-9"];
-// For each of them, some of the texts match and some do not.
+// Each regex matches some of the texts and not others.
 const REGEXES: [&str; 6] = ["[a-z]+", "[0-9]+", "a.*", "a|b", "(?i)A[0-9]?", "[^a]{2,}"];
 
 static WHOLE: LazyLock<[Regex; 6]> =

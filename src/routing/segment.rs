@@ -23,6 +23,7 @@ pub(super) enum Segment {
     },
     /// Any text of at least one character.
     Any {
+        /// `None` for `*`.
         name: Option<String>,
     },
 }

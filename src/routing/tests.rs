@@ -168,7 +168,7 @@ fn coverage_tells_whether_the_id_matters() {
         (pattern("a:b:*:{id:[0-9]+}"), 0), // worse than the first for a:b:c
         (pattern("a:b:*:*"), 0),
         (pattern("a:x:c:*"), 0),
-        (pattern("a:*:c:1"), 1), // better than any
+        (pattern("a:*:c:1"), 1), // the highest priority
         (pattern("q:b:c:1"), 0),
     ])
     .unwrap();
@@ -200,12 +200,12 @@ fn a_clash_needs_equal_ranks_and_a_common_key() {
     let cases = [
         ("a:b:c:{x}",         "a:b:c:*",           true),
         ("a:b:c:{x}",         "a:b:d:*",           false),
-        ("a:*:c:*",           "*:b:c:*",           false), // the first is tried first
+        ("a:*:c:*",           "*:b:c:*",           false), // ranks differ
         ("a:b:c:{x:[0-9]+}",  "a:b:c:{y:[a-z]+}",  false),
         ("a:b:c:{x:[0-9]+}",  "a:b:c:{y:[0-9a-f]+}", true),
         ("a:b:c:{x:[0-9]+}",  "a:b:d:{y:[0-9a-f]+}", false),
         ("a:b:c:{x:[0-9]+}",  "a:b:c:*",           false),
-        ("a:{m:x+}:c:{y:1*}", "a:{m:x*}:c:{y:2*}", false), // the empty id is no id
+        ("a:{m:x+}:c:{y:1*}", "a:{m:x*}:c:{y:2*}", false), // only the empty id would match both
     ];
     for (a, b, expected) in cases {
         assert_eq!(clash(&pattern(a), &pattern(b)), expected, "{a} and {b}");

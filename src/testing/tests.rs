@@ -165,7 +165,7 @@ async fn what_is_cancelled_or_replaced_does_not_run() {
         rehearsal.job("a:b:c:1").unwrap().state(),
         JobState::Cancelled
     );
-    // Another of the same name begins anew.
+    // A new job of the same name begins anew.
     rehearsal.schedule("a:b:c:1", "");
     assert_eq!(rehearsal.advance(Duration::ZERO).await[0].attempt, 1);
     rehearsal.schedule("a:b:c:1", "").after(HOUR);
@@ -202,7 +202,7 @@ async fn handlers_and_rehearsal_share_the_clock() {
         rehearsal.advance(SECOND).await[0].outcome,
         Outcome::bury("true, 0ns")
     );
-    // Moved by hand, it makes jobs late.
+    // A clock that is moved by hand makes jobs late.
     time.advance(HOUR);
     assert_eq!(
         rehearsal.advance(Duration::ZERO).await[0].outcome,
