@@ -1,7 +1,10 @@
-//! Whoever asked to be told of dead letters, and of jobs that start late: async functions of the
-//! worker's owner, which must neither delay a handler nor keep a job from ending.
+//! Hooks: async functions that the owner of a worker sets, for dead letters and for jobs that start
+//! late. They must neither delay a handler nor keep a job from ending.
 //!
-//! All that becomes a dead letter passes through [`Hooks::dead`], before it does.
+//! Each job that a worker is about to bury passes through [`Hooks::dead`] first, and the worker
+//! waits for it, but only up to a limit. A late start passes through [`Hooks::late`], which waits
+//! for nothing. Each call runs as a task of its own, so a hook that panics or blocks harms no
+//! other.
 
 mod dead;
 mod late;
@@ -29,17 +32,28 @@ use crate::outcome::Failure;
 use crate::router::{RouteEntry, Routes};
 use crate::settings::LATE_HOOKS;
 
+/// A hook, boxed: called with a [`DeadJob`] or a [`LateJob`], it returns the future to await.
 type Call<T> = Arc<dyn Fn(T) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
 
-/// What a hook may return: nothing, or a `Result` whose error is logged. It may be any
+/// The return type of a hook: `()`, or a `Result` whose error is logged. The error may be any
 /// `std::error::Error`, `anyhow::Error`, `String` or `&str`.
+///
+/// ```
+/// use keyfall::IntoTold;
+///
+/// assert!(().into_told().is_ok());
+/// assert!(Err::<(), _>("no answer from the pager").into_told().is_err());
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not what a hook returns",
     note = "return `()`, or `Result<(), E>`; the error may be any \
             `std::error::Error + Send + Sync`, `anyhow::Error` or `String`"
 )]
 pub trait IntoTold {
-    /// Whether the hook has done what it is for.
+    /// Whether the hook succeeded.
+    ///
+    /// # Errors
+    /// The error of the hook. It is logged, and changes nothing for the job.
     fn into_told(self) -> Result<(), Failure>;
 }
 
@@ -55,28 +69,32 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> IntoTold for Result<(), 
     }
 }
 
-/// The hooks that the owner of a worker has set.
+/// The hooks that the owner of a worker has set; none by default.
 #[derive(Clone, Default)]
 pub(crate) struct HookFunctions {
     dead: Option<Call<DeadJob>>,
     late: Option<Call<LateJob>>,
 }
 
-/// The hooks of a worker that runs.
+/// The hooks of a running worker, with the runtime and the limits of their calls.
 pub(crate) struct Hooks {
     wanted: HookFunctions,
-    /// How long one call may take.
+    /// How long one call may take, before it is aborted.
     limit: Duration,
-    /// Where they run.
+    /// The runtime that calls run on.
     handle: Handle,
+    /// This worker, as `host:process id`.
     instance: Arc<str>,
-    /// For late starts: each call takes a place.
+    /// Places for late starts, [`LATE_HOOKS`] in number: each call holds one while it runs.
     places: Arc<Semaphore>,
+    /// Late starts that found no place since the last call.
     untold: AtomicU64,
+    /// Cancelled when the worker has ended; ends the calls for late starts.
     over: CancellationToken,
 }
 
 impl HookFunctions {
+    /// Sets the hook for dead letters. A later call replaces it.
     pub(crate) fn set_dead<F, Fut>(&mut self, hook: F)
     where
         F: Fn(DeadJob) -> Fut + Send + Sync + 'static,
@@ -85,6 +103,7 @@ impl HookFunctions {
         self.dead = Some(call(hook));
     }
 
+    /// Sets the hook for late starts. A later call replaces it.
     pub(crate) fn set_late<F, Fut>(&mut self, hook: F)
     where
         F: Fn(LateJob) -> Fut + Send + Sync + 'static,
@@ -94,6 +113,7 @@ impl HookFunctions {
     }
 }
 
+/// Boxes a hook, whatever it returns.
 fn call<T, F, Fut>(hook: F) -> Call<T>
 where
     T: Send + 'static,
@@ -107,7 +127,10 @@ where
 }
 
 impl Hooks {
-    /// They run on the runtime that this is called on.
+    /// Hooks that run on the runtime of the caller; `limit` is the longest time for one call.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub(crate) fn new(wanted: HookFunctions, limit: Duration) -> Arc<Self> {
         let host = gethostname::gethostname();
         let instance = format!("{}:{}", host.to_string_lossy(), std::process::id());
@@ -122,13 +145,16 @@ impl Hooks {
         })
     }
 
-    /// Whether anybody asked to be told of dead letters.
+    /// Whether a hook for dead letters is set.
     pub(crate) fn want_dead(&self) -> bool {
         self.wanted.dead.is_some()
     }
 
+    /// Verifies that no setting of these routes needs a hook that is missing.
+    ///
     /// # Errors
-    /// If a route says when its jobs are late, and nobody asked to be told.
+    /// [`ErrorKind::InvalidSetting`] if a route has `late_after`, and no hook for late starts is
+    /// set.
     pub(crate) fn check(&self, routes: &Routes) -> Result<(), Error> {
         let mut routes = routes.routes.iter();
         let of_late = |route: &&RouteEntry| route.late_after.is_some();
@@ -145,13 +171,14 @@ impl Hooks {
         }
     }
 
-    /// How long one call may take.
+    /// The longest time for one call.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Tells that a job is about to become a dead letter, and waits until that is told, or
-    /// cannot be. Dropped, it tells no further.
+    /// Calls the hook for dead letters, if there is one, and waits until it has returned, failed,
+    /// or taken longer than the [limit](Self::limit). A failure is logged. A future that is dropped
+    /// aborts the call.
     pub(crate) async fn dead(&self, letter: DyingJob<'_>) {
         if let Some(call) = &self.wanted.dead {
             let job = DeadJob::new(letter, self.instance.clone());
@@ -162,7 +189,10 @@ impl Hooks {
         }
     }
 
-    /// Tells that a job starts late, and waits for nothing.
+    /// Starts a call of the hook for late starts, if there is one, and returns at once.
+    ///
+    /// While [`LATE_HOOKS`] calls run, further starts are only counted; the next call learns the
+    /// number. The first of them is logged.
     pub(crate) fn late(self: &Arc<Self>, start: Start<'_>) {
         let Some(call) = self.wanted.late.clone() else {
             return;
@@ -196,19 +226,20 @@ impl Hooks {
         self.handle.spawn(told.in_current_span());
     }
 
-    /// Returns when no late start is being told.
+    /// Returns when no call for a late start runs.
     pub(crate) async fn all_told(&self) {
         let all = u32::try_from(LATE_HOOKS).expect("few");
         // It is never closed.
         let _ = self.places.acquire_many(all).await;
     }
 
-    /// The worker has ended.
+    /// Aborts the calls for late starts that still run, because the worker has ended.
     pub(crate) fn cut_off(&self) {
         self.over.cancel();
     }
 
-    /// A task of its own, so that one that panics, hangs or blocks its thread does so alone.
+    /// Runs one call as a task of its own: a hook that panics, hangs or blocks its thread does so
+    /// alone. The error says in words why the call failed.
     async fn call<T: Send + 'static>(&self, call: Call<T>, told: T) -> Result<(), String> {
         let task = async move { call(told).await }.in_current_span();
         let task = AbortOnDropHandle::new(self.handle.spawn(task));
