@@ -1,4 +1,8 @@
-//! What is counted of one ledger, and of the process.
+//! The meter of a ledger, and the counters of the process, with the feature `metrics`.
+//!
+//! Handles of the recorder are kept between uses, since a look-up by name and labels costs more
+//! than an increment. A handle that was idle is asked for anew, for the recorder may have forgotten
+//! it.
 
 use std::sync::Mutex;
 #[cfg(feature = "worker")]
@@ -13,11 +17,12 @@ use crate::key::Kind;
 #[cfg(feature = "worker")]
 use crate::source::Source;
 
-/// How long a counter that was not needed meanwhile is taken for the one that the recorder shows: it
-/// may forget what has stood still for an hour.
+/// How long an unused handle counts as the one that the recorder shows. A recorder may forget a
+/// metric that was idle for an hour; an update through the old handle would then be invisible.
 const ASKED_FOR: Duration = Duration::from_secs(900);
 
-/// What is asked of the recorder when it is needed, and again if it was not needed for a while.
+/// A handle of the recorder with the time of its last use. It is fetched at the first use, and
+/// again after [`ASKED_FOR`] without use.
 struct CachedHandle<T>(Mutex<Option<(T, Instant)>>);
 
 impl<T> Default for CachedHandle<T> {
@@ -27,6 +32,7 @@ impl<T> Default for CachedHandle<T> {
 }
 
 impl<T: Clone> CachedHandle<T> {
+    /// The handle for one update now; `ask` fetches it from the recorder.
     fn get(&self, ask: impl FnOnce() -> T) -> T {
         let (mut asked, now) = (self.0.lock().expect("no panic while held"), Instant::now());
         let known = asked.take().filter(|(_, used)| now - *used < ASKED_FOR);
@@ -35,7 +41,7 @@ impl<T: Clone> CachedHandle<T> {
     }
 }
 
-/// What is counted of one ledger.
+/// The metrics of one ledger, labelled with its kind. Shared by all tasks that use the ledger.
 #[derive(Default)]
 pub(crate) struct Meter {
     kind: String,
@@ -45,27 +51,33 @@ pub(crate) struct Meter {
     work: Work,
 }
 
-/// What workers count.
+/// The metrics that only workers update.
 #[cfg(feature = "worker")]
 #[derive(Default)]
 struct Work {
+/// By source, in the order of [`SOURCES`].
     claimed: [CachedHandle<Counter>; SOURCES.len()],
+    /// By outcome, in the order of [`OUTCOMES`].
     settled: [CachedHandle<Counter>; OUTCOMES.len()],
     retries: CachedHandle<Counter>,
     dead: CachedHandle<Counter>,
+    /// Jobs in a claim that Redis did not give.
     lost: CachedHandle<Counter>,
+    /// Jobs found due for which no room was left to note them.
     dropped: CachedHandle<Counter>,
+    /// Triggers that the pacer touched.
     touches: CachedHandle<Counter>,
+    /// By outcome, in the order of [`ADOPTED`].
     adopted: [CachedHandle<Counter>; ADOPTED.len()],
     lag: CachedHandle<Histogram>,
     handler: CachedHandle<Histogram>,
 }
 
-/// The values of the label `source`.
+/// The values of the label `source` of `keyfall_claimed_total`.
 #[cfg(feature = "worker")]
 const SOURCES: [&str; 4] = ["event", "pacer", "reconciler", "backlog"];
 
-/// The values of the label `outcome`.
+/// The values of the label `outcome` of `keyfall_settled_total`.
 #[cfg(feature = "worker")]
 pub(crate) const OUTCOMES: [&str; 9] = [
     "done",
@@ -79,11 +91,12 @@ pub(crate) const OUTCOMES: [&str; 9] = [
     "late",
 ];
 
-/// The values of the label `outcome` of what became of a key.
+/// The values of the label `outcome` of `keyfall_adopted_total`.
 #[cfg(feature = "worker")]
 const ADOPTED: [&str; 5] = ["created", "replaced", "succeeds", "moved", "cancelled"];
 
 impl Meter {
+    /// A meter for the ledgers of this kind. It asks the recorder for nothing yet.
     pub(crate) fn new(kind: &Kind) -> Self {
         Meter {
             kind: kind.to_string(),
@@ -91,6 +104,7 @@ impl Meter {
         }
     }
 
+    /// Adds `number` to a counter whose only label is the kind. Adding 0 does not create it.
     fn count(&self, counter: &CachedHandle<Counter>, name: &'static str, number: u64) {
         if number > 0 {
             let counter = counter.get(|| counter!(name, "kind" => self.kind.clone()));
@@ -98,12 +112,12 @@ impl Meter {
         }
     }
 
-    /// So many jobs were scheduled.
+    /// Counts jobs that a schedule created, replaced, or placed behind a run.
     pub(crate) fn scheduled(&self, number: u64) {
         self.count(&self.scheduled, "keyfall_scheduled_total", number);
     }
 
-    /// So many jobs were cancelled.
+    /// Counts cancels that found a job.
     pub(crate) fn cancelled(&self, number: u64) {
         self.count(&self.cancelled, "keyfall_cancelled_total", number);
     }
@@ -111,7 +125,8 @@ impl Meter {
 
 #[cfg(feature = "worker")]
 impl Meter {
-    /// A run begins.
+    /// Counts the start of a run: its source, its lag behind the due time, and, from the second
+    /// attempt on, a retry.
     pub(crate) fn begun(&self, source: Source, lag: Duration, attempt: u32) {
         let place = match source {
             Source::Event => 0,
@@ -130,13 +145,13 @@ impl Meter {
         self.work.lag.get(histogram).record(lag);
     }
 
-    /// A handler ran for so long.
+    /// Records how long a handler ran.
     pub(crate) fn ran(&self, time: Duration) {
         let histogram = || histogram!("keyfall_handler_seconds", "kind" => self.kind.clone());
         self.work.handler.get(histogram).record(time);
     }
 
-    /// Plain keys were looked at, and this became of them.
+    /// Counts the outcomes of adopting plain keys, each a value of the label `outcome`.
     pub(crate) fn adopted(&self, outcomes: impl Iterator<Item = &'static str>) {
         let mut numbers = [0; ADOPTED.len()];
         for outcome in outcomes {
@@ -150,7 +165,8 @@ impl Meter {
         }
     }
 
-    /// A run ended so.
+    /// Counts the end of a run. `outcome` is a value of the label; `buried` also counts a dead
+    /// letter.
     pub(crate) fn settled(&self, outcome: &'static str) {
         let Some(place) = place_of(outcome, &OUTCOMES) else {
             return;
@@ -161,22 +177,25 @@ impl Meter {
         self.count(&self.work.dead, "keyfall_dead_total", is_dead.into());
     }
 
-    /// Somebody else has these, or nobody any more.
+    /// Counts jobs that were asked for in a claim and not given: another worker has them, or they
+    /// are gone.
     pub(crate) fn lost(&self, number: u64) {
         self.count(&self.work.lost, "keyfall_claims_lost_total", number);
     }
 
-    /// A job was found due, and not noted.
+    /// Counts a job that was found due and could not be noted, for lack of room. A sweep finds it.
     pub(crate) fn dropped(&self) {
         self.count(&self.work.dropped, "keyfall_events_dropped_total", 1);
     }
 
+    /// Counts triggers that the pacer touched at their due time.
     pub(crate) fn touched(&self, number: u64) {
         self.count(&self.work.touches, "keyfall_touches_total", number);
     }
 }
 
-/// The place of an outcome among those that its counter knows.
+/// The index of an outcome in the list of known labels. An unknown one panics in debug builds, and
+/// is not counted in others.
 #[cfg(feature = "worker")]
 fn place_of(outcome: &str, known: &[&str]) -> Option<usize> {
     let place = known.iter().position(|known| *known == outcome);
@@ -184,7 +203,7 @@ fn place_of(outcome: &str, known: &[&str]) -> Option<usize> {
     place
 }
 
-/// A key expired that is a job served here.
+/// Counts an event of Redis: a key expired that is a job with a route in this process.
 #[cfg(feature = "worker")]
 pub(crate) fn event_is_heard() {
     static HEARD: OnceLock<Counter> = OnceLock::new();
@@ -192,7 +211,7 @@ pub(crate) fn event_is_heard() {
     HEARD.get_or_init(counter).increment(1);
 }
 
-/// A key expired that is none.
+/// Counts an event of Redis: a key expired that is no job with a route in this process.
 #[cfg(feature = "worker")]
 pub(crate) fn event_is_foreign() {
     static FOREIGN: OnceLock<Counter> = OnceLock::new();
@@ -200,25 +219,27 @@ pub(crate) fn event_is_foreign() {
     FOREIGN.get_or_init(counter).increment(1);
 }
 
-/// Whether this server announces what is done to keys that are adopted.
+/// Sets whether this server announces changes of plain keys that routes adopt: the gauge is 1 if it
+/// does not. `server` is its address.
 #[cfg(feature = "worker")]
 pub(crate) fn changes_are_announced(server: &str, yes: bool) {
     let unannounced = f64::from(u8::from(!yes));
     gauge!("keyfall_unannounced", "server" => server.to_owned()).set(unannounced);
 }
 
-/// So many hosts of callbacks are left alone because they are down.
+/// Sets the number of callback hosts that get no calls because they are down.
 #[cfg(feature = "worker")]
 pub(crate) fn breakers_are_open(number: usize) {
     gauge!("keyfall_breakers_open").set(number as f64);
 }
 
-/// A connection was opened in place of one that was lost.
+/// Counts a new connection in place of a lost one. `connection` is its role: `commands`, `events`
+/// or `changes`.
 pub(crate) fn reconnected(connection: &'static str) {
     counter!("keyfall_reconnects_total", "connection" => connection).increment(1);
 }
 
-/// A call of a script was answered after this time.
+/// Records the time from sending a call of a script to its answer.
 pub(crate) fn script_took(script: &'static str, time: Duration) {
     histogram!("keyfall_script_seconds", "script" => script).record(time);
 }

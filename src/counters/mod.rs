@@ -1,5 +1,8 @@
-//! What the library counts while it works: the meter of a ledger, and counters of the process. Both
-//! do nothing without the feature `metrics`.
+//! Counters and histograms that the library updates while it works: a [`Meter`] for each ledger,
+//! and functions for the process. Both do nothing without the feature `metrics`.
+//!
+//! Callers do not test the feature: both variants have the same items. The names of the metrics are
+//! described in `src/metrics/described.rs`.
 
 #[cfg(feature = "metrics")]
 mod meter;

@@ -1,4 +1,5 @@
-//! What is counted without the feature `metrics`: nothing.
+//! The meter without the feature `metrics`: the items of `meter.rs`, which do nothing and compile
+//! to nothing.
 
 use std::time::Duration;
 
@@ -6,6 +7,7 @@ use crate::key::Kind;
 #[cfg(feature = "worker")]
 use crate::source::Source;
 
+/// Stands for the meter of a ledger; has no data.
 pub(crate) struct Meter;
 
 impl Meter {

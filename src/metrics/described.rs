@@ -1,4 +1,6 @@
-//! What each metric is, for those who look at it later.
+//! Names and descriptions of all metrics, and counters that start at 0.
+//!
+//! A test compares these lists with `docs/metrics.md` and with the code that counts.
 
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram};
 
@@ -64,6 +66,7 @@ const COUNTERS: [(&str, &str); 16] = [
     ),
 ];
 
+/// Name and meaning of each gauge.
 const GAUGES: [(&str, &str); 11] = [
     (
         "keyfall_pending",
@@ -99,6 +102,7 @@ const GAUGES: [(&str, &str); 11] = [
     ),
 ];
 
+/// Name and meaning of each histogram; all are in seconds.
 const HISTOGRAMS: [(&str, &str); 3] = [
     (
         "keyfall_lag_seconds",
@@ -111,9 +115,10 @@ const HISTOGRAMS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Tells the recorder what each metric is, and that what happens to a process rather than to a
-/// kind has not happened yet: a counter that appears with 1 does not look as if it had grown. Call
-/// it once, after the recorder was installed.
+/// Describes each metric to the recorder, and sets the counters of the process to 0: a counter that
+/// first appears with 1 does not look as if it had grown.
+///
+/// Call it once, after the recorder is installed.
 pub fn describe() {
     show_those_of_the_process();
     for (name, text) in COUNTERS {
@@ -127,7 +132,8 @@ pub fn describe() {
     }
 }
 
-/// Has a recorder that forgets what stands still show what happens to a process all the same.
+/// Adds 0 to each counter of the process, so that a recorder that forgets idle metrics shows them
+/// all the same.
 pub(super) fn show_those_of_the_process() {
     for name in [
         "keyfall_events_heard_total",
@@ -141,8 +147,9 @@ pub(super) fn show_those_of_the_process() {
     }
 }
 
-/// Has a recorder that forgets what stands still show what alerts go by, of a kind that exists: what
-/// comes back with 1 does not look as if it had grown.
+/// Adds 0 to each counter of an existing kind that alerts are based on, so that a recorder that
+/// forgets idle metrics shows them: a counter that comes back with 1 does not look as if it had
+/// grown.
 #[cfg(feature = "worker")]
 pub(super) fn show_those_of_a_kind(kind: &crate::key::Kind) {
     for outcome in crate::counters::OUTCOMES {

@@ -1,4 +1,7 @@
-//! What only Redis knows: how many jobs there are, and who serves them.
+//! Gauges with values that only Redis knows: the number of jobs in each state, and the live
+//! instances.
+//!
+//! No process keeps them up to date; [`sample`] reads Redis and sets them.
 
 #[cfg(feature = "worker")]
 use std::collections::HashMap;
@@ -13,17 +16,19 @@ use crate::client::{Client, Kinds, Stats, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 
-/// How many kinds are counted at the same time.
+/// How many kinds are read at the same time.
 const AT_ONCE: usize = 32;
 
-/// Sets the gauges from what Redis holds now, with a call or two for each kind that was ever
-/// used. Call it before each time that they are read, or every some seconds, in one process or in
-/// several. It needs the rights of
-/// a worker, which `acl.conf` lists.
+/// Sets the gauges from the present contents of Redis, with one or two calls for each kind that was
+/// ever used.
+///
+/// Call it each time before the gauges are read, or every few seconds. Several processes may do so.
+/// It needs the rights of a worker, which `acl.conf` lists.
 ///
 /// # Errors
-/// If Redis does not answer in time, or refuses a ledger, or one of several servers is away: the gauges
-/// that were not set stay what they were, and all others are set.
+/// If Redis does not answer in time, if it refuses a ledger, or if one of several servers is away.
+/// Gauges that could be read are set all the same; the others keep their values. The counter
+/// `keyfall_samples_failed_total` grows by one.
 pub async fn sample(client: &Client) -> Result<()> {
     let sampled = sample_all(client).await;
     show_those_of_the_process();
@@ -31,13 +36,14 @@ pub async fn sample(client: &Client) -> Result<()> {
     sampled
 }
 
+/// Reads all kinds, then the instances. The first error is returned when all else is set.
 async fn sample_all(client: &Client) -> Result<()> {
     let Kinds { kinds, unseen } = client.kinds().await?;
     #[cfg(feature = "worker")]
     kinds.iter().for_each(show_those_of_a_kind);
     let counted = stream::iter(kinds.clone()).map(async |kind| {
         let stats = client.stats(kind.as_str()).await?;
-        // A part of them would look as if jobs had gone.
+        // A sum over some of the servers would look as if jobs had gone.
         is_whole(&stats.unseen)?;
         set(&kind, &stats);
         Ok(())
@@ -50,7 +56,8 @@ async fn sample_all(client: &Client) -> Result<()> {
     is_whole(&unseen)
 }
 
-/// Fails if one of several servers was away.
+/// # Errors
+/// [`ErrorKind::Unavailable`] if one of several servers was away, with its address and its error.
 fn is_whole(unseen: &[Unseen]) -> Result<()> {
     let Some(Unseen { server, error, .. }) = unseen.first() else {
         return Ok(());
@@ -59,6 +66,7 @@ fn is_whole(unseen: &[Unseen]) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, what))
 }
 
+/// Sets the gauges of one kind, and the two counters that Redis keeps.
 fn set(kind: &Kind, stats: &Stats) {
     let unaccounted = stats.difference().unsigned_abs();
     let letters = stats.letters_difference().unsigned_abs();
@@ -84,7 +92,8 @@ fn set(kind: &Kind, stats: &Stats) {
     }
 }
 
-/// Who lives, and what nobody of them serves.
+/// Sets the number of live instances, and for each kind the number of jobs that none of them has a
+/// route for. Kinds with shards on a server that is away keep their values.
 #[cfg(feature = "worker")]
 async fn sample_instances(client: &Client, kinds: &[Kind]) -> Result<()> {
     let live = client.instances().await?;
