@@ -1,12 +1,13 @@
-//! The trace of whoever schedules a job goes on in its handler: `docs/tracing.md`.
+//! Trace context in the headers of a job: the trace of the code that schedules a job continues in
+//! its handler. `docs/tracing.md` shows how to set it up.
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`parent`] | `traceparent` and `tracestate`, as the W3C wrote them down |
-//! | [`reading`] | reads them again |
-//! | [`none`] | all of that without the feature `traces`: nothing |
+//! | [`parent`] | writes the headers `traceparent` and `tracestate`, as the W3C specifies them |
+//! | [`reading`] | reads these headers |
+//! | [`none`] | stands in for both without the feature `traces`, and does nothing |
 //!
-//! The span of a run is the worker's: `worker/running/span.rs`.
+//! The worker makes the span of each run: `worker/running/span.rs`.
 
 #[cfg(not(feature = "traces"))]
 mod none;
@@ -24,10 +25,10 @@ pub(crate) use parent::carry;
 #[cfg(all(feature = "traces", feature = "worker"))]
 pub(crate) use parent::current;
 
-/// The header that says to which span of which trace a job belongs.
+/// The header with the trace and the span that a job comes from.
 #[cfg(any(feature = "traces", feature = "callbacks"))]
 pub(crate) const PARENT: &str = "traceparent";
 
-/// And what the tracing system of the caller says beside it.
+/// The header with data of the caller's tracing system, passed on without a look inside.
 #[cfg(any(feature = "traces", feature = "callbacks"))]
 pub(crate) const STATE: &str = "tracestate";

@@ -1,5 +1,5 @@
-//! Which span of which trace a job comes from: [W3C Trace
-//! Context](https://www.w3.org/TR/trace-context/), in the headers of the job.
+//! Writes the current span as [W3C Trace Context](https://www.w3.org/TR/trace-context/), into the
+//! headers of a job or of a callback.
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, TraceContextExt, TraceFlags};
@@ -9,13 +9,14 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use super::{PARENT, STATE};
 use crate::headers::Headers;
 
-/// What others are asked to pass on of `tracestate`, in bytes.
+/// The longest `tracestate` that is written, in bytes: the W3C asks systems to pass on at least
+/// this much. A longer one is left out.
 const LONGEST_STATE: usize = 512;
 
-/// The span that this code runs in, as `traceparent` and `tracestate`; the latter may be empty.
-/// `None` if it runs in none that belongs to a trace.
+/// The current span of the caller, as the values of `traceparent` and `tracestate`; the second may
+/// be empty. `None` if the caller runs in no span of a trace.
 pub(crate) fn current() -> Option<(String, String)> {
-    // Of `tracing`, or else of OpenTelemetry alone.
+    // The span of `tracing`, or else the span of OpenTelemetry alone.
     let of_tracing = Span::current().context();
     let of_tracing = of_tracing.span().span_context().clone();
     let span = if of_tracing.is_valid() {
@@ -27,8 +28,8 @@ pub(crate) fn current() -> Option<(String, String)> {
         .then(|| (written(&span), span.trace_state().header()))
 }
 
-/// Has a job come from the span that this code runs in, if its headers do not say already where
-/// it comes from, and have room for it.
+/// Adds the current span to the headers of a job, if the limits of headers leave room. Headers that
+/// have a `traceparent` already stay as they are, and so do all headers outside of a span.
 pub(crate) fn carry(headers: &mut Headers) {
     if headers.get(PARENT).is_some() {
         return;
@@ -36,7 +37,7 @@ pub(crate) fn carry(headers: &mut Headers) {
     let Some((parent, state)) = current() else {
         return;
     };
-    // One that was given without a parent belongs to nothing.
+    // A state without a parent belongs to no trace.
     headers.remove(STATE);
     headers.insert_if_it_fits(PARENT, parent);
     if (1..=LONGEST_STATE).contains(&state.len()) && headers.get(PARENT).is_some() {
@@ -44,6 +45,7 @@ pub(crate) fn carry(headers: &mut Headers) {
     }
 }
 
+/// The value of `traceparent`, in version 00. Of the flags, only `sampled` is passed on.
 fn written(span: &SpanContext) -> String {
     let flags = span.trace_flags() & TraceFlags::SAMPLED;
     format!(

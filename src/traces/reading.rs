@@ -1,4 +1,5 @@
-//! Reads where a job comes from. It may be anybody's word.
+//! Reads trace context from the headers of a job. The headers are untrusted input: any producer can
+//! write them.
 
 use std::str::FromStr;
 
@@ -7,12 +8,14 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState}
 use super::{PARENT, STATE};
 use crate::headers::Headers;
 
-/// The span that a job comes from; none if nothing or nonsense is said of it.
+/// The span that a job comes from; `None` without the headers, or if they are malformed.
 pub(crate) fn of(headers: &Headers) -> Option<SpanContext> {
     read(headers.get(PARENT)?, headers.get(STATE).unwrap_or_default())
 }
 
-/// The span of these two headers. A state that is none is ignored, as the W3C wants it.
+/// The span in the values of `traceparent` and `tracestate`. A malformed state is ignored, as the
+/// W3C asks; a malformed parent means no span. Newer versions of the format are read as far as this
+/// one knows them.
 pub(crate) fn read(parent: &str, state: &str) -> Option<SpanContext> {
     let mut parts = parent.split('-');
     let mut part = |length: usize| {
@@ -21,7 +24,7 @@ pub(crate) fn read(parent: &str, state: &str) -> Option<SpanContext> {
         (part.len() == length && part.bytes().all(is_hex)).then_some(part)
     };
     let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
-    // Later versions may say more, behind what this one knows.
+    // Later versions may append parts to those of this version.
     if version == "ff" || version == "00" && parts.next().is_some() {
         return None;
     }
