@@ -1,8 +1,7 @@
 //! The argument of the hook for dead letters: [`DeadJob`].
 //!
 //! It is made from the record and the header of the coming dead letter, so a hook sees the same
-//! reason. A record that cannot be read leaves its fields
-//! empty: the hook is called all the same.
+//! reason. A record that cannot be read leaves its fields empty: the hook is called all the same.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
-//! A job as others read it: one JSON document, or the fields of an entry.
+//! A job in the form that consumers of lists and streams read: one JSON document, or the fields of
+//! a stream entry.
+//!
+//! `docs/targets.md` describes the format.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -11,28 +14,35 @@ use serde_json::value::RawValue;
 
 use crate::handler::Job;
 
-/// A job as others read it; the names are those of a job that is pulled over HTTP.
+/// A job as consumers read it. A job that is pulled over HTTP has the same names.
 #[derive(Serialize)]
 pub(super) struct Document<'a> {
     key: &'a str,
+    /// The payload, if it is valid JSON; copied character for character.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
+    /// The payload in standard base64, if it is no valid JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
+    /// 1 for the first attempt.
     attempt: u32,
     max_attempts: u32,
+    /// RFC 3339, in milliseconds; so is `first_scheduled_at`.
     due: String,
     first_scheduled_at: String,
+    /// Milliseconds from the due time to the start.
     lag_ms: u64,
+    /// The fencing value: later claims of this job have higher ones.
     fence: u64,
     headers: BTreeMap<&'a str, &'a str>,
     idempotency_key: String,
+    /// The text by which a consumer acknowledges the job, where it is to do so.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
 }
 
 impl<'a> Document<'a> {
-    /// With its lease, if whoever reads it is to end it.
+    /// The document of a job; with its lease, if the consumer acknowledges jobs.
     pub(super) fn of(job: &'a Job, with_lease: bool) -> Self {
         let payload: Option<&RawValue> = serde_json::from_slice(job.payload()).ok();
         let encoded = || BASE64_STANDARD.encode(job.payload());
@@ -52,11 +62,13 @@ impl<'a> Document<'a> {
         }
     }
 
+    /// The document as compact JSON.
     pub(super) fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("texts and numbers can be written")
     }
 
-    /// What is no text is JSON.
+    /// The document as fields of a stream entry. Texts and numbers are written as they are, headers
+    /// and the payload as JSON.
     pub(super) fn into_fields(self) -> Vec<(&'static str, Vec<u8>)> {
         let headers = serde_json::to_vec(&self.headers).expect("texts can be written");
         let payload = match (self.payload, self.payload_base64) {
@@ -80,7 +92,8 @@ impl<'a> Document<'a> {
     }
 }
 
-/// RFC 3339; what lies beyond the years that a calendar has, as its last instant.
+/// A time in RFC 3339, with three decimals, in UTC. A time after the last year of the calendar
+/// becomes its last instant.
 pub(super) fn rfc3339(time: SystemTime) -> String {
     format!("{:.3}", Timestamp::try_from(time).unwrap_or(Timestamp::MAX))
 }

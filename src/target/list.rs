@@ -1,4 +1,7 @@
-//! A Redis list as a target.
+//! A Redis list as a target: [`List`] appends each job as a JSON document.
+//!
+//! With acknowledgement, `receipts.rs` reads the list `key:done` and settles the jobs;
+//! [`ListShared`] connects the two.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,10 +20,11 @@ use crate::store::WriteRetry;
 
 /// Appends jobs to a Redis list, each as one JSON document, for consumers that `BLPOP`.
 ///
-/// A job is done when it is written: a consumer that crashes then loses it. With
-/// [`acknowledged`](Self::acknowledged) it is done when a consumer says so.
+/// A job is done when it is written: a consumer that crashes after taking it loses it. With
+/// [`acknowledged`](Self::acknowledged), a job is done when a consumer acknowledges it.
 ///
-/// A target that is full, away, read-only or of another type is a failed attempt.
+/// An attempt fails if the Redis of the list is full, away or read-only, or if the key has another
+/// type.
 ///
 /// ```no_run
 /// use keyfall::{Client, Handler, Router, Worker, target};
@@ -38,28 +42,40 @@ use crate::store::WriteRetry;
 /// ```
 #[derive(Clone)]
 pub struct List {
+/// The Redis and the key of the list.
     way: TargetKey,
     acknowledged: bool,
     shared: Arc<ListShared>,
 }
 
-/// What those who write share with those who hear of acknowledgements.
+/// State shared by the handler, which writes jobs, and the task that reads acknowledgements.
 #[derive(Default)]
 pub(super) struct ListShared {
+/// Notified when a job was written, so that the task looks for its acknowledgement soon.
     pub(super) written: Notify,
-    /// By whom the jobs were claimed that were written here.
+    /// The claimers of all jobs that were written here: the acknowledgements of their jobs are for
+    /// this worker.
     claimers: Mutex<HashSet<Box<str>>>,
 }
 
-/// The list `key` of the Redis at `url`, which may be any, as a target. A URL that is not valid is
-/// refused by the router.
+/// The list `key` of the Redis at `url`, as a target. It may be any Redis. An invalid URL or an
+/// empty key is refused by the router.
+///
+/// ```
+/// use keyfall::{Router, target};
+///
+/// let mails = target::list("redis://127.0.0.1:6379", "mails");
+/// let app: Router = Router::new().route("app1:mail:remind:*", mails);
+/// ```
 pub fn list(url: &str, key: &str) -> List {
     List::on(&Client::builder(url), key)
 }
 
 impl List {
-    /// The list `key` on a server that takes more than a URL: certificates, or other timeouts.
-    /// Nothing is connected. An attempt fails that the server has not taken within the
+    /// The list `key` on a Redis with more settings than a URL has: certificates, or other
+    /// timeouts.
+    ///
+    /// It does not connect yet. An attempt fails if the Redis does not accept the job within the
     /// [call timeout](ClientBuilder::call_timeout).
     pub fn on(server: &ClientBuilder, key: &str) -> Self {
         List {
@@ -69,26 +85,29 @@ impl List {
         }
     }
 
-    /// The same list, whose consumers acknowledge. The document has a `lease`; a consumer that is
-    /// done with the job appends that to the list `key:done`, or [settles](Client::settle) it. Until
-    /// then the job is leased, for as long as the [route](Handler::lease) says, counted from when
-    /// it is written; after that it is written again, as another attempt.
+    /// The same list, with consumers that acknowledge. The document has a field `lease`: a consumer
+    /// that is done with the job appends its value to the list `key:done`, or
+    /// [settles](Client::settle) the lease. A job that is not acknowledged within the
+    /// [lease](Handler::lease) of the route, counted from the write, is written again, as another
+    /// attempt.
     ///
-    /// `concurrency` is how many jobs of this worker are written and not ended; 1000, if the route
-    /// does not say.
+    /// `concurrency` of the route limits how many jobs of this worker are written and have not
+    /// ended. It defaults to 1000.
     pub fn acknowledged(mut self) -> Self {
         self.acknowledged = true;
         self
     }
 
+    /// Writes a job to the list. Without acknowledgement it is done then; otherwise it is handed
+    /// over.
     async fn deliver(&self, job: &Job) -> Outcome {
         let document = Document::of(job, self.acknowledged).to_json();
         if self.acknowledged {
-            // Before they have it: they may be quick.
+            // Before a consumer has the job: it may acknowledge at once.
             self.shared.claims(job.lease().claimer());
         }
-        // If what has a lease were there twice, two consumers would hold it at the same time, and
-        // neither could tell; if it is not there, the lease lapses.
+        // Were a job with a lease written twice, two consumers would hold the lease at the same
+        // time, and neither could tell. If it is not written at all, the lease lapses.
         let writes = match self.acknowledged {
             true => WriteRetry::Once,
             false => WriteRetry::Again,
@@ -107,11 +126,13 @@ impl List {
         Outcome::HandedOver
     }
 
+    /// The fault of the settings, for the router.
     fn fault(&self) -> Option<String> {
         let receipts = self.acknowledged.then(|| Names::receipts(&self.way.key));
         self.way.fault("list", receipts.as_slice())
     }
 
+    /// The task that settles acknowledged jobs for as long as the worker runs.
     fn route_task(&self) -> RouteTask {
         let (way, shared) = (self.way.clone(), self.shared.clone());
         RouteTask::new(move |attendance: RouteTaskContext| {
@@ -121,6 +142,7 @@ impl List {
 }
 
 impl ListShared {
+    /// Notes that a job of this claimer is written here. Called before the write.
     fn claims(&self, claimer: &str) {
         let mut claimers = self.claimers.lock().expect("no panic while held");
         if !claimers.contains(claimer) {
@@ -128,14 +150,14 @@ impl ListShared {
         }
     }
 
-    /// Whether a job that was claimed by this one was written here.
+    /// Whether this worker wrote jobs of this claimer.
     pub(super) fn is_ours(&self, claimer: &str) -> bool {
         let claimers = self.claimers.lock().expect("no panic while held");
         claimers.contains(claimer)
     }
 }
 
-/// Tells a [`List`] from a function where both are handlers.
+/// Marker type that lets a [`List`] implement [`Handler`] beside functions. It has no values.
 #[derive(Debug)]
 pub enum Lists {}
 

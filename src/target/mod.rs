@@ -1,14 +1,26 @@
-//! Where a job can go that is not a function: to an HTTP server, to whoever pulls it, or into a list
-//! or a stream of Redis.
+//! Targets: destinations of jobs that no function of this process handles.
 //!
-//! A target is the handler of a route, like any other.
+//! A target is the handler of a route, like a function: limits, retry policy and timeouts are set
+//! in the same way.
 //!
-//! | target | its jobs |
+//! ```no_run
+//! use keyfall::{Client, Router, Worker, target};
+//!
+//! # async fn example() -> keyfall::Result<()> {
+//! let client = Client::connect("redis://127.0.0.1:6379").await?;
+//! let app = Router::new()
+//!     .route("app1:mail:remind:*", target::list("redis://127.0.0.1:6379", "mails"))
+//!     .route("app1:order:close:*", target::stream("redis://127.0.0.1:6379", "orders"));
+//! Worker::new(client, app).run().await
+//! # }
+//! ```
+//!
+//! | target | what it does with its jobs |
 //! |---|---|
-//! | `http`, with the feature `callbacks` | are posted to an HTTP server |
-//! | [`Pull`] | go to whoever asks for them |
-//! | [`List`] | are appended to a Redis list, as JSON |
-//! | [`Stream`] | are entries of a Redis stream |
+//! | `http`, with the feature `callbacks` | posts each to an HTTP server |
+//! | [`Pull`] | hands each to a consumer that asks for jobs |
+//! | [`List`] | appends each to a Redis list, as JSON |
+//! | [`Stream`] | appends each to a Redis stream, as an entry |
 
 mod document;
 #[cfg(feature = "callbacks")]

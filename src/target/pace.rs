@@ -1,4 +1,7 @@
-//! When an route task looks next: soon, as long as there is something to see.
+//! The pauses between the rounds of a route task: short after jobs were written or acknowledged,
+//! long while nothing happens.
+//!
+//! A pause never exceeds a quarter of the lease, so that no lease lapses for lack of a look.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,26 +11,28 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::Result;
 
-/// The first pause after something was seen; it doubles.
+/// The pause after a round with acknowledgements. Later pauses double.
 const FIRST: Duration = Duration::from_millis(10);
-/// The longest, while jobs are out.
+/// The longest pause while jobs may be in the hands of consumers.
 const LONGEST: Duration = Duration::from_millis(500);
-/// The longest of all.
+/// The longest pause after a lease without work.
 const IDLE: Duration = Duration::from_secs(5);
-/// After a fault.
+/// The longest pause after an error.
 const AILING: Duration = Duration::from_secs(1);
 
-/// How often one route task looks.
+/// The pace of one route task.
 pub(super) struct Pace {
     lease: Duration,
+    /// The present pause.
     pause: Duration,
-    /// When there was last something to do.
+    /// The last time that there was work, or that a job was written.
     busy: Instant,
+    /// Whether the last round failed; each change is logged once.
     ails: bool,
 }
 
 impl Pace {
-    /// For leases of this length, which nobody is to find lapsed.
+    /// A pace that looks at least four times in a lease of this length.
     pub(super) fn new(lease: Duration) -> Self {
         Pace {
             lease,
@@ -37,8 +42,8 @@ impl Pace {
         }
     }
 
-    /// Waits until it is time for another round, or a job was `written`. `round` is how the last
-    /// one went: whether there was something to do.
+    /// Waits until the next round is due, or until a job was `written`, and 10 ms at least. `round`
+    /// is the result of the last round: whether there was work. `way` names the target in the log.
     pub(super) async fn rest(
         &mut self,
         way: &impl fmt::Display,
@@ -63,7 +68,7 @@ impl Pace {
         }
     }
 
-    /// Says once what is wrong, and once that it is over.
+    /// Logs the first error of a series, and the first success after it.
     pub(super) fn note<T>(&mut self, way: &impl fmt::Display, round: &Result<T>) {
         match round {
             Ok(_) if self.ails => tracing::info!(%way, "acknowledgements are heard again"),

@@ -1,4 +1,7 @@
-//! Ends the jobs of a list whose consumers are done with them.
+//! Settles the jobs of a list that its consumers have acknowledged.
+//!
+//! A receipt is the lease of a job, appended by a consumer to the list `<list>:done`. Each worker
+//! with a route to the list runs this task.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,20 +17,21 @@ use crate::handler::RouteTaskContext;
 use crate::lease::Lease;
 use crate::outcome::Outcome;
 
-/// How many receipts are looked at in one round.
+/// How many receipts one round reads.
 const MOST: usize = 1000;
 
-/// How long a receipt is left to the worker that wrote the job: it is the one that counts how many
-/// of its jobs are out. Then it is gone, and anybody may deal with the receipt.
+/// How long a receipt is left to the worker that wrote the job, because that worker counts its
+/// unfinished jobs. After this time it is presumed gone, and any other worker settles the job.
 const STRANGERS: Duration = Duration::from_secs(2);
 
-/// Settles what stands in `<list>:done`. A receipt is removed when it has been dealt with, so that
-/// none is lost with a worker.
+/// The task that settles the receipts in `<list>:done`. A receipt is removed after its job is
+/// settled, so that none is lost with a worker. A worker that dies in between leaves a receipt that
+/// another one settles again, without effect.
 pub(super) struct Receipts {
     way: TargetKey,
     shared: Arc<ListShared>,
     attendance: RouteTaskContext,
-    /// Since when those of others have been seen.
+    /// Receipts for jobs of other workers, with the instant at which they were first seen.
     strangers: HashMap<Vec<u8>, Instant>,
 }
 
@@ -45,6 +49,7 @@ impl Receipts {
         }
     }
 
+    /// Runs until it is dropped; errors are logged, and the next round tries again.
     pub(super) async fn run(mut self) {
         let mut pace = Pace::new(self.attendance.lease);
         loop {
@@ -53,7 +58,8 @@ impl Receipts {
         }
     }
 
-    /// Whether there was something to do.
+    /// One round: reads receipts, settles their jobs, and removes them. Returns whether it removed
+    /// any. A malformed receipt, or one of a job that can never be settled, is logged and removed.
     async fn step(&mut self) -> Result<bool> {
         let list = &self.way.key;
         let receipts = self.way.target_redis().receipts(list, MOST).await?;
@@ -90,7 +96,7 @@ impl Receipts {
                 Err(error) if is_hopeless(&error) => {
                     tracing::warn!(%lease, %error, "a receipt is dropped");
                 }
-                // It stays where it is.
+                // The receipt stays in the list.
                 Err(error) => {
                     fault = Some(error);
                     continue;
@@ -103,6 +109,8 @@ impl Receipts {
     }
 }
 
+/// # Errors
+/// If a receipt is no lease.
 fn read(receipt: &[u8]) -> Result<Lease> {
     String::from_utf8_lossy(receipt).parse()
 }

@@ -1,4 +1,7 @@
-//! A Redis stream as a target.
+//! A Redis stream as a target: [`Stream`] appends each job as one entry.
+//!
+//! With acknowledgement, `watch.rs` asks the group about the entries and settles the jobs;
+//! [`StreamShared`] connects the two.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,15 +20,16 @@ use crate::names::Names;
 use crate::outcome::Outcome;
 use crate::store::EntryId;
 
-/// About how many entries a stream keeps, where nobody says.
+/// Default of the number of entries that a stream keeps, approximately.
 const KEEP: u64 = 100_000;
 
 /// Appends jobs to a Redis stream, each as one entry, for consumers that `XREADGROUP`.
 ///
-/// A job is done when it is written. With [`acknowledged`](Self::acknowledged) it is done when it
-/// is acknowledged in a group.
+/// A job is done when it is written. With [`acknowledged`](Self::acknowledged), a job is done when
+/// its entry is acknowledged in a group.
 ///
-/// A target that is full, away, read-only or of another type is a failed attempt.
+/// An attempt fails if the Redis of the stream is full, away or read-only, or if the key has
+/// another type.
 ///
 /// ```no_run
 /// use keyfall::{Client, Handler, Router, Worker, target};
@@ -43,36 +47,50 @@ const KEEP: u64 = 100_000;
 /// ```
 #[derive(Clone)]
 pub struct Stream {
+/// The Redis and the key of the stream.
     pub(super) way: TargetKey,
+    /// About how many entries are kept.
     pub(super) keep: u64,
+    /// The group that acknowledges; `None` if a job is done when it is written.
     group: Option<Arc<str>>,
     pub(super) shared: Arc<StreamShared>,
 }
 
-/// What those who write share with those who look after what was written.
+/// State shared by the handler, which writes entries, and the task that watches them.
 #[derive(Default)]
 pub(super) struct StreamShared {
+/// Notified when an entry was written.
     pub(super) written: Notify,
+    /// The entries of this worker that have not ended, by id.
     open: Mutex<BTreeMap<EntryId, Open>>,
 }
 
-/// An entry that was written here and whose job has not ended.
+/// An entry that this worker wrote, with a job that has not ended.
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) lease: Lease,
-    /// When the call was sent that wrote it, or that extended its lease.
+    /// When the last call was sent that wrote the entry or extended its lease.
     pub(super) fresh: Moment,
 }
 
-/// The stream `key` of the Redis at `url`, which may be any, as a target. A URL that is not valid
-/// is refused by the router.
+/// The stream `key` of the Redis at `url`, as a target. It may be any Redis. An invalid URL or an
+/// empty key is refused by the router.
+///
+/// ```
+/// use keyfall::{Router, target};
+///
+/// let log = target::stream("redis://127.0.0.1:6379", "reminders").keep(10_000);
+/// let app: Router = Router::new().route("app1:mail:remind:*", log);
+/// ```
 pub fn stream(url: &str, key: &str) -> Stream {
     Stream::on(&Client::builder(url), key)
 }
 
 impl Stream {
-    /// The stream `key` on a server that takes more than a URL: certificates, or other timeouts.
-    /// Nothing is connected. An attempt fails that the server has not taken within the
+    /// The stream `key` on a Redis with more settings than a URL has: certificates, or other
+    /// timeouts.
+    ///
+    /// It does not connect yet. An attempt fails if the Redis does not accept the job within the
     /// [call timeout](ClientBuilder::call_timeout).
     pub fn on(server: &ClientBuilder, key: &str) -> Self {
         Stream {
@@ -83,25 +101,27 @@ impl Stream {
         }
     }
 
-    /// About how many entries the stream keeps: whenever one is added, older ones are trimmed
-    /// away, acknowledged or not. Defaults to 100,000.
+    /// About how many entries the stream keeps, 1 or more: each write trims older entries,
+    /// acknowledged or not. Defaults to 100,000.
     pub fn keep(mut self, entries: u64) -> Self {
         self.keep = entries;
         self
     }
 
-    /// The same stream, whose jobs are done when they are acknowledged in this group, which is
-    /// made if there is none. An entry that a consumer has read and not acknowledged within the
-    /// [lease](Handler::lease) of the route is a failed attempt; one that nobody has read waits. A
-    /// stream has one such group.
+    /// The same stream, with jobs that are done when a consumer acknowledges them in this group.
+    /// The group is made if it does not exist. A stream has one such group.
     ///
-    /// `concurrency` is how many jobs of this worker are written and not ended; 1000, if the route
-    /// does not say.
+    /// An attempt fails if a consumer has read its entry and does not acknowledge it within the
+    /// [lease](Handler::lease) of the route. An entry that no consumer has read waits.
+    ///
+    /// `concurrency` of the route limits how many jobs of this worker are written and have not
+    /// ended. It defaults to 1000.
     pub fn acknowledged(mut self, group: &str) -> Self {
         self.group = Some(group.into());
         self
     }
 
+    /// Writes a job as an entry. Without a group it is done then; otherwise it is handed over.
     async fn deliver(&self, job: &Job) -> Outcome {
         let fields = Document::of(job, self.group.is_some()).into_fields();
         let (target_redis, key) = (self.way.target_redis(), &self.way.key);
@@ -110,13 +130,14 @@ impl Stream {
             return added.map_or_else(Outcome::retry, |()| Outcome::Done);
         };
         let lease = job.lease().to_string();
-        // Counted from before it is sent: it may be long on its way, and Redis counts from its arrival.
+        // Taken before the call is sent: the call may be long on its way, and Redis counts the
+        // lease from its arrival.
         let fresh = Moment::now();
         match target_redis
             .append(key, group, self.keep, &lease, &fields)
             .await
         {
-            // Where it is, is not known: whoever sweeps finds it.
+            // The id of the entry is unknown: a sweep finds the entry.
             Err(error) if self.way.may_be_there(&error) => Outcome::HandedOver,
             Err(error) => Outcome::retry(error),
             Ok(id) => {
@@ -131,6 +152,7 @@ impl Stream {
         }
     }
 
+    /// The fault of the settings, for the router.
     fn fault(&self) -> Option<String> {
         let fault = if self.keep == 0 {
             "keeps no entry: let it keep 1 or more"
@@ -150,10 +172,12 @@ impl Stream {
 }
 
 impl StreamShared {
+    /// Locks the entries of this worker that have not ended.
     pub(super) fn open(&self) -> MutexGuard<'_, BTreeMap<EntryId, Open>> {
         self.open.lock().expect("no panic while held")
     }
 
+    /// Forgets entries that have ended. Unknown ids are ignored.
     pub(super) fn end(&self, ids: &[EntryId]) {
         let mut open = self.open();
         for id in ids {
@@ -162,7 +186,7 @@ impl StreamShared {
     }
 }
 
-/// Tells a [`Stream`] from a function where both are handlers.
+/// Marker type that lets a [`Stream`] implement [`Handler`] beside functions. It has no values.
 #[derive(Debug)]
 pub enum Streams {}
 

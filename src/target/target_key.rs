@@ -1,4 +1,7 @@
-//! What lists and streams have in common: a Redis, a key, and perhaps somebody who acknowledges.
+//! The common parts of lists and streams as targets: a key on some Redis, and rules for errors.
+//!
+//! The Redis of a target need not be the Redis of the worker. Nothing connects before the first
+//! job.
 
 use std::sync::Arc;
 
@@ -6,20 +9,22 @@ use crate::client::ClientBuilder;
 use crate::error::{Error, ErrorKind};
 use crate::store::TargetRedis;
 
-/// How many jobs of a route are handed over and not ended, where the route does not say. Each is
-/// an entry that is looked after.
+/// Default limit of the jobs of a route that are handed over and have not ended. The worker watches
+/// each of them.
 pub(super) const HANDED_OVER: usize = 1000;
 
-/// A key in a Redis that others read.
+/// A key, and the Redis that has it, for consumers to read.
 #[derive(Clone)]
 pub(super) struct TargetKey {
-    /// Or what is wrong with it.
+    /// The connection, or the fault of the settings, which the router reports.
     target_redis: Result<Arc<TargetRedis>, Arc<str>>,
+    /// The name of the list or stream.
     pub(super) key: Arc<str>,
 }
 
 impl TargetKey {
-    /// Opens nothing yet. What is wrong is told by the router.
+    /// Connects to nothing yet. `what` is the noun for error texts, "list" or "stream". Wrong
+    /// settings are kept for [`fault`](Self::fault).
     pub(super) fn new(server: &ClientBuilder, what: &str, key: &str) -> Self {
         let target_redis = if key.is_empty() {
             Err(format!("its {what} has no name: name its key").into())
@@ -33,7 +38,8 @@ impl TargetKey {
         }
     }
 
-    /// What is wrong with it, for a `what` with these keys beside it.
+    /// The fault of the settings, with its remedy; `None` if they are valid. `what` is "list" or
+    /// "stream"; on a cluster, the keys in `beside` must be in the same slot as this key.
     pub(super) fn fault(&self, what: &str, beside: &[String]) -> Option<String> {
         let target_redis = match &self.target_redis {
             Ok(target_redis) => target_redis,
@@ -55,15 +61,18 @@ impl TargetKey {
         ))
     }
 
+    /// The Redis of this target.
+    ///
     /// # Panics
-    /// If it has a fault: a router refuses a route that has one.
+    /// If the settings have a fault: a router refuses such a route, so no job gets here.
     pub(super) fn target_redis(&self) -> &TargetRedis {
         self.target_redis
             .as_ref()
             .expect("the router refuses what has a fault")
     }
 
-    /// Whether what could not be written for this reason may be there all the same.
+    /// Whether a job may have been written although the write failed with `error`: its outcome is
+    /// unknown. Logs it then.
     pub(super) fn may_be_there(&self, error: &Error) -> bool {
         let may_be = error.kind() == ErrorKind::OutcomeUnknown;
         if may_be {
@@ -73,8 +82,9 @@ impl TargetKey {
     }
 }
 
-/// Whether a job can never be ended, because of what is stored of it. Anything else can pass: even
-/// a Redis that refuses us will let us in again, and an acknowledgement is worth waiting for.
+/// Whether a job can never be settled, because its stored data are damaged, unknown or misnamed.
+/// All other errors can pass: even a Redis that refuses this client may accept it later, and an
+/// acknowledgement is worth waiting for.
 pub(super) fn is_hopeless(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -82,7 +92,7 @@ pub(super) fn is_hopeless(error: &Error) -> bool {
     )
 }
 
-/// For messages: the key, and where it is.
+/// For messages: the key, and the address of its Redis.
 impl std::fmt::Display for TargetKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.target_redis {

@@ -1,4 +1,8 @@
-//! Looks after the entries of a stream whose jobs have not ended.
+//! The task that watches the entries of an acknowledged stream: it settles jobs whose entries are
+//! acknowledged or read for too long, and extends the leases of all others.
+//!
+//! Entries are not forgotten with the worker that wrote them: a [sweep](Watch::sweep) by one worker
+//! at a time goes through the whole stream.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -19,19 +23,21 @@ use crate::moment::Moment;
 use crate::outcome::Outcome;
 use crate::store::{EntryId, EntryQuery, EntryStatus, TargetRedis};
 
-/// How many entries are looked at in one step of the server, which does nothing else meanwhile.
+/// How many entries one call asks Redis about. Redis serves nobody else during the call.
 const PAGE: usize = 64;
 
-/// Asks the group how the entries stand, and settles and extends leases by that. Two go on side by
-/// side: what this worker wrote is [followed](Self::follow), and now and then one of all workers
-/// [sweeps](Self::sweep) through the rest, for those who wrote it may be gone.
+/// Asks the group for the status of entries, and settles and extends their leases accordingly.
+///
+/// Two loops run side by side: one [follows](Self::follow) the entries of this worker; the other
+/// [sweeps](Self::sweep) through all other entries, in turns with other workers, because the
+/// workers that wrote them may be gone.
 pub(super) struct Watch {
     stream: Stream,
     group: Arc<str>,
     attendance: RouteTaskContext,
 }
 
-/// An entry whose job has not ended, as far as is known.
+/// An entry with a job that has not ended, as far as this worker knows.
 struct TrackedEntry {
     id: EntryId,
     lease: Lease,
@@ -40,6 +46,7 @@ struct TrackedEntry {
 }
 
 impl TrackedEntry {
+    /// The question about this entry, for Redis.
     fn asked(&self) -> EntryQuery {
         EntryQuery {
             id: self.id,
@@ -49,7 +56,8 @@ impl TrackedEntry {
     }
 }
 
-/// Whoever reads an entry has the job; whoever does not, has not.
+/// A tracked entry that waits for its acknowledgement, and whether no consumer has read it yet.
+/// Only a consumer that has read the entry has the job.
 struct UnreadEntry<'a> {
     ward: &'a TrackedEntry,
     is_unread: bool,
@@ -64,16 +72,18 @@ impl Watch {
         }
     }
 
+    /// Runs both loops until it is dropped.
     pub(super) async fn run(self) {
         tokio::join!(self.follow(), self.sweep());
     }
 
-    /// How often it is looked for what others have left.
+    /// The time between two sweeps of all workers together.
     fn sweeping(&self) -> Duration {
         renewal(self.attendance.lease)
     }
 
-    /// How long a consumer has a job, by its own route: several can write to this stream.
+    /// How long a consumer may hold a job, by the route of the job: several routes can write to
+    /// this stream.
     fn length(&self, lease: &Lease) -> Duration {
         self.attendance.lease(lease.key())
     }
@@ -82,6 +92,7 @@ impl Watch {
         self.stream.way.target_redis()
     }
 
+    /// Looks at the entries of this worker, again and again, while there are any.
     async fn follow(&self) -> Infallible {
         let mut pace = Pace::new(self.attendance.lease);
         let shared = &self.stream.shared;
@@ -94,7 +105,7 @@ impl Watch {
         }
     }
 
-    /// Whether something ended.
+    /// One look at all entries of this worker. Returns whether any has ended.
     async fn follow_once(&self) -> Result<bool> {
         let now = Moment::now();
         let wards: Vec<TrackedEntry> = (self.stream.shared.open().iter())
@@ -111,9 +122,10 @@ impl Watch {
         Ok(has_ended)
     }
 
+    /// Sweeps each time that it is this worker's turn, and once at its start.
     async fn sweep(&self) -> Infallible {
         let mut pace = Pace::new(self.attendance.lease);
-        // A worker that starts may come after one that died, and leases are short.
+        // A worker may start in place of a dead one, whose short leases must be extended soon.
         let mut is_first = true;
         loop {
             let (key, group) = (&self.stream.way.key, &self.group);
@@ -131,11 +143,13 @@ impl Watch {
         }
     }
 
+    /// Looks at all entries of other workers: first in the stream, then in the notes of entries
+    /// that are no longer in the stream.
     async fn sweep_once(&self) -> Result<()> {
         let (key, group) = (&self.stream.way.key, &self.group);
         self.target_redis().make_group(key, group).await?;
         let met = self.sweep_entries().await?;
-        // What was acknowledged and deleted is in no stream any more.
+        // An entry that was acknowledged and deleted is no longer in the stream, but in the notes.
         let notes = self.target_redis().written(key, group).await?.into_iter();
         let orphans: Vec<TrackedEntry> = self.orphans(
             notes
@@ -148,7 +162,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns all entries that it met.
+    /// Looks at all entries in the stream, from the mark up to which all have ended, and moves the
+    /// mark forward. Returns the entries that it met.
     async fn sweep_entries(&self) -> Result<HashSet<EntryId>> {
         let (key, group) = (&self.stream.way.key, &self.group);
         let mut after = self.target_redis().settled_to(key, group).await?;
@@ -165,7 +180,7 @@ impl Watch {
             let leased: Vec<(EntryId, Option<Lease>)> = leased.collect();
             met.extend(leased.iter().map(|(id, _)| *id));
             let ended = self.tend(&self.orphans(leased.iter().cloned())).await?;
-            // What has no lease is of no concern here, or not any more.
+            // An entry without a lease needs no look, or no further one.
             let is_settled =
                 |(id, lease): &&(EntryId, Option<Lease>)| lease.is_none() || ended.contains(id);
             if all_settled {
@@ -177,7 +192,7 @@ impl Watch {
         }
     }
 
-    /// Those of these entries that have a lease and are not followed here.
+    /// The entries that have a lease and were not written by this worker.
     fn orphans(
         &self,
         entries: impl Iterator<Item = (EntryId, Option<Lease>)>,
@@ -194,8 +209,8 @@ impl Watch {
         others.filter_map(ward).collect()
     }
 
-    /// Does what there is to do about entries, given in their order. Returns those that need not be
-    /// looked after any more.
+    /// Asks for the status of these entries, ordered by id, and acts on it. Makes the group again
+    /// if it is gone. Returns the entries that need no further look.
     async fn tend(&self, wards: &[TrackedEntry]) -> Result<HashSet<EntryId>> {
         let mut ended = HashSet::new();
         let mut rest = wards;
@@ -216,7 +231,8 @@ impl Watch {
         Ok(ended)
     }
 
-    /// What has ended, and why something has not that could have.
+    /// Settles, extends or drops entries by their status. Returns the entries that need no further
+    /// look, and an error, if an entry should have ended and could not.
     async fn act(
         &self,
         standing: Vec<(&TrackedEntry, EntryStatus)>,
@@ -226,8 +242,8 @@ impl Watch {
             let lease = self.length(&ward.lease);
             match standing {
                 EntryStatus::Acknowledged => ends.push((ward, Outcome::Done)),
-                // Its lease lapses, since somebody may have read it before it was forgotten; then
-                // its job is delivered again. What comes after it need not wait for that.
+                // A consumer may have read the entry before Redis forgot it. So the lease is left
+                // to lapse; then the job is delivered again. Later entries need not wait for that.
                 EntryStatus::Unproven => {
                     let (id, lease) = (ward.id, &ward.lease);
                     tracing::debug!(%lease, %id, "nothing shows that anybody read its entry");
@@ -250,7 +266,7 @@ impl Watch {
         late.retain(|id| settled.contains(id));
         let rest = async {
             let (key, group) = (&self.stream.way.key, &self.group);
-            // After their jobs have ended: an entry that nobody has acknowledged is found again.
+            // Only after their jobs have ended: an entry without acknowledgement is found again.
             self.target_redis().acknowledge(key, group, &late).await?;
             self.target_redis()
                 .forget_written(key, group, &settled)
@@ -263,7 +279,8 @@ impl Watch {
         (ended, fault.or(rest.err()))
     }
 
-    /// The entries whose jobs have ended, and why others have not.
+    /// Settles the leases of these entries. Returns the entries that are settled, or never can be,
+    /// and the last error of the others.
     async fn settle(&self, ends: Vec<(&TrackedEntry, Outcome)>) -> (Vec<EntryId>, Option<Error>) {
         let settles = ends.into_iter().map(|(ward, outcome)| async move {
             let settled = self.attendance.client.settle(&ward.lease, outcome);
@@ -288,7 +305,9 @@ impl Watch {
         (ended, fault)
     }
 
-    /// Extends leases. Returns the entries that nobody has to look after any more.
+    /// Extends leases. Entries of cancelled or lost jobs are withdrawn if no consumer has read
+    /// them, and acknowledged otherwise if the lease is lost. Returns the entries that need no
+    /// further look.
     async fn extend(&self, waiting: Vec<UnreadEntry<'_>>) -> Result<Vec<EntryId>> {
         if waiting.is_empty() {
             return Ok(Vec::new());
@@ -311,7 +330,7 @@ impl Watch {
                         open.fresh = sent;
                     }
                 }
-                // Somebody else has ended it, or has the job by now.
+                // Another caller has ended the job, or another worker has it by now.
                 Extended::Gone | Extended::Taken if is_unread => withdrawn.push(ward.id),
                 Extended::Gone | Extended::Taken => unwanted.push(ward.id),
             }
@@ -329,7 +348,7 @@ impl Watch {
     }
 }
 
-/// After how much of its length a lease is extended: a third, as workers renew theirs.
+/// The age at which a lease of this length is extended: a third of its length, as for all workers.
 fn renewal(length: Duration) -> Duration {
     length / 3
 }
