@@ -1,15 +1,17 @@
-//! Which addresses are those of everybody's internet.
+//! Public addresses: the test that keeps jobs and redirects away from this machine, its network and
+//! its cloud.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
 
-/// The addresses that begin with the same bits, such as `10.0.0.0/8`; or a single one.
+/// A range of addresses with the same first bits, such as `10.0.0.0/8`, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Network(IpNet);
 
 impl Network {
+    /// Whether the address is in this network.
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address)
     }
@@ -27,8 +29,8 @@ impl FromStr for Network {
     }
 }
 
-/// Whether it is an address of the open internet: not of this machine, of its network or of its
-/// cloud, and none that is reserved.
+/// Whether an address belongs to the open internet: false for loopback, private, link-local,
+/// multicast, metadata and reserved addresses.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -50,13 +52,13 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
             | [198, 51, 100, _]
             | [203, 0, 113, _]
             | [224..=255, ..]
-            // What Azure gives its machines their metadata by.
+            // The metadata server of Azure.
             | [168, 63, 129, 16]
     )
 }
 
-/// Only 2000::/3 is handed out to anybody. What stands for an address of version 4 is judged as
-/// that.
+/// Only 2000::/3 is assigned for public use. An address that embeds an address of version 4 is
+/// judged by the embedded one.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let embedded = |high: u16, low: u16| {
         is_public_v4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))

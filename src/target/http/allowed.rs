@@ -1,21 +1,24 @@
-//! The hosts that the URLs of jobs may name.
+//! Hosts that the URLs of jobs may name: the entries of `job_urls`.
 
 use std::str::FromStr;
 
 use reqwest::Url;
 
-/// A host, or all below one: `hooks.example.org`, `*.example.org`, `hooks.example.org:8443`; and
-/// without TLS: `http://hooks.example.org`.
+/// A host, or all hosts below one: `hooks.example.org`, `*.example.org`, `hooks.example.org:8443`;
+/// or, without TLS, `http://hooks.example.org`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AllowedHost {
+/// `https` or `http`.
     scheme: &'static str,
-    /// As URLs have it; of those below it, with the dot before it.
+    /// The host in the form of URLs: lower case, ASCII. It begins with a dot if all hosts below it
+    /// are allowed.
     host: String,
-    /// Without one, the port is that of the scheme.
+    /// `None` for the default port of the scheme.
     port: Option<u16>,
 }
 
 impl AllowedHost {
+    /// Whether a job may name this URL by this entry: scheme, host and port must match.
     pub(super) fn allows(&self, url: &Url) -> bool {
         let Some(host) = url.host_str() else {
             return false;
@@ -27,7 +30,7 @@ impl AllowedHost {
         };
         let is_port = match self.port {
             Some(port) => url.port_or_known_default() == Some(port),
-            // A URL has none where it is that of its scheme.
+            // A URL leaves out the default port of its scheme.
             None => url.port().is_none(),
         };
         url.scheme() == self.scheme && is_host && is_port
@@ -48,6 +51,7 @@ impl FromStr for AllowedHost {
     }
 }
 
+/// Parses an entry; `None` if it is no host.
 fn parse(text: &str) -> Option<AllowedHost> {
     let (scheme, rest) = match text.strip_prefix("http://") {
         Some(rest) => ("http", rest),
@@ -58,14 +62,14 @@ fn parse(text: &str) -> Option<AllowedHost> {
         None => ("", rest),
     };
     let (host, port) = match rest.rsplit_once(':') {
-        // A colon within brackets is part of an address.
+        // A colon within brackets is part of an IPv6 address.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port.parse().ok()?)),
         _ => (rest, None),
     };
     if host.is_empty() || host.contains(['/', '?', '#', '@', '*', '\\']) {
         return None;
     }
-    // As a URL would have it: lower case, and international names in their ASCII form.
+    // The form of URLs: lower case, and international names in ASCII.
     let url = Url::parse(&format!("http://{host}/")).ok()?;
     Some(AllowedHost {
         scheme,

@@ -1,4 +1,4 @@
-//! What a server said, and what it means for the job.
+//! Answers of servers: reading one within limits, and the outcome that it means for the job.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,20 +8,21 @@ use reqwest::{Response, StatusCode};
 use crate::handler::Job;
 use crate::outcome::{Failure, Outcome};
 
-/// How much of a body is kept with the job.
+/// How many bytes of a body an error quotes, and the job keeps.
 const SHOWN: usize = 1024;
 
-/// An answer that is complete, as far as it was asked for.
+/// An answer that was read up to its end, or up to the limit.
 #[derive(Debug)]
 pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     headers: HeaderMap,
-    /// The first bytes of the body.
+    /// The first bytes of the body, [`SHOWN`] at most.
     beginning: Vec<u8>,
 }
 
 impl HttpAnswer {
-    /// Reads on, as far as the limit: a connection of which all was read can be used again.
+    /// Reads the body up to `limit` bytes, although fewer are kept: a connection can be used again
+    /// only if the answer was read completely.
     pub(super) async fn read(mut response: Response, limit: usize) -> reqwest::Result<Self> {
         let (mut beginning, mut length) = (Vec::new(), 0);
         while length <= limit
@@ -38,7 +39,7 @@ impl HttpAnswer {
         })
     }
 
-    /// Where it sends us with the same request; nowhere, if it does not.
+    /// The URL of a redirect with 307 or 308, as the server wrote it; `None` for other answers.
     pub(super) fn elsewhere(&self) -> Option<&str> {
         match self.status {
             StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => {
@@ -48,12 +49,12 @@ impl HttpAnswer {
         }
     }
 
-    /// Whether the host cannot do its work, whatever it is asked.
+    /// Whether the status says that the host does not work at all: 502, 503 or 504.
     pub(super) fn host_is_down(&self) -> bool {
         matches!(self.status.as_u16(), 502..=504)
     }
 
-    /// `place` is who answered.
+    /// The outcome of the job. `place` is the name of the host, for the error text.
     pub(super) fn outcome(&self, place: &str, job: &Job) -> Outcome {
         if self.status.is_success() {
             return Outcome::Done;
@@ -68,6 +69,7 @@ impl HttpAnswer {
         }
     }
 
+    /// Status and beginning of the body, in one line.
     fn told(&self) -> String {
         let mut told = self.status.to_string();
         if self.status.is_redirection() {
@@ -83,7 +85,8 @@ impl HttpAnswer {
         told
     }
 
-    /// After which time it wants to be asked again: `Retry-After`, in seconds or as a date.
+    /// The delay that `Retry-After` asks for, in seconds or as a date; `None` without a valid
+    /// value. A date in the past means no delay.
     fn asked(&self) -> Option<Duration> {
         let text = self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -94,8 +97,8 @@ impl HttpAnswer {
     }
 }
 
-/// No sooner than the policy says, and no later than the longest pause that it knows. `None`
-/// where it has no attempt left.
+/// The delay that was asked for, within the bounds of the job's policy: no shorter than the delay
+/// of this attempt, and no longer than the longest delay. `None` if no attempt is left.
 fn within(asked: Duration, job: &Job) -> Option<Duration> {
     let policy = job.retry_policy();
     let own = policy.next(job.attempt(), rand::random())?;

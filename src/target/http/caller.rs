@@ -1,4 +1,5 @@
-//! Calls the server of a job, and says what came of it.
+//! One call, from a job to its outcome: destination, permission of the host, request, redirects,
+//! answer.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -20,56 +21,65 @@ use super::signature::Secret;
 use crate::handler::Job;
 use crate::outcome::{Failure, Outcome};
 
-/// For how long a job is put off whose host could not be looked up because of others.
+/// How long a job is put off if look-ups for other hosts left no place for the look-up of its host.
 const CROWDED: Duration = Duration::from_secs(1);
 
-/// How much of a redirect's URL is told.
+/// How many characters of a redirect's URL an error quotes.
 const SHOWN: usize = 200;
 
-/// A target that can be called.
+/// A target with valid settings. One caller is shared by all clones of an `Http`.
 pub(super) struct Caller {
-    /// That of the route.
+    /// The URL of the route; `None` if only jobs name URLs.
     pub(super) url: Option<Url>,
-    /// The hosts that jobs may name; none if jobs name no URL.
+    /// The hosts that jobs may name; `None` if jobs may not name URLs.
     pub(super) allowed: Option<Vec<AllowedHost>>,
-    /// For the URL of the route, which may be anywhere.
+    /// The client for the URL of the route, which may have any address.
     pub(super) own: Client,
-    /// For all others, if there can be any.
+    /// The client for URLs of jobs and redirects, which refuses forbidden addresses. `None` if
+    /// there can be no such URLs.
     pub(super) guarded: Option<Client>,
+    /// Checks addresses that a URL names literally.
     pub(super) guard: AddressFilter,
+    /// Each request is signed with each of these.
     pub(super) secrets: Vec<Secret>,
-    /// What the route adds, for the host that it means.
+    /// Headers that the route adds; redirects to other hosts leave them out.
     pub(super) headers: HeaderMap,
+    /// How many redirects are followed.
     pub(super) redirects: usize,
+    /// How many bytes of an answer are read.
     pub(super) response_limit: usize,
     pub(super) hosts: Arc<Hosts>,
 }
 
-/// Where to call.
+/// The destination of one hop of a call.
 #[derive(Debug, Clone)]
 struct CallDestination {
     url: Url,
-    /// A job named it, and not the route.
+    /// A job named the first URL of this call; otherwise the route did.
     by_job: bool,
-    /// It is the host that was meant, and none that it sent us to.
+    /// The URL has the origin of the first URL: no redirect to another one has been followed.
     is_meant: bool,
 }
 
-/// Why there is no answer.
+/// The reason why a call has no answer.
 enum CallFailure {
+/// The address is forbidden. Nothing was sent there.
     Refused(RefusedAddress),
-    /// Its name was not looked up, because others hold up those who look.
+    /// The name was not looked up, because other look-ups hold all places.
     Crowded(Unresolved),
+    /// The connection failed, or broke before the answer was complete.
     Broken {
         error: reqwest::Error,
-        /// The request may have arrived somewhere.
+        /// The request may have arrived at a server.
         was_sent: bool,
     },
-    /// A redirect that is not followed.
+    /// The answer was a redirect that is not followed; the text says why.
     Astray(String),
 }
 
 impl Caller {
+    /// Posts a job, and returns its outcome, within the timeout of the job. Tells `hosts` whether
+    /// the host works. A future that is dropped says nothing about the host.
     pub(super) async fn call(&self, job: Job) -> Outcome {
         let begun = Instant::now();
         let place = match self.place(&job) {
@@ -77,7 +87,8 @@ impl Caller {
             Err(reason) => return Outcome::bury(reason),
         };
         let name = name(&place.url);
-        // A host that is busy is not to be blamed for a call that had no time left.
+        // Half of the time is left for the call: a busy host must not be blamed for a call that had
+        // no time left.
         let patience = job.timeout() / 2;
         let pass = match self.hosts.enter(&name, patience).await {
             Ok(pass) => pass,
@@ -91,8 +102,8 @@ impl Caller {
         };
         let request = HttpRequest::of(&job, &self.secrets);
         let left = job.timeout().saturating_sub(begun.elapsed());
-        // Who tries a host has to know whether it could be connected before its time is over: only
-        // what was sent is an attempt.
+        // A trial must know before its time is over whether it could connect: only a request that
+        // was sent is an attempt.
         let to_connect = match pass.is_trial() {
             true => left * 4 / 5,
             false => Duration::MAX,
@@ -117,7 +128,7 @@ impl Caller {
                 pass.ends(CallResult::Down);
                 let told = told(&name, error);
                 match self.hosts.pause_of(&name) {
-                    // Nothing was sent, and it was known to be down: this was no attempt of the job.
+                    // Nothing was sent, and the host was known to be down: this is no attempt.
                     Some(after) if is_trial && !was_sent => Outcome::snooze_because(
                         after,
                         format!("{told}; it is down, and left alone for a while"),
@@ -144,10 +155,11 @@ impl Caller {
         }
     }
 
-    /// Where a job goes.
+    /// The destination of a job: the URL in its header, if the route allows that, or else the URL
+    /// of the route.
     ///
     /// # Errors
-    /// Why it can go nowhere, however often it is tried.
+    /// The reason to bury the job: no attempt can succeed.
     fn place(&self, job: &Job) -> Result<CallDestination, String> {
         let named = job.headers().iter();
         let mut named = named.filter(|(name, _)| name.eq_ignore_ascii_case(URL));
@@ -176,6 +188,7 @@ impl Caller {
         })
     }
 
+    /// Posts the request, follows redirects, and returns the last answer.
     async fn post(
         &self,
         request: &HttpRequest,
@@ -205,6 +218,8 @@ impl Caller {
         unreachable!("a hop too many is an answer")
     }
 
+    /// The headers for one hop: all of them for the origin of the first URL, and without private
+    /// ones for any other.
     fn headers_for(&self, request: &HttpRequest, place: &CallDestination) -> HeaderMap {
         let mut headers = request.headers.clone();
         if place.is_meant {
@@ -217,7 +232,7 @@ impl Caller {
         headers
     }
 
-    /// The next hop, checked as the first one was.
+    /// The destination that a redirect leads to, checked like the first one.
     fn follow(&self, from: CallDestination, to: &str) -> Result<CallDestination, CallFailure> {
         let shown: String = to.chars().take(SHOWN).collect();
         let astray = |fault: &str| {
@@ -249,9 +264,9 @@ impl Caller {
 }
 
 impl CallFailure {
-    /// Behind so many redirects.
+    /// Classifies an error of the client after `hops` redirects.
     fn of(error: reqwest::Error, hops: usize) -> Self {
-        // The resolver's word, if that is what it is.
+        // The error of our own resolver, if it is the cause.
         let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
         while let Some(error) = cause {
             if let Some(refused) = error.downcast_ref::<RefusedAddress>() {
@@ -267,10 +282,11 @@ impl CallFailure {
     }
 }
 
-/// A URL that can be called.
+/// Parses a URL for calls: `http` or `https`, with a host, without user and password.
 ///
 /// # Errors
-/// The rule and the remedy; nothing of the text, which may hold a secret.
+/// The violated rule and its remedy, as the end of a sentence. It does not quote the text, which
+/// may hold a secret.
 pub(super) fn parse(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text).ok().filter(is_http);
     let url = url.ok_or("is no URL: write https://hooks.example.org/path")?;
@@ -284,17 +300,17 @@ fn is_http(url: &Url) -> bool {
     matches!(url.scheme(), "http" | "https") && url.has_host()
 }
 
-/// Whether a job may name this URL.
+/// Verifies that a job may name this URL.
 ///
 /// # Errors
-/// Why not, and the remedy.
+/// The reason why not, and the remedy.
 fn among(allowed: &[AllowedHost], url: &Url) -> Result<(), &'static str> {
     let have = |url: &Url| allowed.iter().any(|host| host.allows(url));
     if have(url) {
         return Ok(());
     }
     let mut with_tls = url.clone();
-    // One of http can always be made one of https.
+    // The scheme `http` can always be replaced by `https`.
     let _ = with_tls.set_scheme("https");
     Err(if url.scheme() == "http" && have(&with_tls) {
         "which the route allows with TLS only: name it with https, or let the route allow it \
@@ -304,7 +320,8 @@ fn among(allowed: &[AllowedHost], url: &Url) -> Result<(), &'static str> {
     })
 }
 
-/// What a host is called: without the path, which may hold a secret.
+/// The name of a host in messages, with its port if the URL has one. It leaves out the path, which
+/// may hold a secret.
 fn name(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     match url.port() {
@@ -313,6 +330,7 @@ fn name(url: &Url) -> String {
     }
 }
 
+/// The text of a failed connection: the innermost cause, without the URL.
 fn told(name: &str, error: reqwest::Error) -> Failure {
     let error = error.without_url();
     let mut cause: &(dyn StdError + 'static) = &error;

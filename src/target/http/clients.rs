@@ -1,4 +1,4 @@
-//! Connections: whose certificates are believed, what is shown, and how long they last.
+//! HTTP clients: trusted and own certificates, time limits of connections, and their reuse.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -15,35 +15,36 @@ use tower::util::MapFutureLayer;
 use super::resolver::Resolver;
 use crate::settings::Pem;
 
-/// How long a connection is kept that nobody uses: shorter than the five seconds after which many
-/// servers close theirs, so that a call seldom meets one that is closed.
+/// How long an idle connection is kept: shorter than the five seconds after which many servers
+/// close idle connections, so that a call seldom meets a closed one.
 const IDLE: Duration = Duration::from_secs(4);
 
 /// The certificates of connections that use TLS.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HttpCertificates {
-    /// Of whom the server's certificate must be; instead of those whom the system trusts.
+    /// The only trusted CA; `None` for the CAs that the system trusts.
     pub(super) ca: Option<Pem>,
-    /// What a server is shown that asks who we are: a certificate, and its key.
+    /// The client certificate and its private key, for servers that ask for one.
     pub(super) client: Option<(Pem, Pem)>,
 }
 
-/// What makes a client.
+/// The settings of one client.
 pub(super) struct Connecting<'a> {
     pub(super) certificates: &'a HttpCertificates,
+    /// The limit for connecting, look-up of the name and TLS included.
     pub(super) timeout: Duration,
     pub(super) resolver: Resolver,
-    /// Whether any URL can ask for TLS.
+    /// Whether a URL of this client can need TLS.
     pub(super) with_tls: bool,
 }
 
 tokio::task_local! {
-    /// How long connecting may take in this call, if that is less than in others.
+    /// The limit for connecting in the call of this task, where it is shorter than the client's.
     static CONNECT_WITHIN: Duration;
 }
 
-/// Makes a call that fails as one that could not be connected if that takes longer, though the
-/// client allows more.
+/// Runs `call` with a shorter limit for connecting than its client has. Beyond the limit it fails
+/// with an error of connecting.
 pub(super) fn connecting_within<C: Future>(
     limit: Duration,
     call: C,
@@ -51,10 +52,12 @@ pub(super) fn connecting_within<C: Future>(
     CONNECT_WITHIN.scope(limit, call)
 }
 
+/// The result of the connector: a connection, or its error.
 type Connected<T> = Result<T, Box<dyn StdError + Send + Sync>>;
 
-/// Keeps to that limit. A client can go on connecting in a task of its own, when another connection
-/// is free before: so the limit is read now.
+/// Applies the limit of the current call to `connecting`. The limit is read at once, not when the
+/// future runs: a client may continue to connect in a task of its own after another connection
+/// became free.
 fn limited<T>(connecting: BoxFuture<'static, Connected<T>>) -> impl Future<Output = Connected<T>> {
     let limit = CONNECT_WITHIN.try_with(|limit| *limit);
     async move {
@@ -67,8 +70,10 @@ fn limited<T>(connecting: BoxFuture<'static, Connected<T>>) -> impl Future<Outpu
     }
 }
 
+/// Makes an HTTP client. It follows no redirects, since the caller checks each of them first.
+///
 /// # Errors
-/// What is wrong with the certificates, and the remedy.
+/// The fault of the certificates, and the remedy.
 pub(super) fn client(connecting: Connecting<'_>) -> Result<Client, String> {
     let Connecting {
         certificates,
@@ -76,16 +81,16 @@ pub(super) fn client(connecting: Connecting<'_>) -> Result<Client, String> {
         resolver,
         with_tls,
     } = connecting;
-    // An application may have chosen another one; then that is used.
+    // Fails if the application has installed another provider; then that one is used.
     let _ = ring::default_provider().install_default();
     let mut client = Client::builder()
         .user_agent(concat!("keyfall/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(timeout)
         .connector_layer(MapFutureLayer::new(limited))
         .pool_idle_timeout(IDLE)
-        // Whoever follows them checks them.
+        // The caller follows redirects, after checks.
         .redirect(Policy::none())
-        // A proxy would connect to whatever it is told, unchecked.
+        // A proxy would connect to any address, unchecked.
         .no_proxy()
         .dns_resolver(resolver);
     if let Some(ca) = &certificates.ca {
@@ -95,7 +100,7 @@ pub(super) fn client(connecting: Connecting<'_>) -> Result<Client, String> {
             "`ca_certificate` holds no certificate: write it as PEM, -----BEGIN CERTIFICATE-----",
         )?);
     } else if !with_tls {
-        // A system may have none, and none are needed.
+        // The system may have no CA certificates, and none are needed.
         client = client.tls_certs_only([]);
     }
     if let Some((chain, key)) = &certificates.client {
@@ -114,6 +119,8 @@ pub(super) fn client(connecting: Connecting<'_>) -> Result<Client, String> {
     })
 }
 
+/// The text of a certificate or a key; reads its file, if it is one. `name` is the setting, for
+/// errors.
 fn text(pem: &Pem, name: &str) -> Result<Vec<u8>, String> {
     match pem {
         Pem::Text(text) => Ok(text.clone()),

@@ -1,5 +1,8 @@
-//! The hosts that are called: how many calls each has, and which are left alone because they are
-//! down. What happens at one does not touch the others.
+//! Limits and circuit breakers of hosts: the number of simultaneous calls to each host, and pauses
+//! of hosts that are down. Hosts do not affect each other.
+//!
+//! A call asks for a [`Pass`] with [`Hosts::enter`], and gives it back with its result. After some
+//! failures in a row a host is paused; the first call after a pause is a trial.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,108 +13,118 @@ use tokio::time::{Instant, timeout};
 
 use crate::handler::Breakers;
 
-/// The first pause of a host that is down. Each that follows is twice as long.
+/// The first pause of a host that is down. Each later pause is twice as long, up to the limit.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a job waits for its turn at a host. It holds a slot meanwhile.
+/// The longest wait of a job for its turn at a host. The job holds a slot of the worker meanwhile.
 const TURN: Duration = Duration::from_secs(1);
 
-/// For about how long a job is put off whose host has enough to do.
+/// How long a job is put off because its host is busy, on average.
 const CROWDED: Duration = Duration::from_secs(1);
 
-/// Of so many hosts, or twice as many as were left the last time, those that nothing has to be known
-/// of are forgotten.
+/// With this many hosts in the table, idle hosts without failures are forgotten. If many remain,
+/// the next time comes with twice as many.
 const REMEMBERED: usize = 1000;
 
-/// What is kept to with each host.
+/// The limits that hold for each host.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostLimits {
-    /// How many calls it has at a time.
+    /// The most simultaneous calls to a host; `None` for no limit.
     pub(super) concurrency: Option<usize>,
-    /// After how many failures in a row it is left alone.
+    /// The number of failures in a row after which a host is paused.
     pub(super) failures: u32,
-    /// The longest pause.
+    /// The longest pause. A host without a call for so long after its pause counts as new.
     pub(super) longest_pause: Duration,
 }
 
-/// All hosts of a target.
+/// All hosts that a target calls, by name and port.
 #[derive(Debug)]
 pub(super) struct Hosts {
     limits: HostLimits,
     known: Mutex<HostTable>,
 }
 
+/// The state of the known hosts.
 #[derive(Debug)]
 struct HostTable {
     hosts: HashMap<String, Host>,
-    /// With so many it is time to forget some.
+    /// The number of hosts at which idle ones are forgotten.
     forget_at: usize,
 }
 
+/// One host: its turns, and whether it works.
 #[derive(Debug)]
 struct Host {
+/// `None` without a limit of calls.
     turns: Option<Turns>,
     state: HostState,
 }
 
+/// The places for calls to one host, and for jobs that wait for such a place.
 #[derive(Debug, Clone)]
 struct Turns {
     calls: Arc<Semaphore>,
-    /// As many may wait as may call, so that there is always a next one.
+    /// As many jobs may wait as may call, so that there is always a next one.
     waiting: Arc<Semaphore>,
 }
 
+/// The breaker of one host.
 #[derive(Debug, Clone, Copy)]
 enum HostState {
-    /// It is called; the last calls failed, the last one then.
+    /// The host is called. `failures` is the number of failed calls since the last success, `last`
+    /// the time of the last failure.
     Up {
         failures: u32,
         last: Option<Instant>,
     },
-    /// It is left alone. Whoever comes after that tries it.
+    /// The host gets no calls `until` then; the first call after it is a trial.
     Paused { until: Instant, pause: Duration },
-    /// One tries it.
+    /// A trial is under way; `pause` was the last pause.
     Tried { pause: Duration },
 }
 
 impl HostState {
-    /// Nothing is known of it.
+    /// A host without known failures.
     const NEW: HostState = HostState::Up {
         failures: 0,
         last: None,
     };
 }
 
-/// The right to call a host once. Dropped without a verdict, the call was broken off for a reason
-/// that is not the host's: the worker stops, or has lost the lease.
+/// The right to call a host once. [`ends`](Self::ends) reports the result. A pass that is dropped
+/// without it says nothing about the host: the worker stops, or has lost the lease.
 #[derive(Debug)]
 pub(super) struct Pass {
     hosts: Arc<Hosts>,
     name: String,
     verdict: CallResult,
-    /// The call only finds out whether a host that was down is up again.
+    /// The call is a trial, which finds out whether a paused host works again.
     is_trial: bool,
+    /// The place among the simultaneous calls, kept until the call ends.
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-/// Why a host is not called now, and after which time to ask again.
+/// The refusal of a call: its reason, and the time after which to ask again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PutOff {
     pub(super) after: Duration,
-    /// It is down, and not only busy.
+    /// True for a host that is down, false for a busy one.
     pub(super) is_down: bool,
 }
 
-/// What a call has shown of its host.
+/// The state of a host, as one call has shown it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallResult {
+/// The host answered.
     Up,
+    /// The host could not be connected to, did not answer in time, or says itself that it is down.
     Down,
-    /// Nothing: it was not reached, and that was not its fault.
+    /// Nothing is known: the call did not reach the host, through no fault of the host.
     Unknown,
 }
 
 impl Hosts {
+    /// An empty table with these limits.
     pub(super) fn new(limits: HostLimits) -> Arc<Self> {
         Arc::new(Hosts {
             limits,
@@ -127,8 +140,11 @@ impl Hosts {
         self.limits
     }
 
-    /// The right to call this host, or after which time to ask again. It does not wait for longer
-    /// than the `patience` of the caller, which needs time for the call itself.
+    /// Waits for a turn at this host, for a second at most, and no longer than `patience`: the
+    /// caller needs time for the call itself.
+    ///
+    /// # Errors
+    /// If the host is down, or its turns do not come in time.
     pub(super) async fn enter(
         self: &Arc<Self>,
         name: &str,
@@ -150,7 +166,7 @@ impl Hosts {
                 })?)
             }
         };
-        // It may have gone down meanwhile.
+        // The host may have gone down during the wait.
         let is_trial = self.with(name, Host::admit).map_err(down)?;
         Ok(Pass {
             hosts: self.clone(),
@@ -161,18 +177,19 @@ impl Hosts {
         })
     }
 
-    /// For how long this host is left alone, if it is.
+    /// The time after which to ask for a paused host again; `None` if it may be called now.
     pub(super) fn pause_of(&self, name: &str) -> Option<Duration> {
         self.with(name, |host| host.look()).err()
     }
 
+    /// Calls `look` with a host, which is added if it is unknown; its table is locked meanwhile.
     fn with<T>(&self, name: &str, look: impl FnOnce(&mut Host) -> T) -> T {
         let mut known = self.lock();
         let HostTable { hosts, forget_at } = &mut *known;
         if !hosts.contains_key(name) {
             if hosts.len() >= *forget_at {
                 hosts.retain(|_, host| !host.is_as_new(&self.limits));
-                // Not at each new name, where many are down.
+                // Not again at each new name, while many hosts are down.
                 *forget_at = REMEMBERED.max(2 * hosts.len());
             }
             hosts.insert(name.to_owned(), Host::new(&self.limits));
@@ -221,7 +238,9 @@ impl Host {
         }
     }
 
-    /// Whether it may be called now, or when to ask again.
+    /// # Errors
+    /// The time after which to ask again, if the host may not be called now. It is scattered, so
+    /// that the jobs of a host do not all come back at once.
     fn look(&self) -> Result<(), Duration> {
         match self.state {
             HostState::Up { .. } => Ok(()),
@@ -237,7 +256,8 @@ impl Host {
         }
     }
 
-    /// As `look`; the first after a pause tries it. Returns whether this is the one.
+    /// Like [`look`](Self::look), and makes the first call after a pause the trial. Returns whether
+    /// this call is the trial.
     fn admit(&mut self) -> Result<bool, Duration> {
         self.look()?;
         let HostState::Paused { pause, .. } = self.state else {
@@ -247,12 +267,13 @@ impl Host {
         Ok(true)
     }
 
+    /// Whether the breaker is open: the host is paused or on trial.
     fn is_down(&self, limits: &HostLimits) -> bool {
         !matches!(self.state, HostState::Up { .. }) && !self.is_given_up(limits)
     }
 
-    /// Nobody has tried it for so long that it has no jobs any more: those that were put off would
-    /// have come back.
+    /// Whether a paused host has had no trial for so long that it cannot have jobs any more: jobs
+    /// that were put off would have come back.
     fn is_given_up(&self, limits: &HostLimits) -> bool {
         match self.state {
             HostState::Paused { until, .. } => until.elapsed() >= limits.longest_pause,
@@ -260,6 +281,7 @@ impl Host {
         }
     }
 
+    /// Changes the state by the result of a call. A late result of an earlier call counts as well.
     fn judge(&mut self, name: &str, verdict: CallResult, limits: &HostLimits) {
         let pause_of = |pause: Duration| {
             let pause = pause.min(limits.longest_pause);
@@ -287,7 +309,7 @@ impl Host {
                 last: Some(Instant::now()),
             },
             (HostState::Tried { pause }, CallResult::Down) => pause_of(pause * 2),
-            // The next one tries it.
+            // The next call is the trial.
             (HostState::Tried { pause }, CallResult::Unknown) => HostState::Paused {
                 until: Instant::now(),
                 pause,
@@ -296,6 +318,8 @@ impl Host {
         };
     }
 
+    /// Whether the host can be forgotten without loss: no call holds its turns, and its failures
+    /// are old.
     fn is_as_new(&self, limits: &HostLimits) -> bool {
         let idle = |turns: &Turns| Arc::strong_count(&turns.calls) == 1;
         let says_nothing = match self.state {
@@ -309,7 +333,8 @@ impl Host {
 }
 
 impl Turns {
-    /// `None` if it takes too long, or too many wait.
+    /// Waits for a place for a call. `None` if it takes longer than `patience`, or if all places
+    /// for waiting jobs are taken.
     async fn next(self, patience: Duration) -> Option<OwnedSemaphorePermit> {
         if let Ok(turn) = self.calls.clone().try_acquire_owned() {
             return Some(turn);
@@ -321,11 +346,12 @@ impl Turns {
 }
 
 impl Pass {
-    /// Whether the call only finds out whether the host is up again.
+    /// Whether the call is a trial of a paused host.
     pub(super) fn is_trial(&self) -> bool {
         self.is_trial
     }
 
+    /// Reports the result of the call, and frees its place.
     pub(super) fn ends(mut self, verdict: CallResult) {
         self.verdict = verdict;
     }
@@ -339,7 +365,7 @@ impl Drop for Pass {
     }
 }
 
-/// From half of it up to one and a half.
+/// A random time from half of `pause` to one and a half of it.
 fn scattered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + rand::random::<f64>())
 }

@@ -1,13 +1,15 @@
-//! Names become addresses in a bounded time and number.
+//! Lookups of names, bounded in time and number.
 //!
-//! Nobody can stop the system's resolver: a name whose servers hang holds a thread for as long as the
-//! system tries, which may be minutes. So a lookup keeps its place until its thread is back, whoever
-//! still waits for it. Whoever asks for a name that is being looked up waits for the same answer.
+//! A call of the system's resolver cannot be cancelled: if the name servers hang, it holds a thread
+//! for as long as the system tries, which may be minutes. So a lookup keeps its place until its
+//! thread ends, even if no caller waits for it any more. Callers that ask for the same name share
+//! one lookup.
 //!
 //! A name has one place. Names that jobs give also share the places of each zone that they are in,
-//! and of all. A zone has fewer places than the zone that it is in, so whoever owns one cannot hold
-//! up their neighbours alone. The hosts of routes are as many as there are routes: they share nothing.
-//! Threads are our own: they keep neither the runtime nor its end waiting.
+//! and the places of all names. A zone has fewer places than the zone above it, so the owner of a
+//! zone cannot hold up its neighbours alone. Names that routes give share no places, for there are
+//! no more of them than routes. Lookups have threads of their own: they block neither the runtime
+//! nor its end.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -24,52 +26,62 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// How many lookups are under way at the most: of one name, of the names that end in the same two
-/// labels, three, four, five or more; and of all names that jobs give.
+/// The most simultaneous lookups of one name.
 const OF_NAME: usize = 1;
+/// The most simultaneous lookups of names that end in the same two, three, four, five labels.
 const OF_ZONES: [usize; 4] = [32, 12, 4, 2];
+/// The most simultaneous lookups of names that end in the same six or more labels.
 const OF_DEEPER: usize = 1;
+/// The most simultaneous lookups of all names that jobs give.
 const OF_ALL: usize = 128;
 
-/// Finds the addresses of a name, and keeps the place until it has ended.
+/// A function that finds the addresses of a name. It must keep the permit until it holds no thread
+/// any more.
 pub(super) type Lookup =
     Arc<dyn Fn(String, LookupPermit) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
 
-/// The right to a lookup, as long as it is kept.
+/// The right to one lookup. Dropping it frees its places.
 pub(super) struct LookupPermit {
     _permits: Vec<OwnedSemaphorePermit>,
 }
 
-/// Who says which names are looked up.
+/// The giver of the names that are looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum NameSource {
+/// The URL of a route. Its operator is trusted.
     ByRoute,
-    /// Or by a receiver, to which a job was sent.
+    /// The URL of a job, or of a redirect.
     ByJob,
 }
 
-/// All lookups that are done in the same way.
+/// All lookups by one function, with their limits.
 pub(super) struct Lookups {
     lookup: Lookup,
-    /// Those of routes apart: none of them waits for a place that it needs not have.
+    /// The lookups under way, for sharing. Lookups for routes are kept apart from lookups for jobs:
+    /// they must not wait for places that only jobs need.
     under_way: Mutex<HashMap<(NameSource, String), WeakShared<LookupAnswer>>>,
+    /// The places of names and zones that are in use now.
     places: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// The places of all names that jobs give.
     all: Arc<Semaphore>,
 }
 
+/// The future of one lookup, shared by all callers that wait for it.
 type LookupAnswer = BoxFuture<'static, Result<Arc<[IpAddr]>, Unresolved>>;
 
-/// Why a name has no address.
+/// The reason why a lookup found no address.
 #[derive(Debug, Clone)]
 pub(super) enum Unresolved {
-    /// It was not found in this time.
+    /// The lookup of this name took longer than this time.
     Slow(String, Duration),
-    /// Others hold all places that it could have had. That is not the fault of its host.
+    /// Other lookups hold all places that this name could have. That is no fault of its host.
     Crowded(String),
+    /// The resolver failed.
     Failed(Arc<io::Error>),
 }
 
 impl Lookups {
+    /// Lookups by this function, with places of their own.
     pub(super) fn new(lookup: Lookup) -> Arc<Self> {
         Arc::new(Lookups {
             lookup,
@@ -79,14 +91,15 @@ impl Lookups {
         })
     }
 
-    /// Those of the system: the same for all targets, since they share its threads.
+    /// Lookups by the system's resolver. All targets of the process share them, and so their
+    /// limits.
     pub(super) fn of_the_system() -> Arc<Self> {
         static SHARED: LazyLock<Arc<Lookups>> =
             LazyLock::new(|| Lookups::new(Arc::new(by_the_system)));
         SHARED.clone()
     }
 
-    /// The addresses of a name, within this time.
+    /// Finds the addresses of a name within this time, by a lookup under way or a new one.
     pub(super) async fn find(
         self: &Arc<Self>,
         name: &str,
@@ -109,7 +122,7 @@ impl Lookups {
         let mut under_way = self.under_way.lock().expect("no panic while held");
         let key = (named, name.to_owned());
         let found = under_way.get(&key).and_then(WeakShared::upgrade);
-        // What has ended is no news to whoever comes later.
+        // Answers are not cached: a lookup that has ended does not serve later callers.
         if let Some(found) = found.filter(|it| it.peek().is_none()) {
             return found;
         }
@@ -127,6 +140,12 @@ impl Lookups {
         new
     }
 
+    /// Waits for the places that a name needs: its own, and for names of jobs the places of its
+    /// zones and of all names.
+    ///
+    /// # Errors
+    /// [`Unresolved::Crowded`] if a place of a zone, or of all names, is not free within half of
+    /// the time.
     async fn place(
         &self,
         name: &str,
@@ -134,15 +153,15 @@ impl Lookups {
         within: Duration,
     ) -> Result<LookupPermit, Unresolved> {
         let own = self.semaphore(format!("{named:?} {name}"), OF_NAME);
-        // An earlier lookup of the same name may still hang; whoever asks gives up in time.
+        // An earlier lookup of the same name may still hang; `find` gives up in time.
         let mut permits = vec![acquired(own).await];
         if named == NameSource::ByRoute {
             return Ok(LookupPermit { _permits: permits });
         }
-        // The smallest zone first: who waits for a place there holds none of the larger ones.
+        // The smallest zone first: a lookup that waits there holds no place of a larger zone.
         let zones = zones(name).map(|(zone, places)| self.semaphore(zone.to_owned(), places));
         let of_others: Vec<_> = zones.chain([self.all.clone()]).collect();
-        // A little sooner than who asks gives up, so that the reason is known.
+        // Half of the time: sooner than `find` gives up, so that the reason is known.
         let others = timeout(within / 2, async {
             for semaphore in of_others {
                 permits.push(acquired(semaphore).await);
@@ -154,6 +173,7 @@ impl Lookups {
         }
     }
 
+    /// The places of a name or a zone, made if nobody uses them now. Unused ones are removed.
     fn semaphore(&self, of: String, places: usize) -> Arc<Semaphore> {
         let mut all = self.places.lock().expect("no panic while held");
         all.retain(|_, it| Arc::strong_count(it) > 1);
@@ -162,8 +182,8 @@ impl Lookups {
     }
 }
 
-/// What a name ends in, from itself to its last two labels, and how many places each has. A last
-/// label alone is no zone of anybody who names hosts.
+/// The zones of a name, from the name itself to its last two labels, each with its number of
+/// places. The last label alone is left out: nobody who names hosts owns it.
 fn zones(name: &str) -> impl Iterator<Item = (&str, usize)> {
     let name = name.trim_end_matches('.');
     let dots = name.match_indices('.').map(|(at, _)| at + 1);
@@ -180,7 +200,7 @@ async fn acquired(semaphore: Arc<Semaphore>) -> OwnedSemaphorePermit {
     semaphore.acquire_owned().await.expect("nobody closes it")
 }
 
-/// As the system finds them.
+/// Looks a name up with the resolver of the system, on a new thread.
 fn by_the_system(name: String, place: LookupPermit) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
     let look = move || {
         let found = (name.as_str(), 0).to_socket_addrs()?;
@@ -189,7 +209,8 @@ fn by_the_system(name: String, place: LookupPermit) -> BoxFuture<'static, io::Re
     Box::pin(on_a_thread(place, look))
 }
 
-/// The place is kept until the thread has ended, whoever still waits for it.
+/// Runs a lookup on a new thread. The place is kept until the thread ends, even if the future is
+/// dropped before.
 async fn on_a_thread(
     place: LookupPermit,
     find: impl FnOnce() -> io::Result<Vec<IpAddr>> + Send + 'static,

@@ -1,15 +1,15 @@
-//! HTTP callbacks: a job is sent to a server, whose answer says how it ended.
+//! HTTP callbacks: a job is posted to a server, and the status of the answer decides its outcome.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`caller`] | one call, from the job to its outcome |
-//! | [`request`], [`signature`] | what is sent |
-//! | [`answer`] | what an answer means |
-//! | [`hosts`] | how many calls each host has, and which are left alone |
-//! | [`address`], [`resolver`], [`allowed`] | where jobs may go that name a URL |
-//! | [`lookups`] | how names become addresses, in a bounded time and number |
-//! | [`settings`] | what a target is told, and whether that can work |
-//! | [`clients`] | connections and certificates |
+//! | [`caller`] | makes one call, from the job to its outcome |
+//! | [`request`], [`signature`] | make headers and body of a request, and sign it |
+//! | [`answer`] | reads an answer, and turns it into an outcome |
+//! | [`hosts`] | limits the calls to each host, and pauses hosts that are down |
+//! | [`address`], [`resolver`], [`allowed`] | limit the hosts and addresses that jobs may name |
+//! | [`lookups`] | resolves names, in a bounded time and number |
+//! | [`settings`] | validates the settings of a target |
+//! | [`clients`] | makes HTTP clients: connections and certificates |
 
 mod address;
 mod allowed;
@@ -38,14 +38,16 @@ use caller::Caller;
 use lookups::Lookups;
 use settings::Settings;
 
-/// The header by which a job names its URL.
+/// The header of a job that names its URL.
 const URL: &str = "url";
 
-/// How long a call may take, where neither route nor job says.
+/// Default limit of a whole call, where neither route nor job sets one.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sends the jobs of its routes to the HTTP server at this URL: the payload as the body of a
-/// `POST`. See [`Http`].
+/// A target that posts each job of its routes to this URL, with the payload as the body. See
+/// [`Http`] for answers, headers and limits.
+///
+/// An invalid URL, or one with a user or a password, is refused by the router.
 ///
 /// ```
 /// use keyfall::{Handler, RetryPolicy, Router, target};
@@ -62,8 +64,8 @@ pub fn http(url: impl Into<String>) -> Http {
     Http::new(Some(url.into()))
 }
 
-/// Sends each job to the URL that it names in its header `url`, on one of these hosts: see
-/// [`Http::job_urls`]. A job that names none is buried.
+/// A target that posts each job to the URL in its header `url`, on one of these hosts: see
+/// [`Http::job_urls`]. A job without the header is buried.
 ///
 /// ```
 /// use keyfall::{Router, target};
@@ -75,45 +77,56 @@ pub fn http_of_jobs<T: Into<String>>(hosts: impl IntoIterator<Item = T>) -> Http
     Http::new(None).job_urls(hosts)
 }
 
-/// Sends jobs to an HTTP server, whose answer says how the run ended.
+/// Posts jobs to an HTTP server. The answer decides the outcome of the run:
 ///
 /// | answer | outcome |
 /// |---|---|
 /// | 2xx | [`Done`](Outcome::Done) |
 /// | 410 | [`Bury`](Outcome::Bury) |
-/// | any other, or none in time | [`Retry`](Outcome::Retry), with status and beginning of the body |
-/// | none, because the host is down or has enough to do | [`SnoozeBecause`](Outcome::SnoozeBecause): not sent, no attempt |
+/// | any other, or none in time | [`Retry`](Outcome::Retry), with the status and the first 1 KiB of the body |
+/// | none, because the host is down or busy | [`SnoozeBecause`](Outcome::SnoozeBecause): not sent, and no attempt is counted |
 ///
-/// `Retry-After` is obeyed, in seconds or as a date: no sooner than the
-/// [policy](Handler::retry) says, and no later than its longest delay.
-/// A whole call may take as long as the [timeout](Handler::timeout) of the job or of the route, 30 s
-/// if neither has one.
+/// `Retry-After` is obeyed, in seconds or as a date, within bounds: the next attempt comes no
+/// sooner than the [policy](Handler::retry) says, and no later than its longest delay. A whole call
+/// may take as long as the [timeout](Handler::timeout) of the job or of the route; 30 s if neither
+/// has one.
 ///
-/// The body is the payload. Headers say the rest: `keyfall-key` (percent-encoded where it is not
-/// visible ASCII), `keyfall-attempt`, `keyfall-max-attempts`, `keyfall-due` and
-/// `keyfall-first-scheduled` (RFC 3339), `keyfall-lag-ms`, `keyfall-fence`, and
-/// `keyfall-idempotency-key`, which all attempts have and no other job. The job's own headers are
-/// passed on, but for those that HTTP keeps for itself and those that begin with `keyfall-` or
-/// `webhook-`.
-/// `content-type` is `application/json` if the payload is that, unless the job says another one.
+/// # Request
 ///
-/// Clones share connections and what is known of the hosts. Proxies that the environment names
-/// are not used.
+/// The body is the payload. `content-type` is the one that the job has as a header, or else
+/// `application/json` if the payload is JSON, or else `application/octet-stream`. These headers
+/// describe the job:
 ///
-/// # Where it connects to
+/// | header | value |
+/// |---|---|
+/// | `keyfall-key` | the job key, with `%XX` for `%` and for all but visible ASCII |
+/// | `keyfall-attempt`, `keyfall-max-attempts` | the number of this attempt, and of the last one |
+/// | `keyfall-due`, `keyfall-first-scheduled` | times in RFC 3339 |
+/// | `keyfall-lag-ms` | milliseconds from the due time to the start |
+/// | `keyfall-fence` | the [fencing value](Job::fence) |
+/// | `keyfall-idempotency-key` | the same for all attempts of a job, and different for all other jobs |
 ///
-/// The URL of the route is the word of whoever runs the worker: it may be anywhere, loopback and
-/// private addresses included. Whatever a job or a redirect names may not: see
+/// The headers of the job are passed on, without the headers that HTTP uses for connections and
+/// without names that begin with `keyfall-` or `webhook-`.
+///
+/// Clones share connections, limits and the state of hosts. Proxies in the environment are not
+/// used.
+///
+/// # Allowed addresses
+///
+/// The URL of the route comes from the operator of the worker, and may have any address, loopback
+/// and private ones included. A URL that a job or a redirect names may not: see
 /// [`job_urls`](Self::job_urls) and [`redirects`](Self::redirects).
 #[derive(Clone)]
 #[must_use = "it does nothing before it is the handler of a route"]
 pub struct Http {
     settings: Settings,
-    /// Made when it is first asked for.
+    /// Made at the first use from the settings, or the fault of the settings.
     caller: Arc<OnceLock<std::result::Result<Arc<Caller>, String>>>,
 }
 
 impl Http {
+    /// A target with default settings.
     fn new(url: Option<String>) -> Self {
         Http {
             settings: Settings::new(url),
@@ -121,54 +134,74 @@ impl Http {
         }
     }
 
+    /// The same target with a changed setting. It shares nothing with the old one any more.
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
         set(&mut self.settings);
         self.caller = Arc::default();
         self
     }
 
-    /// Lets a job name its own URL, in the header `url`, on one of these hosts:
-    /// `hooks.example.org`, `*.example.org` for all below one, `hooks.example.org:8443` for a port
-    /// that is not that of the scheme. They are called with TLS only; one that is to be called
-    /// without it is written `http://hooks.example.org`, and one that may be called either way is
-    /// written twice.
+    /// Lets jobs name their own URLs, in the header `url`, on one of these hosts:
+    ///
+    /// | host | allows |
+    /// |---|---|
+    /// | `hooks.example.org` | HTTPS on port 443 |
+    /// | `hooks.example.org:8443` | HTTPS on this port |
+    /// | `*.example.org` | HTTPS on port 443, on all hosts below `example.org` |
+    /// | `http://hooks.example.org` | HTTP without TLS, on port 80 |
+    ///
+    /// To allow a host with and without TLS, list both forms.
     ///
     /// Such a URL never leads to a loopback, private, link-local, unique-local, multicast or
-    /// metadata address, or to another that is not of the open internet, whatever a name stands
-    /// for at the moment: the address that is connected to is the one that is checked. A job whose
-    /// URL is not allowed is buried, one whose host resolves to such an address has failed.
+    /// metadata address, or to any other address outside of the open internet. The check applies to
+    /// the address of each connection, whatever the name resolved to before. A job with a URL that
+    /// is not allowed is buried; an attempt fails if the host resolves to a forbidden address.
     ///
-    /// A job brings its own [retry policy](crate::Schedule::retry) and
-    /// [timeout](crate::Schedule::timeout) as any other does. Defaults to no host; without it the
-    /// header `url` means nothing. It is never passed on.
+    /// A job can have its own [retry policy](crate::Schedule::retry) and
+    /// [timeout](crate::Schedule::timeout), as on other routes. The header `url` is never passed
+    /// on.
+    ///
+    /// Defaults to no setting: the header `url` is ignored. An empty list is refused by the router.
+    ///
+    /// ```
+    /// use keyfall::target;
+    ///
+    /// let target = target::http("https://shop.example.org/reminders")
+    ///     .job_urls(["*.customers.example.org", "hooks.example.net:8443"]);
+    /// ```
     pub fn job_urls<T: Into<String>>(self, hosts: impl IntoIterator<Item = T>) -> Self {
         self.with(|to| to.job_hosts = Some(hosts.into_iter().map(Into::into).collect()))
     }
 
-    /// Lets jobs and redirects lead to these networks, too: `10.0.0.0/8`, `fd00::/8`, or a single
-    /// address. Defaults to none.
+    /// Lets jobs and redirects lead to addresses in these networks, too: `10.0.0.0/8`, `fd00::/8`,
+    /// or a single address. Defaults to none.
     pub fn networks<T: Into<String>>(self, networks: impl IntoIterator<Item = T>) -> Self {
         self.with(|to| to.networks = networks.into_iter().map(Into::into).collect())
     }
 
-    /// Signs each call after the [Standard Webhooks](https://www.standardwebhooks.com)
-    /// specification, with `webhook-id`, `webhook-timestamp` and `webhook-signature`. A secret is
-    /// `whsec_` and 24 to 64 bytes in base64. Called again, it adds another one, so that receivers
-    /// can change theirs one by one: each call has a signature by each.
+    /// Signs each call by the [Standard Webhooks](https://www.standardwebhooks.com) specification,
+    /// in the headers `webhook-id`, `webhook-timestamp` and `webhook-signature`.
     ///
-    /// The id is the same over all retries of a job. Defaults to no signature.
+    /// A secret is `whsec_`, followed by 24 to 64 bytes in base64. A second call of this function
+    /// adds a second secret: each request then has a signature by each secret, so that receivers
+    /// can change to the new one at any time.
+    ///
+    /// `webhook-id` is the same for all attempts of a job. Defaults to no signature.
     pub fn secret(self, secret: impl Into<String>) -> Self {
         self.with(|to| to.secrets.push(secret.into()))
     }
 
-    /// Sends this header, too, such as `authorization`; instead of that of the job, if it has one
-    /// of this name. To all hosts that a job names, too, and not to where a redirect leads.
+    /// Adds a header to each request, such as `authorization`. It replaces a header of the job with
+    /// the same name. Hosts that jobs name receive it, too; hosts that a redirect leads to do not.
+    ///
+    /// Names that HTTP uses for connections, or that begin with `keyfall-` or `webhook-`, are
+    /// refused by the router.
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|to| to.headers.push((name.into(), value.into())))
     }
 
-    /// The certificates of the CA that signed the server's, as PEM; no other is trusted then.
-    /// Defaults to the CAs that this system trusts.
+    /// The certificates of the CA that signs server certificates, as PEM. No other CA is trusted
+    /// then. Defaults to the CAs that this system trusts.
     pub fn ca_certificate(self, pem: impl Into<Vec<u8>>) -> Self {
         self.with(|to| to.certificates.ca = Some(Pem::Text(pem.into())))
     }
@@ -179,8 +212,8 @@ impl Http {
         self.with(|to| to.certificates.ca = Some(Pem::File(path.as_ref().into())))
     }
 
-    /// What a server is shown that asks for a certificate: a chain that begins with its own, and
-    /// the private key, both as PEM. Defaults to none.
+    /// The client certificate, for servers that ask for one: a chain that begins with the
+    /// certificate itself, and its private key, both as PEM. Defaults to none.
     pub fn client_certificate(self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         let client = (Pem::Text(chain.into()), Pem::Text(key.into()));
         self.with(|to| to.certificates.client = Some(client))
@@ -193,55 +226,67 @@ impl Http {
         self.with(|to| to.certificates.client = Some((Pem::File(chain), Pem::File(key))))
     }
 
-    /// How long it may take to be connected, names and TLS included; part of the whole. Four fifths
-    /// of it are for finding the address of the name. Longer than zero. Defaults to 5 s.
+    /// The limit for connecting, including the look-up of the name and TLS; a part of the whole
+    /// timeout. Four fifths of it are for the look-up. Must be longer than zero. Defaults to 5 s.
     pub fn connect_timeout(self, timeout: Duration) -> Self {
         self.with(|to| to.connect_timeout = timeout)
     }
 
-    /// How many bytes of an answer are read; the connection is closed if there are more. Of the
-    /// beginning, 1 KiB is kept with a job that failed. Defaults to 64 KiB.
+    /// How many bytes of an answer are read; a longer answer closes the connection. A failed job
+    /// keeps the first 1 KiB. Defaults to 64 KiB.
     pub fn response_limit(self, bytes: usize) -> Self {
         self.with(|to| to.response_limit = bytes)
     }
 
-    /// How many redirects are followed: those with 307 and 308, which ask for the same request
-    /// elsewhere. They lead to no address that a job could not name, and from the URL of a job to
-    /// no host that it could not name; never from HTTPS to HTTP. To another host, the headers
-    /// `authorization`, `cookie` and those of [`header`](Self::header) do not go along. Defaults
-    /// to 0: a redirect is a failure.
+    /// How many redirects a call follows. Defaults to 0: a redirect is a failure.
+    ///
+    /// Only 307 and 308 are followed, which ask for the same request at another URL. A redirect
+    /// never leads from HTTPS to HTTP, nor to an address that a job may not name; from the URL of a
+    /// job, it leads only to hosts that jobs may name. Another host does not receive the headers
+    /// `authorization`, `cookie`, and the headers that [`header`](Self::header) adds.
     pub fn redirects(self, most: usize) -> Self {
         self.with(|to| to.redirects = most)
     }
 
-    /// How many calls each host has at a time from this target, 1 or more. As many wait for their
-    /// turn; a job that finds no place there is put off for about a second, without an attempt, so
-    /// that it is not in the way of those to other hosts. Defaults to 16 where jobs name URLs, and
-    /// to no limit otherwise, where [`concurrency`](Handler::concurrency) does.
+    /// How many calls each host has at a time from this target, 1 or more. The same number of jobs
+    /// may wait for a turn, for a second each; any other job is put off for about a second, and no
+    /// attempt is counted. So it does not delay jobs for other hosts.
+    ///
+    /// Defaults to 16 where jobs name URLs. Otherwise there is no limit, since
+    /// [`concurrency`](Handler::concurrency) of the route limits the calls.
     pub fn host_concurrency(self, calls: usize) -> Self {
         self.with(|to| to.host_concurrency = Some(calls))
     }
 
-    /// After how many failures in a row, 1 or more, a host is left alone for a while. Failures of a
-    /// host are no connection, no answer in time, and 502, 503 and 504.
+    /// After how many failures in a row, 1 or more, a host counts as down and gets no calls for a
+    /// while. A failure of a host is a call without a connection or without an answer in time, or
+    /// an answer with 502, 503 or 504. Defaults to 5.
     ///
-    /// Its jobs are put off meanwhile, and no attempt is counted. After a second one of them is
-    /// sent; if that fails too, the next pause is twice as long, and if it could not even be connected,
-    /// no attempt is counted either. `keyfall why`, `keyfall breakers` and the doctor name such hosts,
-    /// and [`Client::close_breaker`](crate::Client::close_breaker) has one called again at once.
-    /// Defaults to 5.
+    /// Meanwhile its jobs are put off, and no attempt is counted. After one second, one job is sent
+    /// as a trial; if the trial fails, the next pause is twice as long. A trial that could not
+    /// connect counts as no attempt of its job.
+    ///
+    /// `keyfall why`, `keyfall breakers` and the doctor name hosts that are down.
+    /// [`Client::close_breaker`](crate::Client::close_breaker) ends a pause at once.
     pub fn breaker_failures(self, failures: u32) -> Self {
         self.with(|to| to.failures = failures)
     }
 
-    /// For how long a host that is down is left alone at the most. Longer than zero. Defaults to
-    /// 60 s.
+    /// The longest pause of a host that is down. Must be longer than zero. Defaults to 60 s.
     pub fn breaker_pause(self, longest: Duration) -> Self {
         self.with(|to| to.longest_pause = longest)
     }
 
-    /// Finds the addresses of names by this function instead of the system's resolver. What it
-    /// finds is checked like any other. One that takes too long is dropped.
+    /// Resolves names with this function instead of the resolver of the system. Its results are
+    /// checked like any other addresses. A look-up that takes too long is dropped.
+    ///
+    /// ```
+    /// use keyfall::target;
+    /// use std::net::IpAddr;
+    ///
+    /// let target = target::http("https://shop.internal/reminders")
+    ///     .resolve_with(|_name: String| async { Ok(vec![IpAddr::from([10, 0, 0, 7])]) });
+    /// ```
     pub fn resolve_with<F, Fut>(self, lookup: F) -> Self
     where
         F: Fn(String) -> Fut + Send + Sync + 'static,
@@ -257,23 +302,24 @@ impl Http {
         self.with(|to| to.lookups = lookups)
     }
 
-    /// Checks all settings and reads the certificates, as the router does with a route: for
-    /// programs that tell the faults of a configuration.
+    /// Validates all settings and reads the certificate files, as the router does with a route: for
+    /// programs that report the faults of a configuration. It connects to nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidSetting`] if one is not valid, with the remedy.
+    /// [`ErrorKind::InvalidSetting`] for the first invalid setting, with its remedy.
     pub fn check(&self) -> Result<()> {
         let invalid = |fault| Error::new(ErrorKind::InvalidSetting, fault);
         self.settings.caller().map(drop).map_err(invalid)
     }
 
+    /// The caller, made at the first use; or the fault of the settings.
     fn caller(&self) -> std::result::Result<Arc<Caller>, String> {
         let make = || self.settings.caller().map(Arc::new);
         self.caller.get_or_init(make).clone()
     }
 }
 
-/// Tells an [`Http`] from a function where both are handlers.
+/// Marker type that lets an [`Http`] implement [`Handler`] beside functions. It has no values.
 #[derive(Debug)]
 pub enum Calls {}
 
@@ -301,7 +347,7 @@ impl<S: Send + Sync + 'static> Handler<Calls, S> for Http {
     }
 }
 
-/// Without secrets, and without the URL, which may hold one.
+/// Leaves out the secrets and the URL, which may hold one.
 impl fmt::Debug for Http {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http")

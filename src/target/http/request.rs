@@ -1,4 +1,4 @@
-//! What is sent for a job, beside its payload.
+//! The request for a job: body and headers, the same for all hops of an attempt.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,8 @@ use crate::handler::Job;
 use crate::target::document::rfc3339;
 use crate::traces;
 
-/// What is said of one connection, or by whoever keeps it.
+/// Headers that belong to one connection, or that the HTTP client sets. Neither jobs nor routes may
+/// set them.
 const OF_CONNECTIONS: [&str; 12] = [
     "connection",
     "content-length",
@@ -28,16 +29,17 @@ const OF_CONNECTIONS: [&str; 12] = [
     "upgrade",
 ];
 
-/// Those that only the host that was meant may see.
+/// Headers of a job that a redirect to another host does not carry along.
 pub(super) const PRIVATE: [&str; 2] = ["authorization", "cookie"];
 
-/// What one attempt sends, wherever it is sent.
+/// The request of one attempt.
 pub(super) struct HttpRequest {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
 impl HttpRequest {
+    /// The request for a job. With secrets it is signed, with the present time.
     pub(super) fn of(job: &Job, secrets: &[Secret]) -> Self {
         let body = job.payload().clone();
         let mut headers = passed_on(job);
@@ -50,7 +52,7 @@ impl HttpRequest {
             };
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         }
-        // What it does there belongs to this run.
+        // The server continues the trace of this run, not the trace of the producer.
         if let Some((parent, state)) = traces::current() {
             let state = HeaderValue::try_from(state).ok();
             headers.remove(traces::STATE);
@@ -87,11 +89,12 @@ impl HttpRequest {
     }
 }
 
-/// The headers of the job that mean something elsewhere, and are not ours to say.
+/// The headers of the job that are passed on: all but its URL, reserved names, and headers that
+/// HTTP cannot carry.
 fn passed_on(job: &Job) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in job.headers().iter() {
-        // What no HTTP header can hold stays with the job.
+        // Values that no HTTP header can hold stay with the job.
         let (Ok(name), Ok(value)) = (
             HeaderName::try_from(name),
             HeaderValue::from_bytes(value.as_bytes()),
@@ -105,14 +108,14 @@ fn passed_on(job: &Job) -> HeaderMap {
     headers
 }
 
-/// Whether it is said here, or by whoever keeps the connection.
+/// Whether only this library or the HTTP client may set this header.
 pub(super) fn is_reserved(name: &HeaderName) -> bool {
     let ours = ["keyfall-", "webhook-"];
     let is_ours = ours.iter().any(|ours| name.as_str().starts_with(ours));
     is_ours || OF_CONNECTIONS.contains(&name.as_str())
 }
 
-/// With `%XX` for what a header cannot hold, and for `%`.
+/// The text with `%XX` for `%` and for each byte that is not visible ASCII.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

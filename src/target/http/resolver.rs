@@ -1,5 +1,5 @@
-//! Names become addresses here, and an address that may not be called goes no further: it is the
-//! one that would be connected to.
+//! The resolver of HTTP clients, which refuses forbidden addresses. The client connects to the very
+//! addresses that were checked, so a name cannot change its address in between.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -13,14 +13,14 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use super::address::{Network, is_public};
 use super::lookups::{Lookups, NameSource};
 
-/// Which addresses may be called.
+/// The addresses that jobs and redirects may lead to: public ones, and those in `networks`.
 #[derive(Debug, Clone)]
 pub(super) struct AddressFilter {
-    /// Beside those of the open internet.
+    /// Allowed networks beside the open internet.
     pub(super) networks: Arc<[Network]>,
 }
 
-/// An address that may not be called.
+/// The error of a forbidden address, with the host that it belongs to.
 #[derive(Debug, Clone)]
 pub(super) struct RefusedAddress {
     host: String,
@@ -28,8 +28,11 @@ pub(super) struct RefusedAddress {
 }
 
 impl AddressFilter {
+    /// Verifies a URL with a literal address. A URL with a name passes: its addresses are checked
+    /// when it is resolved.
+    ///
     /// # Errors
-    /// If the host is an address that may not be called. Of a name nothing is known yet.
+    /// If the host is a forbidden address.
     pub(super) fn check_host(&self, url: &Url) -> Result<(), RefusedAddress> {
         let host = url.host_str().unwrap_or_default();
         let literal = host.trim_start_matches('[').trim_end_matches(']');
@@ -39,6 +42,8 @@ impl AddressFilter {
         }
     }
 
+    /// # Errors
+    /// If the address is neither public nor in an allowed network.
     fn check(&self, host: &str, address: IpAddr) -> Result<(), RefusedAddress> {
         let mut allowed = self.networks.iter();
         if is_public(address) || allowed.any(|network| network.contains(address)) {
@@ -51,13 +56,14 @@ impl AddressFilter {
     }
 }
 
-/// What connections ask for the address of a name.
+/// The resolver of one HTTP client.
 pub(super) struct Resolver {
     pub(super) lookups: Arc<Lookups>,
-    /// How long a lookup may take.
+    /// The limit for one lookup.
     pub(super) within: Duration,
-    /// Whose the names are. Without a guard any address will do.
+    /// Whether routes or jobs give the names, which decides the limits of lookups.
     pub(super) named: NameSource,
+    /// `None` allows any address.
     pub(super) guard: Option<AddressFilter>,
 }
 
@@ -69,7 +75,7 @@ impl Resolve for Resolver {
         Box::pin(async move {
             let found = lookups.find(&name, named, within).await?;
             if let Some(guard) = guard {
-                // All of them: a name that has an address inside is up to something.
+                // Each address must pass: a name with a single private address is suspicious.
                 found
                     .iter()
                     .try_for_each(|address| guard.check(&name, *address))?;

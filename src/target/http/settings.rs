@@ -1,4 +1,4 @@
-//! What a target is told, and whether that can work.
+//! The settings of an HTTP target as the caller of the library gave them, and their validation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,9 +17,10 @@ use super::request::is_reserved;
 use super::resolver::{AddressFilter, Resolver};
 use super::signature::Secret;
 
-/// How many calls each host has at a time, where jobs name it.
+/// Default limit of simultaneous calls to one host, where jobs name hosts.
 const CALLS_OF_JOBS: usize = 16;
 
+/// The settings of a target, not yet validated. The setters of `Http` document each of them.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) url: Option<String>,
@@ -38,7 +39,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// With the defaults.
+    /// The default settings, with the URL of the route, if it has one.
     pub(super) fn new(url: Option<String>) -> Self {
         Settings {
             url,
@@ -57,8 +58,10 @@ impl Settings {
         }
     }
 
+    /// Validates the settings, reads the certificates, and makes a caller. It connects to nothing.
+    ///
     /// # Errors
-    /// What is wrong, and the remedy.
+    /// The first fault, and its remedy.
     pub(super) fn caller(&self) -> Result<Caller, String> {
         let url = self.url.as_deref().map(parse).transpose();
         let url = url.map_err(|fault| format!("the URL of its callback {fault}"))?;
@@ -95,7 +98,7 @@ impl Settings {
                 timeout: self.connect_timeout,
                 resolver: Resolver {
                     lookups: self.lookups.clone(),
-                    // What is left is for the connection itself.
+                    // The rest of the time is for the connection itself.
                     within: self.connect_timeout * 4 / 5,
                     named,
                     guard,
@@ -131,6 +134,10 @@ impl Settings {
     }
 }
 
+/// Parses all texts of a setting.
+///
+/// # Errors
+/// The first text that is invalid, after the name of the setting.
 fn all<T>(setting: &str, texts: &[String]) -> Result<Vec<T>, String>
 where
     T: FromStr<Err: fmt::Display>,
@@ -142,7 +149,8 @@ where
     texts.iter().map(parse).collect()
 }
 
-/// Nothing of a value is told: it may be a secret.
+/// Parses the headers that a route adds, and marks their values as sensitive. Errors do not quote a
+/// value, which may be a secret.
 fn headers(texts: &[(String, String)]) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in texts {

@@ -1,4 +1,5 @@
-//! Signatures after the Standard Webhooks specification.
+//! Signatures by the Standard Webhooks specification: secrets, message ids, and the value of
+//! `webhook-signature`.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -11,17 +12,18 @@ use sha2::{Digest, Sha256};
 
 use crate::handler::Job;
 
-/// What the text of a secret begins with.
+/// The prefix of a secret as text.
 const PREFIX: &str = "whsec_";
 
-/// What sender and receiver know, and nobody else.
+/// A key that only sender and receiver know. It is parsed from `whsec_` and base64, 24 to 64 bytes.
 #[derive(Clone)]
 pub(super) struct Secret(Hmac<Sha256>);
 
 impl FromStr for Secret {
     type Err = &'static str;
 
-    /// The text is never repeated.
+    /// # Errors
+    /// The rule; it never quotes the text.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let key = text.strip_prefix(PREFIX);
         let key = key.and_then(|key| STANDARD.decode(key).ok());
@@ -37,16 +39,18 @@ impl FromStr for Secret {
     }
 }
 
-/// It is not shown.
+/// Does not show the key.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
 }
 
-/// What a receiver knows a message by: a digest of what the idempotency key says, so that it is the
-/// same over all retries of a job, and another one for the next job of its name. Of ASCII letters and
-/// digits, whatever the key holds.
+/// The id of a message, by which a receiver recognises a repeat: `msg_` and 32 hex digits.
+///
+/// It is a digest of the facts in the idempotency key, job key and time of the first schedule. So
+/// it is the same for all attempts of a job, differs for the next job of the same name, and is
+/// ASCII whatever the key holds.
 pub(super) fn message_id(job: &Job) -> String {
     let scheduled = job.first_scheduled_at().duration_since(UNIX_EPOCH);
     let scheduled = scheduled.unwrap_or_default();
@@ -54,7 +58,7 @@ pub(super) fn message_id(job: &Job) -> String {
     let mut hash = Sha256::new();
     hash.update(job.key().as_str());
     hash.update(ms.to_be_bytes());
-    // Records of older versions say no more, and their messages keep their ids.
+    // Records of older versions have whole milliseconds, and their messages keep their ids.
     match scheduled.subsec_micros() % 1000 {
         0 => {}
         us => hash.update(us.to_be_bytes()),
@@ -66,8 +70,8 @@ pub(super) fn message_id(job: &Job) -> String {
     id
 }
 
-/// One signature by each secret, so that a receiver can know the old one or the new one.
-/// `timestamp` is in seconds since the Unix epoch.
+/// The value of `webhook-signature`: one signature by each secret, separated by spaces, so that a
+/// receiver may know the old secret or the new one. `timestamp` is in seconds since the Unix epoch.
 pub(super) fn signatures(secrets: &[Secret], id: &str, timestamp: u64, body: &[u8]) -> String {
     let sign = |Secret(secret): &Secret| {
         let mut signer = secret.clone();
