@@ -1,4 +1,5 @@
-//! What those who adopt plain keys cannot abide.
+//! Checks of adoption: eviction of plain keys that routes adopt, and workers that disagree about a
+//! missing key.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +10,11 @@ use crate::key::Kind;
 use crate::routing::Pattern;
 use crate::store::{Evicted, Info, Observed};
 
-/// How many routes a finding names.
+/// The most routes that a finding names.
 const NAMED: usize = 5;
 
-/// By what the server says of itself, and others, by their addresses.
+/// Adds the findings, from the live workers and the reports of all servers. `others` has the
+/// address and the report of each further server.
 pub(super) fn look<'a>(
     live: &[Instance],
     server: &Observed<Info>,
@@ -35,20 +37,22 @@ pub(super) fn look<'a>(
     found.push(alike(live));
 }
 
-/// Whether a live worker adopts keys of this kind: what is under them is nobody's mistake.
+/// Whether a live worker adopts keys of this kind. Then a foreign value under such a key is no
+/// mistake.
 pub(super) fn is_adopted(live: &[Instance], kind: &Kind) -> bool {
     let patterns = live.iter().flat_map(|one| &one.adopts);
     let mut patterns = patterns.filter_map(|text| Pattern::parse(text).ok());
     patterns.any(|pattern| pattern.matches_kind(kind.as_str()))
 }
 
-/// What the keys look like that live workers adopt, each once.
+/// The glob patterns of all keys that live workers adopt, sorted, without repeats.
 pub(super) fn keys(live: &[Instance]) -> Vec<String> {
     let patterns = live.iter().flat_map(|one| &one.adopts);
     let globs = patterns.filter_map(|text| Some(Pattern::parse(text).ok()?.to_glob()));
     Vec::from_iter(globs.collect::<BTreeSet<_>>())
 }
 
+/// The finding about eviction: it must not remove keys that are to become jobs.
 fn evicted(live: &[Instance], info: &Info) -> Finding {
     let adopted: BTreeSet<&String> = live.iter().flat_map(|one| &one.adopts).collect();
     if adopted.is_empty() {
@@ -67,6 +71,7 @@ fn evicted(live: &[Instance], info: &Info) -> Finding {
     }
 }
 
+/// The finding about routes that some workers treat with `run` and others with `cancel`.
 fn alike(live: &[Instance]) -> Finding {
     let cancels: BTreeSet<&String> = live.iter().flat_map(|one| &one.cancels_missing).collect();
     let runs = live.iter().flat_map(|one| {
@@ -85,6 +90,7 @@ fn alike(live: &[Instance]) -> Finding {
     )
 }
 
+/// The first routes of a list, and the number of the rest.
 fn listed(routes: &BTreeSet<&String>) -> String {
     let named: Vec<&str> = routes.iter().take(NAMED).map(|it| it.as_str()).collect();
     let more = routes.len().saturating_sub(NAMED);

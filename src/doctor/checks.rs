@@ -1,21 +1,33 @@
-//! Every check, in one table: what is expected, and why it matters.
+//! The table of all checks: what each expects, and why that matters.
+//!
+//! `docs/doctor.md` has a row for each of them; a test compares the two.
 
-/// One thing that is looked at.
+/// One check of the doctor.
+///
+/// ```
+/// use keyfall::doctor::CHECKS;
+///
+/// for check in CHECKS {
+///     println!("{}: {}. {}", check.id, check.expected, check.why);
+/// }
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Check {
-    /// What it is called; stays the same for ever.
+    /// The name of the check, such as `notify-flags`. It never changes.
     pub id: &'static str,
-    /// What has to be so.
+    /// The expected state, as a short phrase.
     pub expected: &'static str,
-    /// Why that matters, in one sentence.
+    /// Why the expected state matters, in one sentence.
     pub why: &'static str,
-    /// The lines of `redis.conf` that it expects.
+    /// The lines of `redis.conf` that bring about the expected state; empty if no setting does.
     pub settings: &'static [&'static str],
-    /// Whether [`fix`](super::Diagnose::fix) puts it right.
+    /// Whether [`fix`](super::Diagnose::fix) can repair it.
     pub is_mended: bool,
 }
 
+/// Defines one static for each check, and the list of all of them. A row is: name, id, lines of
+/// `redis.conf`, `mended "yes"` if it can be repaired, expected state, reason.
 macro_rules! checks {
     ($($name:ident = $id:literal [$($setting:literal),*] $(mended $mended:literal)?
         $expected:literal, $why:literal;)*) => {
@@ -29,7 +41,7 @@ macro_rules! checks {
             };
         )*
 
-        /// All checks, in the order in which they are made.
+        /// All checks, in the order in which findings are reported.
         pub static CHECKS: &[&Check] = &[$(&$name),*];
     };
 }
@@ -178,7 +190,7 @@ checks! {
         "Otherwise it depends on who comes first whether a job runs or is cancelled.";
 }
 
-/// The names of the settings that the checks look up.
+/// The settings that the doctor reads with `CONFIG GET`.
 pub(crate) const SETTINGS: [&str; 9] = [
     "notify-keyspace-events",
     "client-output-buffer-limit",

@@ -1,4 +1,4 @@
-//! The clock of the server, or those of the primaries of a cluster, and how far away they are.
+//! Checks of the clocks of all primaries, and of the round trips to them.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,22 +7,27 @@ use super::finding::Finding;
 use crate::store::{ClockReading, Observed};
 use crate::time::UnixMs;
 
-/// How far apart two clocks may be.
+/// From this difference of two clocks on, the finding is a warning.
 const OFF: Duration = Duration::from_millis(500);
+/// From this difference of two clocks on, the finding is an error.
 const FAR_OFF: Duration = Duration::from_secs(60);
 
-/// As long as the pacer waits before it hands over a job that no event announced.
+/// From this round trip on, the finding is a warning: the pacer waits so long before it hands over
+/// a job that no event announced.
 const SLOW: Duration = Duration::from_millis(20);
-/// As long as a job may be overdue before the reconciler looks for it.
+/// From this round trip on, the finding is an error: a job may be overdue for so long before the
+/// reconciler looks for it.
 const TOO_SLOW: Duration = Duration::from_millis(200);
 
-/// What one server told of its clock.
+/// Several readings of the clock of one server.
 pub(super) struct ServerClock {
+/// Without credentials.
     pub(super) address: String,
+    /// At least one reading.
     pub(super) ticks: Vec<ClockReading>,
 }
 
-/// Of each check the worst is told.
+/// Adds the findings about clock offset and round trip, each for the worst of the servers.
 pub(super) fn look(clocks: &Observed<Vec<ServerClock>>, found: &mut Vec<Finding>) {
     let clocks = match clocks {
         Ok(clocks) => clocks,
@@ -42,7 +47,7 @@ pub(super) fn look(clocks: &Observed<Vec<ServerClock>>, found: &mut Vec<Finding>
             Some(finding)
         };
         let findings = clocks.iter().filter_map(of_clock);
-        // Of equals the first.
+        // Of equally bad servers, the first one.
         found.extend(
             findings.reduce(|worst, next| match next.severity > worst.severity {
                 true => next,
@@ -52,6 +57,7 @@ pub(super) fn look(clocks: &Observed<Vec<ServerClock>>, found: &mut Vec<Finding>
     }
 }
 
+/// The finding about the quickest round trip to a server.
 fn round_trip(tick: &ClockReading) -> Finding {
     let shown = format!("{:.1} ms", tick.took.as_secs_f64() * 1000.0);
     let remedy = "run the workers nearer to Redis, or look what holds it up with SLOWLOG GET";
@@ -62,7 +68,8 @@ fn round_trip(tick: &ClockReading) -> Finding {
     }
 }
 
-/// How far the clocks are apart at the least: the answer was on its way for some of the time.
+/// The finding about the least difference of the two clocks. The unknown time of Redis' answer
+/// within the round trip is taken in its favour.
 fn offset(tick: &ClockReading) -> Finding {
     let server: SystemTime = UnixMs(tick.server.0 / 1000).to_system();
     let half = tick.took / 2;

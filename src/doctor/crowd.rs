@@ -1,4 +1,5 @@
-//! The keys that expire beside ours, and how late Redis alone would be for it.
+//! The check of foreign keys with a TTL: their number, and how late Redis alone would notice a due
+//! key because of them. Keyfall touches its own keys, so its jobs are not late for it.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use super::checks::EXPIRY_CROWD;
 use super::finding::Finding;
 use crate::store::Info;
 
-/// How many keys with a TTL Redis looks at in each round of its search, for each database, as
-/// long as it finds few dead ones among them.
+/// How many keys with a TTL Redis samples in each round of its search, in each database, as long as
+/// few of them are expired.
 const EACH_ROUND: u64 = 20;
 
-/// `ours` are the triggers, as far as they were counted.
+/// Adds the finding. `ours` is the number of triggers in the database, as far as they were counted.
 pub(super) fn look(info: &Info, database: i64, ours: u64, found: &mut Vec<Finding>) {
     let expiring = expiring(info, database);
     let hz = info.text("hz").parse().unwrap_or(10_u64).max(1);
@@ -29,7 +30,8 @@ pub(super) fn look(info: &Info, database: i64, ours: u64, found: &mut Vec<Findin
     });
 }
 
-/// `db0:keys=1,expires=1,avg_ttl=0`
+/// The number of keys with a TTL in a database, from a line of `INFO` such as
+/// `db0:keys=1,expires=1,avg_ttl=0`.
 fn expiring(info: &Info, database: i64) -> u64 {
     let text = info.text(&format!("db{database}"));
     let mut fields = text.split(',');
@@ -37,11 +39,13 @@ fn expiring(info: &Info, database: i64) -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The search goes through all keys with a TTL in turn, so a key waits for half a turn on average.
+/// The average delay until Redis notices an expired key: its search goes through all keys with a
+/// TTL in turn, so a key waits for half a turn.
 fn late(expiring: u64, hz: u64) -> Duration {
     Duration::from_millis(expiring * 1000 / (EACH_ROUND * hz) / 2)
 }
 
+/// A time in one unit: milliseconds, seconds or minutes.
 fn rough(time: Duration) -> String {
     match time.as_secs() {
         0 => format!("{} ms", time.as_millis()),

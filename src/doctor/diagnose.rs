@@ -1,4 +1,6 @@
-//! One look at everything.
+//! One run of the doctor: asks Redis, its workers and its ledgers, and lets each part judge.
+//!
+//! A worker that starts runs the part [`of_server`] alone.
 
 use std::future::IntoFuture;
 use std::pin::Pin;
@@ -25,47 +27,60 @@ use crate::key::Kind;
 use crate::store::{Observed, ServerReport, Store, WantedEvents, is_of_absence};
 use crate::time::UnixUs;
 
-/// How long the server is given to answer one question.
+/// How long Redis may take to answer one question.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often the clock is asked: the quickest answer counts.
+/// How often the clock is asked. The quickest answer counts, since it is the most exact one.
 const TICKS: usize = 5;
 
-/// A call to [`Client::diagnose`] or [`ClientBuilder::diagnose`];
-/// looks when it is awaited.
+/// A call to [`Client::diagnose`] or [`ClientBuilder::diagnose`], which starts when it is awaited.
+///
+/// ```no_run
+/// # async fn example() -> keyfall::Result<()> {
+/// let client = keyfall::Client::connect("redis://127.0.0.1:6379").await?;
+/// let diagnosis = client.diagnose().only(["notify-flags", "pubsub-buffer"]).fix().await?;
+/// for finding in &diagnosis.findings {
+///     println!("{finding}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nothing is looked at until it is awaited"]
 pub struct Diagnose {
+/// The client, or the error of making it, which the call returns.
     client: Result<Client>,
     fix: bool,
+    /// The ids of the wanted checks; `None` for all.
     only: Option<Vec<String>>,
 }
 
-/// What was found.
+/// The findings of one run of the doctor.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    /// Where the server is; without credentials.
+    /// The address of Redis, without credentials.
     pub server: String,
-    /// One for each of [`CHECKS`], in their order. Fewer, if the server is still loading its data,
-    /// or after [`only`](Diagnose::only).
+    /// One finding for each of [`CHECKS`], in their order. Fewer after [`only`](Diagnose::only), or
+    /// if the server is still loading its data.
     pub findings: Vec<Finding>,
 }
 
 impl Client {
-    /// Looks for what can hurt: settings of Redis, rights, clocks, jobs that nobody runs.
-    /// [`doctor`](crate::doctor) says more.
+    /// Runs the doctor: finds settings of Redis, missing rights, clocks and jobs that can cause
+    /// trouble. The module [`doctor`](crate::doctor) says more.
     ///
     /// # Errors
-    /// When it is awaited: if Redis does not answer in time, or does not let this user in. What it
-    /// refuses to show is a finding, and no error.
+    /// When it is awaited: if Redis does not answer in time, or refuses the connection. Facts that
+    /// Redis refuses to show are findings, not errors.
     pub fn diagnose(&self) -> Diagnose {
         Diagnose::new(Ok(self.clone()))
     }
 }
 
 impl ClientBuilder {
-    /// Looks at the server without connecting to it for good: also at one that
-    /// [`connect`](Self::connect) refuses. As [`Client::diagnose`].
+    /// Runs the doctor as [`Client::diagnose`] does, also on a server that
+    /// [`connect`](Self::connect) refuses, such as a replica or one with an unknown schema. No
+    /// client is left connected.
     pub fn diagnose(self) -> Diagnose {
         Diagnose::new(self.unchecked())
     }
@@ -80,21 +95,23 @@ impl Diagnose {
         }
     }
 
-    /// Puts right what harms nobody else: merges the missing notification flags into those that are
-    /// set, and raises the output buffer of subscribers. Both last until Redis restarts; each
-    /// [finding](Finding::fixed) says what was done, and how to make it last.
+    /// Repairs two settings, without harm to other users of the server: it adds the missing
+    /// notification flags to those that are set, and raises the output buffer of subscribers. Both
+    /// last until Redis restarts; each [finding](Finding::fixed) says how to make them last. Off by
+    /// default.
     pub fn fix(mut self) -> Self {
         self.fix = true;
         self
     }
 
-    /// Tells of the checks with these ids and no others, and [`fix`](Self::fix) puts right no
-    /// others.
+    /// Limits findings and [repairs](Self::fix) to the checks with these ids. Unknown ids are
+    /// ignored. Defaults to all checks.
     pub fn only(mut self, ids: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.only = Some(ids.into_iter().map(Into::into).collect());
         self
     }
 
+    /// Looks, repairs if asked to, looks again after a repair, and sorts the findings.
     async fn run(self) -> Result<Diagnosis> {
         let Diagnose { client, fix, only } = self;
         let client = client?;
@@ -142,16 +159,16 @@ impl IntoFuture for Diagnose {
 }
 
 impl Diagnosis {
-    /// How bad the worst finding is.
+    /// The severity of the worst finding; [`Severity::Ok`] without any.
     pub fn worst(&self) -> Severity {
         let severities = self.findings.iter().map(|finding| finding.severity);
         severities.max().unwrap_or(Severity::Ok)
     }
 }
 
-/// What the server tells of itself and its settings, for a worker that has just connected: two
-/// round trips. How far away it is, a worker that is just starting cannot tell, and jobs and rights
-/// it watches as it goes.
+/// The findings about the server and its settings, for a worker that has just connected, in two
+/// round trips. The length of a round trip is left out, because a starting worker cannot measure
+/// it; jobs and rights are left out, because a running worker watches them anyway.
 pub(crate) async fn of_server(store: &Arc<Store>) -> Result<Vec<Finding>> {
     let mut seen = ServerFacts::look(store).await?;
     seen.clocks = clocks(store, 1).await?;
@@ -161,21 +178,29 @@ pub(crate) async fn of_server(store: &Arc<Store>) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Where a server is that does not answer, and why not.
+/// A server that does not answer: its address, and the error.
 type Absent = (String, Error);
 
-/// What the server tells of itself.
+/// The reports of all servers and all live workers, which most checks judge.
 struct ServerFacts {
+/// The report of the first server that answers.
     vitals: ServerReport,
-    /// What the other primaries of a cluster tell, or the other servers, by their addresses.
+    /// The reports of the other primaries of a cluster, or of the other servers, with their
+    /// addresses.
     others: Vec<(String, ServerReport)>,
-    /// Those of several servers that are away, and nodes that a cluster takes for primaries; and why.
+    /// Servers, or nodes that a cluster takes for primaries, that do not answer.
     away: Vec<Absent>,
+    /// Empty until they are asked for.
     clocks: Observed<Vec<ServerClock>>,
+    /// The live workers; empty while the server loads its data.
     live: Observed<Vec<Instance>>,
 }
 
 impl ServerFacts {
+    /// Asks all servers for their reports.
+    ///
+    /// # Errors
+    /// If no server answers, or one fails for another reason than absence.
     async fn look(store: &Arc<Store>) -> Result<Self> {
         let (mut all, mut away) = (Vec::new(), Vec::new());
         for member in store.members() {
@@ -203,7 +228,7 @@ impl ServerFacts {
         })
     }
 
-    /// Who lives decides what is expected of the server.
+    /// Asks for the live workers. Their routes decide which events the server must announce.
     async fn meet(&mut self, client: &Client) -> Result<()> {
         if !self.is_loading() {
             self.live = match client.instances().await {
@@ -214,7 +239,8 @@ impl ServerFacts {
         Ok(())
     }
 
-    /// What Redis has to announce to those who live.
+    /// The events that Redis must announce for the live workers: changes of keys if one of them
+    /// adopts plain keys, and otherwise only their expiry.
     fn wanted(&self) -> WantedEvents {
         let live = self.live.as_ref().map_or(&[][..], Vec::as_slice);
         match live.iter().any(|one| !one.adopts.is_empty()) {
@@ -223,7 +249,8 @@ impl ServerFacts {
         }
     }
 
-    /// What the flags of a server are that does not show them, where live workers adopt keys.
+    /// Tests the notification flags by a key that expires, where the server does not show them and
+    /// live workers adopt keys. Replaces the finding that they were not seen.
     async fn prove(&self, store: &Arc<Store>, found: &mut [Finding]) -> Result<()> {
         let live = self.live.as_ref().map_or(&[][..], Vec::as_slice);
         let adopted = adoption::keys(live);
@@ -234,7 +261,7 @@ impl ServerFacts {
         if adopted.is_empty() {
             return Ok(());
         }
-        // Of several servers the worst.
+        // Of several servers, the worst one is reported.
         let mut worst = Finding::fine(&NOTIFY_FLAGS, "proved by a key that was heard to expire");
         for member in store.members() {
             let until = Instant::now() + PATIENCE;
@@ -245,7 +272,7 @@ impl ServerFacts {
                         "of a key that expired went unheard: {unheard}"
                     )),
                 },
-                // What is away is said as such.
+                // Another check reports absent servers.
                 Err(error) if store.is_several() && is_of_absence(&error) => continue,
                 Err(error) => Finding::warning(
                     &NOTIFY_FLAGS,
@@ -266,14 +293,16 @@ impl ServerFacts {
         Ok(())
     }
 
+    /// Whether the first server is still loading its data.
     fn is_loading(&self) -> bool {
         let info = self.vitals.info.as_ref();
         info.is_ok_and(|info| info.text("loading") == "1")
     }
 
+    /// The findings about the servers. Of several servers, each check reports the worst one.
     fn judge(&self) -> Vec<Finding> {
         let mut found = judge(&self.vitals, self.wanted());
-        // Of each check the worst.
+        // For each check, the worst server.
         for (address, vitals) in &self.others {
             for mut finding in judge(vitals, self.wanted()) {
                 let same = found.iter_mut().find(|it| it.check.id == finding.check.id);
@@ -288,6 +317,7 @@ impl ServerFacts {
         found
     }
 
+    /// The finding about servers that do not answer.
     fn are_there(&self) -> Finding {
         if self.away.is_empty() {
             return Finding::fine(&SERVERS_THERE, "all that are asked answer");
@@ -301,9 +331,13 @@ impl ServerFacts {
     }
 }
 
-/// What one server tells of itself, or each primary of a cluster, and which of these are away. One of
-/// them at least answers: a node that is dead may still be taken for a primary by one that has not
-/// heard who took over, as of a slot that was on its way.
+/// The report of one server, or of each primary of a cluster, and the primaries that do not answer.
+///
+/// A dead node is no error while another one answers: a node that has not heard of the failover,
+/// for example for a slot on its way, may still take it for a primary.
+///
+/// # Errors
+/// If none answers, or one fails for another reason than absence.
 async fn vitals_of(store: &Store) -> Result<(Vec<(String, ServerReport)>, Vec<Absent>)> {
     let until = Instant::now() + PATIENCE;
     let servers = store.servers(until).await?;
@@ -325,6 +359,7 @@ async fn vitals_of(store: &Store) -> Result<(Vec<(String, ServerReport)>, Vec<Ab
     }
 }
 
+/// The findings from the report of one server. Checks that need `INFO` are unseen without it.
 fn judge(vitals: &ServerReport, wanted: WantedEvents) -> Vec<Finding> {
     let mut found = Vec::new();
     events::look(vitals, wanted, &mut found);
@@ -336,7 +371,7 @@ fn judge(vitals: &ServerReport, wanted: WantedEvents) -> Vec<Finding> {
             replication::look(info, vitals, &mut found);
         }
         Err(why) => {
-            // All that INFO tells of, and what is judged with its help.
+            // All checks that read INFO, alone or with other facts.
             let known: Vec<&str> = found.iter().map(|finding| finding.check.id).collect();
             let up_to = CHECKS.iter().position(|it| it.id == "clock-offset");
             let unseen = CHECKS.iter().take(up_to.unwrap_or(0));
@@ -350,12 +385,12 @@ fn judge(vitals: &ServerReport, wanted: WantedEvents) -> Vec<Finding> {
     found
 }
 
-/// What is stored, who runs it, and who may.
+/// Adds the findings about clocks, ledgers, workers, adoption, rights and functions.
 async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) -> Result<()> {
     let store = client.store();
     let clocks = clocks(store, TICKS).await?;
     clock::look(&clocks, found);
-    // Good enough to tell hours and days.
+    // Exact enough for ages in hours and days.
     let now = match &clocks {
         Ok(clocks) => clocks.first().and_then(|clock| clock.ticks.first()),
         Err(_) => None,
@@ -426,12 +461,12 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
     functions::look(client, found).await
 }
 
-/// The clock of each primary that is there, asked so often.
+/// Asks the clock of each primary that answers, `times` times.
 async fn clocks(store: &Arc<Store>, times: usize) -> Result<Observed<Vec<ServerClock>>> {
     let mut clocks = Vec::new();
     for member in store.members() {
         match clocks_of(&member, times).await {
-            // What is away is said as such.
+            // Another check reports absent servers.
             Err(error) if store.is_several() && is_of_absence(&error) => {}
             Ok(Ok(told)) => clocks.extend(told),
             other => return other,
@@ -440,6 +475,10 @@ async fn clocks(store: &Arc<Store>, times: usize) -> Result<Observed<Vec<ServerC
     Ok(Ok(clocks))
 }
 
+/// The clocks of one server, or of the primaries of one cluster.
+///
+/// # Errors
+/// If none of them answers.
 async fn clocks_of(store: &Store, times: usize) -> Result<Observed<Vec<ServerClock>>> {
     let (mut clocks, mut away) = (Vec::new(), None);
     for server in store.servers(Instant::now() + PATIENCE).await? {
@@ -465,7 +504,8 @@ async fn clocks_of(store: &Store, times: usize) -> Result<Observed<Vec<ServerClo
     }
 }
 
-/// How many triggers there should be: one for each job that is not due yet.
+/// The expected number of triggers: one for each job that is not due yet, in the kinds that were
+/// read.
 fn triggers(ledgers: &Observed<ledgers::Ledgers>) -> u64 {
     let looked = ledgers.as_ref().map_or(&[][..], |all| &all.looked);
     let stats = looked.iter().filter_map(|one| one.stats.as_ref().ok());

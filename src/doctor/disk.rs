@@ -1,9 +1,10 @@
-//! What a restart finds again.
+//! Checks of persistence: the data that a restart of Redis finds again.
 
 use super::checks::{AOF_FSYNC, AOF_TRUNCATED, DISK_WRITES, PERSISTENCE, SNAPSHOTS};
 use super::finding::Finding;
 use crate::store::{Info, ServerReport};
 
+/// Adds the findings about the log, snapshots, and failed writes to the disk.
 pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     let log = info.text("aof_enabled") == "1";
     let save = vitals.setting("save");
@@ -51,11 +52,13 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
             ..Finding::info(check, format!("{shown} beside the log"))
         }
     }));
-    // Redis refuses writes for it only if it is to make snapshots by itself.
+    // After a failed snapshot, Redis refuses writes only if it makes snapshots by itself.
     let snapshots = save.map_or(true, |points| !points.is_empty());
     found.push(writes(info, snapshots));
 }
 
+/// The finding about the last write of the log and of a snapshot. `snapshots` says whether Redis
+/// makes snapshots by itself.
 fn writes(info: &Info, snapshots: bool) -> Finding {
     let failed = |field| !matches!(info.text(field), "" | "ok");
     let remedy = "make room on the disk, see the log of Redis, then BGREWRITEAOF or BGSAVE";

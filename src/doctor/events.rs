@@ -1,25 +1,28 @@
-//! Whether those who listen hear what expires.
+//! Checks of keyspace events: the notification flags, and the output buffer of subscribers.
 
 use super::checks::{NOTIFY_FLAGS, PUBSUB_BUFFER};
 use super::finding::Finding;
 use crate::store::{LOST, ServerReport, WantedEvents};
 
-/// The limits at which a subscriber is cut off: bytes at once; bytes for as long as that many
-/// seconds. The second is none where it is zero, and so is the first.
+/// The limits at which Redis disconnects a subscriber that reads too slowly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OutputLimits {
+/// Bytes that are too many at once; 0 for no limit.
     hard: u64,
+    /// Bytes that are too many for longer than `seconds`; 0 for no limit.
     soft: u64,
     seconds: u64,
 }
 
-/// What redis.conf asks for.
+/// The limits in the `redis.conf` of Keyfall.
 const ENOUGH: OutputLimits = OutputLimits {
     hard: 256 << 20,
     soft: 128 << 20,
     seconds: 60,
 };
 
+/// Adds the findings. Missing flags are an error if workers need to hear of changes: keys are then
+/// lost; otherwise jobs are only late.
 pub(super) fn look(vitals: &ServerReport, wanted: WantedEvents, found: &mut Vec<Finding>) {
     let flags = vitals.setting("notify-keyspace-events");
     found.push(Finding::of(&NOTIFY_FLAGS, flags, |check, flags| {
@@ -50,8 +53,8 @@ pub(super) fn look(vitals: &ServerReport, wanted: WantedEvents, found: &mut Vec<
     }));
 }
 
-/// Live workers adopt keys, and for this reason it is known that it is not announced what is done to
-/// them.
+/// The finding that live workers adopt keys and Redis does not announce changes of these keys;
+/// `why` says how that is known.
 pub(super) fn unannounced(why: String) -> Finding {
     let flags = WantedEvents::Changes.flags();
     Finding::error(
@@ -61,14 +64,15 @@ pub(super) fn unannounced(why: String) -> Finding {
     )
 }
 
-/// The limits of subscribers, raised to what is enough, if these settings are less: the value of
-/// `client-output-buffer-limit`, which leaves those of others alone.
+/// The value of `client-output-buffer-limit` that raises the limits of subscribers to the
+/// recommended ones, and lowers none. It leaves the limits of other clients alone. `None` if `text`
+/// has no limits of subscribers.
 pub(super) fn raised(text: &str) -> Option<String> {
     OutputLimits::parse(text).map(|limits| limits.raised().to_string())
 }
 
 impl OutputLimits {
-    /// From `normal 0 0 0 slave … pubsub 33554432 8388608 60`.
+    /// Parses the whole setting, such as `normal 0 0 0 slave … pubsub 33554432 8388608 60`.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         words.find(|word| *word == "pubsub")?;
@@ -80,6 +84,7 @@ impl OutputLimits {
         })
     }
 
+    /// These limits, or the recommended ones where these are lower.
     fn raised(self) -> Self {
         let more = |limit, enough: u64| if limit == 0 { 0 } else { enough.max(limit) };
         OutputLimits {

@@ -1,43 +1,54 @@
-//! What one check has found.
+//! The result of one check: [`Finding`], with its [`Severity`].
 
 use std::fmt;
 
 use super::checks::Check;
 use crate::store::Observed;
 
-/// How bad it is.
+/// How bad a finding is. The order is from the best to the worst.
+///
+/// ```
+/// use keyfall::doctor::Severity;
+///
+/// assert!(Severity::Warning < Severity::Error);
+/// assert_eq!(Severity::Warning.as_str(), "warning");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// It is as it should be.
+    /// All is as it should be.
     Ok,
-    /// Worth knowing, or could not be seen; nothing has to be done.
+    /// Worth knowing, or not visible to this user; nothing has to be done.
     Info,
-    /// Jobs run late, or may be lost when something else goes wrong.
+    /// Jobs run late, or may be lost in a later failure.
     Warning,
     /// Jobs are lost, refused or not run, now or at the next restart.
     Error,
 }
 
-/// What one check has found.
+/// The result of one check.
+///
+/// Its `Display` is one line: severity, id, what was found, what is expected, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// Which check it is.
+    /// The check; one of [`CHECKS`](super::CHECKS).
     pub check: &'static Check,
-    /// How bad it is.
+    /// How bad the finding is.
     pub severity: Severity,
-    /// Whether it could be looked at. If not, [`found`](Self::found) says why.
+    /// Whether the facts could be seen. If not, [`found`](Self::found) says why, and the severity
+    /// is [`Info`](Severity::Info).
     pub is_seen: bool,
-    /// What was found.
+    /// The facts, as a short phrase without a full stop.
     pub found: String,
-    /// What puts it right: a command, or a line of `redis.conf`. `None` if nothing has to be done.
+    /// The remedy: a command, or a line of `redis.conf`. `None` if nothing has to be done.
     pub remedy: Option<String>,
-    /// What [`fix`](super::Diagnose::fix) has done about it, and how to make that last.
+    /// The change that [`fix`](super::Diagnose::fix) made, and how to make it last, or the refusal
+    /// of Redis. `None` if it tried nothing.
     pub fixed: Option<String>,
 }
 
 impl Severity {
-    /// In lower case: `ok`, `info`, `warning`, `error`.
+    /// The name in lower case: `ok`, `info`, `warning`, `error`.
     pub fn as_str(self) -> &'static str {
         match self {
             Severity::Ok => "ok",
@@ -54,7 +65,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// In one line.
+/// One line: severity, id, what was found, what is expected, and the remedy.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Finding {
@@ -76,6 +87,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
+    /// A finding from facts that could be seen.
     pub(super) fn new(
         check: &'static Check,
         severity: Severity,
@@ -92,16 +104,17 @@ impl Finding {
         }
     }
 
-    /// It is as it should be.
+    /// A finding of severity [`Ok`](Severity::Ok).
     pub(super) fn fine(check: &'static Check, found: impl Into<String>) -> Self {
         Finding::new(check, Severity::Ok, found, None)
     }
 
-    /// Nothing has to be done.
+    /// A finding of severity [`Info`](Severity::Info), without a remedy.
     pub(super) fn info(check: &'static Check, found: impl Into<String>) -> Self {
         Finding::new(check, Severity::Info, found, None)
     }
 
+    /// A finding of severity [`Warning`](Severity::Warning), with its remedy.
     pub(super) fn warning(
         check: &'static Check,
         found: impl Into<String>,
@@ -110,6 +123,7 @@ impl Finding {
         Finding::new(check, Severity::Warning, found, Some(remedy.into()))
     }
 
+    /// A finding of severity [`Error`](Severity::Error), with its remedy.
     pub(super) fn error(
         check: &'static Check,
         found: impl Into<String>,
@@ -118,7 +132,8 @@ impl Finding {
         Finding::new(check, Severity::Error, found, Some(remedy.into()))
     }
 
-    /// It could not be looked at, for this reason.
+    /// A finding for a check whose facts could not be seen, for this reason. If the check expects
+    /// lines in `redis.conf`, they are its remedy.
     pub(super) fn unseen(check: &'static Check, why: impl fmt::Display) -> Self {
         let remedy = match check.settings {
             [] => None,
@@ -130,7 +145,8 @@ impl Finding {
         }
     }
 
-    /// Where `CONFIG` is refused, a remedy is for whoever runs the server.
+    /// Rewrites a remedy `CONFIG SET …` for a server that refuses `CONFIG`: as a setting for the
+    /// operator of the server.
     pub(super) fn without_config(&mut self) {
         let set = self.remedy.as_mut();
         let Some((remedy, setting)) = set.and_then(|it| {
@@ -145,7 +161,7 @@ impl Finding {
         );
     }
 
-    /// What `judge` makes of what was looked for, if it could be seen.
+    /// The finding that `judge` makes from the facts, or [`unseen`](Self::unseen) without them.
     pub(super) fn of<T>(
         check: &'static Check,
         seen: Observed<T>,
@@ -158,7 +174,7 @@ impl Finding {
     }
 }
 
-/// How many: `1 job`, `2 jobs`.
+/// A count with its noun, in the plural where needed: `1 job`, `2 jobs`.
 pub(super) fn things(count: u64, name: &str) -> String {
     match count {
         1 => format!("1 {name}"),

@@ -1,4 +1,4 @@
-//! The Redis functions, where any are used.
+//! The check of the Redis functions: whether the installed library fits this version.
 
 use std::time::Instant;
 
@@ -9,8 +9,10 @@ use super::ledgers::unseen;
 use crate::client::{Client, LibraryState};
 use crate::error::Result;
 
-/// They are used where the database was prepared for them: who may not list functions can read that,
-/// and a server that knows none is not asked.
+/// Adds the finding about the library of functions.
+///
+/// A mark in the database says whether functions are used in it. The mark is read first: users who
+/// may not list functions can read it, and a server that has no functions is never asked for them.
 pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()> {
     let check = &FUNCTIONS_FIT;
     if client.store().is_several() {
@@ -49,7 +51,7 @@ pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()
     Ok(())
 }
 
-/// As it can be pasted into a shell.
+/// The command that installs the library, for a shell.
 fn remedy(name: &str, state: &LibraryState) -> String {
     let replace = if state.is_kept() { " --replace" } else { "" };
     format!("keyfall functions install --library {name}{replace}")

@@ -1,4 +1,5 @@
-//! Who runs jobs.
+//! Checks of the live workers: their number, whether they hear events, their versions, and hosts of
+//! callbacks that they pause.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +8,10 @@ use super::finding::Finding;
 use super::ledgers::Ledgers;
 use crate::client::Instance;
 
-/// How many workers a finding names.
+/// The most workers, or hosts, that a finding names.
 const NAMED: usize = 5;
 
+/// Adds the findings. `ledgers` tells whether jobs wait while no worker lives.
 pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec<Finding>) {
     found.push(alive(live, ledgers));
     let deaf: Vec<&Instance> = live.iter().filter(|one| !one.hears_events).collect();
@@ -36,6 +38,7 @@ pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec
     });
 }
 
+/// The finding about hosts of callbacks that are paused because they are down.
 fn breakers(live: &[Instance]) -> Finding {
     let open: BTreeSet<&str> = live
         .iter()
@@ -56,6 +59,8 @@ fn breakers(live: &[Instance]) -> Finding {
     )
 }
 
+/// The finding about the number of workers. None at all is an error if jobs are overdue, and a
+/// warning if jobs wait.
 fn alive(live: &[Instance], ledgers: Option<&Ledgers>) -> Finding {
     if !live.is_empty() {
         let names: Vec<String> = live.iter().take(NAMED).map(name_and_routes).collect();
@@ -81,6 +86,7 @@ fn alive(live: &[Instance], ledgers: Option<&Ledgers>) -> Finding {
     }
 }
 
+/// A worker as operators know it, `host:process id`.
 fn name(one: &Instance) -> String {
     format!("{}:{}", one.host, one.pid)
 }

@@ -1,4 +1,5 @@
-//! The jobs: samples of what is stored, kind by kind.
+//! Checks of the jobs, kind by kind: counts, and samples of the stored data. The cost is bounded,
+//! so a finding says how many of the kinds were read.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,48 +18,54 @@ use crate::shards::{Layout, MAX_SHARDS};
 use crate::store::{LedgerSample, Observed, is_of_absence};
 use crate::time::{UnixMs, UnixUs};
 
-/// How many kinds are looked at.
+/// The most kinds that are read.
 const KINDS: usize = 256;
 
-/// Of how many jobs of each kind the names are looked at: those that are due next.
+/// The number of jobs in each kind whose keys are read: the next ones that fall due.
 const NAMES: usize = 16;
 
-/// How long a job may be overdue.
+/// How long the oldest job of a kind may be overdue.
 const OVERDUE: Duration = Duration::from_secs(60);
 
-/// For how long a dead letter counts as new, and how many are too many.
+/// How long a dead letter counts as new.
 const NEW: Duration = Duration::from_secs(3600);
+/// The number of new dead letters in a kind from which on the finding is a warning.
 const MANY: u64 = 10;
 
-/// How many jobs a shard may have. `docs/capacity.md` says how long its records take to move.
+/// The most jobs that a shard should have. `docs/capacity.md` says how long its records take to
+/// move.
 const LARGE: u64 = 250_000;
 
-/// For how long a kind may be empty.
+/// How long a kind may be empty before its removal is suggested.
 const EMPTY: Duration = Duration::from_secs(30 * 86_400);
 
-/// Of how many kinds a finding says something.
+/// The most kinds that a finding names.
 const NAMED: usize = 3;
 
-/// One kind.
+/// The facts about one kind.
 pub(super) struct Looked {
     pub(super) kind: Kind,
-    /// What `keyfall:kinds` says of it.
+    /// The layout of its shards, as the hash `keyfall:kinds` has it.
     shards: String,
     pub(super) stats: Observed<Stats>,
+    /// The samples of all its shards, summed up.
     sample: Observed<LedgerSample>,
-    /// When it was last used, if nothing is in it and that is known.
+    /// The time of its last use; `None` unless the kind is empty and the time is known.
     used: Option<UnixMs>,
 }
 
-/// All that were looked at.
+/// The facts about all kinds that were read.
 pub(super) struct Ledgers {
     pub(super) looked: Vec<Looked>,
-    /// How many kinds there are.
+    /// The number of all kinds, including those beyond the limit.
     pub(super) all: usize,
 }
 
-/// Looks, and changes nothing. Kinds of which a ledger is torn do not answer, and another check tells
-/// of them.
+/// Reads the ledgers, and changes nothing. The kinds in `torn`, which have an incomplete ledger, do
+/// not answer and are left out; another check reports them.
+///
+/// # Errors
+/// If Redis does not answer. A refusal is no error, but an unseen fact.
 pub(super) async fn ledgers(
     client: &Client,
     now: UnixUs,
@@ -68,7 +75,7 @@ pub(super) async fn ledgers(
         Ok(kinds) => kinds,
         Err(error) => return unseen(error),
     };
-    // A name that is no kind was put there by somebody else, and nothing can be under it.
+    // A name that is no kind is foreign, and can have no ledger.
     let kinds = kinds.into_iter();
     let kinds = kinds.filter_map(|(name, shards)| Some((Kind::parse(&name).ok()?, shards)));
     let kinds = kinds.filter(|(kind, _)| !torn.contains(kind.as_str()));
@@ -87,7 +94,7 @@ pub(super) async fn ledgers(
         for shard in 0..layout.ledgers() {
             let ledger = client.store().ledger(&kind, layout.place(shard));
             let more = match ledger.sample(since, NAMES, client.deadline()).await {
-                // That is told by another check.
+                // Another check reports absent servers.
                 Err(error) if ledger.is_one_of_many() && is_of_absence(&error) => continue,
                 more => more?,
             };
@@ -108,8 +115,8 @@ pub(super) async fn ledgers(
     Ok(Ok(Ledgers { looked, all }))
 }
 
-/// When a kind was last used, as far as that is remembered. Nothing if it cannot be seen now: then it is
-/// named the next time.
+/// The time of the last use of a kind, as far as its ledgers remember it. `None` if it cannot be
+/// read now: a later run of the doctor will report the kind.
 async fn last_used(client: &Client, kind: &Kind, layout: Layout) -> Option<UnixMs> {
     let mut last = None;
     for shard in 0..layout.ledgers() {
@@ -119,7 +126,8 @@ async fn last_used(client: &Client, kind: &Kind, layout: Layout) -> Option<UnixM
     last
 }
 
-/// Who does not answer is not looked at any further; what is refused or damaged is told.
+/// Separates errors: one that means that Redis does not answer ends the run; a refusal or damage is
+/// an unseen fact, with the error as its reason.
 pub(super) fn unseen<T>(error: Error) -> Result<Observed<T>> {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => Err(error),
@@ -127,7 +135,8 @@ pub(super) fn unseen<T>(error: Error) -> Result<Observed<T>> {
     }
 }
 
-/// By the workers that live; where none does, that is all there is to say of jobs that wait.
+/// Adds the findings about jobs, by the live workers. Without any worker, overdue and unrouted jobs
+/// are not reported: another check reports that nobody runs jobs.
 pub(super) fn look(
     ledgers: &Ledgers,
     unrouted: &Observed<Vec<Unrouted>>,
@@ -205,8 +214,8 @@ pub(super) fn look(
     }));
 }
 
-/// Whether a key is so large that it holds up two nodes of a cluster when it moves. Elsewhere no key
-/// moves, and it is only worth a word.
+/// The finding about large shards. The keys of a large shard block two nodes of a cluster while
+/// they move. Without a cluster no key moves, so the finding is only information.
 pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
     Judge(ledgers).by_sample(&SHARD_SIZE, |looked, sample| {
         if sample.jobs <= LARGE {
@@ -227,6 +236,7 @@ pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
     })
 }
 
+/// Adds the findings about dead letters: new ones, and kinds near the limits of number or age.
 fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
     found.push(judge.by_sample(&DEAD_LETTERS_NEW, |looked, sample| {
         let (kind, died) = (&looked.kind, sample.died);
@@ -258,9 +268,11 @@ fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
     }));
 }
 
+/// Judges all kinds for one check.
 struct Judge<'a>(&'a Ledgers);
 
 impl Judge<'_> {
+    /// The finding about kinds with a layout that this version does not know.
     fn shards(&self) -> Finding {
         let is_odd = |one: &&Looked| Layout::parse(&one.shards).is_none();
         let odd = self.0.looked.iter().filter(is_odd);
@@ -274,6 +286,7 @@ impl Judge<'_> {
         )
     }
 
+    /// The finding about kinds that have been empty for long.
     fn empty(&self, now: UnixUs) -> Finding {
         let empty = self.0.looked.iter().filter_map(|one| {
             let for_so_long = now.since(one.used?);
@@ -290,6 +303,7 @@ impl Judge<'_> {
         self.sum(&EMPTY_KINDS, empty)
     }
 
+    /// One finding from the counts of each kind; `judge` returns `None` for a kind that is fine.
     fn by_stats(
         &self,
         check: &'static Check,
@@ -302,6 +316,7 @@ impl Judge<'_> {
         self.sum(check, judged)
     }
 
+    /// One finding from the samples of each kind; `judge` returns `None` for a kind that is fine.
     fn by_sample(
         &self,
         check: &'static Check,
@@ -314,7 +329,8 @@ impl Judge<'_> {
         self.sum(check, judged)
     }
 
-    /// One finding of several: the worst first, with what was found of the next ones.
+    /// One finding from the findings about several kinds: the worst one, with the texts of the next
+    /// ones. `Ok` if there are none.
     fn sum(&self, check: &'static Check, judged: impl Iterator<Item = Finding>) -> Finding {
         let mut judged: Vec<Finding> = judged.collect();
         judged.sort_by_key(|one| std::cmp::Reverse(one.severity));
@@ -335,10 +351,12 @@ impl Judge<'_> {
     }
 }
 
+/// The text about one kind with unrouted jobs.
 fn of_unrouted(one: &Unrouted) -> String {
     format!("{}: {}", one.kind, things(one.jobs, "job"))
 }
 
+/// The number of kinds beyond the named ones, as text; `None` if all are named.
 fn more(count: usize) -> Option<String> {
     (count > NAMED).then(|| {
         let more = count - NAMED;

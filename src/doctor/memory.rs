@@ -1,13 +1,15 @@
-//! What becomes of jobs when memory is full, and when that will be.
+//! Checks of memory: the eviction policy, the limit, and how much of it is in use.
 
 use super::checks::{EVICTION_POLICY, MEMORY_HEADROOM, MEMORY_LIMIT};
 use super::finding::Finding;
 use crate::store::{Evicted, Info};
 
-/// Of each hundred bytes that may be used, how many may be in use.
+/// From this share of the limit on, in percent, the finding is a warning.
 const TIGHT: u64 = 80;
+/// From this share of the limit on, in percent, the finding is an error.
 const FULL: u64 = 95;
 
+/// Adds the findings of this file.
 pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
     found.push(policy(info));
     let number = |field| info.text(field).parse().unwrap_or(0_u64);
@@ -20,12 +22,12 @@ pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
         ));
         return;
     }
-    // What Redis itself leaves out when it compares.
+    // Redis, too, leaves these bytes out when it compares its use with the limit.
     let used = number("used_memory").saturating_sub(number("mem_not_counted_for_evict"));
     let percent = used.saturating_mul(100) / limit;
     let shown = format!("{percent} % of {} in use", bytes(limit));
     let twice = limit.saturating_mul(2);
-    // More than the machine has would end the process.
+    // A limit above the memory of the machine would get the process killed.
     let remedy = if machine > 0 && twice > machine {
         "give the machine more memory, and Redis with maxmemory; `keyfall kinds` shows whose jobs \
          are many"
@@ -40,6 +42,8 @@ pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
     });
 }
 
+/// The finding about the eviction policy. Eviction of any key loses jobs; eviction of triggers
+/// makes jobs late.
 fn policy(info: &Info) -> Finding {
     let policy = info.text("maxmemory_policy");
     let remedy = "CONFIG SET maxmemory-policy noeviction";
@@ -61,9 +65,9 @@ fn policy(info: &Info) -> Finding {
     }
 }
 
-/// A machine of which nothing is known has no bytes.
+/// The finding about the limit. `machine` is the memory of the machine in bytes, 0 if unknown.
 fn limit_of(limit: u64, machine: u64) -> Finding {
-    // Half of it, so that a fork fits beside.
+    // Half of the memory, so that a fork fits beside it.
     let remedy = match machine {
         0 => "CONFIG SET maxmemory 2gb".to_owned(),
         machine => format!("CONFIG SET maxmemory {}", machine / 2),
@@ -82,6 +86,7 @@ fn limit_of(limit: u64, machine: u64) -> Finding {
     Finding::fine(&MEMORY_LIMIT, shown)
 }
 
+/// A size in KiB, or in MiB from 1 MiB on.
 fn bytes(count: u64) -> String {
     match count {
         0..1_048_576 => format!("{} KiB", count >> 10),

@@ -1,4 +1,5 @@
-//! What is put right on request: what harms nobody else who uses the server.
+//! Repairs on request. Only settings are repaired whose change does no harm to other users of the
+//! server.
 
 use super::checks::{NOTIFY_FLAGS, PUBSUB_BUFFER};
 use super::diagnose::PATIENCE;
@@ -8,7 +9,8 @@ use crate::error::Error;
 use crate::store::{Announced, ServerReport, Store, WantedEvents};
 use std::time::Instant;
 
-/// Mends what can be, and returns of each check what came of it.
+/// Repairs the findings that can be repaired. Returns the id of each such check, with the change or
+/// the refusal.
 pub(super) async fn mend<'a>(
     store: &Store,
     vitals: &ServerReport,
@@ -30,7 +32,7 @@ pub(super) async fn mend<'a>(
     done
 }
 
-/// As every worker does when it starts.
+/// Adds the missing notification flags, as each worker does when it starts.
 async fn flags(store: &Store, wanted: WantedEvents) -> Result<String, Error> {
     match store.announce(wanted, Instant::now() + PATIENCE).await {
         Announced::Already => Ok("somebody else has just set them".to_owned()),
@@ -45,6 +47,7 @@ async fn flags(store: &Store, wanted: WantedEvents) -> Result<String, Error> {
     }
 }
 
+/// Raises the output buffer of subscribers.
 async fn buffer(store: &Store, vitals: &ServerReport) -> Result<String, Error> {
     let name = "client-output-buffer-limit";
     let was = vitals.setting(name).unwrap_or_default();
@@ -56,6 +59,7 @@ async fn buffer(store: &Store, vitals: &ServerReport) -> Result<String, Error> {
     ))
 }
 
+/// The advice how to make a setting outlast a restart of Redis.
 fn lasting(line: &str) -> String {
     format!("until Redis restarts: put `{line}` into redis.conf, or call CONFIG REWRITE")
 }

@@ -1,4 +1,5 @@
-//! What can hurt, and what to do about it.
+//! The doctor: finds settings, rights, clocks and jobs that can cause trouble, and names the
+//! remedies.
 //!
 //! ```no_run
 //! # async fn example() -> keyfall::Result<()> {
@@ -11,20 +12,24 @@
 //! # }
 //! ```
 //!
-//! [`CHECKS`] lists what is looked at. Nothing is changed, unless [`fix`](Diagnose::fix) asks for
-//! it; nothing that is looked at grows with the number of jobs. `docs/doctor.md` in the repository
-//! gives the reasons.
+//! [`CHECKS`] lists all checks. The doctor changes nothing, unless [`fix`](Diagnose::fix) asks for
+//! it, and its cost does not grow with the number of jobs. `docs/doctor.md` in the repository gives
+//! the reasons.
 //!
-//! | part | what it looks at |
+//! Each part reads a report of Redis or of the workers, and adds one [`Finding`] for each of its
+//! checks; [`Diagnose`] puts them together.
+//!
+//! | part | subject |
 //! |---|---|
 //! | `server`, `events`, `memory`, `disk`, `replication` | the settings and the state of Redis |
-//! | `clock` | its clock, and how far away it is |
-//! | `crowd` | the other keys that expire beside ours |
-//! | `rights` | what this user may do |
+//! | `clock` | the clock of Redis, and the round trip to it |
+//! | `crowd` | foreign keys with a TTL in the same database |
+//! | `rights` | the rights of this user |
 //! | `functions` | the Redis functions, where they are used |
-//! | `ledgers`, `instances` | the jobs, and who runs them |
-//! | `slots` | keys that are not on the node of a cluster that serves their slot |
-//! | `mend` | what is put right on request |
+//! | `ledgers`, `instances` | the jobs, and the live workers |
+//! | `adoption` | routes that adopt plain keys |
+//! | `slots` | keys on a node of a cluster that does not serve their slot |
+//! | `mend` | repairs on request |
 
 mod adoption;
 mod checks;

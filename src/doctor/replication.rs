@@ -1,12 +1,14 @@
-//! Whether a primary that is cut off notices it.
+//! Checks of replication: a primary that is cut off from its replicas must stop to take writes, or
+//! a failover loses them.
 
 use super::checks::{MIN_REPLICAS, REPLICA_LAG};
 use super::finding::{Finding, things};
 use crate::store::{Info, ServerReport};
 
-/// For how many seconds a primary that is cut off may go on.
+/// The longest time that an isolated primary may go on, in seconds.
 const LAG: u64 = 10;
 
+/// Adds the findings about the number of replicas that a write needs, and their lag.
 pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     let attached = info.text("connected_slaves").parse().unwrap_or(0_u64);
     let number = |name| {
@@ -17,7 +19,7 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
         number("min-replicas-to-write"),
         number("min-replicas-max-lag"),
     );
-    // It is there if both are set, and so tells where the settings do not.
+    // INFO has this field only if both settings are set; so it tells where the settings are hidden.
     let near = info.text("min_slaves_good_slaves").parse::<u64>().ok();
     let shown = format!("{} attached", things(attached, "replica"));
     let watched = match vitals.is_watched {

@@ -1,4 +1,5 @@
-//! What this user may do, tried command by command.
+//! Checks of the rights of this user. Commands are tried one by one, in forms that change nothing,
+//! because a user may not be allowed to read its own rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,16 +12,16 @@ use crate::error::Result;
 use crate::key::Kind;
 use crate::store::{Refused, Store, Whom, is_of_absence};
 
-/// Of how many kinds the names are tried.
+/// The most kinds whose key names are tried.
 const KINDS: usize = 16;
 
-/// What only workers do with the jobs of a kind.
+/// Commands on the keys of a kind that only workers send.
 const OF_WORKERS: [&str; 2] = ["EXISTS", "ZREMRANGEBYRANK"];
 
-/// How many refusals a finding names.
+/// The most refusals that a finding names.
 const NAMED: usize = 8;
 
-/// What a user may not do, on any of the servers.
+/// The commands that some server refused, by the role that needs them.
 #[derive(Default)]
 struct MissingRights {
     producers: Vec<Refused>,
@@ -30,7 +31,7 @@ struct MissingRights {
 }
 
 impl MissingRights {
-    /// What is refused by another server, too, is told once.
+    /// Adds the refusals of another server; equal ones are kept once.
     fn add(&mut self, more: MissingRights) {
         for (all, more) in [
             (&mut self.producers, more.producers),
@@ -45,6 +46,7 @@ impl MissingRights {
     }
 }
 
+/// Tries all commands on one server.
 async fn tried(
     store: &Store,
     kinds: &[Kind],
@@ -71,6 +73,7 @@ async fn tried(
     })
 }
 
+/// Adds the findings about the rights to schedule, to run jobs, to adopt keys and to look.
 pub(super) async fn look(
     store: &Arc<Store>,
     kinds: &[Kind],
@@ -82,7 +85,7 @@ pub(super) async fn look(
     for member in store.members() {
         match tried(&member, kinds, adopted, client.deadline()).await {
             Ok(more) => all.add(more),
-            // That is told by another check.
+            // Another check reports absent servers.
             Err(error) if store.is_several() && is_of_absence(&error) => {}
             Err(error) => return Err(error),
         }
@@ -98,7 +101,7 @@ pub(super) async fn look(
         all => format!("everything, on {} of {all} kinds", all.min(KINDS)),
     };
     found.push(of(&RIGHTS_SCHEDULE, Severity::Error, &producers, &tried));
-    // One that may not even subscribe is not meant to run jobs.
+    // A user that may not even subscribe is not meant to run jobs.
     let heard = workers
         .iter()
         .filter(|it| it.command == "SUBSCRIBE")
@@ -114,7 +117,7 @@ pub(super) async fn look(
         of(&RIGHTS_RUN, Severity::Error, &workers, &tried)
     });
     found.push(match adopted.len() {
-        // Whoever adopts nothing needs none of them.
+        // Without routes that adopt keys, no worker needs these rights.
         0 if !refused.is_empty() => of(&RIGHTS_ADOPT, Severity::Info, &refused, &tried),
         0 => Finding::fine(
             &RIGHTS_ADOPT,
@@ -133,12 +136,15 @@ pub(super) async fn look(
     Ok(())
 }
 
-/// A user who may hear of no key, and read none or look for none.
+/// Whether the refusals look like a user who is not meant to adopt keys: one that may subscribe to
+/// no key, read none, and search for none.
 fn adopts_nothing(adopted: &[String], refused: &[Refused]) -> bool {
     let lacks = |command: &str| refused.iter().filter(|it| it.command == command).count();
     lacks("PSUBSCRIBE") >= adopted.len() && lacks("GET") >= adopted.len() && lacks("SCAN") > 0
 }
 
+/// The finding about one role: `severity` if any command was refused, with the missing ACL rules as
+/// the remedy.
 fn of(check: &'static Check, severity: Severity, refused: &[Refused], tried: &str) -> Finding {
     if refused.is_empty() {
         return Finding::fine(check, format!("tried: {tried}"));
@@ -157,6 +163,7 @@ fn of(check: &'static Check, severity: Severity, refused: &[Refused], tried: &st
     Finding::new(check, severity, found, Some(remedy))
 }
 
+/// A refused command, with the key or the channel, if it has one.
 fn shown(refused: &Refused) -> String {
     let Refused { command, name } = refused;
     match name.as_str() {
@@ -165,8 +172,8 @@ fn shown(refused: &Refused) -> String {
     }
 }
 
-/// What allows it: an ACL does not say whether the command, the key or the channel is what it
-/// lacks.
+/// The ACL rules that allow a command. Redis does not say whether it refuses the command, the key
+/// or the channel, so all of them are named.
 fn rules(refused: &Refused) -> Vec<String> {
     let command = format!("+{}", refused.command.to_lowercase());
     match (refused.command, refused.name.as_str()) {

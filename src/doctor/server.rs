@@ -1,4 +1,4 @@
-//! The server itself: which one it is, and how it treats those who are connected.
+//! Checks of the server itself: version, role, schema, `hz`, and its treatment of idle connections.
 
 use super::checks::{
     CLIENT_TIMEOUT, SCHEMA_KNOWN, SERVER_HZ, SERVER_LOADING, SERVER_ROLE, SERVER_VERSION,
@@ -7,9 +7,10 @@ use super::checks::{
 use super::finding::Finding;
 use crate::store::{Info, SCHEMA, ServerReport};
 
-/// The longest time between two probes that will do, in seconds: the default of Redis.
+/// The longest acceptable time between two TCP keepalive probes, in seconds: the default of Redis.
 const KEEPALIVE: u64 = 300;
 
+/// Adds the findings of this file.
 pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     found.push(version(info));
     found.push(if info.text("loading") == "1" {
@@ -57,6 +58,7 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
     }));
 }
 
+/// The finding about the version of Redis or Valkey.
 fn version(info: &Info) -> Finding {
     let found = match info.text("valkey_version") {
         "" => format!("Redis {}", info.text("redis_version")),
@@ -72,6 +74,7 @@ fn version(info: &Info) -> Finding {
     Finding::fine(&SERVER_VERSION, found)
 }
 
+/// The finding about the schema of the stored data: another version than ours is an error.
 fn schema(vitals: &ServerReport) -> Finding {
     Finding::of(
         &SCHEMA_KNOWN,

@@ -1,4 +1,5 @@
-//! Whether each key is on the node of a cluster that serves its slot.
+//! The check of a cluster's slots: each key must be on the node that serves its slot. Keys get lost
+//! from sight when a migration of slots is broken off.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -10,10 +11,11 @@ use super::ledgers::unseen;
 use crate::error::Result;
 use crate::store::{MissingPart, Observed, Spares, Store, Stray};
 
-/// Of how many slots and ledgers it is said.
+/// The most slots, and the most ledgers of each, that a finding names.
 const NAMED: usize = 3;
 
-/// Returns the kinds that have a ledger of which a part is missing.
+/// Adds the finding about slots. Returns the kinds with an incomplete ledger, which other checks
+/// must leave out.
 pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<HashSet<String>> {
     if !store.is_cluster() {
         found.push(Finding::fine(&SLOTS_WHOLE, "no cluster"));
@@ -31,6 +33,8 @@ pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<Hash
     Ok(kinds.map(|(kind, _)| kind.to_owned()).collect())
 }
 
+/// The finding from incomplete ledgers (`gaps`), keys on wrong nodes (`strays`), and keys that an
+/// earlier repair put `aside`.
 fn judge(
     store: &Store,
     gaps: &[MissingPart],
