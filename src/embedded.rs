@@ -1,5 +1,5 @@
-//! A private Redis for demos and tests: a real server, started as a child process, and
-//! gone with its parent.
+//! A private Redis for demos and tests: a real server, started as a child process, which ends with
+//! its parent.
 //!
 //! ```
 //! use keyfall::embedded::Embedded;
@@ -14,17 +14,18 @@
 //! # }
 //! ```
 //!
-//! It listens on a unix socket in a directory that only this user may enter, so that any
-//! number of them run side by side, and it is configured by the `redis.conf` that Keyfall
-//! ships. It needs a `redis-server` or `valkey-server` on this machine, 6.2 or later.
+//! It listens on a unix socket in a directory that only this user may enter, so that any number of
+//! servers can run side by side. Its configuration is the `redis.conf` that Keyfall ships. It needs
+//! a `redis-server` or `valkey-server` on this machine, version 6.2 or later.
 //!
-//! # What is left behind
+//! # Clean-up
 //!
-//! Unless you say where its data is to be [kept](Options::keep), nothing: neither a process nor a directory, on drop, on Ctrl-C, and when this process
-//! is killed. A small shell process guards each server. It holds the end of a pipe that
-//! the kernel closes when this process ends, in whatever way, and then it kills the server
-//! and removes the directory. On drop that is done when `drop` returns; otherwise within
-//! some milliseconds.
+//! Neither a process nor a directory is left behind: not on drop, not on Ctrl-C, and not when this
+//! process is killed. Only a directory that you choose with [`Options::keep`] stays.
+//!
+//! A small shell process guards each server. It reads from a pipe that the kernel closes when this
+//! process ends, in whatever way; then it kills the server and removes the directory. On drop that
+//! is done when `drop` returns; otherwise within some milliseconds.
 
 mod binary;
 mod guard;
@@ -50,49 +51,83 @@ use tokio::time::sleep;
 use self::guard::ServerGuard;
 use crate::error::{Error, ErrorKind, Result};
 
+/// The configuration of the server; [`Options::args`] override it.
 const CONFIG: &str = include_str!("../redis.conf");
+/// The names of files in the directory of the server.
 const CONFIG_FILE: &str = "redis.conf";
 const SOCKET_FILE: &str = "redis.sock";
 const LOG_FILE: &str = "redis.log";
+/// Locked by the process that uses a kept directory.
 const LOCK_FILE: &str = "lock";
 
-/// The longest path of a unix socket: 103 bytes on macOS, 107 on Linux.
+/// The longest path of a unix socket, in bytes: 103 on macOS. Linux allows 107.
 const MAX_SOCKET_BYTES: usize = 103;
 
-/// Includes the time to load the data after a restart.
+/// How long a server may take to answer after its start. Includes the time to load its data.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a server may take to end when it is asked to; then it is killed.
+/// How long a server may take to end on request, before it is killed.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
+/// The pause between two tries while a server starts or ends.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How often it is looked whether a server has ended that nobody told to.
+/// The pause between two looks whether a server has ended by itself.
 const WATCH: Duration = Duration::from_millis(200);
 
-/// Lines of the server's log that an error quotes.
+/// How many lines of the server's log an error quotes.
 const LOG_LINES: usize = 20;
 
-/// Becomes the server when it reads a line, and ends without one. The line is sent when
-/// the guard knows of the process: at no instant does a server run unguarded.
+/// The shell that becomes the server when it reads a line, and ends if its input is closed. The
+/// line is sent when the guard knows the process: so no server ever runs unguarded.
 const LAUNCH: &str = r#"read -r _ && exec "$@" </dev/null"#;
 
-/// A Redis of one's own, which ends when this value is dropped.
+/// A private Redis server, which ends when this value is dropped.
 ///
-/// See the [module](self) for what it is and how it is cleaned up.
+/// The [module](self) says how it is configured and cleaned up.
+///
+/// ```no_run
+/// use keyfall::embedded::Embedded;
+///
+/// # async fn example() -> keyfall::Result<()> {
+/// let mut server = Embedded::start().await?;
+/// let client = keyfall::Client::connect(&server.url()).await?;
+/// // A crash, as a test may need it: the data stay.
+/// server.kill_server().await?;
+/// server.restart().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Embedded {
+/// The path of the server's binary.
     binary: PathBuf,
+    /// Further arguments for the server.
     args: Vec<OsString>,
+    /// The directory with its socket, its log and its data.
     dir: PathBuf,
-    /// Absent after [`kill_server`](Self::kill_server).
+    /// The process of the server. `None` after its end, as after
+    /// [`kill_server`](Self::kill_server).
     server: Option<Child>,
     guard: ServerGuard,
-    /// Of a directory that is kept. Dropped last, when the server has ended.
+    /// The lock on a directory that is kept. It is dropped last, when the server has ended.
     lock: Option<File>,
 }
 
-/// How to start an [`Embedded`] server. Made by [`Embedded::options`].
+/// Options of an [`Embedded`] server, made by [`Embedded::options`].
+///
+/// ```no_run
+/// use keyfall::embedded::Embedded;
+///
+/// # async fn example() -> keyfall::Result<()> {
+/// let server = Embedded::options()
+///     .binary("valkey-server")
+///     .args(["--maxmemory", "16mb"])
+///     .start()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     binary: Option<PathBuf>,
@@ -101,41 +136,41 @@ pub struct Options {
 }
 
 impl Options {
-    /// The server's binary: a path, or a name to be looked up in `PATH`.
+    /// The binary of the server: a path, or a name in `PATH`.
     ///
-    /// Defaults to what the environment variable `KEYFALL_REDIS_BIN` says, then to
-    /// `redis-server` and to `valkey-server`, whichever `PATH` has first in this order.
+    /// Defaults to the value of the environment variable `KEYFALL_REDIS_BIN`, or else to
+    /// `redis-server` in `PATH`, or else to `valkey-server` in `PATH`.
     pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
         self.binary = Some(path.into());
         self
     }
 
-    /// Arguments for the server, added to those of earlier calls: settings of
-    /// `redis.conf` with two dashes, as in `args(["--maxmemory", "16mb"])`. They win over
-    /// those that Keyfall sets.
+    /// Adds arguments for the server: settings of `redis.conf` with two dashes, as in
+    /// `args(["--maxmemory", "16mb"])`. They override the settings of Keyfall.
     ///
-    /// Defaults to none.
+    /// Defaults to no arguments.
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// Where the server keeps its data, and its socket beside them: a directory of its own,
-    /// which is made if it is not there and stays when the server is gone. The next server that
-    /// is started there finds the data again. One at a time can use it.
+    /// The directory for the data and the socket of the server. It is made if it does not exist,
+    /// and stays after the end of the server: the next server with this directory finds the data
+    /// again. One server at a time can use it, and its path must leave room for a socket: 103 bytes
+    /// in all.
     ///
-    /// Defaults to a new directory, which goes with the server.
+    /// Defaults to a new directory, which is removed with the server.
     pub fn keep(mut self, dir: impl Into<PathBuf>) -> Self {
         self.keep = Some(dir.into());
         self
     }
 
-    /// Starts the server, and returns when it answers.
+    /// Starts the server, and returns when it answers; it may take up to 30 s to load its data.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidSetting`] when there is no server to start, and the message says how
-    /// to install one; or when the directory cannot be kept. [`ErrorKind::Unavailable`] when it
-    /// does not start; the message ends with its log.
+    /// - [`ErrorKind::InvalidSetting`] if no binary is found; the message says how to install one.
+    ///   Also if the directory to keep cannot be used, or another server uses it.
+    /// - [`ErrorKind::Unavailable`] if the server does not start; the message ends with its log.
     pub async fn start(self) -> Result<Embedded> {
         let binary = binary::find(self.binary.as_deref())?;
         let (dir, lock) = match &self.keep {
@@ -147,7 +182,7 @@ impl Options {
         };
         let guard = ServerGuard::of(self.keep.is_none().then_some(&dir))
             .map_err(|e| unavailable("the guard of the embedded Redis cannot start").because(e))?;
-        // From here on, dropping it cleans up.
+        // From here on, dropping the value cleans up.
         let mut embedded = Embedded {
             binary,
             args: self.args,
@@ -173,31 +208,32 @@ impl Embedded {
     /// Starts a server with the default [options](Self::options).
     ///
     /// # Errors
-    /// Those of [`Options::start`].
+    /// As [`Options::start`].
     pub async fn start() -> Result<Self> {
         Self::options().start().await
     }
 
-    /// For a server with a binary or arguments of your choice.
+    /// Options, to choose the binary, the arguments or the directory.
     pub fn options() -> Options {
         Options::default()
     }
 
-    /// Where it listens: `redis+unix:///tmp/keyfall-1f3c…/redis.sock`. The same after a
-    /// restart.
+    /// The URL of the server, such as `redis+unix:///tmp/keyfall-1f3c…/redis.sock`. It stays the
+    /// same after a restart.
     pub fn url(&self) -> String {
         unix_url(&self.dir.join(SOCKET_FILE))
     }
 
-    /// The server's process id; `None` after [`kill_server`](Self::kill_server).
+    /// The process id of the server; `None` after [`kill_server`](Self::kill_server).
     pub fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(Child::id)
     }
 
-    /// Waits until the server has ended by itself, because somebody told it to or killed it.
+    /// Waits until the server ends by itself, because another process shuts it down or kills it.
+    /// Returns at once if it has ended.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the system does not tell.
+    /// [`ErrorKind::Unavailable`] if the system cannot tell the state of the process.
     pub async fn wait(&mut self) -> Result<()> {
         while self.server.is_some() && self.ended()?.is_none() {
             sleep(WATCH).await;
@@ -205,7 +241,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// All that the server has logged since the first start.
+    /// The log of the server since its first start, or a line that says why it cannot be read.
     pub fn log(&self) -> String {
         match fs::read(self.dir.join(LOG_FILE)) {
             Ok(text) => String::from_utf8_lossy(&text).into_owned(),
@@ -213,35 +249,38 @@ impl Embedded {
         }
     }
 
-    /// Asks the server to end, waits for it, and removes its data, unless they are kept.
+    /// Asks the server to end, waits for its end, and removes its data, unless they are kept. A
+    /// server that does not end within 10 s is killed.
     ///
-    /// Dropping does the same, but kills the server, and blocks its thread meanwhile.
+    /// Dropping the value kills the server at once instead, and blocks the thread meanwhile.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the system refuses; it is dropped all the same.
+    /// [`ErrorKind::Unavailable`] if the system cannot tell the state of the process; the value is
+    /// dropped all the same.
     pub async fn stop(mut self) -> Result<()> {
         self.end(Signal::TERM).await
     }
 
-    /// Kills the server with `SIGKILL`, as a crash would, and returns when it has ended.
-    /// Its files stay for [`restart`](Self::restart).
+    /// Kills the server with `SIGKILL`, like a crash, and returns when it has ended. Its files stay
+    /// for [`restart`](Self::restart).
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the system refuses.
+    /// [`ErrorKind::Unavailable`] if the system cannot tell the state of the process.
     pub async fn kill_server(&mut self) -> Result<()> {
         self.end(Signal::KILL).await
     }
 
-    /// Starts the server anew, on the same socket and with the data it has written; if it
-    /// still runs, it is asked to end first. Returns when it answers.
+    /// Starts the server again, on the same socket and with the data that it has written. A server
+    /// that still runs is asked to end first. Returns when the server answers.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`], as [`Options::start`].
+    /// [`ErrorKind::Unavailable`] if the server does not start; the message ends with its log.
     pub async fn restart(&mut self) -> Result<()> {
         self.end(Signal::TERM).await?;
         self.launch().await
     }
 
+    /// Makes the directory, and writes the configuration into it.
     fn prepare(&self) -> io::Result<()> {
         if self.lock.is_none() {
             DirBuilder::new().mode(0o700).create(&self.dir)?;
@@ -250,6 +289,7 @@ impl Embedded {
         fs::write(self.dir.join(CONFIG_FILE), CONFIG)
     }
 
+    /// Starts the process, and waits until it answers.
     async fn launch(&mut self) -> Result<()> {
         self.spawn().map_err(|e| {
             unavailable(format!("the embedded Redis cannot be started: {e}")).because(e)
@@ -257,6 +297,7 @@ impl Embedded {
         self.answers().await
     }
 
+    /// Starts the process under the guard, with the log as its output.
     fn spawn(&mut self) -> io::Result<()> {
         let log = File::options()
             .create(true)
@@ -270,11 +311,11 @@ impl Embedded {
             .args(["--unixsocketperm", "700", "--daemonize", "no"])
             .args(&self.args)
             .current_dir(&self.dir)
-            // A group of its own: Ctrl-C at the terminal must reach us first, so that we
-            // can still finish our work with Redis.
+            // A process group of its own: Ctrl-C at the terminal must not end Redis while this
+            // process finishes its work.
             .process_group(0)
             .stdin(Stdio::piped())
-            // Not `--logfile`: what is wrong with a setting goes to stderr.
+            // Not `--logfile`: errors in settings go to stderr.
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
@@ -286,7 +327,10 @@ impl Embedded {
         }
     }
 
-    /// Waits until the server answers, has ended, or has taken too long.
+    /// Waits until the server answers.
+    ///
+    /// # Errors
+    /// If it ends instead, or takes longer than [`START_LIMIT`].
     async fn answers(&mut self) -> Result<()> {
         let client = redis::Client::open(self.url())
             .map_err(|e| unavailable("the embedded Redis cannot be reached").because(e))?;
@@ -294,7 +338,7 @@ impl Embedded {
         loop {
             let failure = match ping(&client).await {
                 Ok(()) => return Ok(()),
-                // It asks for the password that its arguments gave it: so it is there.
+                // It asks for the password that its arguments set: so it answers.
                 Err(failure) if failure.code() == Some("NOAUTH") => return Ok(()),
                 Err(failure) => failure,
             };
@@ -315,7 +359,8 @@ impl Embedded {
         }
     }
 
-    /// Sends `signal` to the server, if it runs, and waits for its end.
+    /// Sends `signal` to the server, if it runs, and waits for its end. Kills it after
+    /// [`END_LIMIT`].
     async fn end(&mut self, signal: Signal) -> Result<()> {
         self.signal(signal);
         let deadline = Instant::now() + END_LIMIT;
@@ -328,7 +373,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// How the server ended, if it has; told once.
+    /// The exit status of the server, once, if it has ended; then the guard is told.
     fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let Some(server) = &mut self.server else {
             return Ok(None);
@@ -344,14 +389,16 @@ impl Embedded {
         Ok(status)
     }
 
-    /// To the whole group: a server that rewrites its log has a child.
+    /// Sends `signal` to the process group of the server: a server that rewrites its log has a
+    /// child.
     fn signal(&self, signal: Signal) {
         if let Some(server) = &self.server {
-            // Fails only if it has ended, and whoever sends a signal waits for the end.
+            // Fails only if the server has ended, and all callers wait for its end anyway.
             let _ = kill_process_group(Pid::from_child(server), signal);
         }
     }
 
+    /// The last lines of the log, for an error text.
     fn last_words(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -367,11 +414,11 @@ impl Drop for Embedded {
             let _ = server.wait();
             let _ = self.guard.let_go();
         }
-        // The guard is dropped next, and takes the directory with it.
+        // The guard is dropped next, and removes the directory.
     }
 }
 
-/// A new path in `temp`, or in `/tmp` where the socket's path would be too long there.
+/// A new random path in `temp`, or in `/tmp` if the path of a socket in `temp` would be too long.
 fn private_dir(temp: &Path) -> PathBuf {
     let name = format!("keyfall-{:016x}", rand::random::<u64>());
     match std::path::absolute(temp.join(&name)) {
@@ -380,8 +427,12 @@ fn private_dir(temp: &Path) -> PathBuf {
     }
 }
 
-/// The whole path of a directory to be kept, which is made if it is not there, and the lock on
-/// it: two servers would write to one log.
+/// Makes a directory to keep, if it does not exist, and locks it: two servers in it would write to
+/// one log. Returns its absolute path, and the lock, which lasts as long as the file is open.
+///
+/// # Errors
+/// [`ErrorKind::InvalidSetting`] if it cannot be made or written to, if its path is too long for a
+/// socket, or if another server uses it.
 fn kept_dir(dir: &Path) -> Result<(PathBuf, File)> {
     let cannot = |what: String| Error::new(ErrorKind::InvalidSetting, what);
     let shown = dir.display();
@@ -409,6 +460,7 @@ fn kept_dir(dir: &Path) -> Result<(PathBuf, File)> {
     Ok((dir, lock))
 }
 
+/// The URL of a unix socket, with `%XX` for all but letters, digits and `/-_.~`.
 fn unix_url(socket: &Path) -> String {
     let mut url = String::from("redis+unix://");
     for &byte in socket.as_os_str().as_bytes() {

@@ -1,5 +1,5 @@
-//! The check of a cluster's slots: each key must be on the node that serves its slot. Keys get lost
-//! from sight when a migration of slots is broken off.
+//! The check of a cluster's slots: each key must be on the node that serves its slot. A node that
+//! dies while a slot moves away from it leaves ledgers in two parts, and calls on them wait.
 
 use std::collections::HashSet;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Where the server's binary is, or how to install one.
+//! The search for the server's binary, and the advice how to install one.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,8 +10,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// The environment variable that names the server's binary.
 pub(super) const VARIABLE: &str = "KEYFALL_REDIS_BIN";
 
+/// The names that are searched in `PATH`, in this order.
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
+/// The end of the error without a server: how to install one on common systems.
 const REMEDY: &str = "\
 Install one:
   Debian, Ubuntu   sudo apt-get install redis-server
@@ -21,7 +23,11 @@ Install one:
   macOS            brew install redis
 or set KEYFALL_REDIS_BIN to the path of a redis-server or valkey-server";
 
-/// The binary that the caller or the environment names, or else the first that `PATH` has.
+/// The absolute path of the binary: the one that the caller names, or else the environment
+/// variable, or else the first of [`NAMES`] that is in `PATH`.
+///
+/// # Errors
+/// [`ErrorKind::InvalidSetting`] if there is none, with advice.
 pub(super) fn find(named: Option<&Path>) -> Result<PathBuf> {
     let named = match named {
         Some(path) => Some(path.as_os_str().to_owned()),
@@ -30,6 +36,7 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf> {
     search(named, &env::var_os("PATH").unwrap_or_default())
 }
 
+/// Finds the binary `named`, or else one of [`NAMES`], in the directories of `path`.
 fn search(named: Option<OsString>, path: &OsStr) -> Result<PathBuf> {
     if let Some(name) = named {
         return locate(&name, path).ok_or_else(|| {
@@ -50,9 +57,10 @@ fn search(named: Option<OsString>, path: &OsStr) -> Result<PathBuf> {
         })
 }
 
-/// A bare name is looked up in `path`, as a shell would; anything else is a file.
+/// The absolute path of an executable file. A bare name is searched in `path`, as a shell does;
+/// anything else is the path of a file.
 ///
-/// Symbolic links are kept: the server is often one, and decides by its own name what it is.
+/// Symbolic links are not resolved: the server is often one, and its behaviour depends on its name.
 fn locate(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     let file = Path::new(name);
     let found = if file.components().count() > 1 || file.is_absolute() {
@@ -62,10 +70,11 @@ fn locate(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
             .map(|dir| dir.join(file))
             .find(|file| is_executable(file))
     };
-    // The server is started in a directory of its own.
+    // Absolute, since the server is started in a directory of its own.
     found.and_then(|file| std::path::absolute(file).ok())
 }
 
+/// Whether this is a file that some user may execute.
 fn is_executable(file: &Path) -> bool {
     file.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)

@@ -208,7 +208,7 @@ async fn a_parent_that_dies_leaves_nothing() {
     }
 }
 
-/// No test: the process that the one above ends.
+/// Not a test of its own: the process that the test above starts and ends.
 #[tokio::test]
 async fn parent() {
     if env::var_os(PARENT).is_some() {
