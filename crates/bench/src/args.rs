@@ -1,4 +1,6 @@
-//! What `keyfall bench` is told.
+//! The options of `keyfall bench`, their limits, and the list of phases.
+//!
+//! The doc comments of the fields and of the phases are the help texts of the command.
 
 use std::time::Duration;
 
@@ -7,17 +9,18 @@ use clap::ValueEnum;
 use jiff::{Span, SpanRelativeTo};
 use keyfall::MAX_SHARDS;
 
-/// How many jobs wait for the memory and the idle phase, unless `--pending` says.
+/// Default number of waiting jobs in the memory and the idle phase; `--pending` overrides it.
 const STANDING: usize = 100_000;
 
-/// Beyond it due times would no longer be ahead when all is scheduled, nor ids sort.
+/// The most jobs of one phase. With more, the first jobs would fall due before the last are
+/// scheduled, and ids would no longer sort.
 const MOST_JOBS: usize = 100_000_000;
 
 #[derive(clap::Args, Debug, Clone)]
 pub struct Options {
     /// Where to measure, by any URL that Keyfall takes, instead of a private Redis that is started
-    /// for each phase without persistence. Nothing else should use it meanwhile. The jobs have a namespace of
-    /// their own, and all of it is removed afterwards
+    /// for each phase without persistence. Nothing else should use it meanwhile. The jobs have a
+    /// namespace of their own, and all of it is removed afterwards
     #[arg(long)]
     pub(super) url: Option<String>,
 
@@ -113,7 +116,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// How many kinds it uses.
+    /// The number of kinds that the phase uses.
     pub(super) fn kinds(self, options: &Options) -> u16 {
         match self {
             Phase::Http => 2,
@@ -124,18 +127,19 @@ impl Phase {
 }
 
 impl Options {
+    /// The phases to run, in the order of [`Phase`].
     pub(super) fn phases(&self) -> impl Iterator<Item = Phase> {
         let all = Phase::value_variants().iter().copied();
         let asked = all.filter(|phase| self.only.is_empty() || self.only.contains(phase));
         asked.chain(self.plain.then_some(Phase::Plain))
     }
 
-    /// How many jobs wait while jobs run.
+    /// The number of waiting jobs beside the jobs that run, in the lateness and the burst phase.
     pub(super) fn beside(&self) -> usize {
         self.pending.unwrap_or(0)
     }
 
-    /// How many jobs wait while nothing runs.
+    /// The number of waiting jobs in the memory and the idle phase.
     pub(super) fn standing(&self) -> usize {
         self.pending.unwrap_or(STANDING)
     }

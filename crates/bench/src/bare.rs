@@ -1,5 +1,5 @@
-//! The least that Redis must write for each job, by a script that does nothing else: what the
-//! machine and the server are good for, beside which the other rates stand.
+//! The phase `bare`: a script that only writes the stored data of each job. Its rate is the limit
+//! of this machine and this server, for comparison with the other rates.
 
 use std::time::{Instant, SystemTime};
 
@@ -12,13 +12,13 @@ use super::figures::Figures;
 use super::ground::Ground;
 use super::stock::{self, HOUR};
 
-/// As many as a batch of Keyfall's has.
+/// Jobs in one call of the script, as many as a batch of Keyfall has.
 const BATCH: usize = 256;
 
-/// As many as Keyfall keeps in flight.
+/// Simultaneous calls, as many as Keyfall keeps in flight.
 const IN_FLIGHT: usize = 4;
 
-/// A due time, a record, and a trigger for each.
+/// Writes a due time, a record and a trigger for each job.
 const WRITE: &str = "
 local dues, records = {}, {}
 for i = 3, #KEYS do
@@ -32,6 +32,7 @@ for i = 3, #KEYS do
   redis.call('SET', KEYS[i], 'bare', 'NX', 'PXAT', ARGV[1])
 end";
 
+/// Measures the rate and the cost of bare writes.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,
@@ -73,8 +74,8 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// So many names, all of whose keys are in one slot, in turn on each of the servers; and where that
-/// is.
+/// The names of `shards` ledgers, each with all its keys in one slot, spread evenly over the
+/// servers; with the index of the server of each.
 fn ledgers(ground: &Ground, shards: u16) -> Vec<(String, usize)> {
     let all = ground.nodes.all().len();
     let of_shard = |shard: usize| {

@@ -1,4 +1,4 @@
-//! How fast jobs are run that are due at one instant.
+//! The phase `burst`: the rate at which jobs run that fall due at one instant.
 
 use std::time::Duration;
 
@@ -11,9 +11,11 @@ use super::ground::Ground;
 use super::lateness::{lead, warn_if_late};
 use super::stock;
 
-/// Between the last schedule and the due time the server comes to rest.
+/// The pause between the last schedule and the due time, in which the server comes to rest.
 const REST: Duration = Duration::from_secs(1);
 
+/// Measures the rate from the due time to the last settlement, and the CPU time of Redis for each
+/// job, scheduling included.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,

@@ -1,4 +1,4 @@
-//! How often a job is asked for, by all workers together.
+//! The phase `claims`: how often all workers together ask for a job.
 
 use super::args::Options;
 use super::bar::Bar;
@@ -9,10 +9,10 @@ use super::lateness::{due_after, lead};
 use super::stock;
 use super::watch::Watch;
 
-/// A server that is watched is slower, and this is enough to see.
+/// The most jobs of this phase: a server under MONITOR is slower, and this many suffice.
 const MOST_JOBS: usize = 2000;
 
-/// As many jobs a second as in the lateness phase.
+/// Measures the claims for each job. Jobs fall due at the rate of the lateness phase.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,

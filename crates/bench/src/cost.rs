@@ -1,5 +1,5 @@
-//! What each job costs: CPU time of Redis and of this process, commands, and what goes over the
-//! connections. None of it is a duration, so it says something on a busy machine as well.
+//! The cost of a job: CPU time of Redis and of this process, commands, and bytes on the
+//! connections. None of these is a duration, so they are meaningful on a busy machine as well.
 
 use std::time::{Duration, Instant};
 
@@ -8,26 +8,27 @@ use rustix::time::{ClockId, clock_gettime};
 use super::ground::Ground;
 use super::usage::Usage;
 
-/// What one job took, or one beat; of all servers together.
+/// The cost of one job, or of one heartbeat, on all servers together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
-    /// How many there were in a second.
+    /// Jobs or heartbeats in a second.
     pub(super) per_s: f64,
+    /// CPU time of Redis, in µs.
     pub(super) redis_us: f64,
-    /// In this process: callers, workers and handlers.
+    /// CPU time of this process, in µs: callers, workers and handlers.
     pub(super) here_us: f64,
-    /// Those that scripts called included.
+    /// Commands, including those that scripts call.
     pub(super) commands: f64,
-    /// Those of them that were scripts.
+    /// Calls of scripts among the commands.
     pub(super) scripts: f64,
-    /// What Redis was sent, and what it sent.
+    /// Bytes that Redis received, and bytes that it sent.
     pub(super) bytes_in: f64,
     pub(super) bytes_out: f64,
-    /// What each replica was sent, and an AOF would grow by; nothing without a replica.
+    /// Bytes for each replica, and for an AOF. 0 without a replica.
     pub(super) bytes_replicated: f64,
 }
 
-/// Reads what is used from now on.
+/// Measures the cost from its start on.
 pub(super) struct Meter<'a> {
     ground: &'a Ground,
     usage: Usage,
@@ -36,6 +37,7 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
+    /// Starts a measurement.
     pub(super) async fn start(ground: &'a Ground) -> anyhow::Result<Self> {
         Ok(Meter {
             ground,
@@ -45,7 +47,7 @@ impl<'a> Meter<'a> {
         })
     }
 
-    /// What each of so many took.
+    /// The cost since the start, divided by `count`.
     pub(super) async fn read(&self, count: usize) -> anyhow::Result<Cost> {
         let (count, took) = (count as f64, self.began.elapsed());
         let here = cpu_here() - self.cpu;
@@ -64,7 +66,7 @@ impl<'a> Meter<'a> {
 }
 
 impl Cost {
-    /// What is reported of it, each by its name in the JSON.
+    /// The reported parts, each with its name in the JSON.
     pub(super) fn parts(self) -> [(&'static str, f64); 7] {
         [
             ("redis_cpu_us", self.redis_us),
@@ -78,6 +80,7 @@ impl Cost {
     }
 }
 
+/// The CPU time of this process since it started.
 fn cpu_here() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let time = Duration::try_from(time);

@@ -1,4 +1,4 @@
-//! The workers that run the jobs, and what they note.
+//! The workers that run the jobs, and the record of their runs.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,41 +14,44 @@ use super::args::Options;
 use super::bar::Bar;
 use super::ground::Ground;
 
-/// How long workers may take until they hear events and know of each other.
+/// How long workers may take until all of them hear events and know each other.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long the last jobs may take after all of them were due.
+/// How long the last jobs may take to run after the last due time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Workers of this process. Dropped, they stop hard.
+/// Workers in this process. Dropping it stops them hard.
 pub(super) struct Crew {
     workers: JoinSet<keyfall::Result<()>>,
     stop: CancellationToken,
     runs: Runs,
 }
 
-/// What the handlers note.
+/// The record of all runs, shared by the handlers.
 #[derive(Clone, Default)]
 struct Runs(Arc<Shared>);
 
+/// The contents of [`Runs`].
 #[derive(Default)]
 struct Shared {
     noted: Mutex<Noted>,
-    /// All that are to run have run.
+    /// Notified when the expected number of jobs has run.
     complete: Notify,
 }
 
+/// The noted runs.
 #[derive(Default)]
 pub(super) struct Noted {
-    /// How late each run started, by the clock of Redis.
+    /// The lateness of each run, by the clock of Redis.
     pub(super) lags: Vec<Duration>,
-    /// How many of them were taken because they were the oldest, without having been named.
+    /// The number of jobs that a claim took as the oldest of their ledger, without naming them.
     pub(super) unnamed: usize,
+    /// The number of jobs that will run.
     expected: usize,
 }
 
 impl Crew {
-    /// Starts workers, to run so many jobs; returns when all of them hear events.
+    /// Starts workers for `expected` jobs, and returns when all of them hear events.
     pub(super) async fn start(
         ground: &Ground,
         options: &Options,
@@ -58,8 +61,8 @@ impl Crew {
         Crew::begin(ground, options, instances, expected, None).await
     }
 
-    /// Starts as many as the options say, which adopt plain keys; `expected` is how many of those
-    /// expire.
+    /// Starts the workers of the options, with routes that adopt plain keys; `expected` of these
+    /// keys will expire.
     pub(super) async fn adopting(
         ground: &Ground,
         options: &Options,
@@ -69,6 +72,7 @@ impl Crew {
         Crew::begin(ground, options, options.instances, expected, adopts).await
     }
 
+    /// Starts workers, with `adopts` as the meaning of a missing key, if they adopt keys.
     async fn begin(
         ground: &Ground,
         options: &Options,
@@ -115,7 +119,10 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Waits until all jobs have run and are settled, the last of them due at `due`.
+    /// Waits until all jobs have run and are settled. The last of them is due at `due`.
+    ///
+    /// # Errors
+    /// If they take longer than [`PATIENCE`] after `due`, or if a worker fails.
     pub(super) async fn finish(
         &mut self,
         ground: &Ground,
@@ -151,12 +158,12 @@ impl Crew {
         }
     }
 
-    /// Whether a worker ends that nobody has stopped.
+    /// Waits until a worker ends although nobody stopped it, and returns its error.
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         failed(&mut self.workers).await
     }
 
-    /// Stops the workers gracefully.
+    /// Stops the workers gracefully, and returns the noted runs.
     pub(super) async fn stop(mut self) -> anyhow::Result<Noted> {
         self.stop.cancel();
         while let Some(ended) = self.workers.join_next().await {
@@ -167,6 +174,7 @@ impl Crew {
     }
 }
 
+/// See [`Crew::failed`].
 async fn failed(workers: &mut JoinSet<keyfall::Result<()>>) -> anyhow::Error {
     match workers.join_next().await {
         Some(Ok(Err(error))) => error.into(),
@@ -175,7 +183,7 @@ async fn failed(workers: &mut JoinSet<keyfall::Result<()>>) -> anyhow::Error {
     }
 }
 
-/// The handler: it does nothing else.
+/// The handler of all jobs: it notes the run, and does nothing else.
 async fn note(job: Job, State(runs): State<Runs>) {
     let mut noted = runs.0.noted.lock().expect("no panic while held");
     noted.lags.push(job.lag());
@@ -188,6 +196,7 @@ async fn note(job: Job, State(runs): State<Runs>) {
 }
 
 impl Runs {
+    /// An empty record.
     fn expecting(expected: usize) -> Self {
         let noted = Noted {
             lags: Vec::with_capacity(expected),
@@ -200,6 +209,7 @@ impl Runs {
         }))
     }
 
+    /// The number of runs up to now.
     fn count(&self) -> usize {
         let noted = self.0.noted.lock().expect("no panic while held");
         noted.lags.len()

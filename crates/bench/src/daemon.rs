@@ -1,4 +1,4 @@
-//! `keyfall serve`, in a process of its own.
+//! A daemon for a phase: `keyfall serve` in a process of its own.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -9,17 +9,18 @@ use tokio::task::spawn_blocking;
 
 use super::ground::Ground;
 
-/// Dropped, it is killed.
+/// A running daemon. Dropping it kills the process.
 pub(super) struct Daemon {
     child: Child,
+    /// The URL that it announced.
     url: String,
-    /// It may have more to say.
+    /// Kept open, since the daemon may print more.
     _out: BufReader<ChildStdout>,
 }
 
 impl Daemon {
-    /// On the Redis that is measured, with these flags. Its URL is what follows `announced` in
-    /// what it prints.
+    /// Starts a daemon on the measured Redis, with these flags, and waits until it prints a line
+    /// that begins with `announced`; the rest of that line is its URL.
     pub(super) async fn start(
         ground: &Ground,
         flags: &[&str],
@@ -27,13 +28,13 @@ impl Daemon {
     ) -> anyhow::Result<Self> {
         let (url, namespace) = ground.place();
         let mut command = Command::new(std::env::current_exe()?);
-        // What is said to other daemons on this machine is not for this one.
+        // Settings for other daemons on this machine are not for this one.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("KEYFALL_") {
                 command.env_remove(name);
             }
         }
-        // Where a password may stand, which is nobody's business.
+        // Not as a flag: the URL may hold a password, and flags are visible to other users.
         command.env("KEYFALL_REDIS_URL", url);
         command
             .args(["serve", "--http-listen", "127.0.0.1:0"])
@@ -69,11 +70,12 @@ impl Daemon {
         })
     }
 
+    /// The URL of the announced interface.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Stops it gracefully.
+    /// Stops the daemon gracefully.
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let ended = spawn_blocking(move || self.child.wait()).await??;
@@ -84,7 +86,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It has ended, if all went well.
+        // The process has ended already, if all went well.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Consumers that pull and finish, until nothing is left.
+//! Consumers that pull and finish jobs until none is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,21 +13,21 @@ use tokio::time::{interval, timeout};
 
 use super::bar::Bar;
 
-/// How long all of it may take.
+/// How long the consumers may take for all jobs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Consumers that take jobs, and how many.
+/// The number of consumers, and their manner of pulling.
 #[derive(Clone, Copy)]
 pub(super) struct Consumers {
     pub(super) count: usize,
-    /// How many jobs each takes at a time.
+    /// The most jobs that each consumer takes at a time.
     pub(super) max: usize,
-    /// How long it waits for them.
+    /// How long a pull waits for jobs.
     pub(super) wait: Duration,
 }
 
-/// When these consumers had finished so many jobs. `take` pulls some and finishes them, and
-/// returns how many.
+/// Runs the consumers, and returns the instant at which they have finished `jobs` jobs. `take`
+/// pulls some jobs, finishes them, and returns their number.
 pub(super) async fn until_done<F>(
     consumers: Consumers,
     jobs: usize,
@@ -39,7 +39,7 @@ where
 {
     bar.begin("pulling", jobs);
     let finished = Arc::<AtomicUsize>::default();
-    // Those who wait in vain when all is done are dropped with it.
+    // Dropping the set ends the consumers that still wait when all is done.
     let mut tasks = JoinSet::<anyhow::Result<Instant>>::new();
     for _ in 0..consumers.count {
         let (take, finished) = (take.clone(), finished.clone());
@@ -71,7 +71,7 @@ where
         .context("a task panicked")?
 }
 
-/// Pulls and finishes in this process.
+/// Pulls some jobs in this process, finishes them, and returns their number.
 pub(super) async fn locally(
     consumers: Consumers,
     pull: Pull,

@@ -1,4 +1,4 @@
-//! The figures of all runs: their names, their medians, and the JSON of them.
+//! The figures of all runs: their names, their medians, and their JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::cost::Cost;
 use super::histogram::Histogram;
 
-/// What is reported, in the order of the table.
+/// All figures, in the order of the table.
 pub(super) const FIGURES: [Figure; 62] = [
     Figure::of("schedule_jobs_per_s", "schedule, one by one", "jobs/s", 0),
     Figure::of("schedule_bulk_jobs_per_s", "schedule, in bulk", "jobs/s", 0),
@@ -144,22 +144,27 @@ pub(super) const FIGURES: [Figure; 62] = [
     Figure::of("plain.lost", "lost", "jobs", 0),
 ];
 
+/// The name and the form of one figure.
 pub(super) struct Figure {
-    /// Its name in the JSON; dots lead into objects.
+    /// Its name in the JSON; dots separate nested objects.
     pub(super) name: &'static str,
+    /// Its name in the table.
     pub(super) label: &'static str,
     pub(super) unit: &'static str,
+    /// Decimals in the table.
     pub(super) digits: usize,
 }
 
-/// What was measured, once for each run.
+/// All measured values, one for each run.
 #[derive(Default)]
 pub(super) struct Figures {
+/// By the name of the figure, in ascending order.
     values: BTreeMap<&'static str, Vec<f64>>,
-    /// What each job of a phase cost, by what the phase does, and then by the part of it.
+    /// The cost of a job, by phase and then by part.
     pub(super) costs: BTreeMap<&'static str, BTreeMap<&'static str, Vec<f64>>>,
-    /// Of all runs together.
+    /// The lateness in all runs together.
     pub(super) lateness: Histogram,
+    /// The lateness of the plain form in all runs together.
     pub(super) plain_lateness: Histogram,
 }
 
@@ -180,14 +185,14 @@ impl Figure {
 }
 
 impl Figures {
-    /// What one run came to.
+    /// Notes the value of a figure in one run.
     pub(super) fn note(&mut self, name: &'static str, value: f64) {
         let values = self.values.entry(name).or_default();
         values.push(value);
         values.sort_by(f64::total_cmp);
     }
 
-    /// What each job of one run cost.
+    /// Notes the cost of a job of a phase in one run.
     pub(super) fn note_cost(&mut self, phase: &'static str, cost: Cost) {
         let costs = self.costs.entry(phase).or_default();
         for (part, value) in cost.parts() {
@@ -197,7 +202,8 @@ impl Figures {
         }
     }
 
-    /// Percentiles 50, 90, 99, 99.9 and 100, under these names. Sorts what it is given.
+    /// Notes the percentiles 50, 90, 99, 99.9 and 100 under these names, in milliseconds. Sorts
+    /// `lags`.
     pub(super) fn note_lateness(&mut self, names: [&'static str; 5], lags: &mut [Duration]) {
         lags.sort_unstable();
         for (name, share) in names.into_iter().zip([0.5, 0.9, 0.99, 0.999, 1.0]) {
@@ -207,12 +213,13 @@ impl Figures {
         }
     }
 
-    /// The values of all runs, in order; empty if it was not measured.
+    /// The values of a figure in all runs, in ascending order; empty if it was not measured.
     pub(super) fn of(&self, name: &str) -> &[f64] {
         self.values.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// One object, `settings` among its fields. What was not measured is `null`.
+    /// The medians as one JSON object, with a field `settings`. Figures that were not measured are
+    /// `null`.
     pub(super) fn to_json(&self, settings: Value) -> Value {
         let mut object = json!({ "settings": settings });
         for Figure { name, .. } in FIGURES {
@@ -231,13 +238,14 @@ impl Figures {
     }
 }
 
-/// Of those in order: the least that is not exceeded by this share of them.
+/// The percentile by nearest rank: the least value that at least this share of all values does not
+/// exceed. `None` without values.
 fn percentile(sorted: &[Duration], share: f64) -> Option<Duration> {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Of those in order; `None` of none.
+/// The median of values in ascending order; `None` without values.
 pub(super) fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted {
@@ -247,7 +255,7 @@ pub(super) fn median(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// To three digits: what follows is noise.
+/// A value with three decimals; further ones are noise.
 fn number(value: f64) -> Value {
     let rounded = (value * 1e3).round() / 1e3;
     if rounded.fract() == 0.0 {

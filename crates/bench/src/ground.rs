@@ -1,5 +1,4 @@
-//! Where a phase is measured: a Redis, or several, with nothing on it that the phase has not put
-//! there.
+//! The ground of a phase: one Redis or several, which holds only data of this phase.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,26 +12,28 @@ use super::args::Options;
 use super::nodes::{Node, Nodes};
 use super::usage::{Server, Usage};
 
-/// Workers that were stopped hard need a moment to give back what they hold.
+/// How long workers that were stopped hard may take to disappear.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// Beyond what any phase measures.
+/// A delay longer than any phase.
 const FAR: Duration = Duration::from_secs(3600);
 
-/// How long the server may take for an answer.
+/// How long a server may take for an answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A private server, or a namespace of its own on somebody's.
+/// A private server, or a namespace of its own on the servers that the user names.
 pub(super) struct Ground {
+/// `None` on servers of the user.
     embedded: Option<Embedded>,
     url: String,
     namespace: String,
+    /// The first segment of all job keys.
     app: String,
     pub(super) nodes: Nodes,
     pub(super) client: Client,
 }
 
-/// The same instant on two clocks.
+/// One instant on two clocks, Redis' and this machine's.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub(super) server: SystemTime,
@@ -40,7 +41,7 @@ pub(super) struct Moment {
 }
 
 impl Ground {
-    /// `url` is that of somebody's server, if there is one.
+    /// Starts a private server without persistence, or takes the servers at `url`.
     pub(super) async fn new(url: Option<&str>) -> anyhow::Result<Self> {
         let Some(url) = url else {
             let options = Embedded::options();
@@ -53,6 +54,7 @@ impl Ground {
         Ground::at(url.to_owned(), None, name.clone(), name).await
     }
 
+    /// Connects to the servers at `url`.
     async fn at(
         url: String,
         embedded: Option<Embedded>,
@@ -74,13 +76,13 @@ impl Ground {
         })
     }
 
-    /// Sets up the kinds that are measured as the options say.
+    /// Sets shards and history of the measured kinds, if the options name them.
     pub(super) async fn prepare(&self, options: &Options, kinds: u16) -> anyhow::Result<()> {
         if options.shards.is_none() && options.history.is_none() {
             return Ok(());
         }
         for kind in self.kinds(kinds) {
-            // Of a kind that nobody has used yet nothing can be said.
+            // Settings of a kind need a kind that was used before.
             let first = key(&kind, 0);
             self.client.schedule(&*first, "").after(FAR).await?;
             self.client.cancel(first).await?;
@@ -95,7 +97,7 @@ impl Ground {
         Ok(())
     }
 
-    /// Where the server is, and in which namespace the jobs are.
+    /// The URL of the servers, and the namespace of the jobs.
     pub(super) fn place(&self) -> (&str, &str) {
         (&self.url, &self.namespace)
     }
@@ -106,26 +108,28 @@ impl Ground {
         builder.connect().await
     }
 
+    /// The kind that most phases measure.
     pub(super) fn kind(&self) -> String {
         format!("{}:trans:notice", self.app)
     }
 
-    /// So many kinds, with [`kind`](Self::kind) in front.
+    /// `count` kinds, [`kind`](Self::kind) first.
     pub(super) fn kinds(&self, count: u16) -> impl Iterator<Item = String> {
         let further = (1..count).map(|number| format!("{}:trans{number}:notice", self.app));
         std::iter::once(self.kind()).chain(further)
     }
 
+    /// The job key with this number, of the measured kind.
     pub(super) fn key(&self, number: usize) -> String {
         key(&self.kind(), number)
     }
 
-    /// For what Keyfall itself never asks, where any of several servers can answer.
+    /// A connection to the first server, for questions that any of several servers can answer.
     pub(super) fn redis(&self) -> MultiplexedConnection {
         self.nodes.first().redis()
     }
 
-    /// All that each server is asked from now on.
+    /// The commands that each server receives from now on, by MONITOR.
     pub(super) async fn monitors(&self) -> anyhow::Result<Vec<Monitor>> {
         let mut monitors = Vec::new();
         for node in self.nodes.all() {
@@ -135,7 +139,7 @@ impl Ground {
         Ok(monitors)
     }
 
-    /// The names of the keys that expire from now on, in the first database.
+    /// The names of keys that expire from now on, in database 0 of the first server.
     pub(super) async fn expired_events(&self) -> anyhow::Result<PubSubStream> {
         let redis = redis::Client::open(self.nodes.first().url())?;
         let mut subscription = redis.get_async_pubsub().await?;
@@ -143,7 +147,7 @@ impl Ground {
         Ok(subscription.into_on_message())
     }
 
-    /// What all servers together have used since they started.
+    /// The usage of all servers together since they started.
     pub(super) async fn usage(&self) -> anyhow::Result<Usage> {
         let mut usage = Usage::default();
         for node in self.nodes.all() {
@@ -152,12 +156,13 @@ impl Ground {
         Ok(usage)
     }
 
+    /// The name and the version of the first server, and the number of all servers.
     pub(super) async fn server(&self) -> anyhow::Result<Server> {
         let count = self.nodes.all().len();
         Ok(Server::read(&info(self.nodes.first()).await?, count))
     }
 
-    /// Whether an error says that something does not work on several servers.
+    /// Whether this error means that a phase cannot run on several servers.
     pub(super) fn refuses(&self, error: &anyhow::Error) -> bool {
         let error = error.downcast_ref::<keyfall::Error>();
         let kind = error.map(keyfall::Error::kind);
@@ -165,7 +170,7 @@ impl Ground {
         self.nodes.all().len() > 1 && kind.is_some_and(|kind| refused.contains(&kind))
     }
 
-    /// What time it is there: the answer that came soonest tells it best.
+    /// The time of Redis now. The quickest of five answers counts, since it is the most exact one.
     pub(super) async fn time(&self) -> anyhow::Result<Moment> {
         let mut best: Option<(Duration, Moment)> = None;
         for _ in 0..5 {
@@ -185,7 +190,7 @@ impl Ground {
         Ok(best.expect("asked more than once").1)
     }
 
-    /// Ends the private server, or removes all that was put on somebody's.
+    /// Ends the private server, or removes all data of the benchmark from the servers of the user.
     pub(super) async fn end(self) -> anyhow::Result<()> {
         match self.embedded {
             Some(server) => Ok(server.stop().await?),
@@ -199,6 +204,7 @@ impl Ground {
         }
     }
 
+    /// Cancels all jobs, and removes all names of the namespace.
     async fn clear(&self) -> anyhow::Result<()> {
         let patience = Instant::now() + FAREWELL;
         while !self.client.instances().await?.is_empty() && Instant::now() < patience {
@@ -212,7 +218,8 @@ impl Ground {
         Ok(())
     }
 
-    /// The counters of the ledgers, and the few names that every namespace has.
+    /// Removes the keys that are left after all jobs are gone: counters of ledgers, and the few
+    /// keys of every namespace.
     async fn remove_names(&self, node: &Node) -> anyhow::Result<()> {
         let (mut redis, mut cursor) = (node.redis(), 0_u64);
         loop {
@@ -222,7 +229,7 @@ impl Ground {
             scan.arg("COUNT").arg(1000);
             let (next, names): (u64, Vec<String>) = scan.query_async(&mut redis).await?;
             if !names.is_empty() {
-                // One by one: on a cluster they are in different slots.
+                // One command for each: on a cluster they are in different slots.
                 let mut unlink = redis::pipe();
                 for name in names {
                     unlink.cmd("UNLINK").arg(name).ignore();
@@ -237,6 +244,7 @@ impl Ground {
     }
 }
 
+/// The answer of a server to `INFO all`.
 async fn info(node: &Node) -> anyhow::Result<String> {
     let mut info = redis::cmd("INFO");
     let text = info.arg("all").query_async(&mut node.redis()).await;
@@ -244,7 +252,7 @@ async fn info(node: &Node) -> anyhow::Result<String> {
 }
 
 impl Moment {
-    /// So much later.
+    /// The instant that is later by `time`.
     pub(super) fn plus(self, time: Duration) -> Self {
         Moment {
             server: self.server + time,
@@ -253,12 +261,12 @@ impl Moment {
     }
 }
 
-/// A name as the README has them, with six digits.
+/// The job key with this number, at least six digits, so that keys sort by number.
 pub(super) fn key(kind: &str, number: usize) -> String {
     format!("{kind}:{number:06}")
 }
 
-/// The digits of such a name.
+/// The number of such a key.
 pub(super) fn number(key: &str) -> Option<usize> {
     key.rsplit(':').next()?.parse().ok()
 }

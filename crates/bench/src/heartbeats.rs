@@ -1,5 +1,6 @@
-//! What heartbeats cost: `EXPIRE` on keys that a route adopts, beside the same with nobody
-//! listening and beside as many calls to reschedule a job; and how soon a silent one is told of.
+//! The phase `heartbeats`: the cost of `EXPIRE` on keys that a route adopts, compared with the same
+//! without listeners and with calls that reschedule a job; and the delay until a silent key is
+//! noticed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,20 +20,22 @@ use super::ground::{self, Ground, Moment};
 use super::schedule::from_many_tasks;
 use super::stock::{self, HOUR};
 
-/// How many beats one round trip carries, and how many of those are under way, where beats come
-/// as fast as they can.
+/// Heartbeats in one round trip, where they are sent as fast as possible.
 const BATCH: usize = 256;
+/// Simultaneous round trips, where heartbeats are sent as fast as possible.
 const IN_FLIGHT: usize = 4;
 
-/// How often beats are sent that have a rate.
+/// The interval between sends of heartbeats at a fixed rate.
 const TICK: Duration = Duration::from_millis(5);
 
-/// One key in so many falls silent.
+/// One key in this many falls silent.
 const SILENT: usize = 100;
 
-/// Between the setting of the keys that fall silent and the first of them.
+/// The time from setting the silent keys to the first expiry.
 const LEAD: Duration = Duration::from_secs(3);
 
+/// Measures heartbeats without listeners, calls that reschedule, and heartbeats with workers, each
+/// at full speed and at a fixed rate, and the silence of some keys.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,
@@ -67,7 +70,7 @@ pub(super) async fn measure(
     let last = start.here + options.window;
     crew.finish(ground, last, bar).await?;
 
-    // Last, because keys are searched for when too many beat at once.
+    // At the end, because workers search for keys when too many beat at once.
     let (began, meter) = (ground.time().await?, Meter::start(ground).await?);
     beat_at_once(ground, keys.clone(), bar).await?;
     caught_up(ground, began, &mut crew).await?;
@@ -80,7 +83,7 @@ pub(super) async fn measure(
     figures.note("heartbeats.per_s", heard.per_s);
     figures.note("heartbeats.redis_cpu_us", heard.redis_us);
     figures.note("heartbeats.cpu_ratio", heard.redis_us / plain.redis_us);
-    // The beats themselves come from the same process.
+    // The heartbeats come from the same process, so their own cost is subtracted.
     let worker = |heard: &Cost, plain: &Cost| (heard.here_us - plain.here_us).max(0.0);
     figures.note("heartbeats.worker_cpu_us", worker(&heard, &plain));
     figures.note("heartbeats.commands", heard.commands);
@@ -100,7 +103,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// The names of the percentiles.
+/// The figures of the percentiles of silence.
 const SILENCE: [&str; 5] = [
     "heartbeats.silent_ms.p50",
     "heartbeats.silent_ms.p90",
@@ -109,15 +112,15 @@ const SILENCE: [&str; 5] = [
     "heartbeats.silent_ms.max",
 ];
 
-/// Waits until the ledger knows of all beats since this moment: none of its jobs is due sooner than
-/// an hour after it.
+/// Waits until the ledger knows all heartbeats since `began`: no job of it is due sooner than an
+/// hour after that.
 async fn caught_up(ground: &Ground, began: Moment, crew: &mut Crew) -> anyhow::Result<()> {
     let (kind, began) = (ground.kind(), began.server + HOUR);
     let until = Instant::now() + PATIENCE;
     loop {
         let soonest = ground.client.list(&kind, JobState::Pending).limit(1);
         let soonest = soonest.await?.jobs.pop().map(|job| job.due());
-        // A due time is whole milliseconds.
+        // Due times are whole milliseconds.
         if soonest.is_some_and(|due| due + Duration::from_millis(1) > began) {
             return Ok(());
         }
@@ -132,7 +135,7 @@ async fn caught_up(ground: &Ground, began: Moment, crew: &mut Crew) -> anyhow::R
     }
 }
 
-/// Sets these keys, as their programs do at first.
+/// Sets these keys for the first time, as programs with heartbeats do.
 async fn set(
     ground: &Ground,
     options: &Options,
@@ -148,17 +151,18 @@ async fn set(
     for_each(ground, numbers, write, bar).await
 }
 
-/// Beats for each of these as fast as the server answers.
+/// Sends one heartbeat for each of these keys, as fast as the server answers.
 async fn beat_at_once(ground: &Ground, numbers: Range<usize>, bar: &Bar) -> anyhow::Result<()> {
     bar.begin("beating", numbers.len());
     for_each(ground, numbers, beat, bar).await
 }
 
+/// Adds one heartbeat to a pipeline.
 fn beat(pipe: &mut redis::Pipeline, key: String) {
     pipe.cmd("EXPIRE").arg(key).arg(HOUR.as_secs()).ignore();
 }
 
-/// Sends a command for each of these, a batch in each round trip.
+/// Sends a command for each of these keys, a batch in each round trip.
 async fn for_each(
     ground: &Ground,
     numbers: Range<usize>,
@@ -179,7 +183,8 @@ async fn for_each(
     sent.try_collect().await
 }
 
-/// A command for each of these, with its place among them, for whichever server has its key.
+/// The pipelines with a command for each of these keys, by the index of the server that has the
+/// key. `command` also receives the position of the key in `numbers`.
 fn by_node(
     ground: &Ground,
     numbers: Range<usize>,
@@ -194,6 +199,7 @@ fn by_node(
     pipes
 }
 
+/// Sends each pipeline to its server.
 async fn send(ground: &Ground, pipes: BTreeMap<usize, redis::Pipeline>) -> anyhow::Result<()> {
     for (node, pipe) in pipes {
         let () = pipe
@@ -203,7 +209,7 @@ async fn send(ground: &Ground, pipes: BTreeMap<usize, redis::Pipeline>) -> anyho
     Ok(())
 }
 
-/// Beats once for each key, evenly over the window.
+/// Sends one heartbeat for each key, evenly over the window.
 async fn beat_in_time(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<()> {
     bar.begin("beating", options.jobs);
     let (began, mut sent) = (Instant::now(), 0);
@@ -220,7 +226,7 @@ async fn beat_in_time(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::
     Ok(())
 }
 
-/// Has these expire one after the other, evenly over the window: nothing more is heard of them.
+/// Makes these keys expire one after the other, evenly over the window.
 async fn fall_silent(
     ground: &Ground,
     numbers: Range<usize>,
@@ -237,7 +243,7 @@ async fn fall_silent(
     send(ground, by_node(ground, numbers, expire)).await
 }
 
-/// Waits until so many keys are jobs.
+/// Waits until `count` keys are jobs.
 async fn adopted(ground: &Ground, count: usize, crew: &mut Crew) -> anyhow::Result<()> {
     let until = Instant::now() + PATIENCE;
     while ground.client.stats(&ground.kind()).await?.pending < count as u64 {
@@ -253,7 +259,8 @@ async fn adopted(ground: &Ground, count: usize, crew: &mut Crew) -> anyhow::Resu
     Ok(())
 }
 
-/// As many jobs of another kind, put off one by one from many tasks.
+/// Schedules the same number of jobs of another kind, and measures calls that reschedule one job
+/// each, from many tasks.
 async fn reschedule(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<Cost> {
     let kind = format!("{}-by-call", ground.kind());
     let payload = stock::payload(options.payload);

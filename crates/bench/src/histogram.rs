@@ -1,19 +1,22 @@
-//! How lateness is distributed, at a glance.
+//! A histogram of lateness, printed with bars.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Each bin ends at twice the time at which it begins; the first begins at zero.
+/// The end of the first bin, which begins at zero. Each later bin ends at twice its beginning.
 const FIRST_ENDS_AT: Duration = Duration::from_micros(250);
+/// The number of bins; the last one has no end.
 const BINS: usize = 24;
 
+/// The length of the longest bar, in characters.
 const WIDTH: f64 = 40.0;
 
-/// How many runs were how late.
+/// The number of runs in each bin of lateness.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Histogram([usize; BINS]);
 
 impl Histogram {
+    /// The histogram of these values.
     pub(super) fn of(lags: &[Duration]) -> Self {
         let mut histogram = Histogram::default();
         for lag in lags {
@@ -23,7 +26,7 @@ impl Histogram {
         histogram
     }
 
-    /// Those of several runs of the benchmark are shown as one.
+    /// Adds the counts of another run of the benchmark.
     pub(super) fn merge(&mut self, other: &Histogram) {
         for (count, more) in self.0.iter_mut().zip(other.0) {
             *count += more;
@@ -31,12 +34,13 @@ impl Histogram {
     }
 }
 
+/// The upper bound of a bin.
 fn end(bin: usize) -> Duration {
     FIRST_ENDS_AT * 2_u32.pow(bin as u32)
 }
 
-/// The length of a bar grows with the logarithm of its count, or the few that were late would
-/// not be seen.
+/// One line for each bin from the first to the last with a count. The length of a bar grows with
+/// the logarithm of its count; otherwise a few late runs would be invisible.
 impl fmt::Display for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let most = self.0.iter().max().copied().unwrap_or(0);

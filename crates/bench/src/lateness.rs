@@ -1,4 +1,4 @@
-//! How late jobs start whose due times are spread over the window, and what they cost Redis.
+//! The phase `lateness`: the delay of jobs with due times spread over the window, and their cost.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::ground::{Ground, Moment};
 use super::histogram::Histogram;
 use super::stock;
 
+/// Measures lateness and cost, beside the waiting jobs of the options.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,
@@ -45,7 +46,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// The names of the percentiles.
+/// The figures of the percentiles of lateness.
 const LATENESS: [&str; 5] = [
     "lateness_ms.p50",
     "lateness_ms.p90",
@@ -54,17 +55,18 @@ const LATENESS: [&str; 5] = [
     "lateness_ms.max",
 ];
 
-/// When a job is due, after the start of the window: evenly, one after the other.
+/// The due time of a job, from the start of the window: the jobs are spread evenly.
 pub(super) fn due_after(number: usize, options: &Options) -> Duration {
     options.window.mul_f64(number as f64 / options.jobs as f64)
 }
 
-/// How far ahead the first due time is: all is to be scheduled by then.
+/// The time from the first schedule to the first due time: long enough to schedule `jobs` jobs.
 pub(super) fn lead(jobs: usize) -> Duration {
     Duration::from_secs(1) + Duration::from_micros(100) * u32::try_from(jobs).unwrap_or(u32::MAX)
 }
 
-/// Figures that count from a due time mean less if scheduling went on after it.
+/// Warns if the first due time is over when scheduling ends: figures that count from due times mean
+/// less then.
 pub(super) fn warn_if_late(start: Moment, bar: &Bar) {
     let late = start.here.elapsed();
     if !late.is_zero() {

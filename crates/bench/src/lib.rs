@@ -1,23 +1,23 @@
-//! `keyfall bench`: how late jobs start, how fast they are scheduled and run, and what they
-//! cost Redis.
+//! The benchmark, `keyfall bench`: lateness of jobs, rates of scheduling and running, and the cost
+//! of each job for Redis. It runs in phases, each on an empty Redis.
 //!
-//! | part | what it does |
+//! | part | contents |
 //! |---|---|
-//! | [`args`] | what the command is told |
-//! | [`ground`] | a Redis for each phase; [`usage`] reads what it says of itself |
-//! | [`nodes`] | the servers of somebody: one, or those of a cluster |
-//! | [`stock`] | schedules jobs in bulk |
-//! | [`cost`] | what each job costs, in CPU time, commands and bytes |
-//! | [`crew`] | the workers, and what their handlers note |
-//! | [`watch`] | counts what the server is asked |
+//! | [`args`] | the options of the command |
+//! | [`ground`] | a Redis for each phase; [`usage`] reads its INFO |
+//! | [`nodes`] | the servers behind a URL: one, several, or a cluster |
+//! | [`stock`] | scheduling in bulk, to fill a ledger |
+//! | [`cost`] | the cost of a job, in CPU time, commands and bytes |
+//! | [`crew`] | the workers, and the record of their runs |
+//! | [`watch`] | the number of commands that a server receives |
 //! | [`schedule`], [`standing`], [`lateness`], [`burst`], [`claims`] | the phases |
-//! | [`heartbeats`] | keys that beat by `EXPIRE`, and fall silent |
-//! | [`http`] | scheduling and pulling over HTTP, from a [`daemon`] |
-//! | [`targets`] | jobs that go to callbacks, lists, streams and the classic interface |
+//! | [`heartbeats`] | the phase with keys that beat by `EXPIRE`, and fall silent |
+//! | [`http`] | the phase that schedules and pulls over HTTP, from a [`daemon`] |
+//! | [`targets`] | the phase with callbacks, lists, streams and the classic interface |
 //! | [`drain`] | consumers that pull and finish until nothing is left |
 //! | [`bare`], [`plain`] | the workloads of scheduling and of lateness without Keyfall |
 //! | [`figures`] | names, medians, JSON; [`histogram`] and [`report`] for people |
-//! | [`bar`] | how far it is |
+//! | [`bar`] | the progress bar |
 
 mod args;
 mod bar;
@@ -55,11 +55,13 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use usage::Server;
 
-/// Measures what the options say, and prints it. The process must be the `keyfall` command: phases
-/// that need a daemon start it as `keyfall serve`.
+/// Runs the phases of the options, and prints the figures on stdout, as a table or as JSON.
+///
+/// The process must be the `keyfall` command: phases that need a daemon start it as `keyfall
+/// serve`. The first Ctrl-C ends the run after a clean-up, a second one ends the process.
 ///
 /// # Errors
-/// If a server, or a phase, fails.
+/// If a server or a phase fails, or on Ctrl-C.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     let interrupted = interruption();
     if cfg!(debug_assertions) {
@@ -106,6 +108,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Runs one phase.
 async fn measure(
     phase: Phase,
     ground: &Ground,
@@ -129,8 +132,8 @@ async fn measure(
     }
 }
 
-/// Set by the first Ctrl-C, after which all is cleaned up. A second one ends the process; a
-/// private server is gone with it even then.
+/// A token that the first Ctrl-C cancels, after which all is cleaned up. A second Ctrl-C ends the
+/// process; a private server ends with it even then.
 fn interruption() -> CancellationToken {
     let interrupted = CancellationToken::new();
     let token = interrupted.clone();
@@ -148,7 +151,7 @@ fn interruption() -> CancellationToken {
     interrupted
 }
 
-/// What must be the same for two results to be compared.
+/// The settings that must be equal in two results that are compared.
 fn settings(options: &Options, server: &Server) -> Value {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     json!({

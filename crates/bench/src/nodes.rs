@@ -1,5 +1,5 @@
-//! The servers that are asked by the benchmark itself, beside Keyfall: the only one, the primary
-//! that sentinels name, each of several, or each primary of a cluster.
+//! The servers behind a URL, for commands that the benchmark itself sends: a single one, the
+//! primary that sentinels name, each of several, or each primary of a cluster.
 
 use anyhow::{Context, bail};
 use crc::{CRC_16_XMODEM, Crc};
@@ -8,15 +8,16 @@ use redis::{AsyncConnectionConfig, Value};
 
 use super::ground::PATIENCE;
 
-/// By which a cluster chooses the slot of a key.
+/// The checksum by which a cluster chooses the slot of a key.
 const OF_SLOTS: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// The slots of a cluster.
+/// The number of slots of a cluster.
 const SLOTS: usize = 16_384;
 
+/// The servers behind a URL.
 pub(super) struct Nodes {
     all: Vec<Node>,
-    /// The place in `all` of whoever has a slot; empty where there is one server for all.
+    /// For each slot, the index of its server in `all`; empty with a single server.
     owners: Vec<usize>,
 }
 
@@ -27,7 +28,8 @@ pub(super) struct Node {
 }
 
 impl Nodes {
-    /// Those behind a URL that Keyfall takes.
+    /// Finds the servers behind a URL of Keyfall, or several URLs separated by spaces, and connects
+    /// to them.
     pub(super) async fn find(url: &str) -> anyhow::Result<Self> {
         let mut nodes = Nodes {
             all: Vec::new(),
@@ -40,13 +42,14 @@ impl Nodes {
         }
         let count = nodes.all.len();
         if count > 1 && nodes.owners.is_empty() {
-            // Several that know nothing of each other: what the benchmark itself writes is spread.
+            // Several independent servers: the slots are spread over them, and with them the writes
+            // of the benchmark itself.
             nodes.owners = (0..SLOTS).map(|slot| slot * count / SLOTS).collect();
         }
         Ok(nodes)
     }
 
-    /// Those behind one URL.
+    /// The servers behind one URL.
     async fn behind(url: &str) -> anyhow::Result<Self> {
         let (scheme, rest) = url.split_once("://").context("the URL has no scheme")?;
         if let Some(scheme) = scheme.strip_suffix("+cluster") {
@@ -62,7 +65,7 @@ impl Nodes {
         })
     }
 
-    /// As the first node says that answers.
+    /// The primaries of a cluster, as the first node that answers lists them.
     async fn of_cluster(scheme: &str, rest: &str) -> anyhow::Result<Self> {
         let (user, hosts) = user_and_hosts(rest.split('/').next().unwrap_or_default());
         let place = |host: &str| format!("{scheme}://{user}{host}");
@@ -102,16 +105,17 @@ impl Nodes {
         Ok(nodes)
     }
 
+    /// All servers; at least one.
     pub(super) fn all(&self) -> &[Node] {
         &self.all
     }
 
-    /// The one that is asked what all of them can answer.
+    /// The first server, for questions that any of them can answer.
     pub(super) fn first(&self) -> &Node {
         &self.all[0]
     }
 
-    /// The place of the one that has a key.
+    /// The index of the server that has a key.
     pub(super) fn place_of(&self, key: &str) -> usize {
         match &self.owners[..] {
             [] => 0,
@@ -121,6 +125,7 @@ impl Nodes {
 }
 
 impl Node {
+    /// Opens a connection.
     async fn connect(url: String) -> anyhow::Result<Self> {
         let redis = connection(&url).await;
         let redis = redis.with_context(|| "a server cannot be reached that is to be measured")?;
@@ -136,8 +141,9 @@ impl Node {
     }
 }
 
+/// A connection that waits up to [`PATIENCE`] for each answer.
 async fn connection(url: &str) -> redis::RedisResult<MultiplexedConnection> {
-    // A server that is measured may be slow to answer, and is not gone.
+    // A server under measurement may be slow to answer, and is not gone.
     let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
     let client = redis::Client::open(url)?;
     client
@@ -145,12 +151,13 @@ async fn connection(url: &str) -> redis::RedisResult<MultiplexedConnection> {
         .await
 }
 
-/// What stands before the hosts, with its `@`; and the hosts.
+/// Splits the authority of a URL: user and password with their `@`, and the hosts.
 fn user_and_hosts(text: &str) -> (&str, &str) {
     text.split_at(text.rfind('@').map_or(0, |at| at + 1))
 }
 
-/// Of `user:password@host,host/master/database?sentinel_user=…`: the URL of the primary.
+/// Asks sentinels for the URL of the primary. `rest` is the URL behind the scheme:
+/// `user:password@host,host/master/database?sentinel_user=…`.
 async fn primary(scheme: &str, rest: &str) -> anyhow::Result<String> {
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut parts = rest.split('/');
@@ -179,7 +186,7 @@ async fn primary(scheme: &str, rest: &str) -> anyhow::Result<String> {
     Ok(format!("{scheme}://{user}{host}:{port}/{database}"))
 }
 
-/// What the first of these answers that does.
+/// The answer of the first of these servers that answers.
 async fn first_answer<T: redis::FromRedisValue>(
     urls: impl Iterator<Item = String>,
     question: &redis::Cmd,
@@ -198,7 +205,7 @@ async fn first_answer<T: redis::FromRedisValue>(
     Err(error).context("none of the servers that the URL names can be asked where to write")
 }
 
-/// The slot of a key, by its hash tag if it has one.
+/// The slot of a key, by its hash tag, if it has one.
 fn slot_of(key: &str) -> u16 {
     let tag = key
         .split_once('{')

@@ -1,5 +1,5 @@
-//! The same workload on the plain form, as tutorials have it: `SET` with a TTL, and a listener
-//! on `expired` events.
+//! The phase `plain`: the lateness workload in the plain form of tutorials, `SET` with a TTL and a
+//! listener on `expired` events.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,13 +16,13 @@ use super::histogram::Histogram;
 use super::lateness::{due_after, lead, warn_if_late};
 use super::stock::{self, HOUR};
 
-/// What has not come so long after the window counts as lost.
+/// An event that has not come this long after the window counts as lost.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How many keys one round trip sets.
+/// Keys that one round trip sets.
 const CHUNK: usize = 10_000;
 
-/// The names of the percentiles.
+/// The figures of the percentiles of lateness in the plain form.
 const LATENESS: [&str; 5] = [
     "plain.lateness_ms.p50",
     "plain.lateness_ms.p90",
@@ -31,7 +31,8 @@ const LATENESS: [&str; 5] = [
     "plain.lateness_ms.max",
 ];
 
-/// On a private server only: its setting says that it publishes `expired` events.
+/// Measures the lateness of events. It needs a private server, whose settings make it publish
+/// `expired` events.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,
@@ -72,7 +73,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// Sets these keys, each with the time at which it expires.
+/// Sets these keys, each with its time of expiry.
 async fn set(
     ground: &Ground,
     payload: &Bytes,

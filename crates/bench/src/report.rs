@@ -1,4 +1,4 @@
-//! The table for people.
+//! The report as a table for people.
 
 use std::fmt::Write as _;
 
@@ -8,8 +8,8 @@ use super::figures::{FIGURES, Figures, median};
 use super::histogram::Histogram;
 use super::usage::Server;
 
-/// With more than one run, the least and the greatest stand beside the median; with the plain
-/// form, what it came to.
+/// The table of all figures. With more than one run, the least and the greatest value stand beside
+/// the median; with the plain form, its values stand in a column of their own.
 pub(super) fn table(options: &Options, server: &Server, figures: &Figures) -> String {
     let mut text = format!(
         "keyfall {} on {} {}{}, {} jobs over {:?}, {} at one instant, {} bytes each\n\n",
@@ -32,9 +32,9 @@ pub(super) fn table(options: &Options, server: &Server, figures: &Figures) -> St
         let shown = |value| format!("{value:.*}", figure.digits);
         let middle = |values| median(values).map(shown).unwrap_or_default();
         let (values, plain) = match figure.name.strip_prefix("plain.") {
-            // Of the plain form alone.
+            // A figure of the plain form alone.
             Some("lost") => (&[][..], figures.of(figure.name)),
-            // It stands beside that of Keyfall.
+            // The figure of the plain form stands beside Keyfall's.
             Some(_) => continue,
             None => {
                 let plain = format!("plain.{}", figure.name);
@@ -62,7 +62,7 @@ pub(super) fn table(options: &Options, server: &Server, figures: &Figures) -> St
     text
 }
 
-/// A line for each phase that was measured, with the median of each part.
+/// Adds a line for each measured phase, with the median of each part of the cost.
 fn costs(text: &mut String, figures: &Figures) {
     for (place, (phase, parts)) in figures.costs.iter().enumerate() {
         // Writing to a string does not fail.
@@ -82,7 +82,7 @@ fn costs(text: &mut String, figures: &Figures) {
     }
 }
 
-/// One line: label, value, value of the plain form, unit, range.
+/// Adds one line. The columns are label, value, value of the plain form, unit, range.
 fn line(text: &mut String, columns: &[&str; 5], with_plain: bool) {
     let [label, value, plain, unit, range] = columns;
     // Writing to a string does not fail.
@@ -95,6 +95,7 @@ fn line(text: &mut String, columns: &[&str; 5], with_plain: bool) {
     text.push('\n');
 }
 
+/// Adds a histogram with its title, unless it is empty.
 fn draw(text: &mut String, title: &str, histogram: &Histogram) {
     let bars = histogram.to_string();
     if !bars.is_empty() {

@@ -1,4 +1,4 @@
-//! How fast jobs are scheduled that are due in an hour.
+//! The phases `schedule` and `bulk`: the rate of scheduling jobs that are due in an hour.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -13,9 +13,10 @@ use super::figures::Figures;
 use super::ground::{self, Ground};
 use super::stock::{self, HOUR};
 
-/// How many callers there are at the same time.
+/// The number of tasks that call at the same time.
 pub(super) const TASKS: usize = 64;
 
+/// Measures rate and cost of calls that schedule one job each.
 pub(super) async fn one_by_one(
     ground: &Ground,
     options: &Options,
@@ -29,6 +30,7 @@ pub(super) async fn one_by_one(
     Ok(())
 }
 
+/// Measures rate and cost of calls that schedule many jobs.
 pub(super) async fn in_bulk(
     ground: &Ground,
     options: &Options,
@@ -42,8 +44,8 @@ pub(super) async fn in_bulk(
     Ok(())
 }
 
-/// How many of these were scheduled in a second. Each call schedules one job, and each task waits
-/// for the answer before the next call.
+/// Schedules these jobs, and returns the jobs in a second. Each call schedules one job, and each
+/// task waits for the answer before its next call.
 pub(super) async fn single(
     ground: &Ground,
     options: &Options,
@@ -64,7 +66,7 @@ pub(super) async fn single(
     from_many_tasks(numbers, call, bar).await
 }
 
-/// How many of these were scheduled in a second, with a call for many at a time.
+/// Schedules these jobs, many with each call, and returns the jobs in a second.
 pub(super) async fn bulk(
     ground: &Ground,
     options: &Options,
@@ -77,7 +79,7 @@ pub(super) async fn bulk(
     Ok(jobs as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Makes a call for each number, [`TASKS`] of them at the same time; how many it made in a second.
+/// Makes a call for each number, [`TASKS`] at the same time, and returns the calls in a second.
 pub(super) async fn from_many_tasks<F>(
     numbers: Range<usize>,
     call: impl Fn(usize) -> F + Clone + Send + 'static,

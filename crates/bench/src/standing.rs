@@ -1,4 +1,5 @@
-//! What jobs cost that are not due for an hour: memory, and what workers send meanwhile.
+//! The phases `memory` and `idle`: the cost of jobs that are not due for an hour, as memory of
+//! Redis and as commands of idle workers.
 
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use super::ground::Ground;
 use super::stock;
 use super::watch::Watch;
 
-/// A worker that has just started looks around.
+/// How long workers may settle in before the idle phase counts: a new worker sends more commands.
 const SETTLING_IN: Duration = Duration::from_secs(2);
 
+/// Measures the memory of a pending job.
 pub(super) async fn memory(
     ground: &Ground,
     options: &Options,
@@ -30,6 +32,7 @@ pub(super) async fn memory(
     Ok(())
 }
 
+/// Counts the commands of idle workers during the window.
 pub(super) async fn idle(
     ground: &Ground,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Jobs, scheduled in bulk.
+//! Scheduling in bulk, to fill ledgers with jobs.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -9,18 +9,18 @@ use keyfall::NewJob;
 use super::bar::Bar;
 use super::ground::{self, Ground};
 
-/// How many jobs one call schedules. What they take here until they are answered is bounded.
+/// Jobs in one call; it bounds the memory of this process for jobs without an answer.
 const CHUNK: usize = 10_000;
 
-/// When those are due that are only to be there.
+/// The delay of jobs that only wait.
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
-/// What each job carries.
+/// A payload of this length.
 pub(super) fn payload(bytes: usize) -> Bytes {
     vec![b'x'; bytes].into()
 }
 
-/// Schedules these, each due when `due` says.
+/// Schedules the jobs with these numbers; `due` gives the due time of each.
 pub(super) async fn schedule(
     ground: &Ground,
     kind: &str,
@@ -46,7 +46,7 @@ pub(super) async fn schedule(
     Ok(())
 }
 
-/// Schedules these for an hour from now.
+/// Schedules the jobs with these numbers for an hour from now, by the clock of Redis.
 pub(super) async fn pend(
     ground: &Ground,
     kind: &str,

@@ -1,29 +1,31 @@
-//! What the server says of itself.
+//! The usage and the version of a server, from its INFO.
 
-/// What a server has used since it started, or several.
+/// The usage of one server since it started, or of several together. A field is NaN if INFO lacks
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Usage {
     /// CPU time, in µs.
     pub(super) cpu_us: f64,
-    /// Commands, those that scripts call included.
+    /// Commands, including those that scripts call.
     pub(super) commands: f64,
-    /// Those of them that were scripts.
+    /// Calls of scripts among the commands.
     pub(super) scripts: f64,
-    /// What clients sent to it, in bytes, and what it sent to them; replicas are left out.
+    /// Bytes that clients sent, and bytes that clients received; without replicas.
     pub(super) bytes_in: f64,
     pub(super) bytes_out: f64,
-    /// How long the log of its writes has become, in bytes, as replicas and disks get it; it is kept
-    /// only where there is a replica.
+    /// The length of the log of writes for replicas and disks, in bytes. Redis counts it only with
+    /// a replica.
     pub(super) replicated: f64,
-    /// Memory in use just now, in bytes.
+    /// Memory in use now, in bytes.
     pub(super) memory: f64,
 }
 
-/// Which server it is.
+/// The name and the version of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Server {
-    /// How many of them there are.
+    /// The number of servers.
     pub(super) count: usize,
+    /// `redis` or `valkey`.
     pub(super) name: String,
     pub(super) version: String,
 }
@@ -43,7 +45,7 @@ impl Usage {
         };
         let [received, sent] = ["total_net_input_bytes", "total_net_output_bytes"]
             .map(|name| number(name).unwrap_or(f64::NAN));
-        // Redis counts the replicas' share in, since it counts that at all.
+        // Since Redis counts the bytes to replicas, the total includes them.
         let sent = sent - number("total_net_repl_output_bytes").unwrap_or(0.0);
         Usage {
             cpu_us: (cpu[0] + cpu[1]) * 1e6,
@@ -56,7 +58,7 @@ impl Usage {
         }
     }
 
-    /// Of two servers.
+    /// The usage of two servers together.
     pub(super) fn plus(self, other: Usage) -> Self {
         Usage {
             cpu_us: self.cpu_us + other.cpu_us,
@@ -69,7 +71,7 @@ impl Usage {
         }
     }
 
-    /// What was used since then.
+    /// The usage since an earlier reading.
     pub(super) fn since(self, then: Usage) -> Self {
         Usage {
             cpu_us: self.cpu_us - then.cpu_us,
@@ -87,7 +89,7 @@ impl Server {
     /// From the answer to `INFO all`.
     pub(super) fn read(info: &str, count: usize) -> Self {
         let text = |name| field(info, name).map(str::to_owned);
-        // Valkey calls itself a Redis of an old version, too.
+        // Valkey also has the version of an old Redis that it is compatible with.
         let name = text("server_name").unwrap_or_else(|| "redis".into());
         let version = text(&format!("{name}_version")).or_else(|| text("redis_version"));
         Server {
@@ -98,6 +100,7 @@ impl Server {
     }
 }
 
+/// A field of INFO.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))

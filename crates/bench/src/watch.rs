@@ -1,4 +1,4 @@
-//! What the servers are asked, by MONITOR.
+//! Counts the commands that servers receive, by MONITOR.
 
 use anyhow::Context;
 use futures_util::{Stream, StreamExt};
@@ -6,18 +6,20 @@ use tokio::task::JoinSet;
 
 use super::ground::Ground;
 
-/// Counts what clients send, until it is ended or dropped.
+/// Counts the commands of clients until it is ended or dropped.
 pub(super) struct Watch(JoinSet<Option<Seen>>);
 
+/// The counts of a watch.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Seen {
-    /// Commands that clients sent; what scripts call is not counted.
+    /// Commands that clients sent, without those that scripts call.
     pub(super) commands: usize,
-    /// Jobs that claims named, each time that one did.
+    /// Jobs that claims named; a job counts once for each claim.
     pub(super) named: usize,
 }
 
 impl Watch {
+    /// Starts MONITOR on all servers.
     pub(super) async fn start(ground: &Ground) -> anyhow::Result<Self> {
         let mut tasks = JoinSet::new();
         for monitor in ground.monitors().await? {
@@ -27,7 +29,7 @@ impl Watch {
         Ok(Watch(tasks))
     }
 
-    /// What was sent up to now.
+    /// Ends the watch, and returns the counts up to now.
     pub(super) async fn end(mut self, ground: &Ground) -> anyhow::Result<Seen> {
         let mut echo = redis::cmd("ECHO");
         echo.arg(end(ground));
@@ -45,12 +47,12 @@ impl Watch {
     }
 }
 
-/// What is sent last, so that all before it has been seen.
+/// The text of the last command, an ECHO: when it is seen, all commands before it have been seen.
 fn end(ground: &Ground) -> String {
     format!("{} has been watched", ground.kind())
 }
 
-/// Reads until somebody sends `end`.
+/// Counts lines of MONITOR up to the ECHO of `end`; `None` if they end before.
 async fn count(lines: impl Stream<Item = String>, kind: &str, end: &str) -> Option<Seen> {
     let mut lines = std::pin::pin!(lines);
     let mut seen = Seen::default();
@@ -74,18 +76,19 @@ async fn count(lines: impl Stream<Item = String>, kind: &str, end: &str) -> Opti
     None
 }
 
-/// The keys of a claim, and all those of its ledger, which follow them on a cluster.
+/// The number of keys of a claim.
 const KEYS: usize = 7;
+/// The number of further keys of its ledger, which follow on a cluster.
 const OF_LEDGER: usize = 13;
 
-/// EVALSHA, the script, the number of keys; and behind them lane, number, who, lease, fill and how each
-/// was found; then ids.
+/// The number of words of a claim beside keys and ids: EVALSHA, the script and the number of keys
+/// before the keys; lane, number, claimer, lease, fill and sources behind them. The ids follow.
 const FIXED: usize = 9;
 
-/// So many words of a call are looked at.
+/// The number of words of a command that are read.
 const WORDS: usize = FIXED + KEYS + OF_LEDGER;
 
-/// How many words of a claim come before the ids.
+/// The number of words before the ids, if the command is a claim on a ledger of this kind.
 fn before_ids(words: &[&str], kind: &str) -> Option<usize> {
     let ["EVALSHA", _, keys, _, _, leased, ..] = *words else {
         return None;

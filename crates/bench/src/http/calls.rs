@@ -1,4 +1,4 @@
-//! What the clients of the daemon ask.
+//! The requests that the phase `http` sends to a daemon.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -13,12 +13,12 @@ use super::CONSUMERS;
 use crate::bar::Bar;
 use crate::ground;
 
-/// How many lines a request holds, and how many requests are under way: what a client sends that
-/// does not read while it sends.
+/// Lines in a batch request, as a client sends them that does not read the answer meanwhile.
 const LINES: usize = 1000;
+/// Simultaneous batch requests.
 const BATCHES: usize = 4;
 
-/// A client; clones share its connections.
+/// A client of the daemon. Clones share its connections.
 #[derive(Clone)]
 pub(super) struct Api {
     http: reqwest::Client,
@@ -27,7 +27,7 @@ pub(super) struct Api {
     payload: String,
 }
 
-/// What is read of an answer to a pull.
+/// The answer to a pull, as far as it is read.
 #[derive(Deserialize)]
 struct PulledIn {
     jobs: Vec<JobIn>,
@@ -39,13 +39,13 @@ struct JobIn {
 }
 
 impl Api {
-    /// Jobs of this kind, with payloads of so many bytes.
+    /// A client for jobs of this kind, with payloads of `payload` bytes.
     pub(super) fn new(url: &str, kind: String, payload: usize) -> Self {
         Api {
             http: reqwest::Client::new(),
             url: url.to_owned(),
             kind,
-            // In quotes it is as long as it is to be.
+            // With its quotes, the JSON text has the wanted length.
             payload: "x".repeat(payload.saturating_sub(2)),
         }
     }
@@ -59,14 +59,14 @@ impl Api {
         Ok(())
     }
 
-    /// The answer to a request that must not be refused.
+    /// Sends a request and returns the body of the answer. A refusal is an error.
     async fn sent(&self, method: Method, path: &str, body: String) -> reqwest::Result<String> {
         let call = self.http.request(method, format!("{}{path}", self.url));
         let answer = call.body(body).send().await?;
         answer.error_for_status()?.text().await
     }
 
-    /// Schedules these in batches; how many in a second.
+    /// Schedules these jobs in batches, and returns the jobs in a second.
     pub(super) async fn batches(&self, numbers: Range<usize>, bar: &Bar) -> anyhow::Result<f64> {
         bar.begin("in batches", numbers.len());
         let (jobs, end, began) = (numbers.len(), numbers.end, Instant::now());
@@ -82,6 +82,7 @@ impl Api {
         Ok(jobs as f64 / began.elapsed().as_secs_f64())
     }
 
+    /// Schedules these jobs with one request.
     async fn batch(&self, numbers: Range<usize>) -> anyhow::Result<()> {
         let count = numbers.len();
         let line = |number| {
@@ -97,7 +98,7 @@ impl Api {
         Ok(())
     }
 
-    /// Pulls some jobs and finishes them; how many there were.
+    /// Pulls some jobs, finishes them, and returns their number.
     pub(super) async fn pull_and_finish(self) -> anyhow::Result<usize> {
         let wanted = json!({"max": CONSUMERS.max, "wait": format!("{:?}", CONSUMERS.wait)});
         let answer = self.sent(Method::POST, "/v1/pull", wanted.to_string());

@@ -1,9 +1,9 @@
-//! How fast jobs are scheduled and pulled over HTTP, and how fast the same is in this process:
-//! what the daemon adds to it.
+//! The phase `http`: the rates of scheduling and pulling over HTTP and in this process, and their
+//! ratios, which show the cost of the daemon.
 //!
-//! | part | what it does |
+//! | part | contents |
 //! |---|---|
-//! | [`calls`] | what its clients ask |
+//! | [`calls`] | the requests |
 
 mod calls;
 
@@ -22,24 +22,25 @@ use super::ground::Ground;
 use super::{schedule, stock};
 use calls::Api;
 
-/// As many as there are callers who schedule.
+/// The consumers, as many as the tasks that schedule.
 const CONSUMERS: Consumers = Consumers {
     count: schedule::TASKS,
     max: 10,
     wait: Duration::from_secs(1),
 };
 
-/// What is measured both ways.
+/// The rates that are measured in both ways.
 #[derive(Clone, Copy)]
 struct Rates {
-    /// Jobs scheduled a second, one with each call.
+    /// Jobs scheduled in a second, one with each call.
     schedule: f64,
-    /// The same, with calls that hold many.
+    /// Jobs scheduled in a second, many with each call.
     batch: f64,
-    /// Jobs pulled and finished a second.
+    /// Jobs pulled and finished in a second.
     pull: f64,
 }
 
+/// Measures both ways, and their ratios.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,
@@ -60,6 +61,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
+/// The rates with the library alone.
 async fn in_process(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<Rates> {
     let jobs = options.jobs;
     let schedule = schedule::single(ground, options, 0..jobs, bar).await?;
@@ -82,6 +84,7 @@ async fn in_process(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Re
     })
 }
 
+/// The rates with a daemon.
 async fn over_http(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<Rates> {
     let jobs = options.jobs;
     let flags = ["--pull", &pattern(ground)];
@@ -104,7 +107,7 @@ async fn over_http(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Res
     })
 }
 
-/// How many jobs are pulled and finished in a second.
+/// The jobs that consumers pull and finish in a second.
 async fn rate<F>(
     jobs: usize,
     take: impl Fn() -> F + Clone + Send + 'static,
@@ -118,16 +121,17 @@ where
     Ok(jobs as f64 / (done - began).as_secs_f64())
 }
 
-/// The kind that is pulled, which is not the one whose jobs are due in an hour.
+/// The kind of the jobs that are pulled. The jobs of the other kind are due in an hour.
 fn pulled(ground: &Ground) -> String {
     ground.kinds(2).last().expect("two")
 }
 
+/// The route of the pulled jobs.
 fn pattern(ground: &Ground) -> String {
     format!("{}:*", pulled(ground))
 }
 
-/// A backlog for those who pull.
+/// Schedules a backlog of jobs that are due now.
 async fn fall_due(ground: &Ground, options: &Options, bar: &Bar) -> anyhow::Result<()> {
     bar.begin("filling", options.jobs);
     let payload = stock::payload(options.payload);

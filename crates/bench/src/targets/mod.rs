@@ -1,10 +1,10 @@
-//! How fast jobs that are due at one instant go to targets, and how fast they go to a function
-//! that does nothing: what a target adds to it.
+//! The phase `targets`: the rates at which jobs that are due at one instant go to each target and
+//! to a function that does nothing, and their ratios, which show the cost of a target.
 //!
-//! | part | what it does |
+//! | part | contents |
 //! |---|---|
-//! | [`receiver`] | an HTTP server that agrees to everything |
-//! | [`pops`] | a thousand consumers of the classic interface, who wait |
+//! | [`receiver`] | an HTTP server that accepts every request |
+//! | [`pops`] | a thousand waiting consumers of the classic interface |
 
 mod pops;
 mod receiver;
@@ -25,6 +25,7 @@ use super::lateness::{lead, warn_if_late};
 use super::stock;
 use receiver::Receiver;
 
+/// Measures all targets, each with a kind of its own.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,
@@ -58,7 +59,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// How many jobs of a kind are done in a second, with this route.
+/// The jobs that are done in a second with this route.
 async fn one(
     ground: &Ground,
     options: &Options,
@@ -81,8 +82,8 @@ async fn one(
     Ok(options.burst as f64 / (done - due.here).as_secs_f64())
 }
 
-/// Schedules as many jobs as a burst has, all due at this moment; between the last call and then
-/// there is such a rest.
+/// Schedules the jobs of a burst, all due at the moment that it returns, with at least `rest`
+/// between the last call and that moment.
 async fn fall_due(
     ground: &Ground,
     options: &Options,
@@ -99,11 +100,11 @@ async fn fall_due(
     Ok(due)
 }
 
-/// When so many jobs of a kind are done.
+/// Waits until `jobs` jobs of a kind are done, and returns that instant.
 async fn done(ground: &Ground, jobs: usize, kind: &str, bar: &Bar) -> anyhow::Result<Instant> {
     bar.begin("running", jobs);
     let done = async {
-        // Often enough for a ratio, and too seldom to be seen in it.
+        // Often enough for an exact ratio, and too seldom to influence it.
         let mut look = interval(Duration::from_millis(10));
         loop {
             look.tick().await;

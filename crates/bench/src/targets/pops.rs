@@ -1,5 +1,5 @@
-//! A thousand consumers who wait, each for one job at a time: of the classic interface of a daemon,
-//! and in this process.
+//! A thousand waiting consumers, each with one job at a time: over the classic interface of a
+//! daemon, and in this process.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,17 @@ use crate::daemon::Daemon;
 use crate::drain::{self, Consumers};
 use crate::ground::{Ground, Moment};
 
+/// The consumers.
 const CONSUMERS: Consumers = Consumers {
     count: 1000,
     max: 1,
     wait: Duration::from_secs(180),
 };
 
-/// Until the jobs are due, all consumers have connected, and wait.
+/// The time before the due time in which all consumers connect and begin to wait.
 const REST: Duration = Duration::from_secs(2);
 
-/// A client of the classic interface; clones share its connections.
+/// A client of the classic interface. Clones share its connections.
 #[derive(Clone)]
 struct Classic {
     http: reqwest::Client,
@@ -34,7 +35,7 @@ struct Classic {
     topic: String,
 }
 
-/// What is read of an answer.
+/// An answer, as far as it is read.
 #[derive(Deserialize)]
 struct AnswerIn {
     code: u8,
@@ -47,7 +48,7 @@ struct JobIn {
     id: String,
 }
 
-/// How many jobs they finish in a second, in this process and over the classic interface.
+/// The jobs that the consumers finish in a second, in this process and over the classic interface.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,
@@ -59,6 +60,7 @@ pub(super) async fn measure(
     Ok((here, over_http(ground, options, &kind(), bar).await?))
 }
 
+/// The rate with the library alone.
 async fn in_process(
     ground: &Ground,
     options: &Options,
@@ -77,6 +79,7 @@ async fn in_process(
     Ok(rate)
 }
 
+/// The rate with a daemon.
 async fn over_http(
     ground: &Ground,
     options: &Options,
@@ -102,7 +105,7 @@ async fn over_http(
     Ok(rate)
 }
 
-/// From when the jobs are due.
+/// The jobs that are finished in a second, counted from their due time.
 async fn rate<F>(
     ground: &Ground,
     options: &Options,
@@ -120,6 +123,7 @@ where
 }
 
 impl Classic {
+    /// Pops a job and finishes it. Returns the number of jobs, 0 or 1.
     async fn pop_and_finish(self) -> anyhow::Result<usize> {
         let Some(job) = self.ask("pop", json!({"topic": self.topic})).await? else {
             return Ok(0);
@@ -128,6 +132,7 @@ impl Classic {
         Ok(1)
     }
 
+    /// Sends a call. Its answer must have the code 0.
     async fn ask(&self, call: &str, body: serde_json::Value) -> anyhow::Result<Option<JobIn>> {
         let request = self.http.post(format!("{}/{call}", self.url));
         let answer = request.body(body.to_string()).send().await?.bytes().await?;

@@ -1,17 +1,18 @@
-//! An HTTP server that agrees to everything.
+//! An HTTP server that accepts every request, as the receiver of callbacks.
 
 use axum::Router;
 use axum::http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Dropped, it is gone.
+/// A running server on a free port. Dropping it ends the server.
 pub(super) struct Receiver {
     url: String,
     serving: JoinHandle<std::io::Result<()>>,
 }
 
 impl Receiver {
+    /// Starts the server. It answers each request with 204.
     pub(super) async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/", listener.local_addr()?);
