@@ -1,5 +1,5 @@
-//! A believable mix of [Keyfall](keyfall) reminders on a private Redis, watched as they fall due:
-//! `make demo` and `keyfall demo`.
+//! The demo: a realistic mix of [Keyfall](keyfall) reminders on a private Redis, printed as they
+//! fall due. It is behind `make demo` and `keyfall demo`.
 
 use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
@@ -13,38 +13,46 @@ use keyfall::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How many notices fall due at the same instant.
+/// The number of notices that fall due at the same instant.
 const CROWD: u32 = 300;
 
-/// How often a notice is tried again.
+/// The number of retries of a notice.
 const RUNGS: u32 = 3;
 
-/// What the handlers share.
+/// The state of the demo, shared by the handlers.
 #[derive(Clone)]
 struct Board(Arc<Shared>);
 
+/// The contents of [`Board`].
 struct Shared {
     start: Instant,
-    /// How long the delays are, compared to those that are written here.
+    /// The factor by which all delays in this file are multiplied.
     stretch: f64,
-    /// Of each firing: whether it was one of the crowd, and how late it was.
+    /// The lateness of each run, and whether its job was one of the crowd.
     lags: Mutex<Vec<(bool, Duration)>>,
 }
 
+/// The payload of a notice.
 #[derive(Serialize, Deserialize)]
 struct Notice {
-    /// How often the receiver is down before it accepts the notice.
+    /// How many attempts fail before the receiver accepts the notice.
     refusals: u32,
 }
 
-/// How many seconds the delays are written for.
+/// The length of the demo without stretching, in seconds.
 pub const SECONDS: u64 = 40;
 
-/// Starts a Redis, plays for about so many seconds, by which all delays are stretched, and prints
-/// what happens. Ctrl-C ends it; nothing is left behind.
+/// Runs the demo on a private Redis for about `seconds` seconds, and prints each event to stdout.
+/// All delays are stretched to fit. Ctrl-C ends it early; nothing is left behind.
 ///
 /// # Errors
-/// If no Redis can be started, or it does not answer.
+/// If no Redis can be started, or if it does not answer.
+///
+/// ```no_run
+/// # async fn example() -> anyhow::Result<()> {
+/// keyfall_demo::run(keyfall_demo::SECONDS).await
+/// # }
+/// ```
 pub async fn run(seconds: u64) -> anyhow::Result<()> {
     let redis = Embedded::start().await?;
     let client = Client::connect(&redis.url()).await?;
@@ -63,7 +71,7 @@ pub async fn run(seconds: u64) -> anyhow::Result<()> {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let mut worker = tokio::spawn(Worker::new(client.clone(), routes(&board)?).run_until(
         async move {
-            // Dropped or sent, it means the same.
+            // A dropped sender means the same as a message.
             let _ = stopped.await;
         },
     ));
@@ -82,6 +90,7 @@ pub async fn run(seconds: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The routes of the three kinds.
 fn routes(board: &Board) -> anyhow::Result<Router> {
     let ladder = [1.0, 2.0, 4.0].map(|seconds| board.stretched(seconds));
     debug_assert_eq!(ladder.len(), RUNGS as usize);
@@ -98,10 +107,12 @@ fn routes(board: &Board) -> anyhow::Result<Router> {
         .with_state(board.clone()))
 }
 
+/// Closes an unpaid order.
 async fn close(job: Job, State(board): State<Board>) {
     board.show(&job, "unpaid: closed");
 }
 
+/// Delivers a notice to a receiver that may be down, with a ladder of retries.
 async fn notify(job: Job, State(board): State<Board>, Json(notice): Json<Notice>) -> Outcome {
     if job.attempt() > RUNGS {
         board.show(
@@ -118,6 +129,7 @@ async fn notify(job: Job, State(board): State<Board>, Json(notice): Json<Notice>
     Outcome::Done
 }
 
+/// Polls a refund: it is through at the third look.
 async fn check_refund(
     job: Job,
     State(board): State<Board>,
@@ -134,7 +146,7 @@ async fn check_refund(
     Outcome::Done
 }
 
-/// Schedules the mix and waits until all of it has ended.
+/// Schedules the mix, changes some jobs on the way, and waits until all have ended.
 async fn play(client: &Client, board: &Board) -> anyhow::Result<()> {
     let after = |seconds: f64| board.stretched(seconds);
     for order in 1..=30_u32 {
@@ -201,8 +213,10 @@ async fn play(client: &Client, board: &Board) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The kinds of the demo.
 const KINDS: [&str; 3] = ["shop:order:close", "shop:pay:notice", "shop:pay:refund"];
 
+/// The number of jobs that have not ended.
 async fn pending(client: &Client) -> keyfall::Result<u64> {
     let mut pending = 0;
     for kind in KINDS {
@@ -212,6 +226,7 @@ async fn pending(client: &Client) -> keyfall::Result<u64> {
     Ok(pending)
 }
 
+/// Prints the lateness and the counters of all jobs.
 async fn summary(client: &Client, board: &Board) -> anyhow::Result<()> {
     let lags = board.0.lags.lock().expect("no panic while held").clone();
     let alone = lags.iter().filter(|(crowd, _)| !crowd);
@@ -254,6 +269,7 @@ async fn summary(client: &Client, board: &Board) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The percentiles of lateness, as text.
 fn percentiles<'a>(lags: impl Iterator<Item = &'a (bool, Duration)>) -> String {
     let mut lags: Vec<Duration> = lags.map(|(_, lag)| *lag).collect();
     lags.sort_unstable();
@@ -270,7 +286,7 @@ fn percentiles<'a>(lags: impl Iterator<Item = &'a (bool, Duration)>) -> String {
     )
 }
 
-/// The one notice that nobody would take.
+/// The text about the notice that became a dead letter; empty if there is none.
 async fn letter(client: &Client) -> keyfall::Result<String> {
     let job = client.get("shop:pay:notice:3004").await?;
     Ok(match job {
@@ -285,11 +301,12 @@ async fn letter(client: &Client) -> keyfall::Result<String> {
 }
 
 impl Board {
+    /// A delay of the demo, stretched.
     fn stretched(&self, seconds: f64) -> Duration {
         Duration::from_secs_f64(seconds * self.0.stretch)
     }
 
-    /// Shows a firing.
+    /// Prints a run, and notes its lateness.
     fn show(&self, job: &Job, what: &str) {
         let is_crowd = job.key().id().starts_with("crowd-");
         let mut lags = self.0.lags.lock().expect("no panic while held");
@@ -304,7 +321,7 @@ impl Board {
         );
     }
 
-    /// Shows something that was done to a job.
+    /// Prints a change of a job by a caller.
     fn say(&self, key: &str, what: &str) {
         let after = self.0.start.elapsed().as_secs_f64();
         println!("{after:>6.2} s  {key:<34} {:>7} {:>9}  {what}", "", "");

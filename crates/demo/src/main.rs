@@ -1,4 +1,4 @@
-//! Plays the demo.
+//! Runs the demo of [`keyfall_demo`] in its default length.
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
