@@ -7,6 +7,7 @@
 //! | [`kinds`] | kinds are dropped, and how many may begin |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
 //! | [`document`] | document, router and manual agree |
+//! | [`following`] | what is done to jobs, as it happens; all of it at a glance; what is odd about a job |
 //! | [`metrics`] | what is counted, as Prometheus reads it |
 //! | [`traces`] | the trace of who schedules goes on through every attempt, as a collector sees it |
 //! | [`reloading`] | SIGHUP; what the routes say of a failure and of a payload |
@@ -21,6 +22,7 @@ mod consumers;
 mod crowds;
 mod document;
 mod examples;
+mod following;
 mod hindered;
 mod kinds;
 mod limits;

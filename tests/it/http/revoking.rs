@@ -74,7 +74,7 @@ impl Token {
         Daemon::with(site, &all)
     }
 
-    fn revoke(&self) {
+    pub(super) fn revoke(&self) {
         let id = self.bearer.split('_').nth(1).unwrap();
         Token::command(&self.folder, &["revoke", id], &[]);
     }

@@ -17,7 +17,7 @@ use super::rate::Who;
 
 /// How often a call that takes its time looks whether it still may. With what the tokens need to see
 /// that their file has changed, it is less than a second.
-const LOOK: Duration = Duration::from_millis(250);
+pub(super) const LOOK: Duration = Duration::from_millis(250);
 
 /// What a token is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

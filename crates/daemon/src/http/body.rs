@@ -134,3 +134,15 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
         Ok(Params(read))
     }
 }
+
+/// The same, where a name may stand several times.
+pub(super) struct Pairs(pub(super) Vec<(String, String)>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Pairs {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Params(pairs) = Params::from_request_parts(parts, state).await?;
+        Ok(Pairs(pairs))
+    }
+}

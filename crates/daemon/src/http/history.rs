@@ -51,7 +51,7 @@ pub struct StoryOut {
 }
 
 /// Something that was done to a job, or to a kind.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct HappeningOut {
     #[schema(example = "app1:trans:notice")]
     pub kind: String,
@@ -150,10 +150,7 @@ pub(super) async fn story(
     Params(StoryIn { zone }): Params<StoryIn>,
 ) -> Result<Json<StoryOut>, Problem> {
     let zone = match zone {
-        Some(name) => TimeZone::get(&name).map_err(|_| {
-            let rule = "no such zone is known: write one as Europe/Berlin or UTC";
-            Problem::invalid("zone", rule)
-        })?,
+        Some(name) => self::zone(&name)?,
         None => TimeZone::UTC,
     };
     let client = &caller.may_with(Scope::Read, &key)?.client;
@@ -199,6 +196,14 @@ pub(super) async fn keep(
     Ok(Json(HistoryOut {
         kinds: kept.collect(),
     }))
+}
+
+/// A zone by its name in the IANA database.
+pub(super) fn zone(name: &str) -> Result<TimeZone, Problem> {
+    TimeZone::get(name).map_err(|_| {
+        let rule = "no such zone is known: write one as Europe/Berlin or UTC";
+        Problem::invalid("zone", rule)
+    })
 }
 
 impl KeptOut {

@@ -16,6 +16,7 @@ use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
 use super::durable::{DurableIn, ReachedOut};
 use super::problem::Problem;
+use super::warnings::WarningOut;
 use super::wire::{HeaderMap, Job, Payloads, Span, Time, check_when, given, payload};
 
 /// What a job is scheduled with.
@@ -119,6 +120,9 @@ pub struct ScheduledOut {
     /// How far it got, if it was to be durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<ReachedOut>,
+    /// What may be wrong, although the job is scheduled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<WarningOut>,
 }
 
 /// What became of the job that was there.
@@ -175,7 +179,10 @@ pub(super) async fn schedule_one(
     job: NewJobIn,
 ) -> Result<(StatusCode, ScheduledOut), Problem> {
     let api = caller.may_with(Scope::Schedule, key)?;
-    let scheduled = schedule(api, &caller.scheduling(), key, job).await?;
+    let client = caller.scheduling();
+    let scheduled = schedule(api, &client, key, job);
+    let (scheduled, warnings) =
+        tokio::try_join!(scheduled, async { Ok(warnings(api, key).await) })?;
     let (status, placed) = match scheduled.placed {
         Placed::Created => (StatusCode::CREATED, PlacedOut::Created),
         Placed::Replaced => (StatusCode::OK, PlacedOut::Replaced),
@@ -187,8 +194,18 @@ pub(super) async fn schedule_one(
         due: Time(scheduled.due),
         armed: scheduled.armed,
         reached: scheduled.reached.map(ReachedOut::from),
+        warnings,
     };
     Ok((status, out))
+}
+
+/// What is odd about a job of this name.
+async fn warnings(api: &Api, key: &JobKey) -> Vec<WarningOut> {
+    if api.routes.serve(key) {
+        return Vec::new();
+    }
+    let warning = api.live_routes.warning(&api.client, key).await;
+    warning.into_iter().collect()
 }
 
 async fn schedule(

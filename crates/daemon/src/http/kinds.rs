@@ -248,7 +248,7 @@ fn can_see(caller: &Caller, kind: &Kind) -> bool {
 }
 
 impl KindOut {
-    fn new(kind: &Kind, stats: &Stats) -> Self {
+    pub(super) fn new(kind: &Kind, stats: &Stats) -> Self {
         KindOut {
             counts: CountsOut::new(kind, stats),
             counters: CountersOut::from(stats),

@@ -15,7 +15,9 @@
 //! | [`dead`] | dead letters |
 //! | [`restore`] | jobs and dead letters from a backup |
 //! | [`kinds`] | kinds, their counts, and pausing them |
+//! | [`overview`] | all that goes on, one screen of it |
 //! | [`history`] | what became of a job, and how much of that is kept |
+//! | [`tail`] | what is done to jobs, as it happens |
 //! | [`audit`] | whether every job is accounted for |
 //! | [`instances`] | who runs what |
 //! | [`doctor`] | what can hurt |
@@ -24,6 +26,7 @@
 //! | [`metrics`] | what was counted, for Prometheus |
 //! | [`health`] | whether it lives, and whether it can serve |
 //! | [`openapi`] | the document that describes all of it |
+//! | [`warnings`] | what is odd about a job that was scheduled all the same |
 //! | [`wire`] | how jobs, times and payloads look in JSON |
 //! | [`body`] | reads what was sent, and says what is wrong with it |
 //! | [`problem`] | says what went wrong |
@@ -51,6 +54,7 @@ mod lines;
 mod list;
 mod metrics;
 mod openapi;
+mod overview;
 pub(super) mod pages;
 mod problem;
 mod pull;
@@ -59,8 +63,10 @@ mod restore;
 mod routes;
 mod server;
 mod settings;
+mod tail;
 #[cfg(test)]
 mod tests;
+mod warnings;
 mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -73,6 +79,7 @@ use axum::{Extension, Router};
 use keyfall::target::Pull;
 use keyfall::{Client, Readiness};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -94,6 +101,7 @@ pub(crate) use settings::Settings;
 use super::new_kinds::NewKinds;
 use problem::Problem;
 use rate::Rate;
+use warnings::LiveRoutes;
 
 /// What is sent and answered, for programs that make these calls.
 pub mod shapes {
@@ -113,8 +121,11 @@ pub mod shapes {
     };
     pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
     pub use super::list::{ListIn, PageOut};
+    pub use super::overview::{OverviewIn, OverviewKindOut, OverviewOut};
     pub use super::problem::Problem;
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
+    pub use super::tail::{AliveOut, AwayOut, MissedOut, TailIn, TailOut};
+    pub use super::warnings::WarningOut;
     pub use super::wire::{Job, Payloads, Span, State, Time, UnseenOut};
 }
 
@@ -124,6 +135,8 @@ pub(crate) struct Api {
     /// Who pulls.
     pull: Pull,
     routes: Routes,
+    /// Those of all instances.
+    live_routes: LiveRoutes,
     /// Of the worker that serves who pulls.
     readiness: Readiness,
     /// Raised when the daemon is to stop: then nobody is kept waiting.
@@ -132,6 +145,8 @@ pub(crate) struct Api {
     /// Without them, whoever reaches the daemon may do everything.
     tokens: Option<Box<dyn Tokens>>,
     rate: Option<Rate>,
+    /// How many tails there may be.
+    tails: Arc<Semaphore>,
     /// How many kinds may begin, if not any number.
     new_kinds: Option<Arc<NewKinds>>,
     /// What this process counts, if it does.
@@ -156,11 +171,13 @@ impl Api {
             client,
             pull,
             routes,
+            live_routes: LiveRoutes::default(),
             readiness,
             stopping,
             rate: settings.requests_per_second.map(Rate::new),
             settings,
             tokens,
+            tails: Arc::new(Semaphore::new(tail::MOST)),
             new_kinds: None,
             recorder: None,
             document: OnceLock::new(),
@@ -232,6 +249,8 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(kinds::pause))
         .routes(calls!(kinds::resume))
         .routes(calls!(history::story))
+        .routes(calls!(tail::tail))
+        .routes(calls!(overview::overview))
         .routes(calls!(history::list, history::keep))
         .routes(calls!(audit::audit))
         .routes(calls!(instances::routes))

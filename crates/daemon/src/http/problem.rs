@@ -233,6 +233,25 @@ impl Problem {
         self.into_response()
     }
 
+    /// There are as many tails as one daemon serves.
+    pub(super) fn too_many_tails(most: usize) -> Self {
+        let detail = format!(
+            "this daemon serves {most} tails already, and each has a connection to Redis: end one, or \
+             ask another daemon"
+        );
+        let title = "Too many tails";
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let mut problem = Problem::new(status, "too_many_tails", title, detail);
+        problem.retry_later(30);
+        problem
+    }
+
+    /// A parameter behind the `?` that the call does not have.
+    pub(super) fn unknown_parameter(name: &str, known: &str) -> Self {
+        let detail = format!("there is no parameter `{name}`: this call has {known}");
+        Problem::invalid(name, detail)
+    }
+
     pub(super) fn unknown_route() -> Self {
         let detail = "no call has this path; `/v1/openapi.json` lists all of them";
         Problem::new(

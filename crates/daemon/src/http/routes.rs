@@ -30,6 +30,8 @@ pub(crate) struct RouteSet {
     pub alerts: Alerts,
     /// The kinds of alerts, which have none themselves.
     pub destinations: BTreeSet<Kind>,
+    /// Whether a worker in this process has these routes.
+    pub is_served: bool,
 }
 
 /// The routes as they are now. Clones have the same.
@@ -68,6 +70,12 @@ impl Routes {
         }
         let (_, terms) = set.of(key);
         terms.map_or_else(|| set.alerts.clone(), |terms| terms.alerts.clone())
+    }
+
+    /// Whether the worker of this process runs this job, or hands it out.
+    pub(super) fn serve(&self, key: &JobKey) -> bool {
+        let set = self.now();
+        set.is_served && set.of(key).0.is_some()
     }
 
     /// Whether a payload of so many bytes is taken for this job.

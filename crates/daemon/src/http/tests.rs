@@ -104,7 +104,7 @@ impl Daemon {
 }
 
 /// Every call that does something with jobs, its body, and the scope that it takes for `a:b:c:`.
-const CALLS: [(&str, &str, &str); 24] = [
+const CALLS: [(&str, &str, &str); 25] = [
     ("PUT /v1/jobs/a:b:c:1", r#"{"after": "1h"}"#, "schedule"),
     ("GET /v1/jobs/a:b:c:1", "", "read"),
     (
@@ -153,6 +153,7 @@ const CALLS: [(&str, &str, &str); 24] = [
     ),
     ("POST /v1/dead/delete", r#"{"prefix": "a:b:c:"}"#, "operate"),
     ("GET /v1/kinds/a:b:c", "", "read"),
+    ("GET /v1/overview?prefix=a:b:c:", "", "read"),
     (
         "POST /v1/pause",
         r#"{"prefix": "a:b:c:", "dry_run": true}"#,
@@ -200,6 +201,7 @@ async fn what_is_about_all_jobs_takes_a_token_for_all() {
         ("GET /v1/instances", "", "read"),
         ("GET /v1/doctor", "", "read"),
         ("GET /v1/jobs", "", "read"),
+        ("GET /v1/overview", "", "read"),
         ("POST /v1/jobs/cancel", r#"{"everything": true}"#, "operate"),
         ("POST /v1/pull", r#"{"wait": "1ms"}"#, "consume"),
     ] {

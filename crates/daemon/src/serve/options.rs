@@ -70,6 +70,7 @@ impl Options {
             terms,
             destinations: destinations(&config.alerts, of_routes),
             alerts,
+            is_served: true,
         })
     }
 }

@@ -1,0 +1,326 @@
+//! What is done to jobs, as it happens, and all of it at a glance.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use futures_util::{Stream, StreamExt};
+use reqwest::Response;
+use serde_json::{Value, json};
+
+use super::revoking::Token;
+use super::{Daemon, assert_problem, read};
+use crate::runs::{PATIENCE, eventually};
+use crate::site::{HOUR, Site};
+
+/// By when it must hold: within a second, and as much as a busy machine may need.
+const SOON: Duration = Duration::from_secs(6);
+
+/// The lines of a tail.
+struct Lines {
+    parts: std::pin::Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
+    got: String,
+}
+
+impl Lines {
+    async fn open(daemon: &Daemon, query: &str) -> Self {
+        let path = format!("/v1/tail?{query}");
+        Lines::of(daemon.request("GET", &path).send().await.unwrap())
+    }
+
+    /// The first line is there at once.
+    fn of(answer: Response) -> Self {
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["content-type"], "application/x-ndjson");
+        Lines {
+            parts: Box::pin(answer.bytes_stream()),
+            got: String::new(),
+        }
+    }
+
+    /// The next line; none at the end.
+    async fn any(&mut self) -> Option<Value> {
+        loop {
+            if let Some((line, rest)) = self.got.split_once('\n') {
+                let line = serde_json::from_str(line).unwrap();
+                self.got = rest.to_owned();
+                return Some(line);
+            }
+            let part = tokio::time::timeout(PATIENCE, self.parts.next());
+            let part = part.await.expect("it is not silent for so long")?;
+            self.got += std::str::from_utf8(&part.unwrap()).unwrap();
+        }
+    }
+
+    /// What happened next: the word, and the key.
+    async fn happened(&mut self) -> (String, String) {
+        loop {
+            let line = self.any().await.expect("it goes on");
+            if line.get("alive").is_some() {
+                continue;
+            }
+            let text = |field: &str| line["happened"][field].as_str().unwrap().to_owned();
+            return (text("what"), text("key"));
+        }
+    }
+
+    /// Why it ended.
+    async fn ended(&mut self) -> Value {
+        while let Some(line) = self.any().await {
+            if let Some(problem) = line.get("ended") {
+                assert!(self.any().await.is_none(), "nothing comes after the end");
+                return problem.clone();
+            }
+        }
+        panic!("it ended without a reason");
+    }
+}
+
+async fn schedule(site: &Site, key: &str) {
+    let call = site.client.schedule(key, "").after(HOUR);
+    call.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_tail_tells_of_what_was_asked_for_from_the_last_on() {
+    let site = Site::new("http-tail").await;
+    let daemon = Daemon::start(&site);
+    let other = format!("{}:it:other:1", site.app);
+    for key in [&site.key(1), &site.key(2), &other] {
+        schedule(&site, key).await;
+    }
+    let app = &site.app;
+    let mut all = Lines::open(&daemon, &format!("prefix={app}:&last=2")).await;
+    let first = all.any().await.unwrap();
+    assert!(first["alive"]["at"].is_string(), "{first}");
+    let scheduled = |key: &str| ("scheduled".to_owned(), key.to_owned());
+    assert_eq!(all.happened().await, scheduled(&site.key(2)));
+    assert_eq!(all.happened().await, scheduled(&other));
+
+    // Several prefixes, several words, and single jobs.
+    let query = format!(
+        "prefix={}&prefix={other}&what=cancelled,failed&what=scheduled&last=3",
+        site.key(2)
+    );
+    let mut some = Lines::open(&daemon, &query).await;
+    assert_eq!(some.happened().await, scheduled(&site.key(2)));
+    assert_eq!(some.happened().await, scheduled(&other));
+    let query = format!("key={}&last=1", site.key(1));
+    let mut one = Lines::open(&daemon, &query).await;
+    assert_eq!(one.happened().await, scheduled(&site.key(1)));
+    for key in [&site.key(2), &site.key(1)] {
+        let moved = site.client.reschedule(key).after(2 * HOUR).await;
+        moved.unwrap();
+        site.client.cancel(key).await.unwrap();
+    }
+    let did = |what: &str, key: &str| (what.to_owned(), key.to_owned());
+    assert_eq!(some.happened().await, did("cancelled", &site.key(2)));
+    assert_eq!(one.happened().await, did("postponed", &site.key(1)));
+    assert_eq!(one.happened().await, did("cancelled", &site.key(1)));
+    for (what, id) in [("postponed", 2), ("cancelled", 2), ("postponed", 1)] {
+        assert_eq!(all.happened().await, did(what, &site.key(id)));
+    }
+    site.client.cancel(&other).await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn what_a_tail_or_an_overview_cannot_be_asked_names_the_parameter() {
+    let site = Site::new("http-tail-wrong").await;
+    let daemon = Daemon::start(&site);
+    for (query, code, field, hint) in [
+        ("tail?prefix=no key", "invalid_key", "prefix", ""),
+        ("tail?key=a:b:c", "invalid_key", "key", "four"),
+        (
+            "tail?what=exploded",
+            "invalid_request",
+            "what",
+            "scheduled, replaced",
+        ),
+        (
+            "tail?last=1001",
+            "invalid_request",
+            "last",
+            "from 0 to 1000",
+        ),
+        (
+            "tail?zone=Atlantis",
+            "invalid_request",
+            "zone",
+            "Europe/Berlin",
+        ),
+        (
+            "tail?first=1",
+            "invalid_request",
+            "first",
+            "`prefix`, `key`",
+        ),
+        ("overview?prefix=no key", "invalid_key", "prefix", ""),
+        ("overview?kind=a:b", "invalid_key", "kind", ""),
+        ("overview?cursor=a:b", "invalid_key", "cursor", ""),
+        (
+            "overview?limit=257",
+            "invalid_request",
+            "limit",
+            "from 0 to 256",
+        ),
+        (
+            "overview?last=1",
+            "invalid_request",
+            "last",
+            "`prefix`, `kind`",
+        ),
+    ] {
+        let answer = daemon.call("GET", &format!("/v1/{query}")).await;
+        assert_problem(&answer, 400, code, field);
+        let detail = answer.1["detail"].as_str().unwrap();
+        assert!(detail.contains(hint), "{query}: {detail}");
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_tail_ends_with_the_token_and_with_the_daemon() {
+    let site = Site::new("http-tail-ends").await;
+    let token = Token::make("http-tail-ends", "read", &["--prefix", "http-tail-ends:"]);
+    let other = token.another("read");
+    let daemon = token.daemon_with(&site, &[]);
+    let get = |bearer: &str, path: &str| daemon.request("GET", path).bearer_auth(bearer).send();
+    // Of others it tells nothing.
+    for path in ["/v1/tail", "/v1/tail?prefix=http-tail-e", "/v1/overview"] {
+        let answer = read(get(&token.bearer, path).await.unwrap()).await;
+        assert_problem(&answer, 403, "forbidden", Value::Null);
+    }
+    schedule(&site, &site.key(1)).await;
+    let own = "/v1/tail?prefix=http-tail-ends:&last=1";
+    let mut lines = Lines::of(get(&token.bearer, own).await.unwrap());
+    let mut whole = Lines::of(get(&other, own).await.unwrap());
+    assert_eq!(lines.happened().await.1, site.key(1));
+    assert_eq!(whole.happened().await.1, site.key(1));
+    let own = "/v1/overview?prefix=http-tail-ends:";
+    let (status, seen) = read(get(&token.bearer, own).await.unwrap()).await;
+    assert_eq!((status, &seen["total"]), (200, &json!(1)), "{seen}");
+    assert!(seen.get("instances").is_none(), "{seen}");
+
+    token.revoke();
+    let revoked = Instant::now();
+    let problem = lines.ended().await;
+    assert_eq!(problem["code"], "unauthorized");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("the request was broken off"), "{detail}");
+    assert!(revoked.elapsed() < SOON, "{:?}", revoked.elapsed());
+
+    let Daemon { process, .. } = daemon;
+    process.stop();
+    assert_eq!(whole.ended().await["code"], "stopping");
+    site.client.cancel(site.key(1)).await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_daemon_serves_so_many_tails_and_a_place_is_free_when_one_is_closed() {
+    const MOST: usize = 64;
+    let site = Site::new("http-tails").await;
+    let daemon = Daemon::start(&site);
+    let mut open = Vec::new();
+    for _ in 0..MOST {
+        open.push(Lines::open(&daemon, "prefix=http-tails:").await);
+    }
+    let answer = daemon.call("GET", "/v1/tail").await;
+    assert_problem(&answer, 429, "too_many_tails", Value::Null);
+    open.pop();
+    eventually("there is a place", async || {
+        let answer = daemon.request("GET", "/v1/tail").send().await.ok()?;
+        (answer.status() == 200).then_some(())
+    })
+    .await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn an_overview_has_a_page_of_kinds_and_those_that_are_named() {
+    let site = Site::new("http-overview").await;
+    let daemon = Daemon::start(&site);
+    let kinds = ["a", "b", "c"].map(|biz| format!("{}:it:{biz}", site.app));
+    for kind in &kinds {
+        schedule(&site, &format!("{kind}:1")).await;
+    }
+    let names = |seen: &Value| -> Vec<String> {
+        let kinds = seen["kinds"].as_array().unwrap().iter();
+        let name = |kind: &Value| kind["kind"].as_str().unwrap().to_owned();
+        kinds.map(name).collect()
+    };
+    let path = format!("/v1/overview?prefix={}:", site.app);
+    let seen = daemon.get(&path).await;
+    assert_eq!((names(&seen), &seen["total"]), (kinds.to_vec(), &json!(3)));
+    assert!(seen.get("next").is_none(), "{seen}");
+    let first = &seen["kinds"][0];
+    assert_eq!(
+        (&first["pending"], &first["counters"]["accepted"]),
+        (&json!(1), &json!(1))
+    );
+    assert!(
+        first["next_due"].is_string() && first["at"].is_string(),
+        "{first}"
+    );
+    let own = seen["instances"].as_array().unwrap().iter();
+    let own = own
+        .filter(|it| it["pid"] == daemon.process.child.id())
+        .count();
+    assert_eq!(own, 1, "{seen}");
+
+    let seen = daemon
+        .get(&format!("{path}&limit=1&kind={}", kinds[2]))
+        .await;
+    assert_eq!(names(&seen), [kinds[0].clone(), kinds[2].clone()]);
+    assert_eq!(seen["next"], *kinds[0]);
+    let seen = daemon
+        .get(&format!("{path}&limit=2&cursor={}", kinds[0]))
+        .await;
+    assert_eq!(names(&seen), kinds[1..]);
+    assert!(seen.get("next").is_none(), "{seen}");
+
+    // What is due has been so for a while.
+    site.client
+        .fire_now(format!("{}:1", kinds[0]))
+        .await
+        .unwrap();
+    let seen = daemon.get(&path).await;
+    let first = &seen["kinds"][0];
+    assert!(first["overdue_for"].is_string(), "{first}");
+    assert!(first.get("next_due").is_none(), "{first}");
+    for kind in &kinds {
+        site.client.cancel(format!("{kind}:1")).await.unwrap();
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_nobody_runs_is_scheduled_with_a_warning() {
+    let site = Site::new("http-warned").await;
+    let daemon = Daemon::start(&site);
+    let put = async |key: &str| {
+        let path = format!("/v1/jobs/{key}");
+        let (status, answer) = daemon.send("PUT", &path, json!({"after": "1h"})).await;
+        assert_eq!(status, 201, "{answer}");
+        answer
+    };
+    // Its own route is known at once.
+    let answer = put(&site.key(1)).await;
+    assert!(answer.get("warnings").is_none(), "{answer}");
+    let stray = "http-warned-stray:it:job:1";
+    let answer = put(stray).await;
+    let warning = &answer["warnings"][0];
+    assert_eq!(warning["code"], "unrouted", "{answer}");
+    let detail = warning["detail"].as_str().unwrap();
+    let said = format!("no live worker has a route for {stray}");
+    assert!(detail.starts_with(&said), "{detail}");
+    let line = json!({"call": "schedule", "key": stray, "after": "1h"});
+    let answer = daemon.request("POST", "/v1/batch").body(line.to_string());
+    let answer = answer.send().await.unwrap().text().await.unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["result"]["warnings"][0], *warning);
+    for key in [&*site.key(1), stray] {
+        site.client.cancel(key).await.unwrap();
+    }
+    site.assert_balanced().await;
+}
