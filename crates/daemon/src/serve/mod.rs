@@ -44,7 +44,7 @@ async fn connect(config: &Config) -> anyhow::Result<Client> {
     match config.client().connect().await {
         Err(error) if !config.names_redis() && error.kind() == ErrorKind::Unavailable => Err(error)
             .context(
-                "no Redis was named, and none answers at redis://127.0.0.1:6379: name one with \\
+                "no Redis was named, and none answers at redis://127.0.0.1:6379: name one with \
                  `--redis-url`, KEYFALL_REDIS_URL or `redis.url`, or start one with `keyfall dev`",
             ),
         connected => Ok(connected?),
