@@ -53,6 +53,8 @@ both_ways! {
     audit_ends_well_only_if_all_is_well on "cmd_audit";
     why_tells_the_story_and_history_how_much_is_kept on "cmd_why";
     what_is_not_seen_reaches_no_terminal on "cmd_unseen";
+    tail_follows_what_is_done on "cmd_tail";
+    a_job_that_nobody_runs_is_scheduled_with_a_warning on "cmd_warned";
 }
 
 async fn schedule_takes_terms_times_and_payloads(site: Site) {
@@ -698,45 +700,115 @@ async fn why_tells_the_story_and_history_how_much_is_kept(site: Site) {
     site.assert_balanced().await;
 }
 
-#[tokio::test]
-async fn tail_follows_what_is_done() {
-    let site = Site::new("cmd_tail").await;
-    for id in [1, 2] {
-        site.client
-            .schedule(site.key(id), "")
-            .after(HOUR)
-            .await
-            .unwrap();
-    }
+/// A tail with these words, on the jobs of this site.
+fn tail(site: &Site, words: &str) -> TalkingProcess {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
-    command.args([
-        "tail",
-        "cmd_tail:",
-        "-n",
-        "1",
-        "--what",
-        "scheduled,cancelled",
-    ]);
-    command.args(["--json", "--redis-url", &site.url]);
-    let tail = TalkingProcess::spawn(command);
-    let line = |tail: &TalkingProcess| -> Value { serde_json::from_str(&tail.line()).unwrap() };
-    assert_eq!(line(&tail)["key"], site.key(2));
-    site.client
-        .reschedule(site.key(1))
-        .after(2 * HOUR)
-        .await
-        .unwrap();
+    command.arg("tail").args(words.split_whitespace());
+    match &site.daemon {
+        Some(daemon) => command.args(["--api", &daemon.url]),
+        None => command.args(["--redis-url", &site.url]),
+    };
+    TalkingProcess::spawn(command)
+}
+
+/// The next line of it, as JSON.
+fn told(tail: &TalkingProcess) -> Value {
+    serde_json::from_str(&tail.line()).unwrap()
+}
+
+async fn tail_follows_what_is_done(site: Site) {
+    for id in [1, 2] {
+        let call = site.client.schedule(site.key(id), "").after(HOUR);
+        call.await.unwrap();
+    }
+    let prefix = format!("{}:", site.app);
+    let what = "--what scheduled,cancelled --json";
+    let some = tail(&site, &format!("{prefix} -n 1 {what}"));
+    let one = tail(&site, &format!("--key {} --zone Asia/Tokyo", site.key(1)));
+    assert_eq!(told(&some)["key"], site.key(2));
+    assert!(one.line().contains("scheduled"));
+    let moved = site.client.reschedule(site.key(1)).after(2 * HOUR);
+    moved.await.unwrap();
     site.client.cancel(site.key(1)).await.unwrap();
-    let told = line(&tail);
+    let line = told(&some);
     assert_eq!(
-        (&told["what"], &told["key"]),
+        (&line["what"], &line["key"]),
         (&json!("cancelled"), &json!(site.key(1)))
     );
-    drop(tail);
+    assert!(
+        line["text"].as_str().unwrap().contains("cancelled"),
+        "{line}"
+    );
+    for word in ["postponed", "cancelled"] {
+        let line = one.line();
+        assert!(line.contains(word) && line.contains(&site.key(1)), "{line}");
+    }
     let ran = site.run("tail --what exploded").await;
     ran.fails(2, "scheduled, replaced");
-    let site = site.through_a_daemon();
-    site.run("tail").await.fails(2, "--redis-url");
+    site.run("tail a:b:c:d:e").await.fails(2, "four segments");
+    site.client.cancel(site.key(2)).await.unwrap();
+    site.assert_balanced().await;
+}
+
+/// The daemon goes away, things happen meanwhile, and it comes back at the same address.
+#[tokio::test]
+async fn a_tail_through_a_daemon_goes_on_where_it_was() {
+    let mut site = Site::new("cmd_tail_again").await;
+    let daemon = site.daemon(&[]);
+    let url = daemon.url.clone();
+    site.daemon = Some(daemon);
+    let (client, kind) = (site.client.clone(), site.kind());
+    let schedule = async |id: usize| {
+        let call = client.schedule(format!("{kind}:{id}"), "").after(HOUR);
+        call.await.unwrap();
+    };
+    for id in 1..4 {
+        schedule(id).await;
+    }
+    let tail = tail(&site, &format!("{}: -n 2 --json", site.app));
+    for id in [2, 3] {
+        assert_eq!(told(&tail)["key"], site.key(id));
+    }
+    schedule(4).await;
+    assert_eq!(told(&tail)["key"], site.key(4));
+    site.daemon = None;
+    schedule(5).await;
+    let again = site.daemon_at(url.strip_prefix("http://").unwrap(), &[]);
+    assert_eq!(again.url, url);
+    schedule(6).await;
+    for id in [5, 6] {
+        assert_eq!(told(&tail)["key"], site.key(id));
+    }
+    drop(tail);
+    let prefix = format!("{}:", site.app);
+    site.client.prefix(&prefix).cancel().await.unwrap();
+    site.assert_balanced().await;
+}
+
+async fn a_job_that_nobody_runs_is_scheduled_with_a_warning(site: Site) {
+    let key = site.key(1);
+    let ran = site.run(&format!("schedule {key} --after 1h --json")).await;
+    assert_eq!(ran.value()["warnings"][0]["code"], "unrouted");
+    assert!(ran.err.starts_with("warning: no "), "{ran:?}");
+    assert!(
+        ran.err.contains(&format!("route for {key}")) || ran.err.contains(&key),
+        "{ran:?}"
+    );
+
+    // A route for some of the kind, and then one for this job.
+    for (id, is_warned) in [("other", true), ("1", false)] {
+        let worker = site.serve(Router::new().route(&site.key(id), async || {}));
+        worker.ready().await;
+        eventually("it is known", async || {
+            let ran = site.run(&format!("schedule {key} --after 1h")).await;
+            assert_eq!(ran.code, 0, "{ran:?}");
+            let said = format!("warning: no live worker has a route for {key}");
+            (ran.err.contains(&said) == is_warned).then_some(())
+        })
+        .await;
+        worker.stop().await;
+    }
+    site.client.cancel(&key).await.unwrap();
     site.assert_balanced().await;
 }
 

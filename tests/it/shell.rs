@@ -76,9 +76,14 @@ pub(crate) struct Daemon {
 impl Site {
     /// A daemon on the Redis of this site.
     pub(crate) fn daemon(&self, flags: &[&str]) -> Daemon {
+        self.daemon_at("127.0.0.1:0", flags)
+    }
+
+    /// The same, at this address.
+    pub(crate) fn daemon_at(&self, address: &str, flags: &[&str]) -> Daemon {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
         command
-            .args(["serve", "--http-listen", "127.0.0.1:0"])
+            .args(["serve", "--http-listen", address])
             .args(["--redis-url", &self.url])
             .args(["--pull", "nobody:has:these:*"])
             .args(flags);

@@ -83,7 +83,16 @@ impl Drop for Window {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_shows_what_goes_on_and_leaves_the_terminal_as_it_was() {
-    let site = Site::new("top-all").await;
+    shows_what_goes_on(Site::new("top-all").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_shows_the_same_through_a_daemon() {
+    let site = Site::new("top-api").await.through_a_daemon();
+    shows_what_goes_on(site).await;
+}
+
+async fn shows_what_goes_on(site: Site) {
     let run = async |job: Job| match job.key().id() {
         "bad" => Outcome::retry("the bank is closed"),
         "worse" => Outcome::bury("no such account"),
@@ -93,12 +102,15 @@ async fn it_shows_what_goes_on_and_leaves_the_terminal_as_it_was() {
     for id in ["bad", "worse", "good"] {
         site.client.schedule(site.key(id), &1).await.unwrap();
     }
-    let window = Window::open("top-all");
+    let window = Window::open(&site.app);
     window.types("echo before all");
     window.shows(&["before all"]).await;
+    let place = match &site.daemon {
+        Some(daemon) => format!("KEYFALL_API='{}'", daemon.url),
+        None => format!("KEYFALL_REDIS_URL='{}'", site.url),
+    };
     let start = format!(
-        "KEYFALL_REDIS_URL='{}' {} top {}: --interval 100ms; echo ended $?",
-        site.url,
+        "{place} {} top {}: --interval 100ms; echo ended $?",
         env!("CARGO_BIN_EXE_keyfall"),
         site.app
     );

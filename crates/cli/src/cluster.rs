@@ -4,7 +4,7 @@ use anyhow::bail;
 use keyfall::{MendedSlots, StrayState};
 use serde::Serialize;
 
-use super::connect::Server;
+use super::connect::{Remedy, Server};
 use super::out::{self, Form};
 use super::stop::Stop;
 
@@ -77,7 +77,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         form,
         server,
     }) = command;
-    let Some(client) = server.client().await? else {
+    let Some(client) = server.client(Remedy::Cluster).await? else {
         bail!(Stop::wrong(
             "keys are moved within Redis, which a daemon does for nobody: name the cluster by \
              --redis-url instead of --api"

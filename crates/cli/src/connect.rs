@@ -61,18 +61,30 @@ impl Server {
         match self.place()? {
             Place::Daemon(address) => Jobs::behind(address),
             Place::Redis { redis, is_named } => {
-                let client = client_of(&redis, is_named).await?;
+                let client = client_of(&redis, is_named, Remedy::Any).await?;
                 Ok(Jobs::on_redis(client))
             }
         }
     }
 
-    /// A client of the Redis that has the jobs; `None` behind a daemon.
-    pub(crate) async fn client(&self) -> anyhow::Result<Option<Client>> {
+    /// A client of the Redis that has the jobs, where no daemon does it; `None` behind a daemon.
+    pub(crate) async fn client(&self, remedy: Remedy) -> anyhow::Result<Option<Client>> {
         Ok(match self.place()? {
-            Place::Redis { redis, is_named } => Some(client_of(&redis, is_named).await?),
+            Place::Redis { redis, is_named } => Some(client_of(&redis, is_named, remedy).await?),
             Place::Daemon(_) => None,
         })
+    }
+
+    /// What became of a call on the Redis that has the jobs, and what to do where nobody answers.
+    pub(crate) fn explained<T>(
+        &self,
+        called: keyfall::Result<T>,
+        remedy: Remedy,
+    ) -> anyhow::Result<T> {
+        match self.place()? {
+            Place::Redis { is_named, .. } => explained(called, is_named, remedy),
+            Place::Daemon(_) => Ok(called?),
+        }
     }
 
     /// The Redis that has the jobs; `None` behind a daemon.
@@ -83,11 +95,11 @@ impl Server {
         })
     }
 
-    /// Whether somebody has said where Redis is.
-    pub(crate) fn names_redis(&self) -> anyhow::Result<bool> {
+    /// Where the jobs are, as people read it: without passwords.
+    pub(crate) fn shown(&self) -> anyhow::Result<String> {
         Ok(match self.place()? {
-            Place::Redis { is_named, .. } => is_named,
-            Place::Daemon(_) => false,
+            Place::Redis { redis, .. } => redis.url.to_string(),
+            Place::Daemon(address) => address.url.to_string(),
         })
     }
 
@@ -156,9 +168,9 @@ impl Server {
     }
 }
 
-async fn client_of(redis: &Redis, is_named: bool) -> anyhow::Result<Client> {
+async fn client_of(redis: &Redis, is_named: bool, remedy: Remedy) -> anyhow::Result<Client> {
     let client = redis.client().payload_limit(PAYLOAD_LIMIT);
-    explained(client.connect().await, is_named)
+    explained(client.connect().await, is_named, remedy)
 }
 
 /// One that is empty says nothing.
@@ -170,21 +182,37 @@ fn wrong(faults: keyfall_daemon::config::Faults) -> Stop {
     Stop::wrong(faults.to_string())
 }
 
+/// What helps a command where no Redis answers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Remedy {
+    /// A Redis, or a daemon.
+    Any,
+    /// A Redis: no daemon does this.
+    Redis,
+    /// A cluster.
+    Cluster,
+}
+
 /// Says what to do where nobody answers, if nobody has said whom to ask either.
-pub(crate) fn explained(
-    connected: keyfall::Result<Client>,
-    is_named: bool,
-) -> anyhow::Result<Client> {
-    match connected {
+fn explained<T>(called: keyfall::Result<T>, is_named: bool, remedy: Remedy) -> anyhow::Result<T> {
+    let remedy = match remedy {
+        Remedy::Any => {
+            "name one with `--redis-url` or KEYFALL_REDIS_URL, name a daemon with `--api` or \
+             KEYFALL_API, or start a Redis with `keyfall dev`"
+        }
+        Remedy::Redis => {
+            "name one with `--redis-url` or KEYFALL_REDIS_URL, or start one with `keyfall dev`"
+        }
+        Remedy::Cluster => {
+            "name a node of the cluster with `--redis-url redis-cluster://…` or KEYFALL_REDIS_URL"
+        }
+    };
+    match called {
         Err(error) if !is_named && error.kind() == ErrorKind::Unavailable => Err(error)
             .with_context(|| {
-                format!(
-                    "no Redis was named, and none answers at {DEFAULT_URL}: name one with \
-                     `--redis-url` or KEYFALL_REDIS_URL, start one with `keyfall dev`, or name a \
-                     daemon with `--api`"
-                )
+                format!("no Redis was named, and none answers at {DEFAULT_URL}: {remedy}")
             }),
-        connected => Ok(connected?),
+        called => Ok(called?),
     }
 }
 
@@ -196,13 +224,24 @@ mod tests {
     async fn where_no_redis_was_named_one_is_offered() {
         // Nobody listens there.
         let connect = || Client::connect("redis://127.0.0.1:1");
-        let said = async |is_named| {
-            let error = explained(connect().await, is_named).unwrap_err();
+        let said = async |is_named, remedy| {
+            let error = explained(connect().await, is_named, remedy).unwrap_err();
             assert!(error.chain().any(|cause| cause.is::<keyfall::Error>()));
             format!("{error:#}")
         };
-        assert!(said(false).await.contains("start one with `keyfall dev`"));
-        let named = said(true).await;
+        let any = said(false, Remedy::Any).await;
+        assert!(
+            any.contains("`keyfall dev`") && any.contains("`--api`"),
+            "{any}"
+        );
+        let redis = said(false, Remedy::Redis).await;
+        assert!(
+            redis.contains("`keyfall dev`") && !redis.contains("--api"),
+            "{redis}"
+        );
+        let cluster = said(false, Remedy::Cluster).await;
+        assert!(!cluster.contains("keyfall dev"), "{cluster}");
+        let named = said(true, Remedy::Any).await;
         assert!(!named.contains("keyfall dev"), "{named}");
     }
 }

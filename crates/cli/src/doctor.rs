@@ -3,7 +3,7 @@
 use anyhow::bail;
 use keyfall::doctor::CHECKS;
 
-use super::connect::Server;
+use super::connect::{Remedy, Server};
 use super::out::{self, Form};
 use super::stop::Stop;
 use keyfall_daemon::shapes::{DoctorOut, FindingOut, SeverityOut};
@@ -80,7 +80,12 @@ async fn ask(options: &Options) -> anyhow::Result<DoctorOut> {
             } else {
                 diagnose.only(&options.only)
             };
-            Ok(diagnose.await?.into())
+            let remedy = if options.fix {
+                Remedy::Redis
+            } else {
+                Remedy::Any
+            };
+            Ok(options.server.explained(diagnose.await, remedy)?.into())
         }
         None if options.fix => bail!(Stop::wrong(
             "--fix changes settings of Redis, which a daemon does for nobody: name the Redis by \

@@ -4,7 +4,7 @@ use anyhow::bail;
 use keyfall::{Functions, LibraryState};
 use serde::Serialize;
 
-use super::connect::Server;
+use super::connect::{Remedy, Server};
 use super::out::{self, Form};
 use super::stop::Stop;
 
@@ -80,7 +80,9 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
 
 async fn install(Change { replace, options }: Change) -> anyhow::Result<()> {
     let functions = options.functions(replace)?;
-    let before = functions.install().await?;
+    let before = options
+        .server
+        .explained(functions.install().await, Remedy::Redis)?;
     let done = match &before {
         LibraryState::Fits => "is there already",
         LibraryState::Unprepared => "was there, and this database is prepared for it",
@@ -92,7 +94,9 @@ async fn install(Change { replace, options }: Change) -> anyhow::Result<()> {
 
 async fn check(options: Options) -> anyhow::Result<()> {
     let functions = options.functions(false)?;
-    let state = functions.state().await?;
+    let state = options
+        .server
+        .explained(functions.state().await, Remedy::Redis)?;
     if options.form.json {
         options.say(&functions, &state, "")?;
     }
@@ -113,7 +117,9 @@ async fn check(options: Options) -> anyhow::Result<()> {
 
 async fn remove(Change { replace, options }: Change) -> anyhow::Result<()> {
     let functions = options.functions(replace)?;
-    let before = functions.remove().await?;
+    let before = options
+        .server
+        .explained(functions.remove().await, Remedy::Redis)?;
     if before == LibraryState::Absent {
         bail!(Stop::absent(format!(
             "there is no library {} in Redis at {}",

@@ -4,7 +4,7 @@ use anyhow::bail;
 use keyfall::{MAX_SHARDS, Resharding};
 use serde::Serialize;
 
-use super::connect::Server;
+use super::connect::{Remedy, Server};
 use super::out::{self, Form};
 use super::progress::Progress;
 use super::stop::Stop;
@@ -45,7 +45,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         form,
         server,
     } = options;
-    let Some(client) = server.client().await? else {
+    let Some(client) = server.client(Remedy::Redis).await? else {
         bail!(Stop::wrong(
             "jobs are moved within Redis, which a daemon does for nobody: name the Redis by \
              --redis-url instead of --api"

@@ -10,6 +10,7 @@ use keyfall::{JobKey, RetryPolicy};
 use super::connect::Server;
 use super::durably::Durably;
 use super::out::Form;
+use super::plain::aside;
 use super::when::{When, shown};
 use keyfall_daemon::duration;
 use keyfall_daemon::shapes::{Condition, DurableIn, NewJobIn, Payloads, PlacedOut, Span};
@@ -102,6 +103,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         shown(scheduled.due)
     );
     options.form.say(&scheduled, sentence)?;
+    for warning in &scheduled.warnings {
+        aside(format!("warning: {}", warning.detail));
+    }
     Ok(())
 }
 

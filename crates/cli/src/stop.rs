@@ -48,10 +48,17 @@ impl Stop {
         let code = match &*problem.code {
             "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_request" => WRONG,
             code if code.ends_with("_absent") => ABSENT,
-            "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" => UNAVAILABLE,
+            "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" | "too_many_tails" => {
+                UNAVAILABLE
+            }
             _ => FAULT,
         };
         Stop::new(code, problem.detail)
+    }
+
+    /// Whether the same can succeed later.
+    pub(crate) fn is_passing(error: &anyhow::Error) -> bool {
+        code(error) == UNAVAILABLE
     }
 
     fn new(code: u8, message: impl Into<String>) -> Self {

@@ -1,21 +1,15 @@
 //! `keyfall tail`: what is done to jobs, as it happens.
 
 use std::io;
-use std::time::Duration;
 
-use anyhow::bail;
 use jiff::tz::TimeZone;
-use keyfall::{JobKey, Tail, Tidings, What};
+use keyfall::{JobKey, What};
 
 use super::connect::Server;
 use super::out::{self, Form};
 use super::plain::aside;
-use super::stop::Stop;
 use super::when;
-use keyfall_daemon::shapes::{HappeningOut, Time};
-
-/// How long to wait until a server is asked again that did not answer.
-const AGAIN: Duration = Duration::from_secs(1);
+use keyfall_daemon::shapes::{AwayOut, HappeningOut, MissedOut, TailIn, TailOut, Time};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -46,61 +40,35 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let Some(client) = options.server.client().await? else {
-        bail!(Stop::wrong(
-            "a daemon does not hand out what happens as it happens: name its Redis with \
-             `--redis-url` instead, or ask for the story of a job with `keyfall why`"
-        ));
-    };
     let zone = options.zone.clone().unwrap_or_else(TimeZone::system);
-    let mut tail = client.tail().last(options.last.into());
-    for prefix in &options.prefix {
-        tail = tail.prefix(prefix)?;
-    }
-    for key in &options.key {
-        tail = tail.prefix(key.as_str())?;
-    }
+    let wanted = TailIn {
+        prefix: options.prefix,
+        key: options.key.iter().map(JobKey::to_string).collect(),
+        what: options.what.iter().map(What::to_string).collect(),
+        last: Some(options.last.into()),
+        zone: zone.iana_name().map(Into::into),
+    };
+    let jobs = options.server.connect().await?;
+    let mut following = jobs.follow(wanted).await?;
     loop {
         let next = tokio::select! {
             biased;
             _ = tokio::signal::ctrl_c() => return Ok(()),
-            next = next(&mut tail) => next?,
+            next = following.next() => next?,
         };
         match next {
-            Tidings::Happened(it) => {
-                let out = HappeningOut::new(&it, &zone);
-                let is_named = |key: &JobKey| out.key.as_deref() == Some(key.as_str());
-                let is_wanted = (options.what.is_empty() || options.what.contains(&it.what))
-                    && (options.key.is_empty() || options.key.iter().any(is_named));
-                if is_wanted {
-                    print(&out, &zone, options.form)?;
-                }
-            }
-            Tidings::Missed(kind) => aside(format!(
+            TailOut::Happened(it) => print(&it, &zone, options.form)?,
+            TailOut::Missed(MissedOut { kind }) => aside(format!(
                 "{kind}: more happened than its history keeps, and some of it could not be read"
             )),
-            Tidings::Unseen(one) => aside(format!(
+            TailOut::Unseen(one) => aside(format!(
                 "not seen: {}: {}; what happens there is told when it is there again",
                 one.server, one.error
             )),
-            _ => {}
-        }
-    }
-}
-
-/// The next one, however long Redis is away.
-async fn next(tail: &mut Tail) -> keyfall::Result<Tidings> {
-    let mut is_away = false;
-    loop {
-        match tail.next().await {
-            Err(error) if error.is_retryable() => {
-                if !is_away {
-                    aside(format!("{error}; going on as soon as it answers"));
-                }
-                is_away = true;
-                tokio::time::sleep(AGAIN).await;
+            TailOut::Away(AwayOut { error }) => {
+                aside(format!("{error}; going on as soon as it answers"));
             }
-            other => return other,
+            TailOut::Alive(_) | TailOut::Ended(_) => {}
         }
     }
 }

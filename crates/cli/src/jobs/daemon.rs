@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use futures_util::{StreamExt, TryStreamExt};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Method, Response, Url};
+use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
 
-use super::{Answer, Call};
+use tokio::time::timeout;
+
+use super::{Answer, Call, Parts, refused};
 use crate::stop::Stop;
 
 /// How long a connection may take.
@@ -36,6 +39,7 @@ pub(crate) struct Address {
     pub(crate) ca_file: Option<PathBuf>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Daemon {
     client: Client,
     url: Url,
@@ -78,13 +82,44 @@ impl Daemon {
     }
 
     pub(super) async fn send(&self, call: Call) -> anyhow::Result<Answer> {
+        let patience = if call.is_long { FOR_MANY } else { FOR_ONE };
+        let answer = self.admitted(|| self.request(&call).timeout(patience).send());
+        self.read(answer.await?).await
+    }
+
+    /// Sends a call whose answer has no end.
+    pub(super) async fn open(&self, call: Call) -> anyhow::Result<Parts> {
+        let begun = timeout(FOR_ONE, self.admitted(|| self.request(&call).send())).await;
+        let answer = begun.map_err(|_| self.away("did not answer in time"))??;
+        if answer.status().as_u16() >= 400 {
+            let Answer { status, body } = self.read(answer).await?;
+            refused(status, &body)?;
+            bail!("the daemon at {} refused, and did not say why", self.url);
+        }
+        self.check(&answer)?;
+        let own = self.clone();
+        let parts = answer.bytes_stream();
+        Ok(parts.map_err(move |error| own.told(&error)).boxed())
+    }
+
+    fn request(&self, call: &Call) -> RequestBuilder {
+        let method: Method = call.method.parse().expect("a method");
+        let request = self.client.request(method, call.url(&self.url));
+        request.body(call.body.clone())
+    }
+
+    /// The answer to a request, which is made again if it was one too many.
+    async fn admitted<F>(&self, send: impl Fn() -> F) -> anyhow::Result<Response>
+    where
+        F: Future<Output = reqwest::Result<Response>>,
+    {
         for _ in 0..TRIES {
-            let answer = self.send_once(&call).await?;
+            let answer = send().await.map_err(|error| self.told(&error))?;
             let wait = answer.headers().get(RETRY_AFTER);
             let wait = wait.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
             let wait = Duration::from_secs(wait.unwrap_or(1));
             if answer.status().as_u16() != 429 || wait > LONGEST_WAIT {
-                return self.read(answer).await;
+                return Ok(answer);
             }
             // Nothing was done.
             tokio::time::sleep(wait).await;
@@ -94,15 +129,18 @@ impl Daemon {
         ))
     }
 
-    async fn send_once(&self, call: &Call) -> anyhow::Result<Response> {
-        let method: Method = call.method.parse().expect("a method");
-        let patience = if call.is_long { FOR_MANY } else { FOR_ONE };
-        let request = self.client.request(method, call.url(&self.url));
-        let sent = request.timeout(patience).body(call.body.clone()).send();
-        sent.await.map_err(|error| self.told(&error))
+    async fn read(&self, answer: Response) -> anyhow::Result<Answer> {
+        self.check(&answer)?;
+        let status = answer.status().as_u16();
+        let body = answer.bytes().await.map_err(|error| self.told(&error))?;
+        Ok(Answer {
+            status,
+            body: body.into(),
+        })
     }
 
-    async fn read(&self, answer: Response) -> anyhow::Result<Answer> {
+    /// Fails if that is no answer of Keyfall.
+    fn check(&self, answer: &Response) -> anyhow::Result<()> {
         let status = answer.status().as_u16();
         let kind = answer.headers().get(CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or("");
@@ -111,6 +149,13 @@ impl Daemon {
             (true, "application/json" | "application/x-ndjson")
                 | (false, "application/problem+json")
         );
+        if !is_ours && matches!(status, 502..=504) {
+            // A proxy before a daemon that starts anew.
+            bail!(self.away(&format!(
+                "is not there: a proxy answered {}",
+                answer.status()
+            )));
+        }
         if !is_ours {
             bail!(
                 "there is no Keyfall at {}, it answered {} with {kind:?}: `--api` takes the URL \
@@ -119,11 +164,7 @@ impl Daemon {
                 answer.status()
             );
         }
-        let body = answer.bytes().await.map_err(|error| self.told(&error))?;
-        Ok(Answer {
-            status,
-            body: body.into(),
-        })
+        Ok(())
     }
 
     /// The rule and the remedy.
@@ -148,7 +189,11 @@ impl Daemon {
         } else {
             format!("broke off: {last}")
         };
-        Stop::unavailable(format!("the daemon at {} {what}", self.url)).into()
+        self.away(&what).into()
+    }
+
+    fn away(&self, what: &str) -> Stop {
+        Stop::unavailable(format!("the daemon at {} {what}", self.url))
     }
 }
 

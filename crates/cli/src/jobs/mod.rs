@@ -5,11 +5,15 @@
 //! |---|---|
 //! | [`redis`] | carries the calls out in this process, with a client of Redis |
 //! | [`daemon`] | sends them to a daemon |
+//! | [`following`] | reads what is done to jobs, line by line, wherever they are |
 
 mod daemon;
+mod following;
 mod redis;
 
 use anyhow::Context;
+use axum::body::Bytes;
+use futures_util::stream::BoxStream;
 use keyfall::JobKey;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,13 +26,15 @@ use keyfall_daemon::shapes::{
     AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
     CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
     HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn, NewJobIn,
-    PageOut, PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut,
-    ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut,
+    OverviewIn, OverviewOut, PageOut, PausedOut, Payloads, PostponeIn, Problem, RequeueIn,
+    RequeuedOut, RoutesOut, ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut, TailIn,
 };
 
 pub(crate) use self::daemon::Address;
+pub(crate) use self::following::Following;
 
-/// The way to them.
+/// The way to them. Clones share it.
+#[derive(Clone)]
 pub(crate) enum Jobs {
     Redis(Redis),
     Daemon(Daemon),
@@ -45,6 +51,9 @@ struct Call {
     /// Whether it is about many jobs, and so may take long.
     is_long: bool,
 }
+
+/// An answer that comes part by part.
+type Parts = BoxStream<'static, anyhow::Result<Bytes>>;
 
 /// An answer that Keyfall gave.
 struct Answer {
@@ -192,6 +201,19 @@ impl Jobs {
         self.many(&["history"], wanted).await
     }
 
+    pub(crate) async fn overview(&self, wanted: &OverviewIn) -> anyhow::Result<OverviewOut> {
+        let call = Call::new("GET", &["overview"]).asking(wanted);
+        self.ask(call.long()).await
+    }
+
+    /// What is done to jobs from now on, however often a daemon or its Redis goes away meanwhile.
+    ///
+    /// # Errors
+    /// If it cannot begin.
+    pub(crate) async fn follow(&self, wanted: TailIn) -> anyhow::Result<Following> {
+        Following::new(self.clone(), wanted).await
+    }
+
     pub(crate) async fn instances(&self) -> anyhow::Result<InstancesOut> {
         self.ask(Call::new("GET", &["instances"])).await
     }
@@ -258,13 +280,27 @@ impl Jobs {
             Jobs::Redis(redis) => redis.send(call).await?,
             Jobs::Daemon(daemon) => daemon.send(call).await?,
         };
-        if answer.status < 400 {
-            return Ok(answer);
-        }
-        let problem: Problem = serde_json::from_slice(&answer.body)
-            .context("this is no problem of Keyfall, or of another version of it")?;
-        Err(Stop::of_problem(problem).into())
+        refused(answer.status, &answer.body)?;
+        Ok(answer)
     }
+
+    /// Sends a call whose answer has no end.
+    async fn open(&self, call: Call) -> anyhow::Result<Parts> {
+        match self {
+            Jobs::Redis(redis) => redis.open(call).await,
+            Jobs::Daemon(daemon) => daemon.open(call).await,
+        }
+    }
+}
+
+/// Fails if the answer is a problem.
+fn refused(status: u16, body: &[u8]) -> anyhow::Result<()> {
+    if status < 400 {
+        return Ok(());
+    }
+    let problem: Problem = serde_json::from_slice(body)
+        .context("this is no problem of Keyfall, or of another version of it")?;
+    Err(Stop::of_problem(problem).into())
 }
 
 /// Payloads to the byte.
@@ -287,12 +323,17 @@ impl Call {
     /// With what this says behind the `?`.
     fn asking(mut self, query: &impl Serialize) -> Self {
         let fields = serde_json::to_value(query).expect("texts and numbers are JSON");
+        let text = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
         for (name, value) in fields.as_object().into_iter().flatten() {
-            let text = match value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            self.query.push((name.clone(), text));
+            // A name stands once for each of several.
+            let values = value
+                .as_array()
+                .map_or(std::slice::from_ref(value), Vec::as_slice);
+            let pairs = values.iter().map(|value| (name.clone(), text(value)));
+            self.query.extend(pairs);
         }
         self
     }

@@ -3,14 +3,16 @@
 use anyhow::Context;
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::Request;
+use axum::http::{Request, Response};
+use futures_util::{StreamExt, TryStreamExt};
 use keyfall::Client;
 use reqwest::Url;
 use tower_service::Service;
 
-use super::{Answer, Call};
+use super::{Answer, Call, Parts, refused};
 use keyfall_daemon::in_process;
 
+#[derive(Clone)]
 pub(crate) struct Redis {
     routes: Router,
 }
@@ -23,6 +25,28 @@ impl Redis {
     }
 
     pub(super) async fn send(&self, call: Call) -> anyhow::Result<Answer> {
+        let answer = self.answer(call).await?;
+        let status = answer.status().as_u16();
+        let body = to_bytes(answer.into_body(), usize::MAX).await?;
+        Ok(Answer {
+            status,
+            body: body.into(),
+        })
+    }
+
+    pub(super) async fn open(&self, call: Call) -> anyhow::Result<Parts> {
+        let answer = self.answer(call).await?;
+        let status = answer.status().as_u16();
+        let body = answer.into_body();
+        if status < 400 {
+            let parts = body.into_data_stream();
+            return Ok(parts.map_err(anyhow::Error::from).boxed());
+        }
+        refused(status, &to_bytes(body, usize::MAX).await?)?;
+        anyhow::bail!("the call was refused, with status {status}")
+    }
+
+    async fn answer(&self, call: Call) -> anyhow::Result<Response<Body>> {
         let base = Url::parse("http://here").expect("a URL");
         let request = Request::builder()
             .method(call.method)
@@ -30,12 +54,7 @@ impl Redis {
             .body(Body::from(call.body))
             .context("a request cannot be made of it")?;
         let Ok(answer) = self.routes.clone().call(request).await;
-        let status = answer.status().as_u16();
-        let body = to_bytes(answer.into_body(), usize::MAX).await?;
-        Ok(Answer {
-            status,
-            body: body.into(),
-        })
+        Ok(answer)
     }
 }
 

@@ -1,9 +1,10 @@
 //! What is known, and what of it is shown.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use keyfall::{Instance, Kind, Stats};
+use keyfall::{Kind, Stats};
+use keyfall_daemon::shapes::InstanceOut;
 
 /// How many starts the lag is taken from.
 const STARTS: usize = 512;
@@ -115,7 +116,7 @@ impl Rates {
 pub(super) struct Looked {
     pub(super) kind: Kind,
     pub(super) stats: Stats,
-    pub(super) at: Instant,
+    pub(super) at: SystemTime,
 }
 
 /// What one round brought.
@@ -130,6 +131,8 @@ pub(super) struct Seen {
     /// When the next job of these falls due.
     pub(super) next_due: Vec<(Kind, Option<SystemTime>)>,
     pub(super) instances: Vec<Live>,
+    /// The token is not one that sees them.
+    pub(super) hides_instances: bool,
     pub(super) starts: Vec<(Kind, Duration)>,
     pub(super) failures: Vec<Failure>,
     /// What could not be read, and why.
@@ -154,11 +157,11 @@ pub(super) struct Live {
     pub(super) adopts: bool,
 }
 
-impl From<Instance> for Live {
-    fn from(one: Instance) -> Self {
+impl From<InstanceOut> for Live {
+    fn from(one: InstanceOut) -> Self {
         Live {
             name: format!("{}:{}", one.host, one.pid),
-            started: one.started,
+            started: one.started.0,
             full: one.saturated.len(),
             routes: one.routes,
             hears_events: one.hears_events,
@@ -184,7 +187,7 @@ pub(super) struct Failure {
 pub(super) struct Row {
     pub(super) kind: Kind,
     pub(super) stats: Stats,
-    at: Instant,
+    at: SystemTime,
     pub(super) rates: Option<Rates>,
     pub(super) next_due: Option<SystemTime>,
     starts: VecDeque<Duration>,
@@ -214,6 +217,7 @@ pub(super) struct Board {
     rows: BTreeMap<Kind, Row>,
     starts: VecDeque<Duration>,
     pub(super) instances: Vec<Live>,
+    pub(super) hides_instances: bool,
     /// The latest first.
     pub(super) failures: VecDeque<Failure>,
     pub(super) trouble: Option<String>,
@@ -234,6 +238,7 @@ impl Board {
             rows: BTreeMap::new(),
             starts: VecDeque::new(),
             instances: Vec::new(),
+            hides_instances: false,
             failures: VecDeque::new(),
             trouble: None,
             now: None,
@@ -253,6 +258,7 @@ impl Board {
         self.trouble = seen.unseen;
         self.kinds = seen.kinds;
         self.instances = seen.instances;
+        self.hides_instances = seen.hides_instances;
         for kind in &seen.gone {
             self.rows.remove(kind);
         }
@@ -286,8 +292,11 @@ impl Board {
             next_due: None,
             starts: VecDeque::new(),
         });
-        if at > row.at {
-            row.rates = Some(Rates::between(&row.stats, &stats, at - row.at));
+        // Not of a clock that was set back.
+        if let Ok(time) = at.duration_since(row.at)
+            && !time.is_zero()
+        {
+            row.rates = Some(Rates::between(&row.stats, &stats, time));
         }
         (row.stats, row.at) = (stats, at);
     }

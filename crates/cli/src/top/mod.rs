@@ -2,7 +2,7 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`watch`] | reads it from Redis, bounded, again and again; [`story`] what the histories tell |
+//! | [`watch`] | reads it, from Redis or through a daemon, again and again; [`story`] what the histories tell |
 //! | [`board`] | what is known, and what of it is shown |
 //! | [`view`] | draws that: a function of the board alone |
 //! | [`screen`] | the terminal: keys, and how it was before |
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use super::connect::{Server, explained};
+use super::connect::Server;
 use super::stop::Stop;
 use board::{Board, Key};
 use keyfall_daemon::duration;
@@ -56,17 +56,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
              `keyfall kinds --json`, `keyfall instances --json`, and `/metrics` of `keyfall serve`"
         ));
     }
-    let Some(redis) = options.server.redis()? else {
-        anyhow::bail!(Stop::wrong(
-            "`keyfall top` reads Redis itself: name it with `--redis-url` and leave `--api` out; \
-             through a daemon, `keyfall kinds` shows counts"
-        ));
-    };
-    let is_named = options.server.names_redis()?;
-    let client = explained(redis.client().connect().await, is_named)?;
+    let jobs = options.server.connect().await?;
     let prefix = options.prefix.unwrap_or_default();
-    let mut watch = Watch::new(client, &prefix)?;
-    let mut board = Board::new(redis.url.to_string(), &prefix, options.interval);
+    let mut watch = Watch::new(jobs, &prefix).await?;
+    let mut board = Board::new(options.server.shown()?, &prefix, options.interval);
     // Before the screen is taken: whoever ends us then finds it as it was.
     let mut signals = [
         SignalKind::terminate(),

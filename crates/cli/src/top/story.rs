@@ -3,14 +3,19 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use keyfall::{Client, Happening, Kind, Tidings, What};
+use keyfall::{Kind, What};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::board::Failure;
+use crate::jobs::Jobs;
+use keyfall_daemon::shapes::{HappeningOut, TailIn, TailOut};
 
 /// How much is kept between two looks; what is more is not needed.
 const MOST: usize = 4096;
+
+/// What is followed.
+const FOLLOWED: [What; 3] = [What::Claimed, What::Failed, What::Buried];
 
 /// Follows the histories, until it is dropped.
 pub(super) struct Story {
@@ -27,24 +32,27 @@ pub(super) struct Told {
 
 impl Story {
     /// # Errors
-    /// If no key can begin so.
-    pub(super) fn new(client: &Client, prefix: &str) -> keyfall::Result<Self> {
-        let tail = client.tail();
-        let mut tail = match prefix {
-            "" => tail,
-            prefix => tail.prefix(prefix)?,
-        }
-        .last(100);
+    /// If no key can begin so, or nobody answers.
+    pub(super) async fn new(jobs: &Jobs, prefix: Option<String>) -> anyhow::Result<Self> {
+        let wanted = TailIn {
+            prefix: prefix.into_iter().collect(),
+            what: FOLLOWED.iter().map(What::to_string).collect(),
+            last: Some(100),
+            ..TailIn::default()
+        };
+        let mut following = jobs.follow(wanted).await?;
         let told = Arc::new(Mutex::new(Told::default()));
         let tell = told.clone();
         let task = tokio::spawn(async move {
             loop {
-                match tail.next().await {
-                    Ok(Tidings::Happened(one)) => {
-                        tell.lock().unwrap_or_else(PoisonError::into_inner).add(one);
+                match following.next().await {
+                    Ok(TailOut::Happened(one)) => {
+                        tell.lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .add(*one);
                     }
                     Ok(_) => {}
-                    // Whatever is wrong with Redis is told by those who look at the kinds.
+                    // Whatever is wrong is told by those who look at the kinds.
                     Err(_) => sleep(Duration::from_secs(1)).await,
                 }
             }
@@ -64,18 +72,22 @@ impl Drop for Story {
 }
 
 impl Told {
-    fn add(&mut self, one: Happening) {
-        if let (What::Claimed, Some(lag)) = (one.what, one.lag()) {
-            if self.starts.len() < MOST {
-                self.starts.push((one.kind, lag));
+    fn add(&mut self, one: HappeningOut) {
+        let Ok(what) = What::parse(&one.what) else {
+            return;
+        };
+        if let (What::Claimed, Some(lag)) = (what, one.lag) {
+            if self.starts.len() < MOST
+                && let Ok(kind) = Kind::parse(&one.kind)
+            {
+                self.starts.push((kind, lag.0));
             }
-        } else if matches!(one.what, What::Failed | What::Buried) && self.failures.len() < MOST {
-            let id = one.id.as_deref().unwrap_or("?");
+        } else if matches!(what, What::Failed | What::Buried) && self.failures.len() < MOST {
             self.failures.push(Failure {
-                at: one.at,
-                key: format!("{}:{id}", one.kind),
+                at: one.at.0,
+                key: one.key.unwrap_or_else(|| format!("{}:?", one.kind)),
                 attempt: one.attempt,
-                is_dead: one.what == What::Buried,
+                is_dead: what == What::Buried,
                 error: one.note.unwrap_or_default(),
             });
         }

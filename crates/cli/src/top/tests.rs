@@ -1,6 +1,6 @@
 //! What is drawn, without a terminal.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use keyfall::{Kind, Stats};
 use ratatui::Terminal;
@@ -25,7 +25,7 @@ fn board() -> Board {
     Board::new("redis://127.0.0.1:6379".into(), "", SECOND)
 }
 
-fn looked(name: &str, at: Instant, set: impl FnOnce(&mut Stats)) -> Looked {
+fn looked(name: &str, at: SystemTime, set: impl FnOnce(&mut Stats)) -> Looked {
     let mut stats = Stats::default();
     set(&mut stats);
     Looked {
@@ -71,7 +71,7 @@ fn line_with<'a>(lines: &'a [String], beginning: &str) -> Vec<&'a str> {
 #[test]
 fn rates_lag_and_failures_are_shown_and_what_is_not_known_is_a_dash() {
     let mut board = board();
-    let begin = Instant::now();
+    let begin = now();
     board.take(seen(vec![
         looked("app1:trans:notice", begin, |it| {
             (it.accepted, it.done) = (100, 40)
@@ -160,8 +160,8 @@ fn rates_lag_and_failures_are_shown_and_what_is_not_known_is_a_dash() {
 #[test]
 fn the_busiest_kinds_are_shown_and_the_others_are_reached_by_keys() {
     let mut board = board();
-    let (begin, many) = (Instant::now(), 3000_u64);
-    let look = |at: Instant| {
+    let (begin, many) = (now(), 3000_u64);
+    let look = |at: SystemTime| {
         let one = |n: u64| {
             looked(&format!("app1:trans:k{n:04}"), at, |it| {
                 it.dead = n;
@@ -203,7 +203,7 @@ fn the_busiest_kinds_are_shown_and_the_others_are_reached_by_keys() {
 #[test]
 fn a_paused_view_stays_as_it_was_and_trouble_hides_nothing() {
     let mut board = board();
-    let at = Instant::now();
+    let at = now();
     board.take(seen(vec![looked("app1:trans:notice", at, |it| {
         it.pending = 1
     })]));
@@ -232,7 +232,7 @@ fn a_paused_view_stays_as_it_was_and_trouble_hides_nothing() {
 #[test]
 fn without_colours_there_are_none_and_any_size_is_drawn() {
     let mut board = board();
-    let mut one = seen(vec![looked("app1:trans:notice", Instant::now(), |it| {
+    let mut one = seen(vec![looked("app1:trans:notice", now(), |it| {
         (it.dead, it.overdue, it.paused) = (1, 1, true);
     })]);
     one.trouble = None;

@@ -252,6 +252,13 @@ fn name(column: Column) -> &'static str {
 }
 
 fn draw_instances(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint) {
+    if board.hides_instances {
+        let lines = [
+            Line::styled("instances", paint.title()),
+            Line::styled("not shown: the token is not for all jobs", paint.dim()),
+        ];
+        return frame.render_widget(Paragraph::new(lines.to_vec()), area);
+    }
     let mut lines = vec![Line::styled(
         format!("instances {}", board.instances.len()),
         paint.title(),

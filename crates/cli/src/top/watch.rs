@@ -1,41 +1,40 @@
-//! Reads what is shown, from Redis, bounded in each round.
+//! Reads what is shown, bounded in each round: by the calls of the HTTP API, wherever the jobs are.
 
-use std::time::{Instant, SystemTime};
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
 
-use futures_util::{StreamExt, stream};
-use keyfall::{Client, JobState, Kind};
+use keyfall::{Kind, Stats};
 use tokio::time::sleep_until;
 
 use super::board::{Looked, Seen};
 use super::story::Story;
+use crate::jobs::Jobs;
+use keyfall_daemon::shapes::{OverviewIn, OverviewKindOut};
 
-/// How many kinds are looked at in one round, beside those on the screen. Where there are more,
-/// the next round goes on with the next.
-const PAGE: usize = 256;
-
-/// How many questions are asked at the same time.
-const AT_ONCE: usize = 32;
+/// How many kinds on the screen are asked for beside the page: as many as one call takes.
+const NAMED: usize = 256;
 
 pub(super) struct Watch {
-    client: Client,
-    prefix: String,
+    jobs: Jobs,
+    prefix: Option<String>,
     story: Story,
-    /// The kinds as they were in the round before.
-    kinds: Vec<Kind>,
-    /// Where the next page begins.
-    page: usize,
+    /// The kinds that were seen and are still there, as far as is known.
+    kinds: BTreeSet<Kind>,
+    /// The last kind of the page before, unless the next page is the first.
+    behind: Option<Kind>,
 }
 
 impl Watch {
     /// # Errors
-    /// If no key can begin so.
-    pub(super) fn new(client: Client, prefix: &str) -> keyfall::Result<Self> {
+    /// If no key can begin so, or nobody answers.
+    pub(super) async fn new(jobs: Jobs, prefix: &str) -> anyhow::Result<Self> {
+        let prefix = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
         Ok(Watch {
-            story: Story::new(&client, prefix)?,
-            client,
-            prefix: prefix.to_owned(),
-            kinds: Vec::new(),
-            page: 0,
+            story: Story::new(&jobs, prefix.clone()).await?,
+            jobs,
+            prefix,
+            kinds: BTreeSet::new(),
+            behind: None,
         })
     }
 
@@ -45,76 +44,83 @@ impl Watch {
         match self.round(shown).await {
             Ok(seen) => seen,
             Err(error) => Seen {
-                trouble: Some(error.to_string()),
+                trouble: Some(format!("{error:#}")),
                 now: Some(SystemTime::now()),
                 ..Seen::default()
             },
         }
     }
 
-    async fn round(&mut self, shown: Vec<Kind>) -> keyfall::Result<Seen> {
-        let known = self.client.kinds().await?;
-        let mut unseen = known.unseen.first().cloned();
-        let mut kinds = known.kinds;
-        let is_wanted = |kind: &Kind| format!("{kind}:").starts_with(&self.prefix);
-        kinds.retain(is_wanted);
-        let instances = self.client.instances().await?.instances;
-        let begin = if self.page < kinds.len() {
-            self.page
-        } else {
-            0
+    async fn round(&mut self, shown: Vec<Kind>) -> anyhow::Result<Seen> {
+        let named: Vec<Kind> = shown.into_iter().take(NAMED).collect();
+        let wanted = OverviewIn {
+            prefix: self.prefix.clone(),
+            kind: named.iter().map(Kind::to_string).collect(),
+            limit: None,
+            cursor: self.behind.as_ref().map(Kind::to_string),
         };
-        let page = kinds.iter().skip(begin).take(PAGE);
-        let mut wanted: Vec<Kind> = page.cloned().collect();
-        let next = begin + wanted.len();
-        for kind in shown {
-            if kinds.binary_search(&kind).is_ok() && !wanted.contains(&kind) {
-                wanted.push(kind);
-            }
-        }
+        let seen = self.jobs.overview(&wanted).await?;
+        let next = seen.next.map(|last| Kind::parse(&last)).transpose()?;
         let (mut looked, mut next_due) = (Vec::new(), Vec::new());
-        let looks = wanted.into_iter().map(|kind| look_at(&self.client, kind));
-        let mut looks = stream::iter(looks).buffer_unordered(AT_ONCE);
-        while let Some(one) = looks.next().await {
-            let (one, due) = one?;
-            unseen = unseen.or_else(|| one.stats.unseen.first().cloned());
+        for one in seen.kinds {
+            let due = one.next_due.map(|due| due.0);
+            let one = looked_at(one)?;
             next_due.push((one.kind.clone(), due));
             looked.push(one);
         }
-        drop(looks);
-        let gone = self
-            .kinds
-            .iter()
-            .filter(|kind| kinds.binary_search(kind).is_err());
-        let gone = gone.cloned().collect();
+        let there: BTreeSet<Kind> = looked.iter().map(|one| one.kind.clone()).collect();
+        let is_on_page = |kind: &Kind| {
+            self.behind.as_ref().is_none_or(|last| kind > last)
+                && next.as_ref().is_none_or(|last| kind <= last)
+        };
+        let is_gone =
+            |kind: &&Kind| !there.contains(*kind) && (is_on_page(kind) || named.contains(*kind));
+        let gone: Vec<Kind> = self.kinds.iter().filter(is_gone).cloned().collect();
+        for kind in &gone {
+            self.kinds.remove(kind);
+        }
+        self.kinds.extend(there);
+        self.behind = next;
         let told = self.story.told();
-        self.page = next;
-        let seen = Seen {
-            kinds: kinds.len(),
+        let hides_instances = seen.instances.is_none();
+        let instances = seen.instances.unwrap_or_default().into_iter();
+        let unseen = seen.unseen.into_iter().next();
+        Ok(Seen {
+            kinds: usize::try_from(seen.total)?,
             looked,
             gone,
             next_due,
-            instances: instances.into_iter().map(Into::into).collect(),
+            instances: instances.map(Into::into).collect(),
+            hides_instances,
             starts: told.starts,
             failures: told.failures,
             trouble: None,
             unseen: unseen.map(|it| format!("{} is not seen: {}", it.server, it.error)),
-            now: Some(SystemTime::now()),
-        };
-        self.kinds = kinds;
-        Ok(seen)
+            now: Some(seen.at.0),
+        })
     }
 }
 
-/// How its jobs stand, and when the next one falls due if none is.
-async fn look_at(client: &Client, kind: Kind) -> keyfall::Result<(Looked, Option<SystemTime>)> {
-    let stats = client.stats(kind.as_str()).await?;
-    let at = Instant::now();
-    let mut due = None;
-    if stats.pending > 0 && stats.overdue == 0 {
-        let list = client.list(&format!("{kind}:"), JobState::Pending).limit(1);
-        // The first is the next to fall due. One whose record is damaged is left to audits.
-        due = list.await?.jobs.first().map(keyfall::JobView::due);
-    }
-    Ok((Looked { kind, stats, at }, due))
+fn looked_at(one: OverviewKindOut) -> anyhow::Result<Looked> {
+    let (counts, counters) = (one.kind.counts, one.kind.counters);
+    let mut stats = Stats::default();
+    stats.pending = counts.pending;
+    stats.overdue = counts.overdue;
+    stats.overdue_for = one.overdue_for.map_or(Duration::ZERO, |time| time.0);
+    stats.leased = counts.leased;
+    stats.dead = counts.dead;
+    stats.paused = counts.paused;
+    stats.accepted = counters.accepted;
+    stats.done = counters.done;
+    stats.failed = counters.failed;
+    stats.again = counters.again;
+    stats.snoozed = counters.snoozed;
+    stats.returned = counters.returned;
+    stats.buried = counters.buried;
+    stats.lapsed = counters.lapsed;
+    Ok(Looked {
+        kind: Kind::parse(&counts.kind)?,
+        stats,
+        at: one.at.0,
+    })
 }
