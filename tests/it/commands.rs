@@ -696,8 +696,88 @@ async fn why_tells_the_story_and_history_how_much_is_kept(site: Site) {
     let ran = site.run(&format!("history {prefix} --keep 1000001")).await;
     ran.fails(2, "1000000 at the most");
     let ran = site.run("history --off").await;
-    ran.fails(2, "say which jobs");
+    ran.fails(2, "of which kinds?");
     site.assert_balanced().await;
+}
+
+/// What many jobs or kinds are, what answers a question, and how earlier spellings are read.
+#[tokio::test]
+async fn one_grammar_holds_for_all_commands() {
+    let site = Site::new("cmd_grammar").await;
+    let kind = site.kind();
+    let call = site.client.schedule(site.key(1), "1").after(HOUR);
+    call.await.unwrap();
+    for look in [
+        "list", "ls", "count", "kinds", "kind", "audit", "history", "export",
+    ] {
+        let there = site.run(&format!("{look} {kind}: --json")).await;
+        assert_eq!(there.code, 0, "{look}: {there:?}");
+        let same = site.run(&format!("{look} --prefix {kind}: --json")).await;
+        assert_eq!((same.code, same.out), (0, there.out), "{look}");
+        let both = site.run(&format!("{look} {kind}: --prefix {kind}:")).await;
+        both.fails(2, "cannot be used with");
+        let both = site.run(&format!("{look} {kind}: --all")).await;
+        both.fails(2, "cannot be used with");
+    }
+    for change in [
+        format!("pause --prefix {kind}: --yes"),
+        format!("resume --prefix {kind}: --yes"),
+        format!("history --prefix {kind}: --keep 100 --yes"),
+        format!("audit {kind}: --fix --yes"),
+        format!("dead requeue {kind}: --yes"),
+        format!("dead delete --prefix {kind}: --yes"),
+        format!("postpone {} --after 2h --yes", site.key(1)),
+        format!("cancel {} --yes", site.key(1)),
+        // A kind is also its prefix.
+        format!("reshard {kind}: --json"),
+        format!("kinds drop {kind}: --yes"),
+    ] {
+        let ran = site.run(&change).await;
+        assert_eq!(ran.code, 0, "{change}: {ran:?}");
+    }
+    let ran = site.run("history --off").await;
+    ran.fails(2, "Give a PREFIX, such as app1:trans:notice:, or `--all`");
+    for (words, hint) in [
+        ("demo --time 2s", "from 4s to 1h"),
+        ("demo --seconds 2", "from 4s to 1h"),
+        ("list -n x", "invalid digit"),
+        ("dead list a:b:c: -n 1001", "from 1 to 1000"),
+        ("export --cursor x", ""),
+        ("tail --limit 1001", "1001"),
+    ] {
+        site.run(words).await.fails(2, hint);
+    }
+    // What is wrong with a flag is so whoever finds it.
+    let header = format!("a={}", "x".repeat(9000));
+    let args = ["schedule", &site.key(1), "x", "--header", &header];
+    site.run_args(&args).await.fails(2, "8192");
+    site.assert_balanced().await;
+}
+
+/// No Redis is there, and none was named.
+#[tokio::test]
+async fn where_no_redis_was_named_the_remedy_is_one_of_that_command() {
+    for (words, remedy, other) in [
+        ("list", "name a daemon with `--api`", "redis-cluster://"),
+        ("reshard a:b:c", "start one with `keyfall dev`", "--api"),
+        ("functions check", "start one with `keyfall dev`", "--api"),
+        ("doctor", "name a daemon with `--api`", "redis-cluster://"),
+        ("doctor --fix", "start one with `keyfall dev`", "--api"),
+        ("cluster mend", "redis-cluster://", "keyfall dev"),
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let ran = Ran::of(keyfall(&words)).await;
+        if ran.code == 0 || !ran.err.contains("no Redis was named") {
+            // Somebody runs one on this machine.
+            assert!(ran.code != 4, "{words:?}: {ran:?}");
+            continue;
+        }
+        assert_eq!(ran.code, 4, "{ran:?}");
+        assert!(
+            ran.err.contains(remedy) && !ran.err.contains(other),
+            "{words:?}: {ran:?}"
+        );
+    }
 }
 
 /// A tail with these words, on the jobs of this site.

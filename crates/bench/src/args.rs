@@ -21,7 +21,7 @@ pub struct Options {
     /// Where to measure, by any URL that Keyfall takes, instead of a private Redis that is started
     /// for each phase without persistence. Nothing else should use it meanwhile. The jobs have a
     /// namespace of their own, and all of it is removed afterwards
-    #[arg(long)]
+    #[arg(long = "redis-url", alias = "url", value_name = "URL")]
     pub(super) url: Option<String>,
 
     /// How many jobs each phase schedules

@@ -6,17 +6,20 @@ use super::connect::Server;
 use super::kinds::absent;
 use super::out::{self, Form};
 use super::unseen;
+use super::which::{Among, Unasked};
 use keyfall_daemon::shapes::{AuditIn, AuditOut, AuditedOut, DamageOut};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// What the kinds begin with, such as app1:trans:notice: with the colon at its end; all there
-    /// are, unless it is given
-    prefix: Option<String>,
+    #[command(flatten)]
+    among: Among,
 
     /// Repair what is found; no job is lost by it
-    #[arg(long)]
+    #[arg(long, alias = "fix")]
     repair: bool,
+
+    #[command(flatten)]
+    unasked: Unasked,
 
     #[command(flatten)]
     form: Form,
@@ -28,7 +31,7 @@ pub(crate) struct Options {
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let jobs = options.server.connect().await?;
     let wanted = AuditIn {
-        prefix: options.prefix,
+        prefix: options.among.prefix(),
         repair: options.repair,
     };
     let audited = jobs.audit(&wanted).await?;

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::connect::Server;
 use super::out::{self, Form};
 use super::unseen;
+use super::which::Unasked;
 use keyfall_daemon::shapes::BreakerIn;
 
 #[derive(clap::Args, Debug)]
@@ -30,6 +31,9 @@ enum Command {
 struct Close {
     /// As `keyfall breakers` lists it: with its port, if that is not the one of the scheme
     host: String,
+
+    #[command(flatten)]
+    unasked: Unasked,
 
     #[command(flatten)]
     form: Form,

@@ -23,6 +23,10 @@ pub(crate) struct Mend {
     #[arg(long)]
     yes: bool,
 
+    /// What it does without `--yes`
+    #[arg(long = "dry-run", hide = true, conflicts_with = "yes")]
+    _dry_run: bool,
+
     /// Delete what is left of ledgers that are whole where they are served: copies out of date
     #[arg(long, requires = "yes")]
     drop: bool,
@@ -76,6 +80,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         give_up,
         form,
         server,
+        ..
     }) = command;
     let Some(client) = server.client(Remedy::Cluster).await? else {
         bail!(Stop::wrong(

@@ -20,6 +20,7 @@ use keyfall_daemon::shapes::{Job, ListIn, Payloads, RequeueIn, State};
 pub(crate) enum Dead {
     /// List dead letters: of one job the latest first, of many the oldest
     #[command(
+        alias = "list",
         after_help = "Examples:\n  keyfall dead ls app1:trans:notice:\n  keyfall dead ls app1:trans:notice:42 --json"
     )]
     Ls(List),
@@ -30,6 +31,7 @@ pub(crate) enum Dead {
     Requeue(Requeue),
     /// Delete dead letters for good
     #[command(
+        aliases = ["delete", "remove"],
         after_help = "Examples:\n  keyfall dead rm app1:trans:notice:42 --letter 7\n  keyfall dead rm app1:trans:notice: --yes"
     )]
     Rm(Remove),
@@ -41,12 +43,12 @@ pub(crate) struct List {
     which: Which,
 
     /// How many at the most
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = page)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = page)]
     limit: usize,
 
     /// Go on where an earlier list ended
-    #[arg(long, value_name = "CURSOR")]
-    after: Option<Cursor>,
+    #[arg(long, alias = "after", value_name = "CURSOR")]
+    cursor: Option<Cursor>,
 
     #[command(flatten)]
     form: Form,
@@ -116,7 +118,7 @@ pub(crate) async fn run(command: Dead) -> anyhow::Result<()> {
 
 async fn list(options: List) -> anyhow::Result<()> {
     let which = &options.which;
-    which.refuse_for_one("--after", options.after.is_some())?;
+    which.refuse_for_one("--cursor", options.cursor.is_some())?;
     let jobs = options.server.connect().await?;
     if let Some(key) = which.key() {
         let mut letters = jobs.letters(key).await?;
@@ -130,14 +132,14 @@ async fn list(options: List) -> anyhow::Result<()> {
         prefix: which.prefix(),
         state: State::Dead,
         limit: Some(options.limit),
-        cursor: options.after.map(|cursor| cursor.to_string()),
+        cursor: options.cursor.map(|cursor| cursor.to_string()),
         payloads: Payloads::Exact,
     };
     let page = jobs.list(&wanted).await?;
     tell_damaged(&page);
     show(&page.jobs, options.form)?;
     if let Some(cursor) = page.next {
-        aside(format!("there are more: `--after '{cursor}'`"));
+        aside(format!("there are more: `--cursor '{cursor}'`"));
     }
     unseen::told(&page.unseen)
 }

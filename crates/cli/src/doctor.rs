@@ -6,22 +6,26 @@ use keyfall::doctor::CHECKS;
 use super::connect::{Remedy, Server};
 use super::out::{self, Form};
 use super::stop::Stop;
+use super::which::Unasked;
 use keyfall_daemon::shapes::{DoctorOut, FindingOut, SeverityOut};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// Put right what harms nobody else: merge the notification flags, raise the output buffer of
     /// subscribers. Lasts until Redis restarts
-    #[arg(long)]
+    #[arg(long, alias = "repair")]
     fix: bool,
+
+    #[command(flatten)]
+    unasked: Unasked,
 
     /// Show these checks only, and with --fix put right no others; separated by commas
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     only: Vec<String>,
 
     /// Show what is as it should be, too
-    #[arg(long)]
-    all: bool,
+    #[arg(short, long, alias = "all")]
+    verbose: bool,
 
     #[command(flatten)]
     form: Form,
@@ -47,7 +51,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     if options.form.json {
         out::json(&answer)?;
     } else {
-        show(&answer, options.all)?;
+        show(&answer, options.verbose)?;
     }
     let count = |severity| {
         let findings = answer.findings.iter();

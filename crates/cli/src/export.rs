@@ -15,6 +15,7 @@ use super::jobs::Jobs;
 use super::plain::{plain, plain_json};
 use super::progress::Progress;
 use super::unseen;
+use super::which::Among;
 use keyfall_daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
 
 /// How many jobs one call brings at the most.
@@ -22,9 +23,8 @@ const PAGE: usize = 500;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// What their keys begin with, such as app1:trans:notice: with the colon at its end; all
-    /// there are, unless it is given
-    prefix: Option<String>,
+    #[command(flatten)]
+    among: Among,
 
     /// The file to write; the standard output by default
     #[arg(long, short, value_name = "PATH")]
@@ -35,8 +35,17 @@ pub(crate) struct Options {
     cursor_file: Option<PathBuf>,
 
     /// Go on where an earlier export ended
-    #[arg(long, value_name = "PLACE", conflicts_with = "cursor_file")]
-    after: Option<Place>,
+    #[arg(
+        long,
+        alias = "after",
+        value_name = "CURSOR",
+        conflicts_with = "cursor_file"
+    )]
+    cursor: Option<Place>,
+
+    /// What is written is JSON anyway
+    #[arg(long = "json", hide = true)]
+    _json: bool,
 
     #[command(flatten)]
     server: Server,
@@ -54,15 +63,13 @@ enum Place {
 const STATES: [State; 4] = [State::Pending, State::Running, State::Lapsed, State::Dead];
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let of = format!(
-        "an export of {}",
-        options.prefix.as_deref().unwrap_or("all")
-    );
+    let prefix = options.among.prefix();
+    let of = format!("an export of {}", prefix.as_deref().unwrap_or("all"));
     let bookmark = Bookmark::new(options.cursor_file);
     let mark = bookmark.read(&of)?;
     let mut place = match &mark {
         Some(mark) => mark.after.parse().map_err(anyhow::Error::msg)?,
-        None => options.after.unwrap_or(Place::In(STATES[0], None)),
+        None => options.cursor.unwrap_or(Place::In(STATES[0], None)),
     };
     if matches!(place, Place::End) {
         eprintln!(
@@ -72,15 +79,15 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         return Ok(());
     }
     let jobs = options.server.connect().await?;
-    let counts = jobs.count(options.prefix.as_deref()).await?;
+    let counts = jobs.count(prefix.as_deref()).await?;
     let total = counts.pending + counts.running + counts.lapsed + counts.dead;
     let mut sink = Sink::open(options.output, mark.and_then(|mark| mark.bytes))?;
     let progress = Progress::new(Some(total), "jobs");
     let (mut damaged, mut running) = (0, 0);
     while let Place::In(state, cursor) = place.clone() {
-        let page = next(&jobs, options.prefix.as_deref(), state, cursor)
+        let page = next(&jobs, prefix.as_deref(), state, cursor)
             .await
-            .with_context(|| format!("it ended early: go on with `--after '{place}'`"))?;
+            .with_context(|| format!("it ended early: go on with `--cursor '{place}'`"))?;
         let (found, bad) = (page.jobs.len(), page.damaged.len());
         for job in page.jobs {
             match state {

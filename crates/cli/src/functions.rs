@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::connect::{Remedy, Server};
 use super::out::{self, Form};
 use super::stop::Stop;
+use super::which::Unasked;
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
@@ -21,7 +22,7 @@ pub(crate) enum Command {
     )]
     Check(Options),
     /// Remove the library from the server
-    #[command(after_help = "Example:\n  keyfall functions remove")]
+    #[command(alias = "rm", after_help = "Example:\n  keyfall functions remove")]
     Remove(Change),
     /// Print the library, for those who load it by other means
     #[command(
@@ -48,6 +49,9 @@ pub(crate) struct Change {
     /// Whatever has the name now: a newer version, that of another namespace, somebody else's
     #[arg(long)]
     replace: bool,
+
+    #[command(flatten)]
+    unasked: Unasked,
 
     #[command(flatten)]
     options: Options,
@@ -78,7 +82,11 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn install(Change { replace, options }: Change) -> anyhow::Result<()> {
+async fn install(
+    Change {
+        replace, options, ..
+    }: Change,
+) -> anyhow::Result<()> {
     let functions = options.functions(replace)?;
     let before = options
         .server
@@ -115,7 +123,11 @@ async fn check(options: Options) -> anyhow::Result<()> {
     }
 }
 
-async fn remove(Change { replace, options }: Change) -> anyhow::Result<()> {
+async fn remove(
+    Change {
+        replace, options, ..
+    }: Change,
+) -> anyhow::Result<()> {
     let functions = options.functions(replace)?;
     let before = options
         .server

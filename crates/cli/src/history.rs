@@ -2,17 +2,17 @@
 
 use super::connect::Server;
 use super::out::{self, Form};
+use super::stop::Stop;
+use super::which::{Among, Unasked};
 use keyfall_daemon::shapes::HistoryIn;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// What the kinds begin with, such as app1:trans:notice: with the colon at its end; all of
-    /// them, and only to look, if it is left out
-    prefix: Option<String>,
+    #[command(flatten)]
+    among: Among,
 
-    /// All of them
-    #[arg(long, conflicts_with = "prefix")]
-    all: bool,
+    #[command(flatten)]
+    unasked: Unasked,
 
     /// Keep so many entries of each from now on, a million at the most
     #[arg(long, value_name = "ENTRIES", value_parser = clap::value_parser!(u64).range(1..))]
@@ -30,20 +30,25 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let jobs = options.server.connect().await?;
     let entries = options.keep.or(options.off.then_some(0));
+    let prefix = options.among.prefix();
+    if entries.is_some() && prefix.is_none() && !options.among.is_all() {
+        let which = "of which kinds? Give a PREFIX, such as app1:trans:notice:, or `--all`";
+        return Err(Stop::wrong(which).into());
+    }
+    let jobs = options.server.connect().await?;
     let mut kept = match entries {
         Some(entries) => {
             let wanted = HistoryIn {
-                prefix: options.prefix.clone(),
-                everything: options.all,
+                prefix: prefix.clone(),
+                everything: options.among.is_all(),
                 entries,
             };
             jobs.keep_history(&wanted).await?
         }
         None => jobs.histories().await?,
     };
-    if let (None, Some(prefix)) = (entries, &options.prefix) {
+    if let (None, Some(prefix)) = (entries, &prefix) {
         kept.kinds
             .retain(|one| format!("{}:", one.kind).starts_with(prefix.as_str()));
     }

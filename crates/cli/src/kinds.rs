@@ -4,6 +4,7 @@ use super::connect::Server;
 use super::out::{self, Form};
 use super::stop::Stop;
 use super::unseen;
+use super::which::{Among, Unasked, kind};
 
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -11,8 +12,8 @@ pub(crate) struct Options {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// What they begin with, such as app1:; all there are, unless it is given
-    prefix: Option<String>,
+    #[command(flatten)]
+    among: Among,
 
     #[command(flatten)]
     form: Form,
@@ -33,7 +34,11 @@ enum Command {
 #[derive(clap::Args, Debug)]
 struct DropOptions {
     /// app:module:biz
+    #[arg(value_parser = kind)]
     kind: String,
+
+    #[command(flatten)]
+    unasked: Unasked,
 
     #[command(flatten)]
     form: Form,
@@ -48,7 +53,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }
     let jobs = options.server.connect().await?;
     let mut told = jobs.kinds().await?;
-    if let Some(prefix) = &options.prefix {
+    if let Some(prefix) = &options.among.prefix() {
         // With the colon, because a prefix that means one kind ends with it.
         told.kinds
             .retain(|one| format!("{}:", one.counts.kind).starts_with(prefix));

@@ -106,6 +106,7 @@ enum Command {
     Fire(change::Fire),
     /// List jobs; for programs, one JSON object on each line
     #[command(
+        alias = "ls",
         after_help = "Examples:\n  keyfall list app1:trans:notice: --state dead\n  keyfall list app1: --limit 1000 --json"
     )]
     List(list::Options),
@@ -114,6 +115,7 @@ enum Command {
     Count(list::Count),
     /// List the kinds with their counts, or drop one that is empty
     #[command(
+        alias = "kind",
         after_help = "Examples:\n  keyfall kinds\n  keyfall kinds app1: --json\n  keyfall kinds drop app1:trans:notice"
     )]
     Kinds(kinds::Options),
@@ -121,10 +123,11 @@ enum Command {
     #[command(after_help = "Examples:\n  keyfall top\n  keyfall top app1: --interval 5s")]
     Top(top::Options),
     /// List the workers that live, and the jobs that nobody has a route for
-    #[command(after_help = "Example:\n  keyfall instances")]
+    #[command(alias = "instance", after_help = "Example:\n  keyfall instances")]
     Instances(instances::Options),
     /// List the hosts of callbacks that workers leave alone because they are down, or close one
     #[command(
+        alias = "breaker",
         after_help = "Examples:\n  keyfall breakers\n  keyfall breakers close hooks.example.org"
     )]
     Breakers(breakers::Options),
@@ -182,7 +185,11 @@ enum Command {
     )]
     Import(Box<import::Options>),
     /// Load, check, remove or print the Redis functions by which any client schedules
-    #[command(subcommand, after_help = "Example:\n  keyfall functions install")]
+    #[command(
+        subcommand,
+        alias = "function",
+        after_help = "Example:\n  keyfall functions install"
+    )]
     Functions(functions::Command),
     /// Print what a shell needs to complete commands and flags
     #[command(
@@ -193,20 +200,22 @@ enum Command {
     #[command(after_help = "Examples:\n  keyfall dev\n  keyfall dev --dir /tmp/try --port 0")]
     Dev(dev::Options),
     /// Watch reminders fall due on a private Redis that is started for it and gone after it
-    #[command(after_help = "Example:\n  keyfall demo\n  keyfall demo --seconds 10")]
+    #[command(after_help = "Example:\n  keyfall demo\n  keyfall demo --time 10s")]
     Demo {
-        /// How long it takes at the most, in seconds, from 4 to 3600: all delays, those between
-        /// retries included, are stretched to it
+        /// How long it takes at the most, from 4s to 1h: all delays, those between retries included,
+        /// are stretched to it
         #[arg(
-            long,
-            default_value_t = keyfall_demo::SECONDS,
-            value_parser = clap::value_parser!(u64).range(4..=3600)
+            long = "time",
+            alias = "seconds",
+            value_name = "DURATION",
+            default_value = format!("{}s", keyfall_demo::SECONDS),
+            value_parser = seconds
         )]
         seconds: u64,
     },
     /// Measure how late jobs start, how fast they are scheduled and run, and what they cost Redis
     #[command(
-        after_help = "Examples:\n  keyfall bench\n  keyfall bench --pending 500000 --runs 3 --only lateness,burst\n  keyfall bench --json --url redis://127.0.0.1:6379"
+        after_help = "Examples:\n  keyfall bench\n  keyfall bench --pending 500000 --runs 3 --only lateness,burst\n  keyfall bench --json --redis-url redis://127.0.0.1:6379"
     )]
     Bench(keyfall_bench::Options),
     /// Schedule and hand out jobs over HTTP
@@ -222,9 +231,23 @@ enum Command {
     /// Make, list and revoke the tokens of the HTTP API
     #[command(
         subcommand,
+        alias = "tokens",
         after_help = "Example:\n  keyfall token make --file tokens.toml --scope schedule --prefix app1: --note billing"
     )]
     Token(token::Command),
+}
+
+/// A duration of whole seconds; a number without a unit is one, too.
+fn seconds(text: &str) -> Result<u64, String> {
+    let seconds = match text.parse() {
+        Ok(number) => number,
+        Err(_) => {
+            let time = keyfall_daemon::duration::parse(text).map_err(|wrong| wrong.to_string())?;
+            time.as_secs()
+        }
+    };
+    let seconds = Some(seconds).filter(|seconds| (4..=3600).contains(seconds));
+    seconds.ok_or_else(|| "it is out of range; write one from 4s to 1h".to_owned())
 }
 
 /// Reads the arguments, of which the first is the name of the program, and runs the command.

@@ -7,6 +7,7 @@ use super::out::{self, Form};
 use super::plain::{aside, plain};
 use super::unseen;
 use super::when::shown;
+use super::which::Among;
 use keyfall_daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
 
 /// How many jobs one call brings at the most.
@@ -14,21 +15,20 @@ const PAGE: usize = 1000;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// What their keys begin with, such as app1:trans:notice: with the colon at its end; all
-    /// there are, unless it is given
-    prefix: Option<String>,
+    #[command(flatten)]
+    among: Among,
 
     /// Which of them
     #[arg(long, value_enum, default_value = "pending")]
     state: State,
 
     /// How many at the most
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
     limit: usize,
 
     /// Go on where an earlier list ended
-    #[arg(long, value_name = "CURSOR")]
-    after: Option<Cursor>,
+    #[arg(long, alias = "after", value_name = "CURSOR")]
+    cursor: Option<Cursor>,
 
     #[command(flatten)]
     form: Form,
@@ -39,9 +39,8 @@ pub(crate) struct Options {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Count {
-    /// What their keys begin with, such as app1:trans:notice: with the colon at its end; all
-    /// there are, unless it is given
-    prefix: Option<String>,
+    #[command(flatten)]
+    among: Among,
 
     #[command(flatten)]
     form: Form,
@@ -52,13 +51,13 @@ pub(crate) struct Count {
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let jobs = options.server.connect().await?;
-    let mut cursor = options.after.map(|cursor| cursor.to_string());
+    let mut cursor = options.cursor.map(|cursor| cursor.to_string());
     let mut left = options.limit;
     let mut rows = Vec::new();
     let mut missed = Vec::new();
     while left > 0 {
         let wanted = ListIn {
-            prefix: options.prefix.clone(),
+            prefix: options.among.prefix(),
             state: options.state,
             limit: Some(left.min(PAGE)),
             cursor: cursor.take(),
@@ -84,7 +83,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         out::table(["key", "state", "due", ">attempts", "last error"], rows)?;
     }
     if let Some(cursor) = cursor {
-        aside(format!("there are more: `--after '{cursor}'`"));
+        aside(format!("there are more: `--cursor '{cursor}'`"));
     }
     unseen::told(&missed)
 }
@@ -108,7 +107,7 @@ pub(crate) fn tell_damaged(page: &PageOut) {
 
 pub(crate) async fn count(options: Count) -> anyhow::Result<()> {
     let jobs = options.server.connect().await?;
-    let counts = jobs.count(options.prefix.as_deref()).await?;
+    let counts = jobs.count(options.among.prefix().as_deref()).await?;
     if options.form.json {
         out::json(&counts)?;
         return unseen::told(&counts.unseen);

@@ -5,7 +5,7 @@ use super::jobs::Jobs;
 use super::out::{self, Form};
 use super::unseen;
 use super::when::shown;
-use super::which::among;
+use super::which::{Unasked, among};
 use keyfall_daemon::shapes::SwitchedOut;
 
 #[derive(clap::Args, Debug)]
@@ -16,6 +16,9 @@ pub(crate) struct Options {
     /// Change nothing, and name the kinds
     #[arg(long)]
     dry_run: bool,
+
+    #[command(flatten)]
+    unasked: Unasked,
 
     #[command(flatten)]
     form: Form,
@@ -34,6 +37,9 @@ pub(crate) struct Pause {
     dry_run: bool,
 
     #[command(flatten)]
+    unasked: Unasked,
+
+    #[command(flatten)]
     form: Form,
 
     #[command(flatten)]
@@ -44,6 +50,11 @@ pub(crate) struct Pause {
 #[group(required = true, multiple = false)]
 struct Kinds {
     /// What the kinds begin with, such as app1:trans:notice: with the colon at its end
+    #[arg(value_name = "PREFIX")]
+    named: Option<String>,
+
+    /// The same as PREFIX
+    #[arg(long)]
     prefix: Option<String>,
 
     /// All of them
@@ -56,6 +67,11 @@ struct Kinds {
 struct KindsOrList {
     /// What the kinds begin with, such as app1:trans:notice: with the colon at its end; those
     /// included that are used for the first time later
+    #[arg(value_name = "PREFIX")]
+    named: Option<String>,
+
+    /// The same as PREFIX
+    #[arg(long)]
     prefix: Option<String>,
 
     /// All of them
@@ -72,13 +88,15 @@ pub(crate) async fn pause(options: Pause) -> anyhow::Result<()> {
     if options.kinds.list {
         return list(&jobs, options.form).await;
     }
-    let which = among(options.kinds.prefix, options.dry_run);
+    let prefix = options.kinds.named.or(options.kinds.prefix);
+    let which = among(prefix, options.dry_run);
     tell("paused", &jobs.pause(&which).await?, options.form)
 }
 
 pub(crate) async fn resume(options: Options) -> anyhow::Result<()> {
     let jobs = options.server.connect().await?;
-    let which = among(options.kinds.prefix, options.dry_run);
+    let prefix = options.kinds.named.or(options.kinds.prefix);
+    let which = among(prefix, options.dry_run);
     tell("resumed", &jobs.resume(&which).await?, options.form)
 }
 

@@ -8,11 +8,16 @@ use super::connect::{Remedy, Server};
 use super::out::{self, Form};
 use super::progress::Progress;
 use super::stop::Stop;
+use super::which::{Unasked, kind};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// app:module:biz
+    #[arg(value_parser = kind)]
     kind: String,
+
+    #[command(flatten)]
+    unasked: Unasked,
 
     /// How many shards it is to have; without it, how many it has is told
     #[arg(long, value_name = "SHARDS", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_SHARDS)))]
@@ -44,6 +49,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         to,
         form,
         server,
+        ..
     } = options;
     let Some(client) = server.client(Remedy::Redis).await? else {
         bail!(Stop::wrong(

@@ -46,7 +46,8 @@ impl Stop {
     /// What a call was refused with.
     pub(crate) fn of_problem(problem: Problem) -> Self {
         let code = match &*problem.code {
-            "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_request" => WRONG,
+            "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_payload"
+            | "invalid_headers" | "invalid_request" => WRONG,
             code if code.ends_with("_absent") => ABSENT,
             "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" | "too_many_tails" => {
                 UNAVAILABLE
@@ -114,6 +115,9 @@ fn code_of(kind: ErrorKind) -> u8 {
         ErrorKind::InvalidKey
         | ErrorKind::InvalidTime
         | ErrorKind::InvalidPolicy
+        | ErrorKind::InvalidPayload
+        | ErrorKind::InvalidHeaders
+        | ErrorKind::InvalidRoute
         | ErrorKind::InvalidSetting => WRONG,
         ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => UNAVAILABLE,
         _ => FAULT,

@@ -13,8 +13,18 @@ use keyfall_daemon::shapes::{AwayOut, HappeningOut, MissedOut, TailIn, TailOut, 
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Only jobs whose keys begin so, such as app1:trans:notice: with the colon at its end
+    /// Only jobs whose keys begin so, such as app1:trans:notice: with the colon at its end; all jobs,
+    /// unless it is given
+    #[arg(value_name = "PREFIX", conflicts_with = "all")]
+    named: Vec<String>,
+
+    /// The same as PREFIX
+    #[arg(long, conflicts_with = "all")]
     prefix: Vec<String>,
+
+    /// All jobs there are
+    #[arg(long, hide = true)]
+    all: bool,
 
     /// Only what is one of these, such as failed,buried
     #[arg(long, value_name = "WORD", value_delimiter = ',', value_parser = What::parse)]
@@ -25,7 +35,7 @@ pub(crate) struct Options {
     key: Vec<JobKey>,
 
     /// Begin with the last so many, 1000 at the most
-    #[arg(short = 'n', long = "last", value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u16).range(..=1000))]
+    #[arg(short = 'n', long = "last", alias = "limit", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(..=1000))]
     last: u16,
 
     /// The zone that times are shown in, such as Europe/Berlin; that of this system by default
@@ -42,7 +52,7 @@ pub(crate) struct Options {
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let zone = options.zone.clone().unwrap_or_else(TimeZone::system);
     let wanted = TailIn {
-        prefix: options.prefix,
+        prefix: [options.named, options.prefix].concat(),
         key: options.key.iter().map(JobKey::to_string).collect(),
         what: options.what.iter().map(What::to_string).collect(),
         last: Some(options.last.into()),

@@ -6,8 +6,10 @@ use anyhow::{Context, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::out::{self, Form};
 use super::plain::{plain, plain_json};
 use super::stop::Stop;
+use super::which::Unasked;
 use keyfall_daemon::duration;
 use keyfall_daemon::tokens::{Grant, Scope, TokenFile};
 
@@ -34,9 +36,16 @@ pub(crate) enum Command {
         /// ever, if it is not given
         #[arg(long, value_parser = expiry)]
         expires: Option<Timestamp>,
+        #[command(flatten)]
+        form: Form,
+        #[command(flatten)]
+        unasked: Unasked,
     },
     /// List the tokens of a file, without what is secret
-    #[command(after_help = "Example:\n  keyfall token ls --file tokens.toml")]
+    #[command(
+        alias = "list",
+        after_help = "Example:\n  keyfall token ls --file tokens.toml"
+    )]
     Ls {
         #[command(flatten)]
         file: Place,
@@ -45,12 +54,19 @@ pub(crate) enum Command {
         json: bool,
     },
     /// Take a token out of the file; daemons refuse it a second later
-    #[command(after_help = "Example:\n  keyfall token revoke 3f9a1c20 --file tokens.toml")]
+    #[command(
+        alias = "rm",
+        after_help = "Example:\n  keyfall token revoke 3f9a1c20 --file tokens.toml"
+    )]
     Revoke {
         /// As `keyfall token ls` lists it
         id: String,
         #[command(flatten)]
         file: Place,
+        #[command(flatten)]
+        form: Form,
+        #[command(flatten)]
+        unasked: Unasked,
     },
 }
 
@@ -78,6 +94,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             mut prefix,
             note,
             expires,
+            form,
+            ..
         } => {
             if prefix.is_empty() {
                 prefix.push(String::new());
@@ -90,6 +108,12 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
                 scopes(&grant),
                 prefixes(&grant)
             );
+            if form.json {
+                return Ok(out::json(&Made {
+                    token: secret.reveal(),
+                    row: Row::new(&grant),
+                })?);
+            }
             println!("{}", secret.reveal());
         }
         Command::Ls { file, json } => {
@@ -101,7 +125,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
                 table(&file.grants);
             }
         }
-        Command::Revoke { id, file } => {
+        Command::Revoke { id, file, form, .. } => {
             let path = file.path()?;
             if TokenFile::revoke(&path, &id)?.is_none() {
                 let absent = format!(
@@ -110,10 +134,23 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
                 );
                 return Err(Stop::absent(absent).into());
             }
-            println!("token {id} is revoked");
+            form.say(&Revoked { id: &id }, format!("token {id} is revoked"))?;
         }
     }
     Ok(())
+}
+
+/// A token that was made: the only time that it is shown.
+#[derive(Serialize)]
+struct Made<'a> {
+    token: &'a str,
+    #[serde(flatten)]
+    row: Row<'a>,
+}
+
+#[derive(Serialize)]
+struct Revoked<'a> {
+    id: &'a str,
 }
 
 /// A token, as programs read it.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use keyfall::JobKey;
+use keyfall::{JobKey, Kind};
 
 use super::stop::Stop;
 use keyfall_daemon::shapes::BulkIn;
@@ -23,6 +23,49 @@ pub(crate) struct Which {
     /// All jobs there are
     #[arg(long)]
     all: bool,
+}
+
+/// What the keys of the jobs begin with, or the kinds, that a command looks at: all of them, unless it
+/// is said.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Among {
+    /// What they begin with, such as app1:trans:notice: with the colon at its end; all there are,
+    /// unless it is given
+    #[arg(value_name = "PREFIX", conflicts_with_all = ["prefix", "all"])]
+    named: Option<String>,
+
+    /// The same as PREFIX
+    #[arg(long, conflicts_with = "all")]
+    prefix: Option<String>,
+
+    /// All there are
+    #[arg(long, hide = true)]
+    all: bool,
+}
+
+impl Among {
+    pub(crate) fn prefix(&self) -> Option<String> {
+        self.named.clone().or_else(|| self.prefix.clone())
+    }
+
+    /// Whether somebody has said that all are meant.
+    pub(crate) fn is_all(&self) -> bool {
+        self.all
+    }
+}
+
+/// Of commands that ask nothing: `--yes` is no wrong flag anywhere that something is changed.
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub(crate) struct Unasked {
+    /// Nothing is asked here
+    #[arg(long = "yes", hide = true)]
+    _yes: bool,
+}
+
+/// A kind, also with the colon that ends a prefix.
+pub(crate) fn kind(text: &str) -> Result<String, keyfall::Error> {
+    let text = text.strip_suffix(':').unwrap_or(text);
+    Kind::parse(text).map(|kind| kind.to_string())
 }
 
 #[derive(Debug, Clone)]

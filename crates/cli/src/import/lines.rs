@@ -39,7 +39,7 @@ impl Lines {
         };
         let done = after.unwrap_or("0").parse::<u64>();
         let done = done.map_err(|_| {
-            Stop::wrong("`--after` is the number of lines that are done: write it as a number")
+            Stop::wrong("`--cursor` is the number of lines that are done: write it as a number")
         })?;
         while lines.number < done && lines.line()?.is_some() {}
         Ok(lines)

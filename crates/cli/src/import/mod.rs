@@ -36,6 +36,7 @@ use super::connect::Server;
 use super::out::Form;
 use super::progress::Progress;
 use super::stop::Stop;
+use super::which::Unasked;
 use keyfall_daemon::classic::Names;
 use keyfall_daemon::config::Redis;
 use keyfall_daemon::duration;
@@ -110,8 +111,16 @@ pub(crate) struct Options {
     cursor_file: Option<PathBuf>,
 
     /// Go on where an earlier import ended: behind so many lines, or at the place that it named
-    #[arg(long, value_name = "PLACE", conflicts_with = "cursor_file")]
-    after: Option<String>,
+    #[arg(
+        long,
+        alias = "after",
+        value_name = "CURSOR",
+        conflicts_with = "cursor_file"
+    )]
+    cursor: Option<String>,
+
+    #[command(flatten)]
+    unasked: Unasked,
 
     #[command(flatten)]
     form: Form,
@@ -186,7 +195,7 @@ pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
     let bookmark = Bookmark::new(options.cursor_file.take());
     let mut after = match bookmark.read(&of)? {
         Some(mark) => Some(mark.after),
-        None => options.after.take(),
+        None => options.cursor.take(),
     };
     let jobs = options.server.connect().await?;
     let mut source = Source::open(&options, after.as_deref()).await?;
@@ -196,7 +205,7 @@ pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
         let taken = intake.take(batch.jobs).await;
         taken.with_context(|| {
             let again = match &after {
-                Some(place) => format!(" with `--after {place}`"),
+                Some(place) => format!(" with `--cursor {place}`"),
                 None => String::new(),
             };
             format!("it ended early, and can be started again{again}: jobs that are there are left")

@@ -37,7 +37,7 @@ impl Zset {
         let cursor = match after {
             Some("end") => None,
             text => Some(text.unwrap_or("0").parse().map_err(|_| {
-                Stop::wrong("`--after` is no place: use one that such an import named")
+                Stop::wrong("`--cursor` is no place: use one that such an import named")
             })?),
         };
         let config = AsyncConnectionConfig::new()

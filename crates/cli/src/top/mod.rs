@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::connect::Server;
 use super::stop::Stop;
+use super::which::Among;
 use board::{Board, Key};
 use keyfall_daemon::duration;
 use screen::Screen;
@@ -30,8 +31,8 @@ use watch::Watch;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// What the kinds begin with, such as app1:; all there are, unless it is given
-    prefix: Option<String>,
+    #[command(flatten)]
+    among: Among,
 
     /// How often the screen is brought up to date, from 100ms to 1h
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
@@ -57,7 +58,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         ));
     }
     let jobs = options.server.connect().await?;
-    let prefix = options.prefix.unwrap_or_default();
+    let prefix = options.among.prefix().unwrap_or_default();
     let mut watch = Watch::new(jobs, &prefix).await?;
     let mut board = Board::new(options.server.shown()?, &prefix, options.interval);
     // Before the screen is taken: whoever ends us then finds it as it was.

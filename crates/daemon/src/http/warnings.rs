@@ -128,7 +128,9 @@ impl Live {
 
     fn warning(&self, key: &JobKey) -> WarningOut {
         let detail = match self.instances {
-            0 => format!("no worker lives: {key} waits until one starts that has a route for it"),
+            0 => format!(
+                "no worker is running: {key} waits until one starts that has a route for it"
+            ),
             _ => format!(
                 "no live worker has a route for {key}: it waits until one has; compare its name with \
                  the routes that `keyfall instances` and `GET /v1/routes` list"

@@ -126,6 +126,10 @@ pub async fn run(options: Options, config: Config) -> anyhow::Result<()> {
     .recorder(recorder.clone());
     let serving = serve(api, listener, |address| {
         println!("listening on {scheme}://{address}");
+        tracing::info!(
+            "commands reach this daemon by `--api {scheme}://{address}` or KEYFALL_API; its calls are \
+             listed at {scheme}://{address}/v1/openapi.json"
+        );
     });
     let working = async {
         // It ends when the process is asked to stop; nothing is served any more then.
