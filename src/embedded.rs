@@ -100,7 +100,7 @@ const LAUNCH: &str = r#"read -r _ && exec "$@" </dev/null"#;
 /// ```
 #[derive(Debug)]
 pub struct Embedded {
-/// The path of the server's binary.
+    /// The path of the server's binary.
     binary: PathBuf,
     /// Further arguments for the server.
     args: Vec<OsString>,

@@ -55,7 +55,7 @@ pub(crate) struct Meter {
 #[cfg(feature = "worker")]
 #[derive(Default)]
 struct Work {
-/// By source, in the order of [`SOURCES`].
+    /// By source, in the order of [`SOURCES`].
     claimed: [CachedHandle<Counter>; SOURCES.len()],
     /// By outcome, in the order of [`OUTCOMES`].
     settled: [CachedHandle<Counter>; OUTCOMES.len()],

@@ -21,7 +21,7 @@ const TOO_SLOW: Duration = Duration::from_millis(200);
 
 /// Several readings of the clock of one server.
 pub(super) struct ServerClock {
-/// Without credentials.
+    /// Without credentials.
     pub(super) address: String,
     /// At least one reading.
     pub(super) ticks: Vec<ClockReading>,

@@ -47,7 +47,7 @@ const TICKS: usize = 5;
 /// ```
 #[must_use = "nothing is looked at until it is awaited"]
 pub struct Diagnose {
-/// The client, or the error of making it, which the call returns.
+    /// The client, or the error of making it, which the call returns.
     client: Result<Client>,
     fix: bool,
     /// The ids of the wanted checks; `None` for all.
@@ -183,7 +183,7 @@ type Absent = (String, Error);
 
 /// The reports of all servers and all live workers, which most checks judge.
 struct ServerFacts {
-/// The report of the first server that answers.
+    /// The report of the first server that answers.
     vitals: ServerReport,
     /// The reports of the other primaries of a cluster, or of the other servers, with their
     /// addresses.

@@ -7,7 +7,7 @@ use crate::store::{LOST, ServerReport, WantedEvents};
 /// The limits at which Redis disconnects a subscriber that reads too slowly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OutputLimits {
-/// Bytes that are too many at once; 0 for no limit.
+    /// Bytes that are too many at once; 0 for no limit.
     hard: u64,
     /// Bytes that are too many for longer than `seconds`; 0 for no limit.
     soft: u64,

@@ -34,7 +34,7 @@ pub struct LateJob {
 /// A late start, as the worker reports it to its hooks.
 #[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
-/// The job that starts now.
+    /// The job that starts now.
     pub(crate) job: &'a Job,
     /// The time after its due time within which it should have started.
     pub(crate) limit: Duration,

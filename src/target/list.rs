@@ -42,7 +42,7 @@ use crate::store::WriteRetry;
 /// ```
 #[derive(Clone)]
 pub struct List {
-/// The Redis and the key of the list.
+    /// The Redis and the key of the list.
     way: TargetKey,
     acknowledged: bool,
     shared: Arc<ListShared>,
@@ -51,7 +51,7 @@ pub struct List {
 /// State shared by the handler, which writes jobs, and the task that reads acknowledgements.
 #[derive(Default)]
 pub(super) struct ListShared {
-/// Notified when a job was written, so that the task looks for its acknowledgement soon.
+    /// Notified when a job was written, so that the task looks for its acknowledgement soon.
     pub(super) written: Notify,
     /// The claimers of all jobs that were written here: the acknowledgements of their jobs are for
     /// this worker.

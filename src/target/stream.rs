@@ -47,7 +47,7 @@ const KEEP: u64 = 100_000;
 /// ```
 #[derive(Clone)]
 pub struct Stream {
-/// The Redis and the key of the stream.
+    /// The Redis and the key of the stream.
     pub(super) way: TargetKey,
     /// About how many entries are kept.
     pub(super) keep: u64,
@@ -59,7 +59,7 @@ pub struct Stream {
 /// State shared by the handler, which writes entries, and the task that watches them.
 #[derive(Default)]
 pub(super) struct StreamShared {
-/// Notified when an entry was written.
+    /// Notified when an entry was written.
     pub(super) written: Notify,
     /// The entries of this worker that have not ended, by id.
     open: Mutex<BTreeMap<EntryId, Open>>,

@@ -158,7 +158,7 @@ pub(super) struct Figure {
 /// All measured values, one for each run.
 #[derive(Default)]
 pub(super) struct Figures {
-/// By the name of the figure, in ascending order.
+    /// By the name of the figure, in ascending order.
     values: BTreeMap<&'static str, Vec<f64>>,
     /// The cost of a job, by phase and then by part.
     pub(super) costs: BTreeMap<&'static str, BTreeMap<&'static str, Vec<f64>>>,

@@ -23,7 +23,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A private server, or a namespace of its own on the servers that the user names.
 pub(super) struct Ground {
-/// `None` on servers of the user.
+    /// `None` on servers of the user.
     embedded: Option<Embedded>,
     url: String,
     namespace: String,

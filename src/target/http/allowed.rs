@@ -8,7 +8,7 @@ use reqwest::Url;
 /// or, without TLS, `http://hooks.example.org`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AllowedHost {
-/// `https` or `http`.
+    /// `https` or `http`.
     scheme: &'static str,
     /// The host in the form of URLs: lower case, ASCII. It begins with a dot if all hosts below it
     /// are allowed.

@@ -63,7 +63,7 @@ struct CallDestination {
 
 /// The reason why a call has no answer.
 enum CallFailure {
-/// The address is forbidden. Nothing was sent there.
+    /// The address is forbidden. Nothing was sent there.
     Refused(RefusedAddress),
     /// The name was not looked up, because other look-ups hold all places.
     Crowded(Unresolved),

@@ -55,7 +55,7 @@ struct HostTable {
 /// One host: its turns, and whether it works.
 #[derive(Debug)]
 struct Host {
-/// `None` without a limit of calls.
+    /// `None` without a limit of calls.
     turns: Option<Turns>,
     state: HostState,
 }
@@ -115,7 +115,7 @@ pub(super) struct PutOff {
 /// The state of a host, as one call has shown it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallResult {
-/// The host answered.
+    /// The host answered.
     Up,
     /// The host could not be connected to, did not answer in time, or says itself that it is down.
     Down,

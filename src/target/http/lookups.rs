@@ -48,7 +48,7 @@ pub(super) struct LookupPermit {
 /// The giver of the names that are looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum NameSource {
-/// The URL of a route. Its operator is trusted.
+    /// The URL of a route. Its operator is trusted.
     ByRoute,
     /// The URL of a job, or of a redirect.
     ByJob,
