@@ -61,7 +61,7 @@ fn the_default_that_is_printed_has_no_fault() {
 fn a_check_says_all_faults_and_ends_with_1() {
     let folder = InFolder::new("faults");
     let text = "[redis]\nurll = 1\n[[route]]\npattern = \"a:b\"\ntarget = \"pull\"\n";
-    folder.0.write("k.toml", &text);
+    folder.0.write("k.toml", text);
     let mut command = folder.command(&["config", "check", "k.toml", "--worker-lease=1ms"]);
     command.env("KEYFALL_HTTP_LISTEN", "0.0.0.0:1");
     let said = refusal(&command.output().unwrap());
@@ -84,7 +84,7 @@ fn a_check_says_all_faults_and_ends_with_1() {
 fn a_check_shows_what_holds_and_no_password() {
     let folder = InFolder::new("shown");
     let text = "[[route]]\npattern = \"a:b:c:*\"\ntarget = \"pull\"\n";
-    folder.0.write("k.toml", &text);
+    folder.0.write("k.toml", text);
     let mut command = folder.command(&["config", "check", "k.toml", "--redis-allow-eviction"]);
     command.env("KEYFALL_REDIS_URL", "redis://app1:geheim@h:1/0");
     let output = command.output().unwrap();
