@@ -1,8 +1,7 @@
 //! Reminders that are Redis keys.
 //!
-//! A service names a reminder as it names any Redis key, `app:module:biz:id`, and says when it
-//! is due. The handler that the name belongs to then runs: within milliseconds, and at least
-//! once.
+//! A service schedules a reminder under the name of a Redis key, `app:module:biz:id`, with a due
+//! time. When it is due, the handler of its route runs, within milliseconds and at least once.
 //!
 //! ```no_run
 //! use keyfall::{Client, Job, Router, Worker};
@@ -24,87 +23,90 @@
 //!
 //! # Types to know
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! |---|---|
-//! | [`Client`] | schedules, changes, cancels, looks up, requeues |
+//! | [`Client`] | schedules, changes, cancels, looks up and requeues jobs |
 //! | [`JobKey`] | the name of a job, parsed once |
-//! | [`Router`] | which handler runs which names |
-//! | [`Job`] | what a handler is called with; extractors such as [`Json`] take it apart |
-//! | [`Outcome`] | how a run ends: done, retry, again, snooze, bury |
+//! | [`Router`] | assigns handlers to patterns of names |
+//! | [`Job`] | the argument of a handler; extractors such as [`Json`] read parts of it |
+//! | [`Outcome`] | the end of a run: done, retry, again, snooze, bury |
 //! | [`Worker`] | runs the jobs of a router |
-//! | [`testing::Rehearsal`] | runs them in a test, without Redis, by a clock that the test moves |
+//! | [`testing::Rehearsal`] | runs the jobs of a router in a test, without Redis, by a clock that the test moves |
+//! | [`Error`] | the error of all calls, with an [`ErrorKind`] that says what to do |
 //!
-//! # What is promised
+//! # Promises
 //!
-//! A job that `schedule` acknowledged runs at least once, or is cancelled, or ends as a dead
-//! letter with its reason, for as long as Redis keeps its data. A job whose cancel was answered
-//! [`Cancelled`](Cancelled::Cancelled) does not start. One worker at a time runs a job; should an
-//! old run outlive its lease all the same, it can no longer change what becomes of the job, and
-//! its [fencing value](Job::fence) is lower than that of the next. Calls may be repeated, but for
-//! [three](ErrorKind::OutcomeUnknown).
-//! `docs/design.md` in the repository says why and how, and `docs/states.md` what each call does
-//! in each state.
+//! As long as Redis keeps its data:
+//!
+//! - A job that `schedule` acknowledged runs at least once, or is cancelled, or ends as a dead
+//!   letter with a reason.
+//! - A job does not start after its cancel was answered [`Cancelled`](Cancelled::Cancelled).
+//! - One worker at a time runs a job. A run that outlives its lease can no longer end the job, and
+//!   its [fencing value](Job::fence) is lower than the value of the next run.
+//! - A call may be repeated, except [three](ErrorKind::OutcomeUnknown).
+//!
+//! `docs/design.md` in the repository gives the reasons, and `docs/states.md` the effect of each
+//! call in each state.
 //!
 //! # Features
 //!
-//! | feature | brings | default |
+//! | feature | adds | default |
 //! |---|---|---|
 //! | `worker` | [`Router`], handlers, [`Worker`] | yes |
 //! | `tls` | `rediss://` URLs, and the certificates of [`ClientBuilder`] | |
 //! | `embedded` | [`embedded`]: a private Redis for demos and tests | |
-//! | `metrics` | [`metrics`]: what is counted and measured | |
-//! | `traces` | the trace of whoever schedules a job goes on in its handler: `docs/tracing.md` | |
+//! | `metrics` | [`metrics`]: counters, gauges and histograms | |
+//! | `traces` | the trace of the caller of `schedule` continues in the handler: `docs/tracing.md` | |
 //! | `callbacks` | [`target::http`]: jobs that go to an HTTP server | |
 //!
-//! A service that only schedules depends on this crate with `default-features = false`. The `keyfall`
-//! command is a package of its own, `keyfall-cli`.
+//! A service that only schedules needs no feature: it depends on this crate with
+//! `default-features = false`. The `keyfall` command is a package of its own, `keyfall-cli`.
 //!
-//! The folder `examples/` has programs to start from, among them a producer, retry ladders, order
-//! timeouts, and a worker inside a web service.
+//! The folder `examples/` has programs to start from, among them a producer, retry ladders,
+//! order timeouts, and a worker inside a web service.
 //!
-//! # Where things are
+//! # Modules
 //!
-//! A module uses only modules of the levels before its own. A test, `levels`, reads this table and
-//! holds the code to it.
+//! A module uses only modules of lower levels. A test, `levels`, reads this table and verifies it.
 //!
-//! | level | module | what it does |
+//! | level | module | task |
 //! |---|---|---|
-//! | 0 | `clock` | tells handlers the time, which a test can move |
+//! | 0 | `clock` | gives handlers the time; a test can move it |
 //! | 0 | `error` | the one error of the crate, and its kinds |
-//! | 0 | `flaw` | names what can be wrong with a stored job |
-//! | 0 | `moment` | measures time by a clock that goes on while the machine sleeps |
-//! | 0 | `outcome` | says how a run ends, and why it failed |
-//! | 0 | `settings` | holds the settings of clients and workers, with their limits |
-//! | 0 | `source` | says how a job that is due was found |
-//! | 0 | `time` | converts the time stamps that Redis and the records use |
-//! | 1 | `durable` | says how far a write is to get: to replicas, to disks |
+//! | 0 | `flaw` | names the possible damage of a stored job |
+//! | 0 | `moment` | measures time by a clock that runs on while the machine sleeps |
+//! | 0 | `outcome` | the end of a run, and the reason of a failure |
+//! | 0 | `settings` | the settings of clients and workers, with their limits |
+//! | 0 | `source` | how a due job was found |
+//! | 0 | `time` | converts the time stamps of Redis and of the records |
+//! | 1 | `durable` | how far a write must get: to replicas, to disks |
 //! | 1 | `embedded` | starts a private Redis for demos and tests |
 //! | 1 | `key` | parses the names of jobs and kinds |
 //! | 1 | `retry` | computes when a job that failed runs again |
 //! | 2 | `counters` | counts and measures for the metrics |
-//! | 2 | `ending` | decides what follows a run: done, later, or a dead letter |
+//! | 2 | `ending` | decides the settlement of a run: done, later, or a dead letter |
 //! | 2 | `headers` | holds the headers of a job |
 //! | 2 | `lease` | proves the right to run a job |
-//! | 2 | `line_limit` | limits how many lines the log gets of one kind |
+//! | 2 | `line_limit` | limits the log lines of one kind |
 //! | 2 | `prefix` | selects kinds by the first segments of their names |
 //! | 2 | `routing` | finds the route that a job key belongs to |
-//! | 2 | `shards` | computes the shard that has a job, and the server that has a shard |
-//! | 3 | `instance` | reads what a worker publishes of itself |
+//! | 2 | `shards` | computes the shard of a job, and the server of a shard |
+//! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
 //! | 3 | `record` | reads and writes the stored record of a job |
 //! | 3 | `traces` | carries the trace of the caller in the headers of a job |
-//! | 4 | `store` | speaks to Redis, as no other module does, through the scripts in `lua/` |
-//! | 5 | `ended` | makes the settlement that the outcome of a run asks for |
+//! | 4 | `store` | speaks to Redis, alone of all modules, through the scripts in `lua/` |
+//! | 5 | `ended` | makes the settlement for the outcome of a run |
 //! | 6 | `client` | schedules, changes, looks up and settles jobs |
-//! | 7 | `doctor` | looks for what can hurt, and mends some of it |
+//! | 7 | `doctor` | finds settings and jobs that can cause trouble, and repairs some settings |
 //! | 7 | `handler` | makes the arguments of a handler from a job, and calls it |
 //! | 7 | `metrics` | describes the metrics, and sets gauges from what Redis holds |
 //! | 8 | `router` | collects routes and their handlers |
-//! | 8 | `target` | has handlers that hand jobs to others |
-//! | 9 | `hooks` | tells the owner of a worker of dead letters and late starts |
+//! | 8 | `target` | handlers that pass jobs on: to HTTP servers, lists, streams, consumers |
+//! | 9 | `hooks` | reports dead letters and late starts to the owner of a worker |
 //! | 9 | `testing` | runs the jobs of a router without Redis |
 //! | 10 | `worker` | finds due jobs, claims them, runs them and settles them |
-//! | 11 | `internals` | opens a few functions to the benchmarks and fuzz targets of the crate |
+//! | 11 | `internals` | opens a few functions to the benchmarks and fuzz targets of this repository |
 #![deny(missing_docs)]
 
 mod client;
@@ -209,57 +211,57 @@ pub use source::Source;
 #[cfg(feature = "worker")]
 pub use worker::{Notice, Readiness, Rerouter, Worker};
 
-/// The examples of the README are compiled with the documentation tests.
+/// Compiles the examples of the README with the documentation tests.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// And those of the guide to handlers.
+/// Compiles the examples of the guide to handlers.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/guides/handlers.md")]
 struct Handlers;
 
-/// And those of the guide for operators.
+/// Compiles the examples of the guide for operators.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/guides/operations.md")]
 struct Operations;
 
-/// And those of the page on plain keys.
+/// Compiles the examples of the page on adoption.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/adoption.md")]
 struct Adoption;
 
-/// And those of the page on durable calls.
+/// Compiles the examples of the page on durable calls.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/durability.md")]
 struct Durability;
 
-/// And those of the guide to heartbeats.
+/// Compiles the examples of the guide to heartbeats.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/guides/dead-man.md")]
 struct DeadMan;
 
-/// And those of the guide to plain keys.
+/// Compiles the examples of the guide to plain keys.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/guides/plain-keys.md")]
 struct PlainKeys;
 
-/// And those of the page for operators.
+/// Compiles the examples of the page on security.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/security.md")]
 struct Security;
 
-/// And those of the page on hooks.
+/// Compiles the examples of the page on hooks.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/hooks.md")]
 struct Hooks;
 
-/// And those of the guide to callbacks.
+/// Compiles the examples of the guide to callbacks.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/guides/webhooks.md")]
 struct Webhooks;
 
-/// And those of the guide to lists and streams.
+/// Compiles the examples of the guide to lists and streams.
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/guides/lists-and-streams.md")]
 struct ListsAndStreams;

@@ -47,12 +47,6 @@ pub const SECONDS: u64 = 40;
 ///
 /// # Errors
 /// If no Redis can be started, or if it does not answer.
-///
-/// ```no_run
-/// # async fn example() -> anyhow::Result<()> {
-/// keyfall_demo::run(keyfall_demo::SECONDS).await
-/// # }
-/// ```
 pub async fn run(seconds: u64) -> anyhow::Result<()> {
     let redis = Embedded::start().await?;
     let client = Client::connect(&redis.url()).await?;

@@ -1,4 +1,4 @@
-//! Runs the demo of [`keyfall_demo`] in its default length.
+//! Runs the demo of `keyfall_demo` in its default length.
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
