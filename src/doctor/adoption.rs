@@ -52,7 +52,9 @@ pub(super) fn keys(live: &[Instance]) -> Vec<String> {
     Vec::from_iter(globs.collect::<BTreeSet<_>>())
 }
 
-/// The finding about eviction: it must not remove keys that are to become jobs.
+/// The finding about eviction: a warning if Redis can evict plain keys that workers adopt. An
+/// evicted key sends no event of expiry and looks like a deleted one, so on routes where a missing
+/// key means `cancel` its job is cancelled.
 fn evicted(live: &[Instance], info: &Info) -> Finding {
     let adopted: BTreeSet<&String> = live.iter().flat_map(|one| &one.adopts).collect();
     if adopted.is_empty() {

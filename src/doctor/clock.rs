@@ -57,7 +57,8 @@ pub(super) fn look(clocks: &Observed<Vec<ServerClock>>, found: &mut Vec<Finding>
     }
 }
 
-/// The finding about the quickest round trip to a server.
+/// The finding about the quickest round trip to a server: a warning from [`SLOW`] on, an error from
+/// [`TOO_SLOW`] on.
 fn round_trip(tick: &ClockReading) -> Finding {
     let shown = format!("{:.1} ms", tick.took.as_secs_f64() * 1000.0);
     let remedy = "run the workers nearer to Redis, or look what holds it up with SLOWLOG GET";

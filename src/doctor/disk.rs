@@ -4,7 +4,12 @@ use super::checks::{AOF_FSYNC, AOF_TRUNCATED, DISK_WRITES, PERSISTENCE, SNAPSHOT
 use super::finding::Finding;
 use crate::store::{Info, ServerReport};
 
-/// Adds the findings about the log, snapshots, and failed writes to the disk.
+/// Adds the findings of this file:
+///
+/// - persistence: an error without log and snapshots, a warning with snapshots alone;
+/// - `appendfsync no` and `aof-load-truncated no`: warnings, only with a log;
+/// - snapshots beside a log: information, since the log suffices;
+/// - failed writes to the disk, see [`writes`].
 pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     let log = info.text("aof_enabled") == "1";
     let save = vitals.setting("save");
@@ -57,8 +62,11 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
     found.push(writes(info, snapshots));
 }
 
-/// The finding about the last write of the log and of a snapshot. `snapshots` says whether Redis
-/// makes snapshots by itself.
+/// The finding about the last write of the log, and of a snapshot.
+///
+/// It is an error if Redis refuses writes for it: after a failed write of the log, or after a
+/// failed snapshot on a server that makes snapshots by itself, as `snapshots` says. Other failures
+/// are warnings.
 fn writes(info: &Info, snapshots: bool) -> Finding {
     let failed = |field| !matches!(info.text(field), "" | "ok");
     let remedy = "make room on the disk, see the log of Redis, then BGREWRITEAOF or BGSAVE";

@@ -53,8 +53,9 @@ pub(super) fn look(vitals: &ServerReport, wanted: WantedEvents, found: &mut Vec<
     }));
 }
 
-/// The finding that live workers adopt keys and Redis does not announce changes of these keys;
-/// `why` says how that is known.
+/// The finding that live workers adopt keys and Redis does not announce changes of these keys. It
+/// is for servers that do not show their flags: its remedy names the page on managed Redis instead
+/// of a command. `why` says how the fact is known.
 pub(super) fn unannounced(why: String) -> Finding {
     let flags = WantedEvents::Changes.flags();
     Finding::error(

@@ -9,7 +9,8 @@ use super::ledgers::unseen;
 use crate::client::{Client, LibraryState};
 use crate::error::Result;
 
-/// Adds the finding about the library of functions.
+/// Adds the finding about the library of functions. A library that does not fit is a warning, and
+/// its remedy installs it again.
 ///
 /// A mark in the database says whether functions are used in it. The mark is read first: users who
 /// may not list functions can read it, and a server that has no functions is never asked for them.
@@ -51,7 +52,7 @@ pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()
     Ok(())
 }
 
-/// The command that installs the library, for a shell.
+/// The command that installs the library, for a shell. It replaces a library that is already there.
 fn remedy(name: &str, state: &LibraryState) -> String {
     let replace = if state.is_kept() { " --replace" } else { "" };
     format!("keyfall functions install --library {name}{replace}")

@@ -11,7 +11,9 @@ use crate::client::Instance;
 /// The most workers, or hosts, that a finding names.
 const NAMED: usize = 5;
 
-/// Adds the findings. `ledgers` tells whether jobs wait while no worker lives.
+/// Adds the findings: workers that do not hear events and hosts that are down are warnings;
+/// different versions of workers are only information, since that is normal during a deployment.
+/// `ledgers` tells whether jobs wait while no worker lives.
 pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec<Finding>) {
     found.push(alive(live, ledgers));
     let deaf: Vec<&Instance> = live.iter().filter(|one| !one.hears_events).collect();
@@ -91,6 +93,7 @@ fn name(one: &Instance) -> String {
     format!("{}:{}", one.host, one.pid)
 }
 
+/// A worker with its routes, and whether it has a fallback for all other jobs.
 fn name_and_routes(one: &Instance) -> String {
     let fallback = if one.has_fallback {
         " and what is left"

@@ -135,8 +135,17 @@ pub(super) fn unseen<T>(error: Error) -> Result<Observed<T>> {
     }
 }
 
-/// Adds the findings about jobs, by the live workers. Without any worker, overdue and unrouted jobs
-/// are not reported: another check reports that nobody runs jobs.
+/// Adds the findings about jobs:
+///
+/// - unknown layouts of shards, and counts that do not balance: errors;
+/// - kinds that have been empty for more than [`EMPTY`]: information;
+/// - jobs overdue by more than [`OVERDUE`] although their kind has a route and is not paused, and
+///   jobs without a route: warnings;
+/// - dead letters, see [`letters`];
+/// - foreign values under the keys of jobs: a warning.
+///
+/// Without any live worker, overdue and unrouted jobs are not reported: another check reports that
+/// nobody runs jobs.
 pub(super) fn look(
     ledgers: &Ledgers,
     unrouted: &Observed<Vec<Unrouted>>,
@@ -214,8 +223,10 @@ pub(super) fn look(
     }));
 }
 
-/// The finding about large shards. The keys of a large shard block two nodes of a cluster while
-/// they move. Without a cluster no key moves, so the finding is only information.
+/// The finding about shards with more than [`LARGE`] jobs. On a cluster the keys of such a shard
+/// block two nodes while they move, which is a warning; its remedy names the next power of two that
+/// suffices as the number of shards. Without a cluster no key moves, so the finding is only
+/// information.
 pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
     Judge(ledgers).by_sample(&SHARD_SIZE, |looked, sample| {
         if sample.jobs <= LARGE {
@@ -236,7 +247,9 @@ pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
     })
 }
 
-/// Adds the findings about dead letters: new ones, and kinds near the limits of number or age.
+/// Adds the findings about dead letters: new ones, as a warning from [`MANY`] on and as information
+/// below; and a warning for kinds at nine tenths of the default limits of number or age, beyond
+/// which the oldest are deleted.
 fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
     found.push(judge.by_sample(&DEAD_LETTERS_NEW, |looked, sample| {
         let (kind, died) = (&looked.kind, sample.died);

@@ -9,7 +9,8 @@ const TIGHT: u64 = 80;
 /// From this share of the limit on, in percent, the finding is an error.
 const FULL: u64 = 95;
 
-/// Adds the findings of this file.
+/// Adds the findings of this file. The use of memory is judged only if there is a limit: a warning
+/// from [`TIGHT`] on, an error from [`FULL`] on.
 pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
     found.push(policy(info));
     let number = |field| info.text(field).parse().unwrap_or(0_u64);
@@ -42,8 +43,13 @@ pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
     });
 }
 
-/// The finding about the eviction policy. Eviction of any key loses jobs; eviction of triggers
-/// makes jobs late.
+/// The finding about the eviction policy.
+///
+/// | policy evicts | with `maxmemory` | without |
+/// |---|---|---|
+/// | nothing | ok | ok |
+/// | keys with a TTL: triggers, so jobs are late | warning | information |
+/// | any key: jobs are lost | error | warning |
 fn policy(info: &Info) -> Finding {
     let policy = info.text("maxmemory_policy");
     let remedy = "CONFIG SET maxmemory-policy noeviction";
@@ -65,7 +71,8 @@ fn policy(info: &Info) -> Finding {
     }
 }
 
-/// The finding about the limit. `machine` is the memory of the machine in bytes, 0 if unknown.
+/// The finding about the limit: information if there is none, a warning if it is above the memory
+/// of the machine. Both sizes are in bytes; 0 means no limit, and an unknown machine.
 fn limit_of(limit: u64, machine: u64) -> Finding {
     // Half of the memory, so that a fork fits beside it.
     let remedy = match machine {

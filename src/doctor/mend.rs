@@ -47,7 +47,8 @@ async fn flags(store: &Store, wanted: WantedEvents) -> Result<String, Error> {
     }
 }
 
-/// Raises the output buffer of subscribers.
+/// Raises the output buffer of subscribers with `CONFIG SET`, and leaves the buffers of other
+/// clients alone.
 async fn buffer(store: &Store, vitals: &ServerReport) -> Result<String, Error> {
     let name = "client-output-buffer-limit";
     let was = vitals.setting(name).unwrap_or_default();

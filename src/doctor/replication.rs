@@ -8,7 +8,12 @@ use crate::store::{Info, ServerReport};
 /// The longest time that an isolated primary may go on, in seconds.
 const LAG: u64 = 10;
 
-/// Adds the findings about the number of replicas that a write needs, and their lag.
+/// Adds two findings:
+///
+/// - `min-replicas-to-write`: a warning if it is 0 although there are replicas or sentinels; an
+///   error if fewer replicas are near than it asks for, since writes are refused then.
+/// - `min-replicas-max-lag`: a warning outside of 1 to [`LAG`] seconds, unless no write needs a
+///   replica.
 pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     let attached = info.text("connected_slaves").parse().unwrap_or(0_u64);
     let number = |name| {

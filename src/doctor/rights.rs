@@ -73,7 +73,15 @@ async fn tried(
     })
 }
 
-/// Adds the findings about the rights to schedule, to run jobs, to adopt keys and to look.
+/// Adds four findings about rights:
+///
+/// - to schedule: an error if a command is refused;
+/// - to run jobs: an error as well, except for a user that is clearly only a producer;
+/// - to adopt keys: an error if live workers adopt keys and this user seems to be one of them, and
+///   otherwise information;
+/// - to look, for operators: information.
+///
+/// `adopted` has the glob patterns of the keys that live workers adopt.
 pub(super) async fn look(
     store: &Arc<Store>,
     kinds: &[Kind],

@@ -10,7 +10,10 @@ use crate::store::{Info, SCHEMA, ServerReport};
 /// The longest acceptable time between two TCP keepalive probes, in seconds: the default of Redis.
 const KEEPALIVE: u64 = 300;
 
-/// Adds the findings of this file.
+/// Adds the findings of this file. Errors are an old version, a server that loads its data, a
+/// replica and an unknown schema, since no client can work with them. A `timeout` other than 0 and
+/// a `tcp-keepalive` outside of 1 to [`KEEPALIVE`] are warnings; `hz` other than 10 is an
+/// information.
 pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     found.push(version(info));
     found.push(if info.text("loading") == "1" {
@@ -58,7 +61,7 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
     }));
 }
 
-/// The finding about the version of Redis or Valkey.
+/// The finding about the version: an error below Redis 6.2. Every Valkey is new enough.
 fn version(info: &Info) -> Finding {
     let found = match info.text("valkey_version") {
         "" => format!("Redis {}", info.text("redis_version")),
@@ -74,7 +77,8 @@ fn version(info: &Info) -> Finding {
     Finding::fine(&SERVER_VERSION, found)
 }
 
-/// The finding about the schema of the stored data: another version than ours is an error.
+/// The finding about the schema of the stored data: an error if it is not the schema that this
+/// version of Keyfall writes. An empty namespace has no schema yet, which is fine.
 fn schema(vitals: &ServerReport) -> Finding {
     Finding::of(
         &SCHEMA_KNOWN,

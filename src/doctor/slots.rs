@@ -14,8 +14,12 @@ use crate::store::{MissingPart, Observed, Spares, Store, Stray};
 /// The most slots, and the most ledgers of each, that a finding names.
 const NAMED: usize = 3;
 
-/// Adds the finding about slots. Returns the kinds with an incomplete ledger, which other checks
-/// must leave out.
+/// Adds the finding about slots. Without a cluster it is fine.
+///
+/// Returns the kinds with an incomplete ledger: calls on them fail, so other checks leave them out.
+///
+/// # Errors
+/// If a node does not answer in time. A refused command is no error, but an unseen fact.
 pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<HashSet<String>> {
     if !store.is_cluster() {
         found.push(Finding::fine(&SLOTS_WHOLE, "no cluster"));
@@ -34,7 +38,8 @@ pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<Hash
 }
 
 /// The finding from incomplete ledgers (`gaps`), keys on wrong nodes (`strays`), and keys that an
-/// earlier repair put `aside`.
+/// earlier repair put `aside`. Any of them is an error; slots that move at this moment are only
+/// information.
 fn judge(
     store: &Store,
     gaps: &[MissingPart],

@@ -4,7 +4,7 @@
 
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram};
 
-/// Name and meaning of each counter.
+/// Name and meaning of each counter. Most have a label `kind`; `docs/metrics.md` lists all labels.
 const COUNTERS: [(&str, &str); 16] = [
     (
         "keyfall_scheduled_total",

@@ -1,8 +1,15 @@
 //! The task that watches the entries of an acknowledged stream: it settles jobs whose entries are
-//! acknowledged or read for too long, and extends the leases of all others.
+//! acknowledged or were read too long ago, and extends the leases of all others.
 //!
-//! Entries are not forgotten with the worker that wrote them: a [sweep](Watch::sweep) by one worker
-//! at a time goes through the whole stream.
+//! | status of the entry | action |
+//! |---|---|
+//! | acknowledged | settle the job as done |
+//! | read, and idle for longer than the lease of its route | settle as a failed attempt, acknowledge |
+//! | read, or not yet read | extend the lease when a third of it is over |
+//! | unproven: trimmed or forgotten | let the lease lapse, so that the job is delivered again |
+//!
+//! Entries are not forgotten with the worker that wrote them: workers take turns to
+//! [sweep](Watch::sweep) through the whole stream.
 
 use std::collections::HashSet;
 use std::convert::Infallible;

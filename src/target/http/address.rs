@@ -20,6 +20,10 @@ impl Network {
 impl FromStr for Network {
     type Err = String;
 
+    /// Parses `10.0.0.0/8`, `fd00::/8` or a single address.
+    ///
+    /// # Errors
+    /// The rule, with the text.
     fn from_str(text: &str) -> Result<Self, String> {
         let one = || text.parse().map(|address: IpAddr| IpNet::from(address));
         let network = text.parse().or_else(|_| one());
@@ -38,6 +42,8 @@ pub(super) fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// Public are all addresses outside of the special ranges of the IANA registry, except one address
+/// of a cloud.
 fn is_public_v4(address: Ipv4Addr) -> bool {
     !matches!(
         address.octets(),
@@ -57,8 +63,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     )
 }
 
-/// Only 2000::/3 is assigned for public use. An address that embeds an address of version 4 is
-/// judged by the embedded one.
+/// Only 2000::/3 is assigned for public use. An address that embeds an address of version 4, as
+/// IPv4-mapped, NAT64 and 6to4 addresses do, is judged by the embedded one.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let embedded = |high: u16, low: u16| {
         is_public_v4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))

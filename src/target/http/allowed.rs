@@ -51,7 +51,8 @@ impl FromStr for AllowedHost {
     }
 }
 
-/// Parses an entry; `None` if it is no host.
+/// Parses an entry; `None` if it is no host. It may begin with `http://`, then with `*.`, and may
+/// end with a port; a path, a query, a user or another `*` makes it invalid.
 fn parse(text: &str) -> Option<AllowedHost> {
     let (scheme, rest) = match text.strip_prefix("http://") {
         Some(rest) => ("http", rest),

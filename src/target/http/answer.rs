@@ -14,6 +14,7 @@ const SHOWN: usize = 1024;
 /// An answer that was read up to its end, or up to the limit.
 #[derive(Debug)]
 pub(super) struct HttpAnswer {
+/// The status of this answer; a redirect that is not followed is an answer like any other.
     pub(super) status: StatusCode,
     headers: HeaderMap,
     /// The first bytes of the body, [`SHOWN`] at most.
@@ -54,7 +55,9 @@ impl HttpAnswer {
         matches!(self.status.as_u16(), 502..=504)
     }
 
-    /// The outcome of the job. `place` is the name of the host, for the error text.
+    /// The outcome of the job: done for 2xx, buried for 410, and otherwise a retry, with the delay
+    /// that the server asks for within the bounds of the policy. `place` is the name of the host,
+    /// for the error text.
     pub(super) fn outcome(&self, place: &str, job: &Job) -> Outcome {
         if self.status.is_success() {
             return Outcome::Done;
@@ -69,7 +72,8 @@ impl HttpAnswer {
         }
     }
 
-    /// Status and beginning of the body, in one line.
+    /// Status and beginning of the body, in one line: control characters become spaces, and bytes
+    /// that are no UTF-8 become replacement characters.
     fn told(&self) -> String {
         let mut told = self.status.to_string();
         if self.status.is_redirection() {

@@ -1,8 +1,19 @@
 //! Limits and circuit breakers of hosts: the number of simultaneous calls to each host, and pauses
 //! of hosts that are down. Hosts do not affect each other.
 //!
-//! A call asks for a [`Pass`] with [`Hosts::enter`], and gives it back with its result. After some
-//! failures in a row a host is paused; the first call after a pause is a trial.
+//! A call asks for a [`Pass`] with [`Hosts::enter`], and gives it back with its result, which moves
+//! the breaker of its host:
+//!
+//! | state | event | next state |
+//! |---|---|---|
+//! | up | the limit of failures in a row | paused for 1 s |
+//! | paused | a call after the pause | tried: this call is the trial |
+//! | paused | no call for the longest pause after it | up |
+//! | tried | a failure | paused for twice as long, up to the limit |
+//! | tried | the trial is broken off | paused, and over at once |
+//! | any | a success, however late | up |
+//!
+//! A job that meets a paused or busy host is put off, and no attempt is counted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -136,6 +147,7 @@ impl Hosts {
     }
 
     #[cfg(test)]
+    /// The limits, for tests of the settings.
     pub(super) fn limits(&self) -> HostLimits {
         self.limits
     }
@@ -201,6 +213,7 @@ impl Hosts {
         look(host)
     }
 
+    /// Locks the table. No lock is held across an `await`.
     fn lock(&self) -> MutexGuard<'_, HostTable> {
         self.known.lock().expect("no panic while held")
     }
@@ -227,6 +240,7 @@ impl Breakers for Hosts {
 }
 
 impl Host {
+    /// A host without a history, with places by these limits.
     fn new(limits: &HostLimits) -> Self {
         let turns = |calls| Turns {
             calls: Arc::new(Semaphore::new(calls)),

@@ -34,12 +34,16 @@ pub(super) const PRIVATE: [&str; 2] = ["authorization", "cookie"];
 
 /// The request of one attempt.
 pub(super) struct HttpRequest {
+/// All headers but those that a route adds.
     pub(super) headers: HeaderMap,
+    /// The payload of the job, shared with it.
     pub(super) body: Bytes,
 }
 
 impl HttpRequest {
-    /// The request for a job. With secrets it is signed, with the present time.
+    /// The request for a job. Headers are set in this order, and later ones replace earlier ones:
+    /// the headers of the job, a content type if it has none, the trace of this run if there is
+    /// one, the description of the job, and, with secrets, the signatures of the present time.
     pub(super) fn of(job: &Job, secrets: &[Secret]) -> Self {
         let body = job.payload().clone();
         let mut headers = passed_on(job);

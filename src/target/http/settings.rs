@@ -23,18 +23,30 @@ const CALLS_OF_JOBS: usize = 16;
 /// The settings of a target, not yet validated. The setters of `Http` document each of them.
 #[derive(Clone)]
 pub(super) struct Settings {
+/// The URL of the route; `None` if only jobs name URLs.
     pub(super) url: Option<String>,
+    /// `None` if jobs may not name URLs.
     pub(super) job_hosts: Option<Vec<String>>,
+    /// In the form `10.0.0.0/8`, or single addresses.
     pub(super) networks: Vec<String>,
+    /// In the form `whsec_` and base64.
     pub(super) secrets: Vec<String>,
+    /// Names and values.
     pub(super) headers: Vec<(String, String)>,
     pub(super) certificates: HttpCertificates,
+    /// 5 s by default.
     pub(super) connect_timeout: Duration,
+    /// In bytes; 64 KiB by default.
     pub(super) response_limit: usize,
+    /// 0 by default.
     pub(super) redirects: usize,
+    /// `None` for [`CALLS_OF_JOBS`] where jobs name URLs, and for no limit elsewhere.
     pub(super) host_concurrency: Option<usize>,
+    /// Failures in a row that open a breaker; 5 by default.
     pub(super) failures: u32,
+    /// The longest pause of a host; 60 s by default.
     pub(super) longest_pause: Duration,
+    /// The resolver; by default the system's, which all targets of the process share.
     pub(super) lookups: Arc<Lookups>,
 }
 
