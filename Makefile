@@ -12,7 +12,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s  %s\n", $$1, $$2 }' Makefile
 
 demo: deps ## Start a private Redis and watch reminders fall due
-	cargo run --release -p keyfall-demo
+	cargo run -p keyfall-demo
 
 # The crowd, most of the orders and the address of the Redis are left out: they fill three screens.
 picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of the demo

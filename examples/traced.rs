@@ -6,8 +6,8 @@
 //! `redis://127.0.0.1:6379`. In two terminals:
 //!
 //! ```sh
-//! cargo run --example traced --features traces,tls -- app1
-//! cargo run --example traced --features traces,tls -- app1 schedule 42
+//! cargo run -p keyfall-daemon --example traced -- app1
+//! cargo run -p keyfall-daemon --example traced -- app1 schedule 42
 //! ```
 
 use std::time::Duration;

@@ -11,7 +11,7 @@ use crate::source::Source;
 pub(crate) struct Meter;
 
 impl Meter {
-/// Takes the place of a meter for a kind.
+    /// Takes the place of a meter for a kind.
     pub(crate) fn new(_: &Kind) -> Self {
         Meter
     }

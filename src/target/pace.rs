@@ -22,7 +22,7 @@ const AILING: Duration = Duration::from_secs(1);
 
 /// The pace of one route task.
 pub(super) struct Pace {
-/// The length of a lease on this route.
+    /// The length of a lease on this route.
     lease: Duration,
     /// The present pause.
     pause: Duration,

@@ -38,8 +38,8 @@ fn check(file: PathBuf, flags: Flags) -> anyhow::Result<()> {
         flags,
     };
     let config = Config::load(&args).map_err(|faults| {
-        let s = if faults.len() == 1 { "" } else { "s" };
-        anyhow::anyhow!("{shown}: {} fault{s}\n{faults}", faults.len())
+        let s = if faults.count() == 1 { "" } else { "s" };
+        anyhow::anyhow!("{shown}: {} fault{s}\n{faults}", faults.count())
     })?;
     println!("{shown}: no fault");
     for (field, value, origin) in config.given() {

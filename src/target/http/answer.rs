@@ -14,7 +14,7 @@ const SHOWN: usize = 1024;
 /// An answer that was read up to its end, or up to the limit.
 #[derive(Debug)]
 pub(super) struct HttpAnswer {
-/// The status of this answer; a redirect that is not followed is an answer like any other.
+    /// The status of this answer; a redirect that is not followed is an answer like any other.
     pub(super) status: StatusCode,
     headers: HeaderMap,
     /// The first bytes of the body, [`SHOWN`] at most.

@@ -23,7 +23,7 @@ const CALLS_OF_JOBS: usize = 16;
 /// The settings of a target, not yet validated. The setters of `Http` document each of them.
 #[derive(Clone)]
 pub(super) struct Settings {
-/// The URL of the route; `None` if only jobs name URLs.
+    /// The URL of the route; `None` if only jobs name URLs.
     pub(super) url: Option<String>,
     /// `None` if jobs may not name URLs.
     pub(super) job_hosts: Option<Vec<String>>,

@@ -98,7 +98,8 @@ impl Faults {
         self.0.iter().any(|fault| fault.field == field)
     }
 
-    pub fn len(&self) -> usize {
+    /// How many there are: at least one, where somebody is told of them.
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 

@@ -26,8 +26,11 @@ impl Options {
     /// All that is wrong with the configuration.
     pub fn load(&self) -> anyhow::Result<Config> {
         Config::load(&self.args).map_err(|faults| {
-            let s = if faults.len() == 1 { "" } else { "s" };
-            anyhow::anyhow!("the configuration has {} fault{s}\n{faults}", faults.len())
+            let s = if faults.count() == 1 { "" } else { "s" };
+            anyhow::anyhow!(
+                "the configuration has {} fault{s}\n{faults}",
+                faults.count()
+            )
         })
     }
 

@@ -63,7 +63,7 @@ pub(super) fn read(
     faults: &mut Faults,
 ) -> Option<Callback> {
     entry.find_strangers(&FIELDS, faults);
-    let before = faults.len();
+    let before = faults.count();
     let mut reading = Reading {
         entry,
         env,
@@ -85,7 +85,7 @@ pub(super) fn read(
     if let Err(error) = target.check() {
         blame(entry, &url, &said, &error.to_string(), faults);
     }
-    if faults.len() > before {
+    if faults.count() > before {
         return None;
     }
     let mut texts: Vec<_> = said.into_iter().map(|it| (it.field, it.text)).collect();

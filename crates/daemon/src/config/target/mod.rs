@@ -111,11 +111,11 @@ fn names() -> impl Iterator<Item = &'static str> {
 }
 
 fn of_table(target: &Entry<'_>, context: &Context<'_>, faults: &mut Faults) -> Option<Target> {
-    let before = faults.len();
+    let before = faults.count();
     target.find_strangers(&names().collect::<Vec<_>>(), faults);
     let mut named = TABLES.iter().filter(|(name, _)| target.raw(name).is_some());
     let Some((name, least)) = named.next() else {
-        if faults.len() == before {
+        if faults.count() == before {
             let wrong = Wrong::new("it names none", "write \"pull\", or { http = { … } }");
             faults.add(target.origin.clone(), "route.target", wrong);
         }
