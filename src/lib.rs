@@ -100,7 +100,7 @@
 //! | 6 | `client` | schedules, changes, looks up and settles jobs |
 //! | 7 | `doctor` | finds settings and jobs that can cause trouble, and repairs some settings |
 //! | 7 | `handler` | makes the arguments of a handler from a job, and calls it |
-//! | 7 | `metrics` | describes the metrics, and sets gauges from what Redis holds |
+//! | 7 | `metrics` | describes the metrics, and sets gauges from the contents of Redis |
 //! | 8 | `router` | collects routes and their handlers |
 //! | 8 | `target` | handlers that pass jobs on: to HTTP servers, lists, streams, consumers |
 //! | 9 | `hooks` | reports dead letters and late starts to the owner of a worker |

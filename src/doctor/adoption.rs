@@ -53,8 +53,8 @@ pub(super) fn keys(live: &[Instance]) -> Vec<String> {
 }
 
 /// The finding about eviction: a warning if Redis can evict plain keys that workers adopt. An
-/// evicted key sends no event of expiry and looks like a deleted one, so on routes where a missing
-/// key means `cancel` its job is cancelled.
+/// evicted key is a missing one: its job is lost if no worker had read the key before, and
+/// cancelled on routes where a missing key means `cancel`.
 fn evicted(live: &[Instance], info: &Info) -> Finding {
     let adopted: BTreeSet<&String> = live.iter().flat_map(|one| &one.adopts).collect();
     if adopted.is_empty() {

@@ -160,6 +160,17 @@ impl IntoFuture for Diagnose {
 
 impl Diagnosis {
     /// The severity of the worst finding; [`Severity::Ok`] without any.
+    ///
+    /// ```no_run
+    /// use keyfall::doctor::Severity;
+    ///
+    /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
+    /// if client.diagnose().await?.worst() >= Severity::Warning {
+    ///     eprintln!("Redis needs attention: see `keyfall doctor`");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn worst(&self) -> Severity {
         let severities = self.findings.iter().map(|finding| finding.severity);
         severities.max().unwrap_or(Severity::Ok)

@@ -51,8 +51,8 @@ fn each_check_has_a_name_of_its_own() {
     }
 }
 
-/// What is found by what a server says of itself, where no setting can be seen: check, how bad it
-/// is, and in which words.
+/// The findings from an INFO, on a server that hides its settings: id, severity and text of each
+/// check.
 fn found(info: &str) -> Vec<(&'static str, Severity, String)> {
     let info = Info::parse(info);
     let vitals = ServerReport::unseen();
@@ -127,7 +127,7 @@ fn what_a_server_says_of_itself_is_judged() {
             Error,
             "96 %",
         ),
-        // What waits for replicas does not count.
+        // Buffers for replicas do not count.
         (
             "maxmemory:1000\nused_memory:960\nmem_not_counted_for_evict:500",
             "memory-headroom",
@@ -146,7 +146,7 @@ fn what_a_server_says_of_itself_is_judged() {
             Warning,
             "",
         ),
-        // Whether there are snapshots is not known here.
+        // The setting of snapshots is hidden here.
         ("aof_enabled:0", "persistence", Warning, "cannot be seen"),
         ("aof_enabled:1", "persistence", Fine, ""),
         (
@@ -170,7 +170,7 @@ fn what_a_server_says_of_itself_is_judged() {
         ("rdb_last_bgsave_status:ok", "disk-writes", Fine, ""),
         ("connected_slaves:0", "min-replicas", Fine, ""),
         ("connected_slaves:2", "min-replicas", Warning, "2 replicas"),
-        // This is there only where a write needs one.
+        // INFO has this field only if a write needs a replica.
         (
             "connected_slaves:2\nmin_slaves_good_slaves:2",
             "min-replicas",
@@ -178,7 +178,7 @@ fn what_a_server_says_of_itself_is_judged() {
             "",
         ),
         ("db0:keys=9,expires=9,avg_ttl=0", "expiry-crowd", Fine, ""),
-        // Measured: 40 s for 16,000 others.
+        // Measured: 40 s late beside 16,000 foreign keys.
         (
             "db3:keys=9,expires=16100,avg_ttl=0",
             "expiry-crowd",

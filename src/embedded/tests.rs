@@ -188,14 +188,14 @@ async fn a_parent_that_dies_leaves_nothing() {
             .map(|line| line.expect("the parent ended early"))
             .find_map(|line| line.split_once("dir=").map(|(_, dir)| PathBuf::from(dir)))
             .expect("the parent names its directory");
-        // Held open by the server alone, so that it ends when the server does. A look at
-        // its process id would not do: where nobody reaps orphans, the id stays.
+        // Only the server holds this connection open, so it ends with the server. The process id
+        // would not do: where no process reaps orphans, the id stays.
         let mut connection = UnixStream::connect(dir.join(SOCKET_FILE)).unwrap();
         connection
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
 
-        // What a terminal does on Ctrl-C, or worse.
+        // A terminal sends this signal on Ctrl-C, or a harder one.
         kill_process_group(Pid::from_child(&parent), signal).unwrap();
         parent.wait().unwrap();
 

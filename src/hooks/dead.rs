@@ -48,7 +48,7 @@ struct Parts {
 }
 
 impl DeadJob {
-    /// Copies what the hook may read out of `letter`. The payload is shared, not copied.
+    /// Copies the facts for the hook out of `letter`. The payload is shared, not copied.
     pub(super) fn new(letter: DyingJob<'_>, instance: Arc<str>) -> Self {
         DeadJob(Arc::new(Parts {
             key: letter.key.clone(),
@@ -111,8 +111,9 @@ impl DeadJob {
     /// the same key. A job that is requeued and dies again has a new due time, and so a new key.
     ///
     /// The key is [`Job::idempotency_key`](crate::Job::idempotency_key), a hyphen, and the due time
-    /// of the last run in milliseconds since 1970. The number of attempts is no part of it: a job
-    /// that another worker takes over meanwhile has one attempt more, and the same key.
+    /// of the last run in milliseconds since 1970:
+    /// `app1:trans:notice:42@1763712345678901-1763712400000`. The number of attempts is no part of
+    /// it: a job that another worker takes over meanwhile has one attempt more, and the same key.
     pub fn idempotency_key(&self) -> String {
         let first = self.0.first_scheduled.unwrap_or(SystemTime::UNIX_EPOCH);
         format!("{}-{}", idempotency_key(&self.0.key, first), self.0.due.0)

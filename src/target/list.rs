@@ -85,11 +85,18 @@ impl List {
         }
     }
 
-    /// The same list, with consumers that acknowledge. The document has a field `lease`: a consumer
-    /// that is done with the job appends its value to the list `key:done`, or
-    /// [settles](Client::settle) the lease. A job that is not acknowledged within the
-    /// [lease](Handler::lease) of the route, counted from the write, is written again, as another
-    /// attempt.
+    /// The same list, with consumers that acknowledge.
+    ///
+    /// The document has a field `lease`. A consumer that is done with the job appends its value to
+    /// the list `key:done`, or [settles](Client::settle) the lease:
+    ///
+    /// ```text
+    /// BLPOP orders 0             {"key":"app1:order:close:42", …, "lease":"app1:order:close:42@…"}
+    /// RPUSH orders:done app1:order:close:42@…
+    /// ```
+    ///
+    /// A job that is not acknowledged within the [lease](Handler::lease) of the route, counted from
+    /// the write, is written again, as another attempt.
     ///
     /// `concurrency` of the route limits how many jobs of this worker are written and have not
     /// ended. It defaults to 1000.

@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! | target | what it does with its jobs |
+//! | target | treatment of its jobs |
 //! |---|---|
 //! | `http`, with the feature `callbacks` | posts each to an HTTP server |
 //! | [`Pull`] | hands each to a consumer that asks for jobs |

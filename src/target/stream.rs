@@ -111,6 +111,11 @@ impl Stream {
     /// The same stream, with jobs that are done when a consumer acknowledges them in this group.
     /// The group is made if it does not exist. A stream has one such group.
     ///
+    /// ```text
+    /// XREADGROUP GROUP closers worker-1 COUNT 1 BLOCK 0 STREAMS orders >
+    /// XACK orders closers 1763712345678-0
+    /// ```
+    ///
     /// An attempt fails if a consumer has read its entry and does not acknowledge it within the
     /// [lease](Handler::lease) of the route. An entry that no consumer has read waits.
     ///

@@ -24,7 +24,7 @@ pub(crate) fn read(parent: &str, state: &str) -> Option<SpanContext> {
         (part.len() == length && part.bytes().all(is_hex)).then_some(part)
     };
     let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
-    // Later versions may append parts to those of this version.
+    // Later versions may append further parts.
     if version == "ff" || version == "00" && parts.next().is_some() {
         return None;
     }

@@ -83,7 +83,7 @@ pub struct Options {
     pub(super) only: Vec<Phase>,
 }
 
-/// What is measured by itself, in this order.
+/// The phases, in the order in which they run.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Calls to schedule one job each, from 64 tasks

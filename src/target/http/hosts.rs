@@ -419,9 +419,9 @@ mod tests {
         }
         call(&hosts, "a", CallResult::Unknown).await;
         call(&hosts, "a", CallResult::Down).await;
-        // Two in a row are not three; what was under way is not waited for.
+        // Two failures in a row are not three; a call under way is not waited for.
         let late = hosts.enter("a", TURN).await.unwrap();
-        // Nobody said how it ended, so it says nothing of the host.
+        // A call without a reported result says nothing about the host.
         drop(hosts.enter("a", TURN).await.unwrap());
         assert!(hosts.enter("a", TURN).await.is_ok());
         call(&hosts, "a", CallResult::Down).await;
@@ -445,7 +445,7 @@ mod tests {
             assert!(wait >= SECOND / 2 && wait < 5 * SECOND, "{wait:?}");
             trying.ends(verdict);
         }
-        // Whoever hears from it, however late.
+        // Any answer of the host counts, however late.
         late.ends(CallResult::Up);
         let both = (hosts.enter("a", TURN).await, hosts.enter("a", TURN).await);
         assert!(both.0.is_ok() && both.1.is_ok());
@@ -463,13 +463,13 @@ mod tests {
         assert!(!hosts.close("b") && hosts.close("a") && !hosts.close("a"));
         assert!(hosts.open().is_empty());
         assert!(!hosts.enter("a", TURN).await.unwrap().is_trial());
-        // It has to fail as often as before.
+        // The next pause needs as many failures as the first.
         for _ in 0..2 {
             call(&hosts, "a", CallResult::Down).await;
             assert!(hosts.open().is_empty());
         }
         call(&hosts, "a", CallResult::Down).await;
-        // While it is tried it is open, too.
+        // The breaker is open during a trial, too.
         tokio::time::advance(2 * SECOND).await;
         let trying = hosts.enter("a", TURN).await.unwrap();
         assert_eq!(hosts.open(), ["a"]);
@@ -498,7 +498,7 @@ mod tests {
         call(&hosts, "b", CallResult::Up).await;
         first.ends(CallResult::Up);
         next.await.unwrap().unwrap();
-        // Whose turn does not come is put off, too.
+        // A job whose turn does not come is put off, too.
         let _first = hosts.enter("a", TURN).await.unwrap();
         let began = Instant::now();
         assert!(hosts.enter("a", TURN / 4).await.is_err());

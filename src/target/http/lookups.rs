@@ -183,7 +183,7 @@ impl Lookups {
 }
 
 /// The zones of a name, from the name itself to its last two labels, each with its number of
-/// places. The last label alone is left out: nobody who names hosts owns it.
+/// places. The last label alone is left out: no owner of hosts owns it.
 fn zones(name: &str) -> impl Iterator<Item = (&str, usize)> {
     let name = name.trim_end_matches('.');
     let dots = name.match_indices('.').map(|(at, _)| at + 1);
@@ -255,7 +255,8 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(4);
 
-    /// Names with `slow` hang for a minute, and cannot be stopped; and how many were looked up.
+    /// Lookups in which names with `slow` hang for a minute and cannot be stopped, and the number
+    /// of lookups so far.
     fn lookups() -> (Arc<Lookups>, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
         let counter = count.clone();
@@ -299,7 +300,7 @@ mod tests {
                 .is_ok()
         );
         assert!(began.elapsed() < WITHIN / 10);
-        // When its thread is back, it is looked up again.
+        // When its thread has ended, the name is looked up again.
         tokio::time::advance(Duration::from_secs(61)).await;
         let found = lookups.find("slow.a.org", NameSource::ByJob, WITHIN).await;
         let found = found.unwrap_err().to_string();
@@ -319,7 +320,7 @@ mod tests {
         let asked = names
             .iter()
             .map(|name| lookups.find(name, NameSource::ByJob, WITHIN));
-        // Those that wait for a place hold none of another zone.
+        // Lookups that wait for a place hold no place of another zone.
         let meanwhile = async {
             tokio::time::sleep(WITHIN / 4).await;
             let found = lookups.find("first.shared.org", NameSource::ByJob, WITHIN / 10);
@@ -344,7 +345,7 @@ mod tests {
                 .is_ok()
         );
         assert!(began.elapsed() < WITHIN / 10);
-        // Nor are names and zones kept that nobody asks for.
+        // Names and zones without lookups are not kept.
         tokio::time::advance(Duration::from_secs(61)).await;
         lookups
             .find("b.org", NameSource::ByJob, WITHIN)
@@ -377,7 +378,7 @@ mod tests {
         }
     }
 
-    /// However deep below their zone the names are that they give.
+    /// The limit holds, however deep below their zone the names of the tenant are.
     #[tokio::test(start_paused = true)]
     async fn a_tenant_with_a_zone_of_their_own_leaves_places_to_the_others() {
         for (all, levels) in [
@@ -416,7 +417,7 @@ mod tests {
         let asked = futures_util::future::join_all(asked);
         let route = async {
             tokio::time::sleep(WITHIN / 4).await;
-            // A job waits for this one, and will be told that there are too many.
+            // A job waits for a place, and will be told that there are too many lookups.
             let job = lookups.find("own.org", NameSource::ByJob, WITHIN);
             let route = async {
                 tokio::task::yield_now().await;

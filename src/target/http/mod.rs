@@ -134,7 +134,7 @@ impl Http {
         }
     }
 
-    /// The same target with a changed setting. It shares nothing with the old one any more.
+    /// The same target with a changed setting. It shares no connections and hosts with the old one.
     fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
         set(&mut self.settings);
         self.caller = Arc::default();
@@ -175,6 +175,12 @@ impl Http {
 
     /// Lets jobs and redirects lead to addresses in these networks, too: `10.0.0.0/8`, `fd00::/8`,
     /// or a single address. Defaults to none.
+    ///
+    /// ```
+    /// use keyfall::target;
+    ///
+    /// let target = target::http_of_jobs(["*.shop.internal"]).networks(["10.0.0.0/8", "fd00::/8"]);
+    /// ```
     pub fn networks<T: Into<String>>(self, networks: impl IntoIterator<Item = T>) -> Self {
         self.with(|to| to.networks = networks.into_iter().map(Into::into).collect())
     }
@@ -196,6 +202,13 @@ impl Http {
     ///
     /// Names that HTTP uses for connections, or that begin with `keyfall-` or `webhook-`, are
     /// refused by the router.
+    ///
+    /// ```
+    /// use keyfall::target;
+    ///
+    /// let target = target::http("https://shop.example.org/reminders")
+    ///     .header("authorization", "Bearer 6f1ed002ab5595859014ebf0951522d9");
+    /// ```
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|to| to.headers.push((name.into(), value.into())))
     }
@@ -304,6 +317,12 @@ impl Http {
 
     /// Validates all settings and reads the certificate files, as the router does with a route: for
     /// programs that report the faults of a configuration. It connects to nothing.
+    ///
+    /// ```
+    /// use keyfall::target;
+    ///
+    /// assert!(target::http("shop.example.org").check().is_err(), "it is no URL");
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::InvalidSetting`] for the first invalid setting, with its remedy.
