@@ -1,5 +1,5 @@
-//! Checks of the rights of this user. Commands are tried one by one, in forms that change nothing,
-//! because a user may not be allowed to read its own rules.
+//! Checks of the rights of this user. Commands are tried one by one, in forms that change nothing:
+//! `ACL DRYRUN` came with Redis 7, and needs rights that such a user lacks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
