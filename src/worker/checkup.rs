@@ -24,11 +24,11 @@ pub(crate) struct Checkup {
 type Said = BTreeMap<&'static str, Severity>;
 
 impl Checkup {
-    pub(crate) fn new(store: Arc<Store>) -> Arc<Self> {
-        Arc::new(Checkup {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Checkup {
             store,
             asked: Notify::new(),
-        })
+        }
     }
 
     /// The connection is new. Nobody waits for the look.

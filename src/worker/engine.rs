@@ -1,4 +1,4 @@
-//! The whole worker as one list: what starts, in which order it stops, and why.
+//! The whole worker as one list, [`Engine::run`]: what starts, in which order it stops, and why.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,22 +7,17 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::adopting::servers::Adopters;
-use super::adopting::subscriber::ChangeSubscriber;
-use super::checkup::Checkup;
 use super::claiming::claimer::Claimer;
 use super::claiming::inbox::ClaimInbox;
 use super::description::describe;
-use super::finding::events::Events;
+use super::finding::Finders;
 use super::finding::kinds::KindMonitor;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
 use super::finding::timer::PreciseTimer;
-use super::heartbeat::Heartbeat;
 use super::instances::PeerTable;
 use super::listener::Listener;
 use super::notice::Notices;
@@ -32,13 +27,14 @@ use super::running::limits::Limits;
 use super::running::runner::Runner;
 use super::running::slots::Slots;
 use super::served::ServedLedgers;
+use super::server_monitor::{MonitorContext, ServerMonitors};
 use crate::client::{LeaseSubscribers, SettleTerms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
 use crate::retry::RetryPolicy;
 use crate::router::Routes;
 use crate::settings::{LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings};
-use crate::store::{DeadLimits, Store, WantedEvents};
+use crate::store::{DeadLimits, Store};
 
 /// How long the server is given at the start before it is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -93,248 +89,293 @@ fn cannot_start(error: std::io::Error) -> Error {
 
 async fn drive(plan: Plan) -> Result<()> {
     let Plan {
-        link,
-        allow_eviction,
-        payload_limit,
         store,
         routes,
         settings,
-        limits,
-        notices,
-        hooks,
-        readiness,
-        lease_subscribers,
-        handlers,
-        ready,
-        retired,
-        gently,
-        at_once,
-    } = plan;
+        ..
+    } = &plan;
     tokio::select! {
-        checked = check(&store, &routes, allow_eviction, settings.allow_unannounced) => checked?,
-        () = retired.cancelled() => return Ok(()),
+        checked = check(store, routes, plan.allow_eviction, settings.allow_unannounced) => checked?,
+        () = plan.retired.cancelled() => return Ok(()),
     }
+    tell_start(store, routes, settings);
+    Engine::new(plan)?.run().await;
+    Ok(())
+}
 
-    tell_start(&store, &routes, &settings);
-    let dead = DeadLimits {
-        count: settings.dead_count,
-        age: settings.dead_age,
-    };
-    let told = notices.clone();
-    let terms = SettleTerms {
-        dead,
-        gather: (SETTLE_GATHER, SETTLE_ENOUGH),
-        on_trimmed: Some(Arc::new(move |kind, letters| told.trimmed(kind, letters))),
-    };
-    let description = describe(&routes);
-    let instances = Arc::new(PeerTable::new(&description, store.members().len())?);
-    let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
-    let inbox = Arc::new(ClaimInbox::default());
-    let alarm = PreciseTimer::new().map_err(cannot_start)?;
-    // From here on nothing fails, and the limits can be those of these routes.
-    let slots = Slots::new(&limits, &routes);
-    let lengths = routes.routes.iter().map(|route| route.lease);
-    let lengths = lengths.map(|lease| lease.map_or(settings.lease, LeaseLength));
-    let shortest = lengths.clone().min().unwrap_or(settings.lease);
-    let longest = lengths.max().unwrap_or(settings.lease);
-    let leases = Leases::new(shortest);
-    let adopters = Adopters::new(&store, &served_ledgers, &instances, payload_limit);
-    let searches = adopters.searches();
-    let wanted = match adopters.have_work() {
-        true => WantedEvents::Changes,
-        false => WantedEvents::Expiry,
-    };
-    let heard_at = Arc::new(ReadinessByServer::new(
-        readiness,
-        store.members().len(),
-        settings.allow_unannounced,
-    ));
-    let events = store.members().into_iter().map(|server| {
-        let place = server.place();
-        Arc::new(Events::new(
-            server,
-            instances.id(),
-            wanted,
-            adopters.at(place).globs().collect(),
-            adopters.at(place).hearing().clone(),
-            searches[place].clone(),
-            heard_at.clone(),
-        ))
-    });
-    let events: Arc<[Arc<Events>]> = events.collect();
-    let pacer = Pacer::new(
-        served_ledgers.clone(),
-        instances.clone(),
-        events.clone(),
-        inbox.clone(),
-        alarm,
-    );
-    let reconciler = Reconciler::new(
-        store.clone(),
-        served_ledgers.clone(),
-        instances.clone(),
-        inbox.clone(),
-        pacer.clone(),
-        events.clone(),
-        longest.renewal(),
-    );
-    let runner = Arc::new(Runner {
-        handle: handlers,
-        routes: routes.clone(),
-        leases: leases.clone(),
-        reconciler: reconciler.clone(),
-        adopters: adopters.clone(),
-        settings: settings.clone(),
-        default_policy: RetryPolicy::default(),
-        notices: notices.clone(),
-        hooks: hooks.clone(),
-        stopping: AtomicBool::new(false),
-    });
-    let kind_monitor = KindMonitor::new(
-        store.clone(),
-        served_ledgers.clone(),
-        instances.clone(),
-        notices,
-        hooks.clone(),
-        dead,
-        settings.bury_unrouted,
-    );
-    let heartbeats = store.members().into_iter().map(|server| {
-        Arc::new(Heartbeat {
-            events: events[server.place()].clone(),
-            adopter: adopters.at(server.place()).clone(),
-            store: server,
-            instances: instances.clone(),
-            description: description.clone(),
-            slots: slots.clone(),
+/// The actors of a worker.
+struct Engine {
+    link: LinkSettings,
+    listener: Listener,
+    finders: Finders,
+    monitors: Arc<ServerMonitors>,
+    claimer: Claimer,
+    runner: Arc<Runner>,
+    slots: Arc<Slots>,
+    hooks: Arc<Hooks>,
+    leases: Arc<Leases>,
+    stop: Stop,
+}
+
+impl Engine {
+    /// Makes the actors known to each other. None of them runs yet.
+    fn new(plan: Plan) -> Result<Self> {
+        let Plan {
+            link,
+            payload_limit,
+            store,
+            routes,
+            settings,
+            notices,
+            hooks,
+            ..
+        } = plan;
+        let terms = settle_terms(&settings, &notices);
+        let dead = terms.dead;
+        let description = describe(&routes);
+        let instances = Arc::new(PeerTable::new(&description, store.members().len())?);
+        let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
+        let inbox = Arc::new(ClaimInbox::default());
+        let alarm = PreciseTimer::new().map_err(cannot_start)?;
+        // From here on nothing fails, and the limits can be those of these routes.
+        let slots = Slots::new(&plan.limits, &routes);
+        let (shortest, longest) = lease_lengths(&settings, &routes);
+        let leases = Leases::new(shortest);
+        let monitors = ServerMonitors::new(&MonitorContext {
+            store: store.clone(),
             routes: routes.clone(),
-            pacer: pacer.clone(),
+            served_ledgers: served_ledgers.clone(),
+            instances: instances.clone(),
+            description,
+            slots: slots.clone(),
+            heard_at: Arc::new(ReadinessByServer::new(
+                plan.readiness,
+                store.members().len(),
+                settings.allow_unannounced,
+            )),
+            payload_limit,
+        });
+        let pacer = Pacer::new(
+            served_ledgers.clone(),
+            instances.clone(),
+            monitors.clone(),
+            inbox.clone(),
+            alarm,
+        );
+        let reconciler = Reconciler::new(
+            store.clone(),
+            served_ledgers.clone(),
+            instances.clone(),
+            inbox.clone(),
+            pacer.clone(),
+            monitors.clone(),
+            longest.renewal(),
+        );
+        let kind_monitor = KindMonitor::new(
+            store.clone(),
+            served_ledgers.clone(),
+            instances.clone(),
+            notices.clone(),
+            hooks.clone(),
+            dead,
+            settings.bury_unrouted,
+        );
+        let stop = Stop {
+            retired: plan.retired,
+            gently: plan.gently,
+            at_once: plan.at_once,
+            grace: settings.grace,
+            notice: settings.lease.notice(),
+        };
+        let runner = Arc::new(Runner {
+            handle: plan.handlers,
+            routes,
+            leases: leases.clone(),
             reconciler: reconciler.clone(),
-            kind_monitor: kind_monitor.clone(),
-            asked: Notify::new(),
+            monitors: monitors.clone(),
+            settings,
+            default_policy: RetryPolicy::default(),
+            notices,
+            hooks: hooks.clone(),
+            stopping: AtomicBool::new(false),
+        });
+        let finders = Finders {
+            pacer,
+            reconciler,
+            kind_monitor,
+        };
+        let listener = Listener {
+            store,
+            served_ledgers: served_ledgers.clone(),
+            instances: instances.clone(),
+            monitors: monitors.clone(),
+            finders: finders.clone(),
+            inbox: inbox.clone(),
+            leases: leases.clone(),
+            ready: plan.ready,
+        };
+        let claimer = Claimer::new(
+            served_ledgers,
+            instances,
+            inbox,
+            monitors.clone(),
+            slots.clone(),
+            runner.clone(),
+            &plan.lease_subscribers,
+        );
+        Ok(Engine {
+            link,
+            listener,
+            finders,
+            monitors,
+            claimer,
+            runner,
+            slots,
+            hooks,
+            leases,
+            stop,
         })
-    });
-    let heartbeats: Vec<_> = heartbeats.collect();
-    let checkups: Vec<_> = store.members().into_iter().map(Checkup::new).collect();
-    let subscribers = adopters.all().zip(&*events).map(|(adopter, events)| {
-        Arc::new(ChangeSubscriber {
-            adopter: adopter.clone(),
-            events: events.clone(),
-            pacer: pacer.clone(),
-            reconciler: reconciler.clone(),
-            is_up: watch::Sender::new(false),
-        })
-    });
-    let subscribers: Vec<_> = subscribers.collect();
-    let listener = Listener {
-        store: store.clone(),
-        subscribers: subscribers.clone(),
-        served_ledgers: served_ledgers.clone(),
-        instances: instances.clone(),
-        kind_monitor: kind_monitor.clone(),
-        heartbeats: heartbeats.clone(),
-        events: events.clone(),
-        checkups: checkups.clone(),
-        inbox: inbox.clone(),
-        pacer: pacer.clone(),
-        reconciler: reconciler.clone(),
-        leases: leases.clone(),
-        ready,
-    };
-    let mut claimer = Claimer::new(
-        served_ledgers,
-        instances,
-        inbox,
-        adopters.clone(),
-        slots.clone(),
-        runner.clone(),
-        &lease_subscribers,
-    );
+    }
 
-    // What finds work ends with the first word: nothing more is looked for.
-    let finding = async {
+    /// Runs all actors. They stop in this order:
+    ///
+    /// | | actor | stops |
+    /// |---|---|---|
+    /// | 1 | listener, pacer, reconciler, kind monitor, server monitors | at the first word: nothing more is looked for |
+    /// | 2 | claimer | when the claims under way are answered: their jobs are ours by then |
+    /// | 3 | handlers | when they end, or the grace is over |
+    /// | 4 | hooks | the same, since a job that they are told of waits for them |
+    /// | 5 | slots | when the jobs that are left have been given back |
+    /// | 6 | leases | last: they are renewed as long as a job is here |
+    async fn run(self) {
+        let Engine {
+            link,
+            listener,
+            finders,
+            monitors,
+            mut claimer,
+            runner,
+            slots,
+            hooks,
+            leases,
+            stop,
+        } = self;
+        let retired = &stop.retired;
+        let too_late = stop.too_late().shared();
+
+        let servers = monitors.iter();
+        let servers = servers.map(|monitor| monitor.run(&finders, &link, retired));
+        let finding = join_all([
+            listener.run(&link, retired).boxed_local(),
+            finders.pacer.run(retired).boxed_local(),
+            finders.reconciler.run(retired).boxed_local(),
+            finders.kind_monitor.run(retired).boxed_local(),
+            join_all(servers).map(drop).boxed_local(),
+        ]);
+        let stopping = async {
+            retired.cancelled().await;
+            if stop.gently.is_cancelled() {
+                tracing::info!("stopping: nothing more is claimed");
+            }
+            // What is claimed by then goes back.
+            runner.stop();
+        };
+        // While Redis is away, claims have no end. Also without grace they have as long as it takes
+        // to give jobs back: nobody else does that before their leases lapse.
+        let claiming = async {
+            tokio::select! {
+                () = claimer.run(retired) => {}
+                () = too_late.clone().then(|()| sleep(HAND_BACK)) => {}
+            }
+        };
+        let working = async {
+            tokio::join!(stopping, finding, claiming);
+            stop.wait_for_handlers(&slots, too_late.clone()).await;
+            stop.wait_for_hooks(&hooks, too_late.clone()).await;
+            leases.hand_back_all();
+            stop.wait_for_slots(&slots).await;
+        };
         tokio::select! {
-            () = retired.cancelled() => {}
-            () = listener.run(&link) => {}
-            _ = join_all(subscribers.iter().map(|subscriber| subscriber.run(&link))) => {}
-            () = pacer.run() => {}
-            _ = join_all(adopters.all().map(|adopter| adopter.run())) => {}
-            _ = join_all(searches.iter().map(|search| search.run())) => {}
-            () = reconciler.run() => {}
-            _ = join_all(heartbeats.iter().map(|heartbeat| heartbeat.run())) => {}
-            () = listener.keep_fresh() => {}
-            () = listener.follow_layouts() => {}
-            () = kind_monitor.run() => {}
-            _ = join_all(events.iter().map(|events| events.run())) => {}
-            _ = join_all(checkups.iter().map(|checkup| checkup.run())) => {}
+            () = working => {}
+            () = leases.run() => {}
         }
-    };
-    let stopping = async {
-        retired.cancelled().await;
-        if gently.is_cancelled() {
-            tracing::info!("stopping: nothing more is claimed");
-        }
-        runner.stop();
-        join_all(heartbeats.iter().map(|heartbeat| heartbeat.stop())).await;
-    };
-    // The end of everybody's patience: the grace is over, or nobody grants any.
-    let too_late = async {
-        gently.cancelled().await;
-        tokio::select! {
-            () = at_once.cancelled() => {}
-            () = sleep(settings.grace) => {}
+        if stop.gently.is_cancelled() {
+            tracing::info!("stopped");
         }
     }
-    .shared();
-    // While Redis is away, claims have no end. Also without grace they have as long as it takes to give
-    // jobs back: nobody else does that before their leases lapse.
-    let unclaimed = async {
-        too_late.clone().await;
-        sleep(HAND_BACK).await;
-    };
-    // The claims under way are waited for, since their jobs are ours by then, and are given
-    // back by the runner. Then the handlers have their time, and what is left is given back.
-    let working = async {
-        tokio::join!(finding, stopping, async {
-            tokio::select! {
-                () = claimer.run(&retired) => {}
-                () = unclaimed => {}
-            }
-        });
+}
+
+/// What asks the engine to stop, and for how long it waits then.
+struct Stop {
+    retired: CancellationToken,
+    gently: CancellationToken,
+    at_once: CancellationToken,
+    grace: Duration,
+    /// How long before the end of a lease its handler is told.
+    notice: Duration,
+}
+
+impl Stop {
+    /// Returns when nobody waits for handlers any more: the grace is over, or nobody grants any.
+    async fn too_late(&self) {
+        self.gently.cancelled().await;
+        tokio::select! {
+            () = self.at_once.cancelled() => {}
+            () = sleep(self.grace) => {}
+        }
+    }
+
+    async fn wait_for_handlers(&self, slots: &Slots, too_late: impl Future<Output = ()>) {
         tokio::select! {
             biased;
             () = slots.all_free() => {}
-            () = too_late.clone() => {
-                if !at_once.is_cancelled() {
-                    tracing::warn!(grace = ?settings.grace, "handlers are still running; their jobs are given back");
+            () = too_late => {
+                if !self.at_once.is_cancelled() {
+                    tracing::warn!(grace = ?self.grace, "handlers are still running; their jobs are given back");
                 }
             }
         }
-        // Those of routes that are replaced go on beside those that follow.
-        if gently.is_cancelled() {
+    }
+
+    /// The hooks of routes that are replaced go on beside those of the routes that follow.
+    async fn wait_for_hooks(&self, hooks: &Hooks, too_late: impl Future<Output = ()>) {
+        if self.gently.is_cancelled() {
             tokio::select! {
                 biased;
                 () = hooks.all_told() => {}
-                () = too_late.clone() => hooks.cut_off(),
+                () = too_late => hooks.cut_off(),
             }
         }
-        leases.hand_back_all();
-        if timeout(HAND_BACK + settings.lease.notice(), slots.all_free())
-            .await
-            .is_err()
-        {
+    }
+
+    /// Returns when the jobs that were left have been given back.
+    async fn wait_for_slots(&self, slots: &Slots) {
+        let given_back = timeout(HAND_BACK + self.notice, slots.all_free());
+        if given_back.await.is_err() {
             tracing::warn!("some jobs could not be given back; they will be taken over");
         }
-    };
-    // Leases are renewed to the very end.
-    tokio::select! {
-        () = working => {}
-        () = leases.run() => {}
     }
-    if gently.is_cancelled() {
-        tracing::info!("stopped");
+}
+
+/// How runs are settled.
+fn settle_terms(settings: &WorkerSettings, notices: &Notices) -> SettleTerms {
+    let told = notices.clone();
+    SettleTerms {
+        dead: DeadLimits {
+            count: settings.dead_count,
+            age: settings.dead_age,
+        },
+        gather: (SETTLE_GATHER, SETTLE_ENOUGH),
+        on_trimmed: Some(Arc::new(move |kind, letters| told.trimmed(kind, letters))),
     }
-    Ok(())
+}
+
+/// The shortest and the longest lease of these routes.
+fn lease_lengths(settings: &WorkerSettings, routes: &Routes) -> (LeaseLength, LeaseLength) {
+    let lengths = routes.routes.iter().map(|route| route.lease);
+    let lengths = lengths.map(|lease| lease.map_or(settings.lease, LeaseLength));
+    let shortest = lengths.clone().min().unwrap_or(settings.lease);
+    (shortest, lengths.max().unwrap_or(settings.lease))
 }
 
 /// Says in one line what is served, and where.

@@ -8,12 +8,11 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::adopting::adopter::Adopter;
+use super::finding::Finders;
 use super::finding::events::Events;
-use super::finding::kinds::KindMonitor;
-use super::finding::pacer::Pacer;
-use super::finding::reconciler::Reconciler;
 use super::instances::PeerTable;
 use super::running::slots::Slots;
+use super::server_monitor::MonitorContext;
 use crate::counters;
 use crate::error::Result;
 use crate::instance::{Description, Takes};
@@ -30,31 +29,46 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Beats for one instance, on one server.
 pub(crate) struct Heartbeat {
     /// That server.
-    pub(crate) store: Arc<Store>,
-    pub(crate) instances: Arc<PeerTable>,
-    pub(crate) description: Description,
-    pub(crate) slots: Arc<Slots>,
-    pub(crate) routes: Arc<Routes>,
-    pub(crate) pacer: Arc<Pacer>,
-    pub(crate) reconciler: Arc<Reconciler>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) kind_monitor: Arc<KindMonitor>,
-    pub(crate) adopter: Arc<Adopter>,
+    store: Arc<Store>,
+    instances: Arc<PeerTable>,
+    description: Description,
+    slots: Arc<Slots>,
+    routes: Arc<Routes>,
+    events: Arc<Events>,
+    adopter: Arc<Adopter>,
     /// Asks for a beat before its time.
-    pub(crate) asked: Notify,
+    asked: Notify,
 }
 
 impl Heartbeat {
+    pub(crate) fn new(
+        server: Arc<Store>,
+        context: &MonitorContext,
+        events: Arc<Events>,
+        adopter: Arc<Adopter>,
+    ) -> Self {
+        Heartbeat {
+            store: server,
+            instances: context.instances.clone(),
+            description: context.description.clone(),
+            slots: context.slots.clone(),
+            routes: context.routes.clone(),
+            events,
+            adopter,
+            asked: Notify::new(),
+        }
+    }
+
     /// Somebody came or went: look who lives.
     pub(crate) fn look(&self) {
         self.asked.notify_one();
     }
 
-    /// Beats, for ever.
-    pub(crate) async fn run(&self) {
+    /// Beats, for ever. The finders are told of instances that came or went.
+    pub(crate) async fn run(&self, finders: &Finders) {
         loop {
             let began = Instant::now();
-            let next = self.beat().await.unwrap_or_else(|error| {
+            let next = self.beat(finders).await.unwrap_or_else(|error| {
                 tracing::debug!(%error, "no beat");
                 BEAT
             });
@@ -75,7 +89,7 @@ impl Heartbeat {
     }
 
     /// One beat. Returns when the next is due.
-    async fn beat(&self) -> Result<Duration> {
+    async fn beat(&self, finders: &Finders) -> Result<Duration> {
         let until = Instant::now() + PATIENCE;
         let down = self.routes.open_breakers();
         counters::breakers_are_open(down.len());
@@ -90,12 +104,12 @@ impl Heartbeat {
         let change = self.instances.meet(self.store.place(), &seen, &takes);
         if change.came || change.went {
             tracing::debug!(instances = seen.len(), "instances came or went");
-            self.pacer.look();
+            finders.pacer.look();
         }
         if change.went {
             // What it was about to claim, or to pace, is looked for at once.
-            self.reconciler.sweep_all(self.store.place());
-            self.kind_monitor.somebody_went();
+            finders.reconciler.sweep_all(self.store.place());
+            finders.kind_monitor.somebody_went();
             self.adopter.somebody_went();
         }
         // Whoever is late is looked at again when it would count as gone.

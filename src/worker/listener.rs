@@ -6,17 +6,12 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::adopting::subscriber::ChangeSubscriber;
-use super::checkup::Checkup;
 use super::claiming::inbox::ClaimInbox;
-use super::finding::events::Events;
-use super::finding::kinds::KindMonitor;
-use super::finding::pacer::Pacer;
-use super::finding::reconciler::Reconciler;
-use super::heartbeat::Heartbeat;
+use super::finding::Finders;
 use super::instances::PeerTable;
 use super::running::leases::Leases;
 use super::served::{NameMatch, ServedLedger, ServedLedgers};
+use super::server_monitor::{ServerMonitor, ServerMonitors};
 use crate::counters;
 use crate::error::{Error, ErrorKind};
 use crate::key::Kind;
@@ -35,41 +30,42 @@ pub(crate) struct Listener {
     pub(crate) store: Arc<Store>,
     pub(crate) served_ledgers: Arc<ServedLedgers>,
     pub(crate) instances: Arc<PeerTable>,
-    /// One for each server, as those of the events, the checkup and the ear.
-    pub(crate) heartbeats: Vec<Arc<Heartbeat>>,
-    pub(crate) kind_monitor: Arc<KindMonitor>,
-    pub(crate) events: Arc<[Arc<Events>]>,
-    pub(crate) checkups: Vec<Arc<Checkup>>,
-    pub(crate) subscribers: Vec<Arc<ChangeSubscriber>>,
+    pub(crate) monitors: Arc<ServerMonitors>,
+    pub(crate) finders: Finders,
     pub(crate) inbox: Arc<ClaimInbox>,
-    pub(crate) pacer: Arc<Pacer>,
-    pub(crate) reconciler: Arc<Reconciler>,
     pub(crate) leases: Arc<Leases>,
     /// Told when events flow for the first time, or cannot.
     pub(crate) ready: CancellationToken,
 }
 
 impl Listener {
-    /// Listens, for ever. A server that is away or slow keeps nobody from hearing the others.
-    pub(crate) async fn run(&self, settings: &LinkSettings) {
-        let servers = self.store.members().into_iter();
-        join_all(servers.map(|server| self.listen_to(server, settings))).await;
+    /// Listens until the shutdown. A server that is away or slow keeps nobody from hearing the
+    /// others.
+    pub(crate) async fn run(&self, settings: &LinkSettings, shutdown: &CancellationToken) {
+        let servers = self.monitors.iter();
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            _ = join_all(servers.map(|monitor| self.listen_to(monitor, settings))) => {}
+            () = self.keep_fresh() => {}
+            () = self.follow_layouts() => {}
+        }
     }
 
-    async fn listen_to(&self, server: Arc<Store>, settings: &LinkSettings) {
+    async fn listen_to(&self, monitor: &ServerMonitor, settings: &LinkSettings) {
         let id = self.instances.id();
+        let server = &monitor.server;
         let place = server.place();
         follow_events(server.clone(), id, settings, async |signal| match signal {
             Signal::Up => {
                 if let Some(health) = server.health() {
                     health.hears();
                 }
-                self.up(&server).await;
+                self.up(monitor).await;
                 self.ready.cancel();
             }
             Signal::Gap(error) => {
-                self.events[place].are_heard(false);
-                self.reconciler.sweep_all(place);
+                monitor.events.are_heard(false);
+                self.finders.reconciler.sweep_all(place);
                 if let Some(health) = server.health() {
                     health.is_deaf(&error);
                 }
@@ -83,26 +79,25 @@ impl Listener {
     }
 
     /// Events flow. Whatever happened before may have gone unheard.
-    async fn up(&self, server: &Store) {
-        let place = server.place();
-        self.reconciler.sweep_all(place);
-        if self.events[place].were_never_tried() {
-            self.subscribers[place].is_there().await;
+    async fn up(&self, monitor: &ServerMonitor) {
+        self.finders.reconciler.sweep_all(monitor.server.place());
+        if monitor.events.were_never_tried() {
+            monitor.changes.is_there().await;
         }
-        self.events[place].begin().await;
-        self.checkups[place].ask();
-        self.refresh_from(server).await;
+        monitor.events.begin().await;
+        monitor.checkup.ask();
+        self.refresh_from(&monitor.server).await;
     }
 
     /// Serves shards as soon as it is known that there are more, however that was learned: a ledger
     /// that refuses somebody of this process says so, too. For ever.
-    pub(crate) async fn follow_layouts(&self) {
+    async fn follow_layouts(&self) {
         let mut changed = self.store.layouts_changed();
         loop {
             let new = self.served_ledgers.grow();
             if !new.is_empty() {
                 tracing::info!(ledgers = new.len(), "serving more shards of known kinds");
-                self.meet(&new);
+                self.finders.serve(&new);
             }
             if changed.changed().await.is_err() {
                 // Its sender lives as long as the store.
@@ -112,7 +107,7 @@ impl Listener {
     }
 
     /// Reads the list of kinds anew, now and then and in doubt, for ever: announcements may be lost.
-    pub(crate) async fn keep_fresh(&self) {
+    async fn keep_fresh(&self) {
         let freshness = self.served_ledgers.freshness();
         freshness.run(async || self.refresh().await).await;
     }
@@ -120,8 +115,8 @@ impl Listener {
     /// Returns whether there was something new, or something is there no more.
     async fn refresh(&self) -> bool {
         self.served_ledgers.doubt_all();
-        let servers = self.store.members();
-        let read = join_all(servers.iter().map(|server| self.refresh_from(server))).await;
+        let servers = self.monitors.iter().map(|monitor| &monitor.server);
+        let read = join_all(servers.map(|server| self.refresh_from(server))).await;
         let mut forgotten = 0;
         // A server that is away may list what the others do not.
         if !read.contains(&None) {
@@ -148,7 +143,7 @@ impl Listener {
         let new = refreshed.ok()?;
         for served in &new {
             tracing::info!(kind = %served.ledger.kind(), "serving a kind");
-            self.reconciler.expect(served, None);
+            self.finders.reconciler.expect(served, None);
         }
         Some(!new.is_empty())
     }
@@ -163,12 +158,12 @@ impl Listener {
             return counters::event_is_foreign();
         };
         counters::event_is_heard();
-        self.events[place].hear();
+        self.monitors.at(place).events.hear();
         // What expires under the name of a job on another server than its own says nothing of the job.
         let is_here = |served: &&Arc<ServedLedger>| served.ledger.server() == place;
         for served in ledgers.iter().flatten().filter(is_here) {
             self.announced(served, id);
-            self.reconciler.expect(served, None);
+            self.finders.reconciler.expect(served, None);
         }
     }
 
@@ -188,16 +183,16 @@ impl Listener {
                     let (served, ms) = self.served(rest)?;
                     let due = UnixMs(ms.parse().ok()?);
                     if let Some(served) = served {
-                        self.pacer.wake(&served, due);
-                        self.reconciler.expect(&served, Some(due));
+                        self.finders.pacer.wake(&served, due);
+                        self.finders.reconciler.expect(&served, Some(due));
                     }
                 }
                 "now" => {
                     let (served, ids) = self.served(rest)?;
                     if let Some(served) = served {
                         ids.split(' ').for_each(|id| self.announced(&served, id));
-                        self.pacer.look_after(&served, ids.split(' '));
-                        self.reconciler.expect(&served, None);
+                        self.finders.pacer.look_after(&served, ids.split(' '));
+                        self.finders.reconciler.expect(&served, None);
                     }
                 }
                 "late" => {
@@ -221,10 +216,10 @@ impl Listener {
                     self.served_ledgers.hear_of(rest);
                     let new = self.served_ledgers.add(&Kind::parse(rest).ok()?);
                     if new.is_empty() {
-                        self.kind_monitor.look();
+                        self.finders.kind_monitor.look();
                     } else {
                         tracing::info!(kind = rest, "serving a new kind");
-                        self.meet(&new);
+                        self.finders.serve(&new);
                     }
                 }
                 "layout" => {
@@ -235,7 +230,7 @@ impl Listener {
                     let new = self.served_ledgers.add(&kind);
                     if !new.is_empty() {
                         tracing::info!(%kind, shards = layout, "serving more shards of a kind");
-                        self.meet(&new);
+                        self.finders.serve(&new);
                     }
                 }
                 "cancel" => {
@@ -244,15 +239,14 @@ impl Listener {
                 }
                 "breaker" => {
                     if self.served_ledgers.routes().close_breaker(rest) {
-                        self.heartbeats
-                            .iter()
-                            .for_each(|heartbeat| heartbeat.look());
+                        let monitors = self.monitors.iter();
+                        monitors.for_each(|monitor| monitor.heartbeat.look());
                     }
                 }
-                "instances" => self.heartbeats[place].look(),
+                "instances" => self.monitors.at(place).heartbeat.look(),
                 "unheard" => {
                     if rest != self.instances.id() {
-                        self.events[place].were_unheard();
+                        self.monitors.at(place).events.were_unheard();
                     }
                 }
                 "pause" => {
@@ -264,7 +258,7 @@ impl Listener {
                     for served in self.served_ledgers.shards(rest).iter() {
                         self.inbox.resume(served);
                         // Leases may have lapsed meanwhile.
-                        self.reconciler.expect(served, None);
+                        self.finders.reconciler.expect(served, None);
                     }
                 }
                 _ => return None,
@@ -283,13 +277,5 @@ impl Listener {
         subject
             .contains('/')
             .then(|| (self.served_ledgers.by_subject(subject), rest))
-    }
-
-    /// Ledgers are served from now on.
-    fn meet(&self, new: &[Arc<ServedLedger>]) {
-        for served in new {
-            self.reconciler.expect(served, None);
-        }
-        self.pacer.look();
     }
 }

@@ -5,7 +5,9 @@
 //! | [`rerouting`] | replaces its routes while it runs, each set of them with an engine of its own |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 //! | [`listener`] | hears `expired` events and wake-ups, and passes them on |
+//! | [`server_monitor`] | has one of the following for each server: |
 //! | [`heartbeat`] | says that this instance lives, and asks who else does |
+//! | [`checkup`] | says what is wrong with a server, with each new connection |
 //! | [`finding`] | finds what is due: [`pacer`](finding::pacer) and [`reconciler`](finding::reconciler), [`events`](finding::events) that are to be heard, jobs that nobody takes |
 //! | [`adopting`] | makes jobs of plain keys |
 //! | [`claiming`] | claims what was found, as much as can be run |
@@ -30,6 +32,7 @@ mod readiness;
 mod rerouting;
 mod running;
 mod served;
+mod server_monitor;
 
 use std::future::Future;
 use std::time::Duration;

@@ -76,7 +76,7 @@ pub(super) struct AdoptReply {
 }
 
 impl Adopter {
-    pub(super) fn new(
+    pub(crate) fn new(
         store: Arc<Store>,
         server: Arc<Store>,
         served_ledgers: Arc<ServedLedgers>,

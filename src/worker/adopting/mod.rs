@@ -1,9 +1,10 @@
 //! Makes jobs of plain keys: hears what happens to those that routes adopt, and brings the
-//! ledgers into line. `docs/adoption.md` says what each command does.
+//! ledgers into line. `docs/adoption.md` says what each command does. Each server has all of this
+//! once: what is done to the keys of one is heard, missed and searched for there, whatever becomes of
+//! the others.
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`servers`] | has one of the following for each server |
 //! | [`subscriber`] | hears of them |
 //! | [`heard`] | decides who looks at them |
 //! | [`names`] | keeps which keys are to be looked at, and why |
@@ -27,6 +28,5 @@ mod location;
 mod names;
 mod others;
 pub(crate) mod search;
-pub(crate) mod servers;
 mod strays;
 pub(crate) mod subscriber;

@@ -47,7 +47,7 @@ pub(crate) struct KeySearch {
 }
 
 impl KeySearch {
-    pub(super) fn new(adopter: Arc<Adopter>) -> Arc<Self> {
+    pub(crate) fn new(adopter: Arc<Adopter>) -> Arc<Self> {
         Arc::new(KeySearch {
             server: adopter.server.clone(),
             instance: adopter.instances.id().to_owned(),

@@ -9,25 +9,30 @@ use tokio::time::timeout;
 use super::adopter::Adopter;
 use crate::settings::LinkSettings;
 use crate::store::{Signal, Subscription};
+use crate::worker::finding::Finders;
 use crate::worker::finding::events::Events;
-use crate::worker::finding::pacer::Pacer;
-use crate::worker::finding::reconciler::Reconciler;
 
 /// How long the first connection is waited for by whoever wants to say that all is ready.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Hears what is done to keys of one server that are adopted, on a connection of its own.
 pub(crate) struct ChangeSubscriber {
-    pub(crate) adopter: Arc<Adopter>,
-    pub(crate) events: Arc<Events>,
-    pub(crate) pacer: Arc<Pacer>,
-    pub(crate) reconciler: Arc<Reconciler>,
-    pub(crate) is_up: watch::Sender<bool>,
+    adopter: Arc<Adopter>,
+    events: Arc<Events>,
+    is_up: watch::Sender<bool>,
 }
 
 impl ChangeSubscriber {
-    /// Hears, for ever.
-    pub(crate) async fn run(&self, settings: &LinkSettings) {
+    pub(crate) fn new(adopter: Arc<Adopter>, events: Arc<Events>) -> Self {
+        ChangeSubscriber {
+            adopter,
+            events,
+            is_up: watch::Sender::new(false),
+        }
+    }
+
+    /// Hears, for ever. The finders are told of ledgers that are new here.
+    pub(crate) async fn run(&self, finders: &Finders, settings: &LinkSettings) {
         if self.adopter.globs().next().is_none() {
             return std::future::pending().await;
         }
@@ -48,10 +53,7 @@ impl ChangeSubscriber {
                 }
                 Signal::HeardUntil(at) => hearing.heard_until(Some(at)),
                 Signal::Changed { key, event } => {
-                    for served in self.adopter.hear(key, event) {
-                        self.reconciler.expect(&served, None);
-                        self.pacer.look();
-                    }
+                    finders.serve(&self.adopter.hear(key, event));
                 }
                 Signal::Expired(_) | Signal::Wake(_) => {}
             })

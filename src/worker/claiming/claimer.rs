@@ -19,11 +19,11 @@ use crate::prefix::Prefix;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::source::Source;
 use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
-use crate::worker::adopting::servers::Adopters;
 use crate::worker::instances::PeerTable;
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
 use crate::worker::served::{ServedLedger, ServedLedgers};
+use crate::worker::server_monitor::ServerMonitors;
 
 /// How many claims on one ledger are in flight at the same time: one that is carried out
 /// while another travels.
@@ -38,7 +38,7 @@ pub(crate) struct Claimer {
     served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
     inbox: Arc<ClaimInbox>,
-    adopters: Arc<Adopters>,
+    monitors: Arc<ServerMonitors>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
     lease: LeaseLength,
@@ -80,7 +80,7 @@ impl Claimer {
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
         inbox: Arc<ClaimInbox>,
-        adopters: Arc<Adopters>,
+        monitors: Arc<ServerMonitors>,
         slots: Arc<Slots>,
         runner: Arc<Runner>,
         lease_subscribers: &LeaseSubscribers,
@@ -94,7 +94,7 @@ impl Claimer {
             served_ledgers,
             instances,
             inbox,
-            adopters,
+            monitors,
             slots,
             lease: runner.lease(),
             runner,
@@ -212,7 +212,7 @@ impl Claimer {
                     self.give_up(served);
                     // The reconciler knows nothing of those that expired too soon.
                     let heard = named.iter().filter(|wanted| wanted.source == Source::Event);
-                    let adopter = self.adopters.of(served);
+                    let adopter = &self.monitors.of(served).adopter;
                     heard.for_each(|wanted| adopter.expired(served, &wanted.id));
                 }
             },
@@ -294,7 +294,7 @@ impl Claimer {
             }
         }
         let ids = begun.iter().map(|begun| begun.job.id.as_str());
-        self.adopters.of(served).claimed(served, ids);
+        self.monitors.of(served).adopter.claimed(served, ids);
         self.runner.start(served, begun, at);
         if wanted_more && !fill.is_empty() {
             self.inbox
@@ -307,7 +307,7 @@ impl Claimer {
     fn wait_for(&self, served: &Arc<ServedLedger>, wanted: &ClaimItem, ms: u64) {
         let wait = Duration::from_millis(ms + 1);
         if wanted.source == Source::Event {
-            self.adopters.of(served).expired(served, &wanted.id);
+            self.monitors.of(served).adopter.expired(served, &wanted.id);
         }
         if wait > LONGEST_SLEEP {
             return;

@@ -91,7 +91,6 @@ impl Events {
     pub(crate) fn new(
         store: Arc<Store>,
         instance: &str,
-        wanted: WantedEvents,
         globs: Vec<String>,
         hearing: Arc<ChangeCoverage>,
         search: Arc<KeySearch>,
@@ -102,7 +101,10 @@ impl Events {
             instance: instance.to_owned(),
             hearing,
             search,
-            wanted,
+            wanted: match globs.is_empty() {
+                true => WantedEvents::Expiry,
+                false => WantedEvents::Changes,
+            },
             globs,
             heard_at,
             deaf: Mutex::new(Some(NotSubscribed::default())),

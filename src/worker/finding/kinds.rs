@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::burial::Burial;
 use crate::error::Result;
@@ -97,8 +98,12 @@ impl KindMonitor {
         self.look();
     }
 
-    /// Looks out, for ever.
-    pub(crate) async fn run(&self) {
+    /// Looks out until the shutdown.
+    pub(crate) async fn run(&self, shutdown: &CancellationToken) {
+        shutdown.run_until_cancelled(self.look_out()).await;
+    }
+
+    async fn look_out(&self) {
         let mut memory = Memory::default();
         let mut trimmed: Option<Instant> = None;
         let age = self.burial.as_ref().map_or(LOOKOUT, |burial| burial.age);

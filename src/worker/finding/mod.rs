@@ -16,3 +16,31 @@ pub(super) mod pacer;
 pub(super) mod reconciler;
 pub(super) mod timer;
 mod tracks;
+
+use std::sync::Arc;
+
+use self::kinds::KindMonitor;
+use self::pacer::Pacer;
+use self::reconciler::Reconciler;
+use super::served::ServedLedger;
+
+/// The actors that find what is due, for those who have news for them.
+#[derive(Clone)]
+pub(crate) struct Finders {
+    pub(crate) pacer: Arc<Pacer>,
+    pub(crate) reconciler: Arc<Reconciler>,
+    pub(crate) kind_monitor: Arc<KindMonitor>,
+}
+
+impl Finders {
+    /// These ledgers are served from now on.
+    pub(crate) fn serve(&self, new: &[Arc<ServedLedger>]) {
+        if new.is_empty() {
+            return;
+        }
+        for served in new {
+            self.reconciler.expect(served, None);
+        }
+        self.pacer.look();
+    }
+}

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
-use super::events::Events;
 use super::timer::PreciseTimer;
 use super::tracks::{OfLedger, Tracks};
 use crate::settings::LONGEST_SLEEP;
@@ -23,6 +23,7 @@ use crate::time::{UnixMs, UnixUs};
 use crate::worker::claiming::inbox::ClaimInbox;
 use crate::worker::instances::PeerTable;
 use crate::worker::served::{ServedLedger, ServedLedgers};
+use crate::worker::server_monitor::ServerMonitors;
 use track::PaceTrack;
 
 /// How long the pacer leaves a ledger alone after a fault.
@@ -39,8 +40,7 @@ const NAMES: usize = 4096;
 pub(crate) struct Pacer {
     served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
-    /// Of each server.
-    events: Arc<[Arc<Events>]>,
+    monitors: Arc<ServerMonitors>,
     inbox: Arc<ClaimInbox>,
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
@@ -66,14 +66,14 @@ impl Pacer {
     pub(crate) fn new(
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
-        events: Arc<[Arc<Events>]>,
+        monitors: Arc<ServerMonitors>,
         inbox: Arc<ClaimInbox>,
         alarm: PreciseTimer,
     ) -> Arc<Self> {
         Arc::new(Pacer {
             served_ledgers,
             instances,
-            events,
+            monitors,
             inbox,
             wakes: Mutex::default(),
             woken: Notify::new(),
@@ -110,8 +110,8 @@ impl Pacer {
         self.woken.notify_one();
     }
 
-    /// Paces, for ever. A ledger that hangs is no hindrance to the others.
-    pub(crate) async fn run(&self) {
+    /// Paces until the shutdown. A ledger that hangs is no hindrance to the others.
+    pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         let mut tracks = Tracks::default();
         let mut steps = FuturesUnordered::new();
         loop {
@@ -132,6 +132,7 @@ impl Pacer {
                 }
             }
             tokio::select! {
+                () = shutdown.cancelled() => return,
                 () = self.alarm.at(Instant::now() + wait) => {}
                 () = self.woken.notified() => {}
                 Some(track) = steps.next() => tracks.put_back(track),
@@ -184,7 +185,7 @@ impl Pacer {
             read,
             check: check.as_ref().map_or(&[], |check| &check.ids),
         };
-        let events = &self.events[track.served.ledger.server()];
+        let events = &self.monitors.of(&track.served).events;
         let heard = events.heard();
         let until = Instant::now() + PATIENCE;
         let answer = track.served.ledger.pace(&round, until).await;

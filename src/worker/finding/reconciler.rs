@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
-use super::events::Events;
 use super::lapses::Lapses;
 use super::pacer::Pacer;
 use super::tracks::{OfLedger, Tracks};
@@ -20,6 +20,7 @@ use crate::time::UnixMs;
 use crate::worker::claiming::inbox::ClaimInbox;
 use crate::worker::instances::PeerTable;
 use crate::worker::served::{ServedLedger, ServedLedgers};
+use crate::worker::server_monitor::ServerMonitors;
 
 /// How long after a job was due the first instance looks whether it was left behind: a little
 /// later than it has to, since one look finds what fell due shortly after, too.
@@ -51,8 +52,7 @@ pub(crate) struct Reconciler {
     instances: Arc<PeerTable>,
     inbox: Arc<ClaimInbox>,
     pacer: Arc<Pacer>,
-    /// Of each server.
-    events: Arc<[Arc<Events>]>,
+    monitors: Arc<ServerMonitors>,
     /// How long lapsed leases are left alone after Redis was away, so that their owners can
     /// revive them.
     renewal: Duration,
@@ -104,7 +104,7 @@ impl Reconciler {
         instances: Arc<PeerTable>,
         inbox: Arc<ClaimInbox>,
         pacer: Arc<Pacer>,
-        events: Arc<[Arc<Events>]>,
+        monitors: Arc<ServerMonitors>,
         renewal: Duration,
     ) -> Arc<Self> {
         let servers = store.members().into_iter();
@@ -122,7 +122,7 @@ impl Reconciler {
             instances,
             inbox,
             pacer,
-            events,
+            monitors,
             renewal,
             asked: Mutex::new(SweepRequests {
                 by_index: HashMap::new(),
@@ -178,8 +178,8 @@ impl Reconciler {
         }
     }
 
-    /// Sweeps, for ever. A ledger that hangs is no hindrance to the others.
-    pub(crate) async fn run(&self) {
+    /// Sweeps until the shutdown. A ledger that hangs is no hindrance to the others.
+    pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         let mut tracks = Tracks::default();
         let mut steps = FuturesUnordered::new();
         loop {
@@ -196,6 +196,7 @@ impl Reconciler {
                 }
             }
             tokio::select! {
+                () = shutdown.cancelled() => return,
                 () = tokio::time::sleep_until(next.into()) => {}
                 () = self.told.notified() => {}
                 Some(track) = steps.next() => tracks.put_back(track),
@@ -267,7 +268,7 @@ impl Reconciler {
         let now = Instant::now();
         let server = track.served.ledger.server();
         let hold = self.lock().of_servers[server].hold;
-        let idle = if self.events[server].are_unheard() {
+        let idle = if self.monitors.at(server).events.are_unheard() {
             SWEEP_DEAF
         } else {
             SWEEP_IDLE

@@ -29,10 +29,10 @@ use crate::source::Source;
 use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::adopting::confirm::{ConfirmRound, KeyVerdict, Leased};
-use crate::worker::adopting::servers::Adopters;
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::served::ServedLedger;
+use crate::worker::server_monitor::ServerMonitors;
 
 /// For how long a record of a newer version is left to those who know it.
 const NOT_FOR_US: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ pub(crate) struct Runner {
     /// Told of leases that will run out.
     pub(crate) reconciler: Arc<Reconciler>,
     /// Asked before a job of a plain key is run.
-    pub(crate) adopters: Arc<Adopters>,
+    pub(crate) monitors: Arc<ServerMonitors>,
     pub(crate) settings: WorkerSettings,
     pub(crate) default_policy: RetryPolicy,
     pub(crate) notices: Notices,
@@ -194,7 +194,7 @@ async fn confirm(runner: Arc<Runner>, mut runs: Vec<(JobRun, Vec<u8>)>, at: Clai
                 due: run.due,
             })
             .collect();
-        let adopter = runner.adopters.of(&served);
+        let adopter = &runner.monitors.of(&served).adopter;
         let verdicts = adopter.confirm(&served, &jobs, round).await;
         let (mut judged, mut open) = (Vec::with_capacity(runs.len()), Vec::new());
         for ((mut run, record), verdict) in runs.into_iter().zip(verdicts) {

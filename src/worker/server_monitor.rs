@@ -1,0 +1,123 @@
+//! Everything that a worker has for one server: its events, its heartbeat, the adoption of its
+//! keys, the search for them, and the checkup.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::adopting::adopter::Adopter;
+use super::adopting::search::KeySearch;
+use super::adopting::subscriber::ChangeSubscriber;
+use super::checkup::Checkup;
+use super::finding::Finders;
+use super::finding::events::Events;
+use super::heartbeat::Heartbeat;
+use super::instances::PeerTable;
+use super::readiness::ReadinessByServer;
+use super::running::slots::Slots;
+use super::served::{ServedLedger, ServedLedgers};
+use crate::instance::Description;
+use crate::router::Routes;
+use crate::settings::LinkSettings;
+use crate::store::Store;
+
+/// What the monitors of all servers share.
+pub(crate) struct MonitorContext {
+    /// All servers.
+    pub(crate) store: Arc<Store>,
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) served_ledgers: Arc<ServedLedgers>,
+    pub(crate) instances: Arc<PeerTable>,
+    pub(crate) description: Description,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) heard_at: Arc<ReadinessByServer>,
+    /// How many bytes a payload may have that is adopted.
+    pub(crate) payload_limit: usize,
+}
+
+/// The monitors of all servers.
+pub(crate) struct ServerMonitors(Vec<ServerMonitor>);
+
+/// The monitor of one server.
+pub(crate) struct ServerMonitor {
+    pub(crate) server: Arc<Store>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) heartbeat: Heartbeat,
+    pub(crate) adopter: Arc<Adopter>,
+    pub(crate) changes: ChangeSubscriber,
+    pub(crate) checkup: Checkup,
+    search: Arc<KeySearch>,
+}
+
+impl ServerMonitors {
+    pub(crate) fn new(context: &MonitorContext) -> Arc<Self> {
+        let servers = context.store.members().into_iter();
+        let monitors = servers.map(|server| ServerMonitor::new(server, context));
+        Arc::new(ServerMonitors(monitors.collect()))
+    }
+
+    /// The monitor of the server with this number.
+    pub(crate) fn at(&self, server: usize) -> &ServerMonitor {
+        &self.0[server]
+    }
+
+    /// The monitor of the server that has this ledger.
+    pub(crate) fn of(&self, served: &ServedLedger) -> &ServerMonitor {
+        self.at(served.ledger.server())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ServerMonitor> {
+        self.0.iter()
+    }
+}
+
+impl ServerMonitor {
+    fn new(server: Arc<Store>, context: &MonitorContext) -> Self {
+        let adopter = Adopter::new(
+            context.store.clone(),
+            server.clone(),
+            context.served_ledgers.clone(),
+            context.instances.clone(),
+            context.payload_limit,
+        );
+        let search = KeySearch::new(adopter.clone());
+        let events = Arc::new(Events::new(
+            server.clone(),
+            context.instances.id(),
+            adopter.globs().collect(),
+            adopter.hearing().clone(),
+            search.clone(),
+            context.heard_at.clone(),
+        ));
+        let heartbeat = Heartbeat::new(server.clone(), context, events.clone(), adopter.clone());
+        let changes = ChangeSubscriber::new(adopter.clone(), events.clone());
+        ServerMonitor {
+            checkup: Checkup::new(server.clone()),
+            server,
+            events,
+            heartbeat,
+            adopter,
+            changes,
+            search,
+        }
+    }
+
+    /// Runs all of it until the shutdown. Then the other instances are told that this one is gone.
+    pub(crate) async fn run(
+        &self,
+        finders: &Finders,
+        link: &LinkSettings,
+        shutdown: &CancellationToken,
+    ) {
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.events.run() => {}
+            () = self.heartbeat.run(finders) => {}
+            () = self.adopter.run() => {}
+            () = self.changes.run(finders, link) => {}
+            () = self.search.run() => {}
+            () = self.checkup.run() => {}
+        }
+        self.heartbeat.stop().await;
+    }
+}
