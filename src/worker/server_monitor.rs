@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::adopting::adopter::Adopter;
+use super::adopting::changes::ChangeSubscriber;
 use super::adopting::search::KeySearch;
-use super::adopting::subscriber::ChangeSubscriber;
 use super::checkup::Checkup;
 use super::finding::Finders;
 use super::finding::events::Events;

@@ -9,11 +9,11 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::coverage::ChangeCoverage;
-use super::expired::Expired;
-use super::names::PendingIds;
-use super::others::Others;
-use super::strays::Strays;
+use super::coverage::{ChangeCoverage, ExpiredKeys};
+use super::location::Strays;
+
+use super::pending::{PeerEvents, PendingIds};
+
 use crate::error::Result;
 use crate::handler::MissingKey;
 use crate::key::{JobKey, Kind};
@@ -47,14 +47,14 @@ pub(crate) struct Adopter {
     payload_limit: usize,
     /// By the index of the ledger in the served ledgers.
     pub(super) names: Mutex<HashMap<usize, Noted>>,
-    pub(super) others: Others,
+    pub(super) peer_events: PeerEvents,
     told: Notify,
     /// Told after each call.
     landed: Notify,
     pub(super) strays: Strays,
     pub(super) hearing: Arc<ChangeCoverage>,
     /// Of those whose jobs are cancelled if they are missing and did not expire.
-    pub(super) expired: Expired,
+    pub(super) expired: ExpiredKeys,
 }
 
 /// What is to be looked at of one ledger.
@@ -89,13 +89,13 @@ impl Adopter {
             instances,
             payload_limit,
             names: Mutex::default(),
-            others: Others::default(),
+            peer_events: PeerEvents::default(),
             told: Notify::new(),
             landed: Notify::new(),
             strays: Strays::default(),
             hearing: Arc::new(ChangeCoverage::new(server.clone())),
             server,
-            expired: Expired::default(),
+            expired: ExpiredKeys::default(),
         })
     }
 

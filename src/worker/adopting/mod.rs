@@ -5,28 +5,18 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`subscriber`] | hears of them |
-//! | [`heard`] | decides who looks at them |
-//! | [`names`] | keeps which keys are to be looked at, and why |
+//! | [`changes`] | hears what is done to keys, and decides who looks at them |
+//! | [`pending`] | keeps which keys are to be looked at, and why |
 //! | [`adopter`] | looks at them |
-//! | [`location`] | has them looked at in the ledgers that have their jobs |
-//! | [`found`] | looks at those that were found |
-//! | [`confirm`] | has those of jobs that are about to run looked at once more |
-//! | [`coverage`] | knows whether they are heard of, and how far |
-//! | [`expired`] | remembers which of them expired |
-//! | [`others`] | keeps what others are to look at, should they be gone |
+//! | [`location`] | has them looked at in the ledgers that have their jobs, and leaves those alone that have none here |
+//! | [`confirm`] | has the keys of jobs that are about to run looked at once more |
+//! | [`coverage`] | knows whether changes are heard, how far, and which keys expired |
 //! | [`search`] | finds what was done to keys while nobody listened |
-//! | [`strays`] | leaves those alone that are no keys of jobs, or are on the wrong server |
 
 pub(crate) mod adopter;
+pub(crate) mod changes;
 pub(crate) mod confirm;
 pub(crate) mod coverage;
-mod expired;
-mod found;
-mod heard;
 mod location;
-mod names;
-mod others;
+mod pending;
 pub(crate) mod search;
-mod strays;
-pub(crate) mod subscriber;

@@ -1,14 +1,25 @@
-//! Which keys of one ledger are to be looked at.
+//! The keys of one ledger that are to be looked at: by this instance, or by another one that may be
+//! gone.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-use std::time::Instant;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use crate::settings::{BEAT, SILENCE};
 use crate::store::Why;
+use crate::worker::served::ServedLedger;
 
 /// How many names are kept of one ledger. What does not fit is found when keys are compared
 /// with the ledger.
 const NAMES: usize = 65_536;
+
+/// How many events are kept that other instances are to look at. Of more, the latest are.
+const PEER_EVENTS: usize = 65_536;
+
+/// For how long they are kept. By then an instance that was gone when it should have looked counts
+/// as gone.
+const KEPT_FOR: Duration = SILENCE.saturating_add(BEAT).saturating_mul(2);
 
 /// Names of ids, and when they are to be looked at.
 #[derive(Default)]
@@ -102,10 +113,48 @@ impl PendingIds {
     }
 }
 
+/// What happened to keys that other instances are to look at, kept until it would show that those are
+/// gone.
+#[derive(Default)]
+pub(super) struct PeerEvents(Mutex<VecDeque<PeerEvent>>);
+
+struct PeerEvent {
+    at: Instant,
+    served: Arc<ServedLedger>,
+    id: String,
+    why: Why,
+}
+
+impl PeerEvents {
+    /// Something happened to a key now.
+    pub(super) fn keep(&self, served: &Arc<ServedLedger>, id: &str, why: Why) {
+        let at = Instant::now();
+        let mut heard = self.0.lock().expect("no panic while held");
+        let is_over = |one: &PeerEvent| at.duration_since(one.at) > KEPT_FOR;
+        // Two for one: it becomes no longer than it has to be.
+        for _ in 0..2 {
+            if heard.len() >= PEER_EVENTS || heard.front().is_some_and(is_over) {
+                heard.pop_front();
+            }
+        }
+        heard.push_back(PeerEvent {
+            at,
+            served: served.clone(),
+            id: id.to_owned(),
+            why,
+        });
+    }
+
+    /// Takes all of them, in the order in which they happened.
+    pub(super) fn take(&self) -> impl Iterator<Item = (Arc<ServedLedger>, String, Why)> + use<> {
+        let heard = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
+        let heard = heard.into_iter().filter(|one| one.at.elapsed() <= KEPT_FOR);
+        heard.map(|one| (one.served, one.id, one.why))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

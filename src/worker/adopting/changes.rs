@@ -1,18 +1,82 @@
-//! Who looks at a key that something was heard of, why, and when.
+//! Hears what is done to keys, and decides who looks at each, why, and when.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::adopter::Adopter;
 use super::location::JobLocation;
 use crate::handler::MissingKey;
 use crate::key::JobKey;
-use crate::store::Why;
+use crate::settings::LinkSettings;
+use crate::store::{Signal, Subscription, Why};
+use crate::worker::finding::Finders;
+use crate::worker::finding::events::Events;
 use crate::worker::served::ServedLedger;
 
 /// After how long the second in rank looks, in case that the first is gone. What happened to a
 /// key meanwhile needs one look.
 const STAND_IN: Duration = Duration::from_millis(50);
+
+/// How long the first connection is waited for by whoever wants to say that all is ready.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Hears what is done to keys of one server that are adopted, on a connection of its own.
+pub(crate) struct ChangeSubscriber {
+    adopter: Arc<Adopter>,
+    events: Arc<Events>,
+    is_up: watch::Sender<bool>,
+}
+
+impl ChangeSubscriber {
+    pub(crate) fn new(adopter: Arc<Adopter>, events: Arc<Events>) -> Self {
+        ChangeSubscriber {
+            adopter,
+            events,
+            is_up: watch::Sender::new(false),
+        }
+    }
+
+    /// Hears, for ever. The finders are told of ledgers that are new here.
+    pub(crate) async fn run(&self, finders: &Finders, settings: &LinkSettings) {
+        if self.adopter.globs().next().is_none() {
+            return std::future::pending().await;
+        }
+        let globs = self.adopter.globs();
+        let (server, hearing) = (self.adopter.server.clone(), &self.adopter.hearing);
+        let asked = hearing.asked.clone();
+        Subscription::to_changes(server, globs, asked, settings)
+            .run(async |signal| match signal {
+                Signal::Up => {
+                    hearing.heard_until(Some(Instant::now()));
+                    self.events.begin_changes().await;
+                    self.is_up.send_replace(true);
+                }
+                Signal::Gap(error) => {
+                    hearing.heard_until(None);
+                    self.events.end_changes(&error);
+                    self.is_up.send_replace(false);
+                }
+                Signal::HeardUntil(at) => hearing.heard_until(Some(at)),
+                Signal::Changed { key, event } => {
+                    finders.serve(&self.adopter.hear(key, event));
+                }
+                Signal::Expired(_) | Signal::Wake(_) => {}
+            })
+            .await;
+    }
+
+    /// Returns when it hears, or is not needed, or has had its time.
+    pub(crate) async fn is_there(&self) {
+        if self.adopter.globs().next().is_some() {
+            let mut is_up = self.is_up.subscribe();
+            // Whoever is not there by then is deaf for another reason, and that is said.
+            let _ = timeout(PATIENCE, is_up.wait_for(|up| *up)).await;
+        }
+    }
+}
 
 impl Adopter {
     /// This happened to a key that matches one of the globs. Returns what ledgers are new here.
@@ -65,13 +129,13 @@ impl Adopter {
         } else if rank.stands_in() {
             self.look_at(served, id, why, Instant::now() + STAND_IN);
         } else {
-            self.others.keep(served, id, why);
+            self.peer_events.keep(served, id, why);
         }
     }
 
     /// An instance is gone: it, and who stands in for it, may have been gone for a while.
     pub(crate) fn somebody_went(&self) {
-        for (served, id, why) in self.others.take() {
+        for (served, id, why) in self.peer_events.take() {
             self.look_in_turn(&served, &id, why);
         }
     }
@@ -88,7 +152,7 @@ impl Adopter {
             let soon = Instant::now() + STAND_IN;
             self.look_at(served, key.id(), Why::Over, soon);
         } else {
-            self.others.keep(served, key.id(), Why::Over);
+            self.peer_events.keep(served, key.id(), Why::Over);
         }
     }
 
