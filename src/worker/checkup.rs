@@ -1,13 +1,13 @@
 //! The doctor of a worker: looks at the server with each new connection, and says what is wrong
 //! with it when that is new.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use super::conditions::{Condition, Conditions};
 use crate::doctor::{EVICTION_POLICY, Finding, NOTIFY_FLAGS, SERVER_LOADING, Severity, of_server};
 use crate::store::Store;
 
@@ -17,16 +17,15 @@ const AT_LEAST: Duration = Duration::from_secs(3);
 /// Looks at one server.
 pub(crate) struct Checkup {
     store: Arc<Store>,
+    conditions: Arc<Conditions>,
     asked: Notify,
 }
 
-/// What was said, and not yet taken back: check → how bad it is.
-type Said = BTreeMap<&'static str, Severity>;
-
 impl Checkup {
-    pub(crate) fn new(store: Arc<Store>) -> Self {
+    pub(crate) fn new(store: Arc<Store>, conditions: Arc<Conditions>) -> Self {
         Checkup {
             store,
+            conditions,
             asked: Notify::new(),
         }
     }
@@ -38,14 +37,15 @@ impl Checkup {
 
     /// Looks whenever somebody asks for it, for ever.
     pub(crate) async fn run(&self) {
-        // Said by the client, when it connected.
-        let mut said = None;
+        let mut is_first = true;
         loop {
             self.asked.notified().await;
             match of_server(&self.store).await {
                 Ok(findings) => {
-                    let before = said.get_or_insert_with(|| said_by_client(&findings));
-                    tell(findings, before, &self.store.address());
+                    if std::mem::take(&mut is_first) {
+                        note_said_by_client(&findings, &self.conditions);
+                    }
+                    tell(findings, &self.conditions, &self.store.address());
                 }
                 // Whoever is away will be back, and is asked again then.
                 Err(error) => tracing::debug!(%error, "the server could not be looked at"),
@@ -55,13 +55,15 @@ impl Checkup {
     }
 }
 
-fn said_by_client(findings: &[Finding]) -> Said {
-    let of_eviction = findings.iter().filter(|it| it.check == &EVICTION_POLICY);
-    of_eviction.map(|it| (it.check.id, it.severity)).collect()
+/// The client said this when it connected.
+fn note_said_by_client(findings: &[Finding], conditions: &Conditions) {
+    for finding in findings.iter().filter(|it| it.check == &EVICTION_POLICY) {
+        conditions.set(Condition::Found(finding.check.id), finding.severity);
+    }
 }
 
 /// Says what is new, and what is over.
-fn tell(findings: Vec<Finding>, said: &mut Said, server: &str) {
+fn tell(findings: Vec<Finding>, conditions: &Conditions, server: &str) {
     for finding in findings {
         let (check, severity) = (finding.check, finding.severity);
         // Whoever looks after the flags speaks of them, and whoever asks a server that is loading;
@@ -69,7 +71,7 @@ fn tell(findings: Vec<Finding>, said: &mut Said, server: &str) {
         if [&NOTIFY_FLAGS, &SERVER_LOADING].contains(&check) || !finding.is_seen {
             continue;
         }
-        let before = said.insert(check.id, severity).unwrap_or(Severity::Ok);
+        let before = conditions.set(Condition::Found(check.id), severity);
         if before == severity {
             continue;
         }
@@ -96,7 +98,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_any_more_is_not_over() {
-        let mut said = Said::from([(EVICTION_POLICY.id, Severity::Warning)]);
+        let conditions = Conditions::default();
+        let policy = Condition::Found(EVICTION_POLICY.id);
+        conditions.set(policy, Severity::Warning);
         let unseen = Finding {
             check: &EVICTION_POLICY,
             severity: Severity::Info,
@@ -105,7 +109,7 @@ mod tests {
             remedy: None,
             fixed: None,
         };
-        tell(vec![unseen], &mut said, "");
-        assert_eq!(said[EVICTION_POLICY.id], Severity::Warning);
+        tell(vec![unseen], &conditions, "");
+        assert!(conditions.holds(policy));
     }
 }

@@ -7,7 +7,8 @@
 //! | [`listener`] | hears `expired` events and wake-ups, and passes them on |
 //! | [`server_monitor`] | has one of the following for each server: |
 //! | [`heartbeat`] | says that this instance lives, and asks who else does |
-//! | [`checkup`] | says what is wrong with a server, with each new connection |
+//! | [`checkup`] | looks for what is wrong with a server, with each new connection |
+//! | [`conditions`] | knows what was said to be wrong with a server, so that it is said once |
 //! | [`finding`] | finds what is due: [`pacer`](finding::pacer) and [`reconciler`](finding::reconciler), [`events`](finding::events) that are to be heard, jobs that nobody takes |
 //! | [`adopting`] | makes jobs of plain keys |
 //! | [`claiming`] | claims what was found, as much as can be run |
@@ -20,6 +21,7 @@
 mod adopting;
 mod checkup;
 mod claiming;
+mod conditions;
 mod description;
 mod engine;
 mod finding;

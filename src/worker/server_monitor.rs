@@ -9,6 +9,7 @@ use super::adopting::adopter::Adopter;
 use super::adopting::changes::ChangeSubscriber;
 use super::adopting::search::KeySearch;
 use super::checkup::Checkup;
+use super::conditions::Conditions;
 use super::finding::Finders;
 use super::finding::events::Events;
 use super::heartbeat::Heartbeat;
@@ -73,11 +74,13 @@ impl ServerMonitors {
 
 impl ServerMonitor {
     fn new(server: Arc<Store>, context: &MonitorContext) -> Self {
+        let conditions = Arc::new(Conditions::default());
         let adopter = Adopter::new(
             context.store.clone(),
             server.clone(),
             context.served_ledgers.clone(),
             context.instances.clone(),
+            conditions.clone(),
             context.payload_limit,
         );
         let search = KeySearch::new(adopter.clone());
@@ -88,11 +91,12 @@ impl ServerMonitor {
             adopter.hearing().clone(),
             search.clone(),
             context.heard_at.clone(),
+            conditions.clone(),
         ));
         let heartbeat = Heartbeat::new(server.clone(), context, events.clone(), adopter.clone());
         let changes = ChangeSubscriber::new(adopter.clone(), events.clone());
         ServerMonitor {
-            checkup: Checkup::new(server.clone()),
+            checkup: Checkup::new(server.clone(), conditions),
             server,
             events,
             heartbeat,

@@ -19,6 +19,7 @@ use crate::handler::MissingKey;
 use crate::key::{JobKey, Kind};
 use crate::settings::LONGEST_SLEEP;
 use crate::store::{Answered, Store, Why, Word};
+use crate::worker::conditions::Conditions;
 use crate::worker::instances::PeerTable;
 use crate::worker::served::{ServedLedger, ServedLedgers};
 
@@ -52,6 +53,7 @@ pub(crate) struct Adopter {
     /// Told after each call.
     landed: Notify,
     pub(super) strays: Strays,
+    pub(super) conditions: Arc<Conditions>,
     pub(super) hearing: Arc<ChangeCoverage>,
     /// Of those whose jobs are cancelled if they are missing and did not expire.
     pub(super) expired: ExpiredKeys,
@@ -81,6 +83,7 @@ impl Adopter {
         server: Arc<Store>,
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
+        conditions: Arc<Conditions>,
         payload_limit: usize,
     ) -> Arc<Self> {
         Arc::new(Adopter {
@@ -93,6 +96,7 @@ impl Adopter {
             told: Notify::new(),
             landed: Notify::new(),
             strays: Strays::default(),
+            conditions,
             hearing: Arc::new(ChangeCoverage::new(server.clone())),
             server,
             expired: ExpiredKeys::default(),

@@ -88,7 +88,7 @@ impl Adopter {
         let key = match JobKey::parse(key) {
             Ok(key) => key,
             Err(error) => {
-                self.strays.say_of_name(key, &error);
+                self.say_of_name(key, &error);
                 return Vec::new();
             }
         };

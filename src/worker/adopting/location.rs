@@ -3,7 +3,6 @@
 //! another server has the jobs of that name, are left alone, and said once.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -16,6 +15,7 @@ use crate::key::{JobKey, Kind};
 use crate::names::Names;
 use crate::shards::Layout;
 use crate::store::{Answered, Why, Word};
+use crate::worker::conditions::Condition;
 use crate::worker::served::ServedLedger;
 
 /// Of how many kinds it is remembered that they have keys on the wrong server.
@@ -181,13 +181,9 @@ pub(super) fn is_refused(answers: &[Answered]) -> bool {
     answers.iter().any(|it| it.answer == Word::Stale)
 }
 
-/// What was said of keys that are not those of jobs here, and what is not certain yet.
+/// What is known of keys whose jobs are on another server.
 #[derive(Default)]
 pub(super) struct Strays {
-    /// That there are keys which cannot be adopted for their names was said.
-    is_named: AtomicBool,
-    /// That there are some on the wrong server was said.
-    is_said: AtomicBool,
     by_kind: Mutex<HashMap<String, MisplacedKeys>>,
     /// Told of each new one.
     told: Notify,
@@ -203,14 +199,6 @@ struct MisplacedKeys {
 }
 
 impl Strays {
-    /// A key that looks like those of a route cannot be one of a job. Said once: there may be many.
-    pub(super) fn say_of_name(&self, key: &str, error: &Error) {
-        let is_probe = Names::is_probe(key.as_bytes());
-        if !is_probe && !self.is_named.swap(true, Ordering::Relaxed) {
-            tracing::warn!(key, %error, "a plain key is not adopted, and its like are not either");
-        }
-    }
-
     /// The job of a key that is here is elsewhere, by this layout.
     fn note(&self, key: &JobKey, layout: Layout) {
         let mut by_kind = self.by_kind.lock().expect("no panic while held");
@@ -251,6 +239,14 @@ impl Strays {
 }
 
 impl Adopter {
+    /// A key that looks like those of a route cannot be one of a job. Said once: there may be many.
+    pub(super) fn say_of_name(&self, key: &str, error: &Error) {
+        let is_probe = Names::is_probe(key.as_bytes());
+        if !is_probe && self.conditions.begin(Condition::UnfitKeys) {
+            tracing::warn!(key, %error, "a plain key is not adopted, and its like are not either");
+        }
+    }
+
     /// A key is here, and its job on another server, as far as is known. It is left alone; but its
     /// kind may have been given other shards a moment ago.
     pub(super) fn leave(&self, key: &JobKey) {
@@ -298,7 +294,7 @@ impl Adopter {
     }
 
     fn say_of_server(&self, key: &JobKey, home: &ServedLedger) {
-        if !self.strays.is_said.swap(true, Ordering::Relaxed) {
+        if self.conditions.begin(Condition::MisplacedKeys) {
             tracing::warn!(
                 %key,
                 here = self.server.address(),

@@ -3,7 +3,7 @@
 //! them. That no change of a key is heard nobody can tell from silence, so who adopts keys looks
 //! now and then; and where the setting may not be read, it is [proved](Store::prove).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::store::{Announced, Store, WantedEvents};
 use crate::worker::adopting::coverage::ChangeCoverage;
 use crate::worker::adopting::search::KeySearch;
+use crate::worker::conditions::{Condition, Conditions};
 use crate::worker::readiness::ReadinessByServer;
 
 /// How often the setting is looked up at the most, whoever doubts it.
@@ -42,21 +43,6 @@ const DEAF: Duration = Duration::from_secs(3);
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// That there is no connection on which changes of keys are heard.
-struct NotSubscribed {
-    since: Instant,
-    is_told: bool,
-}
-
-impl Default for NotSubscribed {
-    fn default() -> Self {
-        NotSubscribed {
-            since: Instant::now(),
-            is_told: false,
-        }
-    }
-}
-
 /// What is known of the events of a server.
 pub(crate) struct Events {
     store: Arc<Store>,
@@ -70,19 +56,15 @@ pub(crate) struct Events {
     globs: Vec<String>,
     /// Whether events and wake-ups are heard.
     heard_at: Arc<ReadinessByServer>,
-    /// Since there is no connection on which changes of keys are heard.
-    deaf: Mutex<Option<NotSubscribed>>,
+    /// What was said to be wrong.
+    conditions: Arc<Conditions>,
+    /// Since when there is no connection on which changes of keys are heard.
+    deaf_since: Mutex<Option<Instant>>,
     /// How many were heard that concern this worker.
     heard: AtomicU64,
     doubted: Notify,
     /// What was looked up may not last.
     unsettled: Notify,
-    /// That expired keys are not announced, and that this cannot be changed from here, was said.
-    said: AtomicBool,
-    /// The same of changes of keys.
-    said_of_changes: AtomicBool,
-    /// That the setting cannot be looked up was said.
-    unknown: AtomicBool,
     /// Until when it is taken for proved what is announced.
     proven_until: Mutex<Option<Instant>>,
 }
@@ -95,6 +77,7 @@ impl Events {
         hearing: Arc<ChangeCoverage>,
         search: Arc<KeySearch>,
         heard_at: Arc<ReadinessByServer>,
+        conditions: Arc<Conditions>,
     ) -> Self {
         Events {
             store,
@@ -107,13 +90,11 @@ impl Events {
             },
             globs,
             heard_at,
-            deaf: Mutex::new(Some(NotSubscribed::default())),
+            conditions,
+            deaf_since: Mutex::new(Some(Instant::now())),
             heard: AtomicU64::new(0),
             doubted: Notify::new(),
             unsettled: Notify::new(),
-            said: AtomicBool::new(false),
-            said_of_changes: AtomicBool::new(false),
-            unknown: AtomicBool::new(false),
             proven_until: Mutex::default(),
         }
     }
@@ -136,7 +117,7 @@ impl Events {
     /// An event was heard.
     pub(crate) fn hear(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
-        if self.said.load(Ordering::Relaxed) && self.said.swap(false, Ordering::Relaxed) {
+        if self.conditions.end(Condition::ExpiryUnannounced) {
             tracing::info!("expired keys are announced now");
         }
     }
@@ -164,9 +145,11 @@ impl Events {
     /// So is that on which changes of keys are heard. Whatever was done before may have gone
     /// unheard.
     pub(crate) async fn begin_changes(&self) {
-        let deaf = self.deaf.lock().expect("no panic while held").take();
-        if let Some(deaf) = deaf.filter(|deaf| deaf.is_told) {
-            tracing::info!(after = ?deaf.since.elapsed(), "changes of keys are heard again");
+        let deaf_since = self.deaf_since.lock().expect("no panic while held").take();
+        if self.conditions.end(Condition::ChangesUnheard)
+            && let Some(since) = deaf_since
+        {
+            tracing::info!(after = ?since.elapsed(), "changes of keys are heard again");
         }
         self.doubt_proof();
         self.look(false).await;
@@ -177,10 +160,12 @@ impl Events {
     pub(crate) fn end_changes(&self, error: &Error) {
         tracing::debug!(%error, "changes of keys are not heard");
         self.hearing.begin(false);
-        let mut deaf = self.deaf.lock().expect("no panic while held");
-        let deaf = deaf.get_or_insert_with(NotSubscribed::default);
-        if !deaf.is_told && deaf.since.elapsed() >= DEAF && !self.are_unheard() {
-            deaf.is_told = true;
+        let mut deaf_since = self.deaf_since.lock().expect("no panic while held");
+        let since = *deaf_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= DEAF
+            && !self.are_unheard()
+            && self.conditions.begin(Condition::ChangesUnheard)
+        {
             tracing::warn!(
                 %error,
                 "changes of keys are not heard; plain keys are searched for every {} s",
@@ -189,8 +174,15 @@ impl Events {
         }
     }
 
+    fn are_changes_unannounced(&self) -> bool {
+        self.conditions.holds(Condition::ChangesUnannounced)
+    }
+
     fn hears_changes(&self) -> bool {
-        self.deaf.lock().expect("no panic while held").is_none()
+        self.deaf_since
+            .lock()
+            .expect("no panic while held")
+            .is_none()
     }
 
     /// Looks the setting up whenever somebody doubts it, for ever.
@@ -207,14 +199,13 @@ impl Events {
                 () = sleep(NOW_AND_THEN), if adopts => false,
             };
             // Whether or not it can look: a recorder may forget a gauge that is not set again.
-            if self.said_of_changes.load(Ordering::Relaxed) {
+            if self.are_changes_unannounced() {
                 counters::changes_are_announced(&self.store.address(), false);
             }
             // Whoever is deaf hears nothing whatever the setting is.
             if !self.are_unheard() {
                 let was_missed = self.look(in_doubt).await;
-                let is_missed =
-                    adopts && !self.hears_changes() || self.said_of_changes.load(Ordering::Relaxed);
+                let is_missed = adopts && !self.hears_changes() || self.are_changes_unannounced();
                 if was_missed || is_missed && searched.elapsed() >= SEARCH_DEAF {
                     searched = Instant::now();
                     self.hear_changes();
@@ -246,7 +237,7 @@ impl Events {
     /// Changes may have gone unheard until now. What is done from now on is heard, unless nobody
     /// announces it or the connection is gone.
     fn hear_changes(&self) {
-        let is_missed = self.said_of_changes.load(Ordering::Relaxed);
+        let is_missed = self.are_changes_unannounced();
         self.hearing.begin(self.hears_changes() && !is_missed);
         self.search.begin();
     }
@@ -258,12 +249,12 @@ impl Events {
         let until = Instant::now() + PATIENCE;
         match self.store.announce(self.wanted, until).await {
             Announced::Already => {
-                self.said.store(false, Ordering::Relaxed);
+                self.conditions.end(Condition::ExpiryUnannounced);
                 self.announces_changes()
             }
             Announced::FromNow { was, set } => {
                 self.unsettled.notify_one();
-                self.said.store(false, Ordering::Relaxed);
+                self.conditions.end(Condition::ExpiryUnannounced);
                 self.wanted.say_set(&was, &set);
                 self.announces_changes();
                 self.tell_of_gap(until).await;
@@ -289,7 +280,7 @@ impl Events {
                 false
             }
             Announced::Unknown(error) => {
-                if !self.unknown.swap(true, Ordering::Relaxed) {
+                if self.conditions.begin(Condition::SettingUnknown) {
                     tracing::info!(
                         %error,
                         "whether Redis announces {} cannot be looked up: see that \
@@ -335,8 +326,8 @@ impl Events {
         let time = PROVEN_FOR.mul_f64(1.0 + rand::random::<f64>() / 2.0);
         let until = Instant::now() + time;
         *self.proven_until.lock().expect("no panic while held") = Some(until);
-        self.said.store(false, Ordering::Relaxed);
-        if !self.unknown.swap(true, Ordering::Relaxed) {
+        self.conditions.end(Condition::ExpiryUnannounced);
+        if self.conditions.begin(Condition::SettingUnknown) {
             tracing::info!(
                 error = %refused,
                 "what Redis announces cannot be looked up; it is proved by a key, now and then: see \
@@ -358,7 +349,7 @@ impl Events {
             self.heard_at.set_unannounced(self.store.place(), None);
             counters::changes_are_announced(&self.store.address(), true);
         }
-        let was_missed = self.said_of_changes.swap(false, Ordering::Relaxed);
+        let was_missed = self.conditions.end(Condition::ChangesUnannounced);
         if was_missed {
             tracing::info!("changes of keys are announced now");
         }
@@ -366,7 +357,7 @@ impl Events {
     }
 
     fn say(&self, error: &Error) {
-        if !self.said.swap(true, Ordering::Relaxed) {
+        if self.conditions.begin(Condition::ExpiryUnannounced) {
             tracing::warn!(
                 %error,
                 "Redis does not announce expired keys, and this user may not change that: set \
@@ -378,7 +369,7 @@ impl Events {
     }
 
     fn say_of_changes(&self, why: &str) {
-        if !self.said_of_changes.swap(true, Ordering::Relaxed) {
+        if self.conditions.begin(Condition::ChangesUnannounced) {
             self.hearing.begin(false);
             let said = self.store.does_not_announce(why);
             tracing::error!("{said}");
@@ -392,7 +383,7 @@ impl Events {
 impl Drop for Events {
     /// Nobody adopts keys here any more, so none are lost.
     fn drop(&mut self) {
-        if self.said_of_changes.load(Ordering::Relaxed) {
+        if self.are_changes_unannounced() {
             counters::changes_are_announced(&self.store.address(), true);
         }
     }
