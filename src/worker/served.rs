@@ -300,17 +300,13 @@ impl ServedLedgers {
     pub(crate) fn recognise<'a>(&self, name: &'a [u8]) -> Option<NameMatch<'a>> {
         let mut colons = name.iter().enumerate().filter(|(_, byte)| **byte == b':');
         let third = colons.nth(2)?.0;
-        if colons.next().is_some() {
+        let (kind, id) = if colons.next().is_some() {
             let name = std::str::from_utf8(name).ok()?;
-            let (kind, id) = self.store.names().of_own_trigger(name)?;
-            return self.recognise_job(kind, id);
-        }
-        let kind = std::str::from_utf8(&name[..third]).ok()?;
-        let id = &name[third + 1..];
-        self.recognise_job(kind, std::str::from_utf8(id).ok()?)
-    }
-
-    fn recognise_job<'a>(&self, kind: &str, id: &'a str) -> Option<NameMatch<'a>> {
+            self.store.names().of_own_trigger(name)?
+        } else {
+            let kind = std::str::from_utf8(&name[..third]).ok()?;
+            (kind, std::str::from_utf8(&name[third + 1..]).ok()?)
+        };
         if id.is_empty() {
             return None;
         }

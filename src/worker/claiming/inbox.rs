@@ -97,7 +97,7 @@ impl ClaimInbox {
     }
 
     fn change(&self, served: &ServedLedger, change: impl FnOnce(&mut LedgerInbox)) {
-        self.with(served, change);
+        change(&mut served.ledger_inbox.lock().expect("no panic while held"));
         self.changed.notify_one();
     }
 }
