@@ -163,7 +163,6 @@ impl Engine {
             alarm,
         );
         let reconciler = Reconciler::new(
-            store.clone(),
             served_ledgers.clone(),
             instances.clone(),
             inbox.clone(),

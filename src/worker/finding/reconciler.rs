@@ -1,7 +1,6 @@
 //! Finds what no event announced: jobs that are overdue, and leases that ran out.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,12 +14,12 @@ use super::pacer::Pacer;
 use super::tracks::{OfLedger, Tracks};
 use crate::settings::{BATCH, LONGEST_SLEEP, OVERDUE, SWEEP_DEAF, SWEEP_IDLE};
 use crate::source::Source;
-use crate::store::{Store, Sweep};
+use crate::store::Sweep;
 use crate::time::UnixMs;
 use crate::worker::claiming::inbox::ClaimInbox;
 use crate::worker::instances::PeerTable;
 use crate::worker::served::{ServedLedger, ServedLedgers};
-use crate::worker::server_monitor::ServerMonitors;
+use crate::worker::server_monitor::{ServerMonitor, ServerMonitors};
 
 /// How long after a job was due the first instance looks whether it was left behind: a little
 /// later than it has to, since one look finds what fell due shortly after, too.
@@ -45,9 +44,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sweeps all ledgers of this worker, each when there may be something to find.
 pub(crate) struct Reconciler {
-    /// The servers, and of each the connection that was last seen. Another one means that it was
-    /// away.
-    servers: Vec<(Arc<Store>, AtomicU64)>,
     served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
     inbox: Arc<ClaimInbox>,
@@ -68,6 +64,8 @@ struct SweepRequests {
 
 /// What was asked for of all ledgers of a server.
 struct OfServer {
+    /// The connection that was last seen. Another one means that the server was away.
+    connection: u64,
     /// How often all were to be swept, whatever is due by then: events were lost.
     all: u64,
     /// Until then lapsed leases are left alone.
@@ -99,7 +97,6 @@ impl OfLedger for SweepTrack {
 
 impl Reconciler {
     pub(crate) fn new(
-        store: Arc<Store>,
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
         inbox: Arc<ClaimInbox>,
@@ -107,16 +104,12 @@ impl Reconciler {
         monitors: Arc<ServerMonitors>,
         renewal: Duration,
     ) -> Arc<Self> {
-        let servers = store.members().into_iter();
-        let servers = servers.map(|server| {
-            let connection = AtomicU64::new(server.connections_opened());
-            (server, connection)
-        });
-        let servers: Vec<_> = servers.collect();
-        let of_server = |_: &_| OfServer {
+        let of_server = |monitor: &ServerMonitor| OfServer {
+            connection: monitor.server.connections_opened(),
             all: 0,
             hold: Instant::now() + renewal,
         };
+        let of_servers = monitors.iter().map(of_server).collect();
         Arc::new(Reconciler {
             served_ledgers,
             instances,
@@ -126,9 +119,8 @@ impl Reconciler {
             renewal,
             asked: Mutex::new(SweepRequests {
                 by_index: HashMap::new(),
-                of_servers: servers.iter().map(of_server).collect(),
+                of_servers,
             }),
-            servers,
             told: Notify::new(),
         })
     }
@@ -165,11 +157,10 @@ impl Reconciler {
     /// Notices that a server was away. Then leases could not be renewed, and all that have
     /// lapsed are left alone for a while, so that their owners can revive them.
     fn notice_absence(&self, place: usize) {
-        let (server, connection) = &self.servers[place];
-        let opened = server.connections_opened();
-        if connection.swap(opened, Ordering::Relaxed) != opened {
+        let opened = self.monitors.at(place).server.connections_opened();
+        let asked = &mut self.lock().of_servers[place];
+        if std::mem::replace(&mut asked.connection, opened) != opened {
             let now = Instant::now();
-            let asked = &mut self.lock().of_servers[place];
             asked.all += 1;
             // A pause that is not over yet began when the leases had lapsed no earlier.
             if asked.hold <= now {
