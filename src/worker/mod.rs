@@ -5,7 +5,7 @@
 //! | [`rerouting`] | replaces its routes while it runs, each set of them with an engine of its own |
 //! | [`engine`] | starts and stops all of them, on a thread of their own |
 //! | [`listener`] | hears `expired` events and wake-ups, and passes them on |
-//! | [`server_monitor`] | has one of the following for each server: |
+//! | [`server_monitor`] | has what exists once for each server: events, heartbeat, adoption, search, checkup |
 //! | [`heartbeat`] | says that this instance lives, and asks who else does |
 //! | [`checkup`] | looks for what is wrong with a server, with each new connection |
 //! | [`conditions`] | knows what was said to be wrong with a server, so that it is said once |

@@ -11,9 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::coverage::{ChangeCoverage, ExpiredKeys};
 use super::location::Strays;
-
 use super::pending::{PeerEvents, PendingIds};
-
 use crate::error::Result;
 use crate::handler::MissingKey;
 use crate::key::{JobKey, Kind};

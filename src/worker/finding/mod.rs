@@ -6,6 +6,7 @@
 //! | [`reconciler`] | finds what no event announced, and has the log told of [lapsed leases](lapses) |
 //! | [`tracks`] | where these two stand in each ledger |
 //! | [`events`] | sees to it that Redis announces what expires |
+//! | [`Finders`] | has the actors that others have news for |
 //! | [`kinds`] | looks for jobs that nobody has a route for, and has them [buried](burial) |
 
 mod burial;
