@@ -351,7 +351,7 @@ impl ServerFacts {
 /// If none answers, or one fails for another reason than absence.
 async fn vitals_of(store: &Store) -> Result<(Vec<(String, ServerReport)>, Vec<Absent>)> {
     let until = Instant::now() + PATIENCE;
-    let servers = store.servers(until).await?;
+    let servers = store.data_nodes(until).await?;
     let asked = servers
         .iter()
         .map(|server| store.vitals(server, &SETTINGS, until));
@@ -492,7 +492,7 @@ async fn clocks(store: &Arc<Store>, times: usize) -> Result<Observed<Vec<ServerC
 /// If none of them answers.
 async fn clocks_of(store: &Store, times: usize) -> Result<Observed<Vec<ServerClock>>> {
     let (mut clocks, mut away) = (Vec::new(), None);
-    for server in store.servers(Instant::now() + PATIENCE).await? {
+    for server in store.data_nodes(Instant::now() + PATIENCE).await? {
         let mut ticks = Vec::new();
         for _ in 0..times {
             match store.tick(&server, Instant::now() + PATIENCE).await {

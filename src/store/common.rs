@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::membership::{EMPTIED, FIELD};
 use super::mending::{Mend, Wrong, layout_in, number_in};
-use super::server::SCHEMA;
+use super::requirements::SCHEMA;
 use super::several::is_of_absence;
 use super::switches::RESUMED;
 use super::{Away, Store, from_value};

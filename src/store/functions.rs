@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use redis::Value;
 
+use super::requirements::{Info, SCHEMA};
 use super::script::{CANCEL, DROP, FUNCTIONS, GET, LAYOUT, PUT, SCHEDULE, TAKE};
-use super::server::{Info, SCHEMA};
 use super::{Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};

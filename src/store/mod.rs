@@ -30,8 +30,8 @@
 //! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
 //! | [`target_redis`] | the Redis of a target: a list or a stream of somebody else |
 //! | [`several`], [`membership`], [`missed`] | several independent servers, which of them one is, and what it has missed while it was away |
-//! | [`servers`] | that server, or the nodes of a cluster, for what each of them is asked |
-//! | [`server`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
+//! | [`nodes`] | that server, or the nodes of a cluster, for what each of them is asked |
+//! | [`requirements`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
 //! | [`vitals`] | what the doctor looks at |
 
 #[cfg(feature = "worker")]
@@ -72,6 +72,7 @@ mod membership;
 mod mending;
 mod missed;
 mod moving;
+mod nodes;
 mod order;
 mod origin;
 #[cfg(feature = "worker")]
@@ -81,12 +82,11 @@ mod produce;
 #[cfg(feature = "worker")]
 mod proof;
 mod reply;
+mod requirements;
 mod rights;
 mod script;
 mod searching;
 mod sentinel;
-mod server;
-mod servers;
 mod several;
 mod strays;
 #[cfg(feature = "worker")]
@@ -157,9 +157,9 @@ pub(crate) use proof::LOST;
 pub(crate) use reply::read_any_reply;
 pub(crate) use reply::{Answered, ReplyWord as Word, Unlisted};
 #[cfg(feature = "worker")]
-pub(crate) use rights::{Refused, Whom};
+pub(crate) use requirements::{Announced, Evicted, Info, SCHEMA, WantedEvents};
 #[cfg(feature = "worker")]
-pub(crate) use server::{Announced, Evicted, Info, SCHEMA, WantedEvents};
+pub(crate) use rights::{Refused, Whom};
 pub(crate) use several::{Away, is_of_absence};
 #[cfg(feature = "worker")]
 pub(crate) use strays::Stray;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use redis::Cmd;
 
-use super::servers::Server;
+use super::nodes::ServerNode;
 use super::several::is_of_absence;
 use super::{Store, from_value};
 use crate::error::{ErrorKind, Result};
@@ -35,7 +35,7 @@ pub(crate) struct Searched {
 /// One server, gone through from the beginning.
 struct LedgerSearch<'a> {
     store: &'a Store,
-    server: Server,
+    server: ServerNode,
     glob: Option<String>,
     cursor: String,
     left: u64,
@@ -95,7 +95,7 @@ impl Store {
         until: impl Fn() -> Instant,
     ) -> Result<bool> {
         let mut is_complete = true;
-        for server in self.servers(until()).await? {
+        for server in self.data_nodes(until()).await? {
             let mut search = self.looking(server, Some(self.names.of_ledgers()), MOST);
             while let Some(keys) = search.next(until()).await? {
                 let found = keys.iter().filter_map(|key| self.names.kind_of(key));
@@ -106,7 +106,7 @@ impl Store {
         Ok(is_complete)
     }
 
-    fn looking(&self, server: Server, glob: Option<String>, left: u64) -> LedgerSearch<'_> {
+    fn looking(&self, server: ServerNode, glob: Option<String>, left: u64) -> LedgerSearch<'_> {
         LedgerSearch {
             store: self,
             server,
@@ -122,7 +122,7 @@ impl Store {
     pub(crate) async fn kind_with_jobs(&self, until: Instant) -> Option<Kind> {
         let mut asked = BTreeSet::new();
         for part in self.parts() {
-            for server in part.servers(until).await.ok()? {
+            for server in part.data_nodes(until).await.ok()? {
                 let mut search = part.looking(server, None, FEW);
                 while let Ok(Some(keys)) = search.next(until).await {
                     let kinds: BTreeSet<Kind> =

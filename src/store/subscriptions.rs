@@ -199,7 +199,7 @@ impl Nodes {
 async fn look(store: Arc<Store>, tell: mpsc::Sender<SubscriptionReport>) {
     loop {
         let until = Instant::now() + PATIENCE;
-        match store.all_servers(until).await {
+        match store.all_nodes(until).await {
             Ok(_) => {
                 let _ = tell.send(SubscriptionReport::Looked).await;
             }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 use redis::Value;
 
 use super::link::Request;
-use super::server::Info;
-use super::servers::Server;
+use super::nodes::ServerNode;
+use super::requirements::Info;
 use super::{Ledger, Store, from_value};
 use crate::error::Result;
 use crate::names::MARKER;
@@ -91,7 +91,7 @@ impl Store {
     /// is no answer: what this user may not see is told apart.
     pub(crate) async fn vitals(
         &self,
-        server: &Server,
+        server: &ServerNode,
         settings: &[&'static str],
         until: Instant,
     ) -> Result<ServerReport> {
@@ -129,7 +129,7 @@ impl Store {
     async fn set_here(&self, name: &str, value: &str, until: Instant) -> Result<()> {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg(name).arg(value);
-        for server in self.all_servers(until).await? {
+        for server in self.all_nodes(until).await? {
             self.command_at(&server, &set, until).await?;
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Store {
     }
 
     /// The clock of a server, and how far away it is.
-    pub(crate) async fn tick(&self, server: &Server, until: Instant) -> Result<ClockReading> {
+    pub(crate) async fn tick(&self, server: &ServerNode, until: Instant) -> Result<ClockReading> {
         let time = redis::cmd("TIME");
         let request = match server {
             Some(node) => Request::At(node, &time),
@@ -198,7 +198,7 @@ impl Store {
     /// The same; those without a key are for this server.
     async fn each_of(
         &self,
-        server: &Server,
+        server: &ServerNode,
         asked: &mut redis::Pipeline,
         until: Instant,
     ) -> Result<Vec<Value>> {

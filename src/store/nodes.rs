@@ -1,4 +1,4 @@
-//! The servers of a store, for what each of them has to be asked: one, or the nodes of a cluster.
+//! The nodes of a cluster, for what each of them has to be asked; a single server counts as one node.
 
 use std::time::{Duration, Instant};
 
@@ -16,25 +16,25 @@ use crate::error::Result;
 /// How long a node of a cluster is asked for what only it can tell.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One of them. A single one has no name.
-pub(crate) type Server = Option<Node>;
+/// A node of a cluster, or the single server, which has no name.
+pub(crate) type ServerNode = Option<Node>;
 
 impl Store {
     /// Those that hold data of their own: the only one, or the primaries of a cluster.
-    pub(crate) async fn servers(&self, until: Instant) -> Result<Vec<Server>> {
+    pub(crate) async fn data_nodes(&self, until: Instant) -> Result<Vec<ServerNode>> {
         Ok(self.nodes(until).await?.0)
     }
 
     /// The same, and the replicas of a cluster, each of which may be a primary next.
     #[cfg(feature = "worker")]
-    pub(crate) async fn all_servers(&self, until: Instant) -> Result<Vec<Server>> {
+    pub(crate) async fn all_nodes(&self, until: Instant) -> Result<Vec<ServerNode>> {
         let (mut primaries, replicas) = self.nodes(until).await?;
         primaries.extend(replicas);
         Ok(primaries)
     }
 
     /// Primaries and replicas apart.
-    pub(super) async fn nodes(&self, until: Instant) -> Result<(Vec<Server>, Vec<Server>)> {
+    pub(super) async fn nodes(&self, until: Instant) -> Result<(Vec<ServerNode>, Vec<ServerNode>)> {
         let Some(cluster) = self.link.origin().cluster() else {
             return Ok((vec![None], Vec::new()));
         };
@@ -65,14 +65,14 @@ impl Store {
     }
 
     /// Where a server is; without credentials.
-    pub(crate) fn address_of(&self, server: &Server) -> String {
+    pub(crate) fn address_of(&self, server: &ServerNode) -> String {
         self.link.address_of(server.as_ref())
     }
 
     /// A command to this one, whatever its key.
     pub(super) async fn command_at(
         &self,
-        server: &Server,
+        server: &ServerNode,
         cmd: &Cmd,
         until: Instant,
     ) -> Result<Value> {

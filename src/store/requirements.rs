@@ -8,7 +8,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 
 use super::membership::{self, is_not_alone};
-use super::servers::Server;
+use super::nodes::ServerNode;
 use super::several::is_of_absence;
 use super::{Away, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
@@ -232,7 +232,7 @@ impl Store {
     }
 
     async fn check_here(&self, allow_eviction: bool, until: Instant) -> Result<()> {
-        let servers = self.servers(until).await?;
+        let servers = self.data_nodes(until).await?;
         let checked = servers
             .iter()
             .map(|server| self.check_one(server, allow_eviction, until));
@@ -263,7 +263,12 @@ impl Store {
         Ok(())
     }
 
-    async fn check_one(&self, server: &Server, allow_eviction: bool, until: Instant) -> Result<()> {
+    async fn check_one(
+        &self,
+        server: &ServerNode,
+        allow_eviction: bool,
+        until: Instant,
+    ) -> Result<()> {
         let info = redis::cmd("INFO");
         let text: String = from_value(self.command_at(server, &info, until).await?)?;
         let info = Info::parse(&text);
@@ -431,7 +436,7 @@ impl Store {
     #[cfg(feature = "worker")]
     async fn announce_at(
         &self,
-        server: &Server,
+        server: &ServerNode,
         wanted: WantedEvents,
         until: Instant,
     ) -> Announced {
@@ -455,7 +460,7 @@ impl Store {
 
     /// The notification flags that are set.
     #[cfg(feature = "worker")]
-    async fn flags(&self, server: &Server, until: Instant) -> Result<String> {
+    async fn flags(&self, server: &ServerNode, until: Instant) -> Result<String> {
         let mut get = redis::cmd("CONFIG");
         get.arg("GET").arg(FLAGS_NAME);
         let answer = self.command_at(server, &get, until).await?;
