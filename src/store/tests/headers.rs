@@ -349,7 +349,7 @@ fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
         }
     }
     let source = include_str!("../reply.rs");
-    let arm = Regex::new(r#"\("(\w+)", (Some\(n\)|None)\) => Answer::"#).unwrap();
+    let arm = Regex::new(r#"\("(\w+)", (Some\(n\)|None)\) => ReplyWord::"#).unwrap();
     let decoded = arm
         .captures_iter(source)
         .map(|found| (found[1].into(), &found[2] != "None"));
