@@ -84,7 +84,7 @@ use crate::store::{
     Update, Word,
 };
 #[cfg(feature = "worker")]
-use crate::store::{DeadLimits, Health, Settlement};
+use crate::store::{DeadLimits, Health, Server, Settlement};
 
 /// Schedules jobs and looks after them.
 ///
@@ -336,7 +336,7 @@ impl Client {
 
     /// A store of its own for a worker, which lives on another runtime.
     #[cfg(feature = "worker")]
-    pub(crate) fn store_for_worker(&self, health: &impl Fn(&Store) -> Health) -> Arc<Store> {
+    pub(crate) fn store_for_worker(&self, health: &impl Fn(&Server) -> Health) -> Arc<Store> {
         self.0.store.insisting(&self.0.settings.link, health)
     }
 

@@ -24,7 +24,7 @@ use super::{
 use crate::client::{Client, ClientBuilder, Instance};
 use crate::error::{Error, Result};
 use crate::key::Kind;
-use crate::store::{Observed, ServerReport, Store, WantedEvents, is_of_absence};
+use crate::store::{Observed, Server, ServerReport, Store, WantedEvents, is_of_absence};
 use crate::time::UnixUs;
 
 /// How long Redis may take to answer one question.
@@ -120,14 +120,14 @@ impl Diagnose {
             only.is_none() || ids.any(|id| id == finding.check.id)
         };
         let store = client.store();
-        let mut seen = ServerFacts::look(store).await?;
+        let mut seen = ServerFacts::look(store.servers()).await?;
         seen.meet(&client).await?;
         let mut findings = seen.judge();
         if fix {
             let broken = findings.iter().filter(|it| is_wanted(it));
             let done = mend::mend(store, &seen.vitals, seen.wanted(), broken).await;
             if !done.is_empty() {
-                seen = ServerFacts::look(store).await?;
+                seen = ServerFacts::look(store.servers()).await?;
                 seen.meet(&client).await?;
                 findings = seen.judge();
             }
@@ -180,9 +180,10 @@ impl Diagnosis {
 /// The findings about the server and its settings, for a worker that has just connected, in two
 /// round trips. The length of a round trip is left out, because a starting worker cannot measure
 /// it; jobs and rights are left out, because a running worker watches them anyway.
-pub(crate) async fn of_server(store: &Arc<Store>) -> Result<Vec<Finding>> {
-    let mut seen = ServerFacts::look(store).await?;
-    seen.clocks = clocks(store, 1).await?;
+pub(crate) async fn of_server(server: &Arc<Server>) -> Result<Vec<Finding>> {
+    let servers = std::slice::from_ref(server);
+    let mut seen = ServerFacts::look(servers).await?;
+    seen.clocks = clocks(servers, 1).await?;
     let is_round_trip = |finding: &Finding| finding.check.id == super::checks::ROUND_TRIP.id;
     let mut findings = seen.judge();
     findings.retain(|finding| !is_round_trip(finding));
@@ -212,16 +213,16 @@ impl ServerFacts {
     ///
     /// # Errors
     /// If no server answers, or one fails for another reason than absence.
-    async fn look(store: &Arc<Store>) -> Result<Self> {
+    async fn look(servers: &[Arc<Server>]) -> Result<Self> {
         let (mut all, mut away) = (Vec::new(), Vec::new());
-        for member in store.members() {
-            match vitals_of(&member).await {
+        for server in servers {
+            match vitals_of(server).await {
                 Ok((there, absent)) => {
                     all.extend(there);
                     away.extend(absent);
                 }
-                Err(error) if store.is_several() && is_of_absence(&error) => {
-                    away.push((member.address(), error));
+                Err(error) if servers.len() > 1 && is_of_absence(&error) => {
+                    away.push((server.address(), error));
                 }
                 Err(error) => return Err(error),
             }
@@ -274,9 +275,9 @@ impl ServerFacts {
         }
         // Of several servers, the worst one is reported.
         let mut worst = Finding::fine(&NOTIFY_FLAGS, "proved by a key that was heard to expire");
-        for member in store.members() {
+        for server in store.servers() {
             let until = Instant::now() + PATIENCE;
-            let one = match member.prove(&adopted, until).await {
+            let one = match server.prove(&adopted, until).await {
                 Ok(proof) => match proof.unheard() {
                     None => continue,
                     Some(unheard) => events::unannounced(format!(
@@ -295,7 +296,7 @@ impl ServerFacts {
                 ),
             };
             if one.severity > worst.severity {
-                let found = format!("{}: {}", member.address(), one.found);
+                let found = format!("{}: {}", server.address(), one.found);
                 worst = Finding { found, ..one };
             }
         }
@@ -349,15 +350,15 @@ impl ServerFacts {
 ///
 /// # Errors
 /// If none answers, or one fails for another reason than absence.
-async fn vitals_of(store: &Store) -> Result<(Vec<(String, ServerReport)>, Vec<Absent>)> {
+async fn vitals_of(server: &Server) -> Result<(Vec<(String, ServerReport)>, Vec<Absent>)> {
     let until = Instant::now() + PATIENCE;
-    let servers = store.data_nodes(until).await?;
-    let asked = servers
+    let nodes = server.data_nodes(until).await?;
+    let asked = nodes
         .iter()
-        .map(|server| store.vitals(server, &SETTINGS, until));
+        .map(|node| server.vitals(node, &SETTINGS, until));
     let (mut there, mut away) = (Vec::new(), Vec::new());
-    for (server, told) in servers.iter().zip(join_all(asked).await) {
-        let address = store.address_of(server);
+    for (node, told) in nodes.iter().zip(join_all(asked).await) {
+        let address = server.address_of(node);
         match told {
             Ok(vitals) => there.push((address, vitals)),
             Err(error) if is_of_absence(&error) => away.push((address, error)),
@@ -399,7 +400,7 @@ fn judge(vitals: &ServerReport, wanted: WantedEvents) -> Vec<Finding> {
 /// Adds the findings about clocks, ledgers, workers, adoption, rights and functions.
 async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) -> Result<()> {
     let store = client.store();
-    let clocks = clocks(store, TICKS).await?;
+    let clocks = clocks(store.servers(), TICKS).await?;
     clock::look(&clocks, found);
     // Exact enough for ages in hours and days.
     let now = match &clocks {
@@ -473,12 +474,12 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
 }
 
 /// Asks the clock of each primary that answers, `times` times.
-async fn clocks(store: &Arc<Store>, times: usize) -> Result<Observed<Vec<ServerClock>>> {
+async fn clocks(servers: &[Arc<Server>], times: usize) -> Result<Observed<Vec<ServerClock>>> {
     let mut clocks = Vec::new();
-    for member in store.members() {
-        match clocks_of(&member, times).await {
+    for server in servers {
+        match clocks_of(server, times).await {
             // Another check reports absent servers.
-            Err(error) if store.is_several() && is_of_absence(&error) => {}
+            Err(error) if servers.len() > 1 && is_of_absence(&error) => {}
             Ok(Ok(told)) => clocks.extend(told),
             other => return other,
         }
@@ -490,12 +491,12 @@ async fn clocks(store: &Arc<Store>, times: usize) -> Result<Observed<Vec<ServerC
 ///
 /// # Errors
 /// If none of them answers.
-async fn clocks_of(store: &Store, times: usize) -> Result<Observed<Vec<ServerClock>>> {
+async fn clocks_of(server: &Server, times: usize) -> Result<Observed<Vec<ServerClock>>> {
     let (mut clocks, mut away) = (Vec::new(), None);
-    for server in store.data_nodes(Instant::now() + PATIENCE).await? {
+    for node in server.data_nodes(Instant::now() + PATIENCE).await? {
         let mut ticks = Vec::new();
         for _ in 0..times {
-            match store.tick(&server, Instant::now() + PATIENCE).await {
+            match server.tick(&node, Instant::now() + PATIENCE).await {
                 Ok(tick) => ticks.push(tick),
                 Err(error) if is_of_absence(&error) => {
                     away = Some(error);
@@ -505,7 +506,7 @@ async fn clocks_of(store: &Store, times: usize) -> Result<Observed<Vec<ServerClo
             }
         }
         if !ticks.is_empty() {
-            let address = store.address_of(&server);
+            let address = server.address_of(&node);
             clocks.push(ServerClock { address, ticks });
         }
     }

@@ -16,14 +16,14 @@ use crate::error::Result;
 /// may not list functions can read it, and a server that has no functions is never asked for them.
 pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()> {
     let check = &FUNCTIONS_FIT;
-    if client.store().is_several() {
+    let Ok(server) = client.store().only() else {
         found.push(Finding::fine(
             check,
             "there are none where several servers have the jobs",
         ));
         return Ok(());
-    }
-    let prepared = client.store().prepared(Instant::now() + PATIENCE).await;
+    };
+    let prepared = server.prepared(Instant::now() + PATIENCE).await;
     let state = match prepared {
         Ok(None) => {
             found.push(Finding::fine(check, "none are used in this database"));

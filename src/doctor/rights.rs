@@ -10,7 +10,7 @@ use super::finding::{Finding, Severity};
 use crate::client::Client;
 use crate::error::Result;
 use crate::key::Kind;
-use crate::store::{Refused, Store, Whom, is_of_absence};
+use crate::store::{Refused, Server, Store, Whom, is_of_absence};
 
 /// The most kinds whose key names are tried.
 const KINDS: usize = 16;
@@ -48,17 +48,17 @@ impl MissingRights {
 
 /// Tries all commands on one server.
 async fn tried(
-    store: &Store,
+    server: &Server,
     kinds: &[Kind],
     adopted: &[String],
     until: Instant,
 ) -> Result<MissingRights> {
     let known = kinds.first();
-    let mut producers = store.refused_to(Whom::Producers, known, until).await?;
-    let mut workers = store.refused_to(Whom::Workers, known, until).await?;
-    let operators = store.refused_to(Whom::Operators, known, until).await?;
+    let mut producers = server.refused_to(Whom::Producers, known, until).await?;
+    let mut workers = server.refused_to(Whom::Workers, known, until).await?;
+    let operators = server.refused_to(Whom::Operators, known, until).await?;
     for kind in kinds.iter().take(KINDS) {
-        let refused = store.refused_of_kind(kind, until).await?;
+        let refused = server.refused_of_kind(kind, until).await?;
         let (theirs, all): (Vec<_>, Vec<_>) = refused
             .into_iter()
             .partition(|it| OF_WORKERS.contains(&it.command));
@@ -69,7 +69,7 @@ async fn tried(
         producers,
         workers,
         operators,
-        adopters: store.refused_to_adopt(adopted, until).await?,
+        adopters: server.refused_to_adopt(adopted, until).await?,
     })
 }
 
@@ -90,8 +90,8 @@ pub(super) async fn look(
     found: &mut Vec<Finding>,
 ) -> Result<()> {
     let mut all = MissingRights::default();
-    for member in store.members() {
-        match tried(&member, kinds, adopted, client.deadline()).await {
+    for server in store.servers() {
+        match tried(server, kinds, adopted, client.deadline()).await {
             Ok(more) => all.add(more),
             // Another check reports absent servers.
             Err(error) if store.is_several() && is_of_absence(&error) => {}

@@ -9,7 +9,7 @@ use super::diagnose::PATIENCE;
 use super::finding::{Finding, things};
 use super::ledgers::unseen;
 use crate::error::Result;
-use crate::store::{MissingPart, Observed, Spares, Store, Stray};
+use crate::store::{MissingPart, Observed, Server, Spares, Store, Stray};
 
 /// The most slots, and the most ledgers of each, that a finding names.
 const NAMED: usize = 3;
@@ -21,18 +21,18 @@ const NAMED: usize = 3;
 /// # Errors
 /// If a node does not answer in time. A refused command is no error, but an unseen fact.
 pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<HashSet<String>> {
-    if !store.is_cluster() {
+    let Some(cluster) = store.cluster() else {
         found.push(Finding::fine(&SLOTS_WHOLE, "no cluster"));
         return Ok(HashSet::new());
-    }
+    };
     let until = Instant::now() + PATIENCE;
-    let gaps = store.torn_ledgers(until).await?;
-    let strays: Observed<Vec<Stray>> = match store.strays(until).await {
+    let gaps = cluster.torn_ledgers(until).await?;
+    let strays: Observed<Vec<Stray>> = match cluster.strays(until).await {
         Ok(strays) => Ok(strays),
         Err(error) => unseen(error)?,
     };
-    let aside = store.left_over(false, Spares::Leave, until).await?;
-    found.push(judge(store, &gaps, strays, aside));
+    let aside = cluster.left_over(false, Spares::Leave, until).await?;
+    found.push(judge(cluster, &gaps, strays, aside));
     let kinds = gaps.iter().filter_map(|gap| gap.ledger.rsplit_once('/'));
     Ok(kinds.map(|(kind, _)| kind.to_owned()).collect())
 }
@@ -41,7 +41,7 @@ pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<Hash
 /// earlier repair put `aside`. Any of them is an error; slots that move at this moment are only
 /// information.
 fn judge(
-    store: &Store,
+    cluster: &Server,
     gaps: &[MissingPart],
     strays: Observed<Vec<Stray>>,
     aside: Vec<String>,
@@ -63,7 +63,7 @@ fn judge(
     let astray = strays.iter().map(|stray| {
         let owner = stray.owner.as_ref();
         let owner = owner.map_or("nobody".to_owned(), ToString::to_string);
-        let ledgers = store.ledgers_among(&stray.keys);
+        let ledgers = cluster.ledgers_among(&stray.keys);
         let ledgers = ledgers.iter().take(NAMED).map(|name| format!(" {name}"));
         format!(
             "{} has {} of the slot {}, which {owner} serves:{}",

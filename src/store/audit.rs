@@ -187,7 +187,7 @@ impl Ledger {
     pub(crate) async fn stored(&self, id: &[u8], until: Instant) -> Result<Vec<u8>> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.shadow).arg(id);
-        let record: Option<Vec<u8>> = from_value(self.store.command(&get, until).await?)?;
+        let record: Option<Vec<u8>> = from_value(self.server.command(&get, until).await?)?;
         Ok(record.unwrap_or_default())
     }
 }

@@ -13,7 +13,7 @@ use super::reply::Reply;
 use super::script::ADOPT;
 use super::script::Script;
 use super::strays::slot_of_ledger;
-use super::{RedisClock, Store};
+use super::{RedisClock, Server};
 use crate::counters;
 #[cfg(feature = "worker")]
 use crate::error::ErrorKind;
@@ -38,7 +38,7 @@ pub(super) struct Called {
     pub(super) sent: Moment,
 }
 
-impl Store {
+impl Server {
     /// Sends a call until it is answered, or until `until`. The answer tells of this clock.
     pub(super) async fn eval(
         &self,

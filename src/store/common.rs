@@ -11,7 +11,7 @@ use super::mending::{Mend, Wrong, layout_in, number_in};
 use super::requirements::SCHEMA;
 use super::several::is_of_absence;
 use super::switches::RESUMED;
-use super::{Away, Store, from_value};
+use super::{Away, Server, Store, from_value};
 use crate::error::{ErrorKind, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -39,22 +39,9 @@ struct CommonKeys {
 impl Store {
     /// Those of them that are of another type, and who is away.
     pub(crate) async fn wrong_types(&self, until: Instant) -> Result<(Vec<Wrong>, Vec<Away>)> {
-        let looked = self.on_each(until, |it, until| Box::pin(it.wrong_types_here(until)));
+        let looked = self.on_each(until, |it, until| Box::pin(it.wrong_types(until)));
         let (wrong, away) = looked.await.there()?;
         Ok((wrong.into_iter().flatten().collect(), away))
-    }
-
-    async fn wrong_types_here(&self, until: Instant) -> Result<Vec<Wrong>> {
-        let n = &self.names;
-        let (kinds, paused, meta) = (n.kinds(), n.paused(), n.meta());
-        #[cfg(feature = "worker")]
-        let of_workers = [n.instances(), n.search(), n.searching()];
-        #[cfg(not(feature = "worker"))]
-        let of_workers: [String; 0] = [];
-        let mut keys = vec![(&*kinds, "hash"), (&*paused, "hash"), (&*meta, "hash")];
-        let types = ["hash", "hash", "string"];
-        keys.extend(of_workers.iter().map(|key| &**key).zip(types));
-        self.misfits(&keys, until).await
     }
 
     /// What is wrong with their fields, of those that are there.
@@ -71,7 +58,7 @@ impl Store {
         }
         wrong.extend(self.wrong_orders(&kept, until).await?);
         #[cfg(feature = "worker")]
-        for one in self.parts() {
+        for one in &self.servers {
             wrong.extend(one.wrong_turn(until).await?);
         }
         Ok(wrong)
@@ -110,54 +97,6 @@ impl Store {
         Ok(wrong)
     }
 
-    /// A turn to search for plain keys that never ends, so that nobody searches.
-    #[cfg(feature = "worker")]
-    async fn wrong_turn(&self, until: Instant) -> Result<Option<Wrong>> {
-        let key = self.names.searching();
-        let left: i64 = match self.command(redis::cmd("PTTL").arg(&key), until).await {
-            Err(error) if error.kind() == ErrorKind::Denied || is_of_absence(&error) => {
-                return Ok(None);
-            }
-            told => from_value(told?)?,
-        };
-        // Redis answers so of a key that does not expire. One of another type is told of as such.
-        let is_turn = left == -1 && self.misfits(&[(&key, "string")], until).await?.is_empty();
-        Ok(is_turn.then(|| Wrong {
-            place: self.place(),
-            field: None,
-            what: "it does not expire, and nobody searches for plain keys until it has".to_owned(),
-            mend: Mend::Person(format!("`redis-cli DEL '{key}'`")),
-            key,
-        }))
-    }
-
-    async fn kept_in_common(&self, until: Instant) -> Result<CommonKeys> {
-        let n = &self.names;
-        Ok(CommonKeys {
-            place: self.place(),
-            address: self.address(),
-            wanted: self.link.membership().map(|it| it.wanted().to_owned()),
-            now: self.time(until).await?.floor_ms(),
-            kinds: self.fields_of(&n.kinds(), until).await?,
-            paused: self.fields_of(&n.paused(), until).await?,
-            meta: self.fields_of(&n.meta(), until).await?,
-            #[cfg(feature = "worker")]
-            instances: self.fields_of(&n.instances(), until).await?,
-        })
-    }
-
-    /// Nothing of a key of another type, or that this user may not read.
-    async fn fields_of(&self, key: &str, until: Instant) -> Result<Fields> {
-        let mut get = redis::cmd("HGETALL");
-        get.arg(key);
-        match self.command(&get, until).await {
-            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
-                Ok(Fields::new())
-            }
-            told => from_value(told?),
-        }
-    }
-
     /// What stands where the layout of one kind is looked up, and is none.
     pub(crate) async fn wrong_layouts(
         self: &Arc<Self>,
@@ -166,9 +105,9 @@ impl Store {
     ) -> Result<Vec<Wrong>> {
         let (kinds, home) = (self.names.kinds(), self.home_of(kind, 0));
         let calls = home.names.ledger(kind, 0).calls;
-        let mut places: Vec<(&Store, &str, &[u8])> = vec![(home, &calls, b"layout")];
-        let listed = self.parts().into_iter();
-        places.extend(listed.map(|it| (it, &*kinds, kind.as_str().as_bytes())));
+        let mut places: Vec<(&Server, &str, &[u8])> = vec![(home, &calls, b"layout")];
+        let listed = self.servers.iter();
+        places.extend(listed.map(|it| (&**it, &*kinds, kind.as_str().as_bytes())));
         let mut wrong = Vec::new();
         for (it, key, field) in places {
             let mut get = redis::cmd("HGET");
@@ -336,6 +275,69 @@ impl Store {
         wrong
             .map(|(id, row)| Wrong::value(at, (id, row), should, None))
             .collect()
+    }
+}
+
+impl Server {
+    async fn wrong_types(&self, until: Instant) -> Result<Vec<Wrong>> {
+        let n = &self.names;
+        let (kinds, paused, meta) = (n.kinds(), n.paused(), n.meta());
+        #[cfg(feature = "worker")]
+        let of_workers = [n.instances(), n.search(), n.searching()];
+        #[cfg(not(feature = "worker"))]
+        let of_workers: [String; 0] = [];
+        let mut keys = vec![(&*kinds, "hash"), (&*paused, "hash"), (&*meta, "hash")];
+        let types = ["hash", "hash", "string"];
+        keys.extend(of_workers.iter().map(|key| &**key).zip(types));
+        self.misfits(&keys, until).await
+    }
+
+    /// A turn to search for plain keys that never ends, so that nobody searches.
+    #[cfg(feature = "worker")]
+    async fn wrong_turn(&self, until: Instant) -> Result<Option<Wrong>> {
+        let key = self.names.searching();
+        let left: i64 = match self.command(redis::cmd("PTTL").arg(&key), until).await {
+            Err(error) if error.kind() == ErrorKind::Denied || is_of_absence(&error) => {
+                return Ok(None);
+            }
+            told => from_value(told?)?,
+        };
+        // Redis answers so of a key that does not expire. One of another type is told of as such.
+        let is_turn = left == -1 && self.misfits(&[(&key, "string")], until).await?.is_empty();
+        Ok(is_turn.then(|| Wrong {
+            place: self.place(),
+            field: None,
+            what: "it does not expire, and nobody searches for plain keys until it has".to_owned(),
+            mend: Mend::Person(format!("`redis-cli DEL '{key}'`")),
+            key,
+        }))
+    }
+
+    async fn kept_in_common(&self, until: Instant) -> Result<CommonKeys> {
+        let n = &self.names;
+        Ok(CommonKeys {
+            place: self.place(),
+            address: self.address(),
+            wanted: self.link.membership().map(|it| it.wanted().to_owned()),
+            now: self.time(until).await?.floor_ms(),
+            kinds: self.fields_of(&n.kinds(), until).await?,
+            paused: self.fields_of(&n.paused(), until).await?,
+            meta: self.fields_of(&n.meta(), until).await?,
+            #[cfg(feature = "worker")]
+            instances: self.fields_of(&n.instances(), until).await?,
+        })
+    }
+
+    /// Nothing of a key of another type, or that this user may not read.
+    async fn fields_of(&self, key: &str, until: Instant) -> Result<Fields> {
+        let mut get = redis::cmd("HGETALL");
+        get.arg(key);
+        match self.command(&get, until).await {
+            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
+                Ok(Fields::new())
+            }
+            told => from_value(told?),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::reply::Unlisted;
 #[cfg(feature = "worker")]
 use super::script::RAZE;
 use super::script::{IDLE, UNMARK};
-use super::{Ledger, Store};
+use super::{Ledger, Server, Store};
 use crate::error::Result;
 use crate::key::Kind;
 #[cfg(feature = "worker")]
@@ -41,31 +41,6 @@ impl Store {
     /// Whether there is anything of the first ledger of a kind.
     pub(crate) async fn has_any_of(&self, kind: &Kind, until: Instant) -> Result<bool> {
         Ok(self.home_of(kind, 0).look(kind, 0, false, until).await?.0)
-    }
-
-    /// Calls `lua/idle.lua`. Returns whether there is anything of a ledger, and when it was last called.
-    async fn look(
-        &self,
-        kind: &Kind,
-        shard: u16,
-        since: bool,
-        until: Instant,
-    ) -> Result<(bool, UnixMs)> {
-        let n = self.names.ledger(kind, shard);
-        let keys = n.of_looks();
-        // A ledger of which a part is elsewhere is not taken for one of which nothing is there.
-        let mut cmd = match self.is_cluster() {
-            true => IDLE.call_on_whole(&keys, &n),
-            false => {
-                let mut cmd = IDLE.call(keys.len());
-                cmd.arg(&keys[..]);
-                cmd
-            }
-        };
-        cmd.arg(u8::from(since));
-        let called = self.eval(&IDLE, &cmd, &self.clock, &n.subject, until);
-        let mut reply = called.await?.reply;
-        Ok((reply.number()? > 0, UnixMs(reply.number()?)))
     }
 
     /// Marks a kind as about to be taken off the list, by a mark that nobody else has.
@@ -133,6 +108,39 @@ impl Store {
         unmarked.await.map(drop)
     }
 
+    /// A kind was dropped: if it comes again, it is as it was first.
+    #[cfg(feature = "worker")]
+    pub(crate) fn forget_layout(&self, kind: &Kind) {
+        self.layouts.set(kind, Layout::FIRST);
+    }
+}
+
+impl Server {
+    /// Calls `lua/idle.lua`. Returns whether there is anything of a ledger, and when it was last called.
+    async fn look(
+        &self,
+        kind: &Kind,
+        shard: u16,
+        since: bool,
+        until: Instant,
+    ) -> Result<(bool, UnixMs)> {
+        let n = self.names.ledger(kind, shard);
+        let keys = n.of_looks();
+        // A ledger of which a part is elsewhere is not taken for one of which nothing is there.
+        let mut cmd = match self.is_cluster() {
+            true => IDLE.call_on_whole(&keys, &n),
+            false => {
+                let mut cmd = IDLE.call(keys.len());
+                cmd.arg(&keys[..]);
+                cmd
+            }
+        };
+        cmd.arg(u8::from(since));
+        let called = self.eval(&IDLE, &cmd, &self.clock, &n.subject, until);
+        let mut reply = called.await?.reply;
+        Ok((reply.number()? > 0, UnixMs(reply.number()?)))
+    }
+
     /// Takes a mark away, with the fields that go with it, if it is this one; `lua/unmark.lua`. Returns
     /// whether it was.
     async fn unmark(
@@ -148,12 +156,6 @@ impl Store {
         let called = self.eval(&UNMARK, &cmd, &self.clock, hash, until).await;
         Ok(called?.reply.number()? == 1)
     }
-
-    /// A kind was dropped: if it comes again, it is as it was first.
-    #[cfg(feature = "worker")]
-    pub(crate) fn forget_layout(&self, kind: &Kind) {
-        self.layouts.set(kind, Layout::FIRST);
-    }
 }
 
 impl Ledger {
@@ -161,7 +163,7 @@ impl Ledger {
     #[cfg(feature = "worker")]
     pub(crate) async fn last_called(&self, until: Instant) -> Result<Option<UnixMs>> {
         let looked = self
-            .store
+            .server
             .look(self.kind(), self.place().shard, true, until);
         let (_, called) = looked.await?;
         Ok((called.0 > 0).then_some(called))

@@ -101,7 +101,7 @@ impl Ledger {
         let mut cmd = TOUCH.call(1);
         cmd.arg(&calls).arg(lane.id()).arg(lane.last());
         let touch = Arc::new(Touch { calls, cmd });
-        let (waits, link) = (&self.store.waits, &self.store.link);
+        let (waits, link) = (&self.server.waits, &self.server.link);
         let reached = waits.wait(link, touch, durable, until).await;
         reached.map_err(|fault| unknown(&Error::from(fault)))
     }

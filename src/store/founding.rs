@@ -17,7 +17,7 @@ use super::layout::Expected;
 use super::moving::Part;
 use super::reply::ReplyWord;
 use super::several::is_of_absence;
-use super::{Ledger, Store, from_value};
+use super::{Ledger, Server, Store, from_value};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::shards::{Layout, shard_of};
@@ -81,7 +81,7 @@ impl Store {
     /// How many ledgers a kind starts with here: on a cluster about one for each primary, and a
     /// power of two, since that many are spread evenly.
     fn usual_ledgers(&self) -> u16 {
-        let Some(cluster) = self.link.origin().cluster() else {
+        let Some(cluster) = self.cluster().and_then(|it| it.link.origin().cluster()) else {
             return 1;
         };
         let primaries = cluster.nodes().0.len().clamp(1, usize::from(MOST));
@@ -92,24 +92,8 @@ impl Store {
     /// there again.
     async fn enlist(&self, kind: &Kind, until: Instant) -> Result<()> {
         let layout = self.layout_of(kind.as_str());
-        let added = self.on_each(until, |it, until| {
-            Box::pin(it.enlist_here(kind, layout, until))
-        });
+        let added = self.on_each(until, |it, until| Box::pin(it.enlist(kind, layout, until)));
         added.await.of_those_there().map(drop)
-    }
-
-    pub(super) async fn enlist_here(
-        &self,
-        kind: &Kind,
-        layout: Layout,
-        until: Instant,
-    ) -> Result<()> {
-        let kinds = self.names.kinds();
-        let mut both = redis::pipe();
-        // Whoever is about to drop it is not to take it off the list from here on.
-        both.hdel(&kinds, dropping(kind));
-        both.hset_nx(&kinds, kind.as_str(), layout.to_string());
-        self.pipeline(&both, until).await.map(drop)
     }
 
     /// Finds out by which layout a kind goes. If nobody knows it, it is one of so many ledgers from
@@ -213,12 +197,23 @@ impl Store {
     }
 }
 
+impl Server {
+    pub(super) async fn enlist(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
+        let kinds = self.names.kinds();
+        let mut both = redis::pipe();
+        // Whoever is about to drop it is not to take it off the list from here on.
+        both.hdel(&kinds, dropping(kind));
+        both.hset_nx(&kinds, kind.as_str(), layout.to_string());
+        self.pipeline(&both, until).await.map(drop)
+    }
+}
+
 impl Ledger {
     /// Whether jobs were ever stored here.
     async fn was_used(&self, until: Instant) -> Result<bool> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.stats).arg("accepted");
-        let accepted: Option<u64> = from_value(self.store.command(&get, until).await?)?;
+        let accepted: Option<u64> = from_value(self.server.command(&get, until).await?)?;
         Ok(accepted.is_some())
     }
 

@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::requirements::{Info, SCHEMA};
 use super::script::{CANCEL, DROP, FUNCTIONS, GET, LAYOUT, PUT, SCHEDULE, TAKE};
-use super::{Store, from_value};
+use super::{Server, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 use crate::names::{MARKER, Names};
@@ -106,11 +106,11 @@ fn told(code: &str) -> Option<(&str, &str)> {
 type LoadedLibrary = HashMap<String, Value>;
 
 impl Store {
-    /// Refuses a server that has no functions, or is a cluster: a function finds the keys of a
-    /// ledger by the key of the job, which lies in another slot.
-    pub(crate) async fn check_functions(&self, until: Instant) -> Result<()> {
+    /// The server, if it has functions and is no cluster: a function finds the keys of a ledger by
+    /// the key of the job, which lies in another slot there.
+    pub(crate) async fn check_functions(&self, until: Instant) -> Result<&Server> {
         let address = self.address();
-        if self.is_several() {
+        let Ok(server) = self.only() else {
             return Err(Error::new(
                 ErrorKind::Incompatible,
                 format!(
@@ -118,8 +118,8 @@ impl Store {
                      them has a job: schedule by HTTP (docs/daemon.md), or use a single Redis"
                 ),
             ));
-        }
-        let text: String = from_value(self.command(&redis::cmd("INFO"), until).await?)?;
+        };
+        let text: String = from_value(server.command(&redis::cmd("INFO"), until).await?)?;
         let info = Info::parse(&text);
         let why = if !info.has_functions() {
             format!(
@@ -133,11 +133,13 @@ impl Store {
                  of one slot only: use a single Redis"
             )
         } else {
-            return Ok(());
+            return Ok(server);
         };
         Err(Error::new(ErrorKind::Incompatible, why))
     }
+}
 
+impl Server {
     /// What is loaded under this name.
     pub(crate) async fn loaded(&self, name: &str, until: Instant) -> Result<Option<Loaded>> {
         let mut list = redis::cmd("FUNCTION");

@@ -7,9 +7,10 @@ use tokio::time::sleep_until;
 use super::ledger::number;
 use super::reply::unexpected;
 use super::script::{KEEP, STORY};
-use super::{Lane, Ledger, Store, Word, from_value};
+use super::{Lane, Ledger, Server, Store, Word, from_value};
 use crate::error::Result;
 use crate::key::Kind;
+use crate::names::Names;
 
 /// How many entries a ledger keeps that was told nothing else: `KEPT` in `lua/lib/history.lua`.
 pub(crate) const KEPT: u64 = 5_000;
@@ -46,6 +47,12 @@ pub(crate) struct StoryPage {
 pub(crate) struct HistoryStream {
     pub(crate) kind: Kind,
     pub(crate) shard: u16,
+}
+
+impl HistoryStream {
+    fn key(&self, names: &Names) -> String {
+        names.ledger(&self.kind, self.shard).history
+    }
 }
 
 /// How often the histories of a cluster are read.
@@ -113,7 +120,7 @@ impl Ledger {
     pub(crate) async fn kept(&self, until: Instant) -> Result<u64> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.calls).arg("history");
-        let kept: Option<u64> = from_value(self.store.command(&get, until).await?)?;
+        let kept: Option<u64> = from_value(self.server.command(&get, until).await?)?;
         Ok(kept.unwrap_or(KEPT))
     }
 }
@@ -133,10 +140,6 @@ impl Added {
 type RawEntries = Vec<(String, Vec<Vec<u8>>)>;
 
 impl Store {
-    fn history_of(&self, HistoryStream { kind, shard }: &HistoryStream) -> String {
-        self.names.ledger(kind, *shard).history
-    }
-
     /// What was added to these histories, each behind an entry; waits for some, `wait_ms` at the
     /// most. Up to `limit` entries of each.
     pub(crate) async fn read_histories(
@@ -149,9 +152,10 @@ impl Store {
         if self.is_cluster() || self.is_several() {
             return self.poll_histories(behind, limit, wait_ms, until).await;
         }
+        let server = self.only()?;
         let names: Vec<String> = behind
             .iter()
-            .map(|(stream, _)| self.history_of(stream))
+            .map(|(stream, _)| stream.key(&self.names))
             .collect();
         let mut read = redis::cmd("XREAD");
         read.arg("COUNT").arg(limit).arg("BLOCK").arg(wait_ms);
@@ -160,7 +164,7 @@ impl Store {
             read.arg(entry);
         }
         let answer: Option<Vec<(String, RawEntries)>> =
-            from_value(self.command(&read, until).await?)?;
+            from_value(server.command(&read, until).await?)?;
         let mut added = Vec::new();
         for (name, entries) in answer.unwrap_or_default() {
             let place = names.iter().position(|own| *own == name);
@@ -186,7 +190,7 @@ impl Store {
                 let all = behind.iter().enumerate();
                 let here = all.filter(|(_, (stream, _))| is_here(stream));
                 let here = here.map(|(place, (stream, entry))| (place, *stream, *entry));
-                Box::pin(it.read_here(here.collect(), limit, until))
+                Box::pin(it.read_histories(here.collect(), limit, until))
             });
             let added = added.await.of_those_there()?.into_iter().flatten();
             let added: Vec<Added> = added.collect();
@@ -198,28 +202,6 @@ impl Store {
         }
     }
 
-    /// What was added to histories of one server, or one cluster, by their places.
-    async fn read_here(
-        &self,
-        behind: Vec<(usize, &HistoryStream, &str)>,
-        limit: usize,
-        until: Instant,
-    ) -> Result<Vec<Added>> {
-        if behind.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut reads = redis::pipe();
-        for (_, stream, entry) in &behind {
-            let read = reads.cmd("XREAD").arg("COUNT").arg(limit);
-            read.arg("STREAMS").arg(self.history_of(stream)).arg(*entry);
-        }
-        type Found = Option<Vec<(String, RawEntries)>>;
-        let answers: Vec<Found> = from_value(self.pipeline(&reads, until).await?)?;
-        let found = behind.into_iter().zip(answers);
-        let added = found.filter_map(|((place, ..), found)| Added::new(place, found?.pop()?.1));
-        Ok(added.collect())
-    }
-
     /// The last lines of a history that was written by now, the oldest first, and the last entry;
     /// `0-0` if it is empty.
     pub(crate) async fn last_of_history(
@@ -229,7 +211,7 @@ impl Store {
         until: Instant,
     ) -> Result<(String, Vec<Line>)> {
         let mut read = redis::cmd("XREVRANGE");
-        read.arg(self.history_of(stream));
+        read.arg(stream.key(&self.names));
         read.arg("+").arg("-").arg("COUNT").arg(entries.max(1));
         let home = self.home_of(&stream.kind, stream.shard);
         let found: RawEntries = from_value(home.command(&read, until).await?)?;
@@ -245,11 +227,35 @@ impl Store {
         until: Instant,
     ) -> Result<Option<String>> {
         let mut read = redis::cmd("XRANGE");
-        read.arg(self.history_of(stream));
+        read.arg(stream.key(&self.names));
         read.arg("-").arg("+").arg("COUNT").arg(1);
         let home = self.home_of(&stream.kind, stream.shard);
         let found: RawEntries = from_value(home.command(&read, until).await?)?;
         Ok(found.into_iter().next().map(|it| it.0))
+    }
+}
+
+impl Server {
+    /// What was added to histories of one server, or one cluster, by their places.
+    async fn read_histories(
+        &self,
+        behind: Vec<(usize, &HistoryStream, &str)>,
+        limit: usize,
+        until: Instant,
+    ) -> Result<Vec<Added>> {
+        if behind.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut reads = redis::pipe();
+        for (_, stream, entry) in &behind {
+            let read = reads.cmd("XREAD").arg("COUNT").arg(limit);
+            read.arg("STREAMS").arg(stream.key(&self.names)).arg(*entry);
+        }
+        type Found = Option<Vec<(String, RawEntries)>>;
+        let answers: Vec<Found> = from_value(self.pipeline(&reads, until).await?)?;
+        let found = behind.into_iter().zip(answers);
+        let added = found.filter_map(|((place, ..), found)| Added::new(place, found?.pop()?.1));
+        Ok(added.collect())
     }
 }
 

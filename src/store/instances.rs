@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::health::Ailment;
 use super::script::BEAT;
-use super::{Store, from_value, texts};
+use super::{Server, Store, from_value, texts};
 use crate::error::Result;
 use crate::time::{UnixMs, UnixUs};
 
@@ -32,6 +32,24 @@ pub(crate) struct Alive {
 }
 
 impl Store {
+    /// All instances that live, with their descriptions. Of one that several servers know what it told
+    /// last.
+    pub(crate) async fn instances(
+        &self,
+        silence: Duration,
+        until: Instant,
+    ) -> Result<Vec<(Alive, String)>> {
+        let live = self.on_each(until, |it, until| Box::pin(it.instances(silence, until)));
+        let mut live: Vec<_> = live.await.of_those_there()?.into_iter().flatten().collect();
+        if self.is_several() {
+            live.sort_by(|(one, _), (other, _)| (&one.id, one.age).cmp(&(&other.id, other.age)));
+            live.dedup_by(|(one, _), (before, _)| one.id == before.id);
+        }
+        Ok(live)
+    }
+}
+
+impl Server {
     /// Says that this instance lives, and asks who else does; `lua/beat.lua`.
     pub(crate) async fn beat(&self, me: &Beat<'_>, until: Instant) -> Result<Vec<Alive>> {
         let mut cmd = BEAT.call(1);
@@ -67,15 +85,11 @@ impl Store {
 
     /// Says that this instance lives no more.
     pub(crate) async fn leave(&self, id: &str, until: Instant) -> Result<()> {
-        let left = self.on_each(until, |it, until| Box::pin(it.leave_here(id, until)));
-        left.await.of_those_there().map(drop)
-    }
-
-    async fn leave_here(&self, id: &str, until: Instant) -> Result<()> {
+        let until = self.patience(until);
         let mut forget = redis::cmd("HDEL");
         forget.arg(self.names.instances()).arg(id);
         self.command(&forget, until).await?;
-        self.tell_here("instances", until).await
+        self.tell("instances", until).await
     }
 
     /// What these instances say of themselves; `None` for one that is forgotten.
@@ -94,29 +108,7 @@ impl Store {
             .collect())
     }
 
-    /// All instances that live, with their descriptions. Of one that several servers know what it told
-    /// last.
-    pub(crate) async fn instances(
-        &self,
-        silence: Duration,
-        until: Instant,
-    ) -> Result<Vec<(Alive, String)>> {
-        let live = self.on_each(until, |it, until| {
-            Box::pin(it.instances_here(silence, until))
-        });
-        let mut live: Vec<_> = live.await.of_those_there()?.into_iter().flatten().collect();
-        if self.is_several() {
-            live.sort_by(|(one, _), (other, _)| (&one.id, one.age).cmp(&(&other.id, other.age)));
-            live.dedup_by(|(one, _), (before, _)| one.id == before.id);
-        }
-        Ok(live)
-    }
-
-    async fn instances_here(
-        &self,
-        silence: Duration,
-        until: Instant,
-    ) -> Result<Vec<(Alive, String)>> {
+    async fn instances(&self, silence: Duration, until: Instant) -> Result<Vec<(Alive, String)>> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("TIME");
         pipeline.cmd("HGETALL").arg(self.names.instances());

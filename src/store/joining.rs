@@ -13,7 +13,7 @@ use super::link::Request;
 use super::script::{FOUND, TOUCH};
 use super::strays::{Primary, Stray, slot_of_ledger};
 use super::torn::aside;
-use super::{Store, from_value, unique_id};
+use super::{Server, from_value, unique_id};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::{LEDGER_PARTS, LedgerNames, MARKER};
 
@@ -54,7 +54,7 @@ pub(crate) struct MissingPart {
 
 /// Joining the parts of one ledger.
 struct LedgerJoin<'a> {
-    store: &'a Store,
+    server: &'a Server,
     /// What its keys begin with.
     start: &'a str,
     lock: String,
@@ -63,13 +63,13 @@ struct LedgerJoin<'a> {
 
 /// A slot, and where its keys are.
 struct Mending<'a> {
-    store: &'a Store,
+    server: &'a Server,
     slot: u16,
     holder: &'a Primary,
     owner: &'a Primary,
 }
 
-impl Store {
+impl Server {
     /// Brings the keys of a slot to where it is served.
     pub(crate) async fn bring_back(&self, stray: &Stray, spares: Spares) -> Result<SlotOutcome> {
         let Some(owner) = &stray.owner else {
@@ -77,7 +77,7 @@ impl Store {
             return Ok(SlotOutcome::Left(vec![why]));
         };
         let mending = Mending {
-            store: self,
+            server: self,
             slot: stray.slot,
             holder: &stray.holder,
             owner,
@@ -216,7 +216,7 @@ impl Store {
         }
         let mut all = Vec::new();
         for kind in self.kinds(until).await? {
-            let shards = 0..self.layout_of(kind.as_str()).ledgers();
+            let shards = 0..self.layouts.of(kind.as_str()).ledgers();
             all.extend(shards.map(|shard| self.names.ledger(&kind, shard)));
         }
         Ok(all)
@@ -245,9 +245,9 @@ impl MissingPart {
 }
 
 impl<'a> LedgerJoin<'a> {
-    fn new(store: &'a Store, start: &'a str) -> Self {
+    fn new(server: &'a Server, start: &'a str) -> Self {
         LedgerJoin {
-            store,
+            server,
             start,
             lock: format!("{start}mending"),
             token: unique_id(),
@@ -259,7 +259,7 @@ impl<'a> LedgerJoin<'a> {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(MEND).arg(1 + keys.len()).arg(&self.lock).arg(keys);
         cmd.arg(&self.token).arg(step).arg(args);
-        let told: String = from_value(self.store.command(&cmd, soon()).await?)?;
+        let told: String = from_value(self.server.command(&cmd, soon()).await?)?;
         if told == "busy" {
             let text = format!(
                 "somebody else mends {}, or did until a moment ago: try again in half a minute",
@@ -274,7 +274,7 @@ impl<'a> LedgerJoin<'a> {
     async fn is_whole(&self) -> Result<bool> {
         let mut look = redis::cmd("EXISTS");
         look.arg(&LEDGER_PARTS.map(|part| format!("{}{part}", self.start))[..]);
-        let found: usize = from_value(self.store.command(&look, soon()).await?)?;
+        let found: usize = from_value(self.server.command(&look, soon()).await?)?;
         Ok(found == LEDGER_PARTS.len())
     }
 
@@ -297,7 +297,7 @@ impl<'a> LedgerJoin<'a> {
         for part in LEDGER_PARTS {
             let mut look = redis::cmd("EXISTS");
             look.arg(format!("{}{part}", self.start));
-            let is_there: bool = from_value(self.store.command(&look, soon()).await?)?;
+            let is_there: bool = from_value(self.server.command(&look, soon()).await?)?;
             parts.insert(if is_there { 0 } else { parts.len() }, part);
         }
         for part in parts {
@@ -324,7 +324,7 @@ impl<'a> LedgerJoin<'a> {
         }
         let mut unlock = redis::cmd("DEL");
         unlock.arg(&self.lock);
-        self.store.command(&unlock, soon()).await?;
+        self.server.command(&unlock, soon()).await?;
         Ok(left)
     }
 }
@@ -344,7 +344,7 @@ impl Mending<'_> {
     async fn at(&self, node: &Primary, state: &str, other: Option<&str>) -> Result<()> {
         let mut set = redis::cmd("CLUSTER");
         set.arg("SETSLOT").arg(self.slot).arg(state).arg(other);
-        self.store.ask_node(&node.node, &set, soon()).await?;
+        self.server.ask_node(&node.node, &set, soon()).await?;
         Ok(())
     }
 
@@ -353,7 +353,7 @@ impl Mending<'_> {
         let mut both = Pipeline::new();
         both.cmd("ASKING").ignore().add_command(cmd);
         let request = Request::Many(&both);
-        let link = &self.store.link;
+        let link = &self.server.link;
         let answer = link.try_at_once(&self.holder.node, request, soon());
         let (told,): (T,) = from_value(answer.await?.value)?;
         Ok(told)
@@ -367,7 +367,7 @@ impl Mending<'_> {
         joining.step(&[], "begin", &[]).await?;
         let mut look = redis::cmd("EXISTS");
         look.arg(&copied).arg(&moved);
-        let is_copied: u64 = from_value(self.store.command(&look, soon()).await?)?;
+        let is_copied: u64 = from_value(self.server.command(&look, soon()).await?)?;
         if is_copied == 0 {
             self.copy(&key, joining, &copying).await?;
             joining.step(&[&copying, &copied], "rename", &[]).await?;
@@ -424,7 +424,10 @@ impl Mending<'_> {
     async fn is_replicated(&self) -> Result<()> {
         let mut info = redis::cmd("INFO");
         info.arg("replication");
-        let told = self.store.ask_node(&self.owner.node, &info, soon()).await?;
+        let told = self
+            .server
+            .ask_node(&self.owner.node, &info, soon())
+            .await?;
         let told: String = from_value(told)?;
         if told.lines().any(|line| line == "connected_slaves:0") {
             return Ok(());
@@ -432,7 +435,10 @@ impl Mending<'_> {
         // It is for the writes of its own connection that this waits, and each of ours writes.
         let mut wait = redis::cmd("WAIT");
         wait.arg(1).arg(REPLICA_MS);
-        let told = self.store.ask_node(&self.owner.node, &wait, soon()).await?;
+        let told = self
+            .server
+            .ask_node(&self.owner.node, &wait, soon())
+            .await?;
         match from_value::<u64>(told)? {
             0 => Err(Error::new(
                 ErrorKind::Unavailable,
@@ -461,7 +467,7 @@ impl Mending<'_> {
         let left: i64 = self.held(about("PTTL")).await?;
         let mut restore = about("RESTORE");
         restore.arg(left.max(0)).arg(dump);
-        match self.store.command(&restore, soon()).await {
+        match self.server.command(&restore, soon()).await {
             Ok(_) => {}
             Err(error) if error.to_string().contains("BUSYKEY") => {
                 if !self.is_spare(key).await? {
@@ -488,7 +494,7 @@ impl Mending<'_> {
             let value: Vec<u8> = self.held(get).await?;
             return Ok(value == MARKER.as_bytes());
         }
-        let start = format!("{}:", self.store.names.namespace());
+        let start = format!("{}:", self.server.names.namespace());
         if kind != "hash" || !key.starts_with(start.as_bytes()) {
             return Ok(false);
         }
@@ -498,7 +504,7 @@ impl Mending<'_> {
         for (field, value) in fields {
             let mut add = redis::cmd("HSETNX");
             add.arg(key).arg(field).arg(value);
-            let _: Value = self.store.command(&add, soon()).await?;
+            let _: Value = self.server.command(&add, soon()).await?;
         }
         Ok(true)
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::{Ledger, Store, from_value};
+use super::{Ledger, Server, from_value};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::time::UnixMs;
@@ -47,7 +47,7 @@ impl Ledger {
         // One byte more than there should be.
         let more = payload.len();
         both.cmd("GETRANGE").arg(key.as_str()).arg(0).arg(more);
-        let answers = self.store.each(&mut both, until).await?;
+        let answers = self.server.each(&mut both, until).await?;
         let is_same = match answers.get(1) {
             Some(Value::BulkString(value)) => value == payload,
             _ => false,
@@ -65,11 +65,11 @@ impl Ledger {
 
     /// The time of its server.
     pub(crate) async fn time(&self, until: Instant) -> Result<UnixMs> {
-        Ok(self.store.time(until).await?.floor_ms())
+        Ok(self.server.time(until).await?.floor_ms())
     }
 }
 
-impl Store {
+impl Server {
     /// One page of the keys that match a glob, and where the next begins.
     pub(crate) async fn scan_keys(
         &self,
@@ -196,7 +196,7 @@ impl Ledger {
         let mut scan = redis::cmd("ZSCAN");
         scan.arg(&self.names.adopted).arg(cursor);
         scan.arg("COUNT").arg(PAGE);
-        let page = self.store.command(&scan, until).await?;
+        let page = self.server.command(&scan, until).await?;
         let (next, members): (String, Vec<(String, f64)>) = from_value(page)?;
         let is_there = |at: f64| at > now.0 as f64 && at.is_finite();
         let there = members.into_iter().filter(|(_, at)| is_there(*at));

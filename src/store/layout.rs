@@ -5,7 +5,7 @@
 //! behind, because a fail-over forgot it or somebody stopped half-way, brings it up to date.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use futures_util::future::{BoxFuture, join_all};
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::script::{FOUND, LAYOUT, Script};
 use super::several::is_of_absence;
 use super::switches::Switches;
-use super::{Store, from_value};
+use super::{Server, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::names::LedgerNames;
@@ -100,7 +100,7 @@ impl Store {
     pub(crate) async fn look_up(&self, kind: &Kind, until: Instant) -> Result<Layout> {
         let home = self.place_of(kind, 0);
         let looked = self.on_each(until, |it, until| {
-            Box::pin(it.look_up_here(kind, it.place() == home, until))
+            Box::pin(it.look_up(kind, it.place() == home, until))
         });
         let (found, away) = looked.await.unless_refused()?;
         let is_all = away.is_empty() && found.iter().all(|(_, is_all)| *is_all);
@@ -137,43 +137,6 @@ impl Store {
                 _ => newest,
             })
         })
-    }
-
-    /// The same on one server, which may have the first ledger. On a cluster that may be on another
-    /// node than the list, and one of the two suffices.
-    async fn look_up_here(
-        &self,
-        kind: &Kind,
-        is_home: bool,
-        until: Instant,
-    ) -> Result<(Layout, IsAll)> {
-        let kinds = self.names.kinds();
-        let listed = self.layout_in(kind, &kinds, kind.as_str(), until);
-        if !is_home {
-            return Ok((listed.await?.unwrap_or(Layout::FIRST), true));
-        }
-        let calls = self.names.ledger(kind, 0).calls;
-        let of_first = self.layout_in(kind, &calls, "layout", until);
-        let (told, is_all) = self.one_suffices(listed, of_first).await?;
-        let newest = told.into_iter().flatten().fold(Layout::FIRST, newer);
-        Ok((newest, is_all))
-    }
-
-    /// The layout that is written down there, if one is.
-    async fn layout_in(
-        &self,
-        kind: &Kind,
-        key: &str,
-        field: &str,
-        until: Instant,
-    ) -> Result<Option<Layout>> {
-        let mut get = redis::cmd("HGET");
-        get.arg(key).arg(field);
-        let text: Option<String> = from_value(self.command(&get, until).await?)?;
-        let Some(text) = text else { return Ok(None) };
-        Layout::parse(&text)
-            .map(Some)
-            .ok_or_else(|| not_ours(kind, key, &text))
     }
 
     /// Makes so many ledgers of a kind go by this layout, and the list of kinds: those that are empty
@@ -214,17 +177,6 @@ impl Store {
         told.await.of_those_there().map(drop)
     }
 
-    pub(super) async fn list(&self, news: &LayoutNotice<'_>, until: Instant) -> Result<()> {
-        let (kinds, kind, nothing) = (
-            self.names.kinds(),
-            news.kind.as_str(),
-            LayoutFields::default(),
-        );
-        let any = Expected::Anything;
-        let listed = self.set_layout(&kinds, kind, news.layout, any, &nothing, until);
-        listed.await.map(drop)
-    }
-
     /// What all ledgers of a kind keep in mind: what the first one does that is there and knows of it.
     /// If none of them does, the rules of pauses hold, as for a kind that is new.
     pub(super) fn kept_of_kind<'a>(
@@ -260,6 +212,92 @@ impl Store {
         })
     }
 
+    /// The same, without anybody waiting for it: a node that is away would keep a call from ledgers on
+    /// other ones.
+    pub(super) fn found_aside(&self, kind: &Kind, layout: Layout, until: Instant) {
+        let Some(server) = self.cluster() else {
+            return;
+        };
+        let (server, kind) = (server.clone(), kind.clone());
+        tokio::spawn(async move {
+            let ledgers = (0..layout.ledgers()).map(|shard| server.found_one(&kind, shard, until));
+            for founded in join_all(ledgers).await {
+                if let Err(error) = founded {
+                    tracing::debug!(%kind, %error, "not all keys of a ledger are there");
+                }
+            }
+        });
+    }
+
+    /// Writes a layout down with the kind, if `expected` is what stands there. Returns what stands
+    /// there now. Of several servers the one that has the first ledger decides.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn propose(
+        &self,
+        kind: &Kind,
+        expected: Layout,
+        layout: Layout,
+        until: Instant,
+    ) -> Result<Layout> {
+        let kinds = self.names.kinds();
+        let expected = Expected::This(expected);
+        let home = self.home_of(kind, 0);
+        home.set_layout(
+            &kinds,
+            kind.as_str(),
+            layout,
+            expected,
+            &LayoutFields::default(),
+            until,
+        )
+        .await
+    }
+}
+
+impl Server {
+    /// The same on one server, which may have the first ledger. On a cluster that may be on another
+    /// node than the list, and one of the two suffices.
+    async fn look_up(&self, kind: &Kind, is_home: bool, until: Instant) -> Result<(Layout, IsAll)> {
+        let kinds = self.names.kinds();
+        let listed = self.layout_in(kind, &kinds, kind.as_str(), until);
+        if !is_home {
+            return Ok((listed.await?.unwrap_or(Layout::FIRST), true));
+        }
+        let calls = self.names.ledger(kind, 0).calls;
+        let of_first = self.layout_in(kind, &calls, "layout", until);
+        let (told, is_all) = self.one_suffices(listed, of_first).await?;
+        let newest = told.into_iter().flatten().fold(Layout::FIRST, newer);
+        Ok((newest, is_all))
+    }
+
+    /// The layout that is written down there, if one is.
+    async fn layout_in(
+        &self,
+        kind: &Kind,
+        key: &str,
+        field: &str,
+        until: Instant,
+    ) -> Result<Option<Layout>> {
+        let mut get = redis::cmd("HGET");
+        get.arg(key).arg(field);
+        let text: Option<String> = from_value(self.command(&get, until).await?)?;
+        let Some(text) = text else { return Ok(None) };
+        Layout::parse(&text)
+            .map(Some)
+            .ok_or_else(|| not_ours(kind, key, &text))
+    }
+
+    pub(super) async fn list(&self, news: &LayoutNotice<'_>, until: Instant) -> Result<()> {
+        let (kinds, kind, nothing) = (
+            self.names.kinds(),
+            news.kind.as_str(),
+            LayoutFields::default(),
+        );
+        let any = Expected::Anything;
+        let listed = self.set_layout(&kinds, kind, news.layout, any, &nothing, until);
+        listed.await.map(drop)
+    }
+
     async fn kept_of_ledger(
         &self,
         kind: &Kind,
@@ -285,11 +323,11 @@ impl Store {
     pub(super) async fn tell_ledgers(
         &self,
         news: &LayoutNotice<'_>,
-        whole: &Store,
+        store: &Store,
         kept: &LayoutFields,
         until: Instant,
     ) -> Result<()> {
-        let told = join_all(self.telling(news, whole, kept, until)).await;
+        let told = join_all(self.telling(news, store, kept, until)).await;
         told.into_iter().collect::<Result<()>>()?;
         self.found(news.kind, news.ledgers, until).await
     }
@@ -298,15 +336,15 @@ impl Store {
     async fn tell_those_there(
         &self,
         news: &LayoutNotice<'_>,
-        whole: &Store,
+        store: &Store,
         kept: &LayoutFields,
         until: Instant,
     ) -> Result<()> {
         if !self.is_cluster() {
-            return self.tell_ledgers(news, whole, kept, until).await;
+            return self.tell_ledgers(news, store, kept, until).await;
         }
         let until = self.patience_for_one(until);
-        let told = join_all(self.telling(news, whole, kept, until)).await;
+        let told = join_all(self.telling(news, store, kept, until)).await;
         let is_any_there = told.iter().any(Result::is_ok);
         for told in told {
             match told {
@@ -327,11 +365,11 @@ impl Store {
     fn telling<'a>(
         &'a self,
         news: &'a LayoutNotice<'_>,
-        whole: &Store,
+        store: &Store,
         kept: &'a LayoutFields,
         until: Instant,
     ) -> impl Iterator<Item = impl Future<Output = Result<()>>> {
-        let is_here = |shard: &u16| whole.place_of(news.kind, *shard) == self.place();
+        let is_here = |shard: &u16| store.place_of(news.kind, *shard) == self.place();
         let shards: Vec<u16> = (0..news.ledgers).filter(is_here).collect();
         shards.into_iter().map(move |shard| async move {
             let ledger = self.names.ledger(news.kind, shard);
@@ -363,53 +401,12 @@ impl Store {
         })
     }
 
-    /// The same, without anybody waiting for it: a node that is away would keep a call from ledgers on
-    /// other ones.
-    pub(super) fn found_aside(self: &Arc<Self>, kind: &Kind, layout: Layout, until: Instant) {
-        if !self.is_cluster() {
-            return;
-        }
-        let (store, kind) = (self.clone(), kind.clone());
-        tokio::spawn(async move {
-            let ledgers = (0..layout.ledgers()).map(|shard| store.found_one(&kind, shard, until));
-            for founded in join_all(ledgers).await {
-                if let Err(error) = founded {
-                    tracing::debug!(%kind, %error, "not all keys of a ledger are there");
-                }
-            }
-        });
-    }
-
     /// Calls `lua/found.lua`.
     pub(super) async fn found_one(&self, kind: &Kind, shard: u16, until: Instant) -> Result<()> {
         let names = self.names.ledger(kind, shard);
         let cmd = self.call_on(&FOUND, &names.all(), &names);
         let founded = self.eval(&FOUND, &cmd, &self.clock, &names.subject, until);
         founded.await.map(drop)
-    }
-
-    /// Writes a layout down with the kind, if `expected` is what stands there. Returns what stands
-    /// there now. Of several servers the one that has the first ledger decides.
-    #[cfg(feature = "worker")]
-    pub(crate) async fn propose(
-        &self,
-        kind: &Kind,
-        expected: Layout,
-        layout: Layout,
-        until: Instant,
-    ) -> Result<Layout> {
-        let kinds = self.names.kinds();
-        let expected = Expected::This(expected);
-        let home = self.home_of(kind, 0);
-        home.set_layout(
-            &kinds,
-            kind.as_str(),
-            layout,
-            expected,
-            &LayoutFields::default(),
-            until,
-        )
-        .await
     }
 
     /// Calls `lua/layout.lua` on a key.

@@ -11,7 +11,7 @@ use super::call::Called;
 use super::failures::Failures;
 use super::reply::{Answered, Reply, Unlisted};
 use super::script::Script;
-use super::{Lane, RedisClock, Store};
+use super::{Lane, RedisClock, Server, Store};
 use crate::counters::Meter;
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
@@ -22,9 +22,9 @@ use crate::shards::{Layout, ShardRef};
 /// [`produce`](super::produce), [`work`](super::work) and [`inspect`](super::inspect).
 pub(crate) struct Ledger {
     /// Where all ledgers are.
-    pub(super) whole: Arc<Store>,
-    /// The server that has this one.
     pub(super) store: Arc<Store>,
+    /// The server that has this one.
+    pub(super) server: Arc<Server>,
     pub(super) names: LedgerNames,
     pub(super) wake: String,
     kind: Kind,
@@ -39,25 +39,25 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(super) fn new(
-        whole: Arc<Store>,
+        store: Arc<Store>,
         kind: Kind,
         place: ShardRef,
         own_triggers: bool,
     ) -> Arc<Self> {
-        let store = whole.home(&kind, place.shard);
+        let server = store.home_of(&kind, place.shard).clone();
         Arc::new(Ledger {
-            names: store.names.ledger(&kind, place.shard),
-            wake: store.names.wake(store.database),
+            names: server.names.ledger(&kind, place.shard),
+            wake: server.names.wake(server.database),
             meter: Meter::new(&kind),
             #[cfg(feature = "worker")]
             failures: Failures::new(),
-            clock: match store.is_cluster() {
+            clock: match server.is_cluster() {
                 // That of whichever node has the ledger.
                 true => Arc::default(),
-                false => store.clock.clone(),
+                false => server.clock.clone(),
             },
-            whole,
             store,
+            server,
             own_triggers,
             place,
             kind,
@@ -75,23 +75,23 @@ impl Ledger {
 
     /// Which of several servers has it; 0 if there is one.
     pub(crate) fn server(&self) -> usize {
-        self.store.place()
+        self.server.place()
     }
 
     /// Whether other ledgers may be on servers that are there while this one's is not.
     pub(crate) fn is_one_of_many(&self) -> bool {
-        self.store.is_member()
+        self.server.is_member()
     }
 
     /// Says something on the wake channel of its server.
     #[cfg(feature = "worker")]
     pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
-        self.store.tell(message, until).await
+        self.server.tell(message, until).await
     }
 
     /// Where its server is; without credentials.
     pub(crate) fn address_of_server(&self) -> String {
-        self.store.address()
+        self.server.address()
     }
 
     /// Its triggers have names of ours.
@@ -126,7 +126,7 @@ impl Ledger {
     #[cfg(feature = "worker")]
     pub(crate) fn note<T>(&self, call: &'static str, outcome: &Result<T>) {
         let subject = &self.names.subject;
-        self.store.note(subject, call, outcome.as_ref().err());
+        self.server.note(subject, call, outcome.as_ref().err());
     }
 
     /// The command that calls `script` on `keys`, and on the triggers of `jobs`.
@@ -154,7 +154,7 @@ impl Ledger {
 
     /// Whether the triggers live in slots of their own, wherever their names hash to.
     pub(super) fn has_triggers_elsewhere(&self) -> bool {
-        self.store.is_cluster()
+        self.server.is_cluster()
     }
 
     /// The name of a job's trigger, where that is not the key of the job.
@@ -169,7 +169,7 @@ impl Ledger {
         cmd: &Cmd,
         until: Instant,
     ) -> Result<Called> {
-        self.store
+        self.server
             .eval(script, cmd, &self.clock, &self.names.subject, until)
             .await
     }
@@ -217,7 +217,7 @@ impl Ledger {
             return Ok(false);
         }
         if let Some(layout) = Layout::parse(&reply.text()?) {
-            self.store.layouts.learn(&self.kind, layout);
+            self.server.layouts.learn(&self.kind, layout);
         }
         Ok(true)
     }

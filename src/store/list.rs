@@ -86,11 +86,11 @@ impl Ledger {
         };
         let mut count = redis::cmd("ZCOUNT");
         count.arg(set).arg("-inf").arg("(inf");
-        let size = from_value(self.store.command(&count, until).await?)?;
+        let size = from_value(self.server.command(&count, until).await?)?;
         let mut last = redis::cmd("ZREVRANGE");
         // The last of all may be a placeholder.
         last.arg(set).arg(0).arg(1).arg("WITHSCORES");
-        let last: Vec<(String, f64)> = from_value(self.store.command(&last, until).await?)?;
+        let last: Vec<(String, f64)> = from_value(self.server.command(&last, until).await?)?;
         let last = last.iter().find(|(_, score)| score.is_finite());
         let last = last.map_or(0, |(_, score)| *score as u64);
         Ok((size, UnixMs(last)))

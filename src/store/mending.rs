@@ -6,7 +6,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 
 use super::script::{ASIDE, CURE};
-use super::{Ledger, Store, from_value};
+use super::{Ledger, Server, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::names::LEDGER_PARTS;
@@ -147,36 +147,10 @@ pub(super) fn number_in(value: &[u8]) -> Option<u64> {
 }
 
 impl Store {
-    /// Those of these keys that hold something of another type. Of a user who may not ask nothing is
-    /// known, and the calls that need the keys tell.
-    pub(super) async fn misfits(
-        &self,
-        keys: &[(&str, &'static str)],
-        until: Instant,
-    ) -> Result<Vec<Wrong>> {
-        let asked = keys.iter().map(|(key, wanted)| async move {
-            let mut ask = redis::cmd("TYPE");
-            ask.arg(*key);
-            let found: String = match self.command(&ask, until).await {
-                Err(error) if error.kind() == ErrorKind::Denied => return Ok(None),
-                told => from_value(told?)?,
-            };
-            Ok((found != "none" && found != *wanted).then(|| Wrong {
-                place: self.place(),
-                key: (*key).to_owned(),
-                field: None,
-                what: format!("it is {}, and should be {}", called(&found), called(wanted)),
-                mend: Mend::Aside(wanted),
-            }))
-        });
-        let told = join_all(asked).await.into_iter();
-        told.filter_map(Result::transpose).collect()
-    }
-
     /// Mends it, on the server that has it, and says what was done. What was mended by then, or is
     /// another thing, is left alone.
     pub(crate) async fn mend(&self, wrong: &Wrong, until: Instant) -> Result<String> {
-        let it = self.parts()[wrong.place];
+        let it = &self.servers[wrong.place];
         match &wrong.mend {
             Mend::Aside(wanted) => {
                 let to = aside(&wrong.key, &it.time(until).await?.floor_ms().to_string());
@@ -210,6 +184,34 @@ impl Store {
     }
 }
 
+impl Server {
+    /// Those of these keys that hold something of another type. Of a user who may not ask nothing is
+    /// known, and the calls that need the keys tell.
+    pub(super) async fn misfits(
+        &self,
+        keys: &[(&str, &'static str)],
+        until: Instant,
+    ) -> Result<Vec<Wrong>> {
+        let asked = keys.iter().map(|(key, wanted)| async move {
+            let mut ask = redis::cmd("TYPE");
+            ask.arg(*key);
+            let found: String = match self.command(&ask, until).await {
+                Err(error) if error.kind() == ErrorKind::Denied => return Ok(None),
+                told => from_value(told?)?,
+            };
+            Ok((found != "none" && found != *wanted).then(|| Wrong {
+                place: self.place(),
+                key: (*key).to_owned(),
+                field: None,
+                what: format!("it is {}, and should be {}", called(&found), called(wanted)),
+                mend: Mend::Aside(wanted),
+            }))
+        });
+        let told = join_all(asked).await.into_iter();
+        told.filter_map(Result::transpose).collect()
+    }
+}
+
 impl Ledger {
     /// Those of its keys that hold something of another type.
     pub(crate) async fn wrong_keys(&self, until: Instant) -> Result<Vec<Wrong>> {
@@ -218,7 +220,7 @@ impl Ledger {
             .iter()
             .flat_map(|(word, times)| std::iter::repeat_n(*word, *times));
         let keys: Vec<_> = self.names.all().into_iter().zip(types).collect();
-        self.store.misfits(&keys, until).await
+        self.server.misfits(&keys, until).await
     }
 
     /// Whether jobs cannot be looked at while this key is of another type.
@@ -242,7 +244,7 @@ impl Ledger {
         }));
         if let Some(batch) = marks[5].as_deref().filter(|it| number_in(it).is_none()) {
             // Numbers of batches are times, and go up.
-            let next = self.store.time(until).await?.0.to_string();
+            let next = self.server.time(until).await?.0.to_string();
             let should = "should be the number of a batch";
             wrong.push(Wrong::value(at, (b"batch", batch), should, Some(next)));
         }
@@ -265,7 +267,7 @@ impl Ledger {
             wrong.push(Wrong::field(place, calls, b"layout", what, tell()));
         }
         // Behind the marks: a pause writes its rule first.
-        let rule = match self.whole.pause_rule_of(kind, until).await {
+        let rule = match self.store.pause_rule_of(kind, until).await {
             // That is told with what all kinds have in common.
             Err(error) if error.kind() == ErrorKind::Damaged => return Ok(wrong),
             rule => rule?,
@@ -278,7 +280,7 @@ impl Ledger {
                 wrong.push(Wrong::field(place, calls, b"paused", what, tell()));
             }
             (Some(true), None) => {
-                let (key, field) = (self.store.names.paused(), format!("{kind}:"));
+                let (key, field) = (self.server.names.paused(), format!("{kind}:"));
                 let what = "it is missing, and the kind is paused".to_owned();
                 let mend = Mend::Person(format!(
                     "`keyfall pause {field}` adds it, `keyfall resume {field}` ends the pause"
@@ -295,14 +297,14 @@ impl Ledger {
         let mut get = redis::cmd("HMGET");
         get.arg(&self.names.calls).arg(&NUMBERS);
         get.arg("layout").arg("batch");
-        from_value(self.store.command(&get, until).await?)
+        from_value(self.server.command(&get, until).await?)
     }
 
     /// What stands among the records that are about to leave, and is none.
     async fn wrong_leavers(&self, until: Instant) -> Result<Vec<Wrong>> {
         let mut get = redis::cmd("HGETALL");
         get.arg(&self.names.leaving);
-        let leaving: HashMap<Vec<u8>, Vec<u8>> = match self.store.command(&get, until).await {
+        let leaving: HashMap<Vec<u8>, Vec<u8>> = match self.server.command(&get, until).await {
             // A key of another type is told of as such.
             Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
                 return Ok(Vec::new());

@@ -18,7 +18,7 @@ use super::link::Request;
 use super::membership::EMPTIED;
 use super::several::is_of_absence;
 use super::switches::{PauseSwitch, Switches};
-use super::{Lane, Ledger, Store, from_value, texts};
+use super::{Lane, Ledger, Server, Store, from_value, texts};
 use crate::error::{Error, Result};
 use crate::key::Kind;
 use crate::shards::Layout;
@@ -36,7 +36,7 @@ const AT_ONCE: usize = 256;
 /// Tells one of several servers what it has missed.
 pub(super) struct CatchUp {
     /// All of them, by connections on which nobody is told anything.
-    whole: Arc<Store>,
+    store: Arc<Store>,
     /// Which one it is.
     place: usize,
 }
@@ -51,8 +51,8 @@ struct KindRecords {
 }
 
 impl CatchUp {
-    pub(super) fn new(whole: Arc<Store>, place: usize) -> Self {
-        CatchUp { whole, place }
+    pub(super) fn new(store: Arc<Store>, place: usize) -> Self {
+        CatchUp { store, place }
     }
 
     /// Fails if the server is away again. What it refuses keeps it from nothing else.
@@ -61,16 +61,16 @@ impl CatchUp {
     pub(super) fn tell(&self) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let told = self.tell_by_all().await;
-            self.whole.hang_up();
+            self.store.hang_up();
             told.map_err(|error| {
                 tracing::debug!(%error, "what a server has missed could not be told");
-                Fault::unreachable(&self.whole.address_of_member(self.place))
+                Fault::unreachable(&self.store.address_of_member(self.place))
             })
         })
     }
 
     async fn tell_by_all(&self) -> Result<()> {
-        let asked = self.whole.parts().into_iter().map(|it| async move {
+        let asked = self.store.servers.iter().map(|it| async move {
             let known = it.known(it.patience(Instant::now() + PATIENCE)).await;
             it.note_presence(&known);
             known
@@ -85,23 +85,23 @@ impl CatchUp {
         }
         let all = Arc::new(KindRecords::together(known.iter().map(|(_, one)| one)));
         for (kind, layout) in &all.kinds {
-            self.whole.layouts.learn(kind, *layout);
+            self.store.layouts.learn(kind, *layout);
         }
         for (place, one) in known {
             if place == self.place {
                 if one.was_emptied && all.kinds.is_empty() {
                     // There was nothing to lose: it is as new as the others.
-                    self.whole.parts()[place].forget_emptying().await?;
+                    self.store.servers[place].forget_emptying().await?;
                 }
-                all.tell(&self.whole, place, &one).await?;
+                all.tell(&self.store, place, &one).await?;
             } else if all.is_news_to(&one) {
                 // It was there while this one knew more and was away: nobody waits for that.
-                let (whole, all) = (self.whole.clone(), all.clone());
+                let (store, all) = (self.store.clone(), all.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = all.tell(&whole, place, &one).await {
+                    if let Err(error) = all.tell(&store, place, &one).await {
                         tracing::debug!(%error, "what a server has missed could not be told");
                     }
-                    whole.hang_up();
+                    store.hang_up();
                 });
             }
         }
@@ -109,7 +109,7 @@ impl CatchUp {
     }
 }
 
-impl Store {
+impl Server {
     /// What this server knows, if it says so at once.
     async fn known(&self, until: Instant) -> Result<KindRecords> {
         let mut both = redis::pipe();
@@ -177,13 +177,13 @@ impl KindRecords {
     }
 
     /// Tells the server at this place, which knows `one`.
-    async fn tell(&self, whole: &Arc<Store>, place: usize, one: &KindRecords) -> Result<()> {
-        let (it, until) = (whole.parts()[place], Instant::now() + TELLING);
+    async fn tell(&self, store: &Arc<Store>, place: usize, one: &KindRecords) -> Result<()> {
+        let (it, until) = (&store.servers[place], Instant::now() + TELLING);
         let kinds: Vec<&Kind> = one.kinds.keys().collect();
         for kinds in kinds.chunks(AT_ONCE) {
             let told = kinds
                 .iter()
-                .map(|kind| self.tell_switch(whole, it, kind, until));
+                .map(|kind| self.tell_switch(store, it, kind, until));
             for told in join_all(told).await {
                 told.or_else(unless_refused)?;
             }
@@ -192,7 +192,7 @@ impl KindRecords {
         for news in news.chunks(AT_ONCE) {
             let told = news.iter().map(|(kind, layout)| {
                 let is_known = one.kinds.contains_key(*kind);
-                self.tell_of(whole, it, kind, *layout, is_known, until)
+                self.tell_of(store, it, kind, *layout, is_known, until)
             });
             for told in join_all(told).await {
                 told.or_else(unless_refused)?;
@@ -205,17 +205,17 @@ impl KindRecords {
     /// Pauses or resumes what this server has of a kind, if that was done since it was last told.
     async fn tell_switch(
         &self,
-        whole: &Arc<Store>,
-        it: &Store,
+        store: &Arc<Store>,
+        it: &Server,
         kind: &Kind,
         until: Instant,
     ) -> Result<()> {
         let Some((turn, switch)) = self.switches.last_of(kind) else {
             return Ok(());
         };
-        let layout = whole.layout_of(kind.as_str());
-        for shard in whole.shards_at(it, kind) {
-            let ledger = Ledger::new(whole.clone(), kind.clone(), layout.place(shard), false);
+        let layout = store.layout_of(kind.as_str());
+        for shard in store.shards_at(it, kind) {
+            let ledger = Ledger::new(store.clone(), kind.clone(), layout.place(shard), false);
             if it.turn_of(&ledger.names.calls, until).await? >= turn {
                 continue;
             }
@@ -233,22 +233,23 @@ impl KindRecords {
     /// last: what breaks off is done again.
     async fn tell_of(
         &self,
-        whole: &Arc<Store>,
-        it: &Store,
+        store: &Arc<Store>,
+        it: &Server,
         kind: &Kind,
         layout: Layout,
         is_known: bool,
         until: Instant,
     ) -> Result<()> {
         if !is_known {
-            it.apply_here(&self.switches, kind, whole, until).await?;
+            it.apply_pause_rules(&self.switches, kind, store, until)
+                .await?;
         }
         if layout == Layout::FIRST {
-            return it.enlist_here(kind, layout, until).await;
+            return it.enlist(kind, layout, until).await;
         }
         let news = LayoutNotice::new(kind, layout, layout.ledgers());
-        let kept = whole.kept_of_kind(&news, until).await?;
-        it.tell_ledgers(&news, whole, &kept, until).await?;
+        let kept = store.kept_of_kind(&news, until).await?;
+        it.tell_ledgers(&news, store, &kept, until).await?;
         it.list(&news, until).await
     }
 }

@@ -29,8 +29,9 @@
 //! | [`searching`] | which kinds have jobs, whatever the list of kinds says |
 //! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
 //! | [`target_redis`] | the Redis of a target: a list or a stream of somebody else |
-//! | [`several`], [`membership`], [`missed`] | several independent servers, which of them one is, and what it has missed while it was away |
-//! | [`nodes`] | that server, or the nodes of a cluster, for what each of them is asked |
+//! | [`several`], [`membership`], [`missed`] | asking several independent servers, which of them one is, and what it has missed while it was away |
+//! | [`nodes`] | the nodes of a server that is a cluster, for what each of them is asked |
+//! | [`server`] | one server: its connections, its clock, and what is known of it |
 //! | [`requirements`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
 //! | [`vitals`] | what the doctor looks at |
 
@@ -87,6 +88,7 @@ mod rights;
 mod script;
 mod searching;
 mod sentinel;
+mod server;
 mod several;
 mod strays;
 #[cfg(feature = "worker")]
@@ -114,7 +116,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Instant;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
 #[cfg(feature = "worker")]
 pub(crate) use adopt::Why;
@@ -122,7 +124,6 @@ pub(crate) use audit::{Judged, PARTS, Suspect};
 pub(crate) use clock::RedisClock;
 #[cfg(feature = "worker")]
 pub(crate) use dropping::Razed;
-use durable::Waits;
 pub(crate) use functions::{Loaded, VERSION, library};
 #[cfg(feature = "worker")]
 pub(crate) use health::{Health, HealthReport};
@@ -140,9 +141,7 @@ pub(crate) use lane::unique_id;
 use layout::Layouts;
 pub(crate) use ledger::Ledger;
 pub(crate) use letters::{BackupItem, Discard, KeptAs, Letter, Revival};
-use link::{Link, Request, ServerReply};
 pub(crate) use list::{Position, Seen, Slice, Sought};
-use membership::Membership;
 pub(crate) use mending::Wrong;
 use missed::CatchUp;
 #[cfg(feature = "worker")]
@@ -160,6 +159,7 @@ pub(crate) use reply::{Answered, ReplyWord as Word, Unlisted};
 pub(crate) use requirements::{Announced, Evicted, Info, SCHEMA, WantedEvents};
 #[cfg(feature = "worker")]
 pub(crate) use rights::{Refused, Whom};
+pub(crate) use server::Server;
 pub(crate) use several::{Away, is_of_absence};
 #[cfg(feature = "worker")]
 pub(crate) use strays::Stray;
@@ -179,37 +179,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::names::Names;
 use crate::settings::LinkSettings;
-use crate::shards::{Layout, ShardRef};
+use crate::shards::ShardRef;
 use crate::time::UnixUs;
-use strays::Primaries;
-use torn::SplitLedgers;
 
-/// One Redis, or several, seen as a set of ledgers.
+/// One server or several, seen as a set of ledgers.
 pub(crate) struct Store {
-    /// Of several servers each has its own.
-    link: Link,
-    /// Each of several servers, as a store of its own. None, if there is one.
-    members: Vec<Arc<Store>>,
-    /// Which of several servers it is.
-    place: several::MemberStatus,
-    clock: Arc<RedisClock>,
+    /// At least one, in the order of their numbers.
+    servers: Vec<Arc<Server>>,
     /// How many ledgers kinds have, as far as is known.
     layouts: Arc<Layouts>,
     names: Names,
-    database: i64,
-    /// The ledgers of which a part is missing.
-    torn: Arc<SplitLedgers>,
-    primaries: Arc<Primaries>,
-    /// Those who wait until their writes are durable.
-    waits: Waits,
-    /// Whether numbered calls outlast a server that refuses for now: for a worker, which
-    /// has nobody to hand the error to.
-    insists: bool,
-    /// Where a worker's store notes what is refused.
-    #[cfg(feature = "worker")]
-    health: Option<Arc<Health>>,
-    #[cfg(feature = "worker")]
-    slow: touch::Slow,
 }
 
 impl Store {
@@ -217,155 +196,72 @@ impl Store {
     /// nothing yet.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
         let urls = url::all(url)?;
-        if let [url] = urls[..] {
-            let link = Link::new(Origin::parse(url, settings)?, settings);
-            return Ok(Store::on(link, names, settings));
-        }
         let layouts = Arc::<Layouts>::default();
-        let mut members = Vec::with_capacity(urls.len());
-        for (place, url) in urls.iter().enumerate() {
-            let origin = Origin::parse_member(url, settings)?;
-            let membership = Membership::new(names.clone(), place, urls.len());
-            let link = Link::new(origin, settings).of_member(membership);
-            let mut member = Store::on(link, names.clone(), settings);
-            let it = Arc::get_mut(&mut member).expect("nobody else has it yet");
-            it.place = several::MemberStatus::new(place);
-            it.layouts = layouts.clone();
-            members.push(member);
+        if let [url] = urls[..] {
+            let origin = Origin::parse(url, settings)?;
+            let server = Server::alone(origin, layouts.clone(), names.clone(), settings);
+            return Ok(Store::of(vec![server], layouts, names, settings));
         }
-        Ok(Store::of_members(members, layouts, names, settings))
+        let servers = urls.iter().enumerate().map(|(number, url)| {
+            let (origin, place) = (Origin::parse_member(url, settings)?, (number, urls.len()));
+            let (layouts, names) = (layouts.clone(), names.clone());
+            Ok(Server::member(origin, place, layouts, names, settings))
+        });
+        let servers = servers.collect::<Result<Vec<_>>>()?;
+        Ok(Store::of(servers, layouts, names, settings))
     }
 
-    /// A store on one server.
-    fn on(link: Link, names: Names, settings: &LinkSettings) -> Arc<Self> {
+    /// These servers as one store. Each of several is told what it has missed before it is used.
+    fn of(
+        mut servers: Vec<Server>,
+        layouts: Arc<Layouts>,
+        names: Names,
+        settings: &LinkSettings,
+    ) -> Arc<Self> {
+        if servers.len() > 1 {
+            let untold = servers.iter().map(|server| server.beside(settings));
+            let untold = Arc::new(Store {
+                servers: untold.map(Arc::new).collect(),
+                layouts: layouts.clone(),
+                names: names.clone(),
+            });
+            for (number, server) in servers.iter_mut().enumerate() {
+                server.begin_to_tell(CatchUp::new(untold.clone(), number));
+            }
+        }
         Arc::new(Store {
-            database: link.origin().database(),
-            waits: Waits::new(link.origin().clone(), settings),
-            link,
-            members: Vec::new(),
-            place: several::MemberStatus::default(),
-            clock: Arc::default(),
-            layouts: Arc::default(),
-            torn: Arc::default(),
-            primaries: Arc::default(),
+            servers: servers.into_iter().map(Arc::new).collect(),
+            layouts,
             names,
-            insists: false,
-            #[cfg(feature = "worker")]
-            health: None,
-            #[cfg(feature = "worker")]
-            slow: touch::Slow::default(),
         })
     }
 
-    /// Several servers as one, each of which is told what it has missed before it is used.
-    fn of_members(
-        mut members: Vec<Arc<Store>>,
-        layouts: Arc<Layouts>,
-        names: Names,
-        settings: &LinkSettings,
-    ) -> Arc<Self> {
-        let untold = members.iter().map(|member| member.beside(settings));
-        let untold = Store::together(untold.collect(), layouts.clone(), names.clone(), settings);
-        for (place, member) in members.iter_mut().enumerate() {
-            let it = Arc::get_mut(member).expect("nobody else has it yet");
-            it.link.begin_to_tell(CatchUp::new(untold.clone(), place));
-        }
-        Store::together(members, layouts, names, settings)
-    }
-
-    /// Several servers as one.
-    fn together(
-        members: Vec<Arc<Store>>,
-        layouts: Arc<Layouts>,
-        names: Names,
-        settings: &LinkSettings,
-    ) -> Arc<Self> {
-        let origins = members.iter().map(|it| it.link.origin().clone());
-        let link = Link::new(Origin::Several(origins.collect()), settings);
-        let mut whole = Store::on(link, names, settings);
-        let it = Arc::get_mut(&mut whole).expect("nobody else has it yet");
-        it.members = members;
-        it.layouts = layouts;
-        whole
-    }
-
-    /// A store on the same server, with a connection of its own, whose calls outlast whatever
+    /// A store on the same servers, with connections of its own, whose calls outlast whatever
     /// may pass: outages, fail-overs, a narrow ACL that somebody mends. What it meets, it
     /// tells the health of the server.
     #[cfg(feature = "worker")]
     pub(crate) fn insisting(
         &self,
         settings: &LinkSettings,
-        health: &impl Fn(&Store) -> Health,
+        health: &impl Fn(&Server) -> Health,
     ) -> Arc<Self> {
-        if self.is_several() {
-            let members = self.members.iter();
-            let members = members.map(|member| member.insisting(settings, health));
-            let (layouts, names) = (self.layouts.clone(), self.names.clone());
-            return Store::of_members(members.collect(), layouts, names, settings);
-        }
-        let health = Arc::new(health(self));
-        let link = self.link.watched(settings, health.clone());
-        Arc::new(Store {
-            waits: Waits::new(link.origin().clone(), settings),
-            link,
-            members: Vec::new(),
-            place: self.place.again(),
-            clock: Arc::default(),
-            layouts: self.layouts.clone(),
-            torn: self.torn.clone(),
-            primaries: self.primaries.clone(),
-            names: self.names.clone(),
-            database: self.database,
-            insists: true,
-            health: Some(health),
-            slow: touch::Slow::default(),
-        })
+        let servers = self.servers.iter();
+        let servers = servers.map(|server| server.insisting(settings, health(server)));
+        let (layouts, names) = (self.layouts.clone(), self.names.clone());
+        Store::of(servers.collect(), layouts, names, settings)
     }
 
-    /// A store on the same server, with a connection of its own: for calls that wait.
+    /// A store on the same servers, with connections of its own: for calls that wait.
+    #[cfg(feature = "worker")]
     pub(crate) fn beside(&self, settings: &LinkSettings) -> Arc<Self> {
-        if self.is_several() {
-            let members = self.members.iter().map(|member| member.beside(settings));
-            let (layouts, names) = (self.layouts.clone(), self.names.clone());
-            return Store::of_members(members.collect(), layouts, names, settings);
-        }
-        Arc::new(Store {
-            link: self.link.another(settings),
-            members: Vec::new(),
-            place: self.place.again(),
-            waits: Waits::new(self.link.origin().clone(), settings),
-            clock: self.clock.clone(),
-            layouts: self.layouts.clone(),
-            torn: self.torn.clone(),
-            primaries: self.primaries.clone(),
-            names: self.names.clone(),
-            database: self.database,
-            insists: false,
-            #[cfg(feature = "worker")]
-            health: None,
-            #[cfg(feature = "worker")]
-            slow: touch::Slow::default(),
-        })
+        let servers = self.servers.iter().map(|server| server.beside(settings));
+        let (layouts, names) = (self.layouts.clone(), self.names.clone());
+        Store::of(servers.collect(), layouts, names, settings)
     }
 
-    /// Drops the connections of several servers, which nobody needs for a while.
+    /// Drops the connections to all servers, which nobody needs for a while.
     fn hang_up(&self) {
-        self.members.iter().for_each(|member| member.link.hang_up());
-    }
-
-    /// The health of the server, of a worker's store.
-    #[cfg(feature = "worker")]
-    pub(crate) fn health(&self) -> Option<&Health> {
-        self.health.as_deref()
-    }
-
-    /// A call that concerns this subject only was answered or refused.
-    #[cfg(feature = "worker")]
-    pub(crate) fn note(&self, subject: &str, call: &'static str, refused: Option<&Error>) {
-        if let Some(health) = &self.health {
-            health.note(subject, call, refused);
-        }
+        self.servers.iter().for_each(|server| server.link.hang_up());
     }
 
     /// A ledger of a kind.
@@ -379,9 +275,38 @@ impl Store {
         Ledger::new(self.clone(), kind.clone(), place, true)
     }
 
-    /// Whether it is a cluster, where each key has a node of its own.
+    /// The servers, in the order of their numbers.
+    #[cfg(feature = "worker")]
+    pub(crate) fn servers(&self) -> &[Arc<Server>] {
+        &self.servers
+    }
+
+    /// The server, if there is one.
+    ///
+    /// # Errors
+    /// If there are several.
+    pub(crate) fn only(&self) -> Result<&Arc<Server>> {
+        match &self.servers[..] {
+            [server] => Ok(server),
+            _ => Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "this does not work on several servers yet, and {} are named: use a single \
+                     one",
+                    self.address()
+                ),
+            )),
+        }
+    }
+
+    /// The server, if it is a cluster, where each key has a node of its own.
+    pub(crate) fn cluster(&self) -> Option<&Arc<Server>> {
+        self.servers.first().filter(|server| server.is_cluster())
+    }
+
+    /// Whether it is a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
-        self.link.origin().cluster().is_some()
+        self.cluster().is_some()
     }
 
     /// What its keys are called.
@@ -389,15 +314,15 @@ impl Store {
         &self.names
     }
 
-    /// Where the server is; without credentials.
+    /// Where the servers are; without credentials.
     pub(crate) fn address(&self) -> String {
-        self.link.address()
+        let all: Vec<String> = self.servers.iter().map(|it| it.address()).collect();
+        all.join(" and ")
     }
 
     /// How many connections were opened so far. A change tells that there was a gap.
     pub(crate) fn connections_opened(&self) -> u64 {
-        let of_members = self.members.iter().map(|it| it.link.opened());
-        self.link.opened() + of_members.sum::<u64>()
+        self.servers.iter().map(|it| it.connections_opened()).sum()
     }
 
     /// The kinds that were ever used, in no order, as far as those servers know that are there. Their
@@ -408,7 +333,7 @@ impl Store {
 
     /// The same, and who is away.
     pub(crate) async fn kinds_seen(&self, until: Instant) -> Result<(Vec<Kind>, Vec<Away>)> {
-        let listed = self.on_each(until, |it, until| Box::pin(it.kinds_here(until)));
+        let listed = self.on_each(until, |it, until| Box::pin(it.kinds(until)));
         let (listed, away) = listed.await.there()?;
         let mut kinds = listed.concat();
         if self.is_several() {
@@ -418,27 +343,9 @@ impl Store {
         Ok((kinds, away))
     }
 
-    async fn kinds_here(&self, until: Instant) -> Result<Vec<Kind>> {
-        let mut cmd = redis::cmd("HGETALL");
-        cmd.arg(self.names.kinds());
-        let found = texts(self.command(&cmd, until).await?)?;
-        let mut kinds = Vec::with_capacity(found.len());
-        for (name, layout) in found {
-            // A name that is no kind was put there by somebody else, and nothing can be under it.
-            let Ok(kind) = Kind::parse(&name) else {
-                continue;
-            };
-            if let Some(layout) = Layout::parse(&layout) {
-                self.layouts.learn(&kind, layout);
-            }
-            kinds.push(kind);
-        }
-        Ok(kinds)
-    }
-
     /// Whether a kind was ever used.
     pub(crate) async fn knows(&self, kind: &Kind, until: Instant) -> Result<bool> {
-        let known = self.on_each(until, |it, until| Box::pin(it.knows_here(kind, until)));
+        let known = self.on_each(until, |it, until| Box::pin(it.knows(kind, until)));
         let (known, mut away) = known.await.there()?;
         match (known.contains(&true), away.pop()) {
             (false, Some(away)) => Err(away.error),
@@ -446,63 +353,16 @@ impl Store {
         }
     }
 
-    async fn knows_here(&self, kind: &Kind, until: Instant) -> Result<bool> {
-        let kinds = self.names.kinds();
-        let listed = self.has_field(&kinds, kind.as_str(), until);
-        if !self.is_cluster() {
-            return listed.await;
-        }
-        // The list may be on a node that is away. Its first ledger knows as well whether it was used.
-        let first = self.names.ledger(kind, 0);
-        let was_used = async {
-            Ok(self.has_field(&first.calls, "layout", until).await?
-                || self.has_field(&first.stats, "accepted", until).await?)
-        };
-        let (told, _) = self.one_suffices(listed, was_used).await?;
-        Ok(told.contains(&true))
-    }
-
-    async fn has_field(&self, key: &str, field: &str, until: Instant) -> Result<bool> {
-        let mut get = redis::cmd("HGET");
-        get.arg(key).arg(field);
-        let text: Option<String> = from_value(self.command(&get, until).await?)?;
-        Ok(text.is_some())
-    }
-
     /// Says something on the wake channel, of each server. A hint: nothing depends on its being heard.
     pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
-        let told = self.on_rest(until, |it, until| Box::pin(it.tell_here(message, until)));
+        let told = self.on_rest(until, |it, until| Box::pin(it.tell(message, until)));
         told.await.of_those_there().map(drop)
-    }
-
-    async fn tell_here(&self, message: &str, until: Instant) -> Result<()> {
-        let mut cmd = redis::cmd("PUBLISH");
-        cmd.arg(self.names.wake(self.database)).arg(message);
-        self.command(&cmd, until).await.map(drop)
     }
 
     /// The server's time; of several that of the first one that answers.
     pub(crate) async fn time(&self, until: Instant) -> Result<UnixUs> {
-        let time = self.on_any(until, |it, until| Box::pin(it.time_here(until)));
+        let time = self.on_any(until, |it, until| Box::pin(it.time(until)));
         time.await
-    }
-
-    async fn time_here(&self, until: Instant) -> Result<UnixUs> {
-        let time = self.command(&redis::cmd("TIME"), until).await?;
-        let (seconds, micros): (u64, u64) = from_value(time)?;
-        Ok(UnixUs(seconds * 1_000_000 + micros))
-    }
-
-    async fn command(&self, cmd: &Cmd, until: Instant) -> Result<Value> {
-        Ok(self.link.send(Request::One(cmd), until).await?.value)
-    }
-
-    async fn pipeline(&self, pipeline: &Pipeline, until: Instant) -> Result<Value> {
-        Ok(self.link.send(Request::Many(pipeline), until).await?.value)
-    }
-
-    async fn answer(&self, cmd: &Cmd, until: Instant) -> Result<ServerReply, fault::Fault> {
-        self.link.send(Request::One(cmd), until).await
     }
 }
 

@@ -146,7 +146,7 @@ impl Ledger {
         }
         for (shard, items) in by_shard {
             let ledger = Ledger::new(
-                self.whole.clone(),
+                self.store.clone(),
                 self.kind().clone(),
                 layout.place(shard),
                 self.has_own_triggers(),
@@ -164,7 +164,7 @@ impl Ledger {
 
     /// Whether another server has this shard.
     fn is_apart_from(&self, shard: u16) -> bool {
-        self.whole.place_of(self.kind(), shard) != self.server()
+        self.store.place_of(self.kind(), shard) != self.server()
     }
 
     /// Takes away the triggers of jobs that are on another server now, where they have others. Nobody
@@ -177,7 +177,7 @@ impl Ledger {
         let left = left.map(|item| (format!("{}:{}", self.kind(), item.id), None));
         let left: Vec<_> = left.collect();
         if !left.is_empty() {
-            tokio::spawn(self.store.clone().arm(left));
+            tokio::spawn(self.server.clone().arm(left));
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::aio::PubSub;
 use redis::{Cmd, Value};
 
-use super::Store;
+use super::Server;
 use super::cluster::Node;
 #[cfg(feature = "worker")]
 use super::fault::Fault;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A node of a cluster, or the single server, which has no name.
 pub(crate) type ServerNode = Option<Node>;
 
-impl Store {
+impl Server {
     /// Those that hold data of their own: the only one, or the primaries of a cluster.
     pub(crate) async fn data_nodes(&self, until: Instant) -> Result<Vec<ServerNode>> {
         Ok(self.nodes(until).await?.0)
@@ -47,7 +47,7 @@ impl Store {
     /// A connection for subscriptions, and for nothing else; to whichever node of a cluster can be
     /// reached.
     #[cfg(feature = "worker")]
-    pub(super) async fn ears(&self) -> Result<PubSub, Fault> {
+    pub(super) async fn open_pubsub(&self) -> Result<PubSub, Fault> {
         let (origin, address) = (self.link.origin(), self.address());
         let nodes = match origin.cluster() {
             Some(cluster) => cluster.informants().into_iter().map(Some).collect(),

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use super::{Store, from_value};
+use super::{Server, Store, from_value};
 use crate::error::Result;
 use crate::shards::shard_of;
 
@@ -36,11 +36,10 @@ impl Store {
     }
 
     /// The counters of a set of jobs, each with the server that has it.
-    pub(super) fn orders(&self, set: &str) -> impl Iterator<Item = (&Store, String)> {
-        let parts = self.parts();
-        (0..PLACES).map(move |place| {
-            let server = parts[usize::from(place) % parts.len()];
-            (server, self.names.order(set, place))
+    pub(super) fn orders(&self, set: &str) -> impl Iterator<Item = (&Server, String)> {
+        (0..PLACES).map(|place| {
+            let server = &self.servers[usize::from(place) % self.servers.len()];
+            (&**server, self.names.order(set, place))
         })
     }
 }

@@ -12,13 +12,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::settings::LinkSettings;
 
 /// Where a server is: always in one place, or where sentinels say that the primary is. Or the
-/// nodes of a cluster. Of several servers each has an origin of its own.
+/// nodes of a cluster.
 #[derive(Clone)]
 pub(crate) enum Origin {
     Fixed(Box<redis::Client>),
     Sentinel(Arc<Sentinels>),
     Cluster(Arc<Cluster>),
-    Several(Vec<Origin>),
 }
 
 impl Origin {
@@ -60,15 +59,6 @@ impl Origin {
                 Some(node) => cluster.client(node),
                 None => cluster.client(&cluster.informants()[0]),
             },
-            // What is asked of each of them goes to its own store.
-            Origin::Several(_) => Err(Fault::refused(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "this does not work on several servers yet, and {} are named: use a single \
-                     one",
-                    self.address()
-                ),
-            ))),
         }
     }
 
@@ -81,16 +71,13 @@ impl Origin {
             Origin::Sentinel(sentinels) => Origin::Sentinel(Arc::new(sentinels.apart())),
             // What it knows of the nodes is no business of a runtime.
             Origin::Cluster(cluster) => Origin::Cluster(cluster.clone()),
-            Origin::Several(origins) => {
-                Origin::Several(origins.iter().map(Origin::apart).collect())
-            }
         }
     }
 
     /// How often it was heard so far that the server is somewhere else.
     pub(crate) fn moves(&self) -> u64 {
         match self {
-            Origin::Fixed(_) | Origin::Cluster(_) | Origin::Several(_) => 0,
+            Origin::Fixed(_) | Origin::Cluster(_) => 0,
             Origin::Sentinel(sentinels) => sentinels.moves(),
         }
     }
@@ -99,16 +86,14 @@ impl Origin {
     pub(super) fn cluster(&self) -> Option<&Arc<Cluster>> {
         match self {
             Origin::Cluster(cluster) => Some(cluster),
-            Origin::Fixed(_) | Origin::Sentinel(_) | Origin::Several(_) => None,
+            Origin::Fixed(_) | Origin::Sentinel(_) => None,
         }
     }
 
     /// Returns when it has moved since it had moved so often.
     pub(crate) async fn moved(&self, since: u64) {
         match self {
-            Origin::Fixed(_) | Origin::Cluster(_) | Origin::Several(_) => {
-                std::future::pending().await
-            }
+            Origin::Fixed(_) | Origin::Cluster(_) => std::future::pending().await,
             Origin::Sentinel(sentinels) => sentinels.moved(since).await,
         }
     }
@@ -124,10 +109,6 @@ impl Origin {
             Origin::Fixed(client) => url::address(client.get_connection_info().addr()),
             Origin::Sentinel(sentinels) => sentinels.address(),
             Origin::Cluster(cluster) => cluster.address(),
-            Origin::Several(origins) => {
-                let all: Vec<String> = origins.iter().map(Origin::address).collect();
-                all.join(" and ")
-            }
         }
     }
 
@@ -137,7 +118,6 @@ impl Origin {
             Origin::Fixed(client) => client.get_connection_info().redis_settings().db(),
             Origin::Sentinel(sentinels) => sentinels.database(),
             Origin::Cluster(_) => 0,
-            Origin::Several(origins) => origins.first().map_or(0, Origin::database),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Ledger {
         let mut paced = Paced::default();
         let touched = async {
             match elsewhere {
-                true => self.store.touch(&round.touch, until).await,
+                true => self.server.touch(&round.touch, until).await,
                 false => 0,
             }
         };
@@ -67,7 +67,7 @@ impl Ledger {
             // The client library waits for the answers of a pipeline that has none.
             match pipeline.is_empty() {
                 true => Ok(Vec::new()),
-                false => from_value(self.store.pipeline(&pipeline, until).await?),
+                false => from_value(self.server.pipeline(&pipeline, until).await?),
             }
         };
         let (alive, replies) = tokio::join!(touched, answered);

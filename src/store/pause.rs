@@ -12,7 +12,7 @@ use super::reply::unexpected;
 use super::script::{PAUSE, RESUME, Script};
 use super::several::is_of_absence;
 use super::switches::{self, Switches};
-use super::{Away, Lane, Ledger, Store, Word, from_value, texts};
+use super::{Away, Lane, Ledger, Server, Store, Word, from_value, texts};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
@@ -43,12 +43,72 @@ impl Store {
         until: Instant,
     ) -> Result<Vec<Away>> {
         let added = self.on_each(until, |it, until| {
-            Box::pin(it.add_pause_rule_here(prefix, turn, until))
+            Box::pin(it.add_pause_rule(prefix, turn, until))
         });
         Ok(added.await.there()?.1)
     }
 
-    async fn add_pause_rule_here(
+    /// Forgets the rules that begin so. Returns which of several servers are away.
+    pub(crate) async fn remove_pause_rules(
+        &self,
+        prefix: &Prefix,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<Vec<Away>> {
+        let removed = self.on_each(until, |it, until| {
+            Box::pin(it.remove_pause_rules(prefix, turn, until))
+        });
+        Ok(removed.await.there()?.1)
+    }
+
+    /// The rules, and since when each holds; in order.
+    pub(crate) async fn pause_rules(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
+        let known = Switches::together(known.await.of_those_there()?);
+        let rules = known.rules();
+        Ok(rules
+            .map(|(rule, since)| (rule.to_owned(), since))
+            .collect())
+    }
+
+    /// Since when a kind that becomes known is paused.
+    pub(crate) async fn pause_rule_of(
+        &self,
+        kind: &Kind,
+        until: Instant,
+    ) -> Result<Option<UnixMs>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
+        let known = Switches::together(known.await.of_those_there()?);
+        Ok(known.rule_of(kind))
+    }
+
+    /// Pauses a kind that has just become known, if a rule says so. A kind that was paused or
+    /// resumed by name is left as it is, so a resume that comes in between is not undone.
+    pub(crate) async fn apply_pause_rules(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let known = self.on_rest(until, |it, until| {
+            Box::pin(it.switches(it.patience_for_one(until)))
+        });
+        let known = match known.await.of_those_there() {
+            // The node that has them is away. No kind begins then, and others have been told.
+            Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(()),
+            known => &Switches::together(known?),
+        };
+        let applied = self.on_rest(until, |it, until| {
+            Box::pin(it.apply_pause_rules(known, kind, self, until))
+        });
+        applied.await.of_those_there().map(drop)
+    }
+
+    /// The ledgers of a kind that one of the servers has.
+    pub(super) fn shards_at(&self, server: &Server, kind: &Kind) -> Vec<u16> {
+        let is_there = |shard: &u16| self.place_of(kind, *shard) == server.place();
+        let shards = 0..self.layout_of(kind.as_str()).ledgers();
+        shards.filter(is_there).collect()
+    }
+}
+
+impl Server {
+    async fn add_pause_rule(
         &self,
         prefix: &Prefix,
         turn: SwitchNumber,
@@ -64,20 +124,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets the rules that begin so. Returns which of several servers are away.
-    pub(crate) async fn remove_pause_rules(
-        &self,
-        prefix: &Prefix,
-        turn: SwitchNumber,
-        until: Instant,
-    ) -> Result<Vec<Away>> {
-        let removed = self.on_each(until, |it, until| {
-            Box::pin(it.remove_pause_rules_here(prefix, turn, until))
-        });
-        Ok(removed.await.there()?.1)
-    }
-
-    async fn remove_pause_rules_here(
+    async fn remove_pause_rules(
         &self,
         prefix: &Prefix,
         turn: SwitchNumber,
@@ -103,27 +150,6 @@ impl Store {
         Ok(())
     }
 
-    /// The rules, and since when each holds; in order.
-    pub(crate) async fn pause_rules(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
-        let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
-        let known = Switches::together(known.await.of_those_there()?);
-        let rules = known.rules();
-        Ok(rules
-            .map(|(rule, since)| (rule.to_owned(), since))
-            .collect())
-    }
-
-    /// Since when a kind that becomes known is paused.
-    pub(crate) async fn pause_rule_of(
-        &self,
-        kind: &Kind,
-        until: Instant,
-    ) -> Result<Option<UnixMs>> {
-        let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
-        let known = Switches::together(known.await.of_those_there()?);
-        Ok(known.rule_of(kind))
-    }
-
     /// What this server keeps of pauses.
     pub(super) async fn switches(&self, until: Instant) -> Result<Switches> {
         let mut get = redis::cmd("HGETALL");
@@ -131,36 +157,19 @@ impl Store {
         Ok(Switches::read(texts(self.command(&get, until).await?)?))
     }
 
-    /// Pauses a kind that has just become known, if a rule says so. A kind that was paused or
-    /// resumed by name is left as it is, so a resume that comes in between is not undone.
-    pub(crate) async fn apply_pause_rules(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let known = self.on_rest(until, |it, until| {
-            Box::pin(it.switches(it.patience_for_one(until)))
-        });
-        let known = match known.await.of_those_there() {
-            // The node that has them is away. No kind begins then, and others have been told.
-            Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(()),
-            known => &Switches::together(known?),
-        };
-        let applied = self.on_rest(until, |it, until| {
-            Box::pin(it.apply_here(known, kind, self, until))
-        });
-        applied.await.of_those_there().map(drop)
-    }
-
     /// The same on one server. What is known by then is no news to these ledgers any more.
-    pub(super) async fn apply_here(
+    pub(super) async fn apply_pause_rules(
         &self,
         known: &Switches,
         kind: &Kind,
-        whole: &Store,
+        store: &Store,
         until: Instant,
     ) -> Result<()> {
         let Some(since) = known.rule_of(kind) else {
             return Ok(());
         };
         let until = self.patience_for_one(until);
-        let marks = whole
+        let marks = store
             .shards_at(self, kind)
             .into_iter()
             .map(|shard| async move {
@@ -180,13 +189,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    /// The ledgers of a kind that one of the servers has.
-    pub(super) fn shards_at(&self, server: &Store, kind: &Kind) -> Vec<u16> {
-        let is_there = |shard: &u16| self.place_of(kind, *shard) == server.place();
-        let shards = 0..self.layout_of(kind.as_str()).ledgers();
-        shards.filter(is_there).collect()
     }
 
     /// Writes down what is known of pauses, where `old` is.
@@ -235,7 +237,7 @@ impl Ledger {
     pub(crate) async fn paused_since(&self, until: Instant) -> Result<Option<UnixMs>> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.calls).arg("paused");
-        let since: Option<u64> = from_value(self.store.command(&get, until).await?)?;
+        let since: Option<u64> = from_value(self.server.command(&get, until).await?)?;
         Ok(since.filter(|since| *since > 0).map(UnixMs))
     }
 

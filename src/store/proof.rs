@@ -8,7 +8,7 @@ use redis::aio::PubSubStream;
 use tokio::time::{sleep, timeout_at};
 
 use super::fault::Fault;
-use super::{Announced, Store, WantedEvents, from_value, unique_id};
+use super::{Announced, Server, WantedEvents, from_value, unique_id};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::{MARKER, Names};
 
@@ -79,7 +79,7 @@ pub(crate) const LOST: &str = "plain keys are found by searching every 15 s, tho
     before are lost, a DEL cancels nothing, and where a missing key means `cancel` no key that has \
     expired runs its job";
 
-impl Store {
+impl Server {
     /// Refuses a server that does not announce what is done to keys like these, or of which that can
     /// be neither read nor proved.
     pub(crate) async fn check_announced(&self, globs: &[String], until: Instant) -> Result<()> {
@@ -142,7 +142,7 @@ impl Store {
         let (key, glob) = self.names.probe(globs, &unique_id());
         let failed = |error| Fault::from_redis(error, &address);
         let proven = async {
-            let (mut sink, mut stream) = self.ears().await?.split();
+            let (mut sink, mut stream) = self.open_pubsub().await?.split();
             let expired = Names::expired(self.database);
             sink.subscribe(&expired).await.map_err(failed)?;
             let changes = Names::changes(self.database, &glob);

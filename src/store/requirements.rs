@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::membership::{self, is_not_alone};
 use super::nodes::ServerNode;
 use super::several::is_of_absence;
-use super::{Away, Store, from_value};
+use super::{Away, Server, Store, from_value};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The layout of what is stored. Another number in `meta` means another layout.
@@ -196,19 +196,31 @@ impl Store {
     ///
     /// Of several servers some may be away, which is said.
     pub(crate) async fn check(&self, allow_eviction: bool, until: Instant) -> Result<()> {
-        let checked = self.on_each(until, |it, until| {
-            Box::pin(it.check_here(allow_eviction, until))
-        });
+        let checked = self.on_each(until, |it, until| Box::pin(it.check(allow_eviction, until)));
         let (_, away) = checked.await.unless_refused()?;
         let joined = self.on_each(until, |it, until| Box::pin(it.join(until)));
         joined.await.unless_refused()?;
-        // The client of a worker has said it, and its worker says it.
-        for Away { error, .. } in away.iter().filter(|_| !self.insists) {
+        for Away { error, .. } in &away {
             tracing::warn!(%error, "one of the servers is away, and with it its jobs");
         }
         Ok(())
     }
 
+    /// Makes Redis announce this: merges the flags that are missing into those that are set, on
+    /// each node of a cluster. Somebody else who has read them before and sets them after it undoes
+    /// that, so it is to be looked at again a little later.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn announce(&self, wanted: WantedEvents, until: Instant) -> Announced {
+        let asked = self.servers.iter().map(|it| it.announce(wanted, until));
+        let worst = join_all(asked)
+            .await
+            .into_iter()
+            .max_by_key(Announced::badness);
+        worst.unwrap_or(Announced::Already)
+    }
+}
+
+impl Server {
     /// Tells one of several servers which one it is, when none of them has said otherwise.
     async fn join(&self, until: Instant) -> Result<()> {
         let Some(membership) = self.link.membership() else {
@@ -231,7 +243,7 @@ impl Store {
         membership.compare(&there.unwrap_or_default(), &self.address())
     }
 
-    async fn check_here(&self, allow_eviction: bool, until: Instant) -> Result<()> {
+    async fn check(&self, allow_eviction: bool, until: Instant) -> Result<()> {
         let servers = self.data_nodes(until).await?;
         let checked = servers
             .iter()
@@ -399,24 +411,9 @@ impl Store {
         Ok(())
     }
 
-    /// Makes Redis announce this: merges the flags that are missing into those that are set, on
-    /// each node of a cluster. Somebody else who has read them before and sets them after it undoes
-    /// that, so it is to be looked at again a little later.
+    /// Makes this server announce this.
     #[cfg(feature = "worker")]
     pub(crate) async fn announce(&self, wanted: WantedEvents, until: Instant) -> Announced {
-        let asked = self
-            .parts()
-            .into_iter()
-            .map(|it| it.announce_here(wanted, until));
-        let worst = join_all(asked)
-            .await
-            .into_iter()
-            .max_by_key(Announced::badness);
-        worst.unwrap_or(Announced::Already)
-    }
-
-    #[cfg(feature = "worker")]
-    async fn announce_here(&self, wanted: WantedEvents, until: Instant) -> Announced {
         let (primaries, replicas) = match self.nodes(until).await {
             Ok(nodes) => nodes,
             Err(error) => return Announced::Unanswered(error),

@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use super::fault::Fault;
 #[cfg(feature = "worker")]
 use super::script::STATS;
-use super::{Store, unique_id};
+use super::{Server, Store, unique_id};
 use crate::error::ErrorKind;
 #[cfg(feature = "worker")]
 use crate::error::{Error, Result};
@@ -74,8 +74,8 @@ impl Tries {
 
     /// Those that were refused. Whatever else is wrong, such as a full memory, may pass, and is
     /// told elsewhere.
-    async fn refused(mut self, store: &Store, until: Instant) -> Result<Vec<Refused>> {
-        let answers = store.each(&mut self.pipeline, until).await?;
+    async fn refused(mut self, server: &Server, until: Instant) -> Result<Vec<Refused>> {
+        let answers = server.each(&mut self.pipeline, until).await?;
         let both = answers.into_iter().zip(self.names);
         let is_refused = |answer: &Value| matches!(answer, Value::ServerError(error) if error.code() == "NOPERM");
         let refused = both.filter(|(answer, _)| is_refused(answer));
@@ -107,14 +107,47 @@ impl Store {
         let _ = self
             .on_rest(until, |it, until| {
                 Box::pin(async move {
-                    it.warn_here(kind, it.patience_for_one(until)).await;
+                    it.warn_of_rights(kind, it.patience_for_one(until)).await;
                     Ok(())
                 })
             })
             .await;
     }
 
-    async fn warn_here(&self, kind: &Kind, until: Instant) {
+    /// Refuses a user who may not change the triggers or the ledger of a kind, and whose jobs
+    /// would be claimed and never settled.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn check_rights(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let checked = self.on_rest(until, |it, until| Box::pin(it.check_rights(kind, until)));
+        checked.await.unless_refused().map(drop)
+    }
+
+    /// Refuses a user who may not do what it takes to adopt these keys, and a server that does not
+    /// announce what is done to them, unless that is accepted: they would go unheard, or become no
+    /// job.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn check_adoption(
+        &self,
+        globs: &[String],
+        allow_unannounced: bool,
+        until: Instant,
+    ) -> Result<()> {
+        let checked = self.on_rest(until, |it, patience| {
+            Box::pin(async move {
+                it.check_adoption(globs, patience).await?;
+                match allow_unannounced {
+                    true => Ok(()),
+                    // It is there, and to hear that nothing is announced takes its time.
+                    false => it.check_announced(globs, until).await,
+                }
+            })
+        });
+        checked.await.unless_refused().map(drop)
+    }
+}
+
+impl Server {
+    async fn warn_of_rights(&self, kind: &Kind, until: Instant) {
         for (command, cmd) in on_a_trigger(kind) {
             if let Err(error) = self.command(&cmd, until).await
                 && error.kind() == ErrorKind::Denied
@@ -150,18 +183,8 @@ impl Store {
         }
     }
 
-    /// Refuses a user who may not change the triggers or the ledger of a kind, and whose jobs
-    /// would be claimed and never settled.
     #[cfg(feature = "worker")]
-    pub(crate) async fn check_rights(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let checked = self.on_rest(until, |it, until| {
-            Box::pin(it.check_rights_here(kind, until))
-        });
-        checked.await.unless_refused().map(drop)
-    }
-
-    #[cfg(feature = "worker")]
-    async fn check_rights_here(&self, kind: &Kind, until: Instant) -> Result<()> {
+    async fn check_rights(&self, kind: &Kind, until: Instant) -> Result<()> {
         let refused = self.refused_of_kind(kind, until).await?;
         let Some(Refused { command, name }) = refused.into_iter().next() else {
             self.warn_of_history(kind, until).await;
@@ -320,31 +343,8 @@ impl Store {
         Ok(refused)
     }
 
-    /// Refuses a user who may not do what it takes to adopt these keys, and a server that does not
-    /// announce what is done to them, unless that is accepted: they would go unheard, or become no
-    /// job.
     #[cfg(feature = "worker")]
-    pub(crate) async fn check_adoption(
-        &self,
-        globs: &[String],
-        allow_unannounced: bool,
-        until: Instant,
-    ) -> Result<()> {
-        let checked = self.on_rest(until, |it, patience| {
-            Box::pin(async move {
-                it.check_adoption_here(globs, patience).await?;
-                match allow_unannounced {
-                    true => Ok(()),
-                    // It is there, and to hear that nothing is announced takes its time.
-                    false => it.check_announced(globs, until).await,
-                }
-            })
-        });
-        checked.await.unless_refused().map(drop)
-    }
-
-    #[cfg(feature = "worker")]
-    async fn check_adoption_here(&self, globs: &[String], until: Instant) -> Result<()> {
+    async fn check_adoption(&self, globs: &[String], until: Instant) -> Result<()> {
         if self.is_cluster() {
             return Err(Error::new(
                 ErrorKind::Incompatible,
@@ -389,7 +389,7 @@ impl Store {
             return Ok(unheard);
         }
         let subscribe = async {
-            let (mut sink, _stream) = self.ears().await?.split();
+            let (mut sink, _stream) = self.open_pubsub().await?.split();
             for glob in globs {
                 let name = Names::changes(self.database, glob);
                 match sink.psubscribe(&name).await {
@@ -418,7 +418,7 @@ impl Store {
         let mut unheard = Vec::new();
         let subscribe = async {
             // What it says is not read; dropping it ends the connection.
-            let (mut sink, _stream) = self.ears().await?.split();
+            let (mut sink, _stream) = self.open_pubsub().await?.split();
             let instance = unique_id();
             let channels: [String; Whom::CHANNELS] = [
                 Names::expired(self.database),

@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use super::nodes::ServerNode;
 use super::several::is_of_absence;
-use super::{Store, from_value};
+use super::{Server, Store, from_value};
 use crate::error::{ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 
@@ -34,8 +34,8 @@ pub(crate) struct Searched {
 
 /// One server, gone through from the beginning.
 struct LedgerSearch<'a> {
-    store: &'a Store,
-    server: ServerNode,
+    server: &'a Server,
+    node: ServerNode,
     glob: Option<String>,
     cursor: String,
     left: u64,
@@ -53,7 +53,7 @@ impl LedgerSearch<'_> {
             scan.arg("MATCH").arg(glob);
         }
         scan.arg("COUNT").arg(PAGE);
-        let page = self.store.command_at(&self.server, &scan, until).await?;
+        let page = self.server.command_at(&self.node, &scan, until).await?;
         let (next, keys): (String, Vec<Vec<u8>>) = from_value(page)?;
         self.left = self.left.saturating_sub(PAGE);
         self.cursor = if next == "0" { String::new() } else { next };
@@ -76,8 +76,8 @@ impl Store {
             kinds: BTreeSet::new(),
             is_complete: true,
         };
-        for part in self.parts() {
-            match part.search_here(&mut searched.kinds, &until).await {
+        for server in &self.servers {
+            match server.search(&mut searched.kinds, &until).await {
                 Ok(is_complete) => searched.is_complete &= is_complete,
                 Err(error) if error.kind() == ErrorKind::Denied => searched.is_complete = false,
                 Err(error) if self.is_several() && is_of_absence(&error) => {
@@ -89,44 +89,17 @@ impl Store {
         Ok(searched)
     }
 
-    async fn search_here(
-        &self,
-        kinds: &mut BTreeSet<Kind>,
-        until: impl Fn() -> Instant,
-    ) -> Result<bool> {
-        let mut is_complete = true;
-        for server in self.data_nodes(until()).await? {
-            let mut search = self.looking(server, Some(self.names.of_ledgers()), MOST);
-            while let Some(keys) = search.next(until()).await? {
-                let found = keys.iter().filter_map(|key| self.names.kind_of(key));
-                kinds.extend(found.filter_map(|kind| Kind::parse(kind).ok()));
-            }
-            is_complete &= search.is_over();
-        }
-        Ok(is_complete)
-    }
-
-    fn looking(&self, server: ServerNode, glob: Option<String>, left: u64) -> LedgerSearch<'_> {
-        LedgerSearch {
-            store: self,
-            server,
-            glob,
-            cursor: "0".to_owned(),
-            left,
-        }
-    }
-
     /// A kind that has accepted jobs, by the first keys that are there: those of ledgers, and those
     /// that look like the keys of jobs. Where nobody lists any kind, this tells a list that is lost
     /// from a database that is new. A hint: nothing, where it cannot be found out.
     pub(crate) async fn kind_with_jobs(&self, until: Instant) -> Option<Kind> {
         let mut asked = BTreeSet::new();
-        for part in self.parts() {
-            for server in part.data_nodes(until).await.ok()? {
-                let mut search = part.looking(server, None, FEW);
+        for server in &self.servers {
+            for node in server.data_nodes(until).await.ok()? {
+                let mut search = server.looking(node, None, FEW);
                 while let Ok(Some(keys)) = search.next(until).await {
                     let kinds: BTreeSet<Kind> =
-                        keys.iter().filter_map(|key| part.kind_by(key)).collect();
+                        keys.iter().filter_map(|key| server.kind_by(key)).collect();
                     for kind in kinds {
                         if asked.len() == KINDS {
                             return None;
@@ -141,15 +114,6 @@ impl Store {
         None
     }
 
-    fn kind_by(&self, key: &str) -> Option<Kind> {
-        let of_ledger = self.names.kind_of(key).map(Kind::parse);
-        let of_job = || JobKey::parse(key).map(|job| Kind::parse(job.kind()));
-        match of_ledger {
-            Some(kind) => kind.ok(),
-            None => of_job().ok()?.ok(),
-        }
-    }
-
     /// Whether its first ledger has ever accepted jobs, for all that can be seen.
     pub(crate) async fn has_accepted(&self, kind: &Kind, until: Instant) -> bool {
         self.was_used(kind, until).await.unwrap_or(false)
@@ -161,5 +125,43 @@ impl Store {
         let stats = home.names.ledger(kind, 0).stats;
         let until = home.patience(until);
         home.has_field(&stats, "accepted", until).await
+    }
+}
+
+impl Server {
+    async fn search(
+        &self,
+        kinds: &mut BTreeSet<Kind>,
+        until: impl Fn() -> Instant,
+    ) -> Result<bool> {
+        let mut is_complete = true;
+        for node in self.data_nodes(until()).await? {
+            let mut search = self.looking(node, Some(self.names.of_ledgers()), MOST);
+            while let Some(keys) = search.next(until()).await? {
+                let found = keys.iter().filter_map(|key| self.names.kind_of(key));
+                kinds.extend(found.filter_map(|kind| Kind::parse(kind).ok()));
+            }
+            is_complete &= search.is_over();
+        }
+        Ok(is_complete)
+    }
+
+    fn looking(&self, node: ServerNode, glob: Option<String>, left: u64) -> LedgerSearch<'_> {
+        LedgerSearch {
+            server: self,
+            node,
+            glob,
+            cursor: "0".to_owned(),
+            left,
+        }
+    }
+
+    fn kind_by(&self, key: &str) -> Option<Kind> {
+        let of_ledger = self.names.kind_of(key).map(Kind::parse);
+        let of_job = || JobKey::parse(key).map(|job| Kind::parse(job.kind()));
+        match of_ledger {
+            Some(kind) => kind.ok(),
+            None => of_job().ok()?.ok(),
+        }
     }
 }

@@ -1,18 +1,16 @@
-//! Several independent servers, each with a store of its own.
+//! Asking several independent servers, of which some may be away.
 //!
 //! A ledger is on one of them, with its triggers, and is there as on a single server. What concerns
 //! more than one ledger is kept on each: the list of kinds, pauses, instances. So it is known as long
 //! as one of them is there; and one that is away takes along what its own ledgers hold, and nothing
 //! else.
 
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use futures_util::future::{BoxFuture, Either, join_all, select, select_ok};
-use tokio::time::timeout;
+use futures_util::future::{BoxFuture, join_all, select_ok};
 
-use super::Store;
+use super::{Server, Store};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::shards::server_of;
@@ -24,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const IMPATIENCE: Duration = Duration::from_millis(500);
 
 /// How long a node of a cluster is waited for by those who can do without.
-const OF_A_NODE: Duration = Duration::from_secs(1);
+pub(super) const OF_A_NODE: Duration = Duration::from_secs(1);
 
 /// How often it is waited for all the same: it may only be slow.
 const SECOND_LOOK: Duration = Duration::from_secs(5);
@@ -43,7 +41,7 @@ pub(super) struct MemberReplies<T>(Vec<Result<T>>);
 /// Which of several servers one is, if there are several.
 #[derive(Default)]
 pub(super) struct MemberStatus {
-    number: Option<usize>,
+    pub(super) number: Option<usize>,
     /// Since when, and why, it does not answer when it is asked beside the others.
     away: Mutex<Option<(Instant, Error)>>,
 }
@@ -61,7 +59,7 @@ impl MemberStatus {
     }
 
     /// It has answered so when it was asked beside the others.
-    fn note<T>(&self, answer: &Result<T>) {
+    pub(super) fn note<T>(&self, answer: &Result<T>) {
         let mut away = self.lock();
         *away = match answer {
             Err(error) if is_of_absence(error) => {
@@ -74,14 +72,14 @@ impl MemberStatus {
     }
 
     /// How long it is waited for.
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         match &*self.lock() {
             Some((since, _)) if since.elapsed() < SECOND_LOOK => IMPATIENCE,
             _ => PATIENCE,
         }
     }
 
-    /// The same, for another store on it.
+    /// The same, for other connections to that server.
     pub(super) fn again(&self) -> Self {
         MemberStatus {
             number: self.number,
@@ -93,66 +91,28 @@ impl MemberStatus {
 impl Store {
     /// Whether it is more than one server.
     pub(crate) fn is_several(&self) -> bool {
-        !self.members.is_empty()
-    }
-
-    /// The servers, each as a store; this one, if it is one.
-    #[cfg(feature = "worker")]
-    pub(crate) fn members(self: &Arc<Self>) -> Vec<Arc<Store>> {
-        match self.is_several() {
-            true => self.members.clone(),
-            false => vec![self.clone()],
-        }
-    }
-
-    /// The servers, each as a store; this one, if it is one.
-    pub(super) fn parts(&self) -> Vec<&Store> {
-        match self.is_several() {
-            true => self.members.iter().map(|member| &**member).collect(),
-            false => vec![self],
-        }
-    }
-
-    /// Whether it is one of several.
-    pub(super) fn is_member(&self) -> bool {
-        self.place.number.is_some()
-    }
-
-    /// Which of several servers it is; 0 if there is one.
-    pub(crate) fn place(&self) -> usize {
-        self.place.number.unwrap_or(0)
+        self.servers.len() > 1
     }
 
     /// Where one of several servers is; without credentials.
     pub(crate) fn address_of_member(&self, place: usize) -> String {
-        match self.members.get(place) {
-            Some(member) => member.address(),
+        match self.servers.get(place) {
+            Some(server) => server.address(),
             None => self.address(),
         }
     }
 
     /// Which of the servers has the ledger of this shard.
     pub(crate) fn place_of(&self, kind: &Kind, shard: u16) -> usize {
-        match u16::try_from(self.members.len()) {
-            Ok(servers @ 1..) => usize::from(server_of(kind.as_str(), shard, servers)),
+        match u16::try_from(self.servers.len()) {
+            Ok(servers @ 2..) => usize::from(server_of(kind.as_str(), shard, servers)),
             _ => 0,
         }
     }
 
-    /// The one that has the ledger of this shard.
-    pub(super) fn home_of(&self, kind: &Kind, shard: u16) -> &Store {
-        match self.members.get(self.place_of(kind, shard)) {
-            Some(member) => member,
-            None => self,
-        }
-    }
-
-    /// The same, to be kept.
-    pub(super) fn home(self: &Arc<Self>, kind: &Kind, shard: u16) -> Arc<Store> {
-        match self.members.get(self.place_of(kind, shard)) {
-            Some(member) => member.clone(),
-            None => self.clone(),
-        }
+    /// The server that has the ledger of this shard.
+    pub(super) fn home_of(&self, kind: &Kind, shard: u16) -> &Arc<Server> {
+        &self.servers[self.place_of(kind, shard)]
     }
 
     /// Asks each of the servers at the same time. One of several that is away is not waited for as
@@ -160,7 +120,7 @@ impl Store {
     pub(super) async fn on_each<'a, T: 'a>(
         &'a self,
         until: Instant,
-        ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
+        ask: impl Fn(&'a Server, Instant) -> BoxFuture<'a, Result<T>>,
     ) -> MemberReplies<T> {
         self.ask(|it| {
             let asking = ask(it, it.patience(until));
@@ -177,10 +137,10 @@ impl Store {
     pub(super) async fn on_rest<'a, T>(
         &'a self,
         until: Instant,
-        ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
+        ask: impl Fn(&'a Server, Instant) -> BoxFuture<'a, Result<T>>,
     ) -> MemberReplies<T> {
-        let mut rest = self.parts();
-        let is_there = |it: &&Store| it.place.lock().is_none();
+        let mut rest: Vec<&Server> = self.servers.iter().map(Arc::as_ref).collect();
+        let is_there = |it: &&Server| it.place.lock().is_none();
         if rest.iter().any(is_there) {
             rest.retain(is_there);
         }
@@ -193,7 +153,7 @@ impl Store {
     pub(super) async fn on_all<'a, T>(
         &'a self,
         until: Instant,
-        ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
+        ask: impl Fn(&'a Server, Instant) -> BoxFuture<'a, Result<T>>,
     ) -> Result<Vec<T>> {
         self.ask(|it| ask(it, until)).await.0.into_iter().collect()
     }
@@ -202,32 +162,28 @@ impl Store {
     pub(super) async fn on_any<'a, T>(
         &'a self,
         until: Instant,
-        ask: impl Fn(&'a Store, Instant) -> BoxFuture<'a, Result<T>>,
+        ask: impl Fn(&'a Server, Instant) -> BoxFuture<'a, Result<T>>,
     ) -> Result<T> {
-        let asked = self.parts().into_iter().map(|it| ask(it, until));
+        let asked = self.servers.iter().map(|it| ask(it, until));
         Ok(select_ok(asked).await?.0)
     }
 
     async fn ask<'a, T>(
         &'a self,
-        ask: impl Fn(&'a Store) -> BoxFuture<'a, Result<T>>,
+        ask: impl Fn(&'a Server) -> BoxFuture<'a, Result<T>>,
     ) -> MemberReplies<T> {
-        MemberReplies(join_all(self.parts().into_iter().map(ask)).await)
+        MemberReplies(join_all(self.servers.iter().map(|it| ask(it))).await)
     }
 
     /// Which of the servers were away when all were asked the last time.
     pub(crate) fn away(&self) -> Vec<Away> {
-        let members = self.members.iter().enumerate();
-        let away = members.filter_map(|(place, member)| {
-            let error = member.place.lock().as_ref()?.1.duplicate();
+        // A single server is there, or nothing is.
+        let several = self.servers.iter().filter(|it| it.is_member());
+        let away = several.enumerate().filter_map(|(place, server)| {
+            let error = server.place.lock().as_ref()?.1.duplicate();
             Some(Away { place, error })
         });
         away.collect()
-    }
-
-    /// It has answered so when it was asked beside the others.
-    pub(super) fn note_presence<T>(&self, answer: &Result<T>) {
-        self.place.note(answer);
     }
 
     /// Whether a part of the ledgers may be away, while others are there.
@@ -235,33 +191,11 @@ impl Store {
         self.is_several() || self.is_cluster()
     }
 
-    /// Asks two that may be on different nodes of a cluster. When one of them has answered there, the
-    /// other one is not waited for for long. Returns their answers, and whether these are both.
-    pub(super) async fn one_suffices<T>(
-        &self,
-        one: impl Future<Output = Result<T>>,
-        other: impl Future<Output = Result<T>>,
-    ) -> Result<(Vec<T>, bool)> {
-        let (mut one, mut other) = (pin!(one), pin!(other));
-        if !self.is_cluster() {
-            return Ok((vec![one.await?, other.await?], true));
-        }
-        let (first, second) = match select(one.as_mut(), other.as_mut()).await {
-            Either::Left((Ok(first), _)) => (first, timeout(OF_A_NODE, other).await),
-            Either::Right((Ok(first), _)) => (first, timeout(OF_A_NODE, one).await),
-            Either::Left((Err(error), _)) if is_of_absence(&error) => {
-                return Ok((vec![other.await?], false));
-            }
-            Either::Right((Err(error), _)) if is_of_absence(&error) => {
-                return Ok((vec![one.await?], false));
-            }
-            Either::Left((Err(error), _)) | Either::Right((Err(error), _)) => return Err(error),
-        };
-        match second {
-            Ok(Ok(second)) => Ok((vec![first, second], true)),
-            Ok(Err(error)) if !is_of_absence(&error) => Err(error),
-            Ok(Err(_)) | Err(_) => Ok((vec![first], false)),
-        }
+    /// Until when a ledger, or the list of kinds, is waited for by those who can do without, where it
+    /// may be on a node of a cluster that is away.
+    pub(super) fn patience_for_one(&self, until: Instant) -> Instant {
+        self.cluster()
+            .map_or(until, |cluster| cluster.patience_for_one(until))
     }
 
     /// Until when all are waited for by those who can do without some of them.
@@ -271,24 +205,6 @@ impl Store {
             (true, true) => until.min(Instant::now() + PATIENCE),
             (true, false) => until.min(Instant::now() + IMPATIENCE),
         }
-    }
-
-    /// Until when a ledger is waited for by those who can do without: one of several servers, or one
-    /// on a node of a cluster.
-    pub(super) fn patience_for_one(&self, until: Instant) -> Instant {
-        match self.is_cluster() {
-            true => until.min(Instant::now() + OF_A_NODE),
-            false => self.patience(until),
-        }
-    }
-
-    /// Until when one of several servers is waited for by those who can do without.
-    pub(super) fn patience(&self, until: Instant) -> Instant {
-        if !self.is_member() {
-            return until;
-        }
-        let patience = self.place.patience();
-        until.min(Instant::now() + patience)
     }
 }
 

@@ -16,7 +16,7 @@ use redis::{Cmd, Value};
 use tokio::sync::Mutex;
 use tokio::time::timeout_at;
 
-use super::Store;
+use super::Server;
 #[cfg(feature = "worker")]
 use super::cluster::SLOTS;
 use super::cluster::{Node, slot_of};
@@ -131,7 +131,7 @@ impl Primary {
     }
 }
 
-impl Store {
+impl Server {
     /// All primaries of the cluster that have not failed, those without slots included. Each is asked
     /// which slots it serves: to which a slot was to come does not follow who serves it.
     pub(super) async fn primaries(&self, until: Instant) -> Result<Vec<Primary>, Fault> {

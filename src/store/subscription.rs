@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::{unconstrained, yield_now};
 use tokio::time::{sleep, timeout};
 
-use super::Store;
+use super::Server;
 use super::cluster::Node;
 use super::fault::Fault;
 use super::in_time::in_time;
@@ -47,7 +47,7 @@ pub(crate) enum Signal<'a> {
 
 /// Follows one node, for ever.
 pub(crate) struct Subscription {
-    store: Arc<Store>,
+    server: Arc<Server>,
     /// Of a cluster; the next one that can be reached, if none is given.
     node: Option<Node>,
     /// Somebody says something all the time, so that silence means that it is cut off.
@@ -65,25 +65,25 @@ pub(crate) struct Subscription {
 
 impl Subscription {
     /// What expires, and wake-ups; for an instance, which hears its own beats.
-    pub(super) fn to_events(store: Arc<Store>, instance: &str, settings: &LinkSettings) -> Self {
-        let mut it = Subscription::to_wakes(store, instance, settings);
+    pub(super) fn to_events(server: Arc<Server>, instance: &str, settings: &LinkSettings) -> Self {
+        let mut it = Subscription::to_wakes(server, instance, settings);
         it.channels.push(it.expired.clone());
         it.is_never_silent = false;
         it
     }
 
     /// Wake-ups, and beats, which go through all nodes of a cluster.
-    pub(super) fn to_wakes(store: Arc<Store>, instance: &str, settings: &LinkSettings) -> Self {
-        let pulse = store.names.pulse(store.database, instance);
-        let mut it = Subscription::new(store, settings, "events");
+    pub(super) fn to_wakes(server: Arc<Server>, instance: &str, settings: &LinkSettings) -> Self {
+        let pulse = server.names.pulse(server.database, instance);
+        let mut it = Subscription::new(server, settings, "events");
         it.channels = vec![it.wake.clone(), pulse];
         it.is_never_silent = true;
         it
     }
 
     /// What expires on one node of a cluster.
-    pub(super) fn to_expiry(store: Arc<Store>, node: Node, settings: &LinkSettings) -> Self {
-        let mut it = Subscription::new(store, settings, "events");
+    pub(super) fn to_expiry(server: Arc<Server>, node: Node, settings: &LinkSettings) -> Self {
+        let mut it = Subscription::new(server, settings, "events");
         it.channels = vec![it.expired.clone()];
         it.node = Some(node);
         it
@@ -93,28 +93,28 @@ impl Subscription {
     /// heard, and what expires does not wait behind it. Whoever tells `asked` learns how far it has
     /// heard.
     pub(crate) fn to_changes(
-        store: Arc<Store>,
+        server: Arc<Server>,
         globs: impl IntoIterator<Item = String>,
         asked: Arc<Notify>,
         settings: &LinkSettings,
     ) -> Self {
-        let mut it = Subscription::new(store, settings, "changes");
-        let database = it.store.database;
+        let mut it = Subscription::new(server, settings, "changes");
+        let database = it.server.database;
         let globs = globs.into_iter();
         it.asked = asked;
         it.patterns = globs.map(|glob| Names::changes(database, &glob)).collect();
         it
     }
 
-    fn new(store: Arc<Store>, settings: &LinkSettings, name: &'static str) -> Self {
+    fn new(server: Arc<Server>, settings: &LinkSettings, name: &'static str) -> Self {
         Subscription {
             channels: Vec::new(),
             patterns: Vec::new(),
-            expired: Names::expired(store.database),
-            wake: store.names.wake(store.database),
+            expired: Names::expired(server.database),
+            wake: server.names.wake(server.database),
             asked: Arc::default(),
             patience: settings.connect_timeout.max(settings.response_timeout),
-            store,
+            server,
             node: None,
             is_never_silent: false,
             name,
@@ -122,7 +122,7 @@ impl Subscription {
     }
 
     fn address(&self) -> String {
-        self.store.address_of(&self.node)
+        self.server.address_of(&self.node)
     }
 
     /// Subscribes, hands every signal to `hear`, and subscribes again whenever the
@@ -131,8 +131,8 @@ impl Subscription {
         let mut pause = FIRST_PAUSE;
         let mut is_first = true;
         loop {
-            let moves = self.store.link.origin().moves();
-            let moved = || self.store.link.origin().moved(moves);
+            let moves = self.server.link.origin().moves();
+            let moved = || self.server.link.origin().moved(moves);
             let subscribed = tokio::select! {
                 subscribed = self.subscribe() => subscribed,
                 // What is subscribed to may hang.
@@ -163,7 +163,7 @@ impl Subscription {
 
     async fn subscribe(&self) -> Result<(PubSubSink, PubSubStream), Fault> {
         let subscribe = pin!(async {
-            let client = self.store.link.origin().client(self.node.as_ref()).await?;
+            let client = self.server.link.origin().client(self.node.as_ref()).await?;
             let pubsub = client.get_async_pubsub().await;
             let (mut sink, stream) = pubsub.map_err(|error| self.failed(error))?.split();
             let subscribed = async {

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use super::cluster::Node;
 use super::subscription::{Signal, Subscription};
-use super::{Store, fault::Fault};
+use super::{Server, fault::Fault};
 use crate::error::Error;
 use crate::settings::LinkSettings;
 
@@ -56,7 +56,7 @@ type Task = LocalBoxFuture<'static, ()>;
 
 /// The subscriptions to the nodes of a cluster.
 struct Nodes {
-    store: Arc<Store>,
+    server: Arc<Server>,
     settings: LinkSettings,
     tell: mpsc::Sender<SubscriptionReport>,
     /// One for each node, and how often it was absent in a row.
@@ -69,18 +69,18 @@ struct Nodes {
 
 /// Follows all that a worker has to hear, for ever.
 pub(crate) async fn follow_events(
-    store: Arc<Store>,
+    server: Arc<Server>,
     instance: &str,
     settings: &LinkSettings,
     mut hear: impl AsyncFnMut(Signal<'_>),
 ) {
-    if !store.is_cluster() {
-        let one = Subscription::to_events(store, instance, settings);
+    if !server.is_cluster() {
+        let one = Subscription::to_events(server, instance, settings);
         return one.run(hear).await;
     }
     let (tell, mut told) = mpsc::channel(QUEUE);
     let mut nodes = Nodes {
-        store: store.clone(),
+        server: server.clone(),
         settings: settings.clone(),
         tell,
         followed: HashMap::new(),
@@ -88,10 +88,10 @@ pub(crate) async fn follow_events(
         primaries: HashSet::new(),
         is_complete: false,
     };
-    let wakes = Subscription::to_wakes(store.clone(), instance, settings);
+    let wakes = Subscription::to_wakes(server.clone(), instance, settings);
     let mut tasks = FuturesUnordered::<Task>::new();
     tasks.push(nodes.follow(wakes, EventSource::Wakes).0);
-    tasks.push(Box::pin(look(store, nodes.tell.clone())));
+    tasks.push(Box::pin(look(server, nodes.tell.clone())));
     loop {
         let report = tokio::select! {
             biased;
@@ -123,7 +123,7 @@ pub(crate) async fn follow_events(
                 if is_complete && (is_another || !was_complete) {
                     hear(Signal::Up).await;
                 } else if was_complete && !is_complete {
-                    let fault = Fault::closed(&nodes.store.address());
+                    let fault = Fault::closed(&nodes.server.address());
                     hear(Signal::Gap(fault.into())).await;
                 }
             }
@@ -134,7 +134,7 @@ pub(crate) async fn follow_events(
 impl Nodes {
     /// Takes in which nodes there are. Returns whether the primaries are others than before.
     fn meet(&mut self, tasks: &FuturesUnordered<Task>) -> bool {
-        let Some(cluster) = self.store.link.origin().cluster() else {
+        let Some(cluster) = self.server.link.origin().cluster() else {
             return false;
         };
         let (primaries, replicas) = cluster.nodes();
@@ -144,8 +144,8 @@ impl Nodes {
                 *absences = 0;
                 continue;
             }
-            let (store, settings) = (self.store.clone(), &self.settings);
-            let one = Subscription::to_expiry(store, node.clone(), settings);
+            let (server, settings) = (self.server.clone(), &self.settings);
+            let one = Subscription::to_expiry(server, node.clone(), settings);
             let (task, handle) = self.follow(one, EventSource::Expiry(node.clone()));
             tasks.push(task);
             self.followed.insert(node.clone(), (handle, 0));
@@ -196,10 +196,10 @@ impl Nodes {
 }
 
 /// Looks which nodes there are, for ever.
-async fn look(store: Arc<Store>, tell: mpsc::Sender<SubscriptionReport>) {
+async fn look(server: Arc<Server>, tell: mpsc::Sender<SubscriptionReport>) {
     loop {
         let until = Instant::now() + PATIENCE;
-        match store.all_nodes(until).await {
+        match server.all_nodes(until).await {
             Ok(_) => {
                 let _ = tell.send(SubscriptionReport::Looked).await;
             }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::Store;
+use super::Server;
 use super::fault::Fault;
 use super::strays::slot_of_ledger;
 use crate::names::LEDGER_PARTS;
@@ -31,7 +31,7 @@ impl SplitLedgers {
     }
 }
 
-impl Store {
+impl Server {
     /// Whether a ledger of which nothing is where it is served is new, for all that this user may see;
     /// otherwise where it is.
     pub(super) async fn may_begin(&self, subject: &str, until: Instant) -> Result<(), Fault> {

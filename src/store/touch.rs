@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::cluster::{Cluster, Node};
-use super::{Store, from_value};
+use super::{Server, from_value};
 use crate::key::JobKey;
 
 /// How long a round of the pacer waits for the touches of a node. Its jobs go the way without
@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_millis(20);
 #[derive(Default)]
 pub(super) struct Slow(Mutex<HashSet<Option<Node>>>);
 
-impl Store {
+impl Server {
     /// Reads triggers, each on its own node, so that it expires those that are due. Returns how many
     /// may still be there: those of nodes that do not answer among them.
     pub(super) async fn touch(self: &Arc<Self>, jobs: &[JobKey], until: Instant) -> u64 {
@@ -49,7 +49,7 @@ impl Store {
         if self.slow.lock().contains(&node) {
             return all;
         }
-        let store = self.clone();
+        let server = self.clone();
         let (tell, told) = oneshot::channel();
         // It goes on when the round is over.
         tokio::spawn(async move {
@@ -57,7 +57,7 @@ impl Store {
             for trigger in &triggers {
                 looks.cmd("EXISTS").arg(trigger);
             }
-            let mut looking = pin!(store.pipeline(&looks, until));
+            let mut looking = pin!(server.pipeline(&looks, until));
             match timeout(WAIT, &mut looking).await {
                 Ok(answer) => {
                     let alive = answer.and_then(from_value::<Vec<u64>>);
@@ -67,10 +67,10 @@ impl Store {
                 }
                 Err(_) => {
                     drop(tell);
-                    store.slow.lock().insert(node.clone());
+                    server.slow.lock().insert(node.clone());
                     // What it answers so late is of no interest.
                     let _ = looking.await;
-                    store.slow.lock().remove(&node);
+                    server.slow.lock().remove(&node);
                 }
             }
         });

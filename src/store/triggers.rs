@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::link;
 use super::reply::{Answered, Reply, ReplyWord};
 use super::script::ARM;
-use super::{Ledger, Store};
+use super::{Ledger, Server};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::names::MARKER;
@@ -76,21 +76,21 @@ impl Ledger {
             .into_iter()
             .map(|(job, (place, due))| (place, (job.as_str().to_owned(), due)))
             .unzip();
-        let store = self.store.clone();
-        Some((places, tokio::spawn(async move { store.arm(moves).await })))
+        let server = self.server.clone();
+        Some((places, tokio::spawn(async move { server.arm(moves).await })))
     }
 }
 
-impl Store {
+impl Server {
     /// Moves triggers, each on its own node. Returns which of the names hold foreign values, or may
     /// not be written.
     pub(super) async fn arm(self: Arc<Self>, moves: Vec<Move>) -> Vec<bool> {
         let until = Instant::now() + PATIENCE;
         let moves = moves.iter().map(|(trigger, due)| {
             let call = arming(trigger, *due);
-            let store = &self;
+            let server = &self;
             async move {
-                let armed = store.evaluate(&ARM, &call, until).await;
+                let armed = server.evaluate(&ARM, &call, until).await;
                 match armed.map_err(Error::from).and_then(is_foreign) {
                     Ok(foreign) => foreign,
                     Err(error) => {

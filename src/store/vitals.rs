@@ -8,7 +8,7 @@ use redis::Value;
 use super::link::Request;
 use super::nodes::ServerNode;
 use super::requirements::Info;
-use super::{Ledger, Store, from_value};
+use super::{Ledger, Server, Store, from_value};
 use crate::error::Result;
 use crate::names::MARKER;
 use crate::shards::Layout;
@@ -87,6 +87,40 @@ impl ServerReport {
 }
 
 impl Store {
+    /// Changes a setting, of each node of a cluster, until the server restarts.
+    pub(crate) async fn set(&self, name: &str, value: &str, until: Instant) -> Result<()> {
+        let set = self.on_each(until, |it, until| Box::pin(it.set(name, value, until)));
+        set.await.of_those_there().map(drop)
+    }
+
+    /// The number of the database; of several servers that of the first.
+    pub(crate) fn database(&self) -> i64 {
+        self.servers[0].database
+    }
+
+    /// The kinds that were ever used, each with its number of shards, as they stand there.
+    pub(crate) async fn shards(&self, until: Instant) -> Result<Vec<(String, String)>> {
+        let listed = self.on_each(until, |it, until| Box::pin(it.shards(until)));
+        let mut listed = listed.await.of_those_there()?.concat();
+        if self.is_several() {
+            // Of one kind it may be that two say something else: the newer holds.
+            listed.sort_by(|(one, _), (other, _)| one.cmp(other));
+            listed.dedup_by(|(one, layout), (kind, before)| {
+                let is_same = one == kind;
+                let read = (Layout::parse(layout), Layout::parse(before));
+                if let (true, (Some(newer), Some(older))) = (is_same, read)
+                    && newer.follows(older)
+                {
+                    std::mem::swap(layout, before);
+                }
+                is_same
+            });
+        }
+        Ok(listed)
+    }
+}
+
+impl Server {
     /// What a server says of itself, and of these settings; one round trip. Fails only if there
     /// is no answer: what this user may not see is told apart.
     pub(crate) async fn vitals(
@@ -120,24 +154,13 @@ impl Store {
         })
     }
 
-    /// Changes a setting, of each node of a cluster, until the server restarts.
-    pub(crate) async fn set(&self, name: &str, value: &str, until: Instant) -> Result<()> {
-        let set = self.on_each(until, |it, until| Box::pin(it.set_here(name, value, until)));
-        set.await.of_those_there().map(drop)
-    }
-
-    async fn set_here(&self, name: &str, value: &str, until: Instant) -> Result<()> {
+    async fn set(&self, name: &str, value: &str, until: Instant) -> Result<()> {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg(name).arg(value);
         for server in self.all_nodes(until).await? {
             self.command_at(&server, &set, until).await?;
         }
         Ok(())
-    }
-
-    /// The number of the database.
-    pub(crate) fn database(&self) -> i64 {
-        self.database
     }
 
     /// The clock of a server, and how far away it is.
@@ -159,28 +182,7 @@ impl Store {
         })
     }
 
-    /// The kinds that were ever used, each with its number of shards, as they stand there.
-    pub(crate) async fn shards(&self, until: Instant) -> Result<Vec<(String, String)>> {
-        let listed = self.on_each(until, |it, until| Box::pin(it.shards_here(until)));
-        let mut listed = listed.await.of_those_there()?.concat();
-        if self.is_several() {
-            // Of one kind it may be that two say something else: the newer holds.
-            listed.sort_by(|(one, _), (other, _)| one.cmp(other));
-            listed.dedup_by(|(one, layout), (kind, before)| {
-                let is_same = one == kind;
-                let read = (Layout::parse(layout), Layout::parse(before));
-                if let (true, (Some(newer), Some(older))) = (is_same, read)
-                    && newer.follows(older)
-                {
-                    std::mem::swap(layout, before);
-                }
-                is_same
-            });
-        }
-        Ok(listed)
-    }
-
-    async fn shards_here(&self, until: Instant) -> Result<Vec<(String, String)>> {
+    async fn shards(&self, until: Instant) -> Result<Vec<(String, String)>> {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.names.kinds());
         from_value(self.command(&cmd, until).await?)
@@ -231,7 +233,7 @@ impl Ledger {
         let due = asked.cmd("ZRANGEBYSCORE").arg(&self.names.due);
         due.arg("-inf").arg("(inf").arg("LIMIT").arg(0).arg(most);
         asked.cmd("HLEN").arg(&self.names.shadow);
-        let mut answers = self.store.each(&mut asked, until).await?.into_iter();
+        let mut answers = self.server.each(&mut asked, until).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
         let (died, oldest) = (seen(next()), seen::<Vec<(String, f64)>>(next()));
         let (due, jobs) = (seen::<Vec<String>>(next()), seen(next()));
@@ -249,7 +251,7 @@ impl Ledger {
         }
         let mut foreign = Vec::new();
         if !due.is_empty() {
-            let values = self.store.each(&mut asked, until).await?;
+            let values = self.server.each(&mut asked, until).await?;
             for (id, value) in due.into_iter().zip(values) {
                 match seen::<Vec<u8>>(value) {
                     Ok(text) if text.is_empty() || text == MARKER.as_bytes() => {}

@@ -9,22 +9,22 @@ use tokio::time::sleep;
 
 use super::conditions::{Condition, Conditions};
 use crate::doctor::{EVICTION_POLICY, Finding, NOTIFY_FLAGS, SERVER_LOADING, Severity, of_server};
-use crate::store::Store;
+use crate::store::Server;
 
 /// How often it looks at the most, however often the connection breaks.
 const AT_LEAST: Duration = Duration::from_secs(3);
 
 /// Looks at one server.
 pub(crate) struct Checkup {
-    store: Arc<Store>,
+    server: Arc<Server>,
     conditions: Arc<Conditions>,
     asked: Notify,
 }
 
 impl Checkup {
-    pub(crate) fn new(store: Arc<Store>, conditions: Arc<Conditions>) -> Self {
+    pub(crate) fn new(server: Arc<Server>, conditions: Arc<Conditions>) -> Self {
         Checkup {
-            store,
+            server,
             conditions,
             asked: Notify::new(),
         }
@@ -40,12 +40,12 @@ impl Checkup {
         let mut is_first = true;
         loop {
             self.asked.notified().await;
-            match of_server(&self.store).await {
+            match of_server(&self.server).await {
                 Ok(findings) => {
                     if std::mem::take(&mut is_first) {
                         note_said_by_client(&findings, &self.conditions);
                     }
-                    tell(findings, &self.conditions, &self.store.address());
+                    tell(findings, &self.conditions, &self.server.address());
                 }
                 // Whoever is away will be back, and is asked again then.
                 Err(error) => tracing::debug!(%error, "the server could not be looked at"),

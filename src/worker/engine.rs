@@ -133,7 +133,7 @@ impl Engine {
         let terms = settle_terms(&settings, &notices);
         let dead = terms.dead;
         let description = describe(&routes);
-        let instances = Arc::new(PeerTable::new(&description, store.members().len())?);
+        let instances = Arc::new(PeerTable::new(&description, store.servers().len())?);
         let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
         let inbox = Arc::new(ClaimInbox::default());
         let alarm = PreciseTimer::new().map_err(cannot_start)?;
@@ -150,7 +150,7 @@ impl Engine {
             slots: slots.clone(),
             heard_at: Arc::new(ReadinessByServer::new(
                 plan.readiness,
-                store.members().len(),
+                store.servers().len(),
                 settings.allow_unannounced,
             )),
             payload_limit,
@@ -388,7 +388,7 @@ fn tell_start(store: &Arc<Store>, routes: &Routes, settings: &WorkerSettings) {
     if routes.fallback.is_some() {
         served.push("what nobody has a route for".to_owned());
     }
-    let servers = store.members().into_iter().map(|server| server.address());
+    let servers = store.servers().iter().map(|server| server.address());
     tracing::info!(
         routes = served.join(", "),
         redis = servers.collect::<Vec<_>>().join(", "),

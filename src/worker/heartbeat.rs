@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::instance::{Description, Takes};
 use crate::router::Routes;
 use crate::settings::{BEAT, SILENCE};
-use crate::store::{Alive, Beat, Store};
+use crate::store::{Alive, Beat, Server};
 
 /// The shortest time between two beats, whoever asks for one.
 const AT_LEAST: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Beats for one instance, on one server.
 pub(crate) struct Heartbeat {
     /// That server.
-    store: Arc<Store>,
+    server: Arc<Server>,
     instances: Arc<PeerTable>,
     description: Description,
     slots: Arc<Slots>,
@@ -42,13 +42,13 @@ pub(crate) struct Heartbeat {
 
 impl Heartbeat {
     pub(crate) fn new(
-        server: Arc<Store>,
+        server: Arc<Server>,
         context: &MonitorContext,
         events: Arc<Events>,
         adopter: Arc<Adopter>,
     ) -> Self {
         Heartbeat {
-            store: server,
+            server,
             instances: context.instances.clone(),
             description: context.description.clone(),
             slots: context.slots.clone(),
@@ -83,7 +83,7 @@ impl Heartbeat {
     /// Tells the others that this instance is gone.
     pub(crate) async fn stop(&self) {
         let until = Instant::now() + PATIENCE;
-        if let Err(error) = self.store.leave(self.instances.id(), until).await {
+        if let Err(error) = self.server.leave(self.instances.id(), until).await {
             tracing::debug!(%error, "the other instances could not be told of the stop");
         }
     }
@@ -99,16 +99,16 @@ impl Heartbeat {
             description: &self.description.leaving_alone(down).to_line(),
             silence: SILENCE,
         };
-        let seen = self.store.beat(&beat, until).await?;
+        let seen = self.server.beat(&beat, until).await?;
         let takes = self.takes(&seen, until).await?;
-        let change = self.instances.meet(self.store.place(), &seen, &takes);
+        let change = self.instances.meet(self.server.place(), &seen, &takes);
         if change.came || change.went {
             tracing::debug!(instances = seen.len(), "instances came or went");
             finders.pacer.look();
         }
         if change.went {
             // What it was about to claim, or to pace, is looked for at once.
-            finders.reconciler.sweep_all(self.store.place());
+            finders.reconciler.sweep_all(self.server.place());
             finders.kind_monitor.somebody_went();
             self.adopter.somebody_went();
         }
@@ -134,7 +134,7 @@ impl Heartbeat {
         if unknown.is_empty() {
             return Ok(takes);
         }
-        let descriptions = self.store.descriptions(&unknown, until).await?;
+        let descriptions = self.server.descriptions(&unknown, until).await?;
         for (id, text) in unknown.into_iter().zip(descriptions) {
             let Some(text) = text else { continue };
             let description = serde_json::from_str::<Description>(&text);

@@ -19,7 +19,7 @@ use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::shards::Layout;
 use crate::source::Source;
-use crate::store::{Signal, Store, follow_events};
+use crate::store::{Server, Signal, Store, follow_events};
 use crate::time::UnixMs;
 
 /// How long the questions may take that are asked whenever the connection is new.
@@ -134,7 +134,7 @@ impl Listener {
 
     /// Returns whether there was something new; nothing if the list could not be read. Then it is read
     /// again before long.
-    async fn refresh_from(&self, server: &Store) -> Option<bool> {
+    async fn refresh_from(&self, server: &Server) -> Option<bool> {
         let refreshed = self
             .served_ledgers
             .refresh(server, Instant::now() + PATIENCE)

@@ -14,7 +14,7 @@ use crate::key::{JobKey, Kind};
 use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::shards::{self, ShardRef};
-use crate::store::{Ledger, Settlement, Store};
+use crate::store::{Ledger, Server, Settlement, Store};
 use crate::worker::claiming::inbox::LedgerInbox;
 use crate::worker::freshness::Freshness;
 
@@ -103,7 +103,7 @@ impl ServedLedgers {
     /// are new.
     pub(crate) async fn refresh(
         &self,
-        from: &Store,
+        from: &Server,
         until: Instant,
     ) -> Result<Vec<Arc<ServedLedger>>> {
         let kinds = from.kinds(until).await?;

@@ -20,7 +20,7 @@ use super::served::{ServedLedger, ServedLedgers};
 use crate::instance::Description;
 use crate::router::Routes;
 use crate::settings::LinkSettings;
-use crate::store::Store;
+use crate::store::{Server, Store};
 
 /// What the monitors of all servers share.
 pub(crate) struct MonitorContext {
@@ -41,7 +41,7 @@ pub(crate) struct ServerMonitors(Vec<ServerMonitor>);
 
 /// The monitor of one server.
 pub(crate) struct ServerMonitor {
-    pub(crate) server: Arc<Store>,
+    pub(crate) server: Arc<Server>,
     pub(crate) events: Arc<Events>,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) adopter: Arc<Adopter>,
@@ -52,7 +52,7 @@ pub(crate) struct ServerMonitor {
 
 impl ServerMonitors {
     pub(crate) fn new(context: &MonitorContext) -> Arc<Self> {
-        let servers = context.store.members().into_iter();
+        let servers = context.store.servers().iter().cloned();
         let monitors = servers.map(|server| ServerMonitor::new(server, context));
         Arc::new(ServerMonitors(monitors.collect()))
     }
@@ -73,7 +73,7 @@ impl ServerMonitors {
 }
 
 impl ServerMonitor {
-    fn new(server: Arc<Store>, context: &MonitorContext) -> Self {
+    fn new(server: Arc<Server>, context: &MonitorContext) -> Self {
         let conditions = Arc::new(Conditions::default());
         let adopter = Adopter::new(
             context.store.clone(),

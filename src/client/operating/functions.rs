@@ -117,8 +117,8 @@ impl Functions {
     /// does not let this user look.
     pub async fn state(&self) -> Result<LibraryState> {
         let (store, until) = (self.client.store(), self.client.deadline());
-        store.check_functions(until).await?;
-        Ok(match store.loaded(&self.name, until).await? {
+        let server = store.check_functions(until).await?;
+        Ok(match server.loaded(&self.name, until).await? {
             None => LibraryState::Absent,
             Some(Loaded::Foreign) => LibraryState::Foreign,
             Some(Loaded::Ours { namespace, .. }) if namespace != store.names().namespace() => {
@@ -129,8 +129,8 @@ impl Functions {
                 is_same: false,
                 ..
             }) => LibraryState::Differs { version },
-            Some(Loaded::Ours { .. }) => match store.prepared(until).await? {
-                Some((_, channel)) if store.is_wake(&channel) => LibraryState::Fits,
+            Some(Loaded::Ours { .. }) => match server.prepared(until).await? {
+                Some((_, channel)) if server.is_wake(&channel) => LibraryState::Fits,
                 _ => LibraryState::Unprepared,
             },
         })
@@ -149,16 +149,17 @@ impl Functions {
         store
             .check(self.client.settings().allow_eviction, until)
             .await?;
+        let server = store.only()?;
         match &before {
             LibraryState::Fits => return Ok(before),
             LibraryState::Unprepared => {}
-            LibraryState::Absent => store.load(&self.name, false, until).await?,
+            LibraryState::Absent => server.load(&self.name, false, until).await?,
             _ => {
                 self.refuse_to_replace(&before)?;
-                store.load(&self.name, true, until).await?;
+                server.load(&self.name, true, until).await?;
             }
         }
-        store.prepare(&self.name, until).await?;
+        server.prepare(&self.name, until).await?;
         Ok(before)
     }
 
@@ -172,13 +173,13 @@ impl Functions {
         if !matches!(before, LibraryState::Differs { .. }) {
             self.refuse_to_replace(&before)?;
         }
-        let (store, until) = (self.client.store(), self.client.deadline());
+        let (server, until) = (self.client.store().only()?, self.client.deadline());
         if before != LibraryState::Absent {
-            store.unload(&self.name, until).await?;
+            server.unload(&self.name, until).await?;
         }
-        let prepared = store.prepared(until).await?;
+        let prepared = server.prepared(until).await?;
         if prepared.is_some_and(|(name, _)| name == self.name) {
-            store.forget_functions(until).await?;
+            server.forget_functions(until).await?;
         }
         Ok(before)
     }

@@ -142,13 +142,15 @@ impl MendSlots {
             spares,
             given_up,
         } = self;
-        let store = client.store();
         let mut mended = MendedSlots::default();
-        for stray in store.strays(client.deadline()).await? {
+        let Some(cluster) = client.store().cluster() else {
+            return Ok(mended);
+        };
+        for stray in cluster.strays(client.deadline()).await? {
             let state = match moves {
                 _ if stray.is_under_way() => StrayState::UnderWay,
                 false => StrayState::Found,
-                true => match store.bring_back(&stray, spares).await? {
+                true => match cluster.bring_back(&stray, spares).await? {
                     SlotOutcome::Together => StrayState::Together,
                     SlotOutcome::Left(why) => {
                         mended.left.extend(why);
@@ -161,15 +163,15 @@ impl MendSlots {
                 holder: stray.holder.to_string(),
                 owner: stray.owner.as_ref().map(ToString::to_string),
                 keys: stray.keys.len(),
-                ledgers: store.ledgers_among(&stray.keys),
+                ledgers: cluster.ledgers_among(&stray.keys),
                 state,
             });
         }
-        let left = store.left_over(moves, spares, client.deadline());
+        let left = cluster.left_over(moves, spares, client.deadline());
         mended.left.extend(left.await?);
-        for gap in store.torn_ledgers(client.deadline()).await? {
+        for gap in cluster.torn_ledgers(client.deadline()).await? {
             let is_given_up = given_up.contains(&gap.ledger);
-            if is_given_up && store.give_up(&gap, client.deadline()).await? {
+            if is_given_up && cluster.give_up(&gap, client.deadline()).await? {
                 continue;
             }
             mended.torn.push(TornLedger {

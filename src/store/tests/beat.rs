@@ -17,7 +17,7 @@ async fn beat(bench: &Bench, id: &str, room: &str) -> Vec<(String, String)> {
         description: r#"{"pid": 7}"#,
         silence: SILENCE,
     };
-    let seen = bench.ledger.store.beat(&beat, soon()).await.unwrap();
+    let seen = bench.ledger.server.beat(&beat, soon()).await.unwrap();
     let mut seen: Vec<_> = seen.into_iter().map(|one| (one.id, one.room)).collect();
     seen.sort();
     seen
@@ -39,7 +39,7 @@ async fn age(bench: &Bench, id: &str, ms: u64) {
 async fn instances_see_each_other_until_one_is_silent_or_leaves() {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
-    let store = &bench.ledger.store;
+    let (store, server) = (&bench.ledger.store, &bench.ledger.server);
     assert_eq!(beat(&bench, "a", "1h").await, pairs(&[("a", "1h")]));
     assert_eq!(
         beat(&bench, "b", "0d").await,
@@ -49,7 +49,7 @@ async fn instances_see_each_other_until_one_is_silent_or_leaves() {
         beat(&bench, "a", "0h").await,
         pairs(&[("a", "0h"), ("b", "0d")])
     );
-    let described = store.descriptions(&["b", "nobody"], soon()).await.unwrap();
+    let described = server.descriptions(&["b", "nobody"], soon()).await.unwrap();
     assert_eq!(described, [Some(r#"{"pid": 7}"#.to_owned()), None]);
     let live = store.instances(SILENCE, soon()).await.unwrap();
     assert_eq!(live.len(), 2);
@@ -62,7 +62,7 @@ async fn instances_see_each_other_until_one_is_silent_or_leaves() {
     // It was only stopped for a while, and says so.
     assert_eq!(beat(&bench, "b", "1h").await.len(), 2);
 
-    store.leave("a", soon()).await.unwrap();
+    server.leave("a", soon()).await.unwrap();
     assert_eq!(beat(&bench, "b", "1h").await, pairs(&[("b", "1h")]));
     bench.balanced().await;
 }
@@ -102,7 +102,7 @@ async fn who_comes_is_announced_and_who_stays_is_not() {
     assert_eq!(ears.heard(&bench).await, ["instances"]);
     beat(&bench, "a", "0h").await;
     assert_eq!(ears.heard(&bench).await.len(), 0);
-    bench.ledger.store.leave("a", soon()).await.unwrap();
+    bench.ledger.server.leave("a", soon()).await.unwrap();
     assert_eq!(ears.heard(&bench).await, ["instances"]);
     bench.balanced().await;
 }
@@ -121,7 +121,7 @@ async fn an_instance_beats_while_redis_is_full_and_is_refused_a_key_of_another_t
         description: "{}",
         silence: SILENCE,
     };
-    let error = bench.ledger.store.beat(&beat, soon()).await.unwrap_err();
+    let error = bench.ledger.server.beat(&beat, soon()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     bench.balanced().await;
 }

@@ -181,9 +181,9 @@ impl Scene {
             }
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
             "layout" => {
-                let (store, calls) = (&ledger.store, &bench.names().calls);
+                let (server, calls) = (&ledger.server, &bench.names().calls);
                 let nothing = Default::default();
-                let set = store.set_layout(
+                let set = server.set_layout(
                     calls,
                     "layout",
                     Layout::FIRST,

@@ -199,7 +199,7 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let layout = Layout::FIRST.to(1);
     let spread = ledger.store.spread(ledger.kind(), layout, 1, soon());
     spread.await.unwrap();
-    let founded = ledger.store.found_one(ledger.kind(), 0, soon());
+    let founded = ledger.server.found_one(ledger.kind(), 0, soon());
     founded.await.unwrap();
     let old = ledger.store.ledger(ledger.kind(), layout.place(0));
     let names = ["pending".to_owned()];
@@ -209,7 +209,7 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let unlisted = ledger.store.unlist(ledger.kind(), "mark", soon());
     unlisted.await.unwrap();
     let moves = vec![(bench.key("pending").to_string(), None)];
-    bench.ledger.store.clone().arm(moves).await;
+    bench.ledger.server.clone().arm(moves).await;
 
     type Entry = (u64, u64, u64, Vec<String>, String, String);
     let log: Vec<Entry> = bench.ask(&["SLOWLOG", "GET", "1000"]).await;

@@ -56,9 +56,11 @@ async fn a_batch_arrives_once_however_often_and_late_it_is_put() {
 async fn what_is_always_there_is_there_when_all_has_left() {
     let (bench, other, layout, id) = on_the_way().await;
     let old = old(&bench, layout, &id);
-    let store = &bench.ledger.store;
     for shard in [0, 1] {
-        let founded = store.found_one(bench.ledger.kind(), shard, soon());
+        let founded = bench
+            .ledger
+            .server
+            .found_one(bench.ledger.kind(), shard, soon());
         founded.await.unwrap();
     }
     for name in [&id, COUNTERS] {

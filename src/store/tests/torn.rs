@@ -40,8 +40,8 @@ async fn every_script_refuses_a_ledger_of_which_a_part_is_missing_and_writes_not
     for state in [Pending, Due, LeasedNext, Dead] {
         bench.bring(&state.id(), state).await;
     }
-    let (store, names) = (&bench.ledger.store, bench.names());
-    let founded = store.found_one(bench.ledger.kind(), 0, soon());
+    let (server, names) = (&bench.ledger.server, bench.names());
+    let founded = server.found_one(bench.ledger.kind(), 0, soon());
     founded.await.unwrap();
     for (key, part) in names.all().into_iter().zip(LEDGER_PARTS) {
         let elsewhere = format!("{key}:elsewhere");
@@ -49,7 +49,7 @@ async fn every_script_refuses_a_ledger_of_which_a_part_is_missing_and_writes_not
         let stored = bench.snapshot().await;
         for (script, _) in script::all() {
             let call = script.call_on_whole(&bench.keys_of(script), names);
-            let Err(fault) = store.evaluate(script, &call, soon()).await else {
+            let Err(fault) = server.evaluate(script, &call, soon()).await else {
                 panic!("{} took a ledger without {part}", script.name);
             };
             let error = fault.error();
@@ -67,10 +67,10 @@ async fn every_script_refuses_a_ledger_of_which_a_part_is_missing_and_writes_not
 #[tokio::test]
 async fn every_script_refuses_a_ledger_of_which_nothing_is_there_unless_it_may_be_new() {
     let bench = Bench::new().await;
-    let (store, names) = (&bench.ledger.store, bench.names());
+    let (server, names) = (&bench.ledger.server, bench.names());
     for (script, _) in script::all() {
         let call = script.call_on_whole(&bench.keys_of(script), names);
-        let Err(fault) = store.evaluate(script, &call, soon()).await else {
+        let Err(fault) = server.evaluate(script, &call, soon()).await else {
             panic!("{} took a ledger of which nothing is there", script.name);
         };
         let error = fault.error();
@@ -78,7 +78,7 @@ async fn every_script_refuses_a_ledger_of_which_nothing_is_there_unless_it_may_b
     }
     assert!(bench.snapshot().await.is_empty());
     let call = STATS.call_on_whole(&bench.keys_of(&STATS), names);
-    let counted = store.evaluate(&STATS, &STATS.if_new(&call), soon()).await;
+    let counted = server.evaluate(&STATS, &STATS.if_new(&call), soon()).await;
     assert!(counted.is_ok());
     bench.balanced().await;
 }
@@ -88,7 +88,7 @@ async fn a_ledger_that_never_had_all_its_keys_is_not_taken_for_torn() {
     let bench = Bench::new().await;
     bench.schedule("job", after(HOUR)).await;
     let call = STATS.call_on_whole(&bench.keys_of(&STATS), bench.names());
-    let counted = bench.ledger.store.evaluate(&STATS, &call, soon()).await;
+    let counted = bench.ledger.server.evaluate(&STATS, &call, soon()).await;
     assert!(counted.is_ok());
     bench.balanced().await;
 }

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::handler::MissingKey;
 use crate::key::{JobKey, Kind};
 use crate::settings::LONGEST_SLEEP;
-use crate::store::{Answered, Store, Why, Word};
+use crate::store::{Answered, Server, Store, Why, Word};
 use crate::worker::conditions::Conditions;
 use crate::worker::instances::PeerTable;
 use crate::worker::served::{ServedLedger, ServedLedgers};
@@ -39,7 +39,7 @@ pub(crate) struct Adopter {
     /// Wherever jobs are.
     pub(super) store: Arc<Store>,
     /// The one whose keys it looks at: all of them, if there is one.
-    pub(super) server: Arc<Store>,
+    pub(super) server: Arc<Server>,
     pub(super) served_ledgers: Arc<ServedLedgers>,
     pub(super) instances: Arc<PeerTable>,
     /// How many bytes a payload may have, unless its route says so.
@@ -78,7 +78,7 @@ pub(super) struct AdoptReply {
 impl Adopter {
     pub(crate) fn new(
         store: Arc<Store>,
-        server: Arc<Store>,
+        server: Arc<Server>,
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
         conditions: Arc<Conditions>,

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::adopter::PATIENCE;
 use crate::key::JobKey;
-use crate::store::Store;
+use crate::store::Server;
 
 /// How many expired keys are remembered. Of more, the latest are.
 const EXPIRED_KEYS: usize = 65_536;
@@ -26,7 +26,7 @@ const VAGUE: Duration = Duration::from_millis(100);
 
 /// What is heard of changes on one server.
 pub(crate) struct ChangeCoverage {
-    server: Arc<Store>,
+    server: Arc<Server>,
     gap: Mutex<EventGap>,
     /// All that was announced until then has been heard; nothing while there is no connection.
     heard: watch::Sender<Option<Instant>>,
@@ -46,7 +46,7 @@ struct EventGap {
 }
 
 impl ChangeCoverage {
-    pub(crate) fn new(server: Arc<Store>) -> Self {
+    pub(crate) fn new(server: Arc<Server>) -> Self {
         ChangeCoverage {
             server,
             gap: Mutex::default(),

@@ -16,7 +16,7 @@ use super::confirm::NOTED_WITHIN;
 use super::location::JobLocation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
-use crate::store::{Progress, Store, Why, Word};
+use crate::store::{Progress, Server, Why, Word};
 use crate::time::UnixMs;
 
 /// How long a page may take.
@@ -44,7 +44,7 @@ fn unless_full<T>(answer: Result<T>, otherwise: T) -> Result<T> {
 
 /// Searches one server after each gap.
 pub(crate) struct KeySearch {
-    server: Arc<Store>,
+    server: Arc<Server>,
     adopter: Arc<Adopter>,
     instance: String,
     asked: Notify,

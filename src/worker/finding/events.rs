@@ -1,7 +1,7 @@
 //! Sees to it that Redis announces what is to be heard: the setting is looked up with each new
 //! connection, again after it was changed, and whenever jobs fall due and nothing is heard of
 //! them. That no change of a key is heard nobody can tell from silence, so who adopts keys looks
-//! now and then; and where the setting may not be read, it is [proved](Store::prove).
+//! now and then; and where the setting may not be read, it is [proved](Server::prove).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::counters;
 use crate::error::{Error, ErrorKind};
-use crate::store::{Announced, Store, WantedEvents};
+use crate::store::{Announced, Server, WantedEvents};
 use crate::worker::adopting::coverage::ChangeCoverage;
 use crate::worker::adopting::search::KeySearch;
 use crate::worker::conditions::{Condition, Conditions};
@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of the events of a server.
 pub(crate) struct Events {
-    store: Arc<Store>,
+    server: Arc<Server>,
     /// The id of this one.
     instance: String,
     /// Is told when changes of keys are heard.
@@ -71,7 +71,7 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(
-        store: Arc<Store>,
+        server: Arc<Server>,
         instance: &str,
         globs: Vec<String>,
         hearing: Arc<ChangeCoverage>,
@@ -80,7 +80,7 @@ impl Events {
         conditions: Arc<Conditions>,
     ) -> Self {
         Events {
-            store,
+            server,
             instance: instance.to_owned(),
             hearing,
             search,
@@ -101,17 +101,17 @@ impl Events {
 
     /// Whether events and wake-ups are heard from now on.
     pub(crate) fn are_heard(&self, heard: bool) {
-        self.heard_at.set(self.store.place(), heard);
+        self.heard_at.set(self.server.place(), heard);
     }
 
     /// Whether neither events nor wake-ups are heard.
     pub(crate) fn are_unheard(&self) -> bool {
-        !self.heard_at.is_heard(self.store.place())
+        !self.heard_at.is_heard(self.server.place())
     }
 
     /// Whether nobody has tried yet to hear them.
     pub(crate) fn were_never_tried(&self) -> bool {
-        !self.heard_at.is_known(self.store.place())
+        !self.heard_at.is_known(self.server.place())
     }
 
     /// An event was heard.
@@ -200,7 +200,7 @@ impl Events {
             };
             // Whether or not it can look: a recorder may forget a gauge that is not set again.
             if self.are_changes_unannounced() {
-                counters::changes_are_announced(&self.store.address(), false);
+                counters::changes_are_announced(&self.server.address(), false);
             }
             // Whoever is deaf hears nothing whatever the setting is.
             if !self.are_unheard() {
@@ -228,7 +228,7 @@ impl Events {
     async fn tell_of_gap(&self, until: Instant) {
         if self.wanted == WantedEvents::Changes {
             let word = format!("unheard {}", self.instance);
-            if let Err(error) = self.store.tell(&word, until).await {
+            if let Err(error) = self.server.tell(&word, until).await {
                 tracing::debug!(%error, "the other instances could not be told of a gap");
             }
         }
@@ -247,7 +247,7 @@ impl Events {
     /// are from now on.
     async fn look(&self, in_doubt: bool) -> bool {
         let until = Instant::now() + PATIENCE;
-        match self.store.announce(self.wanted, until).await {
+        match self.server.announce(self.wanted, until).await {
             Announced::Already => {
                 self.conditions.end(Condition::ExpiryUnannounced);
                 self.announces_changes()
@@ -305,7 +305,7 @@ impl Events {
         if proven_until.is_some_and(|until| Instant::now() < until) {
             return false;
         }
-        let unproved = match self.store.prove(&self.globs, until).await {
+        let unproved = match self.server.prove(&self.globs, until).await {
             Ok(proof) => match proof.unheard() {
                 None => return self.proved(refused),
                 Some(unheard) => format!("of a key that it let expire went unheard: {unheard}"),
@@ -346,8 +346,8 @@ impl Events {
     /// Changes of keys are announced. Returns whether it was said that they are not.
     fn announces_changes(&self) -> bool {
         if self.wanted == WantedEvents::Changes {
-            self.heard_at.set_unannounced(self.store.place(), None);
-            counters::changes_are_announced(&self.store.address(), true);
+            self.heard_at.set_unannounced(self.server.place(), None);
+            counters::changes_are_announced(&self.server.address(), true);
         }
         let was_missed = self.conditions.end(Condition::ChangesUnannounced);
         if was_missed {
@@ -371,11 +371,11 @@ impl Events {
     fn say_of_changes(&self, why: &str) {
         if self.conditions.begin(Condition::ChangesUnannounced) {
             self.hearing.begin(false);
-            let said = self.store.does_not_announce(why);
+            let said = self.server.does_not_announce(why);
             tracing::error!("{said}");
             self.heard_at
-                .set_unannounced(self.store.place(), Some(said));
-            counters::changes_are_announced(&self.store.address(), false);
+                .set_unannounced(self.server.place(), Some(said));
+            counters::changes_are_announced(&self.server.address(), false);
         }
     }
 }
@@ -384,7 +384,7 @@ impl Drop for Events {
     /// Nobody adopts keys here any more, so none are lost.
     fn drop(&mut self) {
         if self.are_changes_unannounced() {
-            counters::changes_are_announced(&self.store.address(), true);
+            counters::changes_are_announced(&self.server.address(), true);
         }
     }
 }

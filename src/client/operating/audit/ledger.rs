@@ -62,13 +62,11 @@ impl<'a> Auditor<'a> {
         let client = self.client;
         let wrong = self.ledger.wrong_keys(client.deadline()).await?;
         self.take_in(wrong).await?;
-        if self.damaged.iter().any(|it| it.repaired) {
-            let kind = self.ledger.kind();
-            let ledgers = of_kind.layout.ledgers();
-            client
-                .store()
-                .found(kind, ledgers, client.deadline())
-                .await?;
+        if let Some(cluster) = client.store().cluster()
+            && self.damaged.iter().any(|it| it.repaired)
+        {
+            let (kind, ledgers) = (self.ledger.kind(), of_kind.layout.ledgers());
+            cluster.found(kind, ledgers, client.deadline()).await?;
         }
         let is_in_the_way = |it: &Damage| !it.repaired && self.ledger.needs(&it.key);
         if self.damaged.iter().any(is_in_the_way) {

@@ -69,7 +69,7 @@ impl Stored {
         audit(&mut pipe, bench, names);
         pipe.cmd("TIME");
 
-        let answer = bench.ledger.store.pipeline(&pipe, soon()).await.unwrap();
+        let answer = bench.ledger.server.pipeline(&pipe, soon()).await.unwrap();
         let mut answers = read::<Vec<Value>>(answer).into_iter();
         let mut next = || answers.next().expect("an answer to each command");
         let ms = |time: Value| {

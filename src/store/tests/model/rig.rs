@@ -67,12 +67,12 @@ impl<'a> Rig<'a> {
         let _: u64 = bench.ask(&clear).await;
         if keys == Keys::Always {
             let ledger = &bench.ledger;
-            let founded = ledger.store.found_one(ledger.kind(), 0, soon());
+            let founded = ledger.server.found_one(ledger.kind(), 0, soon());
             founded.await.unwrap();
         }
         // It is called in a pipeline, where nobody sees to it that the server knows it.
         let load = AUDIT.load();
-        bench.ledger.store.command(&load, soon()).await.unwrap();
+        bench.ledger.server.command(&load, soon()).await.unwrap();
         let model = Ledger {
             began: bench.now().await,
             founded: keys == Keys::Always,
@@ -165,7 +165,7 @@ impl<'a> Rig<'a> {
         let ledger = &self.bench.ledger;
         let razed = ledger.raze(soon()).await.unwrap();
         if self.keys == Keys::Always {
-            let founded = ledger.store.found_one(ledger.kind(), 0, soon());
+            let founded = ledger.server.found_one(ledger.kind(), 0, soon());
             founded.await.unwrap();
         }
         match (razed, self.model.raze()) {

@@ -163,7 +163,7 @@ impl Bench {
             description: "{}",
             silence: HOUR,
         };
-        self.ledger.store.beat(&beat, soon()).await.unwrap()
+        self.ledger.server.beat(&beat, soon()).await.unwrap()
     }
 
     pub(in crate::store::tests) fn placement(&self, id: &str, when: When) -> Placement {
