@@ -1,114 +1,20 @@
 //! The only module that speaks Redis.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
-//! | [`link`], [`connection`] | connections for commands, rebuilt when they break or hang |
-//! | [`in_time`] | waiting for an answer, fairly to those who gave it in time |
-//! | [`cluster`] | the nodes of a cluster, and which of them serves a key |
-//! | [`health`] | what is wrong with a worker's server, said once |
-//! | [`subscription`], [`subscriptions`] | to one node, with heartbeat and reconnection; and to all of them |
-//! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
-//! | [`call`], [`lane`] | calls of scripts; numbered ones, which may be repeated |
-//! | [`ledger`] | one ledger: its keys, and how its scripts are called |
-//! | [`counted`] | as what the answers are counted, for the metrics |
-//! | [`layout`], [`moving`] | how many ledgers a kind has; moving jobs from one to another |
-//! | [`dropping`] | removing a kind in which nothing is |
-//! | [`founding`] | making a kind known, with as many ledgers as it starts with |
-//! | [`produce`], [`work`], [`inspect`], [`letters`] | the operations on a ledger, by who calls them |
-//! | [`order`] | numbers that say which of several jobs came last |
-//! | [`durable`] | waiting until replicas and disks have what was written |
-//! | [`torn`], [`strays`], [`joining`] | ledgers of which a part is missing; where that is; bringing it back |
-//! | [`triggers`], [`touch`] | triggers that are in other slots than their ledger |
-//! | [`instances`] | which instances live |
-//! | [`list`] | the jobs of a ledger, page by page |
-//! | [`pause`], [`switches`] | pausing kinds, and resuming them |
-//! | [`history`] | what was done, for people |
-//! | [`functions`] | the scripts as Redis functions, for any client |
-//! | [`audit`] | looking for what is wrong with the names in a ledger, and mending it |
-//! | [`mending`], [`common`] | the same of keys as wholes: of a ledger, and of those common to all |
-//! | [`searching`] | which kinds have jobs, whatever the list of kinds says |
-//! | [`origin`], [`sentinel`], [`url`], `tls` | where a server is, and how it is known to be the right one |
-//! | [`target_redis`] | the Redis of a target: a list or a stream of somebody else |
-//! | [`several`], [`membership`], [`missed`] | asking several independent servers, which of them one is, and what it has missed while it was away |
-//! | [`nodes`] | the nodes of a server that is a cluster, for what each of them is asked |
-//! | [`server`] | one server: its connections, its clock, and what is known of it |
-//! | [`requirements`], [`rights`] | what it must be to carry Keyfall, and what it must allow |
-//! | [`vitals`] | what the doctor looks at |
+//! | [`Store`] | one server or several, as a set of ledgers |
+//! | [`connections`] | where a server is, how it is reached, and what a failure means |
+//! | [`servers`] | one server, the set of servers, and what is asked of each |
+//! | [`kinds`] | kinds and their shards: lists, layouts, pauses, split ledgers |
+//! | [`ledger`] | one ledger: its keys, its scripts, and the operations on it |
+//! | `target_redis` | the Redis of a target: a list or a stream of somebody else |
 
-#[cfg(feature = "worker")]
-mod adopt;
-mod audit;
-mod call;
-mod clock;
-mod cluster;
-mod common;
-mod connection;
-mod counted;
-mod dropping;
-mod durable;
-#[cfg(feature = "worker")]
-mod failures;
-mod fault;
-mod founding;
-mod functions;
-#[cfg(feature = "worker")]
-mod health;
-#[cfg(feature = "worker")]
-mod history;
-mod in_time;
-mod inspect;
-#[cfg(feature = "worker")]
-mod instances;
-#[cfg(feature = "worker")]
-mod joining;
-#[cfg(feature = "worker")]
-mod keyspace;
-mod lane;
-mod layout;
+mod connections;
+mod kinds;
 mod ledger;
-mod letters;
-mod link;
-mod list;
-mod membership;
-mod mending;
-mod missed;
-mod moving;
-mod nodes;
-mod order;
-mod origin;
-#[cfg(feature = "worker")]
-mod pace;
-mod pause;
-mod produce;
-#[cfg(feature = "worker")]
-mod proof;
-mod reply;
-mod requirements;
-mod rights;
-mod script;
-mod searching;
-mod sentinel;
-mod server;
-mod several;
-mod strays;
-#[cfg(feature = "worker")]
-mod subscription;
-#[cfg(feature = "worker")]
-mod subscriptions;
-mod switches;
+mod servers;
 #[cfg(feature = "worker")]
 mod target_redis;
-#[cfg(feature = "tls")]
-mod tls;
-mod torn;
-#[cfg(feature = "worker")]
-mod touch;
-mod triggers;
-mod url;
-#[cfg(feature = "worker")]
-mod vitals;
-#[cfg(feature = "worker")]
-mod work;
 
 #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
 mod tests;
@@ -118,62 +24,62 @@ use std::time::Instant;
 
 use redis::Value;
 
+use connections::origin::Origin;
 #[cfg(feature = "worker")]
-pub(crate) use adopt::Why;
-pub(crate) use audit::{Judged, PARTS, Suspect};
-pub(crate) use clock::RedisClock;
+pub(crate) use connections::subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
-pub(crate) use dropping::Razed;
-pub(crate) use functions::{Loaded, VERSION, library};
+pub(crate) use connections::subscriptions::follow_events;
+pub(crate) use connections::url::check_url;
 #[cfg(feature = "worker")]
-pub(crate) use health::{Health, HealthReport};
+pub(crate) use kinds::dropping::Razed;
+use kinds::layout::Layouts;
 #[cfg(feature = "worker")]
-pub(crate) use history::{Added, HistoryStream, Line};
-pub(crate) use inspect::{Found, Tally};
+pub(crate) use kinds::moving::{COUNTERS, Part};
 #[cfg(feature = "worker")]
-pub(crate) use instances::{Alive, Beat};
+pub(crate) use kinds::slot_repair::{MissingPart, SlotOutcome, Spares};
 #[cfg(feature = "worker")]
-pub(crate) use joining::{MissingPart, SlotOutcome, Spares};
-#[cfg(feature = "worker")]
-pub(crate) use keyspace::{PlainKey, Progress};
-pub(crate) use lane::Lane;
-pub(crate) use lane::unique_id;
-use layout::Layouts;
+pub(crate) use kinds::stray_slots::Stray;
 pub(crate) use ledger::Ledger;
-pub(crate) use letters::{BackupItem, Discard, KeptAs, Letter, Revival};
-pub(crate) use list::{Position, Seen, Slice, Sought};
-pub(crate) use mending::Wrong;
-use missed::CatchUp;
 #[cfg(feature = "worker")]
-pub(crate) use moving::{COUNTERS, Part};
-use origin::Origin;
+pub(crate) use ledger::adopt::Why;
+pub(crate) use ledger::audit::{Judged, PARTS, Suspect};
 #[cfg(feature = "worker")]
-pub(crate) use pace::PaceRequest;
-pub(crate) use produce::{Change, Mode, Outdated, Placement, Update, When};
+pub(crate) use ledger::history::{Added, HistoryStream, Line};
+pub(crate) use ledger::inspect::{Found, Tally};
 #[cfg(feature = "worker")]
-pub(crate) use proof::LOST;
+pub(crate) use ledger::keyspace::{PlainKey, Progress};
+pub(crate) use ledger::lane::Lane;
+pub(crate) use ledger::lane::unique_id;
+pub(crate) use ledger::letters::{BackupItem, Discard, KeptAs, Letter, Revival};
+pub(crate) use ledger::list::{Position, Seen, Slice, Sought};
+pub(crate) use ledger::mending::Wrong;
+#[cfg(feature = "worker")]
+pub(crate) use ledger::pace::PaceRequest;
+pub(crate) use ledger::produce::{Change, Mode, Outdated, Placement, Update, When};
 #[cfg(feature = "internals")]
-pub(crate) use reply::read_any_reply;
-pub(crate) use reply::{Answered, ReplyWord as Word, Unlisted};
+pub(crate) use ledger::reply::read_any_reply;
+pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted};
 #[cfg(feature = "worker")]
-pub(crate) use requirements::{Announced, Evicted, Info, SCHEMA, WantedEvents};
+pub(crate) use ledger::work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
+use servers::catch_up::CatchUp;
+pub(crate) use servers::clock::RedisClock;
+pub(crate) use servers::fan_out::{Away, is_of_absence};
+pub(crate) use servers::functions::{Loaded, VERSION, library};
 #[cfg(feature = "worker")]
-pub(crate) use rights::{Refused, Whom};
-pub(crate) use server::Server;
-pub(crate) use several::{Away, is_of_absence};
+pub(crate) use servers::health::{Health, HealthReport};
 #[cfg(feature = "worker")]
-pub(crate) use strays::Stray;
+pub(crate) use servers::instances::{Alive, Beat};
 #[cfg(feature = "worker")]
-pub(crate) use subscription::{Signal, Subscription};
+pub(crate) use servers::proof::LOST;
 #[cfg(feature = "worker")]
-pub(crate) use subscriptions::follow_events;
+pub(crate) use servers::requirements::{Announced, Evicted, Info, SCHEMA, WantedEvents};
+#[cfg(feature = "worker")]
+pub(crate) use servers::rights::{Refused, Whom};
+pub(crate) use servers::server::Server;
+#[cfg(feature = "worker")]
+pub(crate) use servers::vitals::{ClockReading, LedgerSample, Observed, ServerReport};
 #[cfg(feature = "worker")]
 pub(crate) use target_redis::{EntryId, EntryQuery, EntryStatus, TargetRedis, WriteRetry};
-pub(crate) use url::check_url;
-#[cfg(feature = "worker")]
-pub(crate) use vitals::{ClockReading, LedgerSample, Observed, ServerReport};
-#[cfg(feature = "worker")]
-pub(crate) use work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
@@ -195,7 +101,7 @@ impl Store {
     /// A store on the server that `url` names, or on several, with white space between them. Opens
     /// nothing yet.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
-        let urls = url::all(url)?;
+        let urls = connections::url::all(url)?;
         let layouts = Arc::<Layouts>::default();
         if let [url] = urls[..] {
             let origin = Origin::parse(url, settings)?;

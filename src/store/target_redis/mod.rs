@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, FromRedisValue, Pipeline, Value};
 
-use super::cluster::Cluster;
-use super::fault::Fault;
+use super::connections::cluster::Cluster;
+use super::connections::fault::Fault;
+use super::connections::link::{Link, Request};
+use super::connections::origin::Origin;
+use super::connections::url;
 use super::from_value;
-use super::link::{Link, Request};
-use super::origin::Origin;
-use super::url;
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::ClientSettings;
 

@@ -6,7 +6,7 @@ use super::support::{Bench, HEADER, HOUR, State, after, bury, soon, suspect, wor
 use crate::Stats;
 use crate::flaw::Flaw;
 use crate::record::Record;
-use crate::store::script::SCAN;
+use crate::store::ledger::script::SCAN;
 use crate::store::{PARTS, Verb};
 
 use State::*;

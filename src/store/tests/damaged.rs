@@ -6,10 +6,10 @@ use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, suspe
 use crate::ErrorKind;
 use crate::error::{Error, Result};
 use crate::shards::Layout;
-use crate::store::layout::Expected;
-use crate::store::mending::{Mend, Wrong};
-use crate::store::moving::{Item, Late, MoveBatch};
-use crate::store::script::{self, Script};
+use crate::store::kinds::layout::Expected;
+use crate::store::kinds::moving::{Item, Late, MoveBatch};
+use crate::store::ledger::mending::{Mend, Wrong};
+use crate::store::ledger::script::{self, Script};
 use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, Sought, Verb, Why};
 
 use State::*;

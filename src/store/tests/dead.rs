@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::support::{Bench, HOUR, KEPT, State, bury, soon, words};
-use crate::store::work::DeadLimits;
+use crate::store::ledger::work::DeadLimits;
 use crate::store::{Answered, Found, Lane, Word};
 
 /// Lets jobs run, and buries them in one call.

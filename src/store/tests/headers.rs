@@ -14,9 +14,9 @@ use crate::embedded::Embedded;
 use crate::key::Kind;
 use crate::names::{MARKER, Names};
 use crate::shards::Layout;
-use crate::store::mending::{Mend, Wrong};
-use crate::store::reply::Answered;
-use crate::store::script::{self, Script};
+use crate::store::ledger::mending::{Mend, Wrong};
+use crate::store::ledger::reply::Answered;
+use crate::store::ledger::script::{self, Script};
 use crate::store::{KeptAs, Part, Sought, Why};
 
 /// The parts of a header, in order.
@@ -71,7 +71,7 @@ fn every_file_is_compiled_in() {
         .map(|(one, _)| one.name.into())
         .collect();
     assert_eq!(named, files("lua"));
-    let source = include_str!("../script.rs");
+    let source = include_str!("../ledger/script.rs");
     for name in files("lua/lib") {
         assert!(
             source.contains(&format!("\"{name}\"")),
@@ -348,7 +348,7 @@ fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
             listed.insert((bare, number));
         }
     }
-    let source = include_str!("../reply.rs");
+    let source = include_str!("../ledger/reply.rs");
     let arm = Regex::new(r#"\("(\w+)", (Some\(n\)|None)\) => ReplyWord::"#).unwrap();
     let decoded = arm
         .captures_iter(source)

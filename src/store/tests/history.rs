@@ -6,7 +6,7 @@ use super::support::{
     Bench, HOUR, MOMENT, PENDING, State, after, at, bury, later, same_when_repeated, soon, suspect,
 };
 use crate::embedded::Embedded;
-use crate::store::history::{KEPT, Line};
+use crate::store::ledger::history::{KEPT, Line};
 use crate::store::ledger::who;
 use crate::store::{Answered, KeptAs, Lane, Verb, Word};
 

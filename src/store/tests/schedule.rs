@@ -7,7 +7,7 @@ use super::support::{
     soon, word, words,
 };
 use crate::key::MAX_ID_BYTES;
-use crate::store::script::SCHEDULE;
+use crate::store::ledger::script::SCHEDULE;
 use crate::store::{Lane, Mode, Placement};
 use crate::time::UnixMs;
 

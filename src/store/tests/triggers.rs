@@ -6,7 +6,9 @@ use super::support::{
     Bench, HEADER, HOUR, LATER, MOMENT, NEVER, State, after, at, due_of, later, soon, word, words,
 };
 use crate::names::MARKER;
-use crate::store::script::{CANCEL, RECLAIM, REQUEUE, RESCHEDULE, RESTORE, SCHEDULE, SETTLE};
+use crate::store::ledger::script::{
+    CANCEL, RECLAIM, REQUEUE, RESCHEDULE, RESTORE, SCHEDULE, SETTLE,
+};
 use crate::store::{Answered, Lane, Verb};
 
 use State::*;

@@ -6,7 +6,7 @@ use super::answer::{Number, REQUEUED, Reply};
 use super::ledger::Ledger;
 use super::operations::{AT_ONCE, Id, LONG_AGO, Operation, Verb, When};
 use crate::names::MARKER;
-use crate::store::script::{
+use crate::store::ledger::script::{
     CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, RECLAIM, RENEW, REQUEUE, RESCHEDULE, RESUME,
     SCHEDULE, SETTLE, STATS, SWEEP, Script, TRIM, UPDATE,
 };

@@ -7,8 +7,8 @@ use redis::{FromRedisValue, Pipeline, Value, from_redis_value};
 use super::ledger::{Job, Kept, Ledger, Trigger};
 use super::operations::IDS;
 use crate::names::MARKER;
-use crate::store::reply::Reply;
-use crate::store::script::AUDIT;
+use crate::store::ledger::reply::Reply;
+use crate::store::ledger::script::AUDIT;
 use crate::store::tests::support::{Bench, key_called, soon};
 
 const SETS: [&str; 4] = ["due", "leased", "dead", "lanes"];

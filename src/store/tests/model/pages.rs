@@ -6,7 +6,7 @@ use super::ledger::{Job, Ledger};
 use super::operations::{Page, When};
 use crate::error::Error;
 use crate::store::PARTS;
-use crate::store::script::LIST;
+use crate::store::ledger::script::LIST;
 use crate::store::tests::support::{Bench, soon, suspect};
 
 /// A job in order: score and member.

@@ -11,7 +11,7 @@ use super::compare::{FOREIGN, differences};
 use super::ledger::{Ledger, Trigger};
 use super::operations::{CLIENTS, IDS, MOMENT, Operation, Step};
 use super::pages;
-use crate::store::script::AUDIT;
+use crate::store::ledger::script::AUDIT;
 use crate::store::tests::support::{Bench, soon};
 use crate::store::{Lane, Razed, Unlisted};
 use crate::time::UnixUs;

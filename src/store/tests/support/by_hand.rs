@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::{Bench, soon};
 use crate::names::LedgerNames;
-use crate::store::script::{self, Script};
+use crate::store::ledger::script::{self, Script};
 use crate::store::{Answered, Lane};
 
 /// The keys that the header of a script lists, by number: what it calls them, and as what

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{Bench, soon};
 use crate::error::Result;
 use crate::flaw::Flaw;
-use crate::store::work::DeadLimits;
+use crate::store::ledger::work::DeadLimits;
 use crate::store::{
     Alive, Answered, BackupItem, Beat, Change, ClaimReply, Claimed, Discard, Extent, Judged,
     KeptAs, Lane, Mode, Placement, Revival, Settlement, Suspect, Update, Verb, When, Word,

@@ -1,0 +1,552 @@
+//! A connection for commands that is rebuilt when it breaks or hangs; one for each node of a
+//! cluster.
+//!
+//! The client library reconnects after a clean break only; a peer that stops answering
+//! would be waited for again and again. So a connection that timed out is dropped, and the
+//! next call opens another. Whether a call that got no answer was carried out is unknown,
+//! which is why every call of this crate may be repeated.
+
+mod node;
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use redis::Pipeline;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, RedisError, RedisResult, Value};
+use tokio::time::sleep;
+
+use crate::counters;
+use crate::error::Result;
+use crate::moment::Moment;
+use crate::settings::LinkSettings;
+use crate::store::connections::cluster::Node;
+use crate::store::connections::connection::{Connection, ConnectionSlot};
+use crate::store::connections::fault::Fault;
+use crate::store::connections::in_time::in_time;
+use crate::store::connections::origin::Origin;
+use crate::store::servers::catch_up::CatchUp;
+#[cfg(feature = "worker")]
+use crate::store::servers::health::Health;
+use crate::store::servers::membership::Membership;
+use node::NodeChoice;
+
+/// The first pause between two tries; it doubles up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+
+/// So many redirections in a row are followed without a pause. More than one come of slots that
+/// are on their way.
+const REDIRECTIONS: usize = 4;
+
+/// One server, or the nodes of a cluster, each reached through one connection at a time.
+pub(crate) struct Link {
+    origin: Origin,
+    config: AsyncConnectionConfig,
+    /// The longest that opening a connection may take.
+    connect_timeout: Duration,
+    /// The longest that a single try may take, from sending to the reply.
+    response_timeout: Duration,
+    /// By node; a single server has no name.
+    connection_slots: Mutex<HashMap<Option<Node>, Arc<ConnectionSlot>>>,
+    /// Held while the layout of a cluster is read.
+    surveying: tokio::sync::Mutex<()>,
+    opened: AtomicU64,
+    /// Which of several servers it has to be.
+    membership: Option<Arc<Membership>>,
+    /// Tells that one what it has missed.
+    missed: Option<CatchUp>,
+    /// Told of what the server ails from.
+    #[cfg(feature = "worker")]
+    health: Option<Arc<Health>>,
+}
+
+/// What a server answered, and when.
+pub(crate) struct ServerReply {
+    pub(crate) value: Value,
+    pub(crate) sent: Moment,
+    pub(crate) received: Instant,
+}
+
+/// After which faults a request is sent again that time or an operator can make succeed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeats {
+    Always,
+    /// If it cannot have been carried out.
+    #[cfg(feature = "worker")]
+    Unsent,
+    Never,
+}
+
+impl Repeats {
+    /// Whether a request is sent again that may have been carried out, or cannot have been.
+    fn after(self, maybe_done: bool) -> bool {
+        match (self, maybe_done) {
+            (Repeats::Always, _) => true,
+            #[cfg(feature = "worker")]
+            (Repeats::Unsent, maybe_done) => !maybe_done,
+            (Repeats::Never, _) => false,
+        }
+    }
+
+    /// Whether a connection is to be known to be one before anything goes into it.
+    fn asks_first(self) -> bool {
+        match self {
+            #[cfg(feature = "worker")]
+            Repeats::Unsent => true,
+            Repeats::Always | Repeats::Never => false,
+        }
+    }
+}
+
+/// What is sent.
+#[derive(Clone, Copy)]
+pub(crate) enum Request<'a> {
+    One(&'a Cmd),
+    /// To this node of a cluster, whatever its key.
+    At(&'a Node, &'a Cmd),
+    /// Several commands that are sent together and answered as one array.
+    Many(&'a Pipeline),
+    /// The same, and each may fail for itself. Those without a key are for this node of a cluster,
+    /// if one is given.
+    #[cfg(feature = "worker")]
+    Each(&'a Pipeline, Option<&'a Node>),
+    /// Commands on one key, all of them on one connection to the node that has it: they see the same
+    /// data, in this order.
+    #[cfg(feature = "worker")]
+    Together(&'a Pipeline),
+}
+
+impl Link {
+    pub(crate) fn new(origin: Origin, settings: &LinkSettings) -> Self {
+        Link {
+            origin,
+            config: AsyncConnectionConfig::new()
+                // They are seen to here.
+                .set_connection_timeout(None)
+                .set_response_timeout(None),
+            connect_timeout: settings.connect_timeout,
+            response_timeout: settings.response_timeout,
+            connection_slots: Mutex::default(),
+            surveying: tokio::sync::Mutex::new(()),
+            opened: AtomicU64::new(0),
+            membership: None,
+            missed: None,
+            #[cfg(feature = "worker")]
+            health: None,
+        }
+    }
+
+    /// A link to one of several servers.
+    pub(in crate::store) fn of_member(self, membership: Membership) -> Self {
+        Link {
+            membership: Some(Arc::new(membership)),
+            ..self
+        }
+    }
+
+    /// From now on it is told what it has missed when a connection is new, before that is used.
+    pub(in crate::store) fn begin_to_tell(&mut self, missed: CatchUp) {
+        self.missed = Some(missed);
+    }
+
+    /// Tells it now.
+    pub(in crate::store) async fn tell_missed(&self) -> Result<(), Fault> {
+        match &self.missed {
+            Some(missed) => missed.tell().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Drops its connections, which nobody needs for a while.
+    pub(in crate::store) fn hang_up(&self) {
+        self.connection_slots
+            .lock()
+            .expect("no panic while held")
+            .clear();
+    }
+
+    /// Another link to the same server.
+    pub(crate) fn another(&self, settings: &LinkSettings) -> Self {
+        Link {
+            membership: self.membership.clone(),
+            ..Link::new(self.origin.clone(), settings)
+        }
+    }
+
+    /// A link to the same server for another runtime, which tells `health` of what it meets.
+    #[cfg(feature = "worker")]
+    pub(crate) fn watched(&self, settings: &LinkSettings, health: Arc<Health>) -> Self {
+        Link {
+            health: Some(health),
+            membership: self.membership.clone(),
+            ..Link::new(self.origin.apart(), settings)
+        }
+    }
+
+    /// Where the server is; without credentials.
+    pub(crate) fn address(&self) -> String {
+        self.origin.address()
+    }
+
+    pub(in crate::store) fn address_of(&self, node: Option<&Node>) -> String {
+        match (self.origin.cluster(), node) {
+            (Some(cluster), Some(node)) => cluster.address_of(node),
+            _ => self.address(),
+        }
+    }
+
+    /// Which of several servers it has to be, if it is to be one.
+    pub(in crate::store) fn membership(&self) -> Option<&Membership> {
+        self.membership.as_deref()
+    }
+
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// How many connections were opened so far. A change tells that there was a gap.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Sends a request until it is answered or `until` has passed. Repeats it after faults of
+    /// the connection and while the server is loading or busy; an answer that repeating does
+    /// not change comes back at once, as an error.
+    pub(crate) async fn send(
+        &self,
+        request: Request<'_>,
+        until: Instant,
+    ) -> Result<ServerReply, Fault> {
+        #[cfg(feature = "worker")]
+        if self.origin.cluster().is_some() {
+            match request {
+                Request::Many(pipeline) => {
+                    return self.scatter(pipeline, None, false, until).await;
+                }
+                Request::Each(pipeline, node) => {
+                    return self.scatter(pipeline, node, true, until).await;
+                }
+                Request::One(_) | Request::At(..) | Request::Together(_) => {}
+            }
+        }
+        let aim = self.aim(request);
+        self.keep_sending(request, &aim, until, Repeats::Always)
+            .await
+    }
+
+    /// The same, and repeats nothing that may have been carried out.
+    #[cfg(feature = "worker")]
+    pub(crate) async fn send_once(
+        &self,
+        request: Request<'_>,
+        until: Instant,
+    ) -> Result<ServerReply, Fault> {
+        let aim = self.aim(request);
+        self.keep_sending(request, &aim, until, Repeats::Unsent)
+            .await
+    }
+
+    /// The same, and repeats nothing: one that is away does not answer.
+    pub(in crate::store) async fn send_at_once(
+        &self,
+        request: Request<'_>,
+        until: Instant,
+    ) -> Result<ServerReply, Fault> {
+        let aim = self.aim(request);
+        self.keep_sending(request, &aim, until, Repeats::Never)
+            .await
+    }
+
+    /// Sends a request to a node of a cluster, all of it there, and repeats nothing.
+    pub(in crate::store) async fn try_at_once(
+        &self,
+        node: &Node,
+        request: Request<'_>,
+        until: Instant,
+    ) -> Result<ServerReply, Fault> {
+        let once = Repeats::Never;
+        self.try_at(Some(node), request, false, once, until, &mut false)
+            .await
+    }
+
+    async fn keep_sending(
+        &self,
+        request: Request<'_>,
+        aim: &NodeChoice<'_>,
+        until: Instant,
+        repeats: Repeats,
+    ) -> Result<ServerReply, Fault> {
+        let mut pause = FIRST_PAUSE;
+        let mut maybe_done = false;
+        let mut redirections = 0;
+        let mut asked = None;
+        loop {
+            #[cfg(feature = "worker")]
+            let sent = Instant::now();
+            let moves = self.origin.moves();
+            let is_asked = asked.is_some();
+            let node = match asked.take() {
+                Some(node) => Ok(Some(node)),
+                None => self.node(aim, until).await,
+            };
+            let tried = async {
+                let node = node?;
+                let node = node.as_ref();
+                let answered =
+                    self.try_at(node, request, is_asked, repeats, until, &mut maybe_done);
+                let answer = answered.await?;
+                if !is_asked && self.is_replaced(aim, node) {
+                    maybe_done = true;
+                    return Err(Fault::moved(&self.address_of(node)).at_node(node));
+                }
+                Ok(answer)
+            };
+            let fault = match tried.await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            #[cfg(feature = "worker")]
+            if let (Some(health), Some(ailment)) = (&self.health, fault.ailment())
+                && !self.is_hurried(sent, until)
+                // One node that is ill is not the whole; whether that is, the beat tells.
+                && self.origin.cluster().is_none()
+            {
+                health.fails(ailment, sent, fault.error());
+            }
+            let again = Instant::now() + pause;
+            let passes = fault.is_passing() || fault.is_demoted() && self.origin.can_move();
+            if !passes || again >= until || !repeats.after(maybe_done) {
+                return Err(fault.after_sending(maybe_done));
+            }
+            if let Some(cluster) = self.origin.cluster() {
+                match fault.redirect() {
+                    Some(redirect) => {
+                        redirections += 1;
+                        match redirect.is_ask {
+                            true => asked = Some(redirect.node),
+                            false => cluster.follow(redirect.slot, &redirect.node),
+                        }
+                        if redirections <= REDIRECTIONS {
+                            continue;
+                        }
+                    }
+                    None => cluster.doubt(),
+                }
+            }
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(LAST_PAUSE),
+                // There is another one to be asked.
+                () = self.origin.moved(moves) => pause = FIRST_PAUSE,
+            }
+        }
+    }
+
+    /// `is_asked` if the slot is only on its way to this node.
+    async fn try_at(
+        &self,
+        node: Option<&Node>,
+        request: Request<'_>,
+        is_asked: bool,
+        repeats: Repeats,
+        until: Instant,
+        maybe_done: &mut bool,
+    ) -> Result<ServerReply, Fault> {
+        let connection_slot = self.connection_slot(node);
+        let connected = self.connection(&connection_slot, node, until).await;
+        let connection = connected.map_err(|fault| fault.at_node(node))?;
+        if repeats.asks_first() && connection.is_idle() {
+            let alive = self.probe(&connection_slot, &connection, node, until).await;
+            alive.map_err(|fault| fault.at_node(node))?;
+        }
+        let mut to = connection.inner.clone();
+        let sent = Moment::now();
+        let reply = pin!(async {
+            let to = &mut to;
+            match request {
+                Request::One(cmd) if is_asked => ask(to, cmd).await,
+                Request::One(cmd) | Request::At(_, cmd) => cmd.query_async(to).await,
+                Request::Many(pipeline) => pipeline.query_async(to).await,
+                #[cfg(feature = "worker")]
+                Request::Each(pipeline, _) => pipeline.query_async(to).await,
+                #[cfg(feature = "worker")]
+                Request::Together(pipeline) => {
+                    let told = match is_asked {
+                        true => asking(pipeline).query_async(to).await,
+                        false => pipeline.query_async(to).await,
+                    };
+                    told.and_then(|value| self.unless_elsewhere(node, value))
+                }
+            }
+        });
+        let limit = until.min(sent.instant + self.response_timeout);
+        let fault = tokio::select! {
+            biased;
+            // What it says, or said just now, may be forgotten with it; and it may hang.
+            () = self.origin.moved(connection.moves) => Fault::moved(&self.address()),
+            replied = in_time(limit, reply) => match replied {
+                Some(Ok(value)) => {
+                    connection.has_answered();
+                    return Ok(ServerReply {
+                        value,
+                        sent,
+                        received: Instant::now(),
+                    });
+                }
+                Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
+                None => Fault::timed_out(&self.address_of(node), limit - sent.instant),
+            },
+        };
+        if fault.breaks_connection() {
+            *maybe_done = true;
+            connection_slot.drop_connection(connection.number);
+        }
+        Err(fault.at_node(node))
+    }
+
+    /// Asks whether a connection on which nothing was said for a while is still one: what goes into
+    /// one that was closed meanwhile may have been carried out, as far as anybody can tell.
+    async fn probe(
+        &self,
+        connection_slot: &ConnectionSlot,
+        connection: &Connection,
+        node: Option<&Node>,
+        until: Instant,
+    ) -> Result<(), Fault> {
+        let (ping, mut to) = (redis::cmd("PING"), connection.inner.clone());
+        let now = Instant::now();
+        let limit = until.min(now + self.response_timeout);
+        let reply = pin!(ping.query_async::<Value>(&mut to));
+        let fault = tokio::select! {
+            biased;
+            () = self.origin.moved(connection.moves) => Fault::moved(&self.address()),
+            replied = in_time(limit, reply) => match replied {
+                Some(Ok(_)) => {
+                    connection.has_answered();
+                    return Ok(());
+                }
+                Some(Err(error)) => Fault::from_redis(error, &self.address_of(node)),
+                None => Fault::timed_out(&self.address_of(node), limit - now),
+            },
+        };
+        if !fault.breaks_connection() {
+            // It is there: the request itself is told what ails it.
+            return Ok(());
+        }
+        connection_slot.drop_connection(connection.number);
+        Err(fault)
+    }
+
+    /// An answer to several commands, unless one of them is to be sent again, or elsewhere.
+    #[cfg(feature = "worker")]
+    fn unless_elsewhere(&self, node: Option<&Node>, value: Value) -> RedisResult<Value> {
+        let (Value::Array(answers), Some(_)) = (&value, node) else {
+            return Ok(value);
+        };
+        for answer in answers {
+            if let Value::ServerError(error) = answer {
+                let error = RedisError::from(error.clone());
+                let fault = Fault::from_redis(error.clone(), &self.address_of(node));
+                if fault.at_node(node).is_passing() {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(value)
+    }
+
+    /// Whether a try that was given up at `until` would say nothing of the server, because it
+    /// had too little time.
+    #[cfg(feature = "worker")]
+    fn is_hurried(&self, sent: Instant, until: Instant) -> bool {
+        Instant::now() >= until && until - sent < self.response_timeout / 2
+    }
+
+    fn connection_slot(&self, node: Option<&Node>) -> Arc<ConnectionSlot> {
+        let mut connection_slots = self.connection_slots.lock().expect("no panic while held");
+        connection_slots.entry(node.cloned()).or_default().clone()
+    }
+
+    async fn connection(
+        &self,
+        connection_slot: &ConnectionSlot,
+        node: Option<&Node>,
+        until: Instant,
+    ) -> Result<Connection, Fault> {
+        if let Some(connection) = connection_slot.held(self.origin.moves()) {
+            return Ok(connection);
+        }
+        // Rare and large, and so not a part of every call, nor of its type.
+        let open: BoxFuture<'_, _> = Box::pin(async {
+            let _turn = connection_slot.opening.lock().await;
+            if let Some(connection) = connection_slot.held(self.origin.moves()) {
+                return Ok(connection);
+            }
+            let (moves, inner) = loop {
+                let moves = self.origin.moves();
+                tokio::select! {
+                    biased;
+                    // What is opened may hang; and this may have been learned on the way.
+                    () = self.origin.moved(moves) => {}
+                    inner = self.open(node) => break (moves, inner?),
+                }
+            };
+            let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
+            if !connection_slot.is_new() {
+                counters::reconnected("commands");
+            }
+            let connection = Connection::new(number, moves, inner);
+            connection_slot.hold(connection.clone());
+            Ok(connection)
+        });
+        let opened = in_time(until, pin!(open)).await;
+        opened.unwrap_or_else(|| Err(Fault::unreachable(&self.address_of(node))))
+    }
+
+    async fn open(&self, node: Option<&Node>) -> Result<MultiplexedConnection, Fault> {
+        let client = self.origin.client(node).await?;
+        let open = pin!(client.get_multiplexed_async_connection_with_config(&self.config));
+        let opened = in_time(Instant::now() + self.connect_timeout, open).await;
+        let mut inner = opened
+            .ok_or_else(|| Fault::unreachable(&self.address_of(node)))?
+            .map_err(|error| self.not_connected(node, error))?;
+        if let Some(membership) = &self.membership {
+            let address = self.address_of(node);
+            let check = pin!(membership.check(&mut inner, &address));
+            let checked = in_time(Instant::now() + self.connect_timeout, check).await;
+            if checked.ok_or_else(|| Fault::unreachable(&address))?? {
+                self.tell_missed().await?;
+            }
+        }
+        Ok(inner)
+    }
+
+    fn not_connected(&self, node: Option<&Node>, error: RedisError) -> Fault {
+        Fault::from_connecting(error, &self.address_of(node))
+    }
+}
+
+/// The same commands, for where their slot is on its way to.
+#[cfg(feature = "worker")]
+fn asking(pipeline: &Pipeline) -> Pipeline {
+    let mut both = redis::pipe();
+    both.ignore_errors();
+    for cmd in pipeline.cmd_iter() {
+        both.cmd("ASKING").ignore().add_command(cmd.clone());
+    }
+    both
+}
+
+/// Sends a command to where its slot is on its way to.
+async fn ask(to: &mut MultiplexedConnection, cmd: &Cmd) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").ignore().add_command(cmd.clone());
+    match both.ignore_errors().query_async(to).await? {
+        Value::Array(mut answers) => answers.pop().unwrap_or(Value::Nil).extract_error(),
+        other => other.extract_error(),
+    }
+}

@@ -1,0 +1,523 @@
+//! Where sentinels say that the primary is.
+//!
+//! The client library asks the sentinels in the order in which they are given, and takes the
+//! first primary that one of them names. A sentinel that was cut off names the old one, and so
+//! does for a moment one that has not heard of a fail-over yet. Here all are asked, and the newest
+//! configuration counts; and what one of them announces makes everybody ask again at once, since
+//! an old primary may take writes for seconds.
+//!
+//! See <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisError};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout, timeout_at};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::settings::LinkSettings;
+use crate::store::connections::fault::{Fault, TLS, is_locked_out};
+use crate::store::connections::url;
+
+/// The port of a sentinel that names none.
+const PORT: u16 = 26379;
+
+/// For how long the others are waited for when one has answered.
+const OTHERS: Duration = Duration::from_millis(300);
+
+/// After how long a silent subscription is asked whether anybody is there.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// The pause before a sentinel that does not answer is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// On which sentinels say that a primary has changed: its name, and where it was and is.
+const SWITCH: &str = "+switch-master";
+
+/// The sentinels of one primary.
+pub(crate) struct Sentinels {
+    master: String,
+    connection_slots: Vec<redis::Client>,
+    /// A URL of the primary, but for its host and port, which stand between the two.
+    before: String,
+    behind: String,
+    database: i64,
+    settings: LinkSettings,
+    /// The newest that was told of where the primary is.
+    known: Mutex<Option<PrimaryReport>>,
+    moves: watch::Sender<u64>,
+    watchers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A host and a port.
+type HostPort = (String, u16);
+
+/// What a sentinel knows.
+#[derive(Clone)]
+struct PrimaryReport {
+    /// Grows with each fail-over.
+    epoch: u64,
+    place: HostPort,
+}
+
+impl Sentinels {
+    /// `redis+sentinel://user:password@host:port,host:port/master/database`; nothing for a URL
+    /// with another scheme.
+    pub(in crate::store) fn parse(url: &str, settings: &LinkSettings) -> Result<Option<Self>> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Ok(None);
+        };
+        let Some(scheme) = scheme.strip_suffix("+sentinel") else {
+            return Ok(None);
+        };
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((user, rest)) => (format!("{user}@"), rest),
+            None => (String::new(), rest),
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (master, database) = path.split_once('/').unwrap_or((path, ""));
+        if master.is_empty() {
+            return Err(wrong(
+                "the name of the primary is missing, behind the hosts",
+            ));
+        }
+        let options = SentinelOptions::parse(query)?;
+        let before = format!("{scheme}://{user}");
+        let behind = format!("/{database}");
+        let (of_primary, of_seats) = apart(settings, scheme, options.tls);
+        // Wrong parts of it are told as those of any URL.
+        let example = url::client(&format!("{before}primary{behind}"), &of_primary)?;
+        let credentials = match (&options.user, &options.password) {
+            (None, None) => String::new(),
+            (user, password) => format!(
+                "{}:{}@",
+                user.unwrap_or_default(),
+                password.unwrap_or_default()
+            ),
+        };
+        let scheme = if options.tls { "rediss" } else { "redis" };
+        let connection_slot = |host: &str| {
+            if host.is_empty() {
+                return Err(wrong("a host is missing between the commas"));
+            }
+            let port = match host.rsplit_once(':') {
+                Some((_, port)) if !port.ends_with(']') => String::new(),
+                _ => format!(":{PORT}"),
+            };
+            url::client(&format!("{scheme}://{credentials}{host}{port}"), &of_seats)
+        };
+        Ok(Some(Sentinels {
+            master: master.to_owned(),
+            connection_slots: hosts
+                .split(',')
+                .map(connection_slot)
+                .collect::<Result<_>>()?,
+            before,
+            behind,
+            database: example.get_connection_info().redis_settings().db(),
+            settings: of_primary,
+            known: Mutex::default(),
+            moves: watch::Sender::new(0),
+            watchers: Mutex::default(),
+        }))
+    }
+
+    /// The same sentinels, listened to from another runtime: that of whoever asks first.
+    #[cfg(feature = "worker")]
+    pub(in crate::store) fn apart(&self) -> Self {
+        let known = self.known.lock().expect("no panic while held").clone();
+        Sentinels {
+            master: self.master.clone(),
+            connection_slots: self.connection_slots.clone(),
+            before: self.before.clone(),
+            behind: self.behind.clone(),
+            database: self.database,
+            settings: self.settings.clone(),
+            known: Mutex::new(known),
+            moves: watch::Sender::new(0),
+            watchers: Mutex::default(),
+        }
+    }
+
+    /// A client of the primary.
+    pub(in crate::store) async fn find(self: &Arc<Self>) -> Result<redis::Client, Fault> {
+        self.watch();
+        let told = self.ask().await?;
+        let (host, port) = self.learn(told);
+        let host_in_url = match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host,
+        };
+        let url = format!("{}{host_in_url}:{port}{}", self.before, self.behind);
+        let client = url::client(&url, &self.settings).map_err(Fault::refused)?;
+        self.check_role(&client).await?;
+        Ok(client)
+    }
+
+    /// Whether what is said to be the primary says so, too.
+    async fn check_role(&self, client: &redis::Client) -> Result<(), Fault> {
+        let ask = async {
+            let mut connection = self.connect(client).await?;
+            let mut info = redis::cmd("INFO");
+            info.arg("replication")
+                .query_async::<String>(&mut connection)
+                .await
+        };
+        let told = ask
+            .await
+            .map_err(|error| Fault::from_connecting(error, &self.address()))?;
+        match told.contains("role:master") {
+            true => Ok(()),
+            false => Err(Fault::no_primary(&self.address())),
+        }
+    }
+
+    /// A sentinel says where the primary is. Returns where it is by the newest that was told.
+    fn learn(&self, told: PrimaryReport) -> HostPort {
+        let mut known = self.known.lock().expect("no panic while held");
+        match &*known {
+            Some(known) if known.epoch > told.epoch => return known.place.clone(),
+            Some(known) if known.place != told.place => {
+                let (host, port) = &told.place;
+                tracing::info!(master = self.master, host, port, "the primary has changed");
+                // Whoever is connected to the old one finds out by this.
+                self.moves.send_modify(|moves| *moves += 1);
+            }
+            _ => {}
+        }
+        let place = told.place.clone();
+        *known = Some(told);
+        place
+    }
+
+    pub(in crate::store) fn moves(&self) -> u64 {
+        *self.moves.borrow()
+    }
+
+    pub(in crate::store) async fn moved(&self, since: u64) {
+        // The sender is ours.
+        let _ = self
+            .moves
+            .subscribe()
+            .wait_for(|moves| *moves != since)
+            .await;
+    }
+
+    pub(in crate::store) fn address(&self) -> String {
+        let known = self.known.lock().expect("no panic while held");
+        match known.as_ref().map(|told| &told.place) {
+            Some((host, port)) => {
+                let tls = match self.before.starts_with(TLS) {
+                    true => TLS,
+                    false => "",
+                };
+                format!("{tls}{host}:{port} ({})", self.master)
+            }
+            None => format!("the primary {} of {}", self.master, self.places()),
+        }
+    }
+
+    pub(in crate::store) fn database(&self) -> i64 {
+        self.database
+    }
+
+    fn places(&self) -> String {
+        let places: Vec<String> = self.connection_slots.iter().map(place_of).collect();
+        format!("sentinels {}", places.join(", "))
+    }
+
+    /// Where the primary is, by the newest configuration that one of them knows.
+    async fn ask(&self) -> Result<PrimaryReport, Fault> {
+        let mut asked: FuturesUnordered<_> =
+            self.connection_slots
+                .iter()
+                .map(|connection_slot| async move {
+                    (connection_slot, self.ask_one(connection_slot).await)
+                })
+                .collect();
+        let mut newest: Option<PrimaryReport> = None;
+        let mut fault = None;
+        let mut until = Instant::now() + self.settings.connect_timeout;
+        while let Ok(Some((connection_slot, told))) = timeout_at(until.into(), asked.next()).await {
+            match told {
+                Ok(told) => {
+                    until = until.min(Instant::now() + OTHERS);
+                    if newest.as_ref().is_none_or(|known| told.epoch > known.epoch) {
+                        newest = Some(told);
+                    }
+                }
+                Err(error) => fault = Some(self.fault(connection_slot, error)),
+            }
+        }
+        match newest {
+            Some(told) => Ok(told),
+            None => Err(fault.unwrap_or_else(|| Fault::unreachable(&self.places()))),
+        }
+    }
+
+    async fn ask_one(&self, connection_slot: &redis::Client) -> Result<PrimaryReport, RedisError> {
+        let mut connection = self.connect(connection_slot).await?;
+        // In the middle of a fail-over only the second knows the place that is to be.
+        let mut both = redis::pipe();
+        both.cmd("SENTINEL").arg("MASTER").arg(&self.master);
+        both.cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(&self.master);
+        let (told, place): (HashMap<String, String>, HostPort) =
+            both.query_async(&mut connection).await?;
+        let epoch = told.get("config-epoch").and_then(|text| text.parse().ok());
+        Ok(PrimaryReport {
+            epoch: epoch.unwrap_or(0),
+            place,
+        })
+    }
+
+    async fn connect(&self, client: &redis::Client) -> Result<MultiplexedConnection, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.settings.connect_timeout))
+            .set_response_timeout(Some(self.settings.response_timeout));
+        let connect = client.get_multiplexed_async_connection_with_config(&config);
+        connect.await
+    }
+
+    fn fault(&self, connection_slot: &redis::Client, error: RedisError) -> Fault {
+        let place = place_of(connection_slot);
+        if error.to_string().contains("No such master") {
+            let text = format!(
+                "the sentinel at {place} watches no primary of the name {}: see the name behind \
+                 the hosts, and `sentinel monitor` in its configuration",
+                self.master
+            );
+            return Fault::refused(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        if is_locked_out(&error) {
+            let text = format!(
+                "the sentinel at {place} lets nobody in without the right password: see \
+                 sentinel_user and sentinel_password, behind the `?` of the URL, or \
+                 `redis.sentinel_password_file`; what stands before the `@` is for Redis"
+            );
+            return Fault::refused(Error::new(ErrorKind::Denied, text));
+        }
+        if error.to_string().contains("unknown command") {
+            let text = format!(
+                "what answers at {place} is no sentinel: name the sentinels, whose port is \
+                 {PORT} as a rule, or write redis:// for a Redis"
+            );
+            return Fault::refused(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        Fault::from_connecting(error, &format!("{place}, which is asked as a sentinel"))
+    }
+
+    /// Has each sentinel listened to, as long as anybody needs it.
+    fn watch(self: &Arc<Self>) {
+        let mut watchers = self.watchers.lock().expect("no panic while held");
+        // The runtime in which they were may be gone.
+        if !watchers.is_empty() && !watchers.iter().any(JoinHandle::is_finished) {
+            return;
+        }
+        for old in watchers.drain(..) {
+            old.abort();
+        }
+        let watch = |connection_slot: &redis::Client| {
+            tokio::spawn(listen(
+                Arc::downgrade(self),
+                connection_slot.clone(),
+                self.settings.connect_timeout,
+            ))
+        };
+        watchers.extend(self.connection_slots.iter().map(watch));
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        let watchers = self.watchers.get_mut().expect("no panic while held");
+        watchers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Hears what one sentinel announces, for ever.
+async fn listen(sentinels: Weak<Sentinels>, connection_slot: redis::Client, patience: Duration) {
+    while let Some(of) = sentinels.upgrade() {
+        let subscribe = async {
+            let mut pubsub = connection_slot.get_async_pubsub().await?;
+            pubsub.subscribe(SWITCH).await?;
+            Ok::<_, RedisError>(pubsub.split())
+        };
+        let Ok(Ok((mut sink, mut stream))) = timeout(patience, subscribe).await else {
+            drop(of);
+            sleep(AGAIN).await;
+            continue;
+        };
+        let master = of.master.clone();
+        drop(of);
+        // What was announced before is known to it.
+        let mut is_news = true;
+        loop {
+            if is_news
+                && let Some(of) = sentinels.upgrade()
+                && let Ok(Ok(told)) = timeout(patience, of.ask_one(&connection_slot)).await
+            {
+                of.learn(told);
+            }
+            is_news = false;
+            match timeout(SILENCE, stream.next()).await {
+                Ok(Some(message)) => {
+                    let text: String = message.get_payload().unwrap_or_default();
+                    is_news = text.split(' ').next() == Some(&*master);
+                }
+                Ok(None) => {
+                    sleep(AGAIN).await;
+                    break;
+                }
+                Err(_) => match timeout(patience, sink.ping::<redis::Value>()).await {
+                    Ok(Ok(_)) => {}
+                    _ => break,
+                },
+            }
+        }
+    }
+}
+
+/// The settings for the primary and for the sentinels: where only one of the two is spoken to by
+/// TLS, the certificates are for that one.
+#[cfg(feature = "tls")]
+fn apart(settings: &LinkSettings, scheme: &str, tls: bool) -> (LinkSettings, LinkSettings) {
+    let plain = || LinkSettings {
+        certificates: Default::default(),
+        ..settings.clone()
+    };
+    match (matches!(scheme, "rediss" | "valkeys"), tls) {
+        (true, false) => (settings.clone(), plain()),
+        (false, true) => (plain(), settings.clone()),
+        _ => (settings.clone(), settings.clone()),
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn apart(settings: &LinkSettings, _: &str, _: bool) -> (LinkSettings, LinkSettings) {
+    (settings.clone(), settings.clone())
+}
+
+fn place_of(connection_slot: &redis::Client) -> String {
+    url::address(connection_slot.get_connection_info().addr())
+}
+
+/// What stands behind the `?`.
+#[derive(Default)]
+struct SentinelOptions<'a> {
+    user: Option<&'a str>,
+    password: Option<&'a str>,
+    tls: bool,
+}
+
+impl<'a> SentinelOptions<'a> {
+    fn parse(query: &'a str) -> Result<Self> {
+        let mut options = SentinelOptions::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("sentinel_user", user)) => options.user = Some(user),
+                Some(("sentinel_password", password)) => options.password = Some(password),
+                Some(("sentinel_tls", "true")) => options.tls = true,
+                Some(("sentinel_tls", "false")) => options.tls = false,
+                _ => {
+                    return Err(wrong(
+                        "behind the `?` may be sentinel_user=…, sentinel_password=… and \
+                         sentinel_tls=true, joined by `&`",
+                    ));
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn wrong(what: &str) -> Error {
+    Error::new(
+        ErrorKind::InvalidSetting,
+        format!(
+            "the Redis URL is not valid: {what}; write \
+             redis+sentinel://[user:password@]host:port,host:port/master[/database], and \
+             rediss+sentinel:// for TLS"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Option<Sentinels>> {
+        Sentinels::parse(url, &LinkSettings::default())
+    }
+
+    #[test]
+    fn a_url_names_sentinels_and_primary() {
+        let url = "redis+sentinel://u:p%2F@a,b:1,[::1]:2,[::2]/main/3?sentinel_password=s";
+        let sentinels = parse(url).unwrap().unwrap();
+        assert_eq!((&*sentinels.master, sentinels.database), ("main", 3));
+        let places: Vec<String> = sentinels.connection_slots.iter().map(place_of).collect();
+        assert_eq!(places, ["a:26379", "b:1", "::1:2", "::2:26379"]);
+        let connection_slot = sentinels.connection_slots[0]
+            .get_connection_info()
+            .redis_settings();
+        assert_eq!(
+            (connection_slot.username(), connection_slot.password()),
+            (None, Some("s"))
+        );
+        let shown = sentinels.address();
+        assert_eq!(
+            shown,
+            "the primary main of sentinels a:26379, b:1, ::1:2, ::2:26379"
+        );
+        assert!(parse("redis://localhost").unwrap().is_none());
+    }
+
+    #[test]
+    fn the_wrong_part_is_named_and_no_password_is_repeated() {
+        for (url, part) in [
+            ("redis+sentinel://a,b", "the name of the primary"),
+            ("redis+sentinel://:geheim@a/", "the name of the primary"),
+            ("redis+sentinel://a,,b/main", "a host is missing"),
+            ("redis+sentinel://a:port/main", "the port is no number"),
+            ("redis+sentinel://u:geheim@a/main/x", "the database"),
+            (
+                "redis+sentinel://a/main?password=geheim",
+                "sentinel_password",
+            ),
+            ("http+sentinel://a/main", "the scheme http:// is not known"),
+        ] {
+            let Err(error) = parse(url) else {
+                panic!("{url}")
+            };
+            let text = error.to_string();
+            assert!(text.contains(part), "{url}: {text}");
+            assert!(!text.contains("heim"), "{url}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_newest_that_was_told_counts_and_whoever_is_elsewhere_is_to_move() {
+        let sentinels = parse("redis+sentinel://a/main").unwrap().unwrap();
+        let told = |epoch, host: &str| PrimaryReport {
+            epoch,
+            place: (host.to_owned(), 1),
+        };
+        let learn = |epoch, host| {
+            let (host, _) = sentinels.learn(told(epoch, host));
+            (host, sentinels.moves())
+        };
+        assert_eq!(learn(1, "old"), ("old".to_owned(), 0));
+        assert_eq!(learn(2, "new"), ("new".to_owned(), 1));
+        assert_eq!(learn(1, "old"), ("new".to_owned(), 1));
+        assert_eq!(learn(2, "new"), ("new".to_owned(), 1));
+        assert_eq!(learn(3, "old"), ("old".to_owned(), 2));
+    }
+}

@@ -1,0 +1,263 @@
+//! A subscription to one node: what expired there, and who calls for attention.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{FutureExt, StreamExt};
+use redis::aio::{PubSubSink, PubSubStream};
+use tokio::sync::Notify;
+use tokio::task::{unconstrained, yield_now};
+use tokio::time::{sleep, timeout};
+
+use crate::counters;
+use crate::error::Error;
+use crate::names::Names;
+use crate::settings::{LinkSettings, SUBSCRIPTION_SILENCE};
+use crate::store::Server;
+use crate::store::connections::cluster::Node;
+use crate::store::connections::fault::Fault;
+use crate::store::connections::in_time::in_time;
+
+/// After so many messages in a row the others have their turn: they share a task.
+const TURN: usize = 32;
+
+/// A subscriber that has had no pause for so long, and for so many messages, does not keep up. What
+/// it has not read yet takes memory, and is old.
+const BEHIND: (Duration, usize) = (Duration::from_secs(2), 16_384);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a subscription reports.
+pub(crate) enum Signal<'a> {
+    /// Events flow from now on; what happened before may have gone unheard.
+    Up,
+    /// Events are lost from now on, for this reason.
+    Gap(Error),
+    /// This key expired.
+    Expired(&'a [u8]),
+    /// A message on the wake channel.
+    Wake(&'a [u8]),
+    /// Something happened to this key.
+    Changed { key: &'a str, event: &'a [u8] },
+    /// All that was announced before was heard.
+    HeardUntil(Instant),
+}
+
+/// Follows one node, for ever.
+pub(crate) struct Subscription {
+    server: Arc<Server>,
+    /// Of a cluster; the next one that can be reached, if none is given.
+    node: Option<Node>,
+    /// Somebody says something all the time, so that silence means that it is cut off.
+    is_never_silent: bool,
+    channels: Vec<String>,
+    patterns: Vec<String>,
+    expired: String,
+    wake: String,
+    /// Asks for [`Signal::HeardUntil`].
+    asked: Arc<Notify>,
+    patience: Duration,
+    /// What it is for.
+    name: &'static str,
+}
+
+impl Subscription {
+    /// What expires, and wake-ups; for an instance, which hears its own beats.
+    pub(in crate::store) fn to_events(
+        server: Arc<Server>,
+        instance: &str,
+        settings: &LinkSettings,
+    ) -> Self {
+        let mut it = Subscription::to_wakes(server, instance, settings);
+        it.channels.push(it.expired.clone());
+        it.is_never_silent = false;
+        it
+    }
+
+    /// Wake-ups, and beats, which go through all nodes of a cluster.
+    pub(in crate::store) fn to_wakes(
+        server: Arc<Server>,
+        instance: &str,
+        settings: &LinkSettings,
+    ) -> Self {
+        let pulse = server.names.pulse(server.database, instance);
+        let mut it = Subscription::new(server, settings, "events");
+        it.channels = vec![it.wake.clone(), pulse];
+        it.is_never_silent = true;
+        it
+    }
+
+    /// What expires on one node of a cluster.
+    pub(in crate::store) fn to_expiry(
+        server: Arc<Server>,
+        node: Node,
+        settings: &LinkSettings,
+    ) -> Self {
+        let mut it = Subscription::new(server, settings, "events");
+        it.channels = vec![it.expired.clone()];
+        it.node = Some(node);
+        it
+    }
+
+    /// What happens to keys that match one of these globs. There may be more of that than can be
+    /// heard, and what expires does not wait behind it. Whoever tells `asked` learns how far it has
+    /// heard.
+    pub(crate) fn to_changes(
+        server: Arc<Server>,
+        globs: impl IntoIterator<Item = String>,
+        asked: Arc<Notify>,
+        settings: &LinkSettings,
+    ) -> Self {
+        let mut it = Subscription::new(server, settings, "changes");
+        let database = it.server.database;
+        let globs = globs.into_iter();
+        it.asked = asked;
+        it.patterns = globs.map(|glob| Names::changes(database, &glob)).collect();
+        it
+    }
+
+    fn new(server: Arc<Server>, settings: &LinkSettings, name: &'static str) -> Self {
+        Subscription {
+            channels: Vec::new(),
+            patterns: Vec::new(),
+            expired: Names::expired(server.database),
+            wake: server.names.wake(server.database),
+            asked: Arc::default(),
+            patience: settings.connect_timeout.max(settings.response_timeout),
+            server,
+            node: None,
+            is_never_silent: false,
+            name,
+        }
+    }
+
+    fn address(&self) -> String {
+        self.server.address_of(&self.node)
+    }
+
+    /// Subscribes, hands every signal to `hear`, and subscribes again whenever the
+    /// connection breaks or hangs. Ends only when it is dropped.
+    pub(crate) async fn run(&self, mut hear: impl AsyncFnMut(Signal<'_>)) {
+        let mut pause = FIRST_PAUSE;
+        let mut is_first = true;
+        loop {
+            let moves = self.server.link.origin().moves();
+            let moved = || self.server.link.origin().moved(moves);
+            let subscribed = tokio::select! {
+                subscribed = self.subscribe() => subscribed,
+                // What is subscribed to may hang.
+                () = moved() => Err(Fault::moved(&self.address())),
+            };
+            let fault = match subscribed {
+                Ok((sink, stream)) => {
+                    pause = FIRST_PAUSE;
+                    if !std::mem::take(&mut is_first) {
+                        counters::reconnected(self.name);
+                    }
+                    hear(Signal::Up).await;
+                    tokio::select! {
+                        fault = self.follow(sink, stream, &mut hear) => fault,
+                        () = moved() => Fault::moved(&self.address()),
+                    }
+                }
+                Err(fault) => fault,
+            };
+            hear(Signal::Gap(fault.into())).await;
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(LAST_PAUSE),
+                // There is another one to be asked.
+                () = moved() => pause = FIRST_PAUSE,
+            }
+        }
+    }
+
+    async fn subscribe(&self) -> Result<(PubSubSink, PubSubStream), Fault> {
+        let subscribe = pin!(async {
+            let client = self.server.link.origin().client(self.node.as_ref()).await?;
+            let pubsub = client.get_async_pubsub().await;
+            let (mut sink, stream) = pubsub.map_err(|error| self.failed(error))?.split();
+            let subscribed = async {
+                if !self.channels.is_empty() {
+                    sink.subscribe(&self.channels).await?;
+                }
+                match &*self.patterns {
+                    [] => Ok(()),
+                    patterns => sink.psubscribe(patterns).await,
+                }
+            };
+            subscribed.await.map_err(|error| self.failed(error))?;
+            Ok((sink, stream))
+        });
+        let subscribed = in_time(Instant::now() + self.patience, subscribe).await;
+        subscribed.unwrap_or_else(|| Err(Fault::unreachable(&self.address())))
+    }
+
+    fn failed(&self, error: redis::RedisError) -> Fault {
+        Fault::from_connecting(error, &self.address())
+    }
+
+    async fn follow(
+        &self,
+        mut sink: PubSubSink,
+        mut stream: PubSubStream,
+        hear: &mut impl AsyncFnMut(Signal<'_>),
+    ) -> Fault {
+        let address = self.address();
+        let mut last_pause = Instant::now();
+        let mut in_a_row = 0;
+        let mut asked_at = None;
+        loop {
+            // Whether there is one, and not whether it is somebody else's turn.
+            let message = match unconstrained(stream.next()).now_or_never() {
+                Some(message) => Some(message),
+                None => {
+                    if let Some(at) = asked_at.take() {
+                        hear(Signal::HeardUntil(at)).await;
+                    }
+                    let message = tokio::select! {
+                        message = timeout(SUBSCRIPTION_SILENCE, stream.next()) => message.ok(),
+                        () = self.asked.notified() => None,
+                    };
+                    (last_pause, in_a_row) = (Instant::now(), 0);
+                    message
+                }
+            };
+            let Some(message) = message else {
+                if self.is_never_silent {
+                    return Fault::silent(&address);
+                }
+                // Not even a beat of our own: is anybody there? A wake-up is lost only with its
+                // connection, so this bounds how long a lost one goes unnoticed. The answer comes
+                // behind all that was announced before.
+                let now = Instant::now();
+                match in_time(now + self.patience, pin!(sink.ping::<redis::Value>())).await {
+                    Some(Ok(_)) => asked_at = Some(now),
+                    Some(Err(error)) => return Fault::from_redis(error, &address),
+                    None => return Fault::timed_out(&address, self.patience),
+                }
+                continue;
+            };
+            let Some(message) = message else {
+                return Fault::closed(&address);
+            };
+            in_a_row += 1;
+            if in_a_row % TURN == 0 {
+                if last_pause.elapsed() > BEHIND.0 && in_a_row > BEHIND.1 {
+                    return Fault::behind(&address, self.name);
+                }
+                yield_now().await;
+            }
+            let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
+            if channel == self.expired {
+                hear(Signal::Expired(payload)).await;
+            } else if channel == self.wake {
+                hear(Signal::Wake(payload)).await;
+            } else if let Some(key) = Names::changed(channel) {
+                let event = payload;
+                hear(Signal::Changed { key, event }).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Pausing kinds, and resuming them.
+//!
+//! A ledger knows whether its kind is paused, so that a claim and a pause cannot cross. Beside
+//! that a rule is kept for the kinds that are still to come.
+
+use std::time::Instant;
+
+use futures_util::future::join_all;
+
+use crate::error::Result;
+use crate::key::Kind;
+use crate::prefix::Prefix;
+use crate::store::kinds::switches::{self, Switches};
+use crate::store::ledger::number;
+use crate::store::ledger::reply::unexpected;
+use crate::store::ledger::script::{PAUSE, RESUME, Script};
+use crate::store::servers::fan_out::is_of_absence;
+use crate::store::{Away, Lane, Ledger, Server, Store, Word, from_value, texts};
+use crate::time::UnixMs;
+
+/// The number of a pause or a resume among all, where several servers keep them; see
+/// [`switches`](crate::store::kinds::switches).
+pub(crate) type SwitchNumber = Option<UnixMs>;
+
+impl Store {
+    /// The number of the pause or resume that comes next.
+    pub(crate) async fn next_turn(&self, until: Instant) -> Result<SwitchNumber> {
+        if !self.is_several() {
+            return Ok(None);
+        }
+        let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
+        let known = Switches::together(known.await.of_those_there()?);
+        let now = self.time(until).await?.floor_ms();
+        Ok(Some(now.max(UnixMs(known.newest().0 + 1))))
+    }
+
+    /// Keeps in mind that what begins so is paused. On a single server the time of an older rule
+    /// stays. Returns which of several servers are away.
+    pub(crate) async fn add_pause_rule(
+        &self,
+        prefix: &Prefix,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<Vec<Away>> {
+        let added = self.on_each(until, |it, until| {
+            Box::pin(it.add_pause_rule(prefix, turn, until))
+        });
+        Ok(added.await.there()?.1)
+    }
+
+    /// Forgets the rules that begin so. Returns which of several servers are away.
+    pub(crate) async fn remove_pause_rules(
+        &self,
+        prefix: &Prefix,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<Vec<Away>> {
+        let removed = self.on_each(until, |it, until| {
+            Box::pin(it.remove_pause_rules(prefix, turn, until))
+        });
+        Ok(removed.await.there()?.1)
+    }
+
+    /// The rules, and since when each holds; in order.
+    pub(crate) async fn pause_rules(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
+        let known = Switches::together(known.await.of_those_there()?);
+        let rules = known.rules();
+        Ok(rules
+            .map(|(rule, since)| (rule.to_owned(), since))
+            .collect())
+    }
+
+    /// Since when a kind that becomes known is paused.
+    pub(crate) async fn pause_rule_of(
+        &self,
+        kind: &Kind,
+        until: Instant,
+    ) -> Result<Option<UnixMs>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
+        let known = Switches::together(known.await.of_those_there()?);
+        Ok(known.rule_of(kind))
+    }
+
+    /// Pauses a kind that has just become known, if a rule says so. A kind that was paused or
+    /// resumed by name is left as it is, so a resume that comes in between is not undone.
+    pub(crate) async fn apply_pause_rules(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let known = self.on_rest(until, |it, until| {
+            Box::pin(it.switches(it.patience_for_one(until)))
+        });
+        let known = match known.await.of_those_there() {
+            // The node that has them is away. No kind begins then, and others have been told.
+            Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(()),
+            known => &Switches::together(known?),
+        };
+        let applied = self.on_rest(until, |it, until| {
+            Box::pin(it.apply_pause_rules(known, kind, self, until))
+        });
+        applied.await.of_those_there().map(drop)
+    }
+
+    /// The ledgers of a kind that one of the servers has.
+    pub(in crate::store) fn shards_at(&self, server: &Server, kind: &Kind) -> Vec<u16> {
+        let is_there = |shard: &u16| self.place_of(kind, *shard) == server.place();
+        let shards = 0..self.layout_of(kind.as_str()).ledgers();
+        shards.filter(is_there).collect()
+    }
+}
+
+impl Server {
+    async fn add_pause_rule(
+        &self,
+        prefix: &Prefix,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<()> {
+        let (add, at) = match turn {
+            Some(turn) => ("HSET", turn),
+            None => ("HSETNX", self.time(until).await?.floor_ms()),
+        };
+        let mut add = redis::cmd(add);
+        add.arg(self.names.paused()).arg(prefix.as_str()).arg(at.0);
+        self.command(&add, until).await?;
+        Ok(())
+    }
+
+    async fn remove_pause_rules(
+        &self,
+        prefix: &Prefix,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<()> {
+        let ended = self.switches(until).await?.ended_by(prefix.as_str());
+        if let Some(turn) = turn {
+            let mut resume = redis::cmd("HSET");
+            resume.arg(self.names.paused());
+            resume.arg(switches::resumed(prefix.as_str())).arg(turn.0);
+            self.command(&resume, until).await?;
+        }
+        self.forget_switches(&ended, until).await
+    }
+
+    async fn forget_switches(&self, fields: &[String], until: Instant) -> Result<()> {
+        if fields.is_empty() {
+            return Ok(());
+        }
+        let mut remove = redis::cmd("HDEL");
+        remove.arg(self.names.paused()).arg(fields);
+        self.command(&remove, until).await?;
+        Ok(())
+    }
+
+    /// What this server keeps of pauses.
+    pub(in crate::store) async fn switches(&self, until: Instant) -> Result<Switches> {
+        let mut get = redis::cmd("HGETALL");
+        get.arg(self.names.paused());
+        Ok(Switches::read(texts(self.command(&get, until).await?)?))
+    }
+
+    /// The same on one server. What is known by then is no news to these ledgers any more.
+    pub(in crate::store) async fn apply_pause_rules(
+        &self,
+        known: &Switches,
+        kind: &Kind,
+        store: &Store,
+        until: Instant,
+    ) -> Result<()> {
+        let Some(since) = known.rule_of(kind) else {
+            return Ok(());
+        };
+        let until = self.patience_for_one(until);
+        let marks = store
+            .shards_at(self, kind)
+            .into_iter()
+            .map(|shard| async move {
+                let calls = self.names.ledger(kind, shard).calls;
+                let newest = self.is_member().then(|| ("turn", known.newest()));
+                for (field, at) in [("paused", since)].into_iter().chain(newest) {
+                    let mut mark = redis::cmd("HSETNX");
+                    mark.arg(&calls).arg(field).arg(at.0);
+                    self.command(&mark, until).await?;
+                }
+                Ok(())
+            });
+        for marked in join_all(marks).await {
+            match marked {
+                Err(error) if self.is_cluster() && is_of_absence(&error) => {}
+                marked => marked?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down what is known of pauses, where `old` is.
+    pub(in crate::store) async fn keep_switches(
+        &self,
+        known: &Switches,
+        old: &Switches,
+        until: Instant,
+    ) -> Result<()> {
+        let (write, delete) = known.change(old);
+        if !write.is_empty() {
+            let mut set = redis::cmd("HSET");
+            set.arg(self.names.paused());
+            for (field, at) in write {
+                set.arg(field).arg(at.0);
+            }
+            self.command(&set, until).await?;
+        }
+        self.forget_switches(&delete, until).await
+    }
+}
+
+impl Ledger {
+    /// Nothing of this kind is claimed from now on, unless it was resumed at a later turn;
+    /// `lua/pause.lua`.
+    pub(crate) async fn pause(
+        &self,
+        lane: &mut Lane,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<()> {
+        self.switch(&PAUSE, Word::Paused, lane, turn, until).await
+    }
+
+    /// Ends a pause, unless it was paused at a later turn; `lua/resume.lua`.
+    pub(crate) async fn resume(
+        &self,
+        lane: &mut Lane,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<()> {
+        self.switch(&RESUME, Word::Resumed, lane, turn, until).await
+    }
+
+    /// Since when the kind is paused, if it is.
+    pub(crate) async fn paused_since(&self, until: Instant) -> Result<Option<UnixMs>> {
+        let mut get = redis::cmd("HGET");
+        get.arg(&self.names.calls).arg("paused");
+        let since: Option<u64> = from_value(self.server.command(&get, until).await?)?;
+        Ok(since.filter(|since| *since > 0).map(UnixMs))
+    }
+
+    async fn switch(
+        &self,
+        script: &'static Script,
+        expected: Word,
+        lane: &mut Lane,
+        turn: SwitchNumber,
+        until: Instant,
+    ) -> Result<()> {
+        let keys: [&str; 3] = [&self.names.calls, &self.names.lanes, &self.names.history];
+        let mut cmd = self.call(script, &keys, [].into_iter());
+        number(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(self.kind().as_str());
+        cmd.arg(turn.unwrap_or_default().0);
+        let answers = self.eval_items(script, &cmd, 1, until).await?;
+        if answers[0].answer != expected {
+            return Err(unexpected(format!("{:?}", answers[0].answer)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Which kinds have jobs, whatever the list of kinds says: by the names of the keys that are there.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use redis::Cmd;
+
+use crate::error::{ErrorKind, Result};
+use crate::key::{JobKey, Kind};
+use crate::store::servers::fan_out::is_of_absence;
+use crate::store::servers::nodes::ServerNode;
+use crate::store::{Server, Store, from_value};
+
+/// About how many keys of the database a call looks at.
+const PAGE: u64 = 1000;
+
+/// How many keys of each server are looked at for ledgers: some ten seconds' worth.
+const MOST: u64 = 10_000_000;
+
+/// How many of them by a call that is not about that.
+const FEW: u64 = 20_000;
+
+/// How many kinds such a call asks for jobs.
+const KINDS: usize = 64;
+
+/// What a search for ledgers found.
+#[derive(Debug)]
+pub(crate) struct Searched {
+    /// The kinds of which a ledger was met, whether or not jobs are in it.
+    pub(crate) kinds: BTreeSet<Kind>,
+    /// Whether all keys were looked at.
+    pub(crate) is_complete: bool,
+}
+
+/// One server, gone through from the beginning.
+struct LedgerSearch<'a> {
+    server: &'a Server,
+    node: ServerNode,
+    glob: Option<String>,
+    cursor: String,
+    left: u64,
+}
+
+impl LedgerSearch<'_> {
+    /// The keys of the next page; nothing at the end, or if all that may be looked at was.
+    async fn next(&mut self, until: Instant) -> Result<Option<Vec<String>>> {
+        if self.cursor.is_empty() || self.left == 0 {
+            return Ok(None);
+        }
+        let mut scan: Cmd = redis::cmd("SCAN");
+        scan.arg(&self.cursor);
+        if let Some(glob) = &self.glob {
+            scan.arg("MATCH").arg(glob);
+        }
+        scan.arg("COUNT").arg(PAGE);
+        let page = self.server.command_at(&self.node, &scan, until).await?;
+        let (next, keys): (String, Vec<Vec<u8>>) = from_value(page)?;
+        self.left = self.left.saturating_sub(PAGE);
+        self.cursor = if next == "0" { String::new() } else { next };
+        let keys = keys
+            .into_iter()
+            .filter_map(|key| String::from_utf8(key).ok());
+        Ok(Some(keys.collect()))
+    }
+
+    fn is_over(&self) -> bool {
+        self.cursor.is_empty()
+    }
+}
+
+impl Store {
+    /// Looks for ledgers by their names. Each call may take until what `until` says then. A server
+    /// that is away, or on which this user may not look, leaves the search incomplete.
+    pub(crate) async fn search(&self, until: impl Fn() -> Instant) -> Result<Searched> {
+        let mut searched = Searched {
+            kinds: BTreeSet::new(),
+            is_complete: true,
+        };
+        for server in &self.servers {
+            match server.search(&mut searched.kinds, &until).await {
+                Ok(is_complete) => searched.is_complete &= is_complete,
+                Err(error) if error.kind() == ErrorKind::Denied => searched.is_complete = false,
+                Err(error) if self.is_several() && is_of_absence(&error) => {
+                    searched.is_complete = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(searched)
+    }
+
+    /// A kind that has accepted jobs, by the first keys that are there: those of ledgers, and those
+    /// that look like the keys of jobs. Where nobody lists any kind, this tells a list that is lost
+    /// from a database that is new. A hint: nothing, where it cannot be found out.
+    pub(crate) async fn kind_with_jobs(&self, until: Instant) -> Option<Kind> {
+        let mut asked = BTreeSet::new();
+        for server in &self.servers {
+            for node in server.data_nodes(until).await.ok()? {
+                let mut search = server.looking(node, None, FEW);
+                while let Ok(Some(keys)) = search.next(until).await {
+                    let kinds: BTreeSet<Kind> =
+                        keys.iter().filter_map(|key| server.kind_by(key)).collect();
+                    for kind in kinds {
+                        if asked.len() == KINDS {
+                            return None;
+                        }
+                        if asked.insert(kind.clone()) && self.has_accepted(&kind, until).await {
+                            return Some(kind);
+                        }
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether its first ledger has ever accepted jobs, for all that can be seen.
+    pub(crate) async fn has_accepted(&self, kind: &Kind, until: Instant) -> bool {
+        self.was_used(kind, until).await.unwrap_or(false)
+    }
+
+    /// Whether its first ledger has ever accepted jobs.
+    pub(crate) async fn was_used(&self, kind: &Kind, until: Instant) -> Result<bool> {
+        let home = self.home_of(kind, 0);
+        let stats = home.names.ledger(kind, 0).stats;
+        let until = home.patience(until);
+        home.has_field(&stats, "accepted", until).await
+    }
+}
+
+impl Server {
+    async fn search(
+        &self,
+        kinds: &mut BTreeSet<Kind>,
+        until: impl Fn() -> Instant,
+    ) -> Result<bool> {
+        let mut is_complete = true;
+        for node in self.data_nodes(until()).await? {
+            let mut search = self.looking(node, Some(self.names.of_ledgers()), MOST);
+            while let Some(keys) = search.next(until()).await? {
+                let found = keys.iter().filter_map(|key| self.names.kind_of(key));
+                kinds.extend(found.filter_map(|kind| Kind::parse(kind).ok()));
+            }
+            is_complete &= search.is_over();
+        }
+        Ok(is_complete)
+    }
+
+    fn looking(&self, node: ServerNode, glob: Option<String>, left: u64) -> LedgerSearch<'_> {
+        LedgerSearch {
+            server: self,
+            node,
+            glob,
+            cursor: "0".to_owned(),
+            left,
+        }
+    }
+
+    fn kind_by(&self, key: &str) -> Option<Kind> {
+        let of_ledger = self.names.kind_of(key).map(Kind::parse);
+        let of_job = || JobKey::parse(key).map(|job| Kind::parse(job.kind()));
+        match of_ledger {
+            Some(kind) => kind.ok(),
+            None => of_job().ok()?.ok(),
+        }
+    }
+}

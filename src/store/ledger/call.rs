@@ -1,0 +1,148 @@
+//! How a script is called: loaded where the server does not know it, and for a worker until
+//! it works.
+
+use std::time::{Duration, Instant};
+
+use redis::Cmd;
+
+use crate::counters;
+#[cfg(feature = "worker")]
+use crate::error::ErrorKind;
+use crate::error::{Error, Result};
+#[cfg(feature = "worker")]
+use crate::moment::Moment;
+use crate::store::connections::cluster::Node;
+use crate::store::connections::fault::Fault;
+use crate::store::connections::link::{Request, ServerReply};
+use crate::store::kinds::stray_slots::slot_of_ledger;
+use crate::store::ledger::reply::Reply;
+#[cfg(feature = "worker")]
+use crate::store::ledger::script::ADOPT;
+use crate::store::ledger::script::Script;
+use crate::store::{RedisClock, Server};
+
+/// How long an insisting store waits before it asks a server again that has refused.
+const INSISTENCE: Duration = Duration::from_millis(500);
+
+/// How long a try has at the least. With less it would be cut short, and nobody could say whether it was
+/// carried out, though the one before was refused for a reason that can be told.
+const LEAST: Duration = Duration::from_millis(500);
+
+/// How long a node of a cluster may take to learn a script.
+const LOADING: Duration = Duration::from_secs(2);
+
+/// The reply to a call, and when the try that it answers was sent.
+pub(in crate::store) struct Called {
+    pub(in crate::store) reply: Reply,
+    #[cfg(feature = "worker")]
+    pub(in crate::store) sent: Moment,
+}
+
+impl Server {
+    /// Sends a call until it is answered, or until `until`. The answer tells of this clock.
+    pub(in crate::store) async fn eval(
+        &self,
+        script: &'static Script,
+        cmd: &Cmd,
+        clock: &RedisClock,
+        subject: &str,
+        until: Instant,
+    ) -> Result<Called> {
+        let mut if_new = None;
+        let answer = loop {
+            let cmd = if_new.as_ref().unwrap_or(cmd);
+            // A part is elsewhere, which may pass as a slot does that is on its way.
+            let mut waits = false;
+            let mut fault = match self.evaluate(script, cmd, until).await {
+                Ok(answer) => break answer,
+                Err(fault) => fault,
+            };
+            if fault.is_unfounded() {
+                // It is new, or somebody emptied its node; unless it is elsewhere.
+                waits = true;
+                fault = match self.may_begin(subject, until).await {
+                    Ok(()) => {
+                        if_new = Some(script.if_new(cmd));
+                        continue;
+                    }
+                    Err(elsewhere) => elsewhere,
+                };
+            }
+            if fault.is_torn() {
+                waits = true;
+                self.warn_of_torn(subject, fault.missing().unwrap_or("all"), until)
+                    .await;
+                fault = fault.of_ledger(subject, slot_of_ledger(subject));
+            }
+            let again = Instant::now() + INSISTENCE;
+            let hopeless = !fault.may_be_mended();
+            let error = Error::from(fault);
+            // What a full server has no room for is taken apart.
+            #[cfg(feature = "worker")]
+            let hopeless = hopeless || script.name == ADOPT.name && error.kind() == ErrorKind::Full;
+            tracing::debug!(subject, script = script.name, %error, "not carried out");
+            #[cfg(feature = "worker")]
+            self.note(subject, script.name, Some(&error));
+            if !(self.insists || waits) || hopeless || again + LEAST >= until {
+                return Err(error);
+            }
+            if_new = None;
+            tokio::time::sleep_until(again.into()).await;
+        };
+        #[cfg(feature = "worker")]
+        self.note(subject, script.name, None);
+        let sent = answer.sent.instant;
+        if self.is_cluster() {
+            self.torn.is_whole(subject);
+        }
+        counters::script_took(script.name, answer.received - sent);
+        let reply = Reply::parse(answer.value)?;
+        clock.observe(sent, answer.received, reply.now);
+        Ok(Called {
+            reply,
+            #[cfg(feature = "worker")]
+            sent: answer.sent,
+        })
+    }
+
+    /// Sends a call, and the script where the server does not know it.
+    pub(in crate::store) async fn evaluate(
+        &self,
+        script: &'static Script,
+        cmd: &Cmd,
+        until: Instant,
+    ) -> Result<ServerReply, Fault> {
+        // Where it was loaded; a single server has no name.
+        let mut loaded: Option<Option<Node>> = None;
+        loop {
+            match self.answer(cmd, until).await {
+                Err(fault) if fault.is_no_script() && loaded.as_ref() != Some(fault.node()) => {
+                    tracing::debug!(script = script.name, "the server does not know the script");
+                    let load = script.load_for(cmd);
+                    self.load_script(&load, fault.node(), until).await?;
+                    loaded = Some(fault.node().clone());
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    async fn load_script(
+        &self,
+        load: &Cmd,
+        node: &Option<Node>,
+        until: Instant,
+    ) -> Result<(), Fault> {
+        match node {
+            // It may not be the one that has the key a moment later.
+            Some(node) => {
+                let until = until.min(Instant::now() + LOADING);
+                self.link.send(Request::At(node, load), until).await?;
+            }
+            None => {
+                self.answer(load, until).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! What is done to dead letters: read, requeue, delete. And what brings them back, and jobs.
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::error::Result;
+use crate::key::JobKey;
+use crate::names::MARKER;
+use crate::record::{Record, RecordFault};
+use crate::store::ledger::produce::When;
+use crate::store::ledger::reply::Answered;
+use crate::store::ledger::script::{DISCARD, LETTERS, REQUEUE, RESTORE};
+use crate::store::{Lane, Ledger};
+use crate::time::UnixMs;
+
+/// A dead letter, as it is stored. It never changes: it is there, or it is gone.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    pub(crate) number: u64,
+    pub(crate) died: UnixMs,
+    pub(crate) record: Vec<u8>,
+}
+
+/// One letter to make pending again.
+#[derive(Debug, Clone)]
+pub(crate) struct Revival {
+    pub(crate) key: JobKey,
+    pub(crate) letter: u64,
+    pub(crate) when: When,
+    /// The header of its record, the attempts taken back.
+    pub(crate) header: Cow<'static, str>,
+    /// How large its record is, which the script has to read.
+    pub(crate) record_bytes: usize,
+}
+
+/// One letter to delete.
+#[derive(Debug, Clone)]
+pub(crate) struct Discard {
+    pub(crate) key: JobKey,
+    pub(crate) letter: u64,
+}
+
+/// A job or a dead letter as a backup has it.
+#[derive(Debug, Clone)]
+pub(crate) struct BackupItem {
+    pub(crate) key: JobKey,
+    pub(crate) what: KeptAs,
+    /// When it is due, or died.
+    pub(crate) at: UnixMs,
+    /// The header of its record, attempts and error included.
+    pub(crate) header: Cow<'static, str>,
+    /// The second line of its record; empty for one that is accepted now.
+    pub(crate) story: String,
+    pub(crate) payload: Bytes,
+}
+
+/// What it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeptAs {
+    Pending {
+        /// Whether it takes the place of one that is pending.
+        replace: bool,
+    },
+    Dead,
+}
+
+impl Revival {
+    /// What requeues a letter: scripts do not read headers, and a letter does not change, so
+    /// its new header is composed here.
+    pub(crate) fn of(key: JobKey, letter: &Letter, when: When) -> Result<Self, RecordFault> {
+        let record = Record::parse(letter.record.clone())?;
+        Ok(Revival {
+            key,
+            letter: letter.number,
+            when,
+            header: record.header.untried().to_line(),
+            record_bytes: letter.record.len(),
+        })
+    }
+}
+
+impl Ledger {
+    /// Makes dead letters pending again; `lua/requeue.lua`.
+    pub(crate) async fn requeue(
+        &self,
+        lane: &mut Lane,
+        items: &[Revival],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 9] = [
+            &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.lanes,
+            &n.history,
+        ];
+        let mut cmd = self.call(&REQUEUE, &keys, items.iter().map(|item| &item.key));
+        self.address(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        for item in items {
+            cmd.arg(item.key.id())
+                .arg(item.letter)
+                .arg(item.when.to_arg())
+                .arg(&*item.header);
+        }
+        let mut answers = self
+            .eval_storing(&REQUEUE, &cmd, items.len(), until)
+            .await?;
+        self.arm(items.iter().map(|item| &item.key), &mut answers)
+            .await;
+        Ok(answers)
+    }
+
+    /// Brings back jobs and dead letters; `lua/restore.lua`.
+    pub(crate) async fn restore(
+        &self,
+        lane: &mut Lane,
+        items: &[BackupItem],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 9] = [
+            &n.due, &n.shadow, &n.lease, &n.dead, &n.grave, &n.stats, &n.calls, &n.lanes,
+            &n.history,
+        ];
+        let mut cmd = self.call(&RESTORE, &keys, items.iter().map(|item| &item.key));
+        self.address(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
+        for item in items {
+            let (what, mode) = match item.what {
+                KeptAs::Pending { replace: true } => ("pending", "set"),
+                KeptAs::Pending { replace: false } => ("pending", "absent"),
+                KeptAs::Dead => ("dead", "absent"),
+            };
+            cmd.arg(item.key.id())
+                .arg(what)
+                .arg(mode)
+                .arg(item.at.to_string())
+                .arg(&*item.header)
+                .arg(&item.story)
+                .arg(&item.payload[..]);
+        }
+        let mut answers = self
+            .eval_storing(&RESTORE, &cmd, items.len(), until)
+            .await?;
+        self.arm(items.iter().map(|item| &item.key), &mut answers)
+            .await;
+        Ok(answers)
+    }
+
+    /// Deletes dead letters; `lua/discard.lua`.
+    pub(crate) async fn discard(
+        &self,
+        lane: &mut Lane,
+        items: &[Discard],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let n = &self.names;
+        let keys: [&str; 6] = [&n.dead, &n.grave, &n.stats, &n.calls, &n.lanes, &n.history];
+        let mut cmd = self.call(&DISCARD, &keys, [].into_iter());
+        self.address(&mut cmd, lane);
+        for item in items {
+            cmd.arg(item.key.id()).arg(item.letter);
+        }
+        self.eval_items(&DISCARD, &cmd, items.len(), until).await
+    }
+
+    /// The last letters of one job, the newest first, up to `limit` and some 4 MiB; or the one
+    /// with this number; `lua/letters.lua`. Nothing if the ledger goes by another layout.
+    pub(crate) async fn letters(
+        &self,
+        id: &str,
+        number: Option<u64>,
+        limit: usize,
+        until: Instant,
+    ) -> Result<Option<Vec<Letter>>> {
+        let n = &self.names;
+        let keys: [&str; 3] = [&n.dead, &n.grave, &n.calls];
+        let mut cmd = self.call(&LETTERS, &keys, [].into_iter());
+        cmd.arg(id).arg(self.place().to_string());
+        cmd.arg(limit).arg(number);
+        let mut reply = self.eval(&LETTERS, &cmd, until).await?.reply;
+        if self.is_stale(&mut reply)? {
+            return Ok(None);
+        }
+        let mut letters = Vec::new();
+        while !reply.is_exhausted() {
+            letters.push(Letter {
+                number: reply.number()?,
+                died: UnixMs(reply.number()?),
+                record: reply.bytes()?,
+            });
+        }
+        Ok(Some(letters))
+    }
+}

@@ -1,0 +1,206 @@
+//! The Lua scripts: one transition each, compiled in, each with the library parts it uses.
+
+use std::sync::LazyLock;
+
+use redis::Arg;
+
+use crate::names::LedgerNames;
+
+/// One script. The file in `lua/` begins with a header that says what it takes and answers.
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    /// How many keys come before the triggers.
+    pub(crate) fixed_keys: usize,
+    source: &'static str,
+    hash: String,
+    /// The same for a ledger on a cluster, of which no part may be missing.
+    whole: Text,
+    /// The same, which may also be missing as a whole.
+    maybe_new: Text,
+}
+
+/// What a server is given, and what it calls that.
+struct Text {
+    source: String,
+    hash: String,
+}
+
+impl Text {
+    fn new(source: String) -> Self {
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Text { source, hash }
+    }
+}
+
+/// With which scripts begin that are called on a ledger of a cluster.
+const WHOLE: &str = include_str!("../../../lua/cluster/whole.lua");
+
+impl Script {
+    /// Whether it numbers its calls, and has jobs named that it looks for by a layout.
+    #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
+    pub(crate) fn is_addressed(&self) -> bool {
+        self.source.contains("3 who, 4 place,")
+    }
+
+    #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
+    pub(crate) fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The command that calls it, but for its keys, of which there are so many, and arguments.
+    pub(crate) fn call(&self, keys: usize) -> redis::Cmd {
+        let mut cmd = redis::Cmd::with_capacity(64, 1024);
+        cmd.arg("EVALSHA").arg(&self.hash).arg(keys);
+        cmd
+    }
+
+    /// The command that calls it on some keys of a ledger on a cluster, but for its arguments. It is
+    /// refused if another part of the ledger is missing; see `lua/cluster/whole.lua`.
+    pub(crate) fn call_on_whole(&self, keys: &[&str], ledger: &LedgerNames) -> redis::Cmd {
+        let all = ledger.all();
+        let mut cmd = redis::Cmd::with_capacity(64, 2048);
+        cmd.arg("EVALSHA").arg(&self.whole.hash);
+        cmd.arg(keys.len() + all.len()).arg(keys).arg(&all[..]);
+        cmd
+    }
+
+    /// The same call of a ledger that may be missing as a whole.
+    pub(crate) fn if_new(&self, call: &redis::Cmd) -> redis::Cmd {
+        let mut cmd = redis::Cmd::new();
+        for arg in call.args_iter() {
+            match arg {
+                Arg::Simple(word) if word == self.whole.hash.as_bytes() => {
+                    cmd.arg(&self.maybe_new.hash)
+                }
+                Arg::Simple(word) => cmd.arg(word),
+                _ => &mut cmd,
+            };
+        }
+        cmd
+    }
+
+    /// The command that makes the server learn what this call calls.
+    pub(crate) fn load_for(&self, call: &redis::Cmd) -> redis::Cmd {
+        let called = call.args_iter().nth(1);
+        let is_called = |text: &&Text| matches!(called, Some(Arg::Simple(hash)) if hash == text.hash.as_bytes());
+        let mut texts = [&self.whole, &self.maybe_new].into_iter();
+        let Some(text) = texts.find(is_called) else {
+            return self.load();
+        };
+        let mut cmd = redis::cmd("SCRIPT");
+        cmd.arg("LOAD").arg(&text.source);
+        cmd
+    }
+
+    /// Its text as a function of KEYS and ARGV in the Lua table `scripts`.
+    pub(crate) fn as_function(&self) -> String {
+        let Script { name, source, .. } = self;
+        format!("function scripts.{name}(KEYS, ARGV)\n{source}end\n")
+    }
+
+    /// The command that makes the server learn this script.
+    pub(crate) fn load(&self) -> redis::Cmd {
+        let mut cmd = redis::cmd("SCRIPT");
+        cmd.arg("LOAD").arg(self.source);
+        cmd
+    }
+}
+
+/// What the functions of a library do that are made of scripts, with the parts that they use, as a Lua
+/// function that makes them; and their registration.
+pub(crate) const FUNCTIONS: &str = concat!(
+    include_str!("../../../lua/functions/shards.lua"),
+    "local function answers()\n",
+    include_str!("../../../lua/lib/clock.lua"),
+    include_str!("../../../lua/lib/placeholder.lua"),
+    include_str!("../../../lua/lib/lasting.lua"),
+    include_str!("../../../lua/lib/calls.lua"),
+    include_str!("../../../lua/lib/record.lua"),
+    include_str!("../../../lua/lib/lease.lua"),
+    include_str!("../../../lua/lib/successor.lua"),
+    include_str!("../../../lua/functions/ledgers.lua"),
+    include_str!("../../../lua/functions/answer.lua"),
+    "end\n",
+    include_str!("../../../lua/functions/register.lua"),
+);
+
+macro_rules! scripts {
+    ($($(#[$gate:meta])* $name:ident = $file:literal, $keys:literal keys, [$($part:literal),*];)*) => {
+        $(
+            $(#[$gate])*
+            pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
+                let source = concat!(
+                    $(include_str!(concat!("../../../lua/lib/", $part, ".lua")),)*
+                    include_str!(concat!("../../../lua/", $file, ".lua")),
+                );
+                Script {
+                    name: $file,
+                    fixed_keys: $keys,
+                    source,
+                    hash: redis::Script::new(source).get_hash().to_owned(),
+                    whole: Text::new(format!("local MAY_BE_NEW = false\n{WHOLE}{source}")),
+                    maybe_new: Text::new(format!("local MAY_BE_NEW = true\n{WHOLE}{source}")),
+                }
+            });
+        )*
+
+        /// Every script with the text of its file, for the tests that hold headers, callers
+        /// and folder together.
+        #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
+        pub(crate) fn all() -> Vec<(&'static Script, &'static str)> {
+            vec![$($(#[$gate])* (&*$name, include_str!(concat!("../../../lua/", $file, ".lua"))),)*]
+        }
+    };
+}
+
+scripts! {
+    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "trigger"];
+    RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor"];
+    UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor"];
+    CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken"];
+    #[cfg(feature = "worker")]
+    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease"];
+    #[cfg(feature = "worker")]
+    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor"];
+    #[cfg(feature = "worker")]
+    RENEW = "renew", 2 keys, ["clock", "lease"];
+    #[cfg(feature = "worker")]
+    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor"];
+    #[cfg(feature = "worker")]
+    SWEEP = "sweep", 3 keys, ["clock", "paused"];
+    #[cfg(feature = "worker")]
+    ADOPT = "adopt", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "lease", "successor", "trigger"];
+    REQUEUE = "requeue", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
+    RESTORE = "restore", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
+    DISCARD = "discard", 6 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "dead"];
+    #[cfg(feature = "worker")]
+    TRIM = "trim", 3 keys, ["clock", "placeholder", "dead"];
+    ARM = "arm", 0 keys, ["clock", "trigger"];
+    LETTERS = "letters", 3 keys, ["clock", "lasting", "calls"];
+    #[cfg(feature = "worker")]
+    BEAT = "beat", 1 keys, ["clock"];
+    LIST = "list", 7 keys, ["clock", "placeholder", "order", "lease"];
+    GET = "get", 8 keys, ["clock", "lasting", "calls"];
+    STATS = "stats", 8 keys, ["clock", "placeholder", "paused"];
+    SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
+    AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead"];
+    ASIDE = "aside", 1 keys, ["clock", "placeholder"];
+    CURE = "cure", 1 keys, ["clock"];
+    LAYOUT = "layout", 1 keys, ["clock", "lasting"];
+    TAKE = "take", 9 keys, ["clock", "lasting", "placeholder", "calls", "count", "dead"];
+    PUT = "put", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
+    NAMES = "names", 1 keys, ["clock", "placeholder"];
+    IDLE = "idle", 7 keys, ["clock", "lasting", "calls"];
+    #[cfg(feature = "worker")]
+    RAZE = "raze", 13 keys, ["clock", "lasting", "placeholder", "calls", "paused"];
+    UNMARK = "unmark", 1 keys, ["clock"];
+    FOUND = "found", 13 keys, ["clock", "lasting", "placeholder"];
+    DROP = "drop", 2 keys, ["clock", "placeholder"];
+    TOUCH = "touch", 1 keys, ["clock"];
+    PAUSE = "pause", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
+    #[cfg(feature = "worker")]
+    KEEP = "keep", 3 keys, ["clock", "lasting", "calls"];
+    #[cfg(feature = "worker")]
+    STORY = "story", 2 keys, ["clock", "history"];
+    RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
+}

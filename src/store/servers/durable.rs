@@ -1,0 +1,496 @@
+//! Waiting until replicas, and disks, have what was written.
+//!
+//! `WAIT` counts the replicas that have what *its own connection* wrote, and all of them if that
+//! wrote nothing. So the call is [touched](../../lua/touch.lua) on a connection that nothing else
+//! uses: if this data set holds the call, it is written once more, and whoever has that write has
+//! the call's. If it does not, a fail-over forgot the call meanwhile, and it is to be made again.
+//! Those who wait at the same time share a `WAIT`, whatever they wrote.
+//!
+//! On a cluster it is waited on the node that serves the ledger. One that has handed the slot over
+//! while it was waited for speaks of its own replicas still, and those are not who has the ledger
+//! now. So behind each `WAIT` it is asked whether the ledger is still there; if it is not, the same
+//! begins where it is now.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::durable::{Durable, LONGEST, Reached};
+use crate::error::{Error, ErrorKind, Result};
+use crate::settings::{BATCH, LinkSettings, QUEUE};
+use crate::store::connections::cluster::Node;
+use crate::store::connections::fault::Fault;
+use crate::store::connections::link::{Link, Request};
+use crate::store::connections::origin::Origin;
+use crate::store::ledger::reply::{Reply, ReplyWord, unexpected};
+use crate::store::ledger::script::TOUCH;
+use crate::store::{Lane, Ledger, from_value};
+
+/// How many connections to one server wait at the same time.
+const WAITERS: usize = 4;
+
+/// The first pause before it is looked again where a ledger is; it doubles up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Those who wait.
+pub(in crate::store) struct Waits {
+    origin: Origin,
+    settings: LinkSettings,
+    /// By node; a single server has no name.
+    entrances: Mutex<HashMap<Option<Node>, mpsc::Sender<DurableWait>>>,
+}
+
+/// What is to be durable: the last call of a lane.
+struct Touch {
+    calls: String,
+    cmd: Cmd,
+}
+
+/// A call that is to be durable.
+struct DurableWait {
+    touch: Arc<Touch>,
+    /// The slot is only on its way to this node.
+    is_asked: bool,
+    durable: Durable,
+    /// Then it is answered, however far it got.
+    ends: Instant,
+    /// Then it is given up, if nobody answers.
+    until: Instant,
+    told: oneshot::Sender<Result<Option<Reached>, Fault>>,
+}
+
+/// What a server tells of disks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Disks {
+    /// Nothing: it does not know `WAITAOF`, or does not allow it.
+    Untold,
+    /// Those of its replicas; it has no log itself.
+    OfReplicas,
+    All,
+}
+
+/// Whether the data set holds a call.
+enum Persistence {
+    Yes,
+    No,
+    /// Its ledger is not here, or not any more.
+    Unknown(Fault),
+}
+
+/// How far a server and its replicas are.
+struct ReplicationState {
+    replicas: u32,
+    disks: Disks,
+    own: u32,
+    replicas_on_disk: u32,
+}
+
+impl Ledger {
+    /// Waits until the last call of a lane is durable. `None` if the data set does not hold it.
+    pub(crate) async fn reached(
+        &self,
+        lane: &Lane,
+        durable: Durable,
+        until: Instant,
+    ) -> Result<Option<Reached>> {
+        let calls = self.names.calls.clone();
+        let mut cmd = TOUCH.call(1);
+        cmd.arg(&calls).arg(lane.id()).arg(lane.last());
+        let touch = Arc::new(Touch { calls, cmd });
+        let (waits, link) = (&self.server.waits, &self.server.link);
+        let reached = waits.wait(link, touch, durable, until).await;
+        reached.map_err(|fault| unknown(&Error::from(fault)))
+    }
+}
+
+impl Waits {
+    pub(in crate::store) fn new(origin: Origin, settings: &LinkSettings) -> Self {
+        Waits {
+            origin,
+            settings: settings.clone(),
+            entrances: Mutex::default(),
+        }
+    }
+
+    /// `link` knows where the ledger is.
+    async fn wait(
+        &self,
+        link: &Link,
+        touch: Arc<Touch>,
+        durable: Durable,
+        until: Instant,
+    ) -> Result<Option<Reached>, Fault> {
+        let ends = Instant::now() + durable.within;
+        let mut pause = FIRST_PAUSE;
+        let mut asked = None;
+        loop {
+            let is_asked = asked.is_some();
+            let node = match asked.take() {
+                Some(node) => Ok(Some(node)),
+                None => link.home_of(&touch.cmd, until).await,
+            };
+            let told = async {
+                let (told, answer) = oneshot::channel();
+                let wait = DurableWait {
+                    touch: touch.clone(),
+                    is_asked,
+                    durable,
+                    ends,
+                    until,
+                    told,
+                };
+                let sent = self.entrance(&node?).send(wait).await;
+                match (sent, answer.await) {
+                    (Ok(()), Ok(answer)) => answer,
+                    // The runtime on which the waiters were is gone, and so is whoever asked.
+                    _ => Err(Fault::refused(Error::new(
+                        ErrorKind::Unavailable,
+                        "nobody waits for it any more",
+                    ))),
+                }
+            };
+            let fault = match told.await {
+                Ok(reached) => return Ok(reached),
+                Err(fault) => fault,
+            };
+            let again = Instant::now() + pause;
+            let passes = fault.is_passing() || fault.is_demoted() && self.origin.can_move();
+            if !passes || again >= until {
+                return Err(fault);
+            }
+            if let Some(cluster) = self.origin.cluster() {
+                match fault.redirect() {
+                    Some(to) if to.is_ask => asked = Some(to.node),
+                    Some(to) => cluster.follow(to.slot, &to.node),
+                    None => cluster.doubt(),
+                }
+            }
+            tokio::time::sleep_until(again.into()).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// The way in. The waiters are started with the first call, and anew if the runtime that they
+    /// ran on is gone.
+    fn entrance(&self, node: &Option<Node>) -> mpsc::Sender<DurableWait> {
+        let mut entrances = self.entrances.lock().expect("no panic while held");
+        if let Some(open) = entrances.get(node).filter(|open| !open.is_closed()) {
+            return open.clone();
+        }
+        if let Some(cluster) = self.origin.cluster() {
+            // Those of nodes that have left go with their entrance.
+            let (primaries, _) = cluster.nodes();
+            let is_known =
+                |node: &Option<Node>| node.as_ref().is_some_and(|it| primaries.contains(it));
+            entrances.retain(|node, _| is_known(node));
+        }
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+        for _ in 0..WAITERS {
+            let waiter = Waiter::new(self.origin.clone(), node.clone(), &self.settings);
+            tokio::spawn(waiter.run(receiver.clone()));
+        }
+        entrances.insert(node.clone(), sender.clone());
+        sender
+    }
+}
+
+/// One connection that waits.
+struct Waiter {
+    link: Link,
+    /// A node of a cluster.
+    node: Option<Node>,
+    response_timeout: Duration,
+    /// What the server tells of disks, and of which connection that is known.
+    disks: Option<(u64, Disks)>,
+}
+
+impl Waiter {
+    fn new(origin: Origin, node: Option<Node>, settings: &LinkSettings) -> Self {
+        let patient = LinkSettings {
+            response_timeout: settings.response_timeout + LONGEST,
+            ..settings.clone()
+        };
+        Waiter {
+            link: Link::new(origin, &patient),
+            node,
+            response_timeout: settings.response_timeout,
+            disks: None,
+        }
+    }
+
+    async fn run(mut self, waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<DurableWait>>>) {
+        let mut waits = Vec::new();
+        loop {
+            if waiting.lock().await.recv_many(&mut waits, BATCH).await == 0 {
+                return;
+            }
+            while !waits.is_empty() {
+                waits = self.round(waits).await;
+            }
+        }
+    }
+
+    /// Waits for all of them together, until the first of them has to be answered. Returns those
+    /// that go on.
+    async fn round(&mut self, waits: Vec<DurableWait>) -> Vec<DurableWait> {
+        match self.look(&waits).await {
+            Ok((held, state)) => {
+                let told = waits.into_iter().zip(held);
+                told.filter_map(|(wait, is_held)| wait.told_of(is_held, &state))
+                    .collect()
+            }
+            Err(fault) => {
+                for wait in waits {
+                    // The caller may have stopped waiting.
+                    let _ = wait.told.send(Err(fault.duplicate()));
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    /// Whether each of the calls is held, and how far the server was then; as soon as all is
+    /// reached that any of them wants, or when the time of one is over.
+    async fn look(
+        &mut self,
+        waits: &[DurableWait],
+    ) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
+        let now = Instant::now();
+        let ends = waits.iter().map(|wait| wait.ends).min().unwrap_or(now);
+        // No time at all would mean for ever.
+        let left = ends
+            .saturating_duration_since(now)
+            .max(Duration::from_millis(1));
+        let latest = waits.iter().map(|wait| wait.until).max().unwrap_or(now);
+        let until = latest.min(now + left + self.response_timeout);
+        let was_known = self.disks.is_some();
+        match self.ask(waits, left, until).await {
+            // A log may have been switched on or off.
+            Err(fault) if !fault.is_passing() && was_known => {
+                self.disks = None;
+                self.ask(waits, left, until).await
+            }
+            told => told,
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        waits: &[DurableWait],
+        left: Duration,
+        until: Instant,
+    ) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
+        let disks = self.disks(until).await?;
+        let most = |of: fn(&DurableWait) -> u32| waits.iter().map(of).max().unwrap_or(0);
+        let replicas = most(|wait| wait.durable.replicas);
+        let ms = left.as_millis() as u64;
+        let mut pipeline = redis::pipe();
+        for wait in waits {
+            wait.add(&mut pipeline, wait.touch.cmd.clone());
+        }
+        let is_fsynced = |wait: &DurableWait| wait.durable.fsynced;
+        if disks != Disks::Untold && waits.iter().any(is_fsynced) {
+            let logs = most(|wait| match wait.durable.fsynced {
+                true => wait.durable.replicas,
+                false => 0,
+            });
+            let own = u8::from(disks == Disks::All);
+            pipeline.cmd("WAITAOF").arg(own).arg(logs).arg(ms);
+            // What is on disk is in memory.
+            pipeline.cmd("WAIT").arg(0).arg(ms);
+        } else {
+            if disks != Disks::Untold {
+                pipeline.cmd("WAITAOF").arg(0).arg(0).arg(ms);
+            }
+            pipeline.cmd("WAIT").arg(replicas).arg(ms);
+        }
+        if self.node.is_some() {
+            for wait in waits {
+                let mut is_here = redis::cmd("HLEN");
+                is_here.arg(&wait.touch.calls);
+                wait.add(&mut pipeline, is_here);
+            }
+            // One ledger that has left is no hindrance to others.
+            pipeline.ignore_errors();
+        }
+        loop {
+            let read = match self.send(Request::Many(&pipeline), until).await {
+                Ok(value) => self.read(value, waits.len(), disks),
+                Err(fault) => Err(fault),
+            };
+            match read {
+                Err(fault) if fault.is_no_script() => {
+                    self.send(Request::One(&TOUCH.load()), until).await?;
+                }
+                read => return read,
+            }
+        }
+    }
+
+    /// A single server is asked until it answers; a node once, since another one may have its
+    /// place.
+    async fn send(&self, request: Request<'_>, until: Instant) -> Result<Value, Fault> {
+        let answer = match &self.node {
+            None => self.link.send(request, until).await,
+            Some(node) => self.link.try_at_once(node, request, until).await,
+        };
+        Ok(answer?.value)
+    }
+
+    /// Whether each of so many calls is held, and how far the server is.
+    fn read(
+        &self,
+        value: Value,
+        calls: usize,
+        disks: Disks,
+    ) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
+        let Value::Array(mut values) = value else {
+            return Err(Fault::refused(unexpected("no array".into())));
+        };
+        let told_twice = if self.node.is_some() { 2 } else { 1 };
+        let of_disks = usize::from(disks != Disks::Untold);
+        if values.len() != told_twice * calls + of_disks + 1 {
+            let text = format!("{} answers for {calls} calls", values.len());
+            return Err(Fault::refused(unexpected(text)));
+        }
+        let left = values.split_off(calls + of_disks + 1);
+        let number = |value: Option<Value>| -> Result<u32, Fault> {
+            let value = self.sound(value.unwrap_or(Value::Nil))?;
+            from_value(value).map_err(Fault::refused)
+        };
+        let replicas = number(values.pop())?;
+        let (own, replicas_on_disk) = match disks {
+            Disks::Untold => (0, 0),
+            _ => {
+                let both = self.sound(values.pop().unwrap_or(Value::Nil))?;
+                from_value(both).map_err(Fault::refused)?
+            }
+        };
+        let state = ReplicationState {
+            replicas,
+            disks,
+            own,
+            replicas_on_disk,
+        };
+        let mut held = Vec::with_capacity(calls);
+        for touched in values {
+            held.push(match self.sound(touched) {
+                Err(fault) if fault.is_no_script() => return Err(fault),
+                Err(fault) => Persistence::Unknown(fault),
+                Ok(touched) => match is_present(touched).map_err(Fault::refused)? {
+                    true => Persistence::Yes,
+                    false => Persistence::No,
+                },
+            });
+        }
+        for (held, left) in held.iter_mut().zip(left) {
+            if let Err(fault) = self.sound(left) {
+                *held = Persistence::Unknown(fault);
+            }
+        }
+        Ok((held, state))
+    }
+
+    /// What was answered, unless it is an error.
+    fn sound(&self, value: Value) -> Result<Value, Fault> {
+        value.extract_error().map_err(|error| {
+            let node = self.node.as_ref();
+            Fault::from_redis(error, &self.link.address_of(node)).at_node(node)
+        })
+    }
+
+    /// What this server tells of disks.
+    async fn disks(&mut self, until: Instant) -> Result<Disks, Fault> {
+        if let Some((connection, disks)) = self.disks
+            && connection == self.link.opened()
+        {
+            return Ok(disks);
+        }
+        // A touch that fails would be waited behind all the same.
+        self.send(Request::One(&TOUCH.load()), until).await?;
+        let mut ask = redis::cmd("WAITAOF");
+        ask.arg(1).arg(0).arg(1);
+        let disks = match self.send(Request::One(&ask), until).await {
+            Ok(_) => Disks::All,
+            Err(fault) if fault.is_passing() || fault.is_demoted() => return Err(fault),
+            Err(fault) => match Error::from(fault).to_string().contains("appendonly") {
+                true => Disks::OfReplicas,
+                false => Disks::Untold,
+            },
+        };
+        self.disks = Some((self.link.opened(), disks));
+        Ok(disks)
+    }
+}
+
+/// Whether the data set holds the call that was touched.
+fn is_present(touched: Value) -> Result<bool> {
+    let answers = Reply::parse(touched)?.answers()?;
+    let first = answers.first();
+    Ok(first.is_some_and(|it| it.answer == ReplyWord::Present))
+}
+
+impl DurableWait {
+    /// Adds a command on its ledger.
+    fn add(&self, pipeline: &mut Pipeline, cmd: Cmd) {
+        if self.is_asked {
+            pipeline.cmd("ASKING").ignore();
+        }
+        pipeline.add_command(cmd);
+    }
+
+    /// Answers if it is over. Returns itself if it goes on.
+    fn told_of(self, held: Persistence, state: &ReplicationState) -> Option<Self> {
+        let answer = match held {
+            Persistence::Unknown(fault) => Err(fault),
+            Persistence::No => Ok(None),
+            Persistence::Yes => {
+                let (reached, is_all) = state.reached(&self.durable);
+                if !is_all && Instant::now() < self.ends {
+                    return Some(self);
+                }
+                Ok(Some(reached))
+            }
+        };
+        // The caller may have stopped waiting.
+        let _ = self.told.send(answer);
+        None
+    }
+}
+
+impl ReplicationState {
+    /// How far it got, and whether there is nothing more to wait for.
+    fn reached(&self, durable: &Durable) -> (Reached, bool) {
+        let is_told = self.disks != Disks::Untold;
+        let in_memory = self.replicas >= durable.replicas;
+        let on_disks = is_told && self.replicas_on_disk >= durable.replicas;
+        let reached = Reached {
+            is_met: in_memory && (!durable.fsynced || self.own > 0 && on_disks),
+            replicas: self.replicas,
+            on_disk: is_told.then_some(self.own > 0),
+            replicas_on_disk: is_told.then_some(self.replicas_on_disk),
+        };
+        // Neither what is not told nor a log that is not there comes by waiting.
+        let own_comes = self.disks == Disks::All && self.own == 0;
+        let is_rest_hopeless = !is_told || on_disks && !own_comes;
+        let is_all = in_memory && (!durable.fsynced || is_rest_hopeless);
+        (reached, is_all)
+    }
+}
+
+/// The write was made, whatever became of the wait.
+fn unknown(why: &Error) -> Error {
+    let kind = match why.kind() {
+        kind @ (ErrorKind::Denied | ErrorKind::Damaged) => kind,
+        _ => ErrorKind::OutcomeUnknown,
+    };
+    let why = format!(
+        "the write was made, and whether it is durable cannot be told: {why}; the call may be repeated"
+    );
+    Error::new(kind, why)
+}

@@ -1,0 +1,291 @@
+//! What is wrong with a worker's Redis: said once, and once that it is over.
+//!
+//! Many parts of a worker meet the same outage. They report it here, and log for themselves
+//! at `debug` only.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind};
+
+/// What passes sooner is not worth a word: a connection that broke, and was opened anew.
+const BLIP: Duration = Duration::from_millis(100);
+
+/// For how long events go unheard before it is said. Longer than the subscription needs to
+/// come back after an outage, which has been said already.
+const DEAF: Duration = Duration::from_secs(3);
+
+/// A call that was refused for so long ago, and not made since, is not waited for.
+const FORGOTTEN: Duration = Duration::from_secs(40);
+
+/// What keeps a server from serving anybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ailment {
+    /// It does not answer.
+    Away,
+    /// It answers that it is loading, or that it is busy.
+    Busy,
+    /// It does not let this user in.
+    Refusing,
+    /// It takes no writes.
+    ReadOnly,
+    /// Nor this one, which is a replica.
+    Demoted,
+}
+
+/// What there is to tell about a server.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum HealthReport {
+    /// It does not serve, for this reason. Each sort of reason is told once until it is back.
+    Away { error: String },
+    /// It serves again.
+    Back { after: Duration },
+}
+
+type Tell = dyn Fn(HealthReport) + Send + Sync;
+
+/// The health of one server, as one worker sees it.
+pub(crate) struct Health {
+    state: Mutex<HealthState>,
+    tell: Box<Tell>,
+}
+
+struct HealthState {
+    ill: Option<Illness>,
+    /// When it last served. What was sent before and failed later says nothing new.
+    served: Instant,
+    /// When the latest request was sent that failed.
+    failed: Instant,
+    /// It was a replica the last time, and how often it became one.
+    is_replica: bool,
+    demotions: u64,
+    deaf: Option<Deafness>,
+    /// Ledgers, and other subjects, of which some calls are refused.
+    broken: HashMap<String, Broken>,
+}
+
+struct Illness {
+    since: Instant,
+    /// What was told of it so far, each once.
+    told: Vec<Ailment>,
+}
+
+struct Deafness {
+    since: Instant,
+    told: bool,
+}
+
+struct Broken {
+    since: Instant,
+    /// When each call was last refused.
+    calls: HashMap<&'static str, Instant>,
+}
+
+impl Health {
+    pub(crate) fn new(tell: impl Fn(HealthReport) + Send + Sync + 'static) -> Self {
+        Health {
+            state: Mutex::new(HealthState {
+                ill: None,
+                served: Instant::now(),
+                failed: Instant::now(),
+                is_replica: false,
+                demotions: 0,
+                deaf: None,
+                broken: HashMap::new(),
+            }),
+            tell: Box::new(tell),
+        }
+    }
+
+    /// A request that was sent at `sent` failed for this reason.
+    pub(in crate::store) fn fails(&self, ailment: Ailment, sent: Instant, error: &Error) {
+        tracing::debug!(?ailment, %error, "Redis does not serve");
+        let mut state = self.lock();
+        if sent < state.served {
+            return;
+        }
+        state.failed = state.failed.max(sent);
+        if ailment == Ailment::Demoted && !state.is_replica {
+            state.is_replica = true;
+            state.demotions += 1;
+        }
+        let ill = state.ill.get_or_insert(Illness {
+            since: sent,
+            told: Vec::new(),
+        });
+        if ill.told.contains(&ailment) || ill.since.elapsed() < BLIP {
+            return;
+        }
+        ill.told.push(ailment);
+        drop(state);
+        let error = error.to_string();
+        (self.tell)(HealthReport::Away { error });
+    }
+
+    /// A request that writes, sent at `sent`, was answered: the server serves, unless a later
+    /// one failed.
+    pub(in crate::store) fn serves(&self, sent: Instant) {
+        let mut state = self.lock();
+        if sent <= state.failed {
+            return;
+        }
+        let now = Instant::now();
+        state.served = now;
+        state.is_replica = false;
+        let ended = state.ill.take();
+        drop(state);
+        if let Some(ill) = ended.filter(|ill| !ill.told.is_empty()) {
+            let after = now - ill.since;
+            (self.tell)(HealthReport::Back { after });
+        }
+    }
+
+    /// How often the server was found to be a replica so far; nothing while it is one. What a
+    /// replica announces was not done to it, and is not all that was done.
+    pub(crate) fn demotions(&self) -> Option<u64> {
+        let state = self.lock();
+        (!state.is_replica).then_some(state.demotions)
+    }
+
+    /// The subscription is down.
+    pub(crate) fn is_deaf(&self, error: &Error) {
+        tracing::debug!(%error, "events are not heard");
+        let mut state = self.lock();
+        let now = Instant::now();
+        let ill = state.ill.is_some();
+        let deaf = state.deaf.get_or_insert(Deafness {
+            since: now,
+            told: false,
+        });
+        if ill {
+            // That is said, and explains it.
+            deaf.since = now;
+        } else if !deaf.told && now - deaf.since >= DEAF {
+            deaf.told = true;
+            tracing::warn!(%error, "Redis serves, but events are not heard; the reconciler goes on");
+        }
+    }
+
+    /// The subscription is up.
+    pub(crate) fn hears(&self) {
+        let ended = self.lock().deaf.take();
+        if let Some(deaf) = ended.filter(|deaf| deaf.told) {
+            tracing::info!(after = ?deaf.since.elapsed(), "events are heard again");
+        }
+    }
+
+    /// A call that concerns only this subject, as a rule a ledger, was answered or refused.
+    pub(in crate::store) fn note(
+        &self,
+        subject: &str,
+        call: &'static str,
+        refused: Option<&Error>,
+    ) {
+        let mut state = self.lock();
+        let Some(error) = refused else {
+            state.works(subject, call);
+            return;
+        };
+        tracing::debug!(subject, call, %error, "refused");
+        // What the whole server ails from is said already.
+        if state.ill.is_some() || is_of_server(error) {
+            return;
+        }
+        let now = Instant::now();
+        let is_new = !state.broken.contains_key(subject);
+        let broken = state
+            .broken
+            .entry(subject.to_owned())
+            .or_insert_with(|| Broken {
+                since: now,
+                calls: HashMap::new(),
+            });
+        broken.calls.insert(call, now);
+        if is_new {
+            tracing::warn!(subject, call, %error, "Redis refuses this; tried until it works");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HealthState> {
+        self.state.lock().expect("no panic while held")
+    }
+}
+
+impl HealthState {
+    fn works(&mut self, subject: &str, call: &'static str) {
+        let Some(broken) = self.broken.get_mut(subject) else {
+            return;
+        };
+        broken.calls.remove(call);
+        broken.calls.retain(|_, last| last.elapsed() < FORGOTTEN);
+        if broken.calls.is_empty() {
+            tracing::info!(subject, after = ?broken.since.elapsed(), "it works again");
+            self.broken.remove(subject);
+        }
+    }
+}
+
+fn is_of_server(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::OutcomeUnknown | ErrorKind::ReadOnly
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn watched() -> (Arc<Mutex<Vec<String>>>, Health) {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let health = Health::new({
+            let told = told.clone();
+            move |report| {
+                let text = match report {
+                    HealthReport::Away { error } => error,
+                    HealthReport::Back { .. } => "back".into(),
+                };
+                told.lock().unwrap().push(text);
+            }
+        });
+        (told, health)
+    }
+
+    fn error(text: &str) -> Error {
+        Error::new(ErrorKind::Unavailable, text)
+    }
+
+    #[test]
+    fn each_reason_is_told_once_and_the_end_once() {
+        let (told, health) = watched();
+        let sent = Instant::now();
+        std::thread::sleep(BLIP + Duration::from_millis(5));
+        for _ in 0..3 {
+            health.fails(Ailment::Away, sent, &error("refused"));
+        }
+        for _ in 0..3 {
+            health.fails(Ailment::Busy, Instant::now(), &error("loading"));
+        }
+        health.fails(Ailment::Away, Instant::now(), &error("refused"));
+        let before = Instant::now();
+        // An answer to what was sent before the latest failure.
+        health.serves(sent);
+        for _ in 0..2 {
+            health.serves(Instant::now());
+        }
+        // It was on its way while the server came back.
+        health.fails(Ailment::Away, before, &error("late"));
+        assert_eq!(*told.lock().unwrap(), ["refused", "loading", "back"]);
+    }
+
+    #[test]
+    fn a_blip_is_not_told() {
+        let (told, health) = watched();
+        health.fails(Ailment::Away, Instant::now(), &error("closed"));
+        health.serves(Instant::now());
+        assert_eq!(*told.lock().unwrap(), [""; 0]);
+    }
+}

@@ -1,0 +1,145 @@
+//! That a server is the one of several that it is taken for.
+//!
+//! Where a job is follows from the order and the number of the servers, so all have to name them
+//! alike, or jobs would not be found. Each server knows which one of how many it is, and is asked with
+//! each new connection.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis::Cmd;
+use redis::aio::MultiplexedConnection;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::names::Names;
+use crate::store::connections::fault::Fault;
+
+/// The field of `meta` that says so.
+pub(in crate::store) const FIELD: &str = "server";
+
+/// The field of `meta` that says when a server that did not know it was told, though all had been: it
+/// has no data any more, or never had, and an audit says so until somebody has taken note.
+pub(in crate::store) const EMPTIED: &str = "emptied";
+
+/// Which one of how many a server is to be.
+pub(in crate::store) struct Membership {
+    names: Names,
+    /// `1 of 2`.
+    wanted: String,
+    /// No server that was there has said otherwise, so that one that is new may be told which it is.
+    is_agreed: AtomicBool,
+}
+
+impl Membership {
+    pub(in crate::store) fn new(names: Names, place: usize, of: usize) -> Self {
+        Membership {
+            names,
+            wanted: format!("{} of {of}", place + 1),
+            is_agreed: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on, a server that is new is told which one it is.
+    pub(in crate::store) fn agree(&self) {
+        self.is_agreed.store(true, Ordering::Relaxed);
+    }
+
+    /// Refuses a server that is another one. Returns whether it knows which one it is.
+    pub(in crate::store) async fn check(
+        &self,
+        to: &mut MultiplexedConnection,
+        address: &str,
+    ) -> Result<bool, Fault> {
+        let failed = |error| Fault::from_connecting(error, address);
+        let mut look = redis::pipe();
+        look.cmd("HMGET").arg(self.names.meta());
+        look.arg(FIELD).arg("functions");
+        look.cmd("HLEN").arg(self.names.kinds());
+        look.cmd("TIME");
+        type Told = ((Option<String>, Option<String>), u64, (u64, u64));
+        let ((there, functions), kinds, now): Told = look.query_async(to).await.map_err(failed)?;
+        let there = match there {
+            Some(there) => there,
+            None if kinds > 0 || functions.is_some() => {
+                return Err(Fault::refused(self.is_in_use(address, kinds)));
+            }
+            None if !self.is_agreed.load(Ordering::Relaxed) => return Ok(false),
+            None => {
+                let [note, ask] = self.note();
+                let emptied = self.note_emptied(now);
+                emptied.query_async::<()>(to).await.map_err(failed)?;
+                note.query_async::<()>(to).await.map_err(failed)?;
+                ask.query_async(to).await.map_err(failed)?
+            }
+        };
+        self.compare(&there, address).map_err(Fault::refused)?;
+        Ok(true)
+    }
+
+    /// Tells a server which one it is, if it is none yet; and asks it, since somebody else may have
+    /// been quicker.
+    pub(in crate::store) fn note(&self) -> [Cmd; 2] {
+        let (mut note, mut ask) = (redis::cmd("HSETNX"), redis::cmd("HGET"));
+        note.arg(self.names.meta()).arg(FIELD).arg(&self.wanted);
+        ask.arg(self.names.meta()).arg(FIELD);
+        [note, ask]
+    }
+
+    /// Before the other note, so that whoever stops in between does it again. By the time of that
+    /// server: seconds, and microseconds.
+    pub(in crate::store) fn note_emptied(&self, now: (u64, u64)) -> Cmd {
+        let mut note = redis::cmd("HSETNX");
+        note.arg(self.names.meta()).arg(EMPTIED);
+        note.arg(now.0 * 1000 + now.1 / 1000);
+        note
+    }
+
+    /// Which one it is to be.
+    pub(in crate::store) fn wanted(&self) -> &str {
+        &self.wanted
+    }
+
+    /// Refuses a server that says that it is another one.
+    pub(in crate::store) fn compare(&self, there: &str, address: &str) -> Result<()> {
+        if there != self.wanted {
+            let wrong = format!(
+                "Redis at {address} is server {there} for the namespace {}, and is named here as \
+                 server {}: name the same servers in the same order everywhere",
+                self.names.namespace(),
+                self.wanted,
+            );
+            return Err(Error::new(ErrorKind::Incompatible, wrong));
+        }
+        Ok(())
+    }
+
+    fn is_in_use(&self, address: &str, kinds: u64) -> Error {
+        let what = match kinds {
+            0 => "functions that schedule jobs".to_owned(),
+            1 => "jobs of 1 kind".to_owned(),
+            kinds => format!("jobs of {kinds} kinds"),
+        };
+        Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "Redis at {address} has {what} and is used alone so far, and is named here as \
+                 server {wanted}: jobs would not be found where they are; begin with servers or a \
+                 namespace without jobs, and move those that there are with `keyfall export` and \
+                 `keyfall import`. If it is this server and has lost `{meta}`: `redis-cli HSET \
+                 {meta} {FIELD} '{wanted}'`",
+                wanted = self.wanted,
+                meta = self.names.meta(),
+            ),
+        )
+    }
+}
+
+/// What a server that is named alone says if it is one of several.
+pub(in crate::store) fn is_not_alone(address: &str, there: &str) -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        format!(
+            "Redis at {address} is server {there} that have the jobs together, and is named alone \
+             here: name all of them in their order, with spaces between"
+        ),
+    )
+}

@@ -1,0 +1,174 @@
+//! Proves that Redis announces what is done to keys, where its settings cannot be read: a key is set
+//! and expires, and all that is announced of it is to be heard.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use redis::aio::PubSubStream;
+use tokio::time::{sleep, timeout_at};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::names::{MARKER, Names};
+use crate::store::connections::fault::Fault;
+use crate::store::{Announced, Server, WantedEvents, from_value, unique_id};
+
+/// How long the key lives. Nothing waits for it but the proof.
+const LIFE: Duration = Duration::from_millis(20);
+
+/// For how long an event is waited for that should have come already. Redis sends it before it
+/// answers; a proxy before it may pass events on by another way than answers.
+const RELAYED: Duration = Duration::from_secs(1);
+
+/// Which events of the key were heard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// `set`, on the channel of the key: flags `K` and `$`.
+    set: bool,
+    /// `expire`, on the channel of the key: `K` and `g`.
+    expire: bool,
+    /// `expired`, on the channel of the key: `K` and `x`.
+    expired: bool,
+    /// Its name, on the channel of all that expires: `E` and `x`.
+    in_common: bool,
+}
+
+impl Proof {
+    /// The events that were not heard, with the flags that announce them; nothing if all were.
+    pub(crate) fn unheard(self) -> Option<String> {
+        let events = [
+            (self.set, "`set` (K$)"),
+            (self.expire, "`expire` (Kg)"),
+            (self.expired, "`expired` (Kx)"),
+            (self.in_common, "`__keyevent…:expired` (Ex)"),
+        ];
+        let unheard = events.iter().filter(|(is_heard, _)| !is_heard);
+        let unheard: Vec<&str> = unheard.map(|(_, event)| *event).collect();
+        (!unheard.is_empty()).then(|| unheard.join(", "))
+    }
+
+    fn note(&mut self, event: &[u8]) {
+        match event {
+            b"set" => self.set = true,
+            b"expire" => self.expire = true,
+            b"expired" => self.expired = true,
+            _ => {}
+        }
+    }
+
+    /// Notes what is heard of this key, until all was or the time is over. Others may be announced
+    /// without an end.
+    async fn listen(&mut self, stream: &mut PubSubStream, key: &str, database: i64) {
+        let until = Instant::now() + RELAYED;
+        let in_common = Names::expired(database);
+        while self.unheard().is_some() {
+            let Ok(Some(message)) = timeout_at(until.into(), stream.next()).await else {
+                return;
+            };
+            let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
+            if channel == in_common {
+                self.in_common |= payload == key.as_bytes();
+            } else if Names::changed(channel) == Some(key) {
+                self.note(payload);
+            }
+        }
+    }
+}
+
+/// What becomes of plain keys that routes adopt while Redis does not announce what is done to them.
+pub(crate) const LOST: &str = "plain keys are found by searching every 15 s, those that expire \
+    before are lost, a DEL cancels nothing, and where a missing key means `cancel` no key that has \
+    expired runs its job";
+
+impl Server {
+    /// Refuses a server that does not announce what is done to keys like these, or of which that can
+    /// be neither read nor proved.
+    pub(crate) async fn check_announced(&self, globs: &[String], until: Instant) -> Result<()> {
+        let why = match self.announce(WantedEvents::Changes, until).await {
+            Announced::Already => return Ok(()),
+            Announced::FromNow { was, set } => {
+                WantedEvents::Changes.say_set(&was, &set);
+                // Others look now and then, and would find nothing missing any more.
+                if let Err(error) = self.tell("unheard -", until).await {
+                    tracing::debug!(%error, "the instances could not be told of a gap");
+                }
+                return Ok(());
+            }
+            Announced::Unanswered(error) => return Err(error),
+            Announced::Never { error, .. } => error.to_string(),
+            Announced::Unknown(_) => match self.prove(globs, until).await {
+                Ok(proof) => match proof.unheard() {
+                    None => return Ok(()),
+                    Some(unheard) => format!("of a key that it let expire went unheard: {unheard}"),
+                },
+                // It is the worker's to say so until there is room: what is due must not wait.
+                Err(error) if error.kind() == ErrorKind::Full => return Ok(()),
+                Err(error) if error.is_retryable() => return Err(error),
+                Err(error) => format!("that cannot be proved either: {error}"),
+            },
+        };
+        let accept =
+            "; `worker.allow_unannounced` or `Worker::allow_unannounced` accepts it as it is";
+        let message = self.does_not_announce(&why) + accept;
+        Err(Error::new(ErrorKind::Incompatible, message))
+    }
+
+    /// What is lost because this server does not announce what is done to keys, and what to set.
+    pub(crate) fn does_not_announce(&self, why: &str) -> String {
+        format!(
+            "Redis at {} does not announce what is done to plain keys, which routes adopt: {LOST} \
+             ({why}); set `notify-keyspace-events {}` in its configuration, docs/managed-redis.md \
+             says where",
+            self.address(),
+            WantedEvents::Changes.flags(),
+        )
+    }
+
+    /// What this server announces of a key of its own, to a user who adopts keys like these. Its
+    /// value is our marker and its name that of no job, so that nobody adopts it.
+    ///
+    /// # Errors
+    /// If it could not be tried.
+    pub(crate) async fn prove(&self, globs: &[String], until: Instant) -> Result<Proof> {
+        let proof = self.prove_once(globs, until).await?;
+        if proof.unheard().is_none() {
+            return Ok(proof);
+        }
+        // Another server may have taken over in between.
+        self.prove_once(globs, until).await
+    }
+
+    async fn prove_once(&self, globs: &[String], until: Instant) -> Result<Proof> {
+        let address = self.address();
+        let (key, glob) = self.names.probe(globs, &unique_id());
+        let failed = |error| Fault::from_redis(error, &address);
+        let proven = async {
+            let (mut sink, mut stream) = self.open_pubsub().await?.split();
+            let expired = Names::expired(self.database);
+            sink.subscribe(&expired).await.map_err(failed)?;
+            let changes = Names::changes(self.database, &glob);
+            sink.psubscribe(&changes).await.map_err(failed)?;
+
+            let mut set = redis::cmd("SET");
+            let life = LIFE.as_millis() as u64;
+            set.arg(&key).arg(MARKER).arg("PX").arg(life);
+            self.command(&set, until).await?;
+            let mut touch = redis::cmd("EXISTS");
+            touch.arg(&key);
+            loop {
+                sleep(LIFE).await;
+                if from_value::<u32>(self.command(&touch, until).await?)? == 0 {
+                    break;
+                }
+            }
+            // Answered behind all that was announced before.
+            sink.ping::<redis::Value>().await.map_err(failed)?;
+            let mut proof = Proof::default();
+            proof.listen(&mut stream, &key, self.database).await;
+            Ok(proof)
+        };
+        match timeout_at(until.into(), proven).await {
+            Ok(proven) => proven,
+            Err(_) => Err(Fault::unreachable(&address).into()),
+        }
+    }
+}
