@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::names::LEDGER_PARTS;
 use crate::store::Server;
 use crate::store::connections::fault::Fault;
+use crate::store::connections::link::Request;
 use crate::store::kinds::stray_slots::slot_of_ledger;
 
 /// How long the nodes are asked for the parts that are missing.
@@ -66,7 +67,7 @@ impl Server {
             look.arg(aside(start, "copied", part));
             look.arg(aside(start, "moved", part));
         }
-        let told = self.answer(&look, until).await?.value;
+        let told = self.link.send(Request::One(&look), until).await?.value;
         Ok(redis::from_redis_value(told).unwrap_or_default())
     }
 

@@ -115,7 +115,7 @@ impl Server {
         // Where it was loaded; a single server has no name.
         let mut loaded: Option<Option<Node>> = None;
         loop {
-            match self.answer(cmd, until).await {
+            match self.link.send(Request::One(cmd), until).await {
                 Err(fault) if fault.is_no_script() && loaded.as_ref() != Some(fault.node()) => {
                     tracing::debug!(script = script.name, "the server does not know the script");
                     let load = script.load_for(cmd);
@@ -140,7 +140,7 @@ impl Server {
                 self.link.send(Request::At(node, load), until).await?;
             }
             None => {
-                self.answer(load, until).await?;
+                self.link.send(Request::One(load), until).await?;
             }
         }
         Ok(())

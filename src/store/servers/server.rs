@@ -18,8 +18,7 @@ use crate::key::Kind;
 use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::shards::Layout;
-use crate::store::connections::fault::Fault;
-use crate::store::connections::link::{Link, Request, ServerReply};
+use crate::store::connections::link::{Link, Request};
 use crate::store::connections::origin::Origin;
 use crate::store::kinds::layout::Layouts;
 use crate::store::kinds::split::SplitLedgers;
@@ -324,14 +323,5 @@ impl Server {
         until: Instant,
     ) -> Result<Value> {
         Ok(self.link.send(Request::Many(pipeline), until).await?.value)
-    }
-
-    /// Sends a command, and tells when it was answered and what kept it from that.
-    pub(in crate::store) async fn answer(
-        &self,
-        cmd: &Cmd,
-        until: Instant,
-    ) -> Result<ServerReply, Fault> {
-        self.link.send(Request::One(cmd), until).await
     }
 }
