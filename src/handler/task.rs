@@ -72,13 +72,13 @@ impl RouteTask {
     }
 
     /// Starts the task for one worker: returns its future, which the worker polls.
-    pub(crate) fn attend(&self, attendance: RouteTaskContext) -> BoxFuture<'static, ()> {
-        (self.0)(attendance)
+    pub(crate) fn start(&self, context: RouteTaskContext) -> BoxFuture<'static, ()> {
+        (self.0)(context)
     }
 }
 
 impl fmt::Debug for RouteTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Attendant")
+        f.write_str("RouteTask")
     }
 }

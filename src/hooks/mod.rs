@@ -268,7 +268,7 @@ impl TellDead for Hooks {
 
 impl fmt::Debug for HookFunctions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wanted")
+        f.debug_struct("HookFunctions")
             .field("dead", &self.dead.is_some())
             .field("late", &self.late.is_some())
             .finish()

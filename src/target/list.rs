@@ -142,8 +142,8 @@ impl List {
     /// The task that settles acknowledged jobs for as long as the worker runs.
     fn route_task(&self) -> RouteTask {
         let (way, shared) = (self.way.clone(), self.shared.clone());
-        RouteTask::new(move |attendance: RouteTaskContext| {
-            Box::pin(Receipts::new(way.clone(), shared.clone(), attendance).run())
+        RouteTask::new(move |context: RouteTaskContext| {
+            Box::pin(Receipts::new(way.clone(), shared.clone(), context).run())
         })
     }
 }

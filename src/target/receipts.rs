@@ -30,28 +30,24 @@ const STRANGERS: Duration = Duration::from_secs(2);
 pub(super) struct Receipts {
     way: TargetKey,
     shared: Arc<ListShared>,
-    attendance: RouteTaskContext,
+    context: RouteTaskContext,
     /// Receipts for jobs of other workers, with the instant at which they were first seen.
     strangers: HashMap<Vec<u8>, Instant>,
 }
 
 impl Receipts {
-    pub(super) fn new(
-        way: TargetKey,
-        shared: Arc<ListShared>,
-        attendance: RouteTaskContext,
-    ) -> Self {
+    pub(super) fn new(way: TargetKey, shared: Arc<ListShared>, context: RouteTaskContext) -> Self {
         Receipts {
             way,
             shared,
-            attendance,
+            context,
             strangers: HashMap::new(),
         }
     }
 
     /// Runs until it is dropped; errors are logged, and the next round tries again.
     pub(super) async fn run(mut self) {
-        let mut pace = Pace::new(self.attendance.lease);
+        let mut pace = Pace::new(self.context.lease);
         loop {
             let round = self.step().await;
             pace.rest(&self.way, round, &self.shared.written).await;
@@ -84,7 +80,7 @@ impl Receipts {
             }
         }
         self.strangers = strangers;
-        let client = &self.attendance.client;
+        let client = &self.context.client;
         let settle = async |(receipt, lease): (Vec<u8>, Lease)| {
             let settled = client.settle(&lease, Outcome::Done).await;
             (receipt, lease, settled)

@@ -208,8 +208,8 @@ impl<S: Send + Sync + 'static> Handler<Streams, S> for Stream {
             if let Some(group) = self.group.clone() {
                 options.hands_over = true;
                 options.concurrency = Some(HANDED_OVER);
-                options.route_task = Some(RouteTask::new(move |attendance: RouteTaskContext| {
-                    Box::pin(Watch::new(self.clone(), group.clone(), attendance).run())
+                options.route_task = Some(RouteTask::new(move |context: RouteTaskContext| {
+                    Box::pin(Watch::new(self.clone(), group.clone(), context).run())
                 }));
             }
         })

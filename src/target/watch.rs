@@ -41,7 +41,7 @@ const PAGE: usize = 64;
 pub(super) struct Watch {
     stream: Stream,
     group: Arc<str>,
-    attendance: RouteTaskContext,
+    context: RouteTaskContext,
 }
 
 /// An entry with a job that has not ended, as far as this worker knows.
@@ -71,11 +71,11 @@ struct UnreadEntry<'a> {
 }
 
 impl Watch {
-    pub(super) fn new(stream: Stream, group: Arc<str>, attendance: RouteTaskContext) -> Self {
+    pub(super) fn new(stream: Stream, group: Arc<str>, context: RouteTaskContext) -> Self {
         Watch {
             stream,
             group,
-            attendance,
+            context,
         }
     }
 
@@ -86,13 +86,13 @@ impl Watch {
 
     /// The time between two sweeps of all workers together.
     fn sweeping(&self) -> Duration {
-        renewal(self.attendance.lease)
+        renewal(self.context.lease)
     }
 
     /// How long a consumer may hold a job, by the route of the job: several routes can write to
     /// this stream.
     fn length(&self, lease: &Lease) -> Duration {
-        self.attendance.lease(lease.key())
+        self.context.lease(lease.key())
     }
 
     fn target_redis(&self) -> &TargetRedis {
@@ -101,7 +101,7 @@ impl Watch {
 
     /// Looks at the entries of this worker, again and again, while there are any.
     async fn follow(&self) -> Infallible {
-        let mut pace = Pace::new(self.attendance.lease);
+        let mut pace = Pace::new(self.context.lease);
         let shared = &self.stream.shared;
         loop {
             while shared.open().is_empty() {
@@ -131,7 +131,7 @@ impl Watch {
 
     /// Sweeps each time that it is this worker's turn, and once at its start.
     async fn sweep(&self) -> Infallible {
-        let mut pace = Pace::new(self.attendance.lease);
+        let mut pace = Pace::new(self.context.lease);
         // A worker may start in place of a dead one, whose short leases must be extended soon.
         let mut is_first = true;
         loop {
@@ -254,7 +254,7 @@ impl Watch {
                 EntryStatus::Unproven => {
                     let (id, lease) = (ward.id, &ward.lease);
                     tracing::debug!(%lease, %id, "nothing shows that anybody read its entry");
-                    self.attendance.client.let_go(lease);
+                    self.context.client.let_go(lease);
                     ended.push(ward.id);
                 }
                 EntryStatus::Read { consumer, idle } if idle > lease => {
@@ -290,8 +290,8 @@ impl Watch {
     /// and the last error of the others.
     async fn settle(&self, ends: Vec<(&TrackedEntry, Outcome)>) -> (Vec<EntryId>, Option<Error>) {
         let settles = ends.into_iter().map(|(ward, outcome)| async move {
-            let settled = self.attendance.client.settle(&ward.lease, outcome);
-            let policy = self.attendance.retry(ward.lease.key());
+            let settled = self.context.client.settle(&ward.lease, outcome);
+            let policy = self.context.retry(ward.lease.key());
             (ward, settled.retry(policy).await)
         });
         let (mut ended, mut fault) = (Vec::new(), None);
@@ -324,7 +324,7 @@ impl Watch {
         let leases: Vec<(&Lease, Duration)> =
             leases.map(|lease| (lease, self.length(lease))).collect();
         let sent = Moment::now();
-        let extended = self.attendance.client.extend_all(&leases).await?;
+        let extended = self.context.client.extend_all(&leases).await?;
         let (mut unwanted, mut withdrawn, mut cancelled) = (vec![], vec![], vec![]);
         for (UnreadEntry { ward, is_unread }, extended) in waiting.into_iter().zip(extended) {
             match extended {

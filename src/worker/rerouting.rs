@@ -76,7 +76,7 @@ struct Running {
     retired: CancellationToken,
     end: oneshot::Receiver<Result<()>>,
     /// They end when this is dropped.
-    _attendants: JoinSet<()>,
+    _tasks: JoinSet<()>,
 }
 
 impl Rerouter {
@@ -143,7 +143,7 @@ impl EngineParts {
         let (ready, retired) = (CancellationToken::new(), self.gently.child_token());
         let routes = Arc::new(routes(router)?);
         self.hooks.check(&routes)?;
-        let attendants = self.attend(&routes);
+        let tasks = self.start_tasks(&routes);
         let plan = Plan {
             link: self.client.settings().link.clone(),
             allow_eviction: self.client.settings().allow_eviction,
@@ -179,16 +179,16 @@ impl EngineParts {
             ready,
             retired,
             end,
-            _attendants: attendants,
+            _tasks: tasks,
         })
     }
 
     /// Starts what runs beside the handlers of these routes.
-    fn attend(&self, routes: &Arc<Routes>) -> JoinSet<()> {
-        let mut attendants = JoinSet::new();
+    fn start_tasks(&self, routes: &Arc<Routes>) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
         for route in &routes.routes {
             if let Some(route_task) = &route.route_task {
-                attendants.spawn(route_task.attend(RouteTaskContext {
+                tasks.spawn(route_task.start(RouteTaskContext {
                     client: self.client.clone(),
                     lease: route.lease.unwrap_or(self.settings.lease.0),
                     usual_lease: self.settings.lease.0,
@@ -196,7 +196,7 @@ impl EngineParts {
                 }));
             }
         }
-        attendants
+        tasks
     }
 }
 
