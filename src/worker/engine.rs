@@ -264,13 +264,16 @@ impl Engine {
 
         let servers = monitors.iter();
         let servers = servers.map(|monitor| monitor.run(&finders, &link, retired));
-        let finding = join_all([
-            listener.run(&link, retired).boxed_local(),
-            finders.pacer.run(retired).boxed_local(),
-            finders.reconciler.run(retired).boxed_local(),
-            finders.kind_monitor.run(retired).boxed_local(),
-            join_all(servers).map(drop).boxed_local(),
-        ]);
+        // They take turns in being polled first, so that a flood of events in one starves no other.
+        let finding = async {
+            tokio::join!(
+                listener.run(&link, retired),
+                finders.pacer.run(retired),
+                finders.reconciler.run(retired),
+                finders.kind_monitor.run(retired),
+                join_all(servers),
+            )
+        };
         let stopping = async {
             retired.cancelled().await;
             if stop.gently.is_cancelled() {

@@ -33,7 +33,7 @@ const CLAIMS: usize = 2;
 /// claimed without saying so is found when the lease has lapsed.
 const ELSEWHERE: Duration = Duration::from_secs(3);
 
-/// Takes up what lies on the inbox.
+/// Takes up what lies in the inbox.
 pub(crate) struct Claimer {
     served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
@@ -59,7 +59,7 @@ struct Counter {
     search: RouteSearch,
 }
 
-/// The answer to an claim call, with what was reserved for it.
+/// The answer to a claim call, with what was reserved for it.
 enum ClaimResult {
     Claim {
         named: Vec<ClaimItem>,

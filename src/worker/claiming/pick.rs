@@ -65,7 +65,7 @@ pub(crate) struct RouteSearch {
     starved: Vec<usize>,
     /// Such routes as this search has met.
     met: Vec<usize>,
-    /// When the last whole search began, and what [`Paper::said`] was then.
+    /// When the last whole search began, and what [`LedgerInbox::said`] was then.
     began: Option<(Instant, u64)>,
 }
 

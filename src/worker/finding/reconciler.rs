@@ -225,7 +225,7 @@ impl Reconciler {
         }
     }
 
-    /// Sweeps one ledger, puts what it finds on the inbox, and sets the time of the next.
+    /// Sweeps one ledger, puts what it finds in the inbox, and sets the time of the next.
     async fn step(&self, mut track: SweepTrack) -> SweepTrack {
         let overdue = if track.at_once {
             Duration::ZERO

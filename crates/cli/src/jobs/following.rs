@@ -23,11 +23,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// How many changes a tail that is opened again begins with, the most that there can be.
 const AGAIN_LAST: usize = 1000;
 
-/// How much older than the latest a change may be that comes after it: what comes of several kinds is
-/// in order only about.
-const DISORDER: Duration = Duration::from_secs(5);
-
-/// How many changes are remembered.
+/// How many changes are remembered: more than a tail that is opened again can repeat.
 const REMEMBERED: usize = 4096;
 
 /// Follows what is done to jobs.
@@ -75,6 +71,7 @@ impl Following {
                 line.unwrap_or_else(|_| Err(Stop::unavailable("nothing comes any more").into()));
             match line {
                 Ok(TailOut::Alive(alive)) => {
+                    self.is_away = false;
                     self.told.begin(alive.at.0);
                     // All that comes after this is to be told if it breaks.
                     self.wanted.last = Some(AGAIN_LAST);
@@ -169,9 +166,8 @@ impl Lines {
 struct Remembered {
     /// When the first tail was opened.
     begun: Option<SystemTime>,
-    latest: Option<SystemTime>,
     /// The latest, in the order in which they came.
-    order: VecDeque<(SystemTime, u64)>,
+    order: VecDeque<u64>,
     known: HashSet<u64>,
     /// Whether the next one is the first of a tail that was opened again.
     is_again: bool,
@@ -204,32 +200,23 @@ impl Remembered {
             self.is_again = false;
             return Told::Before;
         }
-        if std::mem::take(&mut self.is_again) && self.latest.is_some() {
+        if std::mem::take(&mut self.is_again) && !self.order.is_empty() {
             return Told::Behind;
         }
-        self.latest = self.latest.max(Some(at));
-        self.order.push_back((at, name));
+        self.order.push_back(name);
         self.known.insert(name);
         if self.order.len() > REMEMBERED
-            && let Some((_, old)) = self.order.pop_front()
+            && let Some(old) = self.order.pop_front()
         {
             self.known.remove(&old);
         }
         Told::Now
     }
 
-    /// Whether it happened before all that is to be told.
+    /// Whether it happened before the first tail began, which told what it wanted of that. How late
+    /// a change comes says nothing: a server that was away tells its changes afterwards.
     fn is_old(&self, at: SystemTime) -> bool {
-        let full = self
-            .order
-            .front()
-            .filter(|_| self.order.len() >= REMEMBERED);
-        let bounds = [
-            self.begun,
-            self.latest.and_then(|latest| latest.checked_sub(DISORDER)),
-            full.map(|(at, _)| *at),
-        ];
-        bounds.into_iter().flatten().any(|bound| at < bound)
+        self.begun.is_some_and(|begun| at < begun)
     }
 }
 
@@ -279,6 +266,17 @@ mod tests {
             takes(&mut told, &[90, 90, 91]),
             [Told::Behind, Told::Now, Told::Now]
         );
+    }
+
+    #[test]
+    fn an_old_change_that_comes_late_is_told() {
+        let mut told = Remembered::default();
+        told.begin(at(0).at.0);
+        assert_eq!(told.take(&at(60_000)), Told::Now);
+        told.open_again();
+        assert_eq!(told.take(&at(60_000)), Told::Before);
+        // By a server that was away for a minute.
+        assert_eq!(told.take(&at(1000)), Told::Now);
     }
 
     #[test]

@@ -202,8 +202,9 @@ impl Jobs {
     }
 
     pub(crate) async fn overview(&self, wanted: &OverviewIn) -> anyhow::Result<OverviewOut> {
-        let call = Call::new("GET", &["overview"]).asking(wanted);
-        self.ask(call.long()).await
+        // A screen that stands still is told of within a minute.
+        self.ask(Call::new("GET", &["overview"]).asking(wanted))
+            .await
     }
 
     /// What is done to jobs from now on, however often a daemon or its Redis goes away meanwhile.
