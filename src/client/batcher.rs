@@ -1,8 +1,8 @@
-//! Calls that are made at the same time travel together.
+//! Batching of simultaneous calls.
 //!
-//! An outbox holds what waits to be sent to one ledger by one operation. Its lanes take
-//! turns: each takes whatever has gathered, sends it as one call, and hands the answers
-//! out, so that a lone call leaves at once and a crowd leaves in batches.
+//! A [`Batcher`] queues the items of one operation on one ledger. Its lanes take turns: a free lane
+//! takes all items in the queue, sends them as one call, and hands out the answers. So a single
+//! call leaves at once, and a crowd leaves in batches.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -18,21 +18,22 @@ use crate::store::{
     Answered, BackupItem, Change, Discard, Lane, Ledger, Outdated, Placement, Revival, Update,
 };
 
-/// Something that a lane can send to a ledger in batches.
+/// An operation that a lane can send to a ledger in batches.
 pub(crate) trait BatchOperation: Sized + Send + Sync + 'static {
-    /// What all calls of an outbox have in common.
+    /// The terms that all calls of a batcher share.
     type Terms: Clone + Send + Sync + 'static;
 
-    /// What one item is answered with.
+    /// The answer to one item.
     type Answer: Send + 'static;
 
-    /// How long a lane waits for more after the first has come, and how many are enough; no time
-    /// where somebody waits.
+    /// How long a lane waits for more items after the first, and the number of items at which it
+    /// stops waiting. No wait by default: callers wait for their answers.
     fn gather(_: &Self::Terms) -> (Duration, usize) {
         (Duration::ZERO, 0)
     }
 
-    /// Sends one batch, as one numbered call.
+    /// Sends one batch, as one numbered call. The answers are in the order of the items. The call
+    /// ends at `until`.
     fn send(
         ledger: &Ledger,
         lane: &mut Lane,
@@ -41,45 +42,49 @@ pub(crate) trait BatchOperation: Sized + Send + Sync + 'static {
         until: std::time::Instant,
     ) -> impl Future<Output = Result<Vec<Self::Answer>>> + Send;
 
-    /// Whether it can make a job where there is nothing of its kind.
+    /// Whether the item can create a job of a kind that has none.
     fn creates(&self) -> bool {
         false
     }
 
-    /// About how many bytes the item adds to a call.
+    /// About how many bytes the item adds to a call. A batch has at most [`BATCH_BYTES`], or one
+    /// item.
     fn bytes(&self) -> usize {
         0
     }
 }
 
-/// What waits to be sent.
+/// The queue of one operation on one ledger, with the lanes that send it. The queue holds [`QUEUE`]
+/// items; further callers wait for room.
 pub(crate) struct Batcher<Op: BatchOperation> {
     ledger: Arc<Ledger>,
     terms: Op::Terms,
     entrance: Arc<BatchQueue<Op>>,
-    /// Where the lanes run, if not where the first call is made.
+    /// The runtime of the lanes; `None` for the runtime of the first call.
     runtime: Option<Handle>,
 }
 
-/// The way in, while lanes run.
+/// The sending half of the queue; `None` while no lanes run.
 type BatchQueue<Op> = Mutex<Option<mpsc::Sender<QueuedItem<Op>>>>;
 
+/// An item in the queue, with its deadline and the receiver of its answer.
 struct QueuedItem<Op: BatchOperation> {
     item: Op,
     until: Instant,
     reply: ReplySender<Op::Answer>,
 }
 
-/// Where an answer goes.
+/// The receiver of an answer.
 enum ReplySender<A> {
-    /// To a caller who waits for it.
+    /// A caller that waits for it.
     Awaited(oneshot::Sender<Result<A>>),
-    /// To what a caller left behind for it.
+    /// A callback that the caller left behind.
     #[cfg(feature = "worker")]
     Posted(Box<dyn FnOnce(Result<A>) + Send>),
 }
 
 impl<Op: BatchOperation> Batcher<Op> {
+    /// A batcher without lanes; the first call starts them.
     pub(crate) fn new(ledger: Arc<Ledger>, terms: Op::Terms) -> Self {
         Batcher {
             ledger,
@@ -89,15 +94,22 @@ impl<Op: BatchOperation> Batcher<Op> {
         }
     }
 
-    /// Has the lanes run on this runtime, whoever calls [`send`](Self::send) first.
+    /// Runs the lanes on the current runtime, even if the first call comes from another one.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     #[cfg(feature = "worker")]
     pub(crate) fn here(mut self) -> Self {
         self.runtime = Some(Handle::current());
         self
     }
 
-    /// Sends one item and waits for its answer until then. A caller that stops waiting takes
-    /// back what was not sent yet, and nothing else.
+    /// Sends one item and waits for its answer until the deadline. If the caller stops waiting, an
+    /// item that was not sent is withdrawn; a sent item is carried out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the queue stays full, so that nothing was sent;
+    /// [`ErrorKind::OutcomeUnknown`] if no answer comes in time; else the error of the whole batch.
     pub(crate) async fn send(&self, item: Op, until: std::time::Instant) -> Result<Op::Answer> {
         let until = Instant::from(until);
         let (reply, answer) = oneshot::channel();
@@ -120,8 +132,8 @@ impl<Op: BatchOperation> Batcher<Op> {
         }
     }
 
-    /// Sends one item, and has `told` called with its answer, on the runtime of the lanes. Returns
-    /// as soon as it is queued: nobody has to be woken for the answer.
+    /// Queues one item and returns; `told` gets the answer later, on the runtime of the lanes. No
+    /// task has to be woken for the answer.
     #[cfg(feature = "worker")]
     pub(crate) async fn post(
         &self,
@@ -137,8 +149,8 @@ impl<Op: BatchOperation> Batcher<Op> {
         }
     }
 
-    /// The way in. The lanes are started with the first call, and anew if they have ended without one,
-    /// or the runtime that they ran on is gone.
+    /// The sending half of the queue. The first call starts the lanes. A later call starts new
+    /// lanes if the old ones ended for lack of calls, or their runtime is gone.
     fn entrance(&self) -> mpsc::Sender<QueuedItem<Op>> {
         let mut entrance = self.entrance.lock().expect("no panic while held");
         if let Some(open) = entrance.as_ref().filter(|open| !open.is_closed()) {
@@ -159,6 +171,7 @@ impl<Op: BatchOperation> Batcher<Op> {
     }
 }
 
+/// The error for an item that found no room in the queue.
 fn not_sent() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -167,7 +180,7 @@ fn not_sent() -> Error {
 }
 
 impl<A> ReplySender<A> {
-    /// Nobody waits any more.
+    /// Whether the caller has stopped waiting, so that an unsent item can be dropped.
     fn is_pointless(&self) -> bool {
         match self {
             ReplySender::Awaited(caller) => caller.is_closed(),
@@ -176,6 +189,7 @@ impl<A> ReplySender<A> {
         }
     }
 
+    /// Delivers the answer.
     fn tell(self, answer: Result<A>) {
         match self {
             // The caller may have stopped waiting.
@@ -186,7 +200,8 @@ impl<A> ReplySender<A> {
     }
 }
 
-/// One lane: one call at a time, until the outbox is dropped, or there was no call for a while.
+/// One lane: sends one call at a time, until the batcher is dropped or no call came for
+/// [`IDLE_LOOK`].
 async fn run_lane<Op: BatchOperation>(
     ledger: Arc<Ledger>,
     terms: Op::Terms,
@@ -201,7 +216,7 @@ async fn run_lane<Op: BatchOperation>(
             match timeout(IDLE_LOOK, waiting.recv_many(&mut batch, BATCH)).await {
                 Ok(0) => return,
                 Ok(_) => {}
-                // Who has come in meanwhile is served, and whoever comes next starts other lanes.
+                // Items that are queued by now are still sent; the next call starts new lanes.
                 Err(_) => {
                     if let Some(entrance) = entrance.upgrade() {
                         entrance.lock().expect("no panic while held").take();
@@ -209,7 +224,8 @@ async fn run_lane<Op: BatchOperation>(
                     continue;
                 }
             }
-            // Whoever was just answered may be about to call again. That takes no time.
+            // A caller that was just answered may be about to call again: let it. This takes no
+            // time.
             tokio::task::yield_now().await;
             while batch.len() < BATCH
                 && let Ok(more) = waiting.try_recv()
@@ -239,7 +255,7 @@ async fn run_lane<Op: BatchOperation>(
     }
 }
 
-/// How many entries, at least one, fit into a call.
+/// How many entries fit into one call; at least one.
 fn fitting<Op: BatchOperation>(batch: &[QueuedItem<Op>]) -> usize {
     let mut bytes = 0;
     let fits = batch.iter().take_while(|entry| {
@@ -249,6 +265,8 @@ fn fitting<Op: BatchOperation>(batch: &[QueuedItem<Op>]) -> usize {
     fits.count().max(1)
 }
 
+/// Sends one batch, without the items whose callers have left, by the latest deadline of its items.
+/// An error goes to each of them.
 async fn send_batch<Op: BatchOperation>(
     ledger: &Ledger,
     terms: &Op::Terms,
@@ -259,7 +277,7 @@ async fn send_batch<Op: BatchOperation>(
     let mut replies = Vec::with_capacity(batch.len());
     let mut until = Instant::now();
     for entry in batch {
-        // Nothing was sent: leave it.
+        // Not sent yet: withdraw it.
         if entry.reply.is_pointless() {
             continue;
         }
@@ -284,8 +302,8 @@ async fn send_batch<Op: BatchOperation>(
     }
 }
 
-/// The operations of producers, each by the method of [`Ledger`] that sends it, by whether it can make
-/// a job, and by how many bytes an item adds.
+/// Implements [`BatchOperation`] for the items of producers. Each line names the [`Ledger`] method
+/// that sends the item, whether the item can create a job, and how many bytes it adds.
 macro_rules! operations {
     ($($item:ident by $method:ident, $creates:expr, $bytes:expr;)*) => {$(
         impl BatchOperation for $item {

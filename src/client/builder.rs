@@ -1,4 +1,4 @@
-//! The settings of a client.
+//! The builder of a client: its settings, their limits, and the checks before it connects.
 
 #[cfg(feature = "tls")]
 use std::path::Path;
@@ -13,7 +13,8 @@ use crate::settings::{ClientSettings, PAYLOAD_LIMITS};
 use crate::shards::MAX_SHARDS;
 use crate::store;
 
-/// Settings of a [`Client`]; made by [`Client::builder`].
+/// Settings of a [`Client`]; from [`Client::builder`]. Invalid settings are reported by
+/// [`connect`](Self::connect) or [`check`](Self::check), not by the methods that set them.
 #[derive(Clone)]
 #[must_use = "call `connect`"]
 pub struct ClientBuilder {
@@ -29,48 +30,50 @@ impl ClientBuilder {
         }
     }
 
-    /// The prefix of all keys that Keyfall uses beside the triggers. Clients and workers that
-    /// are to meet need the same. Defaults to `keyfall`.
+    /// The prefix of all Redis keys of Keyfall, except the triggers, which bear the names of their
+    /// jobs. Clients and workers of the same jobs need the same namespace. 1 to 64 ASCII letters,
+    /// digits, `_`, `-` and `.`. Defaults to `keyfall`.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.settings.namespace = namespace.to_owned();
         self
     }
 
-    /// The largest payload that `schedule` accepts, in bytes. Defaults to 1 MiB.
+    /// The largest payload that `schedule` accepts, in bytes: from 1 byte to 256 MiB. Defaults to 1
+    /// MiB.
     pub fn payload_limit(mut self, bytes: usize) -> Self {
         self.settings.payload_limit = bytes;
         self
     }
 
-    /// After how long a call gives up, whatever it consists of, the repeats included that the client
-    /// makes by itself. Defaults to 10 s: longer than a restart of Redis or a fail-over, shorter
-    /// than what a caller of a service waits.
+    /// The longest that a call may take, including the repeats that the client makes by itself:
+    /// from 1 ms to 1 h. Defaults to 10 s: longer than a restart of Redis or a fail-over, shorter
+    /// than the patience of most callers of a service.
     ///
-    /// A [durable](crate::Durable) call waits as long as it was told beside that, and a settlement that
-    /// buries a job as long as the hooks take that are told of it. What goes through many jobs or kinds,
-    /// such as [`schedule_many`](Client::schedule_many), a [`Bulk`](crate::Bulk) call or an audit, may
-    /// take as long as it makes progress: the time is that of each step.
+    /// Some waits come on top: the wait of a [durable](crate::Durable) call, and the hooks for dead
+    /// letters when a settlement buries a job. A call on many jobs or kinds, such as
+    /// [`schedule_many`](Client::schedule_many), a [`Bulk`](crate::Bulk) call or an audit, may take
+    /// as long as it makes progress: the limit holds for each of its steps.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.settings.call_timeout = timeout;
         self
     }
 
-    /// The longest that opening a connection may take. Defaults to 2 s.
+    /// The longest that opening a connection may take: from 1 ms to 1 h. Defaults to 2 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.link.connect_timeout = timeout;
         self
     }
 
-    /// How long Redis may take to answer before the connection counts as hung and is
-    /// replaced. Defaults to 2 s.
+    /// The longest that Redis may take to answer, from 1 ms to 1 h. After that, the connection
+    /// counts as hung and is replaced. Defaults to 2 s.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.settings.link.response_timeout = timeout;
         self
     }
 
-    /// The certificates of the CA that signed the server's, as PEM. With this, a `rediss://`
-    /// server must show one of theirs, and no other CA is trusted. Defaults to the CAs that
-    /// this system trusts.
+    /// The certificates of the CA that signed the server's certificate, as PEM. With this setting,
+    /// a `rediss://` server must show a certificate of this CA, and no other CA is trusted.
+    /// Defaults to the CAs that the operating system trusts.
     ///
     /// ```no_run
     /// # async fn connect() -> keyfall::Result<()> {
@@ -88,16 +91,17 @@ impl ClientBuilder {
         self
     }
 
-    /// Like [`ca_certificate`](Self::ca_certificate), from a file, which `connect` reads.
+    /// Like [`ca_certificate`](Self::ca_certificate), from a file, which [`connect`](Self::connect)
+    /// reads.
     #[cfg(feature = "tls")]
     pub fn ca_certificate_file(mut self, path: impl AsRef<Path>) -> Self {
         self.settings.link.certificates.ca = Some(Pem::File(path.as_ref().into()));
         self
     }
 
-    /// What this side shows to a `rediss://` server that asks for a certificate
-    /// (`tls-auth-clients yes`, the default of Redis): a chain that begins with its own, and
-    /// the private key, both as PEM. Defaults to none.
+    /// The client certificate, for a `rediss://` server that asks for one (`tls-auth-clients yes`,
+    /// the default of Redis): the certificate chain, own certificate first, and the private key,
+    /// both as PEM. Defaults to none.
     #[cfg(feature = "tls")]
     pub fn client_certificate(
         mut self,
@@ -109,8 +113,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Like [`client_certificate`](Self::client_certificate), from files, which `connect`
-    /// reads. A worker goes on with what was read: restart it when the certificate is renewed.
+    /// Like [`client_certificate`](Self::client_certificate), from files, which
+    /// [`connect`](Self::connect) reads. They are not read again: restart a worker when its
+    /// certificate is renewed.
     #[cfg(feature = "tls")]
     pub fn client_certificate_files(
         mut self,
@@ -122,18 +127,17 @@ impl ClientBuilder {
         self
     }
 
-    /// With how many shards a kind starts that nobody has used yet, from 1 to
-    /// [`MAX_SHARDS`](crate::MAX_SHARDS). One that exists keeps its number, until
-    /// [`Client::reshard`] changes it. Defaults to 1, and on a cluster to the number of its
-    /// primaries, rounded up to 2, 4 or 8.
+    /// The number of shards of a new kind, from 1 to [`MAX_SHARDS`](crate::MAX_SHARDS). An existing
+    /// kind keeps its number until [`Client::reshard`] changes it. Defaults to 1; on a cluster, to
+    /// the number of its primaries, rounded up to 2, 4 or 8.
     pub fn default_shards(mut self, shards: u16) -> Self {
         self.settings.default_shards = Some(shards);
         self
     }
 
-    /// Accepts a server that evicts any key when it is full, an `allkeys-*` policy with a
-    /// `maxmemory`. It drops jobs then, without a word, and no count balances any more. Such a
-    /// server is refused otherwise; with this, a warning is logged. Defaults to `false`.
+    /// Whether to accept a server that evicts any key when it is full: an `allkeys-*` policy with a
+    /// `maxmemory`. Such a server drops jobs silently, and the counters no longer balance. `false`
+    /// refuses it; `true` logs a warning. Defaults to `false`.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.settings.allow_eviction = allow;
         self
@@ -143,24 +147,24 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// If a setting or the URL is not valid, the server does not answer, or it cannot carry
-    /// Keyfall; each with the remedy.
+    /// Keyfall. The error names the remedy.
     pub async fn connect(self) -> Result<Client> {
         self.validate()?;
         Client::open(&self.url, self.settings).await
     }
 
-    /// Checks all settings, the URL and the certificates included, and does not connect: for
-    /// programs that want to tell all faults of a configuration before they use it.
+    /// Checks all settings, the URL and the certificates, without a connection: for programs that
+    /// report all faults of a configuration before they use it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidSetting`] if one is not valid, with the remedy.
+    /// [`ErrorKind::InvalidSetting`] for the first invalid setting, with the remedy.
     pub fn check(&self) -> Result<()> {
         self.validate()?;
         store::check_url(&self.url, &self.settings.link)
     }
 
-    /// The library of Redis functions, without connecting: to print it, or to look at a server that
-    /// [`connect`](Self::connect) refuses. As [`Client::functions`].
+    /// The library of Redis functions, without a connection: to print it, or to inspect a server
+    /// that [`connect`](Self::connect) refuses. As [`Client::functions`].
     ///
     /// # Errors
     /// If a setting or the URL is not valid.
@@ -168,7 +172,7 @@ impl ClientBuilder {
         Ok(self.unchecked()?.functions())
     }
 
-    /// A client of a server that nobody has looked at; it opens nothing yet.
+    /// A client that has neither connected to its server nor checked it.
     ///
     /// # Errors
     /// If a setting or the URL is not valid.
@@ -177,13 +181,14 @@ impl ClientBuilder {
         Client::unchecked(&self.url, self.settings)
     }
 
-    /// The way to the same server, for lists and streams that are not of Keyfall.
+    /// A connection to the same server for lists and streams outside of Keyfall.
     #[cfg(feature = "worker")]
     pub(crate) fn target_redis(&self) -> Result<store::TargetRedis> {
         self.validate()?;
         store::TargetRedis::new(&self.url, &self.settings)
     }
 
+    /// Checks the range of each setting; the URL is checked elsewhere.
     fn validate(&self) -> Result<()> {
         let ClientSettings {
             namespace,

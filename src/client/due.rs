@@ -1,4 +1,4 @@
-//! What a caller may say of a due time.
+//! Due times from callers: checks and conversion. At most 10 years ahead; the past means now.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,9 +7,13 @@ use crate::settings::MAX_DELAY;
 use crate::store::When;
 use crate::time::UnixMs;
 
-/// Now: the past means now, and no delay is none.
+/// The default due time: a delay of zero.
 pub(super) const NOW: When = When::After(Duration::ZERO);
 
+/// A delay from the moment at which Redis receives the call.
+///
+/// # Errors
+/// [`ErrorKind::InvalidTime`] if the delay is above 10 years.
 pub(super) fn after(delay: Duration) -> Result<When> {
     if delay > MAX_DELAY {
         return Err(too_far(format!("the delay {delay:?} is")));
@@ -17,8 +21,12 @@ pub(super) fn after(delay: Duration) -> Result<When> {
     Ok(When::After(delay))
 }
 
+/// A time by the clock of Redis.
+///
+/// # Errors
+/// [`ErrorKind::InvalidTime`] before 1970, or more than 10 years ahead by this machine's clock.
 pub(super) fn at(due: SystemTime) -> Result<When> {
-    // This process's clock is only good enough to catch a unit mistaken for another.
+    // The clock of this machine may be wrong; it is good enough to catch a mistaken unit.
     let now = SystemTime::now();
     if due.duration_since(now).is_ok_and(|ahead| ahead > MAX_DELAY) {
         return Err(too_far("the due time is".into()));

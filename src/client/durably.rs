@@ -1,4 +1,7 @@
-//! Calls that are answered when what they did is durable.
+//! Durable calls: their answer waits until the change is durable.
+//!
+//! [`Durably`] wraps an item of a batcher. After a batch is sent, its lane waits for replicas or
+//! the append-only file. If a fail-over lost the batch meanwhile, the batch is sent again.
 
 use std::time::Instant;
 
@@ -8,10 +11,10 @@ use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Lane, Ledger, Word};
 
-/// How soon a call is made again that a fail-over forgot.
+/// The pause before a batch that a fail-over lost is sent again.
 const AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// An item whose answer waits until it is durable.
+/// An item of a batch whose answer waits until its change is durable.
 #[derive(Clone)]
 pub(crate) struct Durably<Op> {
     pub(crate) item: Op,
@@ -20,7 +23,7 @@ pub(crate) struct Durably<Op> {
 
 impl<Op: BatchOperation<Answer: JobVerdict> + Clone> BatchOperation for Durably<Op> {
     type Terms = Op::Terms;
-    /// The item was answered, whatever can be said of how far it got.
+    /// The answer of the item, and how durable its change is or why that is unknown.
     type Answer = (Op::Answer, Result<Reached>);
 
     fn gather(terms: &Self::Terms) -> (std::time::Duration, usize) {
@@ -52,8 +55,12 @@ impl<Op: BatchOperation<Answer: JobVerdict> + Clone> BatchOperation for Durably<
     }
 }
 
-/// Sends one batch and waits until those of its items are durable that are to be. If a fail-over
-/// forgot the batch meanwhile, it is sent again.
+/// Sends one batch and waits until each item with an entry in `wanted` is durable. If a fail-over
+/// lost the batch meanwhile, sends it again.
+///
+/// # Errors
+/// If the batch cannot be sent; [`ErrorKind::OutcomeUnknown`] if it was lost and no time is left
+/// for a repeat.
 pub(super) async fn send_durably<Op: BatchOperation<Answer: JobVerdict>>(
     ledger: &Ledger,
     lane: &mut Lane,
@@ -65,7 +72,7 @@ pub(super) async fn send_durably<Op: BatchOperation<Answer: JobVerdict>>(
     loop {
         let answers = Op::send(ledger, lane, terms, items, until).await?;
         if answers.iter().any(|it| it.says() == Word::Stale) {
-            // Nothing was done that could be waited for: the ledger goes by another layout.
+            // The ledger has another layout and did nothing: there is nothing to wait for.
             let nothing = wanted.iter().map(|it| it.map(|_| Err(was_refused())));
             return Ok(answers.into_iter().zip(nothing).collect());
         }
@@ -84,6 +91,7 @@ pub(super) async fn send_durably<Op: BatchOperation<Answer: JobVerdict>>(
     }
 }
 
+/// The error for an item whose ledger refused it because of another layout.
 fn was_refused() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -91,7 +99,8 @@ fn was_refused() -> Error {
     )
 }
 
-/// How far the last call of a lane gets, for each of these; `None` if it was forgotten.
+/// How durable the last call of a lane has become, for each entry of `wanted`; `None` if a
+/// fail-over lost the call. Equal requirements are waited for once.
 async fn reach(
     ledger: &Ledger,
     lane: &Lane,

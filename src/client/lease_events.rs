@@ -1,4 +1,7 @@
-//! What workers are told of jobs that are in other hands.
+//! Events about leases that are held outside of a worker.
+//!
+//! A client sends a [`LeaseEvent`] to each of its workers when one of its calls waits for jobs, or
+//! extends or ends a lease. The workers count their free room by these events.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,30 +11,31 @@ use tokio::sync::mpsc;
 use crate::lease::Lease;
 use crate::prefix::Prefix;
 
-/// What somebody waits for: jobs of kinds that begin so.
+/// Prefixes of the kinds whose jobs a caller waits for.
 pub(crate) type WantedKinds = Arc<[Prefix]>;
 
-/// What a worker is told.
+/// An event for the workers of a client.
 #[derive(Debug, Clone)]
 pub(crate) enum LeaseEvent {
-    /// Somebody waits for jobs of kinds that begin so.
+    /// A caller waits for jobs of kinds with these prefixes.
     Waits(WantedKinds),
-    /// A lease runs on for so long from now.
+    /// A lease was extended by this length, from now.
     Extended(Lease, Duration),
-    /// A lease has ended, or it only remains to wait until it lapses.
+    /// A lease has ended, or nobody holds it and it will lapse.
     Ended(Lease),
 }
 
-/// The workers that are told.
+/// The workers of a client that receive lease events.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseSubscribers(Mutex<Vec<mpsc::UnboundedSender<LeaseEvent>>>);
 
 impl LeaseSubscribers {
+    /// Adds a worker. Its channel has no bound: sending never waits.
     pub(crate) fn join(&self, worker: mpsc::UnboundedSender<LeaseEvent>) {
         self.0.lock().expect("no panic while held").push(worker);
     }
 
-    /// Workers that have ended are forgotten.
+    /// Sends the event to all workers, and forgets the workers that have ended.
     pub(crate) fn tell(&self, news: &LeaseEvent) {
         let mut workers = self.0.lock().expect("no panic while held");
         workers.retain(|worker| worker.send(news.clone()).is_ok());

@@ -1,5 +1,7 @@
-//! Who is told that a job is about to become a dead letter: the hooks of the workers that share
-//! a client.
+//! Hooks that hear of a job before it becomes a dead letter.
+//!
+//! Each worker adds its hooks to the [`Listeners`] of its client. A call that buries a job runs
+//! them while the job's lease is still held.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -10,38 +12,39 @@ use crate::key::JobKey;
 use crate::record::Record;
 use crate::time::UnixMs;
 
-/// A job that is about to be buried, with all that is known of it there.
+/// A job that is about to become a dead letter, as the hooks see it.
 #[derive(Clone, Copy)]
 pub(crate) struct DyingJob<'a> {
     pub(crate) key: &'a JobKey,
-    /// The header that the dead letter will have.
+    /// The header line of the future dead letter.
     pub(crate) header: &'a str,
     pub(crate) due: UnixMs,
-    /// How late the last run started, if it started here.
+    /// The time from the due time to the start of the last run, if this process started it.
     pub(crate) lag: Option<Duration>,
-    /// Nothing if the record cannot be read.
+    /// `None` if the record cannot be read.
     pub(crate) record: Option<&'a Record>,
 }
 
-/// The hooks of one worker, as the client knows them.
+/// The hooks of one worker.
 pub(crate) trait TellDead: Send + Sync {
     /// Whether the worker has a hook for dead letters.
     fn wants_dead(&self) -> bool;
 
-    /// How long one call of the hook may take.
+    /// The longest that one call of the hook may take.
     fn limit(&self) -> Duration;
 
-    /// Calls the hook, and waits until it has returned, or cannot return any more.
+    /// Calls the hook, and waits until it has returned or can no longer return.
     fn tell<'a>(&'a self, letter: DyingJob<'a>) -> BoxFuture<'a, ()>;
 }
 
-/// The hooks of the workers that share a client. A call that settles a lease through the client
-/// tells all of them.
+/// The hooks of all workers that share a client. Each call that settles a lease through the client
+/// runs all of them.
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<Vec<Weak<dyn TellDead>>>);
 
 impl Listeners {
-    /// The hooks are told until they are dropped.
+    /// Adds the hooks of one worker. They are called until their worker drops them: only a weak
+    /// reference is kept.
     pub(crate) fn join(&self, hooks: &Arc<impl TellDead + 'static>) {
         let hooks = Arc::downgrade(hooks);
         let mut all = self.0.lock().expect("no panic while held");
@@ -49,14 +52,14 @@ impl Listeners {
         all.push(hooks);
     }
 
-    /// The hooks that want to be told of dead letters.
+    /// The hooks of the workers that listen for dead letters.
     pub(crate) fn of_dead(&self) -> Vec<Arc<dyn TellDead>> {
         let all = self.0.lock().expect("no panic while held");
         let all = all.iter().filter_map(Weak::upgrade);
         all.filter(|hooks| hooks.wants_dead()).collect()
     }
 
-    /// Tells all of these.
+    /// Runs these hooks at the same time, and returns when all of them have ended.
     pub(crate) async fn tell(hooks: &[Arc<dyn TellDead>], letter: DyingJob<'_>) {
         join_all(hooks.iter().map(|hooks| hooks.tell(letter))).await;
     }

@@ -1,4 +1,9 @@
-//! The producer's side: schedule, change, cancel, look up.
+//! The client: every call of producers and operators, and the calls of lease holders.
+//!
+//! [`Client`] owns the settings, the store and a registry of kinds. `producing` holds the calls
+//! that schedule and change jobs; `operating` holds the calls on many jobs and on whole kinds;
+//! `leases` extends and ends leases. The [`Batcher`]s of each shard send simultaneous calls as one
+//! script call. Workers use the same client.
 
 mod batcher;
 mod builder;
@@ -86,12 +91,12 @@ use crate::store::{
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Server, Settlement};
 
-/// Schedules jobs and looks after them.
+/// Schedules, changes, looks up and ends jobs.
 ///
-/// Cheap to clone; all clones share one connection. Calls that are made at the same time
-/// travel together, and a lone call is never held back. Each call ends within
-/// [`call_timeout`](ClientBuilder::call_timeout), with an error that says
-/// [whether trying again can help](Error::is_retryable).
+/// Cheap to clone; all clones share one connection. Calls that are made at the same time share a
+/// round trip, and a single call is never delayed to wait for others. Each call ends within
+/// [`call_timeout`](ClientBuilder::call_timeout), with an error that says [whether a repeat can
+/// help](Error::is_retryable).
 ///
 /// A client belongs to the tokio runtime that it was connected on.
 ///
@@ -111,25 +116,26 @@ use crate::store::{DeadLimits, Health, Server, Settlement};
 #[derive(Clone)]
 pub struct Client(Arc<ClientInner>, Option<Admission>);
 
-/// Whether a kind may begin that nobody has used yet.
+/// Decides whether a kind that is not yet in use may begin; see [`Client::admitting`].
 type Admission = Arc<dyn Fn(&Kind) -> bool + Send + Sync>;
 
+/// The state that all clones of a client share.
 struct ClientInner {
     settings: ClientSettings,
     store: Arc<Store>,
     registry: KindRegistry,
-    /// The workers of this client, which count what they handed over.
+    /// The workers of this client. They hear of the leases that calls of this client end or extend.
     #[cfg(feature = "worker")]
     lease_subscribers: Arc<LeaseSubscribers>,
-    /// Their hooks.
+    /// The hooks of those workers.
     #[cfg(feature = "worker")]
     listeners: Listeners,
 }
 
-/// A ledger as a producer uses it: one outbox for each operation.
+/// One ledger (a shard of a kind), with one batcher for each operation.
 struct ShardClient {
     ledger: Arc<Ledger>,
-    /// For the calls that bring batches of their own.
+    /// Lanes for calls that bring batches of their own, such as `schedule_many`.
     lanes: Lanes,
     schedules: Batcher<Placement>,
     changes: Batcher<Change>,
@@ -149,7 +155,7 @@ struct ShardClient {
 }
 
 impl ShardClient {
-    /// `layout` says where what is moved out of the ledger goes.
+    /// `layout` names the shard that each misplaced job moves to.
     fn new(ledger: Arc<Ledger>, layout: Layout) -> Arc<Self> {
         Arc::new(ShardClient {
             lanes: Lanes::new(),
@@ -176,50 +182,60 @@ impl ShardClient {
     }
 }
 
+/// The future of a call that is built first and awaited afterwards.
 type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 impl Client {
     /// Connects with the default settings.
     ///
-    /// The URL is `redis://[user:password@]host:port/database`,
-    /// `redis+unix:///path/redis.sock?db=0`, or
-    /// `redis+sentinel://[user:password@]host:port,host:port/master/database` for a primary that
-    /// [sentinels](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/) watch,
-    /// with `?sentinel_user=…&sentinel_password=…&sentinel_tls=true` where they want that; or
-    /// several of these, with spaces between, where each server has some
-    /// [shards](Client::reshard) of the jobs: the same ones in the same order everywhere; or
-    /// `redis+cluster://[user:password@]host:port,host:port` for a cluster, some of whose nodes are
-    /// named. With the feature `tls`, `rediss://`, `rediss+sentinel://` and `rediss+cluster://` ask
-    /// for TLS.
+    /// The URL has one of these forms:
+    ///
+    /// - One server: `redis://[user:password@]host:port/database`, or
+    ///   `redis+unix:///path/redis.sock?db=0`.
+    /// - A primary that
+    ///   [sentinels](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/)
+    ///   watch: `redis+sentinel://[user:password@]host:port,host:port/master/database`. If the
+    ///   sentinels require a login or TLS, add
+    ///   `?sentinel_user=…&sentinel_password=…&sentinel_tls=true`.
+    /// - Several servers: several of these URLs, with spaces between them. Each server holds some
+    ///   [shards](Client::reshard) of the jobs. All clients and workers must give the same URLs in
+    ///   the same order.
+    /// - A cluster: `redis+cluster://[user:password@]host:port,host:port`, with the addresses of
+    ///   some of its nodes.
+    ///
+    /// With the feature `tls`, `rediss://`, `rediss+sentinel://` and `rediss+cluster://` use TLS.
     ///
     /// # Errors
-    /// If the URL is not valid, the server does not answer, or it cannot carry Keyfall; each
-    /// with the remedy.
+    /// If the URL is not valid, the server does not answer, or it cannot carry Keyfall. The error
+    /// names the remedy.
     pub async fn connect(url: &str) -> Result<Self> {
         Client::builder(url).connect().await
     }
 
-    /// Settings other than the defaults.
+    /// Starts a client with settings of its own; [`connect`](ClientBuilder::connect) finishes it.
+    /// The URL is read there, in the forms of [`Client::connect`].
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder::new(url)
     }
 
+    /// Connects, checks every server, and reads the list of kinds if there are several servers.
     async fn open(url: &str, settings: ClientSettings) -> Result<Self> {
         let client = Client::unchecked(url, settings)?;
         let settings = client.settings();
-        // A server that is not there is a mistake at start-up more often than an outage.
+        // At start-up, a missing server is more often a mistake than an outage: give up early.
         let patience = settings.call_timeout.min(settings.link.connect_timeout);
         let (until, soon) = (client.deadline(), Instant::now() + patience);
         let store = client.store();
         store.check(settings.allow_eviction, soon).await?;
         if store.is_several() {
-            // So that jobs are found where they are, also if the first shard of their kind is away.
+            // Learn the layouts now, so that jobs are found even if the first shard of their kind
+            // is away.
             store.kinds(until).await?;
         }
         Ok(client)
     }
 
-    /// A client of a server that nobody has looked at; opens nothing yet.
+    /// A client that has neither connected to its server nor checked it.
     fn unchecked(url: &str, settings: ClientSettings) -> Result<Self> {
         let names = crate::names::Names::new(&settings.namespace);
         let store = Store::new(url, names, &settings.link)?;
@@ -237,28 +253,31 @@ impl Client {
         ))
     }
 
+    /// The Redis store of this client.
     pub(crate) fn store(&self) -> &Arc<Store> {
         &self.0.store
     }
 
-    /// The same client, which asks before a kind begins that nobody has used yet: without leave, its
-    /// jobs are refused with [`ErrorKind::TooManyKinds`]. The names of kinds are kept until somebody
-    /// [drops](Self::drop_kind) them, so whoever lets others choose them should count them.
+    /// Returns the same client with a check on new kinds: before a job begins a kind that is not
+    /// yet in use, `may_begin` is called with it. If `may_begin` returns `false`, the job is
+    /// refused with [`ErrorKind::TooManyKinds`].
+    ///
+    /// Redis keeps the name of each kind until [`drop_kind`](Self::drop_kind) removes it. A service
+    /// whose users choose kinds should limit their number here.
     pub fn admitting(&self, may_begin: impl Fn(&Kind) -> bool + Send + Sync + 'static) -> Self {
         Client(self.0.clone(), Some(Arc::new(may_begin)))
     }
 
-    /// Schedules a job with a payload that is stored as JSON. Due now, unless
-    /// [`after`](Schedule::after) or [`at`](Schedule::at) say otherwise.
+    /// Schedules a job with a payload that is stored as JSON. The job is due now, unless
+    /// [`after`](Schedule::after) or [`at`](Schedule::at) set another time.
     ///
-    /// The newest call for a key wins, in one atomic step: it creates the job, or replaces
-    /// the payload and the due time of the one that is pending. If the job is running just
-    /// then, the new one follows when the run has ended, instead of its
-    /// [retries](Placed::Succeeds).
+    /// The newest call for a key wins, in one atomic step. It creates the job, or replaces payload
+    /// and due time of the pending job. If the job is running, the new job follows when the run has
+    /// ended, instead of the [retries](Placed::Succeeds) of the run.
     ///
     /// # Errors
-    /// When it is awaited: if key, payload, time or terms are not valid, or Redis does not answer
-    /// in time or is full. [`Error::is_retryable`] tells the one from the other.
+    /// When it is awaited: if key, payload, time or terms are not valid, if Redis does not answer
+    /// in time, or if Redis is full. [`Error::is_retryable`] tells whether a repeat can help.
     pub fn schedule(
         &self,
         key: impl IntoJobKey,
@@ -267,13 +286,14 @@ impl Client {
         Schedule::new(self, NewJob::new(key, payload))
     }
 
-    /// Schedules a job with a payload that is stored as it is, whatever bytes it holds.
+    /// Schedules a job with a payload of any bytes, stored unchanged. All else is as in
+    /// [`schedule`](Self::schedule), its errors too.
     pub fn schedule_bytes(&self, key: impl IntoJobKey, payload: impl Into<Bytes>) -> Schedule<'_> {
         Schedule::new(self, NewJob::from_bytes(key, payload))
     }
 
-    /// The job under this key, whatever its state, or its latest dead letter; `None` if
-    /// there is neither.
+    /// Looks up the job with this key, in any state. If there is no such job, returns its latest
+    /// dead letter; `None` if there is neither.
     ///
     /// # Errors
     /// If the key is not valid, Redis does not answer in time, or the record is damaged.
@@ -282,21 +302,24 @@ impl Client {
         self.view(key, self.deadline()).await
     }
 
+    /// As [`get`](Self::get), with a deadline from the caller.
     async fn view(&self, key: JobKey, until: Instant) -> Result<Option<JobView>> {
         let found = self.find(&key, until).await?;
         JobView::from_found(key, found)
     }
 
-    /// How many jobs of a kind, `app:module:biz`, are in each state, and the counters of its
-    /// ledger; all at one instant. If it has several shards, each at an instant of its own.
+    /// Counts the jobs of a kind, `app:module:biz`, in each state, and reads the counters of its
+    /// ledger, all at one instant. If the kind has several shards, each shard is read at an instant
+    /// of its own. Shards on a server that is away are listed in [`Stats::unseen`].
     ///
     /// # Errors
-    /// If the kind is not valid or Redis does not answer in time.
+    /// If the kind is not valid, or Redis does not answer in time.
     pub async fn stats(&self, kind: &str) -> Result<Stats> {
         let kind = Kind::parse(kind)?;
         self.stats_until(&kind, self.deadline()).await
     }
 
+    /// As [`stats`](Self::stats), with a deadline from the caller.
     pub(crate) async fn stats_until(&self, kind: &Kind, until: Instant) -> Result<Stats> {
         let kind_shards = self.kind_shards_now(kind, until).await?;
         let mut view = PartialView::now(self.store());
@@ -312,7 +335,8 @@ impl Client {
         Ok(stats)
     }
 
-    /// Returns as soon as Redis answers; of several servers, as soon as one does. What a probe asks.
+    /// Returns as soon as Redis answers; if there are several servers, as soon as one of them
+    /// answers. For readiness probes.
     ///
     /// # Errors
     /// If Redis does not answer in time.
@@ -320,40 +344,42 @@ impl Client {
         self.store().time(self.deadline()).await.map(drop)
     }
 
-    /// When a call has to end that begins now, whatever it consists of.
+    /// The deadline of a call that begins now: [`call_timeout`](ClientBuilder::call_timeout) from
+    /// here.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.0.settings.call_timeout
     }
 
-    /// The same of a call that is to be durable: the wait for that is its own.
+    /// The deadline of a durable call: the wait for durability is added to the call timeout.
     fn deadline_for(&self, durable: Option<Durable>) -> Instant {
         self.deadline() + durable.map(|durable| durable.within).unwrap_or_default()
     }
 
+    /// The settings that this client was built with.
     pub(crate) fn settings(&self) -> &ClientSettings {
         &self.0.settings
     }
 
-    /// A store of its own for a worker, which lives on another runtime.
+    /// A separate store for a worker, which runs on another runtime.
     #[cfg(feature = "worker")]
     pub(crate) fn store_for_worker(&self, health: &impl Fn(&Server) -> Health) -> Arc<Store> {
         self.0.store.insisting(&self.0.settings.link, health)
     }
 
-    /// Those who are told which leases were ended or extended through this client.
+    /// The workers that hear of each lease that this client ends or extends.
     #[cfg(feature = "worker")]
     pub(crate) fn lease_subscribers(&self) -> &Arc<LeaseSubscribers> {
         &self.0.lease_subscribers
     }
 
-    /// The hooks of those who run jobs with this client.
+    /// The hooks of the workers that run jobs with this client.
     #[cfg(feature = "worker")]
     pub(crate) fn listeners(&self) -> &Listeners {
         &self.0.listeners
     }
 
-    /// Makes the kind known, once for each connection. Where one of several servers is there again,
-    /// nobody waits for that: the others know the kind.
+    /// Puts the kind on the list of kinds, once for each connection. If one of several servers has
+    /// just come back, the call does not wait for the listing: the other servers know the kind.
     async fn register(&self, kind: &str, until: Instant) -> Result<()> {
         let kind_shards = &self.kind_shards(kind)?;
         if self.is_registered(kind_shards) {
@@ -363,15 +389,15 @@ impl Client {
             self.register_aside(kind_shards);
             return Ok(());
         }
-        // Rare, and not a part of the type of every call.
+        // Rare; boxed, so that it does not enlarge the future of every call.
         let registering: BoxFuture<'_, _> = Box::pin(self.register_in_turn(kind_shards, until));
         registering.await
     }
 
-    /// One call does it for all that are made meanwhile.
+    /// Lists the kind under a lock: one call does it for all calls that wait meanwhile.
     async fn register_in_turn(&self, kind_shards: &KindShards, until: Instant) -> Result<()> {
         let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
-        // If that takes too long, this one says why.
+        // If the lock is not free in time, the listing below reports the reason.
         let _turn = turn.ok();
         if self.is_registered(kind_shards) {
             return Ok(());
@@ -380,7 +406,7 @@ impl Client {
         self.make_known(kind_shards, until).await.map(drop)
     }
 
-    /// Refuses a kind that nobody has used yet, if somebody was told to.
+    /// Refuses a new kind if the check of [`admitting`](Self::admitting) refuses it.
     async fn admit(&self, kind: &Kind, until: Instant) -> Result<()> {
         let Some(may_begin) = &self.1 else {
             return Ok(());
@@ -398,7 +424,7 @@ impl Client {
         ))
     }
 
-    /// The same, without anybody waiting for it.
+    /// Lists the kind in a background task. A failure is logged.
     fn register_aside(&self, kind_shards: &Arc<KindShards>) {
         let (client, kind_shards) = (self.clone(), kind_shards.clone());
         tokio::spawn(async move {
@@ -411,9 +437,11 @@ impl Client {
         });
     }
 
-    /// After jobs were stored, which were answered so: the server may have forgotten the kind,
-    /// by a restart, or because somebody emptied it. Nobody waits for that, unless nobody has made
-    /// it known since their ledger began: to a worker with wildcards these jobs would not exist.
+    /// Lists the kind again after jobs were stored, if their answers or the age of the last listing
+    /// call for it: the server may have forgotten the kind, by a restart or because somebody
+    /// emptied it. This happens in the background, unless the ledger reports that its kind was
+    /// never listed since the ledger began; then the call waits, because workers with wildcards
+    /// would not find its jobs.
     async fn register_again(
         &self,
         kind: &str,
@@ -442,8 +470,8 @@ impl Client {
         Ok(())
     }
 
-    /// Nobody has made the kind known since this ledger began, or the ledger was not told. One call does
-    /// it for all that hear of it.
+    /// Lists the kind after a ledger reported that its kind is not listed, or that nobody told it
+    /// so. One call does it for all calls that get the same report.
     async fn list_again(
         &self,
         kind_shards: &KindShards,
@@ -456,14 +484,15 @@ impl Client {
         if done.is_some_and(|(ledger, at)| *ledger == unlisted && at.elapsed() < TOLD_AGAIN) {
             return Ok(());
         }
-        // Until it is done, so that a repeat of this call does it.
+        // Reset first: if this call breaks off, a repeat of it lists the kind.
         kind_shards.registered.store(0, Ordering::Release);
         let is_listed = self.make_known(kind_shards, until).await?;
         if let Some(done) = turn.as_mut() {
             done.insert(unlisted.shard, (unlisted, Instant::now()));
         }
         drop(turn);
-        // If that fails, or the list was away, whoever hears of it later makes it known once more.
+        // If this fails, or the server of the list was away, the next call with such a report lists
+        // the kind again.
         if is_listed {
             let until = until.min(Instant::now() + TOLD_AGAIN);
             let told = self
@@ -478,12 +507,13 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the kind was made known on the connection of now.
+    /// Whether the kind was listed on the present connection.
     fn is_registered(&self, kind_shards: &KindShards) -> bool {
         kind_shards.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
     }
 
-    /// Returns whether it is on the list now, which may be away.
+    /// Puts the kind on the list of kinds. Returns whether the list has it now: the server of the
+    /// list may be away.
     async fn make_known(&self, kind_shards: &KindShards, until: Instant) -> Result<bool> {
         let connection = self.0.store.connections_opened();
         let shards = self.0.settings.default_shards;
@@ -509,6 +539,7 @@ impl fmt::Debug for Client {
     }
 }
 
+/// The error for an answer that the script of this call never gives: the server runs other code.
 fn out_of_place(answer: Word) -> Error {
     Error::new(
         ErrorKind::Damaged,

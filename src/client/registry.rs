@@ -1,5 +1,8 @@
-//! The ledgers of one kind, as producers use them: which of them has which job, and the calls that
-//! find out.
+//! The registry of kinds: the shards of each kind as producers use them, and the lookup of the
+//! shard that has a job.
+//!
+//! While a kind is being resharded, a job can be in its old or its new shard. [`Client::ask`] finds
+//! the right one, and repeats a call that a ledger refused because of its layout.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,47 +20,52 @@ use crate::settings::{FOUND_FOR, IDLE, IDLE_LOOK};
 use crate::shards::{Layout, ShardRef};
 use crate::store::{Answered, Found, Lane, Ledger, Letter, Unlisted, Word, is_of_absence};
 
-/// The ledgers of a kind by one layout. With another there is another registry entry.
+/// The shards of one kind under one layout. Another layout gets another registry entry.
 pub(super) struct KindShards {
     pub(super) kind: Kind,
     pub(super) layout: Layout,
-    /// The number of the connection on which the kind was last made known. A server that
-    /// was restarted may have forgotten it.
+    /// The number of the connection on which the kind was last put on the list of kinds; 0 for
+    /// none. A server that was restarted may have lost the list.
     pub(super) registered: AtomicU64,
-    /// When it was last made known.
+    /// The time of that listing.
     pub(super) made_known: Mutex<Instant>,
-    /// Held while that is done. By shard, the ledgers that have asked for it, and when that was done.
+    /// Locked during the listing. For each shard, the ledger whose report led to a listing, and the
+    /// time of it.
     pub(super) registering: tokio::sync::Mutex<HashMap<u16, (Unlisted, Instant)>>,
-    /// When something of the kind was last seen.
+    /// When a job of the kind was last seen.
     found: Mutex<Option<Instant>>,
+    /// The shards of this layout, by number.
     shard_clients: Vec<Arc<ShardClient>>,
-    /// By the layout before, while jobs are moved from there.
+    /// The shards of the previous layout, while jobs are moved out of them.
     old: Vec<Arc<ShardClient>>,
-    /// When it was last found out whether the layout is still this.
+    /// When the layout was last confirmed by the servers.
     agreed: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// The registry of a client, by kind. One that nobody uses for a while is cleared away.
+/// The registry of a client, by kind. Entries without use for [`IDLE`] are removed.
 #[derive(Default)]
 pub(super) struct KindRegistry(Mutex<RegistryState>);
 
+/// The entries, each with the time of its last use.
 #[derive(Default)]
 struct RegistryState {
     by_kind: HashMap<Kind, (Arc<KindShards>, Instant)>,
-    /// Somebody sees to it that they are cleared away.
+    /// Whether a background task removes idle entries.
     is_tended: bool,
 }
 
-/// What of a job a call is about, which says where it is while its kind is being resharded.
+/// The target of a call: the live job, or its dead letters. It decides where to look while a kind
+/// is being resharded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallTarget {
-    /// What is pending or runs. A run stays where it is.
+    /// The job that is pending or runs. A running job stays in its old shard until the run ends.
     Job,
-    /// Its dead letters, which are moved at once.
+    /// Its dead letters. They are moved to the new shard at once.
     Letters,
 }
 
 impl KindShards {
+    /// Shards for each number of the layout; `shard_client` opens one.
     pub(super) fn new(
         kind: Kind,
         layout: Layout,
@@ -80,50 +88,51 @@ impl KindShards {
         })
     }
 
-    /// Whether something of the kind was seen a moment ago.
+    /// Whether a job of the kind was seen in the last [`FOUND_FOR`].
     fn was_found(&self) -> bool {
         let found = self.found.lock().expect("no panic while held");
         found.is_some_and(|at| at.elapsed() < FOUND_FOR)
     }
 
-    /// Something of the kind is there.
+    /// Records that the kind has jobs now.
     pub(super) fn is_found(&self) {
         *self.found.lock().expect("no panic while held") = Some(Instant::now());
     }
 
-    /// Where the job with this id belongs.
+    /// The shard that this id belongs to under this layout.
     pub(super) fn shard_client(&self, id: &str) -> &Arc<ShardClient> {
         &self.shard_clients[usize::from(self.layout.place_of(id).shard)]
     }
 
-    /// The same, for those who look in several places.
+    /// The same, in the form of [`old_shard_client`](Self::old_shard_client).
     #[cfg(feature = "worker")]
     pub(super) fn new_shard_client(&self, id: &str) -> Option<&Arc<ShardClient>> {
         Some(self.shard_client(id))
     }
 
-    /// Where it may be instead.
+    /// The shard that this id had under the previous layout; `None` unless the kind is being
+    /// resharded.
     pub(super) fn old_shard_client(&self, id: &str) -> Option<&Arc<ShardClient>> {
         let old = self.layout.old_place_of(id)?;
         Some(&self.old[usize::from(old.shard)])
     }
 
-    /// Whether jobs are being moved.
+    /// Whether the kind is being resharded.
     pub(super) fn is_moving(&self) -> bool {
         self.layout.from.is_some()
     }
 
-    /// The ledgers that jobs are moved out of, which may be those that they are moved to, too.
+    /// The shards that jobs are moved out of. Some may be shards of the new layout, too.
     pub(super) fn before(&self) -> &[Arc<ShardClient>] {
         &self.old
     }
 
-    /// The ledgers of this layout.
+    /// The shards of this layout.
     pub(super) fn shard_clients(&self) -> &[Arc<ShardClient>] {
         &self.shard_clients
     }
 
-    /// Every ledger that may have jobs, once.
+    /// Every shard that may have jobs, once.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ShardClient>> {
         let emptied = self.old.iter().skip(self.shard_clients.len());
         self.shard_clients.iter().chain(emptied)
@@ -131,7 +140,7 @@ impl KindShards {
 }
 
 impl RegistryState {
-    /// The registry entry of a kind, which is used now.
+    /// Returns the entry of a kind, and notes its use.
     fn used(&mut self, kind: &str) -> Option<&Arc<KindShards>> {
         // The lookup by text spares the allocation of a kind for every call.
         let (kind_shards, used) = self.by_kind.get_mut(kind)?;
@@ -141,8 +150,8 @@ impl RegistryState {
 }
 
 impl KindRegistry {
-    /// Clears away what nobody has used for so long. Returns how many are left; of none, nobody looks
-    /// after them any more.
+    /// Removes the entries that no call holds and that were idle for this long. Returns the number
+    /// of entries left; at zero, the background task ends.
     fn clear_away(&self, idle: Duration) -> usize {
         let mut registry = self.0.lock().expect("no panic while held");
         let is_used = |kind_shards: &Arc<KindShards>, used: &Instant| {
@@ -156,14 +165,14 @@ impl KindRegistry {
         registry.by_kind.len()
     }
 
-    /// Forgets what is known of a kind that is gone, or never was.
+    /// Removes the entry of a kind that is gone or never existed.
     pub(super) fn remove(&self, kind: &str) {
         let mut registry = self.0.lock().expect("no panic while held");
         registry.by_kind.remove(kind);
     }
 }
 
-/// Clears registry away that nobody uses, until there are none, or the client is gone.
+/// Removes idle entries once in each [`IDLE_LOOK`], until there are none or the client is gone.
 async fn clear_away(shared: Weak<ClientInner>) {
     loop {
         tokio::time::sleep(IDLE_LOOK).await;
@@ -177,7 +186,7 @@ async fn clear_away(shared: Weak<ClientInner>) {
 }
 
 impl Client {
-    /// The registry entry of a kind by the layout that it has, as far as is known; kept for the next call.
+    /// The entry of a kind, by its layout as far as this process knows it. A new entry is kept.
     pub(super) fn kind_shards(&self, kind: &str) -> Result<Arc<KindShards>> {
         let layout = self.store().layout_of(kind);
         let mut registry = self.0.registry.0.lock().expect("no panic while held");
@@ -186,7 +195,7 @@ impl Client {
             known => known.map(|before| before.registered.load(Ordering::Acquire)),
         };
         let kind_shards = self.new_kind_shards(kind, layout)?;
-        // With another layout it is known all the same.
+        // The kind stays listed when its layout changes.
         kind_shards
             .registered
             .store(known.unwrap_or(0), Ordering::Release);
@@ -196,7 +205,8 @@ impl Client {
         Ok(kind_shards)
     }
 
-    /// The same, for those who only look: names that nobody has used would fill the memory.
+    /// The same for calls that only read: a new entry is not kept, so that lookups of unused names
+    /// do not fill the memory.
     pub(super) fn kind_shards_to_look(&self, kind: &str) -> Result<Arc<KindShards>> {
         let layout = self.store().layout_of(kind);
         match self.kind_shards_in_use(kind) {
@@ -205,18 +215,21 @@ impl Client {
         }
     }
 
+    /// The entry of a kind, if there is one; notes its use.
     fn kind_shards_in_use(&self, kind: &str) -> Option<Arc<KindShards>> {
         let mut registry = self.0.registry.0.lock().expect("no panic while held");
         registry.used(kind).cloned()
     }
 
+    /// A fresh entry, outside of the registry.
     fn new_kind_shards(&self, kind: &str, layout: Layout) -> Result<Arc<KindShards>> {
         let kind = Kind::parse(kind)?;
         let shard_client = |place| ShardClient::new(self.store().ledger(&kind, place), layout);
         Ok(KindShards::new(kind.clone(), layout, shard_client))
     }
 
-    /// The registry entry of a kind by the layout that it has now, for those who only look.
+    /// The entry of a kind by its present layout, which is read from Redis. For calls that only
+    /// read.
     pub(super) async fn kind_shards_now(
         &self,
         kind: &Kind,
@@ -226,7 +239,7 @@ impl Client {
         self.kind_shards_to_look(kind.as_str())
     }
 
-    /// Has registry cleared away that nobody uses, as long as there are some.
+    /// Starts the background task that removes idle entries, unless it runs.
     fn tend(&self, registry: &mut RegistryState) {
         if registry.is_tended {
             return;
@@ -237,11 +250,12 @@ impl Client {
         }
     }
 
-    /// Whether there can be anything of a kind that a call finds. If there is not, it must not be sent: a
-    /// ledger would have to remember it, since its original may arrive after its repeat, and names
-    /// that nobody has used would fill Redis.
+    /// Whether the kind may have a job for a call to find. If not, the call must not be sent: the
+    /// ledger would have to remember it, since the original can arrive after its repeat, and unused
+    /// names would fill Redis.
     pub(super) async fn may_find(&self, kind: &str, until: Instant) -> Result<bool> {
-        // One that goes by another layout was used, and says so to whoever is behind.
+        // A kind with another layout than the first is in use, and its ledgers tell clients with an
+        // old layout.
         if self.store().layout_of(kind) != Layout::FIRST {
             return Ok(true);
         }
@@ -253,19 +267,20 @@ impl Client {
             return Ok(true);
         }
         let of = Kind::parse(kind)?;
-        // Rare, and not a part of the type of every call.
+        // Rare; boxed, so that it does not enlarge the future of every call.
         let looking: BoxFuture<'_, _> = Box::pin(self.store().has_any_of(&of, until));
         let has_any = looking.await?;
         if has_any {
             self.kind_shards(kind)?.is_found();
         } else if let Some(kind_shards) = kind_shards {
-            // It was dropped: whoever schedules next is to read the rules of pauses again.
+            // The kind was dropped: the next call that schedules has to read the pause rules again.
             kind_shards.registered.store(0, Ordering::Release);
         }
         Ok(has_any)
     }
 
-    /// Sends an item to where its job is, and returns what it is answered there.
+    /// Sends an item to the shard that has its job, and returns the answer. A call that the ledger
+    /// refused because of its layout is repeated until the deadline.
     pub(super) async fn ask<Op>(
         &self,
         key: &JobKey,
@@ -292,7 +307,7 @@ impl Client {
                             self.make_known(&kind_shards, until).await?;
                         }
                     }
-                    // It ended between the two calls.
+                    // The run ended between the two calls.
                     Word::Elsewhere => {}
                     Word::Absent => return Ok(answered),
                     _ => {
@@ -305,7 +320,7 @@ impl Client {
         }
     }
 
-    /// Looks a job up where it is.
+    /// Reads a job from the shard that has it.
     pub(super) async fn find(&self, key: &JobKey, until: Instant) -> Result<Found> {
         loop {
             let kind_shards = self.kind_shards_to_look(key.kind())?;
@@ -323,7 +338,8 @@ impl Client {
         }
     }
 
-    /// The last letters of a job, the newest first, or the one with this number.
+    /// Reads up to `limit` dead letters of a job, the newest first, or only the one with this
+    /// number.
     pub(super) async fn letters(
         &self,
         key: &JobKey,
@@ -347,8 +363,9 @@ impl Client {
         }
     }
 
-    /// The ledger that a job is in. What is not where it belongs by now is moved there first, unless
-    /// it runs. Nothing if the kind goes by another layout, which is known then.
+    /// The shard that has the job. A job in an old shard is moved to its new one first, unless it
+    /// runs. `None` if the kind has another layout by now; the caller then starts again with the
+    /// new one.
     pub(super) async fn place<'a>(
         &self,
         kind_shards: &'a KindShards,
@@ -374,8 +391,8 @@ impl Client {
         })
     }
 
-    /// Looks whether the job is elsewhere, after one of several servers did not answer: no ledger there
-    /// can say so. The call has failed by then; the next one knows.
+    /// Reads the layout again in the background, after one of several servers did not answer: the
+    /// job may be on another server by now. This call has failed; the next one knows the layout.
     fn suspect(&self, kind_shards: &KindShards, error: &Error) {
         if !self.store().is_several() || !is_of_absence(error) {
             return;
@@ -388,10 +405,10 @@ impl Client {
         });
     }
 
-    /// Finds out by which layout a kind goes, after a ledger has refused this one. One call does it
-    /// for all that were refused meanwhile.
+    /// Learns the present layout of a kind, after a ledger refused this one. One call does it for
+    /// all calls that were refused meanwhile.
     ///
-    /// Rare, and not a part of the type of every call.
+    /// Rare; boxed, so that it does not enlarge the future of every call.
     pub(super) fn catch_up<'a>(
         &'a self,
         kind_shards: &'a KindShards,
@@ -400,11 +417,12 @@ impl Client {
         Box::pin(self.look_again(kind_shards, until))
     }
 
+    /// The body of [`catch_up`](Self::catch_up).
     async fn look_again(&self, kind_shards: &KindShards, until: Instant) -> Result<()> {
         let store = self.store();
         if store.is_several() && store.layout_of(kind_shards.kind.as_str()) != kind_shards.layout {
-            // The ledger has said by which it goes. One of the servers may be away, which is to hold up
-            // nobody who does not need it.
+            // The ledger has reported its layout. One of the servers may be away: that must not
+            // delay a call that does not need it.
             let (store, kind) = (store.clone(), kind_shards.kind.clone());
             tokio::spawn(async move {
                 if let Err(error) = store.agree(&kind, until).await {
@@ -426,19 +444,20 @@ impl Client {
         Ok(())
     }
 
-    /// Whether somebody dropped the kind, or emptied the database. Whoever stores a job makes it known
-    /// anew, and nobody else.
+    /// Whether the kind was dropped, or the database emptied. Only a call that stores a job lists
+    /// the kind again.
     fn is_gone(&self, kind_shards: &KindShards) -> bool {
         kind_shards.layout != Layout::FIRST
             && self.store().layout_of(kind_shards.kind.as_str()) == Layout::FIRST
     }
 }
 
-/// What says what became of a job.
+/// An answer that tells the result for a job.
 pub(super) trait JobVerdict {
+    /// The word that the script answered.
     fn says(&self) -> Word;
 
-    /// There is no such job, since there is nothing of its kind.
+    /// The answer for a kind that has no jobs: there is no such job.
     fn absent() -> Self;
 }
 
@@ -452,19 +471,19 @@ impl JobVerdict for Answered {
     }
 }
 
-/// With how far it got.
+/// The answer of a durable call, with its durability.
 impl JobVerdict for (Answered, Result<Reached>) {
     fn says(&self) -> Word {
         self.0.answer
     }
 
-    /// Nothing was written, so there is nothing that anybody has to have.
+    /// Nothing was written, so no replica has to have it.
     fn absent() -> Self {
         (Answered::absent(), Ok(Reached::NOTHING))
     }
 }
 
-/// A job to move out of a ledger that it does not belong to any more.
+/// The id of a job in a shard that it no longer belongs to.
 #[derive(Clone)]
 pub(super) struct MisplacedJob(pub(super) String);
 
@@ -485,7 +504,10 @@ impl BatchOperation for MisplacedJob {
     }
 }
 
-/// What goes on being refused ends with the time of the call.
+/// Ends the repeats of a call at its deadline.
+///
+/// # Errors
+/// [`ErrorKind::Unavailable`] after `until`.
 fn in_time(key: &JobKey, until: Instant) -> Result<()> {
     if Instant::now() < until {
         return Ok(());
@@ -519,7 +541,7 @@ mod tests {
         assert_eq!(registry.clear_away(Duration::ZERO), 0);
         let kept = registry.0.lock().unwrap().by_kind.capacity();
         assert_eq!(kept, 0);
-        // Whoever comes again is known as before.
+        // A kind that comes back works as before.
         client.cancel(key(7)).await.unwrap();
         assert_eq!(client.stats("idle:it:kind7").await.unwrap().cancelled, 1);
     }

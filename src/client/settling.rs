@@ -1,4 +1,5 @@
-//! How settlements travel: those of a worker gather for a while, those of a caller do not.
+//! Settlements in batches. Settlements of a worker are collected for a while; settlements of a
+//! caller leave at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,20 +9,22 @@ use crate::error::Result;
 use crate::key::Kind;
 use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb};
 
-/// Told of a kind and of how many of its dead letters fell to their limits.
+/// Callback with a kind and the number of its dead letters that the limits removed.
 pub(crate) type OnTrimmed = Arc<dyn Fn(&Kind, u64) + Send + Sync>;
 
-/// What all settlements of an outbox have in common.
+/// The terms that all settlements of a batcher share.
 #[derive(Clone)]
 pub(crate) struct SettleTerms {
+    /// The limits of dead letters by number and age.
     pub(crate) dead: DeadLimits,
-    /// How long settlements gather, and how many are enough.
+    /// How long a lane collects settlements, and the number at which it stops waiting.
     pub(crate) gather: (Duration, usize),
+    /// Called when the limits remove dead letters.
     pub(crate) on_trimmed: Option<OnTrimmed>,
 }
 
 impl SettleTerms {
-    /// For those who wait for the answer.
+    /// Terms for callers that wait for the answer: nothing is collected.
     pub(crate) fn at_once(dead: DeadLimits) -> Self {
         SettleTerms {
             dead,
