@@ -1,4 +1,7 @@
-//! The calls of whoever holds a lease: extend it, and end it.
+//! Calls on leases outside of a worker: extend and settle.
+//!
+//! The holder of a lease is a consumer that pulled the job, or another process that the job was
+//! handed to. A settlement that buries a job runs the hooks for dead letters first.
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
@@ -20,7 +23,7 @@ use crate::retry::RetryPolicy;
 use crate::settings::{BATCH, LEASES};
 use crate::store::{Claimed, Extent, Found, Settlement, Verb, Word};
 
-/// A call to [`Client::settle`]; sent when it is awaited.
+/// A call to [`Client::settle`]; sent when it is awaited. Answers [`Settled`].
 #[must_use = "nothing is settled until it is awaited"]
 pub struct SettleLease<'a> {
     client: &'a Client,
@@ -29,14 +32,15 @@ pub struct SettleLease<'a> {
     policy: RetryPolicy,
 }
 
-/// A call to [`SettleLease::durable`]; sent when it is awaited.
+/// A call to [`SettleLease::durable`]; sent when it is awaited. Answers [`Settled`], and how
+/// durable the settlement is (`None` if nothing was done).
 #[must_use = "nothing is settled until it is awaited"]
 pub struct SettleDurably<'a> {
     call: SettleLease<'a>,
     durable: Durable,
 }
 
-/// A call to [`Client::extend`]; sent when it is awaited.
+/// A call to [`Client::extend`]; sent when it is awaited. Answers [`Extended`].
 #[must_use = "nothing is extended until it is awaited"]
 pub struct ExtendLease<'a> {
     client: &'a Client,
@@ -44,50 +48,52 @@ pub struct ExtendLease<'a> {
     length: Duration,
 }
 
-/// What became of a [`Client::settle`].
+/// The answer of [`Client::settle`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Settled {
     /// The job is done.
     Done,
-    /// The job is pending again, and due at this time.
+    /// The job is pending again, due at this time by Redis' clock.
     Pending(SystemTime),
-    /// The job is not run again: what was scheduled while it ran took its place.
+    /// The job does not run again: the successor that was scheduled during its run took its place.
     Replaced,
-    /// The job is not run again: somebody cancelled it while it ran.
+    /// The job does not run again: it was cancelled during its run.
     Cancelled,
     /// The job is a dead letter with this number.
     Buried(u64),
-    /// Nothing was done: the job has no lease. It was settled before, or lost with the data set.
+    /// Nothing was done: the job has no lease. The lease was settled before, or lost with the data
+    /// of Redis.
     Gone,
-    /// Nothing was done: the lease had lapsed, and somebody else has the job now.
+    /// Nothing was done: the lease had lapsed, and another worker has claimed the job.
     Taken,
 }
 
-/// What became of a [`Client::extend`].
+/// The answer of [`Client::extend`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Extended {
-    /// The lease runs as long as was asked for, or longer.
+    /// The lease runs for the requested time, or longer.
     Extended,
-    /// It does, but somebody has cancelled the job: it is to be ended soon.
+    /// The lease was extended, but the job was cancelled: end the run soon.
     Cancelled,
-    /// The job has no lease: it was settled before, or lost with the data set.
+    /// The job has no lease. The lease was settled before, or lost with the data of Redis.
     Gone,
-    /// The lease had lapsed, and somebody else has the job now.
+    /// The lease had lapsed, and another worker has claimed the job.
     Taken,
 }
 
 impl Client {
-    /// Ends a lease that was [pulled](crate::target::Pull), with this outcome of its run. What
-    /// then becomes of the job is as after a handler; of a failed one, the job's own policy
-    /// decides, or else that of [`retry`](SettleLease::retry).
+    /// Ends a lease that was [pulled](crate::target::Pull), with the outcome of its run. The job
+    /// goes on as it does after a handler. If the outcome is a failure, the retry policy of the job
+    /// decides; a job without one follows the policy of [`retry`](SettleLease::retry).
     ///
-    /// A lease that has lapsed can be settled as long as nobody else has claimed the job.
-    /// Settling twice answers [`Settled::Gone`] the second time.
+    /// A lapsed lease can be settled until another worker claims the job. A second settlement of
+    /// the same lease answers [`Settled::Gone`].
     ///
     /// # Errors
-    /// When it is awaited: if Redis does not answer in time, or the record is damaged.
+    /// When it is awaited: if Redis does not answer in time, the record is damaged, or the outcome
+    /// is `HandedOver`, which ends no lease.
     pub fn settle<'a>(&'a self, lease: &'a Lease, outcome: Outcome) -> SettleLease<'a> {
         SettleLease {
             client: self,
@@ -97,9 +103,9 @@ impl Client {
         }
     }
 
-    /// Lets a lease run for `length` from now, or longer if it does already: a call that arrives
-    /// late cuts nothing short. One that has lapsed is revived, unless somebody else has claimed
-    /// the job.
+    /// Extends a lease to `length` from now. A lease that already runs longer stays as it is, so a
+    /// late call shortens nothing. A lapsed lease is revived, unless another worker has claimed the
+    /// job.
     ///
     /// # Errors
     /// When it is awaited: if `length` is not from 1 s to 1 day, or Redis does not answer in
@@ -114,14 +120,15 @@ impl Client {
 }
 
 impl Client {
-    /// A job that was handed over here is in nobody's hands any more, as far as is known: the room
-    /// that its route has for it is free. Its lease stands until it lapses.
+    /// Frees the room of a route for a job that this worker handed over and that nobody is known to
+    /// hold now. The lease stands until it lapses.
     pub(crate) fn let_go(&self, lease: &Lease) {
         self.lease_subscribers()
             .tell(&LeaseEvent::Ended(lease.clone()));
     }
 
-    /// Extends many, each as [`extend`](Self::extend) does. The answers are in their order.
+    /// Extends many leases, each as [`extend`](Self::extend) does. The answers are in the order of
+    /// the leases.
     pub(crate) async fn extend_all(&self, leases: &[(&Lease, Duration)]) -> Result<Vec<Extended>> {
         let until = self.deadline();
         let mut extended = Vec::with_capacity(leases.len());
@@ -137,7 +144,8 @@ impl Client {
         Ok(extended)
     }
 
-    /// Renews leases of one kind in the ledgers where they are held.
+    /// Renews leases of one kind, in the shards that hold them. The answers are in the order of the
+    /// leases.
     async fn renew_where_held(
         &self,
         leases: &[&Lease],
@@ -178,12 +186,13 @@ impl Client {
         }
     }
 
-    /// Whether a kind goes by another layout than this registry entry, which is known then.
+    /// Whether the kind has another layout than this entry. If so, the store knows the new layout
+    /// afterwards.
     async fn is_outdated(&self, kind_shards: &KindShards, until: Instant) -> Result<bool> {
         Ok(self.store().look_up(&kind_shards.kind, until).await? != kind_shards.layout)
     }
 
-    /// Extends leases of the same kind, of which there is one at least.
+    /// Extends leases of one kind; at least one. Tells the workers of this client.
     async fn extend_of_kind(
         &self,
         leases: &[&Lease],
@@ -208,8 +217,9 @@ impl Client {
 }
 
 impl Client {
-    /// Tells whoever asked to be told of dead letters, while the lease is held. `Err` if the job
-    /// is none that could become one.
+    /// Runs the hooks for dead letters while the lease is held, and moves `until` by the time that
+    /// they take. `Err` with the answer if the lease is gone, so that the job cannot become a dead
+    /// letter.
     async fn tell_dead(
         &self,
         lease: &Lease,
@@ -220,14 +230,14 @@ impl Client {
         let Some(longest) = hooks.iter().map(|hooks| hooks.limit()).max() else {
             return Ok(Ok(()));
         };
-        // For as long as the hooks and the settlement may take.
+        // Long enough for the hooks and the settlement.
         let length = longest + self.settings().call_timeout;
         let length = length.clamp(*LEASES.start(), *LEASES.end());
         match self.extend_of_kind(&[lease], length, *until).await?[0] {
             Extended::Extended => {
                 let began = Instant::now();
                 Listeners::tell(&hooks, letter).await;
-                // Their time is not that of the call.
+                // The time of the hooks does not count for the call.
                 *until += began.elapsed();
                 Ok(Ok(()))
             }
@@ -240,14 +250,14 @@ impl Client {
 }
 
 impl<'a> SettleLease<'a> {
-    /// The policy of a job that has none of its own. Defaults to [`RetryPolicy::default`].
+    /// The retry policy for a job without one of its own. Defaults to [`RetryPolicy::default`].
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How far the settlement is to get before it is answered, such as `1`, on one replica; the
-    /// answer says how far it got, unless nothing was done.
+    /// The durability that the answer waits for, such as `1` for one replica. The answer tells the
+    /// durability that was reached, unless nothing was done.
     pub fn durable(self, how: impl Into<Durable>) -> SettleDurably<'a> {
         SettleDurably {
             call: self,
@@ -255,10 +265,10 @@ impl<'a> SettleLease<'a> {
         }
     }
 
-    /// The settlement, from the record as it is now: whoever holds the lease is the only one
-    /// who changes attempts and terms. `Err` if the lease is nobody's, or somebody else's.
+    /// Builds the settlement from the stored record: only the holder of the lease changes attempts
+    /// and terms. `Err` with the answer if the lease is gone or somebody else's.
     ///
-    /// If the job is to be a dead letter, whoever asked to be told is told by now.
+    /// If the job becomes a dead letter, the hooks have run when this returns.
     async fn verb(
         &self,
         shard_client: &ShardClient,
@@ -310,7 +320,7 @@ impl<'a> SettleLease<'a> {
 }
 
 impl SettleLease<'_> {
-    /// Settles it where it is held.
+    /// Settles the lease in the shard that holds it.
     async fn settle(&self, durable: Option<Durable>) -> Result<(Settled, Option<Reached>)> {
         let (client, id, kind) = (self.client, self.lease.key().id(), self.lease.key().kind());
         let mut until = client.deadline_for(durable);
@@ -337,6 +347,7 @@ impl SettleLease<'_> {
         }
     }
 
+    /// Settles the lease in one shard, and tells the workers of this client.
     async fn settle_in(
         &self,
         shard_client: &ShardClient,

@@ -1,4 +1,4 @@
-//! One job, looked at.
+//! A job as read from Redis: [`JobView`] and [`JobState`], built from the records of the store.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -16,24 +16,25 @@ use crate::retry::RetryPolicy;
 use crate::store::{Found, Letter};
 use crate::time::{UnixMs, Utc};
 
-/// What a job is waiting for.
+/// The state of a job or dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum JobState {
-    /// Its due time, for the first attempt.
+    /// Pending: waits for its due time. No attempt has begun.
     Pending,
-    /// Its due time, for another attempt.
+    /// Pending again: waits for its due time after at least one attempt.
     Retrying,
-    /// A worker runs it.
+    /// Leased to a worker that runs it.
     Running,
-    /// A worker ran it and has not been heard of since its lease ended: another one is about
-    /// to take over.
+    /// Its lease has ended, and its worker has neither settled nor renewed it: another worker is
+    /// about to take over.
     Lapsed,
-    /// Somebody who requeues or deletes it: it is a dead letter.
+    /// A dead letter: waits for an operator to requeue or delete it.
     Dead,
 }
 
-/// A job as it was at one instant; from [`Client::get`](crate::Client::get).
+/// A job or dead letter as it was at one instant; from [`Client::get`](crate::Client::get) and the
+/// lists. It does not change when the job does.
 #[derive(Clone)]
 pub struct JobView {
     key: JobKey,
@@ -45,12 +46,12 @@ pub struct JobView {
     cancelled: bool,
     #[cfg(feature = "worker")]
     lease: Option<Lease>,
-    /// When the lease ends, where that was read.
+    /// The end of the lease, if it was read.
     lease_ends: Option<UnixMs>,
     pub(super) record: Record,
 }
 
-/// What was scheduled while a job runs: when it is due, and its record, where that was read.
+/// The job that was scheduled during a run: its due time, and its record if it was read.
 #[derive(Clone)]
 struct Successor {
     due: UnixMs,
@@ -58,6 +59,10 @@ struct Successor {
 }
 
 impl JobView {
+    /// A view of a lookup's answer; `None` if there is no such job.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] if record or lease cannot be read.
     pub(super) fn from_found(key: JobKey, found: Found) -> Result<Option<Self>> {
         let (record, state, due) = match found {
             Found::Absent | Found::Elsewhere => return Ok(None),
@@ -99,6 +104,7 @@ impl JobView {
         Ok(Some(view))
     }
 
+    /// A view of a dead letter.
     pub(super) fn of_letter(key: JobKey, letter: Letter) -> Result<Self> {
         let mut view = JobView::new(key, JobState::Dead, letter.died, letter.record)?;
         view.letter = Some(letter.number);
@@ -122,8 +128,8 @@ impl JobView {
         })
     }
 
-    /// Takes what only the lease knows, `token claims fence due flag`, and when the
-    /// successor, `due record`, is due.
+    /// Reads the fields of the lease, `token claims fence due flag`, and the due time of the
+    /// successor, `due record`.
     fn read_lease(&mut self, lease: &str, successor: &[u8]) -> Result<()> {
         let damaged = || {
             Error::new(
@@ -155,66 +161,67 @@ impl JobView {
         Ok(())
     }
 
-    /// Its name.
+    /// The key of the job.
     pub fn key(&self) -> &JobKey {
         &self.key
     }
 
-    /// What it is waiting for.
+    /// The state of the job.
     pub fn state(&self) -> JobState {
         self.state
     }
 
-    /// When it is due, or was when it was claimed; for a dead letter, when it died. By Redis'
-    /// clock.
+    /// The due time, by Redis' clock. Of a running job, the due time at which it was claimed; of a
+    /// dead letter, the time of its death.
     pub fn due(&self) -> SystemTime {
         self.due.to_system()
     }
 
-    /// How many attempts were begun, the one in progress included.
+    /// The number of attempts that have begun, including the attempt in progress.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// When `schedule` accepted it, by Redis' clock.
+    /// The time at which Redis accepted the job first, by Redis' clock.
     pub fn first_scheduled_at(&self) -> SystemTime {
         self.record.first_scheduled_at()
     }
 
-    /// How the last attempt failed, or why it was buried.
+    /// The error of the last failed attempt, or the reason of the dead letter; `None` if no attempt
+    /// failed.
     pub fn last_error(&self) -> Option<&str> {
         self.record.header.error.as_deref()
     }
 
-    /// Why its last run [put it off](crate::Outcome::SnoozeBecause), if it waits because of that.
+    /// The reason with which its last run [put it off](crate::Outcome::SnoozeBecause); `None`
+    /// unless the job waits because of that.
     #[cfg(feature = "worker")]
     pub fn put_off(&self) -> Option<&str> {
         let last = self.record.steps.last()?;
-        // A version that knows nothing of it leaves it in the header.
+        // An older version leaves the reason in the header.
         let reason = self.record.header.put_off.as_deref();
         reason.filter(|_| last.what == "snoozed")
     }
 
-    /// What happened to it since it was scheduled, the last eight things at the most, the
-    /// oldest first.
+    /// The last eight steps of the job since it was scheduled, the oldest first.
     pub fn steps(&self) -> &[Step] {
         &self.record.steps
     }
 
-    /// What travels with it beside its payload.
+    /// The headers of the job: texts that travel beside the payload.
     pub fn headers(&self) -> &Headers {
         &self.record.header.headers
     }
 
-    /// Its payload, byte for byte.
+    /// The payload, byte for byte.
     pub fn payload(&self) -> &Bytes {
         &self.record.payload
     }
 
-    /// Its payload, read as JSON.
+    /// The payload, decoded from JSON.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPayload`] if it is not JSON, or not of this shape.
+    /// [`ErrorKind::InvalidPayload`] if it is not JSON, or does not fit `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(self.payload()).map_err(|error| {
             Error::new(
@@ -224,35 +231,35 @@ impl JobView {
         })
     }
 
-    /// The retry policy that it was given for itself, instead of that of its route.
+    /// The retry policy of this job; `None` if the policy of its route applies.
     pub fn retry(&self) -> Option<&RetryPolicy> {
         self.record.header.terms.retry.as_ref()
     }
 
-    /// How many attempts it was given for itself, the first run included, instead of those of
-    /// its policy.
+    /// The limit of attempts of this job, including the first run; `None` if the limit of its
+    /// policy applies.
     pub fn max_attempts(&self) -> Option<u32> {
         self.record.header.terms.max_attempts
     }
 
-    /// How long a run of it may take, instead of what its route says.
+    /// The timeout of a run of this job; `None` if the timeout of its route applies.
     pub fn timeout(&self) -> Option<Duration> {
         self.record.header.terms.timeout()
     }
 
-    /// The number of the dead letter, if it is one. The same name can have several;
-    /// [`Client::get`](crate::Client::get) shows the latest.
+    /// The number of the dead letter; `None` for a live job. One key can have several dead letters;
+    /// [`Client::get`](crate::Client::get) returns the latest.
     pub fn letter(&self) -> Option<u64> {
         self.letter
     }
 
-    /// When the job that will follow the run in progress is due, if one was scheduled.
+    /// The due time of the successor, if one was scheduled during the run in progress.
     pub fn successor_due(&self) -> Option<SystemTime> {
         self.successor.as_ref().map(|next| next.due.to_system())
     }
 
-    /// The job that will follow the run in progress, if one was scheduled:
-    /// [`Client::get`](crate::Client::get) reads it, lists do not.
+    /// The successor, if one was scheduled during the run in progress.
+    /// [`Client::get`](crate::Client::get) reads it; in lists it is `None`.
     pub fn successor(&self) -> Option<JobView> {
         let Successor { due, record } = self.successor.as_ref()?;
         let record = record.clone()?;
@@ -271,32 +278,33 @@ impl JobView {
         })
     }
 
-    /// The lease that it has, if it runs or has lapsed: whoever knows that the run has ended can
+    /// The lease of a job that runs or has lapsed. A program that knows that the run has ended can
     /// [settle](crate::Client::settle) it.
     #[cfg(feature = "worker")]
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// When its lease ends unless it is renewed, or ended, if it runs or has lapsed;
-    /// [`Client::get`](crate::Client::get) tells, lists do not.
+    /// The end of the lease of a job that runs or has lapsed, unless the lease is renewed.
+    /// [`Client::get`](crate::Client::get) reads it; in lists it is `None`.
     pub fn lease_ends(&self) -> Option<SystemTime> {
         self.lease_ends.map(UnixMs::to_system)
     }
 
-    /// Whether it was made of a plain key, which a route [adopts](crate::Handler::adopt).
+    /// Whether the job was made from a plain Redis key, which a route
+    /// [adopts](crate::Handler::adopt).
     pub fn is_adopted(&self) -> bool {
         self.record.header.is_adopted()
     }
 
-    /// Whether it was cancelled while it runs, and so will not be retried.
+    /// Whether the job was cancelled during its run. If so, it is not retried.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled
     }
 }
 
 impl fmt::Debug for JobView {
-    /// Without payload and headers, which may be private, and large.
+    /// Leaves out payload and headers, which may be private, and large.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut view = f.debug_struct("JobView");
         view.field("key", &format_args!("{}", self.key))

@@ -1,4 +1,4 @@
-//! The calls that change a job that is there: another due time, another payload, its end.
+//! Calls on one existing job: another due time, another payload, cancel.
 
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Answered, Change, Update, When, Word};
 
-/// A call to [`Client::reschedule`]; sent when it is awaited.
+/// A call to [`Client::reschedule`]; sent when it is awaited. Answers [`Rescheduled`].
 #[must_use = "nothing is rescheduled until it is awaited"]
 pub struct Reschedule<'a> {
     client: &'a Client,
@@ -22,67 +22,68 @@ pub struct Reschedule<'a> {
     when: Result<When>,
 }
 
-/// What became of a [`Client::reschedule`] or [`Client::fire_now`].
+/// The answer of [`Client::reschedule`] and [`Client::fire_now`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rescheduled {
-    /// The job is pending and due at this time.
+    /// The job is pending, due at this time by Redis' clock.
     Moved(SystemTime),
-    /// The job is running; what will follow the run is due at this time.
+    /// The job is running; its successor is due at this time by Redis' clock.
     SuccessorMoved(SystemTime),
-    /// The job is running, and nothing was changed.
+    /// The job is running and has no successor: nothing was changed.
     Running,
-    /// There is no such job.
+    /// No job with this key is pending or running.
     Absent,
 }
 
-/// What became of a [`Client::update_payload`].
+/// The answer of [`Client::update_payload`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Updated {
     /// The job is pending, due at this time, and carries the new payload.
     Updated(SystemTime),
-    /// The job is running; what will follow the run, due at this time, carries the new payload.
+    /// The job is running; its successor, due at this time, carries the new payload.
     SuccessorUpdated(SystemTime),
-    /// The job is running, with the old payload; if it runs again, it is with the new one.
+    /// The job is running with the old payload. If it runs again, it carries the new one.
     Running,
-    /// There is no such job.
+    /// No job with this key is pending or running.
     Absent,
 }
 
-/// A call to [`Client::cancel`]; sent when it is awaited.
+/// A call to [`Client::cancel`]; sent when it is awaited. Answers [`Cancelled`].
 #[must_use = "nothing is cancelled until it is awaited"]
 pub struct Cancel<'a> {
     client: &'a Client,
     key: Result<JobKey>,
 }
 
-/// A call to [`Cancel::durable`]; sent when it is awaited.
+/// A call to [`Cancel::durable`]; sent when it is awaited. Answers [`Cancelled`], and the
+/// durability that was reached.
 #[must_use = "nothing is cancelled until it is awaited"]
 pub struct CancelDurably<'a> {
     call: Cancel<'a>,
     durable: Durable,
 }
 
-/// What became of a [`Client::cancel`].
+/// The answer of [`Client::cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cancelled {
     /// The job is gone and will never start.
     Cancelled,
-    /// The job is running. Its handler's cancellation signal is raised, it will not be
-    /// retried, and what was to follow it is gone.
+    /// The job is running. Its handler's cancellation signal is raised, the job is not retried, and
+    /// its successor is gone.
     Running,
-    /// There was no such job.
+    /// No job with this key was pending or running.
     Absent,
 }
 
 impl Client {
-    /// Gives a pending job another due time; its payload, attempts and headers stay. Due now,
-    /// unless [`after`](Reschedule::after) or [`at`](Reschedule::at) say otherwise. If the job is
-    /// running, what was scheduled to follow it is moved.
+    /// Gives a pending job another due time; its payload, attempts and headers stay. The job is due
+    /// now, unless [`after`](Reschedule::after) or [`at`](Reschedule::at) set another time. If the
+    /// job is running, its successor is moved.
     ///
     /// # Errors
-    /// When it is awaited: if key or time are not valid, or Redis does not answer in time or is
+    /// When it is awaited: if key or time are not valid, Redis does not answer in time, or Redis is
     /// full.
     pub fn reschedule(&self, key: impl IntoJobKey) -> Reschedule<'_> {
         Reschedule {
@@ -92,21 +93,21 @@ impl Client {
         }
     }
 
-    /// Makes a pending job due at once; what is overdue keeps its place. Its
-    /// [story](crate::client::JobView::steps) says `fired`, where [`reschedule`](Self::reschedule) leaves
-    /// `postponed`.
+    /// Makes a pending job due now; an overdue job keeps its place. The
+    /// [story](crate::client::JobView::steps) of the job gets the step `fired`;
+    /// [`reschedule`](Self::reschedule) leaves `postponed`.
     ///
     /// # Errors
-    /// If the key is not valid, or Redis does not answer in time or is full.
+    /// If the key is not valid, Redis does not answer in time, or Redis is full.
     pub async fn fire_now(&self, key: impl IntoJobKey) -> Result<Rescheduled> {
         self.change(key.into_job_key()?, NOW, "fired").await
     }
 
-    /// Gives a job another payload, stored as JSON; all else stays, its due time too. A run
-    /// that is in progress keeps the payload that it was started with.
+    /// Gives a job another payload, stored as JSON. All else stays, including the due time. A run
+    /// in progress keeps the payload that it started with.
     ///
     /// # Errors
-    /// If key or payload are not valid, or Redis does not answer in time or is full.
+    /// If key or payload are not valid, Redis does not answer in time, or Redis is full.
     pub async fn update_payload(
         &self,
         key: impl IntoJobKey,
@@ -116,10 +117,10 @@ impl Client {
         self.update(key?, payload?).await
     }
 
-    /// As [`update_payload`](Self::update_payload), with a payload that is stored as it is.
+    /// As [`update_payload`](Self::update_payload), with a payload of any bytes, stored unchanged.
     ///
     /// # Errors
-    /// If key or payload are not valid, or Redis does not answer in time or is full.
+    /// If key or payload are not valid, Redis does not answer in time, or Redis is full.
     pub async fn update_payload_bytes(
         &self,
         key: impl IntoJobKey,
@@ -128,11 +129,11 @@ impl Client {
         self.update(key.into_job_key()?, payload.into()).await
     }
 
-    /// Cancels a job, so that it never starts; one that runs is told to stop, and is not
-    /// retried. Dead letters stay.
+    /// Cancels a job. A pending job never starts; the handler of a running job is told to stop, and
+    /// the job is not retried. Dead letters stay.
     ///
     /// # Errors
-    /// When it is awaited: if the key is not valid or Redis does not answer in time.
+    /// When it is awaited: if the key is not valid, or Redis does not answer in time.
     pub fn cancel(&self, key: impl IntoJobKey) -> Cancel<'_> {
         Cancel {
             client: self,
@@ -140,6 +141,7 @@ impl Client {
         }
     }
 
+    /// Moves the due time of a job; `step` is the word for its story.
     async fn change(&self, key: JobKey, when: When, step: &'static str) -> Result<Rescheduled> {
         let until = self.deadline();
         let change = Change {
@@ -161,6 +163,7 @@ impl Client {
         })
     }
 
+    /// Replaces the payload of a job.
     async fn update(&self, key: JobKey, payload: Bytes) -> Result<Updated> {
         check_payload(&key, &payload, self.settings().payload_limit)?;
         let until = self.deadline();
@@ -184,13 +187,15 @@ impl Client {
 }
 
 impl Reschedule<'_> {
-    /// Due so long after Redis receives the call. Zero means now; 10 years is the limit.
+    /// Makes the job due this long after Redis receives the call. Zero means now; 10 years is the
+    /// limit.
     pub fn after(mut self, delay: Duration) -> Self {
         self.when = after(delay);
         self
     }
 
-    /// Due at this time by Redis' clock. The past means now; 10 years ahead is the limit.
+    /// Makes the job due at this time by Redis' clock. The past means now; 10 years ahead is the
+    /// limit.
     pub fn at(mut self, due: SystemTime) -> Self {
         self.when = at(due);
         self
@@ -207,8 +212,8 @@ impl<'a> IntoFuture for Reschedule<'a> {
 }
 
 impl<'a> Cancel<'a> {
-    /// How far the cancel is to get before it is answered, such as `1`, on one replica; the
-    /// answer says how far it got.
+    /// The durability that the answer waits for, such as `1` for one replica. The answer tells the
+    /// durability that was reached.
     pub fn durable(self, how: impl Into<Durable>) -> CancelDurably<'a> {
         CancelDurably {
             call: self,
@@ -258,6 +263,7 @@ impl<'a> IntoFuture for CancelDurably<'a> {
 }
 
 impl Cancelled {
+    /// Reads the answer of the script.
     pub(super) fn from_answer(answered: Answered) -> Result<Self> {
         match answered.answer {
             Word::Cancelled => Ok(Cancelled::Cancelled),

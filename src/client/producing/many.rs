@@ -1,4 +1,7 @@
-//! Many jobs in one call.
+//! Scheduling many jobs in one call.
+//!
+//! Jobs are sorted by ledger into batches, and several batches travel at a time. Jobs of a kind
+//! that is being resharded travel one by one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,14 +21,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
 use crate::store::{Answered, Lane, Placement, Word};
 
-/// The lanes of one ledger for the calls that bring batches of their own.
+/// The lanes of one ledger for calls that bring batches of their own; at most [`LANES`].
 pub(crate) struct Lanes {
     free: Mutex<Vec<Lane>>,
     turns: Semaphore,
 }
 
-/// A lane that one caller has for itself. One that stops waiting leaves it as it is: what was
-/// sent is overtaken by the next call.
+/// A lane that one caller holds alone. A caller that stops waiting returns it as it is: the next
+/// call of the lane overtakes the unfinished one.
 struct LaneGuard<'a> {
     lane: Option<Lane>,
     lanes: &'a Lanes,
@@ -36,52 +39,54 @@ struct LaneGuard<'a> {
 #[derive(Default)]
 struct ScheduleBatch {
     items: Vec<Placement>,
-    /// Where in the caller's list each of them stands.
+    /// The place of each item in the caller's list.
     places: Vec<usize>,
-    /// How far each of them is to get.
+    /// The durability that each item waits for.
     durable: Vec<Option<Durable>>,
     bytes: usize,
 }
 
-/// Batches of one ledger that are sent one after the other.
+/// Batches of one ledger that are sent one after the other. Each holds at most [`BATCH`] items and
+/// [`BATCH_BYTES`], or one item.
 struct BatchSequence {
     kind_shards: Arc<KindShards>,
     shard_client: Arc<ShardClient>,
     batches: Vec<ScheduleBatch>,
 }
 
+/// The answers in the order of the caller's list.
 type ScheduleReplies = Vec<Result<Option<Scheduled>>>;
 
-/// The jobs of one call, by how they travel.
+/// The jobs of one call, sorted by the way they travel.
 struct Sorted {
     answers: ScheduleReplies,
     convoys: Vec<BatchSequence>,
     singles: Vec<Single>,
 }
 
-/// A job that goes by itself, with its place in the caller's list.
+/// A job that is sent alone, with its place in the caller's list.
 struct Single {
     place: usize,
     item: Placement,
     durable: Option<Durable>,
 }
 
-/// What became of one of them, and how far it got.
+/// The answer to one job, and the durability that was reached.
 type PlacedItem = (Answered, Option<Result<Reached>>);
 
 impl Client {
-    /// Schedules many jobs, of whatever kinds, and answers one by one, in their order: where
-    /// [`schedule`](Self::schedule) put the job, or `None` if there was a job and it was to be
-    /// scheduled [if absent](NewJob::if_absent), or none and it was to be
-    /// [if present](NewJob::if_present).
+    /// Schedules many jobs, of any kinds, and returns one answer for each, in their order: the
+    /// answer of [`schedule`](Self::schedule), or `None` if the job was not scheduled because of
+    /// its condition, [if absent](NewJob::if_absent) or [if present](NewJob::if_present).
     ///
-    /// What is not valid is refused before anything is sent, and spoils nothing else. The rest
-    /// travels in batches of some hundred jobs, several at a time; a batch that fails fails for
-    /// each of its jobs. The same key twice counts as two calls in order; a call in which it
-    /// occurs sends the jobs of that kind batch by batch, and so more slowly.
+    /// Invalid jobs are refused before anything is sent, and do not affect the others. The others
+    /// travel in batches of some hundred jobs, several at a time; if a batch fails, each of its
+    /// jobs gets the error. The same key twice counts as two calls in order; the jobs of such a
+    /// kind are sent batch by batch, and so more slowly.
     ///
     /// The call may take as long as it makes progress. When a batch has had no answer for
-    /// [`call_timeout`](crate::client::ClientBuilder::call_timeout), what was not sent is not sent.
+    /// [`call_timeout`](crate::client::ClientBuilder::call_timeout), the remaining batches are not
+    /// sent.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) {
@@ -110,8 +115,8 @@ impl Client {
         self.send_all(answers, convoys, singles)
     }
 
-    /// Sorts jobs into batches, ledger by ledger. Those that are not valid have their answer; those
-    /// whose kind is being resharded go one by one.
+    /// Sorts jobs into batches, ledger by ledger. Invalid jobs get their error; jobs of a kind that
+    /// is being resharded are sent one by one.
     fn sort(&self, jobs: impl IntoIterator<Item = NewJob>) -> Sorted {
         let limit = self.settings().payload_limit;
         let jobs = jobs.into_iter();
@@ -170,6 +175,8 @@ impl Client {
         }
     }
 
+    /// Sends the batches, then the single jobs, among them the jobs of batches that were refused
+    /// because of a new layout.
     async fn send_all(
         &self,
         mut answers: ScheduleReplies,
@@ -184,7 +191,7 @@ impl Client {
             for (batch, answered) in batches {
                 let places = batch.places;
                 match answered {
-                    // The kind goes by another layout: none of them was carried out.
+                    // The kind has another layout: no job of the batch was scheduled.
                     Ok(answered) if answered.iter().any(|(it, _)| it.answer == Word::Stale) => {
                         let jobs = batch.items.into_iter().zip(batch.durable);
                         let jobs = places.into_iter().zip(jobs);
@@ -225,6 +232,7 @@ impl Client {
         answers
     }
 
+    /// Sends jobs of one key one after the other.
     async fn send_in_order(
         &self,
         singles: Vec<Single>,
@@ -238,6 +246,8 @@ impl Client {
         answered
     }
 
+    /// Sends the batches of one sequence in order. After an error of the connection, `gave_up`
+    /// keeps all later batches from being sent.
     async fn send_batches(
         &self,
         batches: BatchSequence,
@@ -264,7 +274,7 @@ impl Client {
                     ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
                 )
             {
-                // Several may fail at the same time; the first reason is enough.
+                // Several may fail at the same time; the first error is enough.
                 gave_up.get_or_init(|| {
                     let why = format!("not sent, since a batch before it failed: {error}");
                     Error::new(ErrorKind::Unavailable, why)
@@ -275,6 +285,8 @@ impl Client {
         sent
     }
 
+    /// Sends one batch on the lane of its sequence, and lists its kind before and, if needed,
+    /// afterwards.
     async fn send_batch<'a>(
         &self,
         kind_shards: &Arc<KindShards>,
@@ -325,6 +337,10 @@ impl Lanes {
         }
     }
 
+    /// Takes a free lane, or waits for one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if none is free in time.
     async fn take(&self, until: Instant) -> Result<LaneGuard<'_>> {
         let Ok(Ok(permit)) = timeout_at(until.into(), self.turns.acquire()).await else {
             return Err(Error::new(
@@ -349,7 +365,7 @@ impl Drop for LaneGuard<'_> {
 }
 
 impl BatchSequence {
-    /// Batches that have no key in common may overtake each other; the others stay in line.
+    /// Splits the sequence, so that its batches can overtake each other, unless a key occurs twice.
     fn split(self) -> Vec<BatchSequence> {
         if has_a_key_twice(&self.batches) {
             return vec![self];
@@ -363,6 +379,7 @@ impl BatchSequence {
     }
 }
 
+/// Adds an item to the last batch, or to a new one if that is full.
 fn add(batches: &mut Vec<ScheduleBatch>, item: Placement, durable: Option<Durable>, place: usize) {
     let bytes = item.bytes();
     let full =
@@ -377,12 +394,14 @@ fn add(batches: &mut Vec<ScheduleBatch>, item: Placement, durable: Option<Durabl
     batch.durable.push(durable);
 }
 
+/// Whether two items have the same key.
 fn has_a_key_twice(batches: &[ScheduleBatch]) -> bool {
     let mut ids = HashSet::new();
     let mut items = batches.iter().flat_map(|batch| &batch.items);
     items.any(|item| !ids.insert(item.key.id()))
 }
 
+/// The answer to one job; `None` if its condition kept it from being scheduled.
 fn read(answered: Answered, reached: Option<Result<Reached>>) -> Result<Option<Scheduled>> {
     match answered.answer {
         Word::Exists | Word::Absent => Ok(None),
@@ -420,7 +439,7 @@ mod tests {
         assert_eq!(sizes(&large), [2, 1, 1, 1, 1], "headers count, too");
     }
 
-    /// Whether they do is seen from outside only when a connection breaks.
+    /// Callers see a difference only when a connection breaks.
     #[test]
     fn batches_with_a_key_in_common_stay_in_line() {
         let far_apart = (0..BATCH).chain([0]).map(|id| (id, 1));

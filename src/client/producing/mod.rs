@@ -1,4 +1,4 @@
-//! What producers call: schedule, one or many, and change what is scheduled.
+//! Calls of producers: schedule jobs, singly or in batches, and change scheduled jobs.
 
 pub(super) mod change;
 pub(super) mod many;

@@ -1,4 +1,7 @@
-//! A job that is yet to be scheduled: what it is called, what it carries, and its terms.
+//! [`NewJob`]: key, payload, due time and terms of a job before it is scheduled.
+//!
+//! The builder methods stand in a macro, which `NewJob` and `Schedule` share. Values are checked
+//! when the job is scheduled.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +19,8 @@ use crate::retry::RetryPolicy;
 use crate::store::{Mode, Placement, When};
 use crate::traces;
 
-/// A job for [`Client::schedule_many`](crate::client::Client::schedule_many).
+/// A job for [`Client::schedule_many`](crate::client::Client::schedule_many). Invalid values are
+/// reported by that call, for this job alone.
 ///
 /// ```
 /// use keyfall::NewJob;
@@ -39,59 +43,62 @@ pub struct NewJob {
     pub(crate) timeout: Option<Duration>,
     pub(crate) attempts: Option<u32>,
     pub(crate) mode: Mode,
-    /// Its number among jobs that mean the same.
+    /// The order number, for [`Client::next_order`](crate::client::Client::next_order).
     pub(crate) order: Option<u64>,
     pub(crate) durable: Option<Durable>,
 }
 
-/// What can be said of a job before it is scheduled, for whatever holds one at `self$at`.
+/// The builder methods of a job, for a type that holds a `NewJob` at `self$at`.
 macro_rules! job_options {
     ($($at:tt)*) => {
-        /// Due so long after Redis receives the call. Zero means now; 10 years is the limit.
+        /// Makes the job due this long after Redis receives the call. Zero means now; 10 years is
+        /// the limit.
         pub fn after(mut self, delay: std::time::Duration) -> Self {
             self $($at)* .when = $crate::client::due::after(delay);
             self
         }
 
-        /// Due at this time by Redis' clock. The past means now; 10 years ahead is the limit.
+        /// Makes the job due at this time by Redis' clock. The past means now; 10 years ahead is
+        /// the limit.
         pub fn at(mut self, due: std::time::SystemTime) -> Self {
             self $($at)* .when = $crate::client::due::at(due);
             self
         }
 
-        /// A text that travels with the job beside its payload, for its handler to read. A job
-        /// has up to [`MAX_HEADERS`](crate::MAX_HEADERS) of them, with
+        /// Adds a header: a text that travels beside the payload, for the handler to read. A job
+        /// has up to [`MAX_HEADERS`](crate::MAX_HEADERS) headers, with
         /// [`MAX_HEADERS_BYTES`](crate::MAX_HEADERS_BYTES) in all.
         pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
             self $($at)* .headers.insert(name, value);
             self
         }
 
-        /// When this job runs again if it fails, whatever its route says.
-        /// Defaults to the policy of the route.
+        /// The retry policy of this job, instead of the policy of its route. Defaults to the policy
+        /// of the route.
         pub fn retry(mut self, policy: $crate::RetryPolicy) -> Self {
             self $($at)* .retry = Some(policy);
             self
         }
 
-        /// How many attempts this job has, the first run included, by the policy of its own or
-        /// of its route; see [`RetryPolicy::attempts`](crate::RetryPolicy::attempts). At least
-        /// 1. Defaults to what the policy says.
+        /// The limit of attempts of this job, including the first run; at least 1. It applies to
+        /// the policy of the job or of its route; see
+        /// [`RetryPolicy::attempts`](crate::RetryPolicy::attempts). Defaults to the limit of that
+        /// policy.
         pub fn attempts(mut self, limit: u32) -> Self {
             self $($at)* .attempts = Some(limit);
             self
         }
 
-        /// How far the job is to get before the call is answered, such as `1`, on one replica;
-        /// the answer says [how far it got](crate::Scheduled::reached). Defaults to no further
-        /// than the memory of the server.
+        /// The durability that the answer waits for, such as `1` for one replica; the answer tells
+        /// the durability that was [reached](crate::Scheduled::reached). Defaults to no wait: the
+        /// job is in the memory of the server.
         pub fn durable(mut self, how: impl Into<crate::Durable>) -> Self {
             self $($at)* .durable = Some(how.into());
             self
         }
 
-        /// How long a run of this job may take, whatever its route says: from 1 ms to 10
-        /// years. Defaults to the timeout of the route.
+        /// The longest that a run of this job may take, instead of the timeout of its route: from 1
+        /// ms to 10 years. Defaults to the timeout of the route.
         pub fn timeout(mut self, limit: std::time::Duration) -> Self {
             self $($at)* .timeout = Some(limit);
             self
@@ -101,13 +108,14 @@ macro_rules! job_options {
 pub(crate) use job_options;
 
 impl NewJob {
-    /// A job with a payload that is stored as JSON. Due now, unless [`after`](Self::after) or
-    /// [`at`](Self::at) say otherwise. What is not valid is told when the job is scheduled.
+    /// A job with a payload that is stored as JSON. The job is due now, unless
+    /// [`after`](Self::after) or [`at`](Self::at) set another time. Invalid values are reported
+    /// when the job is scheduled.
     pub fn new(key: impl IntoJobKey, payload: &(impl Serialize + ?Sized)) -> Self {
         NewJob::carrying(key, to_json(payload))
     }
 
-    /// A job with a payload that is stored as it is, whatever bytes it holds.
+    /// A job with a payload of any bytes, stored unchanged. Due now, as with [`new`](Self::new).
     pub fn from_bytes(key: impl IntoJobKey, payload: impl Into<Bytes>) -> Self {
         NewJob::carrying(key, Ok(payload.into()))
     }
@@ -129,20 +137,24 @@ impl NewJob {
 
     job_options!();
 
-    /// Only if there is no such job. Dead letters do not count as a job.
+    /// Schedules the job only if no job with this key is pending or running. Dead letters do not
+    /// count as jobs.
     pub fn if_absent(mut self) -> Self {
         self.mode = Mode::Absent;
         self
     }
 
-    /// Only if there is such a job, pending or running, which this one takes the place of or
-    /// follows. Dead letters do not count as a job.
+    /// Schedules the job only if a job with this key is pending or running; it replaces the pending
+    /// job, or follows the run. Dead letters do not count as jobs.
     pub fn if_present(mut self) -> Self {
         self.mode = Mode::Present;
         self
     }
 
-    /// What is sent of it, if all of it is valid.
+    /// The item that is sent to the ledger.
+    ///
+    /// # Errors
+    /// For the first value that is not valid.
     pub(crate) fn into_placement(mut self, payload_limit: usize) -> Result<Placement> {
         let key = self.key?;
         let payload = self.payload?;
@@ -164,6 +176,10 @@ impl NewJob {
     }
 }
 
+/// The payload as JSON.
+///
+/// # Errors
+/// [`ErrorKind::InvalidPayload`] if it cannot be serialized.
 pub(crate) fn to_json(payload: &(impl Serialize + ?Sized)) -> Result<Bytes> {
     serde_json::to_vec(payload).map(Bytes::from).map_err(|e| {
         Error::new(
@@ -173,6 +189,10 @@ pub(crate) fn to_json(payload: &(impl Serialize + ?Sized)) -> Result<Bytes> {
     })
 }
 
+/// Checks the size of a payload; `limit` is in bytes.
+///
+/// # Errors
+/// [`ErrorKind::InvalidPayload`] if it is larger.
 pub(crate) fn check_payload(key: &JobKey, payload: &Bytes, limit: usize) -> Result<()> {
     if payload.len() <= limit {
         return Ok(());
@@ -188,7 +208,7 @@ pub(crate) fn check_payload(key: &JobKey, payload: &Bytes, limit: usize) -> Resu
 }
 
 impl fmt::Debug for NewJob {
-    /// Without payload and headers, which may be private, and large.
+    /// Leaves out payload and headers, which may be private, and large.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewJob")
             .field("key", &self.key)

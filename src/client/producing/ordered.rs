@@ -1,4 +1,7 @@
-//! Jobs of several kinds that mean the same, of which the latest is to stay.
+//! Order numbers: of several jobs with one meaning, in several kinds, only the latest stays.
+//!
+//! The classic interface uses them. [`Client::next_order`] gives out the numbers; a call with a
+//! lower number than the stored job does nothing.
 
 use super::change::Cancelled;
 use super::schedule::{Schedule, Scheduled};
@@ -7,35 +10,37 @@ use crate::error::Result;
 use crate::key::IntoJobKey;
 use crate::store::{Mode, Outdated, Word};
 
-/// What became of a call that is not to touch a later job.
+/// The answer of a call that leaves later jobs alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ordered<T> {
-    /// It was carried out.
+    /// The call was carried out, with this answer.
     Done(T),
-    /// Nothing was done: the job that is there has this order number.
+    /// Nothing was done: the existing job has this order number, which is not lower.
     Overtaken(u64),
 }
 
 impl Client {
-    /// The next order number of an id in a set of jobs, `app:module`: for jobs of several kinds of
-    /// which the latest is to stay, as the classic interface has them. Redis counts, no clock is
-    /// asked, and a number is higher than all that were given out before for this id.
+    /// Returns the next order number of an id in a set, `app:module`: for jobs of several kinds of
+    /// which only the latest is to stay, as in the classic interface. Redis counts; no clock is
+    /// involved. The number is higher than all numbers that this id got before.
     ///
-    /// Give 0 and 0 at first. Whoever is overtaken asks again, with the number that it got last and
-    /// the one that it met: after a fail-over that forgot numbers, that may take several calls.
+    /// Start with `last` 0 and `met` 0. If a call answers [`Overtaken`](Ordered::Overtaken), ask
+    /// again, with the last number that you got and the number that you met. After a fail-over that
+    /// lost numbers, this may take several calls.
     ///
     /// # Errors
-    /// If Redis does not answer in time or is full.
+    /// If Redis does not answer in time, or Redis is full.
     pub async fn next_order(&self, set: &str, id: &str, last: u64, met: u64) -> Result<u64> {
         let until = self.deadline();
         self.store().next_order(set, id, last, met, until).await
     }
 
-    /// Cancels a job as [`cancel`](Self::cancel) does, if its order number is lower; one that was
-    /// given none has 0. Of a run that something is to follow, the number of what follows counts.
+    /// Cancels a job as [`cancel`](Self::cancel) does, if its order number is lower than `below`. A
+    /// job without a number counts as 0. If a running job has a successor, the number of the
+    /// successor counts.
     ///
     /// # Errors
-    /// If the key is not valid or Redis does not answer in time.
+    /// If the key is not valid, or Redis does not answer in time.
     pub async fn cancel_outdated(
         &self,
         key: impl IntoJobKey,
@@ -58,11 +63,11 @@ impl Client {
 }
 
 impl Schedule<'_> {
-    /// Schedules the job under this [order number](Client::next_order), unless the job that is
-    /// there, or what is to follow its run, has a higher one.
+    /// Schedules the job with this [order number](Client::next_order), unless the existing job, or
+    /// the successor of its run, has a higher one.
     ///
     /// # Errors
-    /// As those of [`Client::schedule`].
+    /// As [`Client::schedule`].
     pub async fn ordered(mut self, number: u64) -> Result<Ordered<Scheduled>> {
         self.job.mode = Mode::Ordered;
         self.job.order = Some(number);
@@ -75,7 +80,7 @@ impl Schedule<'_> {
 }
 
 impl JobView {
-    /// Its [order number](Client::next_order); 0 if it was given none.
+    /// The [order number](Client::next_order) of the job; 0 if it has none.
     pub fn order(&self) -> u64 {
         self.record.header.order.unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! The call that schedules a job, as a builder that is awaited.
+//! Scheduling one job: a builder that is sent when it is awaited, and its answers.
 
 use std::future::IntoFuture;
 use std::slice;
@@ -12,66 +12,66 @@ use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Answered, Mode, Placement, Word};
 
-/// A call to [`Client::schedule`]; sent when it is awaited.
+/// A call to [`Client::schedule`]; sent when it is awaited. Answers [`Scheduled`].
 #[must_use = "nothing is scheduled until it is awaited"]
 pub struct Schedule<'a> {
     client: &'a Client,
     pub(super) job: NewJob,
 }
 
-/// A call to [`Schedule::if_absent`]; sent when it is awaited.
+/// A call to [`Schedule::if_absent`]; sent when it is awaited. Answers [`IfAbsent`].
 #[must_use = "nothing is scheduled until it is awaited"]
 pub struct ScheduleIfAbsent<'a>(Schedule<'a>);
 
-/// A call to [`Schedule::if_present`]; sent when it is awaited.
+/// A call to [`Schedule::if_present`]; sent when it is awaited. Answers [`IfPresent`].
 #[must_use = "nothing is scheduled until it is awaited"]
 pub struct ScheduleIfPresent<'a>(Schedule<'a>);
 
-/// Where `schedule` put a job.
+/// The answer of [`Client::schedule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Scheduled {
-    /// What it meant for the job that was there before.
+    /// The effect on the job that had this key before.
     pub placed: Placed,
-    /// When it is due, by Redis' clock.
+    /// The due time, by Redis' clock.
     pub due: SystemTime,
-    /// `false` if the job runs without a trigger, some 20 ms late: a foreign value holds its
-    /// name in Redis, which is left alone, or the ACL of this user does not cover the name.
+    /// `false` if the job has no trigger and so runs some 20 ms late: its key holds a foreign
+    /// value, which is left alone, or the ACL of this user does not cover the key.
     pub armed: bool,
-    /// How far it got, if it was to be [durable](Schedule::durable).
+    /// The durability that was reached, if the call was [durable](Schedule::durable).
     pub reached: Option<Reached>,
 }
 
-/// What a schedule meant for the job that was there before.
+/// The effect of a schedule on the job that had this key before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Placed {
-    /// There was none.
+    /// There was no job with this key.
     Created,
-    /// One was pending, and this one took its place.
+    /// The new job took the place of a pending one.
     Replaced,
-    /// One is running, and this one follows when that run has ended, instead of its retries. A
-    /// handler that schedules its own name so, and then fails, is not tried again: the failure is
-    /// counted and in the story of `Client::story`, and there is no dead letter. See "What does a
-    /// successor supersede?" in `docs/states.md`.
+    /// A job with this key is running; the new job follows when that run has ended, instead of its
+    /// retries. If a handler schedules its own key in this way and then fails, it is not retried:
+    /// the failure is counted and recorded in the story of `Client::story`, and there is no dead
+    /// letter. See "What does a successor supersede?" in `docs/states.md`.
     Succeeds,
 }
 
-/// What [`Schedule::if_absent`] found.
+/// The answer of [`Schedule::if_absent`].
 #[derive(Debug, Clone)]
 pub enum IfAbsent {
-    /// Nothing: the job was scheduled.
+    /// There was no such job: the new one was scheduled.
     Scheduled(Scheduled),
-    /// This job, which was left as it is.
+    /// This job exists and was left as it is.
     Present(Box<JobView>),
 }
 
-/// What [`Schedule::if_present`] found.
+/// The answer of [`Schedule::if_present`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfPresent {
-    /// A job: this one took its place, or follows its run.
+    /// There was such a job: the new one took its place, or follows its run.
     Scheduled(Scheduled),
-    /// None: nothing was done.
+    /// There was no such job: nothing was done.
     Absent,
 }
 
@@ -82,20 +82,21 @@ impl<'a> Schedule<'a> {
 
     job_options!(.job);
 
-    /// Only if there is no such job; otherwise answers with the job that is there, whatever
-    /// its state. Dead letters do not count as a job.
+    /// Schedules the job only if no job with this key is pending or running; otherwise the answer
+    /// holds the existing job, in whatever state. Dead letters do not count as jobs.
     pub fn if_absent(mut self) -> ScheduleIfAbsent<'a> {
         self.job.mode = Mode::Absent;
         ScheduleIfAbsent(self)
     }
 
-    /// Only if there is such a job, pending or running, which this one takes the place of or
-    /// follows. Dead letters do not count as a job.
+    /// Schedules the job only if a job with this key is pending or running; it replaces the pending
+    /// job, or follows the run. Dead letters do not count as jobs.
     pub fn if_present(mut self) -> ScheduleIfPresent<'a> {
         self.job.mode = Mode::Present;
         ScheduleIfPresent(self)
     }
 
+    /// Sends the call; returns the answer of the script and the durability that was reached.
     pub(super) async fn send(self) -> Result<(Answered, Option<Reached>)> {
         let durable = self.job.durable;
         let until = self.client.deadline_for(durable);
@@ -107,6 +108,8 @@ impl<'a> Schedule<'a> {
 }
 
 impl Client {
+    /// Sends one job to its ledger, and lists its kind before and, if needed, afterwards. Logs a
+    /// warning if the job has no trigger.
     pub(super) async fn place_job(
         &self,
         placement: Placement,
@@ -183,7 +186,7 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
                     Some(job) if job.state() != JobState::Dead => {
                         return Ok(IfAbsent::Present(Box::new(job)));
                     }
-                    // It ended between the two calls, so the place is free after all.
+                    // The job ended between the two calls: the key is free after all.
                     _ if Instant::now() < until => {}
                     _ => {
                         return Err(Error::new(
@@ -213,6 +216,7 @@ impl<'a> IntoFuture for ScheduleIfPresent<'a> {
 }
 
 impl Scheduled {
+    /// Reads the answer of the script.
     pub(crate) fn from_answer(answered: Answered, reached: Option<Reached>) -> Result<Self> {
         let (placed, due) = match answered.answer {
             Word::Created(due) => (Placed::Created, due),
