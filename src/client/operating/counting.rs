@@ -1,4 +1,4 @@
-//! How many jobs there are in each state.
+//! [`Counts`]: the number of jobs in each state, for any prefix.
 
 use std::sync::Arc;
 
@@ -7,45 +7,45 @@ use crate::client::{Client, Selection, Unseen};
 use crate::error::Result;
 use crate::store::{Ledger, Sought};
 
-/// How many jobs are in each state; from [`Client::count`].
+/// The number of jobs in each state; from [`Client::count`] and [`Selection::count`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Waiting to fall due, those that wait to be retried included.
+    /// Jobs that wait for their due time, or for a worker; retries included.
     pub pending: u64,
-    /// Those of the pending that are due.
+    /// Pending jobs whose due time has passed.
     pub overdue: u64,
-    /// Running.
+    /// Jobs that a worker runs.
     pub running: u64,
-    /// Claimed by a worker that has not been heard of since its lease ended. Another one is about
-    /// to take them over.
+    /// Jobs whose lease has ended before their worker settled or renewed it. Another worker is
+    /// about to take over.
     pub lapsed: u64,
     /// Dead letters.
     pub dead: u64,
-    /// What was not counted, because one of several servers was away.
+    /// The shards that were not counted, because one of several servers was away.
     pub unseen: Vec<Unseen>,
 }
 
 impl Client {
-    /// How many jobs whose keys begin so are in each state: short for
+    /// Counts the jobs whose keys begin with this text, in each state: short for
     /// [`prefix(text)`](Client::prefix)`.`[`count()`](Selection::count).
     ///
     /// # Errors
-    /// If the prefix is not valid or Redis does not answer in time.
+    /// If the prefix is not valid, or Redis does not answer in time.
     pub async fn count(&self, prefix: &str) -> Result<Counts> {
         self.prefix(prefix).count().await
     }
 }
 
 impl Selection<'_> {
-    /// How many jobs are in each state. Kinds are counted one after the other, while work goes
-    /// on.
+    /// Counts the jobs in each state. Kinds are counted one after the other, while work goes on, so
+    /// the sum is not of one instant.
     ///
-    /// Whole kinds cost little; where the prefix reaches into the id, every id of the kind is
-    /// looked at, a thousand in each call.
+    /// A whole kind costs one call and a scan of its leases. If the prefix extends into the id,
+    /// every id of the kind is read, a thousand in each call.
     ///
     /// # Errors
-    /// If the prefix is not valid or Redis does not answer in time.
+    /// If the prefix is not valid, or Redis does not answer in time.
     pub async fn count(self) -> Result<Counts> {
         let (client, prefix) = (self.client, self.prefix?);
         let mut counts = Counts::default();
@@ -73,6 +73,7 @@ impl Counts {
         self.dead += more.dead;
     }
 
+    /// Counts one ledger. `of_id` is the part of the prefix that extends into the id.
     async fn of_ledger(client: &Client, ledger: &Arc<Ledger>, of_id: &str) -> Result<Self> {
         let mut counts = Counts::default();
         if of_id.is_empty() {
@@ -93,7 +94,7 @@ impl Counts {
     }
 }
 
-/// How many there are, and how many of them are past their time.
+/// The number of jobs in a state, and how many of them are past their time.
 async fn count(
     client: &Client,
     ledger: &Arc<Ledger>,

@@ -1,8 +1,8 @@
-//! Removing a kind in which nothing is.
+//! Removing an empty kind.
 //!
-//! A kind of several shards is given one first, by which the others turn away whoever comes. So one
-//! script, on the first ledger, finds out whether anything is there and removes it; and there is one
-//! instant before which jobs keep the kind, and after which they begin it anew.
+//! A kind of several shards is resharded to one first, so that the other shards refuse every call.
+//! Then one script, on the first ledger, checks that the kind is empty and removes it. So there is
+//! one instant: a job before it keeps the kind, and a job after it begins the kind anew.
 
 use std::time::Instant;
 
@@ -15,10 +15,10 @@ use crate::key::Kind;
 use crate::shards::{Layout, MAX_SHARDS, ShardRef};
 use crate::store::{Away, Razed, unique_id};
 
-/// How many ledgers are removed at the same time.
+/// The number of ledgers that are removed at the same time.
 const AT_ONCE: usize = 32;
 
-/// What became of a [`Client::drop_kind`].
+/// The answer of [`Client::drop_kind`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Dropped {
@@ -26,23 +26,24 @@ pub enum Dropped {
     Dropped,
     /// There is no such kind.
     Absent,
-    /// It was left as it is: something is in it, in words.
+    /// The kind was left as it is, because it is in use; the text tells by what.
     InUse(String),
 }
 
 impl Client {
-    /// Removes a kind, `app:module:biz`, with all its keys, counters and history, if nothing is in it:
-    /// no job that is pending or runs, no dead letter, no plain key that was adopted and is still to
-    /// expire; and if it is not being resharded.
+    /// Removes a kind, `app:module:biz`, with all its keys, counters and history, if it is empty:
+    /// no pending or running job, no dead letter, no adopted plain key that is still to expire, and
+    /// no reshard in progress.
     ///
-    /// Others may use it meanwhile: a job that is scheduled before the kind is gone keeps it, and one
-    /// that is scheduled afterwards makes it anew. What the last calls were answered is remembered for
-    /// two hours, if it was used in the last one, so that a call that is repeated does nothing twice.
+    /// Other clients may use the kind meanwhile: a job that is scheduled before the removal keeps
+    /// the kind, and a job that is scheduled afterwards begins it anew. If the kind was used in the
+    /// last hour, the answers to its last calls are kept for two hours, so that a repeated call
+    /// does nothing twice.
     ///
     /// # Errors
-    /// If the kind is not valid, one of several servers is away, somebody reshards the kind meanwhile,
-    /// or Redis does not answer in time. The call may be repeated. A kind of several shards is resharded
-    /// first, which may take as long as it makes progress.
+    /// If the kind is not valid, one of several servers is away, another client reshards the kind
+    /// meanwhile, or Redis does not answer in time. The call may be repeated. A kind of several
+    /// shards is resharded first, which may take as long as it makes progress.
     pub async fn drop_kind(&self, kind: &str) -> Result<Dropped> {
         let (kind, store) = (Kind::parse(kind)?, self.store());
         let mut until = self.deadline();
@@ -52,7 +53,7 @@ impl Client {
         }
         if !store.knows(&kind, until).await? {
             let stats = self.stats_until(&kind, until).await?;
-            // Unless the list has lost it. What is remembered of calls may outlive a kind.
+            // The list may have lost the kind. The memory of calls may outlive a kind.
             if stats.is_empty() && stats.accepted == 0 {
                 return Ok(Dropped::Absent);
             }
@@ -78,7 +79,7 @@ impl Client {
         Ok(dropped)
     }
 
-    /// The same of a kind that has one shard by now.
+    /// Removes a kind that has one shard.
     async fn drop_one(&self, kind: &Kind, until: Instant) -> Result<Dropped> {
         let store = self.store();
         let layout = store.look_up(kind, until).await?;
@@ -102,33 +103,34 @@ impl Client {
                 ));
             }
         }
-        // Before it is taken off the list: whoever is broken off here finds it there, and goes on.
+        // Before the kind leaves the list: a call that repeats this one after a crash finds it
+        // there, and goes on.
         if layout != Layout::FIRST {
             self.raze_the_rest(kind, layout, until).await?;
         }
         let is_unlisted = store.unlist(kind, mark, until).await?;
-        // Whoever was told to make it known may have ended before.
+        // A call that was about to list the kind may have ended before.
         let is_used = store.was_used(kind, until).await;
         if !matches!(is_used, Ok(false)) {
             store.keep_listed(kind, mark, until).await?;
         }
         self.0.registry.remove(kind.as_str());
-        // Nobody is to be told who has taken note of its coming again.
+        // Clients that have noticed the return of the kind must not be told that it is gone.
         if is_unlisted && !is_used? {
             store.tell(&format!("gone {kind}"), until).await?;
         }
         Ok(Dropped::Dropped)
     }
 
-    /// Removes the ledgers that the kind had beside the first, now or ever. Whoever makes it anew and
-    /// gives it several shards again tells them so first.
+    /// Removes the other ledgers that the kind has or ever had. If the kind comes back with several
+    /// shards, they are told of the new layout first.
     async fn raze_the_rest(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
         let store = self.store();
         let razed = (1..MAX_SHARDS).map(async |shard| {
             let place = |layout: Layout| layout.place(shard);
             let raze = async |place: ShardRef| store.ledger(kind, place).raze(until).await;
             match raze(place(layout)).await? {
-                // It was given up before, and not told of any layout since.
+                // The ledger was given up before, and knows no layout since.
                 Razed::Stale(older) if !older.follows(layout) => raze(place(older)).await,
                 razed => Ok(razed),
             }
@@ -139,7 +141,7 @@ impl Client {
     }
 }
 
-/// What is in a kind, in words; nothing if it is empty.
+/// The contents of a kind, as a text; `None` if it is empty.
 fn held(stats: &Stats) -> Option<String> {
     let counts = [
         (stats.pending, "pending"),

@@ -1,4 +1,4 @@
-//! Who runs jobs, and which jobs nobody runs.
+//! Live instances, and the jobs that none of them has a route for.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -14,74 +14,76 @@ use crate::settings::{BATCH, OVERDUE, SILENCE};
 use crate::store::Alive;
 use crate::time::UnixMs;
 
-/// A running [`Worker`](crate::Worker), as it describes itself to the others.
+/// A running [`Worker`](crate::Worker), as it describes itself to other workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Instance {
-    /// Its name, unique for ever: 24 hexadecimal digits.
+    /// Its id, unique for ever: 24 hexadecimal digits.
     pub id: String,
-    /// The host that it runs on.
+    /// The name of its host.
     pub host: String,
-    /// Its process there. One process can have several instances.
+    /// Its process id on that host. One process can have several instances.
     pub pid: u32,
-    /// The version of Keyfall that it runs.
+    /// Its version of Keyfall.
     pub version: String,
-    /// When it started, by the clock of its host.
+    /// The time of its start, by the clock of its host.
     pub started: SystemTime,
-    /// How long ago it last said that it lives.
+    /// The time since its last heartbeat.
     pub seen: Duration,
     /// The patterns of its routes.
     pub routes: Vec<String>,
-    /// Those of its routes that could run no further job just then.
+    /// The routes that had no room for another job at the last heartbeat.
     pub saturated: Vec<String>,
-    /// Whether it takes jobs that no instance has a route for.
+    /// Whether it has a fallback, for jobs that no instance has a route for.
     pub has_fallback: bool,
-    /// Whether it hears events. One that does not finds its jobs by sweeping.
+    /// Whether it hears the events of Redis. An instance without events finds its jobs by sweeping.
     pub hears_events: bool,
-    /// Those of its routes that [adopt](crate::Handler::adopt) plain keys.
+    /// The routes that [adopt](crate::Handler::adopt) plain keys.
     pub adopts: Vec<String>,
-    /// Those of them to which a missing key means that the job is
+    /// The adopting routes for which a missing key means that the job is
     /// [cancelled](crate::MissingKey::Cancel).
     pub cancels_missing: Vec<String>,
-    /// Hosts of [callbacks](crate::target::http) that it leaves alone because they are down; the first
-    /// 32 of them.
+    /// Hosts of [callbacks](crate::target::http) that it does not call for now because they are
+    /// down; the first 32.
     pub open_breakers: Vec<String>,
 }
 
-/// Jobs that no live instance has a route for.
+/// A kind with jobs that no live instance has a route for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unrouted {
-    /// Their kind.
+    /// The kind of the jobs.
     pub kind: Kind,
-    /// How many of them wait. Where some jobs of the kind have a route and others have none,
-    /// only those among the oldest 256 that are overdue.
+    /// The number of waiting jobs without a route. If only some jobs of the kind have none, only
+    /// jobs among the 256 oldest overdue ones are counted.
     pub jobs: u64,
 }
 
-/// The instances that live; from [`Client::instances`]. It can be used as the slice that it is.
+/// The live instances; from [`Client::instances`]. Dereferences to a slice of instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Instances {
-    /// In the order in which they started.
+    /// The instances, in the order of their start.
     pub instances: Vec<Instance>,
-    /// The servers that were away. Whoever lives says so on each that it reaches.
+    /// The servers that were away. An instance sends its heartbeat to each server that it reaches,
+    /// so the list is complete as long as one is there.
     pub unseen: Vec<Unseen>,
 }
 
-/// The kinds that have jobs for which no live instance has a route; from [`Client::unrouted`]. It can
-/// be used as the slice that it is.
+/// The kinds with jobs that no live instance has a route for; from [`Client::unrouted`].
+/// Dereferences to a slice of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnroutedKinds {
-    /// In order.
+    /// The kinds, in order.
     pub kinds: Vec<Unrouted>,
-    /// What was not looked at, because one of several servers was away.
+    /// The shards that were not read, because one of several servers was away.
     pub unseen: Vec<Unseen>,
 }
 
 impl Client {
-    /// The instances that live, in the order in which they started.
+    /// The live instances, in the order of their start. An instance counts as live until it has
+    /// sent no heartbeat for 1.25 s.
     ///
     /// # Errors
     /// If Redis does not answer in time.
@@ -92,7 +94,7 @@ impl Client {
     async fn instances_until(&self, until: Instant) -> Result<Instances> {
         let live = self.0.store.instances(SILENCE, until).await?;
         let view = |(seen, text): (Alive, String)| {
-            // What does not parse was written by a version that is not known here.
+            // A description that does not parse comes from an unknown version.
             let description: Description = serde_json::from_str(&text).ok()?;
             Some(Instance::new(seen, description))
         };
@@ -104,16 +106,16 @@ impl Client {
         })
     }
 
-    /// Has a host of [callbacks](crate::target::http) called again, which instances leave alone because
-    /// it is down. `host` is what they call it: with its port, if that is not the one of the scheme.
-    /// Returns how many instances said a moment ago that they do so.
+    /// Makes instances call a host of [callbacks](crate::target::http) again that they avoid
+    /// because it is down. `host` is the name in [`Instance::open_breakers`]: with a port, unless
+    /// that is the port of the scheme. Returns the number of live instances that avoid the host.
     ///
-    /// Jobs that were put off start when that time is over, or when they are
-    /// [fired](Self::fire_now). An instance that does not hear of it tries the host when its pause is
-    /// over.
+    /// Jobs that were postponed meanwhile start at their new due time, or when they are
+    /// [fired](Self::fire_now). An instance that misses the message tries the host when its own
+    /// pause ends.
     ///
     /// # Errors
-    /// If that is no name of a host, or Redis does not answer in time.
+    /// If `host` is not the name of a host, or Redis does not answer in time.
     pub async fn close_breaker(&self, host: &str) -> Result<usize> {
         if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_graphic()) {
             let what = format!(
@@ -130,8 +132,9 @@ impl Client {
         Ok(live.iter().filter(is_open).count())
     }
 
-    /// The kinds that have jobs for which no live instance has a route. They stay pending
-    /// until one has. A [fallback](crate::Router::fallback) does not count as a route.
+    /// The kinds with jobs that no live instance has a route for. Such jobs stay pending until an
+    /// instance with a route starts. A [fallback](crate::Router::fallback) does not count as a
+    /// route.
     ///
     /// # Errors
     /// If Redis does not answer in time.
@@ -142,14 +145,14 @@ impl Client {
         self.unrouted_of(kinds, until).await
     }
 
-    /// Those of these kinds.
+    /// The unrouted kinds among these.
     pub(crate) async fn unrouted_of(
         &self,
         kinds: Vec<Kind>,
         until: Instant,
     ) -> Result<UnroutedKinds> {
         let live = self.0.store.instances(SILENCE, until).await?;
-        // Instances of one deployment say the same.
+        // Instances of one deployment have the same description.
         let texts: HashMap<&str, ()> = live.iter().map(|(_, text)| (text.as_str(), ())).collect();
         let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
@@ -174,7 +177,7 @@ impl Client {
                     let unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
                     Ok(keys.filter(unrouted).count() as u64)
                 };
-                // Nobody can run the jobs of a server that is away, whatever the routes are.
+                // Jobs on a server that is away cannot run, whatever the routes are.
                 jobs += view.see(ledger, count).await?.unwrap_or(0);
             }
             if jobs > 0 {

@@ -1,4 +1,4 @@
-//! The calls on the dead letters of one job.
+//! Calls on the dead letters of one job: list, requeue, delete.
 
 use std::future::IntoFuture;
 use std::slice;
@@ -10,10 +10,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Discard, Found, Letter, Revival, When, Word};
 
-/// How many letters are found by the name of their job; `lua/lib/dead.lua` keeps so many.
+/// The number of dead letters that can be found by the key of their job; the same as in
+/// `lua/lib/dead.lua`.
 const FOUND_BY_NAME: usize = 16;
 
-/// A call to [`Client::requeue`]; sent when it is awaited.
+/// A call to [`Client::requeue`]; sent when it is awaited. Answers [`Requeued`].
 #[must_use = "nothing is requeued until it is awaited"]
 pub struct Requeue<'a> {
     client: &'a Client,
@@ -22,7 +23,8 @@ pub struct Requeue<'a> {
     when: Result<When>,
 }
 
-/// A call to [`Client::delete_dead_letter`]; sent when it is awaited.
+/// A call to [`Client::delete_dead_letter`]; sent when it is awaited. Answers whether there was
+/// such a letter.
 #[must_use = "nothing is deleted until it is awaited"]
 pub struct DeleteDeadLetter<'a> {
     client: &'a Client,
@@ -30,23 +32,23 @@ pub struct DeleteDeadLetter<'a> {
     letter: Option<u64>,
 }
 
-/// What became of a [`Client::requeue`].
+/// The answer of [`Client::requeue`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requeued {
-    /// The dead letter is a job again, pending and due at this time.
+    /// The dead letter is a pending job again, due at this time by Redis' clock.
     Requeued(SystemTime),
-    /// A job of this name is pending or running, so nothing was done: neither to the job nor,
-    /// if there is one, to the dead letter.
+    /// A job with this key is pending or running. Nothing was done, neither to the job nor to a
+    /// dead letter.
     Present,
-    /// There is no such dead letter; and, unless it was asked for by its number, no job of this
-    /// name either.
+    /// There is no such dead letter. If the call gave no letter number, there is no job with this
+    /// key either.
     Absent,
 }
 
 impl Client {
-    /// The dead letters of one job, the latest first: the last sixteen, or fewer if their
-    /// payloads are large. Each says its [number](JobView::letter).
+    /// The dead letters of one job, the latest first: the last sixteen, or fewer if their payloads
+    /// are large. Each has a [number](JobView::letter).
     ///
     /// # Errors
     /// If the key is not valid, Redis does not answer in time, or a record is damaged.
@@ -60,17 +62,17 @@ impl Client {
             .collect()
     }
 
-    /// Makes the latest dead letter of a job pending again, with all its attempts ahead;
-    /// payload, headers, policy, story and the time of its first schedule stay. Due now,
-    /// unless [`after`](Requeue::after) or [`at`](Requeue::at) say otherwise.
+    /// Makes the latest dead letter of a job pending again, with all its attempts ahead. Payload,
+    /// headers, policy, story and the time of its first schedule stay. The job is due now, unless
+    /// [`after`](Requeue::after) or [`at`](Requeue::at) set another time.
     ///
-    /// Repeated, after an error that leaves the outcome open, it takes the letter that is the
-    /// latest by then, which may be an older one. To repeat it safely, say which
-    /// [letter](Requeue::letter).
+    /// A repeat after an error of unknown outcome takes the letter that is the latest by then,
+    /// which may be an older one. To make repeats safe, give the number of the letter with
+    /// `letter`.
     ///
     /// # Errors
-    /// When it is awaited: if key or time are not valid, the letter is damaged, or Redis does not
-    /// answer in time or is full.
+    /// When it is awaited: if key or time are not valid, the letter is damaged, Redis does not
+    /// answer in time, or Redis is full.
     pub fn requeue(&self, key: impl IntoJobKey) -> Requeue<'_> {
         Requeue {
             client: self,
@@ -80,15 +82,15 @@ impl Client {
         }
     }
 
-    /// Deletes the latest dead letter of a job for good. Answers whether there was one. A job
-    /// of the same name, pending or running, is not touched.
+    /// Deletes the latest dead letter of a job for good. Answers whether there was one. A pending
+    /// or running job with this key is not touched.
     ///
-    /// Repeated, after an error that leaves the outcome open, it takes the letter that is the
-    /// latest by then, which may be an older one. To repeat it safely, say which
-    /// [letter](DeleteDeadLetter::letter).
+    /// A repeat after an error of unknown outcome takes the letter that is the latest by then,
+    /// which may be an older one. To make repeats safe, give the number of the letter with
+    /// `letter`.
     ///
     /// # Errors
-    /// When it is awaited: if the key is not valid or Redis does not answer in time.
+    /// When it is awaited: if the key is not valid, or Redis does not answer in time.
     pub fn delete_dead_letter(&self, key: impl IntoJobKey) -> DeleteDeadLetter<'_> {
         DeleteDeadLetter {
             client: self,
@@ -99,19 +101,21 @@ impl Client {
 }
 
 impl Requeue<'_> {
-    /// The dead letter with this [number](JobView::letter), instead of the latest.
+    /// Selects the dead letter with this [number](JobView::letter), instead of the latest.
     pub fn letter(mut self, number: u64) -> Self {
         self.letter = Some(number);
         self
     }
 
-    /// Due so long after Redis receives the call. Zero means now; 10 years is the limit.
+    /// Makes the job due this long after Redis receives the call. Zero means now; 10 years is the
+    /// limit.
     pub fn after(mut self, delay: Duration) -> Self {
         self.when = after(delay);
         self
     }
 
-    /// Due at this time by Redis' clock. The past means now; 10 years ahead is the limit.
+    /// Makes the job due at this time by Redis' clock. The past means now; 10 years ahead is the
+    /// limit.
     pub fn at(mut self, due: SystemTime) -> Self {
         self.when = at(due);
         self
@@ -119,7 +123,7 @@ impl Requeue<'_> {
 }
 
 impl DeleteDeadLetter<'_> {
-    /// The dead letter with this [number](JobView::letter), instead of the latest.
+    /// Selects the dead letter with this [number](JobView::letter), instead of the latest.
     pub fn letter(mut self, number: u64) -> Self {
         self.letter = Some(number);
         self
@@ -135,7 +139,7 @@ impl<'a> IntoFuture for Requeue<'a> {
             let (key, when) = (self.key?, self.when?);
             let until = self.client.deadline();
             let Some(letter) = find(self.client, &key, self.letter, until).await? else {
-                // What is there already was perhaps requeued by somebody else.
+                // The job may have been requeued by another call.
                 let is_there = self.letter.is_none() && is_there(self.client, &key, until).await?;
                 return Ok(if is_there {
                     Requeued::Present
@@ -160,7 +164,7 @@ impl<'a> IntoFuture for Requeue<'a> {
             match answered.answer {
                 Word::Requeued(due) => Ok(Requeued::Requeued(due.to_system())),
                 Word::Present => Ok(Requeued::Present),
-                // Somebody else took it. The one before it was not meant.
+                // Another call took the letter. The letter before it was not meant.
                 Word::Absent => Ok(Requeued::Absent),
                 other => Err(out_of_place(other)),
             }
@@ -195,7 +199,7 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
                 .await?;
             match answered.answer {
                 Word::Deleted => Ok(true),
-                // Somebody else took it. The one before it was not meant.
+                // Another call took the letter. The letter before it was not meant.
                 Word::Absent => Ok(false),
                 other => Err(out_of_place(other)),
             }
@@ -203,7 +207,7 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
     }
 }
 
-/// Whether a job of this name is pending or running.
+/// Whether a job with this key is pending or running.
 async fn is_there(client: &Client, key: &JobKey, until: Instant) -> Result<bool> {
     let found = client.find(key, until).await?;
     Ok(matches!(

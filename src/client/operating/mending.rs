@@ -1,4 +1,5 @@
-//! Bringing the parts of ledgers together that a slot left on two nodes of a cluster.
+//! Repair of torn ledgers on a cluster: a slot that was interrupted on its way between two nodes
+//! leaves a part of its ledgers on each.
 
 use std::future::IntoFuture;
 use std::pin::Pin;
@@ -7,7 +8,8 @@ use crate::client::Client;
 use crate::error::Result;
 use crate::store::{SlotOutcome, Spares};
 
-/// A call to [`Client::mend_slots`]; carried out when it is awaited.
+/// A call to [`Client::mend_slots`]; carried out when it is awaited. Answers [`MendedSlots`].
+/// Without [`confirmed`](Self::confirmed), nothing is moved.
 #[must_use = "nothing is looked at until it is awaited"]
 #[derive(Debug)]
 pub struct MendSlots {
@@ -17,71 +19,71 @@ pub struct MendSlots {
     given_up: Vec<String>,
 }
 
-/// What a [`Client::mend_slots`] has found, and what became of it. Empty if all is where it belongs,
-/// and where there is no cluster.
+/// The answer of [`Client::mend_slots`]. Empty if every key is where its slot is served, and
+/// without a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MendedSlots {
-    /// The slots of which a node has keys that does not serve them.
+    /// The slots with keys on a node that does not serve them.
     pub slots: Vec<StraySlot>,
-    /// The ledgers of known kinds of which a part is missing now.
+    /// The ledgers of known kinds that lack a part now.
     pub torn: Vec<TornLedger>,
-    /// What could not be joined, and why: as a rule two dead letters of one name. Also what a call that
-    /// was interrupted has kept aside, until one that is [`confirmed`](MendSlots::confirmed) joins it.
+    /// Keys that could not be joined, with the reason: as a rule two dead letters of one name. Also
+    /// keys that an interrupted call set aside, until a [`confirmed`](MendSlots::confirmed) call
+    /// joins them.
     pub left: Vec<String>,
 }
 
-/// A ledger of which a part is not where it is served.
+/// A ledger that lacks a part on the node that serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TornLedger {
-    /// As `app:module:biz/shard`.
+    /// The ledger, as `app:module:biz/shard`.
     pub ledger: String,
-    /// Its slot.
+    /// Its slot, from 0 to 16,383.
     pub slot: u16,
-    /// Its parts that are missing, by the last word of their keys, with blanks between.
+    /// The missing parts: the last words of their keys, separated by blanks.
     pub missing: String,
 }
 
-/// A slot of which a node has keys that does not serve it.
+/// A slot with keys on a node that does not serve it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StraySlot {
-    /// From 0 to 16,383.
+    /// The slot, from 0 to 16,383.
     pub slot: u16,
-    /// Which node has the keys, as `host:port`.
+    /// The node that has the keys, as `host:port`.
     pub holder: String,
-    /// Which node serves the slot, if one does.
+    /// The node that serves the slot, if there is one.
     pub owner: Option<String>,
-    /// How many keys they are; of a million and more that many.
+    /// The number of these keys; it stops at about a million.
     pub keys: usize,
-    /// The ledgers of which there are some, as `app:module:biz/shard`.
+    /// The ledgers that these keys belong to, as `app:module:biz/shard`.
     pub ledgers: Vec<String>,
-    /// What became of them.
+    /// The result for these keys.
     pub state: StrayState,
 }
 
-/// What became of keys on a node that does not serve their slot.
+/// The result for keys on a node that does not serve their slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StrayState {
-    /// They were looked at only.
+    /// The keys were found and left, because the call was not confirmed.
     Found,
-    /// The slot is on its way between these two nodes, and is left to whoever moves it.
+    /// The slot is being moved between these two nodes: the keys are left to that move.
     UnderWay,
-    /// They are where the slot is served.
+    /// The keys are on the node that serves their slot.
     Together,
-    /// Some could not be moved: [`left`](MendedSlots::left) says why.
+    /// Some keys could not be moved: [`left`](MendedSlots::left) tells why.
     Left,
 }
 
 impl Client {
-    /// Looks for keys on nodes of a cluster that do not serve their slots, and for ledgers that lack
-    /// a part; [`confirmed`](MendSlots::confirmed) brings them together. They are left so where a
-    /// node died while a slot was on its way from it: calls on such a ledger are refused, and its
-    /// jobs wait.
+    /// Finds keys on cluster nodes that do not serve their slots, and ledgers that lack a part;
+    /// [`confirmed`](MendSlots::confirmed) joins them. The cause is a node that died while a slot
+    /// was being moved away from it. Calls on such a ledger are refused, and its jobs wait.
     ///
-    /// It may be repeated, and goes on where it was. Its user needs the rights of an administrator.
+    /// The call may be repeated, and then continues. Its user needs the rights of an administrator.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -92,7 +94,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// When it is awaited: if a node does not answer in time, or this user may not do what it takes.
+    /// When it is awaited: if a node does not answer in time, or this user lacks the rights.
     pub fn mend_slots(&self) -> MendSlots {
         MendSlots {
             client: self.clone(),
@@ -104,32 +106,32 @@ impl Client {
 }
 
 impl MendSlots {
-    /// Moves the keys to where their slots are served. A ledger that lacks a part there has refused
-    /// all calls since, so what comes takes the place of what it has of the same part. What there is
-    /// of one that is whole is left where it is, and told.
+    /// Moves the keys to the nodes that serve their slots. A ledger that lacks a part there has
+    /// refused all calls since, so a moved part replaces the same part there. Parts of a ledger
+    /// that is whole there are left in place and reported.
     pub fn confirmed(mut self) -> Self {
         self.moves = true;
         self
     }
 
-    /// Also joins parts with a ledger that is whole where it is served: right if it began anew without
-    /// them, by clients that did not notice. What is missing is added; of what both have the one
-    /// counts where it is served, but counters are added up, and of two dead letters of one name both
-    /// stay where they are, which is told.
+    /// Also joins parts with a ledger that is whole on its serving node: right if the ledger began
+    /// anew without them, by clients that did not notice. Missing entries are added; of an entry on
+    /// both sides, the one on the serving node stays; counters are added up. Two dead letters of
+    /// one name stay where they are, and are reported.
     pub fn joining(mut self) -> Self {
         self.spares = Spares::Join;
         self
     }
 
-    /// Deletes parts of a ledger that is whole where it is served: right if that node took over before
-    /// they left, which makes them a copy that is out of date.
+    /// Deletes parts of a ledger that is whole on its serving node: right if that node took over
+    /// before the parts left, so that they are an outdated copy.
     pub fn dropping(mut self) -> Self {
         self.spares = Spares::Drop;
         self
     }
 
-    /// Goes on without what is missing of this ledger, `app:module:biz/shard`, if no node has it: for
-    /// one whose node is lost for good. [`audit`](Client::audit) tells what that has cost.
+    /// Gives up the missing parts of this ledger, `app:module:biz/shard`, if no node has them: for
+    /// a ledger whose node is lost for good. [`audit`](Client::audit) tells the loss.
     pub fn give_up(mut self, ledger: impl Into<String>) -> Self {
         self.given_up.push(ledger.into());
         self
@@ -185,7 +187,8 @@ impl MendSlots {
 }
 
 impl MendedSlots {
-    /// Whether every key is where its slot is served, or on its way there, and no ledger lacks a part.
+    /// Whether every key is on the node that serves its slot, or being moved there, and no ledger
+    /// lacks a part.
     pub fn is_whole(&self) -> bool {
         let is_mended =
             |it: &StraySlot| matches!(it.state, StrayState::Together | StrayState::UnderWay);

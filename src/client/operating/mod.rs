@@ -1,4 +1,5 @@
-//! What operators call: look, count, audit, pause, and change or end many at once.
+//! Calls of operators: look up, list, count, audit, pause, reshard, and change or end many jobs at
+//! once.
 
 pub(super) mod audit;
 pub(super) mod bulk;

@@ -1,4 +1,5 @@
-//! What a call on many jobs could not see, where there are several servers and one of them is away.
+//! Partial answers: a call on many jobs goes on when one of several servers is away, and names the
+//! shards that it could not reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -7,34 +8,35 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::store::{Away, Ledger, Store, is_of_absence};
 
-/// What a call could not see, because one of several servers was away. With a single server, such a
-/// call fails instead.
+/// The shards on one server that a call could not reach, where there are several servers. With a
+/// single server, the call fails instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unseen {
-    /// Where the server is; without credentials.
+    /// The address of the server, without credentials.
     pub server: String,
-    /// Why it was not seen.
+    /// The error of the server.
     pub error: String,
-    /// The shards that it has of the kinds that the call was about, by their numbers.
+    /// The shards on this server that the call needed: their kinds and numbers.
     pub shards: Vec<(Kind, u16)>,
 }
 
-/// The kinds that were ever used, in order; from [`Client::kinds`](crate::Client::kinds). It can be
-/// used as the slice that it is.
+/// The kinds that were ever used, in order; from [`Client::kinds`](crate::Client::kinds).
+/// Dereferences to a slice of kinds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Kinds {
     /// The kinds.
     pub kinds: Vec<Kind>,
-    /// The servers that were away. Each has the whole list, but what was used for the first time while
-    /// one was away is not in its own.
+    /// The servers that were away. Each server has the whole list, but a kind that was first used
+    /// while a server was away is missing from the list of that server.
     pub unseen: Vec<Unseen>,
 }
 
-/// What a call sees, and what it does not: by server.
+/// The servers that are away, as one call sees them, with the shards that it missed.
 pub(crate) struct PartialView(BTreeMap<usize, UnseenServer>);
 
+/// A server that is away, and the shards that were missed there.
 struct UnseenServer {
     server: String,
     error: String,
@@ -42,6 +44,7 @@ struct UnseenServer {
 }
 
 impl PartialView {
+    /// A view without these servers.
     pub(crate) fn new(store: &Store, away: Vec<Away>) -> Self {
         let missed = away.into_iter().map(|Away { place, error }| {
             let server = store.address_of_member(place);
@@ -50,18 +53,22 @@ impl PartialView {
         PartialView(missed.collect())
     }
 
-    /// As it was found out when all servers were asked the last time, by the same call.
+    /// A view without the servers that were away when this call last asked all servers.
     pub(crate) fn now(store: &Store) -> Self {
         PartialView::new(store, store.away())
     }
 
-    /// Whether the server of this ledger is known to be away; that it is not seen is noted then.
+    /// Whether the server of this ledger is known to be away. If so, the ledger is noted as missed.
     pub(crate) fn misses(&mut self, ledger: &Ledger) -> bool {
         let missed = self.0.get_mut(&ledger.server());
         missed.map(|missed| missed.note(ledger)).is_some()
     }
 
-    /// What this ledger was asked; nothing if its server is away, which is noted.
+    /// Waits for the answer of this ledger; `None` if its server is away, and then the ledger is
+    /// noted as missed.
+    ///
+    /// # Errors
+    /// The error of the answer, if it has another cause, or there is a single server.
     pub(crate) async fn see<T>(
         &mut self,
         ledger: &Ledger,
@@ -73,7 +80,7 @@ impl PartialView {
         self.take(ledger, look.await)
     }
 
-    /// The same of an answer that is there.
+    /// As [`see`](Self::see), for an answer that has arrived.
     pub(crate) fn take<T>(&mut self, ledger: &Ledger, answer: Result<T>) -> Result<Option<T>> {
         match answer {
             Err(error) if ledger.is_one_of_many() && is_of_absence(&error) => {
@@ -86,7 +93,7 @@ impl PartialView {
         }
     }
 
-    /// What was not seen.
+    /// The servers that were away, for a report.
     pub(crate) fn unseen(self) -> Vec<Unseen> {
         let unseen = self.0.into_values().map(|missed| Unseen {
             server: missed.server,
@@ -96,7 +103,10 @@ impl PartialView {
         unseen.collect()
     }
 
-    /// Fails if something was not seen, after all else was done.
+    /// Fails if a server was away. For calls that must reach every server.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] with the name of one such server.
     pub(crate) fn all_done(self) -> Result<()> {
         let Some(missed) = self.0.into_values().next() else {
             return Ok(());
@@ -121,6 +131,7 @@ impl UnseenServer {
         }
     }
 
+    /// Adds a missed ledger.
     fn note(&mut self, ledger: &Ledger) {
         let shard = (ledger.kind().clone(), ledger.place().shard);
         self.shards.insert(shard);
@@ -128,7 +139,7 @@ impl UnseenServer {
 }
 
 impl Unseen {
-    /// Adds what another call did not see.
+    /// Adds the shards that another call missed to the same servers.
     pub(crate) fn merge(all: &mut Vec<Self>, more: &[Self]) {
         for one in more {
             match all.iter_mut().find(|known| known.server == one.server) {

@@ -1,4 +1,7 @@
-//! Pausing kinds, and resuming them.
+//! Pausing and resuming kinds.
+//!
+//! A pause sets a rule for the prefix first, which every new kind reads, and then pauses each
+//! existing ledger.
 
 use std::future::IntoFuture;
 use std::time::{Instant, SystemTime};
@@ -13,11 +16,13 @@ use crate::prefix::Prefix;
 use crate::store::Lane;
 use crate::time::UnixMs;
 
-/// A call to [`Selection::pause`]; sent when it is awaited.
+/// A call to [`Selection::pause`]; sent when it is awaited. Answers the kinds that it covers, in
+/// order.
 #[must_use = "nothing is paused until it is awaited"]
 pub struct Pause<'a>(PauseCall<'a>);
 
-/// A call to [`Selection::resume`]; sent when it is awaited.
+/// A call to [`Selection::resume`]; sent when it is awaited. Answers the kinds that were paused, in
+/// order.
 #[must_use = "nothing is resumed until it is awaited"]
 pub struct Resume<'a>(PauseCall<'a>);
 
@@ -26,37 +31,37 @@ struct PauseCall<'a> {
     dry_run: bool,
 }
 
-/// What is paused; from [`Client::paused`].
+/// The pauses in force; from [`Client::paused`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Paused {
-    /// The prefixes that were paused, and since when: kinds that begin so are paused also if
-    /// they are used for the first time. The empty one stands for everything.
+    /// The paused prefixes, each with the time of its pause, by Redis' clock. A kind with such a
+    /// prefix is paused from its first use. The empty prefix stands for everything.
     pub rules: Vec<(String, SystemTime)>,
-    /// The kinds that are paused now, and since when.
+    /// The kinds that are paused now, each with the time of its pause, by Redis' clock.
     pub kinds: Vec<(Kind, SystemTime)>,
-    /// What was not looked at, because one of several servers was away.
+    /// The shards that could not be read, because one of several servers was away.
     pub unseen: Vec<Unseen>,
 }
 
 impl<'a> Selection<'a> {
-    /// Pauses the kinds that begin so, those included that are used for the first time later:
-    /// once this is acknowledged, no job of theirs starts until they are resumed. Returns the
-    /// kinds that exist by now.
+    /// Pauses the kinds with this prefix, including kinds that are used for the first time later.
+    /// Once the call is acknowledged, none of their jobs starts until the kinds are resumed.
+    /// Returns the kinds that exist now.
     ///
-    /// Runs in progress go on and end as ever; what is to be retried waits. Jobs can be
-    /// scheduled, moved and cancelled. A prefix that reaches into the id is refused.
+    /// Runs in progress continue and end normally; retries wait. Jobs can be scheduled, moved and
+    /// cancelled. A prefix that extends into the id is refused.
     ///
-    /// Refused while Redis is full. Where one of several servers is away, the jobs of the others are
-    /// paused, and the call fails: make it again when that one is there.
+    /// Refused while Redis is full. If one of several servers is away, the jobs on the other
+    /// servers are paused, and the call fails: repeat it when the server is back.
     pub fn pause(self) -> Pause<'a> {
         Pause(PauseCall::of(self))
     }
 
-    /// Resumes the kinds that begin so, and ends the pauses of prefixes that begin so; what
-    /// fell due meanwhile starts at once. Returns the kinds that were paused.
+    /// Resumes the kinds with this prefix, and removes the pauses of prefixes that begin with it.
+    /// Overdue jobs start at once. Returns the kinds that were paused.
     ///
-    /// A pause of a shorter prefix stays in force for kinds that are used for the first time
+    /// The pause of a shorter prefix stays in force for kinds that are used for the first time
     /// later; see [`Client::paused`].
     pub fn resume(self) -> Resume<'a> {
         Resume(PauseCall::of(self))
@@ -64,7 +69,7 @@ impl<'a> Selection<'a> {
 }
 
 impl Client {
-    /// What is paused, and since when.
+    /// Returns the paused prefixes and kinds, with the times of their pauses.
     ///
     /// # Errors
     /// If Redis does not answer in time.
@@ -83,14 +88,14 @@ impl Client {
         })
     }
 
-    /// Those of these kinds that are paused. Kinds of servers that are away are not among them.
+    /// The paused kinds among these, without the kinds of servers that are away.
     async fn paused_of(&self, kinds: &[Kind]) -> Result<Vec<Kind>> {
         let mut view = PartialView::new(self.store(), Vec::new());
         let paused = self.paused_among(kinds, &mut view, self.deadline());
         Ok(paused.await?.into_iter().map(|(kind, _)| kind).collect())
     }
 
-    /// Those of these kinds that are paused, and since when.
+    /// The paused kinds among these, with the times of their pauses.
     async fn paused_among(
         &self,
         kinds: &[Kind],
@@ -99,7 +104,8 @@ impl Client {
     ) -> Result<Vec<(Kind, SystemTime)>> {
         let mut asked = Vec::new();
         for kind in kinds {
-            // Those of one kind are paused one after the other, the first one last.
+            // The shards of one kind are paused one after the other, the first shard last: it
+            // stands for all.
             let kind_shards = self.kind_shards_to_look(kind.as_str())?;
             let mut ledgers = kind_shards
                 .shard_clients()
@@ -119,7 +125,7 @@ impl Client {
 }
 
 impl Pause<'_> {
-    /// Changes nothing, and returns the kinds that it would be about.
+    /// Changes nothing, and returns the kinds that the call would affect.
     pub fn dry_run(mut self) -> Self {
         self.0.dry_run = true;
         self
@@ -127,7 +133,7 @@ impl Pause<'_> {
 }
 
 impl Resume<'_> {
-    /// Changes nothing, and returns the kinds that it would be about.
+    /// Changes nothing, and returns the kinds that the call would affect.
     pub fn dry_run(mut self) -> Self {
         self.0.dry_run = true;
         self
@@ -142,6 +148,10 @@ impl<'a> PauseCall<'a> {
         }
     }
 
+    /// The client, the checked prefix, and whether this is a dry run.
+    ///
+    /// # Errors
+    /// If the prefix is not valid or extends into the id.
     fn begin(self) -> Result<(&'a Client, Prefix, bool)> {
         let prefix = self.selection.prefix?.of_kinds("paused and resumed")?;
         Ok((self.selection.client, prefix, self.dry_run))
@@ -160,7 +170,7 @@ impl<'a> IntoFuture for Pause<'a> {
             }
             let store = client.store();
             let turn = store.next_turn(client.deadline()).await?;
-            // The rule first: a kind that appears from now on reads it.
+            // The rule first: a kind that is used for the first time from now on reads it.
             let away = store
                 .add_pause_rule(&prefix, turn, client.deadline())
                 .await?;

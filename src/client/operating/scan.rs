@@ -1,4 +1,4 @@
-//! Going through the jobs of one ledger, a page at a time, to an end.
+//! A scan through the jobs of one ledger in one state, page by page, with a guaranteed end.
 
 use std::sync::Arc;
 
@@ -6,28 +6,28 @@ use crate::client::Client;
 use crate::error::Result;
 use crate::store::{Ledger, Slice, Sought};
 
-/// A walk ends even if jobs come faster than it goes: with the last job of those that were
-/// there at its beginning, and after so many times their number.
+/// A scan ends even if jobs come faster than it reads: at the last job that was there at its
+/// beginning, and after this multiple of their number.
 const PATIENCE: u64 = 2;
 
-/// A walk through the jobs of a ledger that are in one state.
+/// A scan through the jobs of a ledger that are in one state.
 pub(crate) struct JobScan<'a> {
     client: &'a Client,
     pub(crate) ledger: Arc<Ledger>,
     sought: Sought,
-    /// How many more may be looked at.
+    /// The number of jobs that may still be read.
     left: u64,
 }
 
 impl<'a> JobScan<'a> {
-    /// Through what `sought` says, from its beginning.
+    /// A scan of the jobs that `sought` describes, from its beginning.
     pub(crate) async fn through(
         client: &'a Client,
         ledger: &Arc<Ledger>,
         mut sought: Sought,
     ) -> Result<Self> {
         let (size, last) = ledger.extent(sought.state, client.deadline()).await?;
-        // Whoever goes down leaves behind what comes later; a lease that is renewed moves up.
+        // A downward scan leaves later jobs behind; a renewed lease moves up, past any fixed end.
         if !sought.down && sought.state != "leased" {
             sought.until = last;
         }
@@ -39,7 +39,7 @@ impl<'a> JobScan<'a> {
         })
     }
 
-    /// The next page, until there is none.
+    /// The next page; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Slice>> {
         if self.left == 0 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Many jobs at once, named by what their keys begin with.
+//! Selections: all jobs whose keys share a prefix; and the list of kinds.
 
 use std::time::Instant;
 
@@ -10,26 +10,26 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;
 
-/// All jobs whose keys begin alike; from [`Client::prefix`] or [`Client::everything`].
+/// All jobs whose keys share a prefix; from [`Client::prefix`] or [`Client::everything`].
 ///
-/// Each call that changes something has a `dry_run`, which tells what it would be about and
-/// changes nothing.
+/// Each call that changes something has a `dry_run`, which changes nothing and reports what the
+/// call would affect.
 #[derive(Debug)]
 #[must_use = "a selection does nothing by itself"]
 pub struct Selection<'a> {
     pub(crate) client: &'a Client,
-    /// A text that is no prefix is told when the call is awaited.
+    /// An invalid prefix is reported when the call is awaited.
     pub(crate) prefix: Result<Prefix>,
 }
 
 impl Client {
-    /// The jobs whose keys begin with this text: `app1:`, `app1:trans:notice:`, or
+    /// Selects the jobs whose keys begin with this text: `app1:`, `app1:trans:notice:`, or
     /// `app1:trans:notice:16`.
     ///
-    /// It is a text and nothing more: `app1:trans:notice` is also the beginning of the kind
-    /// `app1:trans:notice2`. End it with a colon to mean one kind, module or app.
+    /// The text is compared character by character: `app1:trans:notice` also covers the kind
+    /// `app1:trans:notice2`. End it with a colon to select one kind, module or app.
     ///
-    /// A call on a text that is empty, or that no job key can begin with, fails with
+    /// If the text is empty, or no job key can begin with it, the call on the selection fails with
     /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey).
     pub fn prefix(&self, text: &str) -> Selection<'_> {
         Selection {
@@ -38,7 +38,7 @@ impl Client {
         }
     }
 
-    /// Every job of every kind.
+    /// Selects every job of every kind.
     pub fn everything(&self) -> Selection<'_> {
         Selection {
             client: self,
@@ -46,10 +46,12 @@ impl Client {
         }
     }
 
-    /// The kinds that were ever used, in order.
+    /// The kinds on the list of kinds, in order: all that were ever used and not
+    /// [dropped](Client::drop_kind).
     ///
     /// # Errors
-    /// If Redis does not answer in time; of several servers, if none does.
+    /// If Redis does not answer in time; if there are several servers, only if none of them
+    /// answers.
     pub async fn kinds(&self) -> Result<Kinds> {
         let (kinds, view) = self
             .kinds_in_view(&Prefix::everything(), self.deadline())
@@ -58,16 +60,16 @@ impl Client {
         Ok(Kinds { kinds, unseen })
     }
 
-    /// The kinds that a prefix covers, in order.
+    /// The kinds with this prefix, in order.
     pub(crate) async fn kinds_of(&self, prefix: &Prefix) -> Result<Vec<Kind>> {
         Ok(self.kinds_in_view(prefix, self.deadline()).await?.0)
     }
 
-    /// The same, and what can be seen of them.
+    /// The kinds with this prefix, in order, and the servers that can be seen.
     ///
     /// # Errors
-    /// If the list of kinds is lost, or this one missing, and there are jobs: nobody is to take them
-    /// for none. What other kinds a list lacks takes an [audit](Selection::audit) to find out.
+    /// If the list of kinds, or the entry of this kind, is lost while there are jobs: an empty
+    /// answer would hide them. An [audit](Selection::audit) finds other kinds that the list lacks.
     pub(crate) async fn kinds_in_view(
         &self,
         prefix: &Prefix,
@@ -90,7 +92,7 @@ impl Client {
                 .0
                 .is_empty() =>
             {
-                // Rare, and not a part of the type of every call.
+                // Rare; boxed, so that it does not enlarge the future of every call.
                 let looking: BoxFuture<'_, _> = Box::pin(store.kind_with_jobs(until));
                 looking.await
             }
@@ -109,7 +111,7 @@ impl Client {
         }
     }
 
-    /// The kinds that are listed and that a prefix covers, in order.
+    /// The kinds with this prefix on the list of kinds, in order. A lost list is not detected.
     pub(crate) async fn kinds_listed(
         &self,
         prefix: &Prefix,

@@ -1,84 +1,88 @@
-//! The counts of one kind.
+//! [`Stats`]: the counts and counters of one kind, and the proof that they balance.
 
 use std::time::Duration;
 
 use crate::client::Unseen;
 use crate::store::Tally;
 
-/// How many jobs of a kind are in each state, and what became of the others.
+/// The number of jobs of a kind in each state, and counters of all jobs that came and left; from
+/// [`Client::stats`](crate::Client::stats). Counters run since the kind was first used.
 ///
-/// Read in one step, so the counters [balance](Stats::is_balanced):
+/// The values of a shard are read in one step, so the counters [balance](Stats::is_balanced):
 /// accepted + requeued + moved in = pending + leased + successors + done + cancelled + replaced +
 /// buried + moved out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Waiting to fall due, those that wait to be retried included.
+    /// Jobs that wait for their due time, or for a worker; retries included.
     pub pending: u64,
-    /// Those of the pending that are due.
+    /// Pending jobs whose due time has passed.
     pub overdue: u64,
-    /// For how long the oldest of those has been due, by the clock of Redis; zero if none is.
+    /// The time since the due time of the oldest overdue job, by Redis' clock; zero if no job is
+    /// overdue.
     pub overdue_for: Duration,
-    /// Running, or claimed by a worker that has not been heard of since.
+    /// Jobs with a lease: running, or lapsed and not yet taken over.
     pub leased: u64,
-    /// Scheduled while the job of the same name was running.
+    /// Jobs that were scheduled during a run of the same key, and follow it.
     pub successors: u64,
-    /// Dead letters.
+    /// Dead letters that are kept now.
     pub dead: u64,
-    /// Whether the kind is paused: nothing of it starts.
+    /// Whether the kind is paused, so that none of its jobs starts. With several shards: whether
+    /// any of them is.
     pub paused: bool,
-    /// Jobs that were scheduled: one for each call that created, replaced or followed a job.
+    /// Jobs that were accepted: one for each call that created a job, replaced one, or added a
+    /// successor.
     pub accepted: u64,
     /// Dead letters that were made pending again.
     pub requeued: u64,
-    /// Jobs that ended well.
+    /// Jobs that ended with success.
     pub done: u64,
-    /// Jobs that somebody cancelled.
+    /// Jobs that were cancelled.
     pub cancelled: u64,
-    /// Jobs that a newer schedule took the place of.
+    /// Jobs that a newer schedule replaced.
     pub replaced: u64,
     /// Jobs that ended as dead letters.
     pub buried: u64,
     /// Dead letters that were deleted.
     pub deleted: u64,
-    /// Dead letters that fell to the limits of number and age.
+    /// Dead letters that were removed by the limits of number and age.
     pub trimmed: u64,
-    /// Attempts that failed and were followed by another.
+    /// Attempts that failed and were retried.
     pub failed: u64,
-    /// Runs that asked to be repeated without having failed.
+    /// Runs that asked to run again without a failure.
     pub again: u64,
-    /// Runs that asked to be put off, without the attempt being counted.
+    /// Runs that were snoozed; such a run does not count as an attempt.
     pub snoozed: u64,
-    /// Jobs that a stopping worker gave back.
+    /// Jobs that a stopping worker returned.
     pub returned: u64,
-    /// Leases that lapsed and were taken over.
+    /// Lapsed leases whose jobs another worker took over.
     pub lapsed: u64,
-    /// Jobs that came from another shard of the kind, when it was resharded.
+    /// Jobs that came from another shard during a reshard.
     pub moved_in: u64,
-    /// Jobs that left for another shard.
+    /// Jobs that left for another shard during a reshard.
     pub moved_out: u64,
-    /// Dead letters that came from another shard.
+    /// Dead letters that came from another shard during a reshard.
     pub letters_in: u64,
-    /// Dead letters that left for another shard.
+    /// Dead letters that left for another shard during a reshard.
     pub letters_out: u64,
-    /// What was not counted, because one of several servers was away. The rest
-    /// [balances](Stats::is_balanced) all the same.
+    /// The shards that were not counted, because one of several servers was away. The counted
+    /// shards still [balance](Stats::is_balanced).
     pub unseen: Vec<Unseen>,
 }
 
 impl Stats {
-    /// Whether nothing is there: no job, and no dead letter.
+    /// Whether the kind has no job and no dead letter.
     pub fn is_empty(&self) -> bool {
         self.pending + self.leased + self.successors + self.dead == 0
     }
 
-    /// Whether every job that was ever accepted is accounted for, and every dead letter.
+    /// Whether every job and every dead letter that ever came is present or accounted for.
     pub fn is_balanced(&self) -> bool {
         self.difference() == 0 && self.letters_difference() == 0
     }
 
-    /// How many more jobs came than are present or accounted for; negative if fewer did. Zero,
-    /// unless somebody writes to the ledger who does not keep its books.
+    /// The number of jobs that came, minus the jobs that are present or accounted for. Zero, unless
+    /// a foreign program writes to the ledger; negative if jobs are there that never came.
     pub fn difference(&self) -> i64 {
         let came = self.accepted + self.requeued + self.moved_in;
         let present = self.pending + self.leased + self.successors;
@@ -86,16 +90,16 @@ impl Stats {
         came.wrapping_sub(present + left).cast_signed()
     }
 
-    /// How many more dead letters came than are present or accounted for; negative if fewer
-    /// did.
+    /// The same for dead letters: the number that came, minus the letters that are present or
+    /// accounted for.
     pub fn letters_difference(&self) -> i64 {
         let came = self.buried + self.letters_in;
         let left = self.dead + self.requeued + self.deleted + self.trimmed + self.letters_out;
         came.wrapping_sub(left).cast_signed()
     }
 
-    /// What this counter, which counts as zero here, has to be for the books to balance, if it is in
-    /// them.
+    /// The value that balances the books, for a counter that is read as zero here; `None` for a
+    /// counter outside of the books.
     pub(super) fn balanced_by(&self, counter: &str) -> Option<i64> {
         Some(match counter {
             "accepted" | "requeued" | "moved_in" => -self.difference(),
@@ -106,7 +110,7 @@ impl Stats {
         })
     }
 
-    /// Of all shards of a kind.
+    /// The sum over the shards of a kind.
     pub(crate) fn sum(tallies: impl IntoIterator<Item = Tally>) -> Self {
         let shards = tallies.into_iter().map(Stats::from);
         shards
@@ -114,6 +118,7 @@ impl Stats {
             .unwrap_or_default()
     }
 
+    /// The sum of two shards; of [`overdue_for`](Stats::overdue_for), the maximum.
     pub(super) fn plus(&self, other: &Stats) -> Stats {
         Stats {
             unseen: [&*self.unseen, &*other.unseen].concat(),
