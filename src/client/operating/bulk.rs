@@ -1,4 +1,6 @@
-//! One operation on many jobs.
+//! Bulk calls: one operation on all jobs of a selection.
+//!
+//! A bulk call scans the ledgers of each kind page by page, and sends one batch for each page.
 
 use std::collections::HashSet;
 use std::future::IntoFuture;
@@ -20,13 +22,13 @@ use crate::store::{
 };
 use crate::time::UnixMs;
 
-/// A call on all jobs of a [`Selection`]; sent when it is awaited.
+/// A call on all jobs of a [`Selection`]; sent when it is awaited. Answers [`BulkReport`].
 ///
-/// It goes through the jobs in pages of some hundred, each a call of its own, and ends with the
-/// last of those that were there at the beginning. Jobs that change their state meanwhile may
-/// be missed; of a cancel, those whose whole run falls into the call, and that are to be
-/// retried. To be sure of all, [pause](Selection::pause) first. Dropped or failed on the way,
-/// it leaves done what is done, and can be made again.
+/// It reads the jobs in pages of some hundred, each a call of its own, and ends with the last job
+/// that was there at the beginning. A job that changes its state meanwhile may be missed; a cancel
+/// may miss a job whose whole run falls into the call and that is then retried. To reach all jobs,
+/// [pause](Selection::pause) first. If the call is dropped or fails on the way, the changes so far
+/// stay, and the call can be repeated.
 #[must_use = "nothing is done until it is awaited"]
 pub struct Bulk<'a> {
     selection: Selection<'a>,
@@ -34,30 +36,33 @@ pub struct Bulk<'a> {
     dry_run: bool,
 }
 
-/// A call to [`Selection::postpone`]; sent when it is awaited. Due now, unless told otherwise.
+/// A call to [`Selection::postpone`]; sent when it is awaited. Answers [`BulkReport`]. Moves the
+/// jobs to now, unless [`after`](Self::after), [`at`](Self::at) or [`by`](Self::by) set another
+/// time.
 #[must_use = "nothing is postponed until it is awaited"]
 pub struct Postpone<'a>(Bulk<'a>);
 
-/// What became of a call on many jobs.
+/// The result of a call on many jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BulkReport {
-    /// The jobs, or dead letters, that the call was about. `done`, `running` and `skipped` add
-    /// up to it; after a dry run they are zero.
+    /// The jobs or dead letters that the call found. `done`, `running` and `skipped` add up to this
+    /// number; after a dry run they are zero.
     pub matched: u64,
-    /// Those that were changed.
+    /// Jobs or dead letters that were changed.
     pub done: u64,
-    /// Those that were running and were told to stop: of a cancel only.
+    /// Running jobs that were told to stop; only a cancel has them.
     pub running: u64,
-    /// Those left as they are: they had changed their state, or are damaged; or, of a requeue,
-    /// a job of their name is there.
+    /// Jobs that were left: they had changed their state, or are damaged. For a requeue: dead
+    /// letters whose key has a live job.
     pub skipped: u64,
-    /// What the call did not come to, because one of several servers was away. Of one that went away
-    /// meanwhile, jobs may be among the matched, and not among the others: whether they were changed
-    /// is not known.
+    /// The shards that the call did not reach, because one of several servers was away. If a server
+    /// went away during the call, some of its jobs may count as matched only: it is unknown whether
+    /// they were changed.
     pub unseen: Vec<Unseen>,
 }
 
+/// The operation of a bulk call.
 #[derive(Clone, Copy)]
 enum BulkAction {
     Cancel,
@@ -69,25 +74,26 @@ enum BulkAction {
 }
 
 impl<'a> Selection<'a> {
-    /// Cancels the jobs: those that are pending never start, those that run are told to stop
-    /// and are not retried. Dead letters stay.
+    /// Cancels the jobs. Pending jobs never start; running jobs are told to stop and are not
+    /// retried. Dead letters stay.
     pub fn cancel(self) -> Bulk<'a> {
         Bulk::of(self, Ok(BulkAction::Cancel))
     }
 
-    /// Gives the pending jobs another due time.
+    /// Gives the pending jobs another due time: now, unless the [`Postpone`] sets another.
     pub fn postpone(self) -> Postpone<'a> {
         Postpone(Bulk::of(self, Ok(BulkAction::PostponeTo(NOW))))
     }
 
-    /// Makes the pending jobs due now, those that wait to be retried included. What is due by
-    /// now is not among them.
+    /// Makes the pending jobs due now, including jobs that wait for a retry. Jobs that are overdue
+    /// stay as they are.
     pub fn fire_now(self) -> Bulk<'a> {
         Bulk::of(self, Ok(BulkAction::FireNow))
     }
 
-    /// Makes the dead letters pending again, due now and with their attempts counted anew; of
-    /// several letters of one name, the latest. A letter stays where a job of its name is there.
+    /// Makes the dead letters pending again, due now, with their attempts counted anew. Of several
+    /// letters of one key, only the latest is requeued. If a job with its key is pending or
+    /// running, a letter stays.
     pub fn requeue(self) -> Bulk<'a> {
         Bulk::of(self, Ok(BulkAction::Requeue))
     }
@@ -107,7 +113,7 @@ impl<'a> Bulk<'a> {
         }
     }
 
-    /// Changes nothing, and counts what the call would be about, as
+    /// Changes nothing, and counts the jobs that the call would affect, as
     /// [`matched`](BulkReport::matched).
     pub fn dry_run(mut self) -> Self {
         self.dry_run = true;
@@ -126,45 +132,47 @@ impl<'a> Bulk<'a> {
 }
 
 impl Postpone<'_> {
-    /// Due so long after Redis receives the call, all of them. 10 years is the limit.
+    /// Makes all jobs due this long after Redis receives the call. 10 years is the limit.
     pub fn after(mut self, delay: Duration) -> Self {
         self.0.deed = after(delay).map(BulkAction::PostponeTo);
         self
     }
 
-    /// Due at this time by Redis' clock, all of them. The past means now.
+    /// Makes all jobs due at this time by Redis' clock. The past means now; 10 years ahead is the
+    /// limit.
     pub fn at(mut self, due: SystemTime) -> Self {
         self.0.deed = at(due).map(BulkAction::PostponeTo);
         self
     }
 
-    /// So much later than each is due; 10 years is the limit.
+    /// Moves each job by this delay from its own due time; 10 years is the limit.
     ///
-    /// A call that fails on the way has moved some of them, and would move those twice if it
-    /// were made again; [`after`](Self::after) and [`at`](Self::at) can be repeated.
+    /// If this call fails on the way, some jobs have moved, and a repeat would move them twice.
+    /// [`after`](Self::after) and [`at`](Self::at) can be repeated.
     pub fn by(mut self, delay: Duration) -> Self {
-        // The limit is that of a delay from now.
+        // The same limit as a delay from now.
         self.0.deed = after(delay).map(|_| BulkAction::PostponeBy(delay));
         self
     }
 
-    /// Changes nothing, and counts the jobs that it would be about.
+    /// Changes nothing, and counts the jobs that the call would affect, as
+    /// [`matched`](BulkReport::matched).
     pub fn dry_run(mut self) -> Self {
         self.0 = self.0.dry_run();
         self
     }
 }
 
-/// One call under way.
+/// A bulk call in progress.
 struct BulkCall<'a> {
     client: &'a Client,
     deed: BulkAction,
     dry_run: bool,
-    /// When it began.
+    /// The time of its beginning, by Redis' clock.
     began: UnixMs,
     lane: Lane,
-    /// Whom not to meet again: runs that were told to stop, since a renewal moves them ahead of
-    /// the walk; names of which a letter was requeued.
+    /// Jobs to skip if the scan meets them again: runs that were told to stop, since a renewal
+    /// moves them ahead of the scan, and keys with a requeued letter.
     told: HashSet<String>,
     report: BulkReport,
 }
@@ -173,7 +181,7 @@ impl<'a> BulkCall<'a> {
     async fn new(client: &'a Client, deed: BulkAction, dry_run: bool) -> Result<Self> {
         let now = client.0.store.time(client.deadline()).await?;
         let began = now.floor_ms();
-        // The same time for all of them, or the walk would meet again what it has moved.
+        // The same time for all jobs, or the scan would meet the moved jobs again.
         let deed = match deed {
             BulkAction::PostponeTo(When::After(delay)) => {
                 let delay = u64::try_from(delay.as_nanos().div_ceil(1_000_000));
@@ -195,8 +203,8 @@ impl<'a> BulkCall<'a> {
 
     async fn run(&mut self, prefix: &Prefix) -> Result<PartialView> {
         let states: &[&str] = match self.deed {
-            // A run that is marked is not retried, so what runs at the beginning cannot slip
-            // back behind the walk. What falls due meanwhile is met as running.
+            // A marked run is not retried, so a job that runs at the beginning cannot slip back
+            // behind the scan. A job that falls due meanwhile is met as running.
             BulkAction::Cancel => &["leased", "pending", "leased"],
             BulkAction::Requeue | BulkAction::Discard => &["dead"],
             _ => &["pending"],
@@ -217,8 +225,8 @@ impl<'a> BulkCall<'a> {
         Ok(view)
     }
 
-    /// Walks through the ledgers of a kind. While jobs are moved, through those that they leave
-    /// first: what was under way by then has arrived before the others are walked through.
+    /// Scans the ledgers of a kind. During a reshard, the old shards come first: jobs that were on
+    /// their way then have arrived before the new shards are scanned.
     async fn walk_through(
         &mut self,
         kind_shards: &KindShards,
@@ -227,7 +235,7 @@ impl<'a> BulkCall<'a> {
         view: &mut PartialView,
     ) -> Result<()> {
         for shard_client in kind_shards.before() {
-            // Where its jobs belong may be on any server, and each of them is needed.
+            // Its jobs may belong on any server, and each server is needed.
             self.walk(&shard_client.ledger, state, of_id, true).await?;
         }
         for shard_client in kind_shards.before() {
@@ -248,6 +256,7 @@ impl<'a> BulkCall<'a> {
         Ok(())
     }
 
+    /// Scans one ledger in one state, and changes the jobs page by page.
     async fn walk(
         &mut self,
         ledger: &Arc<Ledger>,
@@ -256,8 +265,8 @@ impl<'a> BulkCall<'a> {
         is_moving: bool,
     ) -> Result<()> {
         let sought = Sought {
-            // What moves later, and what dies meanwhile, is left behind; and of several letters
-            // of one name the latest comes first.
+            // Downward, the scan leaves behind jobs that move later and jobs that die meanwhile;
+            // and of several letters of one key, the latest comes first.
             down: matches!(self.deed, BulkAction::PostponeBy(_) | BulkAction::Requeue),
             records: matches!(self.deed, BulkAction::Requeue) && !self.dry_run,
             ..Sought::all_of(state, of_id)
@@ -266,10 +275,10 @@ impl<'a> BulkCall<'a> {
         while let Some(slice) = walk.next().await? {
             let mut matched = self.matching(slice);
             if matches!(self.deed, BulkAction::Requeue) {
-                // The latest letter of a name comes first; those before it stay.
+                // The latest letter of a key comes first; the older ones stay.
                 matched.retain(|seen| self.told.insert(id_of(&seen.member).to_owned()));
             } else if is_moving {
-                // Whoever was met is not met again where it was moved to.
+                // A job that was met here is skipped in the shard that it moved to.
                 matched.retain(|seen| self.told.insert(seen.member.clone()));
             }
             self.report.matched += matched.len() as u64;
@@ -285,12 +294,12 @@ impl<'a> BulkCall<'a> {
         Ok(())
     }
 
-    /// Those of a page that the call is about.
+    /// The jobs of a page that the call affects.
     fn matching(&self, slice: Slice) -> Vec<Seen> {
         let now = slice.now.floor_ms();
         let fits = |seen: &Seen| match self.deed {
             BulkAction::FireNow => seen.score > self.began,
-            // What stands there already, or was moved to a time that is past by now.
+            // Skips jobs that are already there, or were moved to a time that is past by now.
             BulkAction::PostponeTo(When::At(due)) => !(due..=due.max(now)).contains(&seen.score),
             BulkAction::Cancel => !self.told.contains(&seen.member),
             _ => true,
@@ -298,7 +307,7 @@ impl<'a> BulkCall<'a> {
         slice.items.into_iter().filter(fits).collect()
     }
 
-    /// Sends a page of them job by job, to wherever each is by then, and counts the answers.
+    /// Sends a page job by job, each to its present shard, and counts the answers.
     async fn carry_out_each(&mut self, kind: &Kind, seen: Vec<Seen>) -> Result<()> {
         let (client, deed, until) = (self.client, self.deed, self.client.deadline());
         let change = async |id: &str, when, step| {
@@ -352,7 +361,7 @@ impl<'a> BulkCall<'a> {
         Ok(())
     }
 
-    /// Sends a page of them as one numbered call, and counts the answers.
+    /// Sends a page as one numbered call, and counts the answers.
     async fn carry_out(&mut self, ledger: &Ledger, seen: Vec<Seen>) -> Result<()> {
         let count = seen.len() as u64;
         let until = self.client.deadline();
@@ -423,12 +432,12 @@ impl<'a> BulkCall<'a> {
     }
 }
 
-/// A page of which nothing can be sent needs no call.
-/// The id in `id:number`, as a letter is called.
+/// The id in the name of a letter, `id:number`.
 fn id_of(letter: &str) -> &str {
     letter.rsplit_once(':').map_or(letter, |(id, _)| id)
 }
 
+/// Sends a page; an empty page needs no call.
 async fn send<T>(
     items: &[T],
     call: impl AsyncFnOnce(&[T]) -> Result<Vec<Answered>>,
@@ -439,6 +448,7 @@ async fn send<T>(
     call(items).await
 }
 
+/// The item that requeues a letter, due now; `None` if its name or record is damaged.
 fn revival(kind: &Kind, seen: Seen) -> Option<Revival> {
     let (id, number) = letter_name(&seen.member).ok()?;
     let letter = Letter {
@@ -449,6 +459,7 @@ fn revival(kind: &Kind, seen: Seen) -> Option<Revival> {
     Revival::of(kind.key(id).ok()?, &letter, NOW).ok()
 }
 
+/// The item that deletes a letter; `None` if its name is damaged.
 fn discard(kind: &Kind, seen: &Seen) -> Option<Discard> {
     let (id, letter) = letter_name(&seen.member).ok()?;
     let key = kind.key(id).ok()?;
@@ -470,6 +481,7 @@ impl BulkReport {
         Ok(())
     }
 
+    /// The error of a call that failed on the way, with the counts so far.
     fn in_the_middle(&self, error: &Error) -> Error {
         if self.matched == 0 {
             return error.duplicate();

@@ -41,8 +41,8 @@ impl Selection<'_> {
     /// Counts the jobs in each state. Kinds are counted one after the other, while work goes on, so
     /// the sum is not of one instant.
     ///
-    /// A whole kind costs one call and a scan of its leases. If the prefix extends into the id,
-    /// every id of the kind is read, a thousand in each call.
+    /// A whole kind costs one call for each shard, and a scan of its leases. If the prefix extends
+    /// into the id, every id of the kind is read, a thousand in each call.
     ///
     /// # Errors
     /// If the prefix is not valid, or Redis does not answer in time.

@@ -1,4 +1,4 @@
-//! The library of Redis functions: installed, looked at, removed.
+//! The library of Redis functions: install, inspect and remove it.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Loaded, VERSION, library};
 
-/// What the library and its functions are called where nobody says otherwise.
+/// The default name of the library, and the prefix of its functions.
 const NAME: &str = "keyfall";
 
-/// The library of Redis functions by which any client, in any language, schedules, cancels and
-/// looks up jobs: `FCALL keyfall_schedule`, `FCALL keyfall_cancel`, `FCALL_RO keyfall_get`; from
+/// The library of Redis functions. With it, clients in any language schedule, cancel and look up
+/// jobs: `FCALL keyfall_schedule`, `FCALL keyfall_cancel`, `FCALL_RO keyfall_get`; from
 /// [`Client::functions`].
 ///
-/// It needs one server, Redis 7.0 or later or Valkey: neither a cluster nor several servers.
-/// `docs/functions.md` says what the functions take and answer.
+/// It needs a single server, Redis 7.0 or later or Valkey: neither a cluster nor several servers.
+/// `docs/functions.md` describes the arguments and answers of the functions.
 ///
 /// ```no_run
 /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -30,32 +30,34 @@ pub struct Functions {
     replaces: bool,
 }
 
-/// What is loaded in a Redis under the name of a library.
+/// The library that a Redis server has under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LibraryState {
-    /// The library that this version of Keyfall makes, and this database is prepared for it.
+    /// The library of this version of Keyfall, and this database is prepared for it.
     Fits,
-    /// The same, but this database was not prepared: its functions refuse to work there.
+    /// The library of this version, but this database is not prepared: the functions refuse to work
+    /// in it.
     Unprepared,
-    /// Nothing.
+    /// No library of this name.
     Absent,
-    /// A library of another version of Keyfall, or one that was changed by hand.
+    /// A library of another version of Keyfall, or one that was edited.
     Differs {
-        /// Its version.
+        /// The version that the library states.
         version: String,
     },
-    /// A library of Keyfall for another namespace.
+    /// A library of Keyfall that serves another namespace.
     Elsewhere {
-        /// That namespace.
+        /// The namespace that it serves.
         namespace: String,
     },
-    /// A library of somebody else.
+    /// A library that is not of Keyfall.
     Foreign,
 }
 
 impl Client {
-    /// The library of Redis functions for jobs of this client's namespace.
+    /// The library of Redis functions for the jobs of this client's namespace, under the name
+    /// `keyfall`. Nothing is sent before one of its methods is called.
     pub fn functions(&self) -> Functions {
         Functions {
             client: self.clone(),
@@ -66,11 +68,11 @@ impl Client {
 }
 
 impl Functions {
-    /// Another name than `keyfall` for the library, and for its functions, `NAME_schedule` and so
-    /// on: where several namespaces share a server, which has one function of a name.
+    /// Sets another name for the library and its functions, `NAME_schedule` and so on: for several
+    /// namespaces on one server, which has only one function of a name. Defaults to `keyfall`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidSetting`] if it is not 1 to 64 ASCII letters, digits and `_`.
+    /// [`ErrorKind::InvalidSetting`] if the name is not 1 to 64 ASCII letters, digits and `_`.
     pub fn named(mut self, name: &str) -> Result<Self> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if name.is_empty() || name.len() > 64 || !name.chars().all(is_allowed) {
@@ -83,38 +85,38 @@ impl Functions {
         Ok(self)
     }
 
-    /// Lets [`install`](Self::install) and [`remove`](Self::remove) take the place of any library
-    /// of the name: a newer one, that of another namespace, somebody else's.
+    /// Lets [`install`](Self::install) and [`remove`](Self::remove) replace any library of the
+    /// name: a newer version, one for another namespace, or a foreign one. By default they refuse.
     pub fn replacing(mut self) -> Self {
         self.replaces = true;
         self
     }
 
-    /// What the library is called.
+    /// The name of the library.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The version that this program makes.
+    /// The version of the library that this program installs: the version of Keyfall.
     pub fn version(&self) -> &'static str {
         VERSION
     }
 
-    /// Where Redis is; without credentials.
+    /// The address of Redis, without credentials.
     pub fn server(&self) -> String {
         self.client.store().address()
     }
 
-    /// The library, as `FUNCTION LOAD` takes it.
+    /// The source text of the library, for `FUNCTION LOAD`.
     pub fn source(&self) -> String {
         library(&self.name, self.client.store().names())
     }
 
-    /// What is loaded. Changes nothing.
+    /// Looks up the library of this name on the server. Changes nothing.
     ///
     /// # Errors
-    /// If the server has no functions, is a cluster or one of several, does not answer in time, or
-    /// does not let this user look.
+    /// If the server has no functions, is a cluster or one of several servers, does not answer in
+    /// time, or denies this user the command.
     pub async fn state(&self) -> Result<LibraryState> {
         let (store, until) = (self.client.store(), self.client.deadline());
         let server = store.check_functions(until).await?;
@@ -136,13 +138,14 @@ impl Functions {
         })
     }
 
-    /// Loads the library, in the place of one of the same version or an older one, and prepares the
-    /// database of this client for it. The library belongs to the whole server; each database in
-    /// which it is to be used has to be prepared. Returns what was there before.
+    /// Loads the library, replacing one of the same version or an older one, and prepares the
+    /// database of this client. The library belongs to the whole server; each database that uses it
+    /// needs its own preparation. Returns the state before.
     ///
     /// # Errors
-    /// As [`state`](Self::state); and unless it is [`replacing`](Self::replacing),
-    /// [`ErrorKind::Incompatible`] if what is loaded is newer, for another namespace, or not ours.
+    /// As [`state`](Self::state). Unless the call is [`replacing`](Self::replacing), also
+    /// [`ErrorKind::Incompatible`] if the loaded library is newer, for another namespace, or
+    /// foreign.
     pub async fn install(&self) -> Result<LibraryState> {
         let before = self.state().await?;
         let (store, until) = (self.client.store(), self.client.deadline());
@@ -163,11 +166,11 @@ impl Functions {
         Ok(before)
     }
 
-    /// Removes the library from the server, and the note that this database is prepared for it.
-    /// Returns what was there before.
+    /// Removes the library from the server, and the mark that this database is prepared for it.
+    /// Returns the state before.
     ///
     /// # Errors
-    /// As [`install`](Self::install), but for a newer version, which is removed.
+    /// As [`install`](Self::install), except that a newer version is no error: it is removed.
     pub async fn remove(&self) -> Result<LibraryState> {
         let before = self.state().await?;
         if !matches!(before, LibraryState::Differs { .. }) {
@@ -184,6 +187,7 @@ impl Functions {
         Ok(before)
     }
 
+    /// Fails if the loaded library may not be replaced without [`replacing`](Self::replacing).
     fn refuse_to_replace(&self, state: &LibraryState) -> Result<()> {
         if self.replaces || !state.is_kept() {
             return Ok(());
@@ -214,7 +218,7 @@ impl Functions {
 }
 
 impl LibraryState {
-    /// Whether it stays where it is unless somebody says that it is to be replaced.
+    /// Whether the library stays unless the caller asks to replace it.
     pub(crate) fn is_kept(&self) -> bool {
         match self {
             LibraryState::Foreign | LibraryState::Elsewhere { .. } => true,
@@ -223,7 +227,7 @@ impl LibraryState {
         }
     }
 
-    /// What puts it right, unless nothing has to be done.
+    /// The remedy, as a command; `None` if the library fits.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             LibraryState::Fits => None,
@@ -237,7 +241,7 @@ impl LibraryState {
         }
     }
 
-    /// In a word: `fits`, `unprepared`, `absent`, `differs`, `elsewhere`, `foreign`.
+    /// The state as one word: `fits`, `unprepared`, `absent`, `differs`, `elsewhere`, `foreign`.
     pub fn as_str(&self) -> &'static str {
         match self {
             LibraryState::Fits => "fits",
@@ -250,7 +254,7 @@ impl LibraryState {
     }
 }
 
-/// In a sentence whose subject is the library.
+/// Writes the predicate of a sentence whose subject is the library.
 impl fmt::Display for LibraryState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -276,7 +280,7 @@ impl fmt::Display for LibraryState {
     }
 }
 
-/// Whether this version is newer than that of this program. What is no version is.
+/// Whether this version is newer than this program. A text that is no version counts as newer.
 fn is_newer(version: &str) -> bool {
     let numbers = |text: &str| -> Option<Vec<u64>> {
         let numbers = text.split(['-', '+']).next()?.split('.');

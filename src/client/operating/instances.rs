@@ -65,8 +65,7 @@ pub struct Unrouted {
 pub struct Instances {
     /// The instances, in the order of their start.
     pub instances: Vec<Instance>,
-    /// The servers that were away. An instance sends its heartbeat to each server that it reaches,
-    /// so the list is complete as long as one is there.
+    /// The servers that were away. An instance sends its heartbeat to each server that it reaches.
     pub unseen: Vec<Unseen>,
 }
 

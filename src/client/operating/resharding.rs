@@ -1,8 +1,8 @@
-//! Giving a kind another number of shards, while work goes on.
+//! Resharding: giving a kind another number of shards while work goes on.
 //!
-//! First all learn of it: each ledger refuses who goes by the layout of before. From then on no job
-//! comes where it does not belong any more, so what is left there is only to be moved: by this call,
-//! or by whoever wants to change one of those jobs. What runs is moved when it has been settled.
+//! First, every ledger learns the new layout, and refuses clients with the old one. From then on no
+//! job enters a wrong shard, so only the jobs that are already there have to move: this call moves
+//! them, or a call that wants to change one of them. A running job moves when its run is settled.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::key::Kind;
 use crate::shards::{Layout, MAX_SHARDS, shard_of};
 use crate::store::{Away, COUNTERS, Ledger, Part, Word};
 
-/// How many names go into one call.
+/// The number of names in one call.
 const NAMES: usize = 128;
 
-/// How long it is waited for runs to end before they are looked at again.
+/// The pause before running jobs are checked again.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// A call to [`Client::reshard`]; carried out while it is awaited.
+/// A call to [`Client::reshard`]; carried out while it is awaited. Answers [`Resharded`].
 #[must_use = "nothing is resharded until it is awaited"]
 pub struct Reshard<'a> {
     client: &'a Client,
@@ -31,38 +31,38 @@ pub struct Reshard<'a> {
     told: Box<dyn FnMut(Resharding) + Send + 'a>,
 }
 
-/// How far a [`Client::reshard`] has come.
+/// The progress of a [`Client::reshard`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resharding {
-    /// Names of jobs that were moved so far, with or without dead letters, and names of dead letters
-    /// that were moved by themselves.
+    /// Names moved so far: jobs, with or without dead letters, and dead letters alone.
     pub moved: u64,
-    /// Jobs that run where they do not belong any more, and are moved when they have been settled, as
-    /// they were last counted.
+    /// Running jobs that are still in a wrong shard, at the last count. They move when they are
+    /// settled.
     pub running: u64,
 }
 
-/// What became of a [`Client::reshard`].
+/// The answer of [`Client::reshard`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resharded {
-    /// How many shards the kind had, by the list of kinds.
+    /// The number of shards before, by the list of kinds.
     pub from: u16,
-    /// How many it has.
+    /// The number of shards now.
     pub to: u16,
-    /// Names that this call moved; others may have moved more.
+    /// Names that this call moved. Other calls may have moved more.
     pub moved: u64,
 }
 
 impl Client {
     /// Gives a kind, `app:module:biz`, another number of shards, from 1 to
-    /// [`MAX_SHARDS`](crate::MAX_SHARDS), while workers and producers run. Returns when all jobs are
-    /// where they belong; a run that takes long is waited for, since it is moved when it is settled.
+    /// [`MAX_SHARDS`](crate::MAX_SHARDS), while workers and producers run. Returns when every job
+    /// is in its new shard. A running job moves when it is settled, so the call waits for long
+    /// runs.
     ///
-    /// It may be dropped, or fail, at any time: nothing is lost, all calls go on finding their jobs,
-    /// and the same call goes on where it was. Keys that were [adopted](crate::Handler::adopt) stay
-    /// where they are, and a job that moves to another server follows its key no more.
+    /// The call may be dropped, or fail, at any time: nothing is lost, all calls still find their
+    /// jobs, and a repeat continues. [Adopted](crate::Handler::adopt) keys stay where they are, and
+    /// a job that moves to another server no longer follows its key.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -72,8 +72,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// If the kind or the number is not valid, the kind was never used or is on its way to another
-    /// number, or Redis does not answer in time.
+    /// If the kind or the number is not valid, the kind was never used, the kind is being resharded
+    /// to another number, or Redis does not answer in time.
     pub fn reshard(&self, kind: &str, shards: u16) -> Reshard<'_> {
         Reshard {
             client: self,
@@ -83,8 +83,8 @@ impl Client {
         }
     }
 
-    /// How many shards a kind, `app:module:biz`, has; and how many it had, while jobs are still moved
-    /// from there.
+    /// The number of shards of a kind, `app:module:biz`; while it is being resharded, also the
+    /// number of shards before.
     ///
     /// # Errors
     /// If the kind is not valid, or Redis does not answer in time.
@@ -96,7 +96,8 @@ impl Client {
 }
 
 impl<'a> Reshard<'a> {
-    /// Called after each step with how far it has come.
+    /// Sets a function that is called with the progress after each step. It runs inside the call:
+    /// keep it short.
     pub fn on_progress(mut self, told: impl FnMut(Resharding) + Send + 'a) -> Self {
         self.told = Box::new(told);
         self
@@ -136,10 +137,10 @@ impl<'a> Reshard<'a> {
         Ok(done(progress.moved))
     }
 
-    /// Refuses what cannot be resharded. Returns the layout that the kind has.
+    /// Checks that the kind can be resharded, and returns its present layout.
     async fn check(&mut self, kind: &Kind) -> Result<Layout> {
         let (client, until) = (self.client, self.client.deadline());
-        // Each of the servers has to learn of it before a job is moved.
+        // Every server has to learn the layout before a job moves.
         if let Some(Away { error, .. }) = client.store().kinds_seen(until).await?.1.pop() {
             return Err(error);
         }
@@ -163,7 +164,7 @@ impl<'a> Reshard<'a> {
         Ok(layout)
     }
 
-    /// Makes all ledgers refuse who goes by the layout of before.
+    /// Makes all ledgers refuse clients with the old layout.
     async fn begin(&mut self, kind: &Kind, before: Layout) -> Result<Layout> {
         let (store, until) = (self.client.store(), self.client.deadline());
         let wanted = match before.from {
@@ -183,7 +184,7 @@ impl<'a> Reshard<'a> {
         Ok(wanted)
     }
 
-    /// Moves what is not where it belongs.
+    /// Moves every job that is in a wrong shard, once through all old shards.
     async fn pass(&mut self, kind: &Kind, layout: Layout, progress: &mut Resharding) -> Result<()> {
         progress.running = 0;
         for shard in 0..layout.from.unwrap_or(0) {
@@ -201,8 +202,8 @@ impl<'a> Reshard<'a> {
                     cursor = next;
                 }
             }
-            // Behind the look at it: what somebody took out before that, and did not come to put
-            // anywhere, was not to be seen. From now on there is nothing left to be taken.
+            // After the scan: it could not see a job that another client had taken out before and
+            // failed to put elsewhere. From now on nothing is left to be taken out.
             while !ledger.push_on(layout, self.client.deadline()).await? {
                 self.catch_up(kind, layout).await?;
             }
@@ -211,8 +212,11 @@ impl<'a> Reshard<'a> {
         Ok(())
     }
 
-    /// A ledger goes by another layout: it is behind, after a rollback of its server; or ahead, by
-    /// somebody else's doing.
+    /// A ledger has another layout: an older one after a rollback of its server, or a newer one by
+    /// another client.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the layout has changed.
     async fn catch_up(&mut self, kind: &Kind, layout: Layout) -> Result<()> {
         let until = self.client.deadline();
         if self.client.store().agree(kind, until).await? != layout {
@@ -224,6 +228,7 @@ impl<'a> Reshard<'a> {
         Ok(())
     }
 
+    /// Moves these names, some at a time, until each is moved, running or gone.
     async fn move_all(
         &mut self,
         ledger: &Arc<Ledger>,
@@ -255,10 +260,10 @@ impl<'a> Reshard<'a> {
         Ok(())
     }
 
-    /// All jobs are where they belong.
+    /// Ends the reshard, after every job is in its new shard.
     async fn end(&mut self, kind: &Kind, layout: Layout) -> Result<()> {
         let (store, until) = (self.client.store(), self.client.deadline());
-        // What is given up leaves its counters to the first.
+        // A shard that is given up hands its counters to the first.
         for shard in layout.shards..layout.from.unwrap_or(0) {
             let ledger = store.ledger(kind, layout.old_place(shard));
             ledger
@@ -270,7 +275,8 @@ impl<'a> Reshard<'a> {
         self.tell(kind, settled).await
     }
 
-    /// A hint: who does not hear it finds out when a ledger refuses a call, or within a minute.
+    /// A hint: a client that misses it learns the layout when a ledger refuses a call, or within a
+    /// minute.
     async fn tell(&mut self, kind: &Kind, layout: Layout) -> Result<()> {
         let message = format!("layout {kind} {layout}");
         let until = self.client.deadline();
@@ -278,7 +284,7 @@ impl<'a> Reshard<'a> {
     }
 }
 
-/// Of a job, or of a letter, `id:number`.
+/// The id in the name of a job, or of a letter, `id:number`.
 fn id_of(name: &str) -> &str {
     name.split_once(':').map_or(name, |(id, _)| id)
 }

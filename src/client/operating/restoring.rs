@@ -1,4 +1,4 @@
-//! Jobs and dead letters come back from a backup, with their story.
+//! Restoring jobs and dead letters from a backup, with their story.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,11 +17,11 @@ use crate::record::{Header, Step, Terms};
 use crate::retry::RetryPolicy;
 use crate::store::{BackupItem, KeptAs, When, Word};
 
-/// How many steps a record keeps; `lua/lib/record.lua` has the same number.
+/// The number of steps that a record keeps; the same as in `lua/lib/record.lua`.
 const STEPS: usize = 8;
 
-/// A job or a dead letter as it was, for [`Client::restore`]: made of a [`JobView`], or part by
-/// part.
+/// A job or dead letter from a backup, for [`Client::restore`]: made from a [`JobView`], or part by
+/// part. Invalid values are reported by `restore`.
 ///
 /// ```
 /// use keyfall::KeptJob;
@@ -47,30 +47,31 @@ pub struct KeptJob {
     max_attempts: Option<u32>,
 }
 
-/// What became of a [`Client::restore`].
+/// The answer of [`Client::restore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restored {
-    /// It is pending again, due at this time, be it long ago.
+    /// The job is pending again, due at this time, which may be long past.
     Pending(SystemTime),
-    /// The same, in the place of one that was pending.
+    /// The job is pending again, due at this time, and has replaced a pending one.
     Replaced(SystemTime),
-    /// It is a dead letter again, with this number, which is a new one.
+    /// The dead letter is back, with this new number.
     Dead(u64),
-    /// A job of this name is pending, or a letter of it died at that very time: nothing was done.
+    /// Nothing was done: a job with this key is pending, or a dead letter of it died at the same
+    /// time.
     Present,
-    /// A job of this name is running: nothing was done.
+    /// Nothing was done: a job with this key is running.
     Running,
 }
 
 impl KeptJob {
-    /// One that waits for its due time, which may lie in the past.
+    /// A job that waits for its due time, which may be past. `payload` is stored unchanged.
     pub fn pending(key: impl IntoJobKey, due: SystemTime, payload: impl Into<Bytes>) -> Self {
         let what = KeptAs::Pending { replace: false };
         KeptJob::new(key, what, due, payload.into())
     }
 
-    /// A dead letter.
+    /// A dead letter with the time of its death. `payload` is stored unchanged.
     pub fn dead(key: impl IntoJobKey, died: SystemTime, payload: impl Into<Bytes>) -> Self {
         KeptJob::new(key, KeptAs::Dead, died, payload.into())
     }
@@ -92,56 +93,59 @@ impl KeptJob {
         }
     }
 
-    /// How many attempts have ended. Defaults to 0.
+    /// The number of attempts that have ended. Defaults to 0.
     pub fn attempts(mut self, ended: u32) -> Self {
         self.attempts = ended;
         self
     }
 
-    /// How the last attempt failed, or why it was buried.
+    /// The error of the last failed attempt, or the reason of the dead letter. Defaults to none.
     pub fn error(mut self, error: impl Into<String>) -> Self {
         self.error = Some(error.into());
         self
     }
 
-    /// When it was first scheduled. Defaults to when it is restored.
+    /// The time at which the job was first scheduled. Defaults to the time of the restore.
     pub fn first_scheduled_at(mut self, accepted: SystemTime) -> Self {
         self.accepted = Some(accepted);
         self
     }
 
-    /// Something that happened to it; the oldest first. The last eight are kept.
+    /// Adds a step to the story, the oldest first. `what` is a word in lower case, such as
+    /// `failed`, of up to 32 letters and `_`. The last eight steps are kept; without
+    /// [`first_scheduled_at`](Self::first_scheduled_at), none.
     pub fn step(mut self, what: impl Into<String>, at: SystemTime) -> Self {
         self.steps.push((what.into(), at));
         self
     }
 
-    /// A text that travels with it.
+    /// Adds a header: a text that travels beside the payload.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name, value);
         self
     }
 
-    /// Its own retry policy.
+    /// The retry policy of the job. Defaults to the policy of its route.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = Some(policy);
         self
     }
 
-    /// Its own limit of attempts.
+    /// The limit of attempts of the job, including the first run. Defaults to the limit of its
+    /// policy.
     pub fn max_attempts(mut self, limit: u32) -> Self {
         self.max_attempts = Some(limit);
         self
     }
 
-    /// Its own timeout.
+    /// The timeout of a run of the job. Defaults to the timeout of its route.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// Takes the place of one that is pending, instead of leaving that as it is. Dead letters
-    /// take nobody's place.
+    /// Replaces a pending job with this key, instead of leaving it. For a dead letter, this has no
+    /// effect.
     pub fn replace(mut self) -> Self {
         if let KeptAs::Pending { replace } = &mut self.what {
             *replace = true;
@@ -149,6 +153,10 @@ impl KeptJob {
         self
     }
 
+    /// The item that is sent to the ledger.
+    ///
+    /// # Errors
+    /// For the first value that is not valid.
     fn into_kept(self, payload_limit: usize) -> Result<BackupItem> {
         let key = self.key?;
         check_payload(&key, &self.payload, payload_limit)?;
@@ -177,7 +185,7 @@ impl KeptJob {
     }
 }
 
-/// As the second line of a record has it.
+/// The story as the second line of a record.
 fn story(
     key: &JobKey,
     accepted: Option<SystemTime>,
@@ -192,7 +200,7 @@ fn story(
             Error::new(ErrorKind::InvalidTime, message)
         })
     };
-    // Rounded down: the microseconds stand in the header.
+    // Rounded down: the header has the microseconds.
     let mut line = since(accepted)?.as_millis().to_string();
     for (what, at) in &steps[steps.len().saturating_sub(STEPS)..] {
         let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
@@ -208,7 +216,7 @@ fn story(
 }
 
 impl From<&JobView> for KeptJob {
-    /// Of one that runs, as if that run had not begun.
+    /// A copy of the job. A running job is taken as if its run had not begun.
     fn from(view: &JobView) -> Self {
         let is_dead = view.state() == JobState::Dead;
         let mut job = if is_dead {
@@ -231,12 +239,12 @@ impl From<&JobView> for KeptJob {
 }
 
 impl Client {
-    /// Brings back a job or a dead letter, with its attempts, its last error and its story; for
-    /// backups. What is there already stays as it is, so the call may be repeated.
+    /// Restores a job or a dead letter from a backup, with its attempts, its last error and its
+    /// story. An existing job stays as it is, so the call may be repeated.
     ///
     /// # Errors
-    /// If key, payload, headers, times, steps or terms are not valid, or Redis does not answer in
-    /// time or is full.
+    /// If key, payload, headers, times, steps or terms are not valid, Redis does not answer in
+    /// time, or Redis is full.
     pub async fn restore(&self, job: KeptJob) -> Result<Restored> {
         let kept = job.into_kept(self.settings().payload_limit)?;
         let key = kept.key.clone();
@@ -263,7 +271,7 @@ impl Client {
 }
 
 impl fmt::Debug for KeptJob {
-    /// Without payload and headers, which may be private, and large.
+    /// Leaves out payload and headers, which may be private, and large.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeptJob")
             .field("key", &self.key)
