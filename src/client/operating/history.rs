@@ -1,4 +1,7 @@
-//! What was done to jobs, as the ledgers tell it: typed, and followed as it happens.
+//! Histories: the changes to jobs and kinds, as the ledgers record them.
+//!
+//! A [`Happening`] is one entry of a history. `tail` follows histories as they grow; `words` writes
+//! entries as sentences.
 
 mod tail;
 mod words;
@@ -19,66 +22,69 @@ use crate::time::UnixMs;
 /// The most entries that a history keeps.
 const MOST: u64 = 1_000_000;
 
-/// How many pages of a history are looked through for one job.
+/// The most pages of a history that are read for one job.
 const PAGES: usize = 400;
 
-/// What the history tells of a job.
+/// The history of one job.
 pub(super) struct HistoryEntry {
-    /// How many entries the kind keeps.
+    /// The number of entries that the kind keeps.
     pub(super) kept: u64,
-    /// When the oldest thing happened that was looked at.
+    /// The time of the oldest entry that was read.
     pub(super) reaches: Option<SystemTime>,
-    /// The oldest first; what was done to the kind included.
+    /// The entries about the job and about its kind, the oldest first.
     pub(super) happenings: Vec<Happening>,
 }
 
-/// Something that was done to a job, or to a kind, as the history tells it.
+/// A change to a job or to a kind, from a history; from [`Client::happenings`] and
+/// [`Client::tail`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Happening {
     /// The kind of the job.
     pub kind: Kind,
-    /// The id of the job; none where it was done to the kind.
+    /// The id of the job; `None` for a change to the kind.
     pub id: Option<String>,
-    /// What was done.
+    /// The change.
     pub what: What,
-    /// When, by Redis' clock.
+    /// The time, by Redis' clock.
     pub at: SystemTime,
-    /// Who did it: `host:process`. Empty where only the record of the job tells of it.
+    /// The process that made it, as `host:process`. Empty if only the record of the job tells of
+    /// it.
     pub by: String,
-    /// When the job is due by that; of a claim and a takeover, when it was.
+    /// The due time of the job after the change; for a claim or a takeover, the due time that it
+    /// had.
     pub due: Option<SystemTime>,
-    /// Of a claim: how the job was found.
+    /// For a claim: how the job was found.
     pub source: Option<Source>,
-    /// Of an attempt that failed: its number, counted from 1. Of a takeover: how many attempts
-    /// were begun since a run of it last ended.
+    /// For a failed attempt: its number, counted from 1. For a takeover: the number of attempts
+    /// begun since the last run ended.
     pub attempt: Option<u32>,
-    /// Of a run that ended: how long ago it was claimed.
+    /// For the end of a run: the time since its claim.
     pub took: Option<Duration>,
     /// The number of the dead letter.
     pub letter: Option<u64>,
-    /// How the attempt failed, why the job was buried, or what was found in an audit; cut to some
-    /// 200 bytes. Of what came through the plain key of an adopted job: what was done to that, such
-    /// as `its key was set`.
+    /// The error of the attempt, the reason of the dead letter, or the finding of an audit; cut to
+    /// about 200 bytes. If the change came through the plain key of an adopted job: the change of
+    /// that key, such as `its key was set`.
     pub note: Option<String>,
 }
 
 macro_rules! what {
     ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
-        /// What can be done to a job, or to a kind.
+        /// The changes to a job or a kind that a history records.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum What {
             $($(#[$doc])* $name,)*
-            /// Something that this version does not know.
+            /// A change that this version does not know.
             Unknown,
         }
 
         impl What {
-            /// All that this version knows.
+            /// All changes that this version knows.
             pub const ALL: &[What] = &[$(What::$name,)*];
 
-            /// In one word, such as `scheduled`.
+            /// The word for it, such as `scheduled`.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(What::$name => $word,)*
@@ -90,51 +96,51 @@ macro_rules! what {
 }
 
 what! {
-    /// It was scheduled, and there was none of the name.
+    /// The job was scheduled, and no job had its key.
     Scheduled = "scheduled",
-    /// It was scheduled in the place of one that was pending.
+    /// The job was scheduled, and replaced a pending one.
     Replaced = "replaced",
-    /// It was scheduled while one of the name runs, and will follow it.
+    /// The job was scheduled during a run of its key, and follows that run.
     Succeeds = "succeeds",
-    /// The run before it has ended, and it is pending.
+    /// The run before the job has ended: the job is pending now.
     Follows = "follows",
-    /// It got another due time.
+    /// The job got another due time.
     Postponed = "postponed",
-    /// It was made due at once.
+    /// The job was made due at once.
     Fired = "fired",
-    /// It got another payload.
+    /// The job got another payload.
     Updated = "updated",
-    /// It is gone, because somebody cancelled it.
+    /// The job was cancelled, and is gone.
     Cancelled = "cancelled",
-    /// It was cancelled while it runs: the run is told to stop.
+    /// The job was cancelled during its run: the run is told to stop.
     Stopping = "stopping",
-    /// An instance got it to run.
+    /// An instance claimed the job.
     Claimed = "claimed",
-    /// Its lease had lapsed, and another instance got it to run.
+    /// The lease had lapsed, and another instance claimed the job.
     Lapsed = "lapsed",
-    /// It ended well.
+    /// The job ended with success.
     Done = "done",
-    /// An attempt failed, and another one follows.
+    /// An attempt failed, and is retried.
     Failed = "failed",
-    /// It asked to run again, and nothing had failed.
+    /// The run asked to run again, without a failure.
     Again = "again",
-    /// It asked to be put off.
+    /// The run was snoozed.
     Snoozed = "snoozed",
-    /// It was given back before it ran.
+    /// The job was returned before it ran.
     Returned = "returned",
-    /// Its run is not repeated: a newer schedule takes its place.
+    /// The run is not repeated: a newer schedule takes its place.
     Superseded = "superseded",
-    /// It became a dead letter.
+    /// The job became a dead letter.
     Buried = "buried",
     /// A dead letter became pending again.
     Requeued = "requeued",
     /// A dead letter was deleted.
     Deleted = "deleted",
-    /// It came back from a backup.
+    /// The job or dead letter was restored from a backup.
     Restored = "restored",
-    /// It came from another shard of its kind, which was resharded.
+    /// The job came from another shard during a reshard.
     Moved = "moved",
-    /// An audit mended something.
+    /// An audit repaired a flaw.
     Repaired = "repaired",
     /// The kind was paused.
     Paused = "paused",
@@ -143,10 +149,10 @@ what! {
 }
 
 impl What {
-    /// Reads one of the words of [`as_str`](Self::as_str).
+    /// Parses a word of [`as_str`](Self::as_str).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidSetting`], naming the words that there are.
+    /// [`ErrorKind::InvalidSetting`], with the list of words, if it is none of them.
     pub fn parse(word: &str) -> Result<Self> {
         let found = What::ALL.iter().find(|what| what.as_str() == word);
         found.copied().ok_or_else(|| {
@@ -169,6 +175,7 @@ impl fmt::Display for What {
 }
 
 impl Happening {
+    /// Reads one line of a history.
     pub(super) fn of(kind: &Kind, line: Line) -> Self {
         let what = What::parse(&line.what).unwrap_or(What::Unknown);
         let number: Option<u64> = line.number.parse().ok();
@@ -204,7 +211,7 @@ impl Happening {
         }
     }
 
-    /// As the record of a job tells it.
+    /// An entry from a step in the record of a job.
     pub(super) fn by_record(key: &JobKey, what: What, at: SystemTime) -> Self {
         Happening {
             kind: Kind::parse(key.kind()).expect("the kind of a key"),
@@ -221,17 +228,18 @@ impl Happening {
         }
     }
 
-    /// The job; none where it was done to the kind.
+    /// The key of the job; `None` for a change to the kind.
     pub fn key(&self) -> Option<JobKey> {
         self.kind.key(self.id.as_deref()?).ok()
     }
 
-    /// How long after its due time a job was claimed, of a claim and a takeover.
+    /// For a claim or a takeover: the time from the due time to the claim; `None` for other
+    /// changes.
     pub fn lag(&self) -> Option<Duration> {
         if !matches!(self.what, What::Claimed | What::Lapsed) {
             return None;
         }
-        // A server's clock that went back makes nothing early.
+        // If the clock of the server went back, the lag is zero.
         Some(self.at.duration_since(self.due?).unwrap_or_default())
     }
 }
@@ -242,7 +250,7 @@ fn ms_of(entry: &str) -> (u64, u64) {
     (ms.parse().unwrap_or(0), number.parse().unwrap_or(0))
 }
 
-/// A call to [`Selection::keep_history`]; sent when it is awaited.
+/// A call to [`Selection::keep_history`]; sent when it is awaited. Answers the kinds, in order.
 #[must_use = "nothing is changed until it is awaited"]
 pub struct KeepHistory<'a> {
     selection: Selection<'a>,
@@ -250,14 +258,14 @@ pub struct KeepHistory<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// How many entries the histories of these kinds keep from now on: up to a million. With 0
-    /// nothing is written any more, and what was is deleted. Returns the kinds.
+    /// Sets the number of entries that the histories of these kinds keep, up to 1,000,000. With 0,
+    /// the history is deleted and nothing more is written. Returns the kinds.
     ///
-    /// This is about the kinds that exist: one that is used for the first time later keeps as many
-    /// as any. An entry tells of one transition and of all jobs that a call made it with, in about
-    /// a kibibyte at the most. A prefix that reaches into the id is refused. Where one of several
-    /// servers is away, it is done on the others, and the call fails: make it again when that one is
-    /// there.
+    /// The setting applies to kinds that exist; a kind that is used for the first time later gets
+    /// the default. An entry covers one transition, with all jobs that one call made it with, in at
+    /// most about a kibibyte. A prefix that extends into the id is refused. If one of several
+    /// servers is away, the call changes the other servers and fails: repeat it when the server is
+    /// back.
     pub fn keep_history(self, entries: u64) -> KeepHistory<'a> {
         KeepHistory {
             selection: self,
@@ -300,10 +308,10 @@ impl<'a> IntoFuture for KeepHistory<'a> {
 }
 
 impl Client {
-    /// How many entries the history of a kind, `app:module:biz`, keeps; 0 if it has none.
+    /// The number of entries that the history of a kind, `app:module:biz`, keeps; 0 if it is off.
     ///
     /// # Errors
-    /// If the kind is not valid or Redis does not answer in time.
+    /// If the kind is not valid, or Redis does not answer in time.
     pub async fn history_kept(&self, kind: &str) -> Result<u64> {
         let kind = Kind::parse(kind)?;
         let kind_shards = self.kind_shards_to_look(kind.as_str())?;
@@ -313,16 +321,16 @@ impl Client {
             .await
     }
 
-    /// What the history tells of a job, of all that had its name, the oldest first.
+    /// The history of all jobs that had this key, the oldest first.
     ///
     /// # Errors
-    /// If the key is not valid or Redis does not answer in time.
+    /// If the key is not valid, or Redis does not answer in time.
     pub async fn happenings(&self, key: impl IntoJobKey) -> Result<Vec<Happening>> {
         let key = key.into_job_key()?;
         Ok(self.told_of(&key, self.deadline()).await?.happenings)
     }
 
-    /// Pages through the history, the newest first, for a job.
+    /// Reads the history of one job, from the newest page to the oldest.
     pub(super) async fn told_of(&self, key: &JobKey, until: Instant) -> Result<HistoryEntry> {
         let kind = Kind::parse(key.kind())?;
         let kind_shards = self.kind_shards_now(&kind, until).await?;
@@ -338,7 +346,7 @@ impl Client {
         Ok(told)
     }
 
-    /// Pages through the history of one ledger.
+    /// The same, in one ledger.
     async fn told_by(&self, ledger: &Ledger, key: &JobKey, until: Instant) -> Result<HistoryEntry> {
         let mut told = HistoryEntry {
             kept: 0,
@@ -367,7 +375,8 @@ impl Client {
         Ok(told)
     }
 
-    /// Follows what is done to jobs, from now on, on a connection of its own.
+    /// Follows the changes to jobs from now on, over a connection of its own. Nothing is read
+    /// before [`Tail::next`].
     ///
     /// ```no_run
     /// # async fn example(client: &keyfall::Client) -> keyfall::Result<()> {

@@ -1,4 +1,4 @@
-//! Looking at many jobs, page by page.
+//! Listing many jobs page by page, in a stable order, over all shards of each kind.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -17,18 +17,18 @@ use crate::settings::BATCH;
 use crate::store::{Found, Ledger, Position, Seen, Slice, Sought};
 use crate::time::UnixUs;
 
-/// How many jobs a page has unless it is told otherwise, and at the most.
+/// The default number of jobs in a page, and the largest.
 const PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 
-/// About how many bytes of records a page carries, and so how much memory it takes.
+/// About how many bytes of records a page holds, and so its memory.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// How many calls a page takes at the most: where few of many ids begin as they should, it
-/// comes short rather than late.
+/// The most calls for one page: if few of many ids match the prefix, the page is short rather than
+/// late.
 const CALLS: usize = 16;
 
-/// A call to [`Selection::list`]; sent when it is awaited.
+/// A call to [`Selection::list`]; sent when it is awaited. Answers one [`Page`].
 #[must_use = "nothing is listed until it is awaited"]
 pub struct ListJobs<'a> {
     selection: Selection<'a>,
@@ -37,44 +37,45 @@ pub struct ListJobs<'a> {
     after: Option<Cursor>,
 }
 
-/// A page of jobs; from [`Client::list`].
+/// A page of jobs; from [`Client::list`] and [`Selection::list`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Page {
     /// The jobs, in order.
     pub jobs: Vec<JobView>,
-    /// Those of the page that cannot be shown.
+    /// Jobs of this page that cannot be read.
     pub damaged: Vec<DamagedJob>,
-    /// What was not looked at, because one of several servers was away; its jobs are on no page.
+    /// The shards that were not read, because one of several servers was away. Their jobs are on no
+    /// page.
     pub unseen: Vec<Unseen>,
-    /// Where the next page begins; `None` if this is the last. A page can be short, and even
-    /// empty, and have a next one.
+    /// The beginning of the next page; `None` if this is the last. A page can be short, or even
+    /// empty, and still have a next one.
     pub next: Option<Cursor>,
 }
 
-/// A job whose record or name is not what Keyfall wrote, or is of a newer version.
+/// A job whose record or name was not written by Keyfall, or is of a newer version.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DamagedJob {
-    /// Its kind and its id.
+    /// The kind and the id, `app:module:biz:id`.
     pub name: String,
-    /// What is wrong with it.
+    /// The damage.
     pub error: Error,
 }
 
-/// Where a page of jobs begins. As text it can be sent somewhere and come back; what the text
-/// says is nobody's business.
+/// The beginning of a page of jobs. It can be sent elsewhere as text and read back. The text is
+/// opaque: its format may change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Cursor {
     state: JobState,
     kind: Kind,
-    /// `None` at the beginning of the kind.
+    /// The place in the kind; `None` at its beginning.
     position: Option<Position>,
 }
 
 impl Client {
-    /// The jobs in this state whose keys begin so: short for
+    /// Lists the jobs in this state whose keys begin with this text: short for
     /// [`prefix(text)`](Client::prefix)`.`[`list(state)`](Selection::list).
     pub fn list(&self, prefix: &str, state: JobState) -> ListJobs<'_> {
         self.prefix(prefix).list(state)
@@ -82,12 +83,12 @@ impl Client {
 }
 
 impl<'a> Selection<'a> {
-    /// The jobs in this state, page by page. [`Pending`](JobState::Pending) covers those that
-    /// wait to be retried, [`Retrying`](JobState::Retrying) lists these alone.
+    /// Lists the jobs in this state, page by page. [`Pending`](JobState::Pending) includes jobs
+    /// that wait for a retry; [`Retrying`](JobState::Retrying) lists these alone.
     ///
-    /// Kind by kind, and in each by due time; those that run by the end of their lease, dead
-    /// letters by the time of death. What comes or goes while pages are read neither hides nor
-    /// repeats another job; one that is moved may be met twice, or not at all.
+    /// The order is kind by kind, and within a kind by due time; running jobs go by the end of
+    /// their lease, dead letters by the time of death. A job that comes or goes between pages
+    /// neither hides nor repeats another job; a job that moves may appear twice, or not at all.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -111,19 +112,23 @@ impl<'a> Selection<'a> {
 }
 
 impl ListJobs<'_> {
-    /// How many jobs a page has at the most, from 1 to 1000. Defaults to 100. Beyond some 4 MiB
-    /// of payloads a page has fewer.
+    /// The most jobs in a page, from 1 to 1000. Defaults to 100. A page with more than about 4 MiB
+    /// of records ends early.
     pub fn limit(mut self, jobs: usize) -> Self {
         self.limit = jobs;
         self
     }
 
-    /// The page that begins there.
+    /// Starts the page at this cursor. It must come from a list of the same prefix and state.
     pub fn after(mut self, cursor: Cursor) -> Self {
         self.after = Some(cursor);
         self
     }
 
+    /// Reads one page.
+    ///
+    /// # Errors
+    /// If the prefix, the limit or the cursor is not valid, or Redis does not answer in time.
     async fn page(self) -> Result<Page> {
         let Selection { client, prefix } = self.selection;
         let prefix = prefix?;
@@ -183,16 +188,16 @@ impl ListJobs<'_> {
     }
 }
 
-/// A part of what is in one state, from all ledgers of a kind.
+/// A part of the jobs in one state, merged from all shards of a kind.
 struct Merged {
-    /// In order, each with the time at which it was read.
+    /// The jobs in order, each with the time at which it was read.
     items: Vec<(UnixUs, Seen)>,
-    /// Where the next part begins.
+    /// The beginning of the next part.
     next: Option<Position>,
 }
 
-/// Reads the ledgers of a kind as if they were one. Positions are by score and name, so that one
-/// holds for each of them.
+/// Reads the shards of a kind as if they were one. A position is a score and a name, so one
+/// position holds for each shard.
 async fn list_all(
     kind_shards: &KindShards,
     sought: Sought,
@@ -203,7 +208,7 @@ async fn list_all(
     let ledgers = kind_shards.all().map(|shard_client| &*shard_client.ledger);
     let ledgers: Vec<&Ledger> = ledgers.filter(|ledger| !view.misses(ledger)).collect();
     let one = Sought {
-        // What comes last of it is read again, unless it is the share of this ledger.
+        // The last part of a shard's answer is read again, unless it belongs to this share.
         limit: match ledgers.len() {
             1 => sought.limit,
             many => (2 * sought.limit / many.max(1)).clamp(8.min(sought.limit), sought.limit),
@@ -223,7 +228,7 @@ async fn list_all(
             next: slice.next,
         });
     }
-    // Beyond where one of them was left there may be more of it.
+    // Beyond the point where one shard stopped, that shard may have more jobs.
     let end = slices
         .iter()
         .filter_map(|slice| slice.next.clone())
@@ -251,12 +256,15 @@ async fn list_all(
     Ok(Merged { items, next })
 }
 
-/// By which positions are in order.
+/// The sort key of a position.
 fn order((score, member): &Position) -> (f64, &str) {
     (score.parse().unwrap_or(f64::INFINITY), member)
 }
 
-/// Which kind comes first, and where it begins.
+/// The first kind of the page, and the position in it.
+///
+/// # Errors
+/// [`ErrorKind::InvalidSetting`] if the cursor comes from another prefix or state.
 fn begin(
     after: Option<Cursor>,
     state: JobState,
@@ -275,7 +283,7 @@ fn begin(
     Ok((Some(cursor.kind), cursor.position))
 }
 
-/// What the ledger calls this state.
+/// The word of the ledger for this state.
 fn word(state: JobState) -> &'static str {
     match state {
         JobState::Pending | JobState::Retrying => "pending",
@@ -299,6 +307,7 @@ impl Page {
         self.jobs.len() + self.damaged.len()
     }
 
+    /// Adds jobs of one kind; jobs that cannot be read become [`DamagedJob`]s.
     fn take_in(&mut self, kind: &Kind, state: JobState, items: Vec<(UnixUs, Seen)>) {
         for (now, seen) in items {
             let name = format!("{kind}:{}", seen.member);
@@ -313,6 +322,7 @@ impl Page {
     }
 }
 
+/// The view of a listed job.
 fn view(kind: &Kind, state: JobState, now: UnixUs, seen: Seen) -> Result<Option<JobView>> {
     let (id, found) = match state {
         JobState::Pending | JobState::Retrying => {
@@ -365,7 +375,7 @@ impl<'a> IntoFuture for ListJobs<'a> {
     }
 }
 
-/// The states, by the words that cursors have for them.
+/// The states and their words in cursors.
 const STATES: [(JobState, &str); 5] = [
     (JobState::Pending, "pending"),
     (JobState::Retrying, "retrying"),
@@ -374,7 +384,8 @@ const STATES: [(JobState, &str); 5] = [
     (JobState::Dead, "dead"),
 ];
 
-/// `state:app:module:biz:score:member`, the last two empty at the beginning of a kind.
+/// Writes `state:app:module:biz:score:member`, with an empty score and member at the beginning of a
+/// kind.
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = STATES.iter().find(|(state, _)| *state == self.state);

@@ -46,8 +46,7 @@ impl Client {
         }
     }
 
-    /// The kinds on the list of kinds, in order: all that were ever used and not
-    /// [dropped](Client::drop_kind).
+    /// The kinds on the list of kinds, in order: all that were ever used and not dropped.
     ///
     /// # Errors
     /// If Redis does not answer in time; if there are several servers, only if none of them

@@ -1,4 +1,4 @@
-//! The story of one job: what happened to it, and what it waits for.
+//! [`Story`]: the history of one job, and the reasons why it waits.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,119 +11,120 @@ use crate::settings::SILENCE;
 use crate::store::{Alive, PlainKey};
 use crate::time::UnixMs;
 
-/// How far apart the record of a job and the history may put the same step: a script can take a
-/// while on a busy machine.
+/// The most by which the record of a job and its history may differ in the time of the same step: a
+/// script can take a while on a busy machine.
 const SAME: Duration = Duration::from_millis(100);
 
-/// How far apart a key and its job may be: they are read one after the other.
+/// The most by which the expiry of a key and the due time of its job may differ: they are read one
+/// after the other.
 const OTHER_TIME: Duration = Duration::from_secs(2);
 
-/// How often a job and its history are read until both are of one time.
+/// The most reads of a job and its history until both are of one time.
 const READS: usize = 4;
 
-/// What is known of a job; from [`Client::story`].
+/// The history and the state of a job; from [`Client::story`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Story {
-    /// Its name.
+    /// The key of the job.
     pub key: JobKey,
-    /// The job, or its latest dead letter; none if there is neither.
+    /// The job, or its latest dead letter; `None` if there is neither.
     pub job: Option<JobView>,
-    /// What happened to all jobs of the name, the oldest first: by the history, and by the record
-    /// where the history does not reach.
+    /// The changes to all jobs with this key, the oldest first: from the history, and from the
+    /// record of the job if the history does not reach back.
     pub happenings: Vec<Happening>,
-    /// What it waits for; several, if each of them alone would keep it from starting.
+    /// The reasons why the job waits. Each of several reasons alone would keep it from starting.
     pub waits: Vec<Wait>,
-    /// How many entries the history of its kind keeps; 0 if it is off.
+    /// The number of entries that the history of its kind keeps; 0 if it is off.
     pub kept: u64,
-    /// How far back the history reaches; none if it is empty.
+    /// The time of the oldest entry of the history; `None` if it is empty.
     pub reaches: Option<SystemTime>,
-    /// How the plain key of an adopted job that waits differs from it, if this user may look.
+    /// The difference between a waiting adopted job and its plain key, if this user may read the
+    /// key.
     pub key_differs: Option<KeyDiffers>,
-    /// Whether the history tells of the job from its beginning. If not, of what is told only the
-    /// last steps come from its record, and others may be missing.
+    /// Whether the history covers the job from its beginning. If not, the record adds only its last
+    /// steps, and others may be missing.
     pub is_whole: bool,
 }
 
-/// What a job waits for.
+/// A reason why a job waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Its due time.
+    /// The due time has not come.
     Due {
-        /// When it is due.
+        /// The due time.
         at: SystemTime,
-        /// How long that is from now.
+        /// The time until then, by Redis' clock.
         ahead: Duration,
-        /// What was last done that gave it this time, if it is known.
+        /// The last change that set this due time, if it is known.
         since: Option<What>,
     },
-    /// Its last run has put it off, and no attempt was counted.
+    /// The last run snoozed the job, without counting an attempt.
     PutOff {
-        /// Why: such as that the host of a callback is down.
+        /// The reason, such as a callback host that is down.
         why: String,
     },
-    /// Its kind is paused.
+    /// The kind is paused.
     Paused {
-        /// Since when.
+        /// The time of the pause.
         since: SystemTime,
-        /// The prefixes that are paused and cover it.
+        /// The paused prefixes that cover the job.
         prefixes: Vec<String>,
     },
-    /// No live instance has a route for it.
+    /// No live instance has a route for the job.
     Unrouted,
-    /// Those that have a route for it can run no further job.
+    /// All instances with a route for the job have no room for another one.
     Saturated {
-        /// How many they are.
+        /// The number of these instances.
         instances: usize,
     },
-    /// It is due and somebody has room: it is about to be claimed.
+    /// The job is due and an instance has room: it is about to be claimed.
     Claim,
-    /// It runs.
+    /// The job runs.
     Run {
-        /// Who runs it, if the history tells.
+        /// The process that runs it, as `host:process`, if the history tells.
         by: Option<String>,
-        /// Until when its lease lasts, unless it is renewed.
+        /// The end of its lease, unless that is renewed.
         until: Option<SystemTime>,
-        /// Whether it was told to stop.
+        /// Whether the run was told to stop.
         stopping: bool,
-        /// When what follows the run is due.
+        /// The due time of its successor.
         then: Option<SystemTime>,
     },
-    /// Its lease has lapsed; after a renewal period another instance takes it over.
+    /// The lease has lapsed. After a renewal period, another instance takes the job over.
     Takeover {
-        /// Who ran it, if the history tells.
+        /// The process that ran it, as `host:process`, if the history tells.
         from: Option<String>,
-        /// When the lease ended.
+        /// The end of the lease.
         lapsed: Option<SystemTime>,
     },
-    /// Somebody who requeues or deletes it: it is a dead letter.
+    /// The job is a dead letter: an operator has to requeue or delete it.
     Requeue {
-        /// The number of the letter.
+        /// The number of the dead letter.
         letter: Option<u64>,
-        /// Why it died.
+        /// The reason of the death.
         reason: Option<String>,
     },
 }
 
-/// How the plain key of a job differs from the job that was made of it: it was changed a moment
-/// ago or unheard, or the job was changed by other means. Before the job runs, its key is looked at
-/// once more.
+/// The difference between an adopted job and its plain key: the key was changed a moment ago or
+/// unheard, or the job was changed by other means. The key is read once more before the job runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyDiffers {
-    /// There is none: nobody heard that it was deleted, evicted, or expired sooner.
+    /// The key is missing: its deletion, eviction or early expiry was not heard.
     Missing,
-    /// It has no time to live.
+    /// The key has no time to live.
     Lasting,
-    /// It expires at another time than the job is due.
+    /// The key expires at this time, and the job is due at another.
     OtherTime(SystemTime),
-    /// It holds something else than the payload.
+    /// The value of the key is not the payload.
     OtherValue,
 }
 
 impl Client {
-    /// What happened to a job, and what it waits for.
+    /// Collects the history of a job and the reasons why it waits.
     ///
     /// # Errors
     /// If the key is not valid, Redis does not answer in time, or the record is damaged.
@@ -140,7 +141,7 @@ impl Client {
             let told = add_record(&key, job, &mut happenings);
             kept > 0 && told
         });
-        // Pauses that were over before the job began are not about it.
+        // Pauses that ended before the job began do not concern it.
         let begin = happenings.iter().position(|it| it.id.is_some());
         happenings.drain(..begin.unwrap_or(happenings.len()));
         let waits = self.waits(&key, job.as_ref(), &happenings, until).await?;
@@ -160,8 +161,8 @@ impl Client {
         })
     }
 
-    /// The job and what is told of it, read again if the job has changed in between; of one that
-    /// changes all the time, what is told goes further.
+    /// The job and its history, read again if the job changed in between. If it changes all the
+    /// time, the history may be newer than the job.
     async fn at_one_time(
         &self,
         key: &JobKey,
@@ -180,7 +181,8 @@ impl Client {
         Ok((job, self.told_of(key, until).await?))
     }
 
-    /// Of a job whose first attempt is to come: after that its key has expired.
+    /// Compares an adopted job with its plain key, before the first attempt only: after that, the
+    /// key has expired.
     async fn key_differs(&self, job: &JobView, until: Instant) -> Result<Option<KeyDiffers>> {
         let waits_for_due = job.state() == JobState::Pending && job.is_adopted();
         if !waits_for_due {
@@ -210,6 +212,7 @@ impl Client {
         })
     }
 
+    /// The reasons why the job waits, in the order in which they are checked.
     async fn waits(
         &self,
         key: &JobKey,
@@ -287,8 +290,8 @@ impl Client {
     }
 }
 
-/// Whether an instance that takes a job has room for it. What its fallback takes counts, too: it
-/// is asked of a single job, for which nobody else may have a route.
+/// Whether an instance has room for this job; `None` if it does not take the job. A fallback
+/// counts, too: the question is about a single job, for which no other instance may have a route.
 fn room_for(key: &JobKey, (seen, text): &(Alive, String)) -> Option<bool> {
     let description: Description = serde_json::from_str(text).ok()?;
     let takes = description.takes().ok()?;
@@ -296,8 +299,8 @@ fn room_for(key: &JobKey, (seen, text): &(Alive, String)) -> Option<bool> {
     Some(seen.room.as_bytes().get(route) == Some(&b'1'))
 }
 
-/// Adds what the record tells and the history does not. Returns whether the history tells of the
-/// job from its beginning.
+/// Adds the steps of the record that the history lacks. Returns whether the history covers the job
+/// from its beginning.
 fn add_record(key: &JobKey, job: &JobView, happenings: &mut Vec<Happening>) -> bool {
     let begins = [
         What::Scheduled,
@@ -333,7 +336,7 @@ fn add_record(key: &JobKey, job: &JobView, happenings: &mut Vec<Happening>) -> b
 }
 
 impl Wait {
-    /// What it waits for, in plain words. `show` writes times.
+    /// The reason in plain words. `show` writes times.
     pub fn sentence(&self, show: impl Fn(SystemTime) -> String) -> String {
         match self {
             Wait::Due { at, ahead, since } => {
@@ -419,7 +422,7 @@ impl Wait {
 }
 
 impl Story {
-    /// What is not known, in plain words, if something may be missing. `show` writes times.
+    /// The gap in the story, in plain words; `None` if nothing is missing. `show` writes times.
     pub fn gap(&self, show: impl Fn(SystemTime) -> String) -> Option<String> {
         let kind = self.key.kind();
         if self.kept == 0 {

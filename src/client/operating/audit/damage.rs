@@ -1,29 +1,29 @@
-//! Keys that are not what they should be.
+//! Damaged keys: their description and repair.
 
 use crate::client::Client;
 use crate::error::Result;
 use crate::store::Wrong;
 
-/// A key, or one of its fields, that is not what Keyfall keeps there; from
-/// [`Client::audit`](crate::Client::audit) and [`Selection::audit`](crate::Selection::audit).
+/// A damaged key, or a damaged field of a key; from [`Client::audit`](crate::Client::audit) and
+/// [`Selection::audit`](crate::Selection::audit).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// Which key.
+    /// The Redis key.
     pub key: String,
-    /// Which of its fields, if it is not the key as a whole.
+    /// The damaged field; `None` if the key as a whole is damaged.
     pub field: Option<String>,
-    /// What is wrong with it.
+    /// The damage, in words.
     pub what: String,
     /// Whether it was repaired.
     pub repaired: bool,
-    /// What was done about it; or else what does it, with the command where a person has to.
+    /// The repair that was made, or the remedy, with the command if a person has to run it.
     pub remedy: String,
 }
 
 impl Damage {
-    /// What is wrong, repaired if asked for. Who is not allowed to, or fails, is told how it is done
-    /// by hand.
+    /// A report of the damage, repaired if `repair` is set. If this user may not repair it, or the
+    /// repair fails, the report tells how to do it by hand.
     pub(super) async fn of(client: &Client, wrong: Wrong, repair: bool) -> Result<Self> {
         let (repaired, remedy) = match repair && wrong.is_mendable() {
             false => (false, wrong.remedy()),
@@ -43,7 +43,7 @@ impl Damage {
         })
     }
 
-    /// The same, of several.
+    /// Reports of several damages.
     pub(super) async fn all(client: &Client, wrong: Vec<Wrong>, repair: bool) -> Result<Vec<Self>> {
         let mut damaged = Vec::with_capacity(wrong.len());
         for one in wrong {

@@ -1,4 +1,4 @@
-//! The audit of many kinds, and of what they have in common.
+//! The audit of many kinds, and of the keys that all kinds share.
 
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
@@ -11,34 +11,35 @@ use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::store::is_of_absence;
 
-/// A call to [`Selection::audit`]; sent when it is awaited.
+/// A call to [`Selection::audit`]; sent when it is awaited. Answers [`AuditAllReport`].
 #[must_use = "nothing is audited until it is awaited"]
 pub struct AuditAll<'a> {
     selection: Selection<'a>,
     repair: bool,
 }
 
-/// What an audit of many kinds found.
+/// The findings of an audit of many kinds.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AuditAllReport {
-    /// What is wrong with the keys that all kinds have in common: the lists of kinds, of pauses and of
-    /// instances, and what each server knows of itself. Only where all kinds are audited.
+    /// Damage of the keys that all kinds share: the lists of kinds, of pauses and of instances, and
+    /// the settings of each server. Only if all kinds are audited. Also kinds with jobs that the
+    /// list lacks.
     pub damaged: Vec<Damage>,
-    /// The kinds, in order: those that are listed, and those of which jobs are there all the same.
-    /// One that cannot be audited keeps nobody from the others.
+    /// The audited kinds, in order: the listed kinds, and kinds that have jobs without being
+    /// listed. An error in one kind does not stop the others.
     pub kinds: Vec<(Kind, Result<AuditReport>)>,
-    /// Whether all keys of the database were looked at for kinds that are not listed. Ten million of
-    /// each server are, if this user may `SCAN`.
+    /// Whether all keys of the database were searched for unlisted kinds. The search covers ten
+    /// million keys of each server, if this user may `SCAN`.
     pub is_searched: bool,
-    /// What was not looked at, because one of several servers was away.
+    /// The shards that were not audited, because one of several servers was away.
     pub unseen: Vec<Unseen>,
 }
 
 impl<'a> Selection<'a> {
-    /// Audits each of the kinds, as [`Client::audit`] does; finds those that have jobs and are not
-    /// listed, for which it goes through the names of all keys of the database; and, if it is about
-    /// [everything](Client::everything), looks at the keys that all kinds have in common.
+    /// Audits each kind, as [`Client::audit`] does. To find unlisted kinds that have jobs, it reads
+    /// the names of all keys of the database. A selection of [everything](Client::everything) also
+    /// audits the keys that all kinds share.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -58,8 +59,8 @@ impl<'a> Selection<'a> {
 }
 
 impl AuditAll<'_> {
-    /// Repairs what is found, as [`Audit::repair`](crate::Audit::repair) does. What is wrong with one
-    /// kind keeps it from none of the others.
+    /// Repairs the findings, as [`Audit::repair`](crate::Audit::repair) does. An error in one kind
+    /// does not stop the others.
     pub fn repair(mut self) -> Self {
         self.repair = true;
         self
@@ -67,7 +68,7 @@ impl AuditAll<'_> {
 }
 
 impl AuditAllReport {
-    /// Whether everything is as it should be, and was seen.
+    /// Whether nothing is wrong and nothing was missed.
     pub fn is_clean(&self) -> bool {
         let is_clean =
             |audited: &Result<AuditReport>| audited.as_ref().is_ok_and(AuditReport::is_clean);
@@ -98,7 +99,7 @@ impl Client {
             false => Vec::new(),
         };
         let (listed, view) = match self.kinds_listed(prefix, self.deadline()).await {
-            // That was said.
+            // The audit of the shared keys has reported it.
             Err(error) if is_about_all && error.kind() == ErrorKind::Damaged => {
                 (Vec::new(), PartialView::now(self.store()))
             }
@@ -120,7 +121,7 @@ impl Client {
                 true => audit.repair().await,
                 false => audit.await,
             };
-            // Elsewhere others may be there: on other servers or nodes, or in slots that are whole.
+            // With several servers or nodes, other kinds may still be reachable.
             let is_alone = !self.store().is_several() && !self.store().is_cluster();
             if let Err(error) = &audited
                 && is_of_absence(error)
@@ -142,7 +143,8 @@ impl Client {
         Ok(report)
     }
 
-    /// Types first, since fields can only be looked at where these are right.
+    /// Audits the keys that all kinds share. Types first: fields can be read only if the type is
+    /// right.
     async fn audit_common(&self, repair: bool) -> Result<Vec<Damage>> {
         let (wrong, _away) = self.store().wrong_types(self.deadline()).await?;
         let mut damaged = Damage::all(self, wrong, repair).await?;
@@ -151,7 +153,7 @@ impl Client {
         Ok(damaged)
     }
 
-    /// That a kind has jobs, and the list does not know it.
+    /// The report of a kind that has jobs and is not listed.
     fn unlisted(&self, kind: &Kind, audited: &Result<AuditReport>) -> Damage {
         let repaired = audited.as_ref().is_ok_and(|report| report.is_known);
         Damage {
@@ -168,7 +170,7 @@ impl Client {
     }
 }
 
-/// Whether jobs are there, or ever were; or cannot be looked at.
+/// Whether the kind has jobs, ever had some, or cannot be read.
 fn is_used(report: &AuditReport) -> bool {
     let stats = &report.stats;
     let is_empty = stats.pending + stats.leased + stats.successors + stats.dead == 0;

@@ -1,4 +1,5 @@
-//! The audit of one ledger.
+//! The audit of one ledger: keys first, then every job through all parts in which it is stored,
+//! then the counters.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,23 +14,23 @@ use crate::record::{Header, Record, Terms};
 use crate::shards::Layout;
 use crate::store::{Judged, Ledger, PARTS, Suspect, Tally, Wrong};
 
-/// How many flaws an audit reports, and repairs, at the most.
+/// The most flaws that an audit reports and repairs.
 const MOST: usize = 1000;
 
-/// How often a name is looked at again after it was repaired: a second flaw may show.
+/// The most checks of one name: a repair can reveal a second flaw.
 const ROUNDS: usize = 4;
 
-/// How many names go into one call. Repairing reads their records, which may be large.
+/// The number of names in one call. A repair reads their records, which may be large.
 const NAMES: usize = 16;
 
-/// What holds for a kind as a whole.
+/// Facts about the kind as a whole.
 #[derive(Clone, Copy)]
 pub(super) struct OfKind {
     pub(super) is_listed: bool,
     pub(super) layout: Layout,
 }
 
-/// An audit under way.
+/// An audit of one ledger in progress.
 pub(super) struct Auditor<'a> {
     client: &'a Client,
     ledger: Arc<Ledger>,
@@ -38,7 +39,7 @@ pub(super) struct Auditor<'a> {
     flawed: Vec<Flawed>,
     damaged: Vec<Damage>,
     scanned: u64,
-    /// The largest number of a dead letter.
+    /// The largest number of a dead letter so far.
     highest: u64,
 }
 
@@ -56,8 +57,8 @@ impl<'a> Auditor<'a> {
         }
     }
 
-    /// Keys first, since all that follows needs them; and what is left of a ledger of which one
-    /// cannot be used is looked at when that was repaired.
+    /// Runs the audit. Keys first: all later steps read them. If a key is unusable and not
+    /// repaired, the rest of the ledger is not read.
     pub(super) async fn run(mut self, of_kind: OfKind) -> Result<AuditReport> {
         let client = self.client;
         let wrong = self.ledger.wrong_keys(client.deadline()).await?;
@@ -80,12 +81,12 @@ impl<'a> Auditor<'a> {
         for part in PARTS {
             is_complete &= self.look_through(part, largest).await?;
             if part == "grave" {
-                // Behind the scan, since meanwhile letters came that it has met.
+                // After the scan: it has met letters that came meanwhile.
                 let tally = self.ledger.tally(client.deadline()).await?;
                 self.see_to_numbers(&tally).await?;
             }
         }
-        // What the name led to instead is gone, and with it the way to those that are there.
+        // The repair removed a wrong entry from a name, and with it the way to the right letters.
         let is_cut = |it: &Flawed| it.repaired && it.flaw == Flaw::LetterMisfiled;
         if self.flawed.iter().any(is_cut) {
             self.seen.clear();
@@ -106,6 +107,7 @@ impl<'a> Auditor<'a> {
         Ok(self.report(tally.into(), is_consistent, is_complete, is_known))
     }
 
+    /// Finishes the report.
     fn report(
         self,
         stats: Stats,
@@ -125,13 +127,14 @@ impl<'a> Auditor<'a> {
         }
     }
 
+    /// Reports these damages, and repairs them if asked.
     async fn take_in(&mut self, wrong: Vec<Wrong>) -> Result<()> {
         let damaged = Damage::all(self.client, wrong, self.repair).await?;
         self.damaged.extend(damaged);
         Ok(())
     }
 
-    /// Whether the kind is known by now. One that was used ought to be, and can be made so.
+    /// Whether the kind is listed now. A repair lists a kind that was used.
     async fn is_known(&self, is_listed: bool, is_used: bool) -> Result<bool> {
         if is_listed || !self.repair || !is_used {
             return Ok(is_listed);
@@ -141,7 +144,7 @@ impl<'a> Auditor<'a> {
         store.register(kind, shards, self.client.deadline()).await
     }
 
-    /// Where counters were lost, letters may be there with numbers that are still to be given.
+    /// After a loss of counters, letters may have numbers that would be given out again.
     async fn see_to_numbers(&mut self, tally: &Tally) -> Result<()> {
         let buried = tally.counters.get("buried").copied().unwrap_or(0);
         let skipped = tally.counters.get("skipped").copied();
@@ -155,8 +158,8 @@ impl<'a> Auditor<'a> {
         self.take_in(vec![wrong]).await
     }
 
-    /// They prove that nothing was lost, and are not repaired. What makes the books balance follows
-    /// only if a single one is broken.
+    /// Reports broken counters. Counters are the proof that nothing was lost, so they are not
+    /// repaired. The right value follows from the others only if a single counter is broken.
     async fn see_to_counters(&mut self, tally: &Tally) -> Result<()> {
         let stats = Stats::from(tally);
         let mut in_books = tally
@@ -177,7 +180,8 @@ impl<'a> Auditor<'a> {
         self.take_in(wrong).await
     }
 
-    /// Whether it came to the end. A part that grows faster than it is looked through has none.
+    /// Scans one part of the ledger. Returns whether the scan came to the end: it stops at the
+    /// limit of flaws, or if the part grows faster than it is read.
     async fn look_through(&mut self, part: &'static str, largest: u64) -> Result<bool> {
         let (mut cursor, mut looked) = ("0".to_owned(), 0);
         loop {
@@ -202,6 +206,7 @@ impl<'a> Auditor<'a> {
         }
     }
 
+    /// Checks suspects, and repairs them if asked, until no flaw is left or [`ROUNDS`] are over.
     async fn examine(&mut self, suspects: &[Suspect]) -> Result<()> {
         let mut suspects: Vec<Suspect> = suspects
             .iter()
@@ -241,7 +246,7 @@ impl<'a> Auditor<'a> {
         Ok(())
     }
 
-    /// The header of the letter that comes of it: that of its record, if there is one that can be
+    /// The header of the dead letter that a repair makes: the header of the record, if one can be
     /// read, with the reason.
     async fn header(&self, suspect: &Suspect, flaw: Flaw) -> Result<String> {
         let mut header = Header::new(Headers::new(), Terms::default());
@@ -265,6 +270,7 @@ impl<'a> Auditor<'a> {
         Ok(header.to_line().into_owned())
     }
 
+    /// Adds a flaw to the report.
     fn note(&mut self, suspect: &Suspect, flaw: Flaw, repaired: bool) {
         self.flawed.push(Flawed {
             name: format!("{}:{}", self.ledger.kind(), shown(&suspect.name)),
@@ -274,6 +280,7 @@ impl<'a> Auditor<'a> {
     }
 }
 
+/// The name as text; invalid UTF-8 is replaced.
 fn shown(name: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(name)
 }

@@ -1,4 +1,5 @@
-//! Whether the books of a kind balance, and what is wrong if they do not.
+//! Audits: whether the counters of a kind balance and its parts fit together, with the flaws and
+//! their repair.
 
 mod damage;
 pub(crate) mod everything;
@@ -15,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::Flaw;
 use crate::key::Kind;
 
-/// A call to [`Client::audit`]; sent when it is awaited.
+/// A call to [`Client::audit`]; sent when it is awaited. Answers [`AuditReport`].
 #[must_use = "nothing is audited until it is awaited"]
 pub struct Audit<'a> {
     client: &'a Client,
@@ -23,50 +24,50 @@ pub struct Audit<'a> {
     repair: bool,
 }
 
-/// What an audit found.
+/// The findings of an audit of one kind; from [`Client::audit`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AuditReport {
-    /// The counts and counters at the end of the audit, of one instant. Whether they balance,
-    /// and by how much they fail to, is told by [`Stats::difference`] and
-    /// [`Stats::letters_difference`].
+    /// The counts and counters at the end of the audit, of one instant in each shard.
+    /// [`Stats::difference`] and [`Stats::letters_difference`] tell whether they balance, and by
+    /// how much they do not.
     pub stats: Stats,
-    /// Whether as many records and leases are stored as there are jobs that need one.
+    /// Whether the number of stored records and leases fits the number of jobs that need one.
     pub is_consistent: bool,
-    /// Whether the kind was ever used, for all that the list of kinds says. One that is spelt
-    /// wrong was not. If it was all the same, its entry in the list is lost: workers with
-    /// wildcards do not find its jobs.
+    /// Whether the kind is on the list of kinds. If not, its name is misspelt and it was never
+    /// used; or its entry is lost, and workers with wildcards do not find its jobs.
     pub is_known: bool,
-    /// Keys, and fields of them, that are not what they should be. A ledger of which a key is of
-    /// another type is looked at no further until that was repaired.
+    /// Damaged keys and fields. If a key of a ledger has the wrong type, the ledger is not audited
+    /// further until that is repaired.
     pub damaged: Vec<Damage>,
-    /// What is wrong, and with which names: the first thousand flaws.
+    /// The flaws and their names: the first thousand.
     pub flawed: Vec<Flawed>,
-    /// Whether all was looked at. If not, there were more flaws than are reported: repair
+    /// Whether the whole kind was audited. If not, there are more flaws than reported: repair
     /// these, and audit again.
     pub is_complete: bool,
-    /// How many names were looked at. A job is stored in several parts, and is met in each.
+    /// The number of names that were checked. A job is stored in several parts, and is counted in
+    /// each.
     pub scanned: u64,
-    /// What was not looked at, because one of several servers was away.
+    /// The shards that were not audited, because one of several servers was away.
     pub unseen: Vec<Unseen>,
 }
 
-/// A name with which something is wrong.
+/// A job or dead letter with a flaw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flawed {
-    /// Its kind and its id; of a dead letter, its number as well.
+    /// The kind and the id; for a dead letter, also its number.
     pub name: String,
-    /// What is wrong.
+    /// The flaw.
     pub flaw: Flaw,
     /// Whether it was repaired.
     pub repaired: bool,
 }
 
 impl Client {
-    /// Audits a kind, `app:module:biz`: looks whether its counters balance and its parts fit
-    /// together, and goes through all of them for jobs of which some part is missing. Work goes
-    /// on meanwhile; what is reported was so at one instant.
+    /// Audits a kind, `app:module:biz`: checks that its counters balance and its parts fit
+    /// together, and scans all parts for jobs of which one is missing. Work goes on meanwhile; each
+    /// reported flaw was there at one instant. The call may take as long as it makes progress.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -88,16 +89,16 @@ impl Client {
 }
 
 impl Audit<'_> {
-    /// Repairs what is found, as each [`Flaw`] says; each is looked at again in the same step.
+    /// Repairs the findings, as each [`Flaw`] describes; each is checked again in the same step.
     ///
-    /// A kind that is used and was not known is made known.
+    /// A kind that is in use and not listed is listed again.
     ///
-    /// A key of another type is moved out of the way, and kept under another name; a value that is
-    /// none is taken out, and what else is known takes its place.
+    /// A key of the wrong type is moved out of the way, and kept under another name. An invalid
+    /// value is removed; a known value takes its place.
     ///
-    /// Nothing disappears, and no counter is put right for its own sake: a difference that no
-    /// flaw explains stays, and is reported. A job that comes to light fills the gap, if by the
-    /// counters one is missing; if none is, it is counted as accepted.
+    /// Nothing disappears, and no counter is adjusted for its own sake: a difference that no flaw
+    /// explains stays, and is reported. If a repair recovers a job that is missing by the counters,
+    /// the counters balance again; if none is missing, the job is counted as accepted.
     pub fn repair(mut self) -> Self {
         self.repair = true;
         self
@@ -105,7 +106,7 @@ impl Audit<'_> {
 }
 
 impl AuditReport {
-    /// Of two shards of the kind.
+    /// The sum of the reports of two shards.
     fn and(mut self, other: Self) -> Self {
         self.stats = self.stats.plus(&other.stats);
         self.is_consistent &= other.is_consistent;
@@ -117,7 +118,7 @@ impl AuditReport {
         self
     }
 
-    /// Of a kind of which nothing was seen.
+    /// The report of a kind that could not be read.
     fn of_nothing() -> Self {
         AuditReport {
             stats: Stats::default(),
@@ -131,8 +132,8 @@ impl AuditReport {
         }
     }
 
-    /// Whether everything is as it should be: known, balanced, consistent, without a flaw or damage,
-    /// and seen.
+    /// Whether nothing is wrong: the kind is listed, balanced and consistent, without a flaw or
+    /// damage, and was read completely.
     pub fn is_clean(&self) -> bool {
         self.is_known
             && self.stats.is_balanced()
@@ -152,7 +153,7 @@ impl<'a> IntoFuture for Audit<'a> {
         Box::pin(async move {
             let (client, repair) = (self.client, self.repair);
             let kind = self.kind?;
-            // Without it nobody knows where the jobs are.
+            // The layout first: without it, the jobs cannot be found.
             let store = client.store();
             let wrong = store.wrong_layouts(&kind, client.deadline()).await?;
             let mut damaged = Damage::all(client, wrong, repair).await?;
@@ -161,7 +162,7 @@ impl<'a> IntoFuture for Audit<'a> {
                 (report.damaged, report.is_complete) = (damaged, false);
                 return Ok(report);
             }
-            // A list that is none is told with what all kinds have in common.
+            // A damaged list is reported with the keys that all kinds share.
             let is_no_list = |error: &Error| error.kind() == ErrorKind::Damaged;
             let kind_shards = match client.kind_shards_now(&kind, client.deadline()).await {
                 Err(error) if is_no_list(&error) => client.kind_shards(kind.as_str())?,

@@ -1,4 +1,4 @@
-//! Following what is done to jobs.
+//! [`Tail`]: follows histories as they grow, over a connection of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,47 +13,47 @@ use crate::prefix::Prefix;
 use crate::settings::ClientSettings;
 use crate::store::{Added, HistoryStream, Store, is_of_absence};
 
-/// How long one read waits for news, and how old the list of kinds may be.
+/// The wait of one read for new entries, and the age at which the list of kinds is read again.
 const WAIT: Duration = Duration::from_millis(1000);
 
-/// How many entries of each history one read brings at the most, and how many in all: some
-/// kibibyte each.
+/// The most entries of each history in one read, and of all histories together; about a kibibyte
+/// each.
 const PAGE: usize = 1000;
 const READ: usize = 16_384;
 
-/// How many histories one read is about.
+/// The number of histories in one read.
 const STREAMS: usize = 512;
 
 /// Follows the histories of kinds; from [`Client::tail`](crate::Client::tail).
 ///
-/// Kinds that are used for the first time are followed from their beginning.
+/// A kind that is used for the first time is followed from its beginning.
 pub struct Tail {
     store: Arc<Store>,
     call_timeout: Duration,
     wait: Duration,
     wanted: Vec<Prefix>,
     last: usize,
-    /// The last entry of each history that was read; none before the first read.
+    /// The last entry that was read from each history; `None` before the first read.
     behind: Option<BTreeMap<HistoryStream, String>>,
-    /// When the kinds were last looked up.
+    /// When the list of kinds was last read.
     looked: Instant,
-    /// Which of the reads that share the kinds comes next.
+    /// The number of the next read; reads take turns on groups of histories.
     turn: usize,
-    /// The servers that are away, as far as that was told.
+    /// The servers that are away and were reported.
     away: BTreeSet<String>,
     news: VecDeque<Tidings>,
 }
 
-/// What [`Tail::next`] brings.
+/// The items of a [`Tail`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tidings {
-    /// Something was done.
+    /// A change to a job or a kind.
     Happened(Happening),
-    /// Entries of this kind may have been trimmed before they could be read, or its history was
-    /// deleted: more happened, or the tail was away for too long.
+    /// Entries of this kind may be missing: they were trimmed before they could be read, or the
+    /// history was deleted. More happened than could be read, or the tail was away for too long.
     Missed(Kind),
-    /// One of several servers is away. What happens there is told when it is there again.
+    /// One of several servers is away. Its entries follow when it is back.
     Unseen(Unseen),
 }
 
@@ -62,7 +62,7 @@ impl Tail {
         Tail {
             store,
             call_timeout: settings.call_timeout,
-            // An answer that is waited for longer counts as a connection that hangs.
+            // A longer wait for an answer would count as a hung connection.
             wait: WAIT.min(settings.link.response_timeout / 2),
             wanted: Vec::new(),
             last: 0,
@@ -74,25 +74,26 @@ impl Tail {
         }
     }
 
-    /// Only jobs whose key begins so. Called several times, it widens what is followed.
+    /// Follows only jobs whose keys begin with this text. Several prefixes add up. Defaults to all
+    /// jobs.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if no key can begin so.
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if no key can begin with this text.
     pub fn prefix(mut self, prefix: &str) -> Result<Self> {
         self.wanted.push(Prefix::parse(prefix)?);
         Ok(self)
     }
 
-    /// Begins with the last so many things that happened, 1,000 at the most; with a prefix that
-    /// reaches into the id, as far as the last 1,000 entries tell of them. Defaults to none.
+    /// Begins with the last `count` entries, at most 1,000. With a prefix that extends into the id,
+    /// only the last 1,000 entries of each history are searched. Defaults to 0.
     pub fn last(mut self, count: usize) -> Self {
         self.last = count.min(PAGE);
         self
     }
 
-    /// The next thing that happened; waits for it. What comes of one kind is in order.
+    /// Waits for the next item. Entries of one kind are in order.
     ///
-    /// It may be dropped and called again, and goes on where it was, after an error as well.
+    /// The call may be dropped and made again, and continues, also after an error.
     ///
     /// # Errors
     /// If Redis does not answer in time, or this user may not read the histories.
@@ -105,11 +106,12 @@ impl Tail {
         }
     }
 
-    /// What has been read and not yet been taken.
+    /// The next item that was already read; `None` if [`next`](Self::next) would have to wait.
     pub fn ready(&mut self) -> Option<Tidings> {
         self.news.pop_front()
     }
 
+    /// Reads one group of histories, or the list of kinds if that is too old.
     async fn read(&mut self) -> Result<()> {
         let Some(behind) = &self.behind else {
             return self.begin().await;
@@ -154,13 +156,13 @@ impl Tail {
         Ok(())
     }
 
-    /// From here on all that happens is read.
+    /// Starts the tail: reads the last entries, and notes the end of each history.
     async fn begin(&mut self) -> Result<()> {
         let mut behind = BTreeMap::new();
         let mut before = Vec::new();
         for stream in self.streams().await? {
             let kind = &stream.kind;
-            // Of which most may be about other ids.
+            // Most entries may be about other ids.
             let has_others = |prefix: &Prefix| prefix.covers(kind) && !prefix.of_id().is_empty();
             let entries = match self.last {
                 0 => 0,
@@ -171,7 +173,7 @@ impl Tail {
                 .store
                 .last_of_history(&stream, entries, self.deadline());
             let (last, lines) = match read.await {
-                // What happens there is told when the server is there again.
+                // Its entries follow when the server is back.
                 Err(error) if self.store.is_several() && is_of_absence(&error) => {
                     let now = self.store.time(self.deadline()).await?;
                     (format!("{}-0", now.floor_ms()), Vec::new())
@@ -181,7 +183,7 @@ impl Tail {
             let told = lines.into_iter().map(|line| Happening::of(kind, line));
             before.extend(told.filter(|one| self.is_wanted(one)));
             behind.insert(stream, last);
-            // What is not among the last of these is not among the last of all.
+            // An entry that is not among the last of these is not among the last of all.
             before.sort_by_key(|one| one.at);
             let over = before.len().saturating_sub(self.last);
             before.drain(..over);
@@ -192,6 +194,7 @@ impl Tail {
         Ok(())
     }
 
+    /// Queues new entries in the order of their times.
     fn take(&mut self, streams: &[HistoryStream], added: Vec<Added>) {
         let mut told = Vec::new();
         for Added {
@@ -209,7 +212,7 @@ impl Tail {
         self.news.extend(told.into_iter().map(Tidings::Happened));
     }
 
-    /// The histories of all shards of the kinds that are followed. Tells who is away, once.
+    /// The histories of all shards of the followed kinds. Reports each server that is away once.
     async fn streams(&mut self) -> Result<Vec<HistoryStream>> {
         let (mut kinds, away) = self.store.kinds_seen(self.deadline()).await?;
         let unseen = PartialView::new(&self.store, away).unseen();
@@ -232,7 +235,7 @@ impl Tail {
         Ok(kinds.into_iter().flat_map(shards).collect())
     }
 
-    /// Of one call: there may be as many as there are kinds.
+    /// The deadline of one call; one read may make as many calls as there are kinds.
     fn deadline(&self) -> Instant {
         Instant::now() + self.call_timeout
     }
@@ -244,7 +247,7 @@ impl Tail {
     }
 }
 
-/// How many entries of each of so many histories one read brings.
+/// The number of entries of each history in one read of so many.
 fn page_of(streams: usize) -> usize {
     (READ / streams).min(PAGE)
 }

@@ -1,4 +1,4 @@
-//! What happened, in a sentence.
+//! Entries of a history as English sentences, and durations as people read them.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::{Happening, What};
 use crate::source::Source;
 
-/// What was done to a key, in the words of `lua/lib/history.lua` and in plain ones.
+/// Changes to plain keys: the words of `lua/lib/history.lua`, and plain ones.
 const DONE_TO_KEYS: [(&str, &str); 6] = [
     ("key set", "its key was set"),
     ("key time", "its key was given another time"),
@@ -16,15 +16,15 @@ const DONE_TO_KEYS: [(&str, &str); 6] = [
     ("key lost", "its key is missing, and nobody heard it expire"),
 ];
 
-/// What a note says was done to a key.
+/// The change of a plain key that a note stands for.
 pub(super) fn done_to_key(note: &str) -> Option<&'static str> {
     let mut known = DONE_TO_KEYS.iter();
     known.find(|(word, _)| *word == note).map(|(_, done)| *done)
 }
 
 impl Happening {
-    /// What happened, in plain words, such as `attempt 1 failed after 3.2 s: connection refused,
-    /// next at 12:00:15`. `show` writes times, of which that of the happening itself is none.
+    /// The entry in plain words, such as `attempt 1 failed after 3.2 s: connection refused, next at
+    /// 12:00:15`. `show` writes times. The time of the entry itself is not part of the text.
     pub fn sentence(&self, show: impl Fn(SystemTime) -> String) -> String {
         let mut text = self.deed(&show);
         if let Some(done) = self.done_to_key() {
@@ -56,18 +56,19 @@ impl Happening {
         text
     }
 
-    /// What was done to the plain key of the job, if it came through that.
+    /// The change of the job's plain key, if that caused the entry.
     fn done_to_key(&self) -> Option<&str> {
         let note = self.note.as_deref()?;
         let mut known = DONE_TO_KEYS.iter().map(|(_, done)| *done);
         known.find(|done| *done == note)
     }
 
-    /// Whether it is the end of a run, which was told by whom it was claimed.
+    /// Whether the entry is the end of a run; the claim has named its process.
     fn has_run(&self) -> bool {
         self.took.is_some()
     }
 
+    /// The change, without process and times.
     fn deed(&self, show: &impl Fn(SystemTime) -> String) -> String {
         let after = self.took.map(|took| format!(" after {}", span(took)));
         let after = after.unwrap_or_default();
@@ -113,6 +114,7 @@ impl Happening {
         deed.to_owned()
     }
 
+    /// A claim: how the job was found, who claimed it, and how late.
     fn claim(&self, show: &impl Fn(SystemTime) -> String) -> String {
         let found = match self.source {
             Some(Source::Event) => "event heard",
@@ -133,7 +135,7 @@ impl Happening {
     }
 }
 
-/// As people read it: `2 ms`, `3.2 s`, `4 min 5 s`, `2 h 5 min`, `3 d 4 h`.
+/// A duration as people read it: `2 ms`, `3.2 s`, `4 min 5 s`, `2 h 5 min`, `3 d 4 h`.
 pub(crate) fn span(time: Duration) -> String {
     let (ms, seconds) = (time.as_millis(), time.as_secs());
     let two = |large: u64, one: &str, small: u64, other: &str| match small {
