@@ -15,9 +15,11 @@ use crate::time::UnixMs;
 /// A job that is about to become a dead letter, as the hooks see it.
 #[derive(Clone, Copy)]
 pub(crate) struct DyingJob<'a> {
+    /// The key of the job.
     pub(crate) key: &'a JobKey,
     /// The header line of the future dead letter.
     pub(crate) header: &'a str,
+    /// The due time of the last run, by Redis' clock.
     pub(crate) due: UnixMs,
     /// The time from the due time to the start of the last run, if this process started it.
     pub(crate) lag: Option<Duration>,

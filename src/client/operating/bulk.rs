@@ -29,6 +29,11 @@ use crate::time::UnixMs;
 /// may miss a job whose whole run falls into the call and that is then retried. To reach all jobs,
 /// [pause](Selection::pause) first. If the call is dropped or fails on the way, the changes so far
 /// stay, and the call can be repeated.
+///
+/// # Errors
+/// When it is awaited: if the prefix or the time is not valid, Redis does not answer in time, or
+/// Redis is full. The message of an error on the way tells how many jobs were changed before it.
+/// Damaged jobs are no error: they count as `skipped`.
 #[must_use = "nothing is done until it is awaited"]
 pub struct Bulk<'a> {
     selection: Selection<'a>,

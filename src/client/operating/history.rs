@@ -266,6 +266,10 @@ impl<'a> Selection<'a> {
     /// most about a kibibyte. A prefix that extends into the id is refused. If one of several
     /// servers is away, the call changes the other servers and fails: repeat it when the server is
     /// back.
+    ///
+    /// # Errors
+    /// When it is awaited: if the prefix is not valid or extends into the id, `entries` is above
+    /// 1,000,000, Redis does not answer in time, or one of several servers is away.
     pub fn keep_history(self, entries: u64) -> KeepHistory<'a> {
         KeepHistory {
             selection: self,

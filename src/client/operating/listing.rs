@@ -77,6 +77,9 @@ pub struct Cursor {
 impl Client {
     /// Lists the jobs in this state whose keys begin with this text: short for
     /// [`prefix(text)`](Client::prefix)`.`[`list(state)`](Selection::list).
+    ///
+    /// # Errors
+    /// As [`Selection::list`].
     pub fn list(&self, prefix: &str, state: JobState) -> ListJobs<'_> {
         self.prefix(prefix).list(state)
     }
@@ -101,6 +104,11 @@ impl<'a> Selection<'a> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// When it is awaited: if the prefix, the [limit](ListJobs::limit) or the
+    /// [cursor](ListJobs::after) is not valid, or Redis does not answer in time. A job that cannot
+    /// be read is no error: it is in [`Page::damaged`].
     pub fn list(self, state: JobState) -> ListJobs<'a> {
         ListJobs {
             selection: self,

@@ -54,6 +54,10 @@ impl<'a> Selection<'a> {
     ///
     /// Refused while Redis is full. If one of several servers is away, the jobs on the other
     /// servers are paused, and the call fails: repeat it when the server is back.
+    ///
+    /// # Errors
+    /// When it is awaited: if the prefix is not valid or extends into the id, Redis does not answer
+    /// in time or is full, or one of several servers is away.
     pub fn pause(self) -> Pause<'a> {
         Pause(PauseCall::of(self))
     }
@@ -63,6 +67,10 @@ impl<'a> Selection<'a> {
     ///
     /// The pause of a shorter prefix stays in force for kinds that are used for the first time
     /// later; see [`Client::paused`].
+    ///
+    /// # Errors
+    /// When it is awaited: if the prefix is not valid or extends into the id, Redis does not answer
+    /// in time, or one of several servers is away.
     pub fn resume(self) -> Resume<'a> {
         Resume(PauseCall::of(self))
     }

@@ -51,15 +51,17 @@ pub struct NewJob {
 /// The builder methods of a job, for a type that holds a `NewJob` at `self$at`.
 macro_rules! job_options {
     ($($at:tt)*) => {
-        /// Makes the job due this long after Redis receives the call. Zero means now; 10 years is
-        /// the limit.
+        /// Makes the job due this long after Redis receives the call. Zero means now. 10 years is
+        /// the limit: beyond it, the job is refused with
+        /// [`ErrorKind::InvalidTime`](crate::ErrorKind::InvalidTime).
         pub fn after(mut self, delay: std::time::Duration) -> Self {
             self $($at)* .when = $crate::client::due::after(delay);
             self
         }
 
-        /// Makes the job due at this time by Redis' clock. The past means now; 10 years ahead is
-        /// the limit.
+        /// Makes the job due at this time by Redis' clock. The past means now. 10 years ahead is
+        /// the limit: beyond it, or before 1970, the job is refused with
+        /// [`ErrorKind::InvalidTime`](crate::ErrorKind::InvalidTime).
         pub fn at(mut self, due: std::time::SystemTime) -> Self {
             self $($at)* .when = $crate::client::due::at(due);
             self

@@ -23,8 +23,8 @@ pub struct AuditAll<'a> {
 #[non_exhaustive]
 pub struct AuditAllReport {
     /// Damage of the keys that all kinds share: the lists of kinds, of pauses and of instances, and
-    /// the settings of each server. Only if all kinds are audited. Also kinds with jobs that the
-    /// list lacks.
+    /// the settings of each server. These keys are audited only if all kinds are. Also the kinds
+    /// with jobs that the list of kinds lacks.
     pub damaged: Vec<Damage>,
     /// The audited kinds, in order: the listed kinds, and kinds that have jobs without being
     /// listed. An error in one kind does not stop the others.
@@ -50,6 +50,11 @@ impl<'a> Selection<'a> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// When it is awaited: if the prefix is not valid or extends into the id, or Redis does not
+    /// answer in time. With several servers or a cluster, an error of one kind stands in its entry
+    /// of the report.
     pub fn audit(self) -> AuditAll<'a> {
         AuditAll {
             selection: self,

@@ -44,6 +44,7 @@ pub(super) struct Auditor<'a> {
 }
 
 impl<'a> Auditor<'a> {
+    /// An audit that has not begun; with `repair`, it repairs the flaws that it finds.
     pub(super) fn new(client: &'a Client, ledger: Arc<Ledger>, repair: bool) -> Self {
         Auditor {
             client,

@@ -79,6 +79,10 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// When it is awaited: if the kind is not valid, or Redis does not answer in time. Damage is no
+    /// error: it is in the report.
     pub fn audit(&self, kind: &str) -> Audit<'_> {
         Audit {
             client: self,

@@ -58,6 +58,8 @@ pub enum Tidings {
 }
 
 impl Tail {
+    /// A tail of all jobs, from now on. `store` has a connection of its own, because reads block
+    /// it.
     pub(super) fn new(store: Arc<Store>, settings: &ClientSettings) -> Self {
         Tail {
             store,
