@@ -266,7 +266,7 @@ impl<'a> SettleLease<'a> {
     }
 
     /// Builds the settlement from the stored record: only the holder of the lease changes attempts
-    /// and terms. `Err` with the answer if the lease is gone or somebody else's.
+    /// and terms. `Err` with the answer if the lease is gone or belongs to another holder.
     ///
     /// If the job becomes a dead letter, the hooks have run when this returns.
     async fn verb(

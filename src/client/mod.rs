@@ -470,8 +470,8 @@ impl Client {
         Ok(())
     }
 
-    /// Lists the kind after a ledger reported that its kind is not listed, or that nobody told it
-    /// so. One call does it for all calls that get the same report.
+    /// Lists the kind after a ledger reported that its kind is not listed, or that it was not told
+    /// of the listing. One call does it for all calls that get the same report.
     async fn list_again(
         &self,
         kind_shards: &KindShards,

@@ -56,7 +56,7 @@ pub struct StraySlot {
     pub holder: String,
     /// The node that serves the slot, if there is one.
     pub owner: Option<String>,
-    /// The number of these keys; it stops at about a million.
+    /// The number of these keys; at most a million are counted.
     pub keys: usize,
     /// The ledgers that these keys belong to, as `app:module:biz/shard`.
     pub ledgers: Vec<String>,
