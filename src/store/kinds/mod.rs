@@ -1,15 +1,20 @@
-//! Kinds and their shards: the list of kinds, layouts, pauses, and ledgers that are split.
+//! Kinds and their shards: the list of kinds, their layouts, their pauses, and the repair of split
+//! ledgers.
+//!
+//! A kind is the first three segments of a job key. Its jobs are in one ledger or in several, one
+//! for each shard. The files here decide where a job of a kind is stored; the files in
+//! `src/store/ledger` read and change one ledger.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`registration`] | makes a kind known, with as many ledgers as it starts with |
-//! | [`layout`], [`moving`] | how many ledgers a kind has; moves jobs from one ledger to another |
-//! | [`dropping`] | removes a kind without jobs |
-//! | [`pause`], [`switches`] | pauses kinds and resumes them; the rules that say which are paused |
-//! | [`order`] | numbers that say which of several jobs came last |
-//! | [`search`] | finds the kinds that have jobs, whatever the list of kinds says |
-//! | [`common_keys`] | looks for what is wrong with the keys that all kinds share |
-//! | [`split`], [`stray_slots`], `slot_repair` | ledgers of which a part is on another node: how calls meet them, where the part is, how it is brought back |
+//! | [`registration`] | registers kinds, with the number of ledgers that they start with |
+//! | [`layout`], [`moving`] | the number of ledgers of a kind; moves of jobs between ledgers |
+//! | [`dropping`] | removes kinds without jobs |
+//! | [`pause`], [`switches`] | pauses and resumes kinds; the rules that cover kinds by prefix |
+//! | [`order`] | order numbers, which say which of several jobs came last |
+//! | [`search`] | finds kinds with jobs by their keys, without the list of kinds |
+//! | [`common_keys`] | checks the keys that all kinds share |
+//! | [`split`], [`stray_slots`], `slot_repair` | ledgers with a part on another node: how calls treat them, where the part is, how it is brought back |
 
 pub(super) mod common_keys;
 pub(super) mod dropping;

@@ -1,10 +1,12 @@
-//! Making a kind known, with as many ledgers as it starts with.
+//! Registration of kinds: adds a kind to the list of kinds before its first job is acknowledged,
+//! and creates the ledgers that it starts with.
 //!
-//! A kind of which nothing was said has one. With more it begins as if it were given them at once:
-//! the list of kinds says that it is on its way from one to so many, all its ledgers are told, and
-//! when nothing is in the first that belongs elsewhere, it has arrived. So whoever takes it for a
-//! kind of one ledger meanwhile is turned away, and what came there before is moved; and who makes
-//! known the same kind at the same time finds it in the list.
+//! A kind has one ledger by default on a single server, and about one for each primary on a
+//! cluster. A kind with more begins as if it were resharded at once: the list of kinds gets a
+//! layout "from one to n", all n ledgers are told, and once the first ledger holds nothing that
+//! belongs elsewhere, the layout is settled. So the ledgers refuse a client that still takes the
+//! kind for a kind of one ledger, and jobs that it stored before are moved. A client that registers
+//! the same kind at the same time finds it in the list.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,19 +24,30 @@ use crate::store::ledger::reply::ReplyWord;
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::{Ledger, Server, Store, from_value};
 
-/// The most ledgers that a kind starts with where nobody has said how many.
+/// The most ledgers that a kind starts with by default.
 const MOST: u16 = 8;
 
-/// How often the first ledger is looked through. What is still there then is for those who reshard.
+/// How often the first ledger is looked through. Jobs that are still there afterwards are left to a
+/// reshard.
 const LOOKS: usize = 4;
 
-/// How many names go into one call.
+/// How many names one call of `lua/take.lua` gets at the most.
 const NAMES: usize = 128;
 
 impl Store {
-    /// Makes a kind known to all, before its first job is stored. If nobody knows it yet, it starts
-    /// with so many ledgers, or else with as many as fit this server. Returns whether it is on the
-    /// list now; the node of a cluster that has the list may be away.
+    /// Makes a kind known to all clients and workers, before its first job is acknowledged.
+    ///
+    /// A kind that nobody knows yet starts with `ledgers` ledgers, or by default with as many as
+    /// suit this server. A known kind keeps its layout. The pause rules that cover the kind are
+    /// applied to it.
+    ///
+    /// Returns whether the kind is on the list now; `false` if the node of a cluster that has the
+    /// list is away.
+    ///
+    /// # Errors
+    ///
+    /// If a server that is needed does not answer before `until`, or refuses a call. A repeat is
+    /// harmless.
     pub(crate) async fn register(
         self: &Arc<Self>,
         kind: &Kind,
@@ -43,21 +56,23 @@ impl Store {
     ) -> Result<bool> {
         let mut is_listed = true;
         let ledgers = ledgers.unwrap_or_else(|| self.usual_ledgers());
-        // What a single server forgets, it forgets as a whole.
-        // Nor is it made known by a layout of which nobody else knows any more.
+        // A single server loses all of its data or nothing, so its list needs no comparison with
+        // the ledgers. A layout that only this client still knows is looked up first, and not
+        // written down.
         let is_first = self.layout_of(kind.as_str()) == Layout::FIRST;
         if ledgers == 1 && !self.is_cluster() && is_first {
             self.enlist(kind, until).await?;
         } else {
-            // Not a part of the type of every call.
+            // Boxed, so that this future does not enlarge the future of every call.
             let found: BoxFuture<'_, _> = Box::pin(self.find_or_found(kind, ledgers, until));
             found.await?;
         }
         let layout = self.layout_of(kind.as_str());
         if layout != Layout::FIRST || self.is_cluster() {
-            // It may have been looked up a moment before somebody dropped it.
+            // The look-up may have come a moment before a drop of the kind.
             let kept = self.enlist(kind, self.patience_for_one(until)).await;
-            // While the list is away nobody drops it; if somebody has, its first job leads here again.
+            // While the list is away nobody can drop the kind. If the kind was dropped before, its
+            // first job leads here again.
             if let Err(error) = kept {
                 if !(self.is_cluster() && is_of_absence(&error)) {
                     return Err(error);
@@ -67,8 +82,8 @@ impl Store {
         }
         self.found_aside(kind, layout, until);
         self.apply_pause_rules(kind, until).await?;
-        // Always, since whoever added it may not have come to say so. Only a hint: workers
-        // read the list anew, too.
+        // Announced in every case: another client may have added the kind and died before its
+        // announcement. It is only a hint, because workers also read the list anew.
         let of_layout = (layout != Layout::FIRST).then(|| format!("layout {kind} {layout}"));
         for message in of_layout.into_iter().chain([format!("kind {kind}")]) {
             if let Err(error) = self.tell(&message, self.patience_for_one(until)).await {
@@ -78,8 +93,9 @@ impl Store {
         Ok(is_listed)
     }
 
-    /// How many ledgers a kind starts with here: on a cluster about one for each primary, and a
-    /// power of two, since that many are spread evenly.
+    /// The number of ledgers that a kind starts with by default: 1 on a single server; on a cluster
+    /// about one for each primary, [`MOST`] at the most, and a power of two, because jobs spread
+    /// evenly over it.
     fn usual_ledgers(&self) -> u16 {
         let Some(cluster) = self.cluster().and_then(|it| it.link.origin().cluster()) else {
             return 1;
@@ -88,16 +104,16 @@ impl Store {
         primaries.next_power_of_two() as u16
     }
 
-    /// Adds a kind to the list, unless it is there. A server that is away learns of it when it is
-    /// there again.
+    /// Adds a kind to the list of each server, unless it is there. A server that is away is told
+    /// when it is back.
     async fn enlist(&self, kind: &Kind, until: Instant) -> Result<()> {
         let layout = self.layout_of(kind.as_str());
         let added = self.on_each(until, |it, until| Box::pin(it.enlist(kind, layout, until)));
         added.await.of_those_there().map(drop)
     }
 
-    /// Finds out by which layout a kind goes. If nobody knows it, it is one of so many ledgers from
-    /// now on.
+    /// Looks up the layout of a kind. A kind that nobody knows gets `ledgers` ledgers and is added
+    /// to the list.
     async fn find_or_found(
         self: &Arc<Self>,
         kind: &Kind,
@@ -106,13 +122,13 @@ impl Store {
     ) -> Result<()> {
         if self.knows(kind, until).await? {
             let layout = self.look_up(kind, until).await?;
-            // Whoever founded it may not have come to the end.
+            // The client that registered it may have died half-way.
             if layout.from == Some(Layout::FIRST.shards) {
                 self.see_it_arrive(kind, layout, until).await;
             }
             return Ok(());
         }
-        // A fail-over may have forgotten it, but not all of its ledgers.
+        // A fail-over may have lost the entry in the list, but not all ledgers.
         if let Some(layout) = self.of_ledgers(kind, ledgers.max(MOST), until).await? {
             self.layouts.set(kind, layout);
             return self.spread(kind, layout, layout.ledgers(), until).await;
@@ -135,8 +151,11 @@ impl Store {
         Ok(())
     }
 
-    /// Has a kind arrive that starts with several ledgers. One of them that is away keeps nobody from
-    /// the others: then it goes on aside, and if it comes to no end, that is for the next one.
+    /// Settles the layout of a kind that starts with several ledgers; see `arrive`.
+    ///
+    /// A ledger on a node that is away must not hold up calls on the others. So this waits only as
+    /// long as a call to all servers may take; the task goes on in the background, and if it fails,
+    /// the next registration repeats it.
     async fn see_it_arrive(self: &Arc<Self>, kind: &Kind, layout: Layout, until: Instant) {
         let (store, of) = (self.clone(), kind.clone());
         let arriving = tokio::spawn(async move {
@@ -150,7 +169,8 @@ impl Store {
         }
     }
 
-    /// The newest layout that one of its ledgers knows, if one does, of those that are there.
+    /// The newest layout that the first `ledgers` ledgers of a kind know, or `None` if none of them
+    /// knows one. Ledgers on servers that are away are left out.
     pub(in crate::store) async fn of_ledgers(
         &self,
         kind: &Kind,
@@ -176,8 +196,9 @@ impl Store {
         Ok(newest)
     }
 
-    /// Tells all ledgers of a kind that starts with several, and moves what somebody has put into
-    /// the first meanwhile. If that takes long, it is left to those who reshard it.
+    /// Tells all ledgers of a kind that starts with several, moves jobs that other clients have
+    /// stored in the first one meanwhile, and settles the layout. A layout that is not settled
+    /// after [`LOOKS`] rounds is left to a reshard.
     async fn arrive(self: &Arc<Self>, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
         self.spread(kind, layout, layout.ledgers(), until).await?;
         let first = Ledger::new(self.clone(), kind.clone(), layout.old_place(0), false);
@@ -198,6 +219,8 @@ impl Store {
 }
 
 impl Server {
+    /// Adds a kind with its layout to the list of this server, unless it is there, and removes the
+    /// mark of a drop in progress.
     pub(in crate::store) async fn enlist(
         &self,
         kind: &Kind,
@@ -206,7 +229,7 @@ impl Server {
     ) -> Result<()> {
         let kinds = self.names.kinds();
         let mut both = redis::pipe();
-        // Whoever is about to drop it is not to take it off the list from here on.
+        // Without the mark, a drop in progress does not take the kind off the list.
         both.hdel(&kinds, dropping(kind));
         both.hset_nx(&kinds, kind.as_str(), layout.to_string());
         self.pipeline(&both, until).await.map(drop)
@@ -214,7 +237,7 @@ impl Server {
 }
 
 impl Ledger {
-    /// Whether jobs were ever stored here.
+    /// Whether this ledger has ever accepted a job.
     async fn was_used(&self, until: Instant) -> Result<bool> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.stats).arg("accepted");
@@ -222,8 +245,9 @@ impl Ledger {
         Ok(accepted.is_some())
     }
 
-    /// Moves what does not belong here by this layout. Returns how many names that were; `None` if
-    /// there is more than is looked through at once, or something that cannot be moved now.
+    /// Moves the jobs, dead letters and adopted keys that belong to other ledgers by this layout.
+    /// Returns the number of names that were found. `None` if a part has more than one page, if a
+    /// job to be moved is running, or if the ledger has another layout.
     async fn clear(&self, layout: Layout, until: Instant) -> Result<Option<usize>> {
         let mut moved = 0;
         for part in [Part::Jobs, Part::Letters, Part::Keys] {
@@ -245,7 +269,8 @@ impl Ledger {
                 }
             }
         }
-        // Behind the look at it: what somebody took out before that was not to be seen.
+        // After the search: a batch that another client took out before the search was not visible
+        // to it.
         let is_pushed = self.push_on(layout, until).await?;
         Ok(is_pushed.then_some(moved))
     }

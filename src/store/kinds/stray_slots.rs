@@ -1,8 +1,9 @@
-//! Keys on primaries of a cluster that do not serve their slots.
+//! Stray keys: keys on primaries of a cluster that do not serve the slots of these keys.
 //!
-//! They are left behind where a slot was on its way when its source died: whoever took over from that
-//! does not know that some of the keys have left, and the node that has them does not serve them. See
-//! `docs/topology.md`.
+//! They are left behind when the source of a slot dies while the slot moves. The replica that takes
+//! over does not know that some of the keys have left, and the node that has them does not serve
+//! the slot. This file finds such keys, and the primaries that hold them; `slot_repair.rs` brings
+//! them back. See `docs/topology.md`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -23,57 +24,64 @@ use crate::store::connections::cluster::{Node, slot_of};
 use crate::store::connections::fault::Fault;
 use crate::store::connections::link::Request;
 
-/// How long one question may take.
+/// The time limit of one question to one node.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long it is waited before another node is asked.
+/// The wait before another node is asked.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// For how long it is believed which primaries there are. Each call on a name that nobody has used
-/// wants to know, and asking takes a command of each. What matters is a node that has the keys of a
-/// slot which another one came to serve since: within this time it would have to join the cluster,
-/// be given all the keys, and see their source fail and be replaced, which alone takes longer.
+/// How long a list of the primaries is valid. Each call on an unused name needs the list, and a new
+/// list takes one command for each primary. The list is dangerous only if a new node holds the keys
+/// of a slot that another node has come to serve since. For that the node would have to join the
+/// cluster, receive all the keys, and see their source fail and be replaced within this time, and
+/// the replacement alone takes longer.
 const BELIEVED_FOR: Duration = Duration::from_secs(1);
 
-/// How many slots are asked for at once.
+/// How many slots one pipeline counts.
 #[cfg(feature = "worker")]
 const AT_ONCE: usize = 2048;
 
-/// How many names of one slot are looked at: as a rule all that there are, since other keys of the
-/// slot would hide those of a ledger. A node has tens of megabytes to send at the most.
+/// How many names of one slot are read. As a rule these are all: otherwise other keys of the slot
+/// could hide the keys of a ledger. A node then sends tens of megabytes at the most.
 const NAMES: usize = 1_000_000;
 
-/// A node that may serve slots, by what it says of itself.
+/// A node that may serve slots, as it describes itself in `CLUSTER NODES`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Primary {
+    /// The node id of the cluster.
     pub(in crate::store) id: String,
+    /// The address by which clients reach the node.
     pub(in crate::store) node: Node,
-    /// Of two that take a slot for theirs, the larger counts.
+    /// The configuration epoch. If two nodes claim a slot, the larger epoch wins.
     epoch: u64,
+    /// The ranges of slots that it serves.
     slots: Vec<RangeInclusive<u16>>,
-    /// Slots that come or leave, as `[100->-id]` and `[100-<-id]`.
+    /// Slots that leave it or come to it, as `[100->-id]` and `[100-<-id]`.
     pub(in crate::store) open: Vec<String>,
 }
 
-/// The primaries as they were a moment ago.
+/// The last list of primaries and the time at which it was read; see [`BELIEVED_FOR`].
 #[derive(Default)]
 pub(in crate::store) struct Primaries(Mutex<Option<(Instant, Arc<[Primary]>)>>);
 
-/// Keys of one slot on a primary that does not serve it.
+/// The keys of one slot on a primary that does not serve it.
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone)]
 pub(crate) struct Stray {
+    /// The slot, 0 to 16383.
     pub(crate) slot: u16,
+    /// The primary that has the keys.
     pub(crate) holder: Primary,
-    /// Who serves the slot, if anybody does.
+    /// The primary that serves the slot, if one does.
     pub(crate) owner: Option<Primary>,
-    /// The first [`NAMES`] of them.
+    /// The names of the keys, [`NAMES`] of them at the most.
     pub(crate) keys: Vec<Vec<u8>>,
 }
 
 #[cfg(feature = "worker")]
 impl Stray {
-    /// Whether both nodes know that the slot is on its way from the one to the other.
+    /// Whether both nodes know that the slot is moving from the owner to the holder. Such keys are
+    /// not stray: the move in progress takes care of them.
     pub(crate) fn is_under_way(&self) -> bool {
         self.owner.as_ref().is_some_and(|owner| {
             let leaves = format!("[{}->-{}]", self.slot, self.holder.id);
@@ -90,13 +98,14 @@ impl fmt::Display for Primary {
 }
 
 impl Primary {
+    /// Whether the node serves this slot, by its own description.
     pub(in crate::store) fn serves(&self, slot: u16) -> bool {
         self.slots.iter().any(|range| range.contains(&slot))
     }
 
-    /// A line of `CLUSTER NODES`, unless it is about a replica, or a node that has failed. It is
-    /// called as in `known` where it has several names.
-    /// See <https://redis.io/docs/latest/commands/cluster-nodes/>.
+    /// Parses a line of `CLUSTER NODES`. `None` for a replica, and for a node that has failed or
+    /// has no address. A node with several names gets the name that is in `known`. `told_by` is the
+    /// node that sent the line. See <https://redis.io/docs/latest/commands/cluster-nodes/>.
     fn parse(line: &str, told_by: &Node, known: &[Node]) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
         let [id, places, flags, _, _, _, epoch, _, ref slots @ ..] = words[..] else {
@@ -132,8 +141,11 @@ impl Primary {
 }
 
 impl Server {
-    /// All primaries of the cluster that have not failed, those without slots included. Each is asked
-    /// which slots it serves: to which a slot was to come does not follow who serves it.
+    /// All primaries of the cluster that have not failed, including those without slots; empty if
+    /// the server is not a cluster.
+    ///
+    /// Each primary is asked for its own slots, because the target of a moving slot does not notice
+    /// when another node takes over from the source.
     pub(in crate::store) async fn primaries(&self, until: Instant) -> Result<Vec<Primary>, Fault> {
         let Some(cluster) = self.link.origin().cluster() else {
             return Ok(Vec::new());
@@ -146,7 +158,7 @@ impl Server {
             };
             match self.ask_node(&asked, &nodes, until).await {
                 Ok(told) => break (asked, told),
-                // One that is dead may be taken for a primary by others.
+                // Another node may still take a dead one for a primary.
                 Err(fault) if fault.is_passing() && Instant::now() + PAUSE < until => {
                     cluster.doubt();
                     tokio::time::sleep(PAUSE).await;
@@ -177,7 +189,12 @@ impl Server {
             .collect()
     }
 
-    /// The primaries that do not serve a slot and have keys of it that begin so.
+    /// The primaries that do not serve `slot` and have keys of it that begin with `start`.
+    ///
+    /// # Errors
+    ///
+    /// If a primary does not answer, or if a slot has more than [`NAMES`] keys and none of the
+    /// names read begins with `start`.
     pub(in crate::store) async fn holders(
         &self,
         slot: u16,
@@ -198,13 +215,14 @@ impl Server {
         let told = join_all(asked).await.into_iter();
         let told = told.filter_map(Result::transpose).collect();
         if matches!(&told, Err(fault) if fault.is_passing()) {
-            // One of them may be no primary any more.
+            // One of the nodes may have stopped being a primary, so the list is read anew.
             self.primaries.0.lock().await.take();
         }
         told
     }
 
-    /// The primaries, as they were a moment ago. One call asks for all that are made meanwhile.
+    /// The primaries, at most [`BELIEVED_FOR`] old. Concurrent calls share one question to the
+    /// cluster.
     async fn primaries_of_late(&self, until: Instant) -> Result<Arc<[Primary]>, Fault> {
         let waited = timeout_at(until.into(), self.primaries.0.lock()).await;
         let Ok(mut known) = waited else {
@@ -221,7 +239,8 @@ impl Server {
         Ok(all)
     }
 
-    /// All that there are.
+    /// All stray keys of the cluster, slot by slot. Each primary counts the keys of all slots that
+    /// it does not serve.
     #[cfg(feature = "worker")]
     pub(crate) async fn strays(&self, until: Instant) -> crate::error::Result<Vec<Stray>> {
         let all = self.primaries(until).await?;
@@ -246,6 +265,7 @@ impl Server {
         Ok(found)
     }
 
+    /// The names of the keys that `node` has in `slot`, [`NAMES`] at the most.
     async fn names_on(
         &self,
         node: &Node,
@@ -258,7 +278,7 @@ impl Server {
         Ok(redis::from_redis_value(told).unwrap_or_default())
     }
 
-    /// What this node answers, at once or not at all.
+    /// Sends a command to one node, once, within [`PATIENCE`]; redirects are not followed.
     pub(in crate::store) async fn ask_node(
         &self,
         node: &Node,
@@ -271,6 +291,7 @@ impl Server {
     }
 }
 
+/// Describes stray keys; the owner is the primary with the largest epoch that claims the slot.
 #[cfg(feature = "worker")]
 fn stray(slot: u16, holder: &Primary, all: &[Primary], keys: Vec<Vec<u8>>) -> Stray {
     Stray {
@@ -285,7 +306,8 @@ fn stray(slot: u16, holder: &Primary, all: &[Primary], keys: Vec<Vec<u8>>) -> St
     }
 }
 
-/// The slot of a ledger, by what wake-ups call it.
+/// The slot of a ledger. `subject` is the name of the ledger in wake-ups, which is also the hash
+/// tag of its keys.
 pub(in crate::store) fn slot_of_ledger(subject: &str) -> u16 {
     slot_of(subject.as_bytes())
 }

@@ -1,44 +1,50 @@
-//! What is paused, and what was resumed, by the beginnings of the names of kinds.
+//! Pause rules: the prefixes of kinds that are paused, and those that were resumed.
 //!
-//! Several servers each keep all of it, and one that was away has missed what was done meanwhile. So
-//! there the pauses and resumes are numbered, with the time, or one more than the largest number that
-//! is known: whoever compares two servers sees which of them is behind.
+//! Each of several servers keeps all rules, and a server that was away has missed the latest
+//! changes. So with several servers pauses and resumes are numbered: the number is the time in Unix
+//! milliseconds, or one more than the largest known number, whichever is higher. A comparison of
+//! two servers then shows which of them is behind. This file does no I/O; `pause.rs` reads and
+//! writes the rules.
 
 use std::collections::BTreeMap;
 
 use crate::key::Kind;
 use crate::time::UnixMs;
 
-/// What a field begins with that says when something was resumed. No prefix of a kind does.
+/// The first character of a field that holds the time of a resume. No prefix of a kind begins with
+/// it.
 pub(in crate::store) const RESUMED: char = '=';
 
-/// Zero would say that it was resumed.
+/// The number that stands in for a value that is not a number. Not zero, because a pause with the
+/// number 0 counts as resumed.
 const LONG_AGO: u64 = 1;
 
-/// What one server keeps of it, or several.
+/// The pauses and resumes that one server keeps, or several together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::store) struct Switches {
-    /// By prefix: since when.
+    /// The time of each pause, by prefix.
     paused: BTreeMap<String, UnixMs>,
-    /// By prefix: when last. On several servers only.
+    /// The time of the last resume, by prefix. Empty on a single server, which deletes the pause
+    /// instead.
     resumed: BTreeMap<String, UnixMs>,
 }
 
-/// What was last done to a kind by its prefix.
+/// The two changes of a kind by its prefix. The order matters: of two with the same number the
+/// pause holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::store) enum PauseSwitch {
     Resumed,
     Paused,
 }
 
-/// The field that says when what begins so was resumed.
+/// The field that holds the time at which the kinds with this prefix were resumed.
 pub(in crate::store) fn resumed(prefix: &str) -> String {
     format!("{RESUMED}{prefix}")
 }
 
 impl Switches {
-    /// By the fields of the hash. What is no number counts as done long ago: a pause holds, for all
-    /// that is known of it.
+    /// Reads the fields of the hash. A value that is not a number counts as a very old time: a
+    /// pause with such a value still holds.
     pub(in crate::store) fn read(fields: Vec<(String, String)>) -> Self {
         let mut switches = Switches::default();
         for (field, at) in fields {
@@ -51,7 +57,8 @@ impl Switches {
         switches
     }
 
-    /// What several servers know together.
+    /// Merges the rules of several servers: the newer number wins, and pauses that a later resume
+    /// covers are dropped.
     pub(in crate::store) fn together(all: impl IntoIterator<Item = Switches>) -> Self {
         let mut together = Switches::default();
         for one in all {
@@ -62,7 +69,8 @@ impl Switches {
         together
     }
 
-    /// What was resumed by the same prefix or a shorter one since.
+    /// Drops each pause and resume that a later resume of the same prefix, or of a shorter one,
+    /// covers.
     fn forget_what_is_over(&mut self) {
         let resumed = self.resumed.clone();
         let ended = |prefix: &str, at: UnixMs| {
@@ -73,26 +81,26 @@ impl Switches {
         self.resumed.retain(|prefix, at| !ended(prefix, *at));
     }
 
-    /// The largest number.
+    /// The largest number of all pauses and resumes; 0 if there is none.
     pub(in crate::store) fn newest(&self) -> UnixMs {
         let all = self.paused.values().chain(self.resumed.values());
         all.copied().max().unwrap_or(UnixMs(0))
     }
 
-    /// What is paused, and since when; in order.
+    /// The paused prefixes with the time of each pause, in the order of the prefixes.
     pub(in crate::store) fn rules(&self) -> impl Iterator<Item = (&str, UnixMs)> {
         self.paused
             .iter()
             .map(|(prefix, since)| (&**prefix, *since))
     }
 
-    /// Since when a kind is paused that is used for the first time.
+    /// The time of the pause that covers a kind which is used for the first time, if one does.
     pub(in crate::store) fn rule_of(&self, kind: &Kind) -> Option<UnixMs> {
         let mut rules = self.rules();
         Some(rules.find(|(prefix, _)| covers(prefix, kind))?.1)
     }
 
-    /// What was last done to this kind, and its number.
+    /// The last change that covers this kind, with its number.
     pub(in crate::store) fn last_of(&self, kind: &Kind) -> Option<(UnixMs, PauseSwitch)> {
         let of = |switches: &BTreeMap<String, UnixMs>, what| {
             let about = switches.iter().filter(|(prefix, _)| covers(prefix, kind));
@@ -101,7 +109,8 @@ impl Switches {
         of(&self.paused, PauseSwitch::Paused).max(of(&self.resumed, PauseSwitch::Resumed))
     }
 
-    /// The fields that a server has to write that keeps `old`, and those that it has to delete.
+    /// The difference to a server that keeps `old`: the fields that it has to write, and the fields
+    /// that it has to delete.
     pub(in crate::store) fn change(&self, old: &Switches) -> (Vec<(String, UnixMs)>, Vec<String>) {
         let (known, old) = (self.fields(), old.fields());
         let over = old
@@ -114,6 +123,7 @@ impl Switches {
         (news.into_iter().collect(), over)
     }
 
+    /// All rules as fields of the hash.
     fn fields(&self) -> BTreeMap<String, UnixMs> {
         let paused = self.paused.iter().map(|(prefix, at)| (prefix.clone(), *at));
         let resumed = self
@@ -123,7 +133,8 @@ impl Switches {
         paused.chain(resumed).collect()
     }
 
-    /// The fields that are of no use once all was resumed that begins so.
+    /// The fields that a resume of `prefix` makes useless: all pauses, and all older resumes of
+    /// longer prefixes, that begin with it.
     pub(in crate::store) fn ended_by(&self, prefix: &str) -> Vec<String> {
         let paused = self.paused.keys().filter(|it| it.starts_with(prefix));
         let older = self
@@ -134,11 +145,14 @@ impl Switches {
     }
 }
 
+/// Whether a prefix covers a kind. The full name of a kind covers it with and without a colon at
+/// the end.
 fn covers(prefix: &str, kind: &Kind) -> bool {
     let kind = kind.as_str();
     kind.starts_with(prefix) || prefix.strip_suffix(':') == Some(kind)
 }
 
+/// Merges `from` into `into`; the larger number wins.
 fn take_newer(into: &mut BTreeMap<String, UnixMs>, from: BTreeMap<String, UnixMs>) {
     for (prefix, at) in from {
         let known = into.entry(prefix).or_insert(at);
@@ -169,13 +183,13 @@ mod tests {
         assert_eq!(last("a:x:c"), Some((UnixMs(10), PauseSwitch::Paused)));
         assert_eq!(last("z:b:c"), Some((UnixMs(5), PauseSwitch::Resumed)));
         assert_eq!(Switches::default().last_of(&kind("a:b:c")), None);
-        // By its name as well, with or without the colon behind it.
+        // Also by its full name, with or without the colon at the end.
         for prefix in ["a:b:c", "a:b:c:"] {
             let one = switches(&[(prefix, 7)]);
             assert_eq!(one.rule_of(&kind("a:b:c")), Some(UnixMs(7)), "{prefix}");
             assert_eq!(one.rule_of(&kind("a:b:d")), None, "{prefix}");
         }
-        // Of two at the same time the pause.
+        // Of a pause and a resume at the same time the pause holds.
         let both = switches(&[("a:", 10), ("=a:", 10)]);
         assert_eq!(
             both.last_of(&kind("a:b:c")),
@@ -186,7 +200,7 @@ mod tests {
 
     #[test]
     fn one_that_was_away_learns_what_it_has_missed() {
-        // It has missed that `a:` was resumed, and `b:` paused.
+        // The server has missed the resume of `a:` and the pause of `b:`.
         let old = switches(&[("a:x:", 10), ("c:", 12), ("=d:", 1)]);
         let other = switches(&[("b:", 30), ("=a:", 20), ("c:", 12), ("=d:", 1)]);
         let together = Switches::together([old.clone(), other.clone()]);
